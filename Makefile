@@ -1,0 +1,72 @@
+# `make help` lists the targets. Everything runs in .venv, which the first target that needs it makes from the
+# lock files: every package in it is checked against a hash.
+
+# The first of these that is Python 3.11 or later; or name one: make test PYTHON=/path/to/python3.12
+PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
+
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+LOCKS := requirements/build.lock requirements/dev.lock
+PIP_INSTALL := $(PY) -m pip install --quiet --quiet --disable-pip-version-check
+
+# Only folders with Python in them: mypy calls an empty one an error.
+TYPED := $(foreach d,millwheel storage injectors examples tests,$(if $(shell find $(d) -name '*.py' -print -quit 2>/dev/null),$(d)))
+
+.DEFAULT_GOAL := help
+.PHONY: help venv test lint format types wheel-test zeitgeist queries bench mutants lock clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+venv: $(STAMP) ## make .venv from the lock files
+
+$(STAMP): $(LOCKS) pyproject.toml
+	@if [ -z "$(PYTHON)" ] || ! "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+		echo "make: needs Python 3.11 or later$(if $(PYTHON), and $(PYTHON) is not); name one: make PYTHON=/path/to/python3.11" >&2; \
+		exit 1; fi
+	@rm -f $@
+	test -x $(PY) || "$(PYTHON)" -m venv $(VENV)
+	$(PIP_INSTALL) --require-hashes --no-deps -r requirements/build.lock
+	$(PIP_INSTALL) --require-hashes --no-deps --no-build-isolation --use-pep517 -r requirements/dev.lock
+	$(PIP_INSTALL) --no-deps --no-build-isolation -e .
+	$(PY) -m pip check --disable-pip-version-check
+	@touch $@
+
+test: $(STAMP) ## every test; ARGS="-k name" and the like go to pytest
+	$(PY) -m pytest $(ARGS)
+
+lint: $(STAMP) ## ruff, its formatter, and the layering contracts
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/lint-imports
+
+format: $(STAMP) ## let ruff rewrite what it can
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+types: $(STAMP) ## mypy, strict
+	$(VENV)/bin/mypy $(TYPED)
+
+wheel-test: $(STAMP) ## build the wheel, install it in an empty venv, run tests/wheel_smoke.py there
+	$(PY) scripts/wheel_test.py
+
+zeitgeist: $(STAMP) ## the paper's Zeitgeist; LOG=file (default: the carried slice), OUT=build/zeitgeist, FRESH=1
+	$(PY) -m examples.zeitgeist --out "$(or $(OUT),build/zeitgeist)" $(if $(LOG),--log "$(LOG)") $(if $(FRESH),--fresh)
+
+queries: $(STAMP) ## the example queries; LOG=, OUT=build/queries, FRESH=1
+	$(PY) -m examples.queries --out "$(or $(OUT),build/queries)" $(if $(LOG),--log "$(LOG)") $(if $(FRESH),--fresh)
+
+bench: $(STAMP) ## every benchmark, or one: NAME=
+	$(PY) -m benchmarks $(NAME)
+
+mutants: $(STAMP) ## break the code on purpose and see that a test notices
+	$(PY) -m tests.mutants $(ARGS)
+
+lock: $(STAMP) ## regenerate the lock files from PyPI; ARGS="--upgrade" to move every version
+	$(PY) scripts/lock.py $(ARGS)
+
+clean: ## remove .venv and everything built
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

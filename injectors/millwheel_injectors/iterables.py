@@ -1,0 +1,124 @@
+"""Rows that are already in Python, for tests and first steps.
+
+Lives here: `IterableSource`.  Never here: files.  Invariant: the rows can be produced again, in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, TypeAlias
+
+import msgspec
+
+from millwheel.errors import SourceError
+from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.ports import Batch, SourcePartition
+from millwheel_injectors.watermarks import BoundedDisorder, Exact, FileCreation, Gauge, Minima, Policy
+
+Row: TypeAlias = tuple[int, Any]
+"""(event time in us, value)."""
+
+PARTITION = "rows"
+
+
+class IterableSource:
+    """`rows` of (event time us, value): a sequence, or a function that makes the same iterable at every call.
+
+    The watermark is exact for a sequence, `BoundedDisorder(0)` for a function, unless given.
+
+    >>> source = IterableSource("words", [(1, "to"), (2, "be")])
+    >>> source.discover(())[0].read(10).values
+    ['to', 'be']
+    """
+
+    ordered = False
+    idle_after_us: int | None = None
+
+    def __init__(
+        self, name: str, rows: Sequence[Row] | Callable[[], Iterable[Row]], watermark: Policy | None = None
+    ) -> None:
+        if isinstance(watermark, FileCreation) or (isinstance(watermark, Exact) and callable(rows)):
+            raise ValueError(
+                f"source {name}: {watermark} needs {'a sequence' if callable(rows) else 'files'}"
+            )
+        self.name = name
+        self._rows = rows
+        self._policy = watermark or (BoundedDisorder() if callable(rows) else Exact())
+        self.disorder_us = self._policy.bound_us if isinstance(self._policy, BoundedDisorder) else 0
+        self._discovered = False
+
+    def discover(self, known: Iterable[str]) -> list[SourcePartition]:
+        """The one partition, "rows"."""
+        self._discovered = True
+        return [] if PARTITION in set(known) else [IterablePartition(self._rows, self._policy)]
+
+    def complete(self) -> bool:
+        """True once `discover` was called."""
+        return self._discovered
+
+    def pending_watermark(self) -> int:
+        """Nothing appears later."""
+        return MAX_TIME if self._discovered else MIN_TIME
+
+
+class IterablePartition:
+    """All rows of an `IterableSource`."""
+
+    name = PARTITION
+
+    def __init__(self, rows: Sequence[Row] | Callable[[], Iterable[Row]], policy: Policy) -> None:
+        self._rows = rows
+        self._gauge = Gauge(policy)
+        if isinstance(policy, Exact) and not callable(rows):
+            self._gauge.minima = Minima(list(range(len(rows))), [time for time, _ in rows])
+        self._start(0)
+
+    def _start(self, row: int) -> None:
+        self._row = row
+        self._finished = False
+        self._next: Iterator[Row] | None = None
+
+    def fingerprint(self) -> bytes:
+        """The state before the first row."""
+        return msgspec.json.encode({"seen": None})
+
+    def resume(self, position: int, state: bytes) -> None:
+        """Continue at row `position`."""
+        self._gauge.seen = msgspec.json.decode(state, type=dict[str, int | None]).get("seen")
+        self._start(0)
+        skipped = sum(1 for _ in islice(self._rest(), position))
+        if skipped < position:
+            raise SourceError(
+                f"rows: there are {skipped}, but {position} were read before; give the same rows again"
+            )
+        self._row = position
+
+    def _rest(self) -> Iterator[Row]:
+        if self._next is None:
+            self._next = iter(self._rows() if callable(self._rows) else self._rows)
+        return self._next
+
+    def read(self, limit: int) -> Batch | None:
+        """The next rows."""
+        rows = list(islice(self._rest(), limit))
+        if not rows:
+            self._finished = True
+            return None
+        first = self._row
+        self._row += len(rows)
+        times = [time for time, _ in rows]
+        self._gauge.saw(times)
+        state = msgspec.json.encode({"seen": self._gauge.seen})
+        return Batch(list(range(first, self._row)), [value for _, value in rows], times, self._row, state)
+
+    def finished(self) -> bool:
+        """True when the end was met."""
+        return self._finished
+
+    def watermark(self) -> int:
+        """The policy's promise; `MAX_TIME` when finished."""
+        return MAX_TIME if self._finished else self._gauge.value(self._row)
+
+    def close(self) -> None:
+        """Nothing to release."""

@@ -1,0 +1,1 @@
+"""What a user touches: computations, contexts, state cells, pipelines."""

@@ -1,0 +1,41 @@
+"""The base class of user code (§4.2, §5.1)."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+from millwheel.api.context import Context
+from millwheel.api.state import Cell
+from millwheel.model import Record, Timer
+
+V = TypeVar("V")
+
+
+class Computation(Generic[V]):
+    """Subclass it, declare state cells, write `ProcessRecord` and, if timers are set, `ProcessTimer`.
+
+    A hook runs in the context of one key; hooks of one key never run at the same time.  It must be deterministic in
+    its inputs apart from `context.wall_time`, and touch the world only through the context: a crash may run it again.
+    """
+
+    def setup(self) -> None:
+        """Called once per process before the first hook: open models, clients."""
+
+    def teardown(self) -> None:
+        """Called once per process when the run ends in an orderly way; a crash skips it."""
+
+    def ProcessRecord(self, context: Context, record: Record[V]) -> None:
+        """Handle one record of `record.key`."""
+        raise NotImplementedError(f"{type(self).__name__} must define ProcessRecord")
+
+    def ProcessTimer(self, context: Context, timer: Timer) -> None:
+        """Handle one timer of `timer.key` that is due."""
+        raise NotImplementedError(f"{type(self).__name__} sets timers, so it must define ProcessTimer")
+
+
+def cells_of(computation: type[Computation[Any]]) -> dict[str, Cell]:
+    """Declared cells by name, inherited ones included."""
+    found: dict[str, Cell] = {}
+    for base in reversed(computation.__mro__):
+        found |= {name: cell for name, cell in vars(base).items() if isinstance(cell, Cell)}
+    return found

@@ -1,0 +1,269 @@
+"""The context a hook runs in: the only way for user code to have an effect (§4.2, §5.1).
+
+Lives here: buffering of effects per record.  Never here: decisions about delivery, I/O.  Invariant: what a hook did
+is kept only when it returns; a hook that raises leaves no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from millwheel import limits
+from millwheel.bundles import SinkRow
+from millwheel.coders import Coder
+from millwheel.errors import LimitError, TimestampError, WiringError
+from millwheel.model import MAX_TIME, MIN_TIME, TimerKind, format_time
+from millwheel.ports import SinkTable
+from millwheel.work import Cells, Columns, Outcome, Slot
+
+T = TypeVar("T")
+
+_MISSING: Final[Any] = object()
+
+Route = tuple[int, Callable[[Any], str | None]]
+"""A subscription and its key extractor."""
+
+
+class Stream(msgspec.Struct, frozen=True):
+    """A named stream and the coder of its values; share one object between producers and consumers."""
+
+    name: str
+    coder: Coder[Any]
+
+
+class Table(msgspec.Struct, frozen=True):
+    """A sink table in the pipeline's schema: column name to SQL type, and its primary key.
+
+    Types: text, bigint, double precision, boolean, timestamptz, jsonb.
+    """
+
+    name: str
+    columns: Mapping[str, str]
+    key: tuple[str, ...]
+
+    def spec(self) -> SinkTable:
+        """The store's view of it."""
+        return SinkTable(self.name, self.columns, self.key)
+
+
+class Output(msgspec.Struct, frozen=True):
+    """Where a produced value goes: its encoder and every subscription of the stream."""
+
+    encode: Callable[[Any], bytes]
+    routes: tuple[Route, ...]
+
+
+class Context:
+    """What `ProcessRecord` and `ProcessTimer` may do.  One object is reused for all of them: never keep it."""
+
+    __slots__ = (
+        "_base", "_cause", "_cells", "_effects", "_holds", "_input_hold", "_journal", "_outputs", "_pending",
+        "_produced_late", "_sinks", "_strict", "_tables", "_timers", "_wall", "_watermark", "_writes", "key", "stream",
+    )  # fmt: skip
+
+    key: str
+    """The key this hook runs for."""
+    stream: str
+    """Name of the stream the record came from; "" in `ProcessTimer`."""
+
+    def __init__(self, outputs: Mapping[str, Output], tables: Mapping[str, Table], strict: bool) -> None:
+        self._outputs = outputs
+        self._tables = tables
+        self._strict = strict
+        self._watermark = MIN_TIME
+        self._wall = 0
+        self._cause = MIN_TIME
+        self._cells: Mapping[str, Cells] = {}
+        self._base: Cells = {}
+        self._writes: dict[Slot, bytes | None] = {}
+        self._journal: list[tuple[dict[Slot, bytes | None], Slot, Any]] = []
+        self._pending: list[tuple[int, str, bytes, int]] = []
+        self._timers: dict[tuple[str, str], int | None] = {}
+        self._sinks: list[SinkRow] = []
+        self._holds: Any = _MISSING
+        self._input_hold: int | None = None
+        self._produced_late = 0
+        self._effects = False
+        self.key = ""
+        self.stream = ""
+
+    # --- for user code ----------------------------------------------------------------------------------------
+
+    @property
+    def watermark(self) -> int:
+        """Input low watermark, us: no record older than this is expected any more (§4.5)."""
+        return self._watermark
+
+    @property
+    def wall_time(self) -> int:
+        """Wall time of this invocation, us since the epoch; equal for all records of a bundle."""
+        return self._wall
+
+    def produce(self, stream: Stream, value: Any, timestamp: int | None = None) -> None:
+        """Emit `value` on `stream`, at the time of the current record or timer unless `timestamp` (us) is given.
+
+        Raises `TimestampError` for a time before its cause (the record, timer or an earlier hold), `WiringError` for
+        a stream that was not declared in `outputs`, `CoderError` for a value the stream's coder refuses.
+        """
+        output = self._outputs.get(stream.name)
+        if output is None:
+            raise WiringError(f"stream {stream.name!r} is not among this computation's outputs {[*self._outputs]}")
+        cause = self._cause
+        if timestamp is None:
+            timestamp = cause
+        elif timestamp < cause or timestamp >= MAX_TIME:
+            self._check_time(stream.name, timestamp)
+        data = output.encode(value)
+        if len(data) > limits.VALUE_LIMIT_BYTES:
+            raise LimitError(f"value of {len(data)} bytes on {stream.name!r}; limit {limits.VALUE_LIMIT_BYTES}")
+        pending = self._pending
+        for subscription, extract in output.routes:
+            key = extract(value)
+            if key is not None:
+                if type(key) is not str or len(key) > 256:
+                    check_key(key, stream.name)
+                pending.append((subscription, key, data, timestamp))
+
+    def set_timer(self, tag: str, timestamp: int, kind: TimerKind = "watermark") -> None:
+        """Set, or move, the timer `tag` of this key to `timestamp`, us of event time ("watermark") or wall time.
+
+        A low-watermark timer fires when the input watermark reaches it; one behind the watermark fires at once.
+        """
+        _check_timer(tag, timestamp, kind)
+        self._effects = True
+        self._timers[kind, tag] = timestamp
+
+    def cancel_timer(self, tag: str, kind: TimerKind = "watermark") -> None:
+        """Remove the timer `tag` of this key; one that is not set is fine."""
+        _check_timer(tag, 0, kind)
+        self._effects = True
+        self._timers[kind, tag] = None
+
+    def hold(self, timestamp: int) -> None:
+        """Keep this computation's low watermark at or below `timestamp` (us) until released: later productions of
+        this key may be that old.  It is stored with the state."""
+        if not MIN_TIME < timestamp < MAX_TIME:
+            raise TimestampError(f"hold at {timestamp} us is out of range")
+        self._effects = True
+        self._holds = timestamp
+
+    def release_hold(self) -> None:
+        """End this key's hold."""
+        self._effects = True
+        self._holds = None
+
+    def upsert(self, table: Table, row: Mapping[str, Any]) -> None:
+        """Insert or replace `row` in a sink table, in the same transaction as this record's checkpoint."""
+        known = self._tables.get(table.name)
+        if known is None:
+            raise WiringError(f"table {table.name!r} is not declared: call pipeline.sink(table)")
+        if set(row) != set(known.columns):
+            raise WiringError(
+                f"row for table {table.name!r} has columns {sorted(row)}, declared are {sorted(known.columns)}"
+            )
+        self._effects = True
+        self._sinks.append(SinkRow(table.name, msgspec.json.encode(row)))
+
+    # --- for state cells --------------------------------------------------------------------------------------
+
+    def _read(self, slot: Slot) -> bytes | None:
+        data = self._writes.get(slot, _MISSING)
+        if data is _MISSING:
+            return self._base.get(slot)
+        return data  # type: ignore[no-any-return]
+
+    def _write(self, slot: Slot, data: bytes | None) -> None:
+        writes = self._writes
+        self._journal.append((writes, slot, writes.get(slot, _MISSING)))
+        writes[slot] = data
+
+    def _slots(self, cell: str) -> list[Slot]:
+        """Entries of `cell` that exist now, in entry order."""
+        writes = self._writes
+        found = {slot for slot in self._base if slot[0] == cell and slot[1]}
+        found.update(slot for slot in writes if slot[0] == cell and slot[1])
+        return sorted(slot for slot in found if slot not in writes or writes[slot] is not None)
+
+    # --- for the executor -------------------------------------------------------------------------------------
+
+    def _commit(self, outcome: Outcome) -> None:
+        """Move the buffered effects of the hook that just returned into the outcome."""
+        for subscription, key, data, timestamp in self._pending:
+            columns = outcome.produced.get(subscription)
+            if columns is None:
+                columns = outcome.produced[subscription] = Columns([], [], [])
+            columns.keys.append(key)
+            columns.values.append(data)
+            columns.timestamps.append(timestamp)
+        if self._pending:
+            self._pending.clear()
+        if self._journal:
+            self._journal.clear()
+        if self._effects:
+            self._commit_rare(outcome)
+
+    def _commit_rare(self, outcome: Outcome) -> None:
+        if self._timers:
+            outcome.timers.setdefault(self.key, {}).update(self._timers)
+            self._timers.clear()
+        if self._sinks:
+            outcome.sinks += self._sinks
+            self._sinks.clear()
+        if self._holds is not _MISSING:
+            outcome.holds[self.key] = self._input_hold = self._holds
+            self._holds = _MISSING
+        outcome.backdated += self._produced_late
+        self._produced_late = 0
+        self._effects = False
+
+    def _rollback(self) -> None:
+        """Forget everything the hook that just raised has done."""
+        for writes, slot, old in reversed(self._journal):
+            if old is _MISSING:
+                del writes[slot]
+            else:
+                writes[slot] = old
+        self._journal.clear()
+        self._pending.clear()
+        self._timers.clear()
+        self._sinks.clear()
+        self._holds = _MISSING
+        self._produced_late = 0
+        self._effects = False
+
+    def _check_time(self, stream: str, timestamp: int) -> None:
+        bound = self._cause
+        if self._input_hold is not None:
+            bound = min(bound, self._input_hold)
+        if not MIN_TIME < timestamp < MAX_TIME:
+            raise TimestampError(f"production on {stream!r} for key {self.key!r}: timestamp {timestamp} out of range")
+        if timestamp >= bound:
+            return
+        if self._strict:
+            raise TimestampError(
+                f"production on {stream!r} for key {self.key!r} at {format_time(timestamp)} is older than its cause "
+                f"at {format_time(bound)}: set a hold before, or produce at the cause's time or later"
+            )
+        self._effects = True
+        self._produced_late += 1
+
+
+def check_key(key: Any, where: str) -> None:
+    """A key is a str of at most `limits.KEY_LIMIT_BYTES` UTF-8 bytes."""
+    if not isinstance(key, str):
+        raise WiringError(f"key extractor of {where!r} returned {type(key).__name__}, not str: {key!r:.80}")
+    size = len(key.encode("utf-8", "surrogatepass"))
+    if size > limits.KEY_LIMIT_BYTES:
+        raise LimitError(f"key of {size} bytes on {where!r}: {key!r:.60}…; limit {limits.KEY_LIMIT_BYTES}")
+
+
+def _check_timer(tag: str, timestamp: int, kind: str) -> None:
+    if kind not in ("watermark", "wall"):
+        raise WiringError(f"timer kind {kind!r}: use 'watermark' or 'wall'")
+    if not MIN_TIME < timestamp < MAX_TIME:
+        raise TimestampError(f"timer {tag!r} at {timestamp} us is out of range")
+    if len(tag.encode()) > limits.TAG_LIMIT_BYTES or "\0" in tag:
+        raise LimitError(f"timer tag {tag!r:.60}: at most {limits.TAG_LIMIT_BYTES} bytes and no NUL")

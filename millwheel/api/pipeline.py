@@ -1,0 +1,145 @@
+"""Wiring: streams, computations, injectors and sinks become a checked graph (§4.3).
+
+    pipeline = Pipeline("wordcount")
+    pipeline.inject(source, into=lines)
+    pipeline.add(Count, inputs=[subscribe(words, key=str)])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from millwheel import limits
+from millwheel.api.computation import Computation, cells_of
+from millwheel.api.context import Stream, Table
+from millwheel.errors import WiringError
+from millwheel.graph import (
+    ComputationSpec,
+    Graph,
+    KeyExtractor,
+    Settings,
+    SourceSpec,
+    StreamSpec,
+    SubscriptionSpec,
+    check_graph,
+    check_name,
+    declare_stream,
+    subscription_names,
+)
+from millwheel.ports import Source
+
+
+class Input(msgspec.Struct, frozen=True):
+    """A subscription as the user writes it; made by `subscribe`."""
+
+    stream: Stream
+    key: KeyExtractor
+
+
+def subscribe(stream: Stream, key: KeyExtractor) -> Input:
+    """Subscribe to `stream` with this key extractor: value to str, or None for "not for me" (§4.3)."""
+    return Input(stream, key)
+
+
+class Pipeline:
+    """A named graph of computations.  Everything about it is checked in `graph()`, before anything runs."""
+
+    def __init__(self, name: str) -> None:
+        check_name("pipeline", name)
+        self.name = name
+        self._streams: dict[str, StreamSpec] = {}
+        self._computations: dict[str, ComputationSpec] = {}
+        self._sources: dict[str, SourceSpec] = {}
+        self._tables: dict[str, Table] = {}
+
+    def inject(self, source: Source, into: Stream) -> None:
+        """Feed `into` from `source` (§5.2)."""
+        check_name("source", source.name)
+        if source.name in self._sources:
+            raise WiringError(f"source {source.name!r} is injected twice: give each source a name of its own")
+        self._declare(into, f"source {source.name!r}")
+        self._sources[source.name] = SourceSpec(source.name, into.name, source)
+
+    def add(
+        self,
+        computation: type[Computation[Any]] | Callable[[], Computation[Any]],
+        inputs: Sequence[Input],
+        outputs: Iterable[Stream] = (),
+        *,
+        name: str | None = None,
+        productions: Literal["strong", "weak"] = "strong",
+        exactly_once: bool = True,
+        expire_after: int | None = None,
+        split_keys: Sequence[str] = (),
+        cache_limit_bytes: int = limits.CACHE_LIMIT_BYTES,
+        strict_timestamps: bool = True,
+        hook_attempts: int = limits.HOOK_ATTEMPTS,
+        quarantine_holds: bool = False,
+        work_limit_records: int = limits.WORK_LIMIT_RECORDS,
+        straggler_delay_us: int = limits.STRAGGLER_DELAY_US,
+    ) -> None:
+        """Add a computation: a class, or a factory without arguments.  See `Settings` for the keyword arguments."""
+        settings = Settings(
+            productions=productions, exactly_once=exactly_once, expire_after=expire_after,
+            split_keys=tuple(split_keys), cache_limit_bytes=cache_limit_bytes, strict_timestamps=strict_timestamps,
+            hook_attempts=hook_attempts, quarantine_holds=quarantine_holds, work_limit_records=work_limit_records,
+            straggler_delay_us=straggler_delay_us,
+        )  # fmt: skip
+        class_ = computation if isinstance(computation, type) else type(computation())
+        if not issubclass(class_, Computation):
+            raise WiringError(f"{class_.__name__} is not a Computation: subclass millwheel.Computation")
+        name = name or class_.__name__
+        check_name("computation", name)
+        if name in self._computations:
+            raise WiringError(f"computation {name!r} is added twice: give one of them name=...")
+        self._computations[name] = self._spec(name, class_, computation, inputs, tuple(outputs), settings)
+
+    def _spec(
+        self,
+        name: str,
+        class_: type[Computation[Any]],
+        factory: Callable[[], Any],
+        inputs: Sequence[Input],
+        outputs: tuple[Stream, ...],
+        settings: Settings,
+    ) -> ComputationSpec:
+        for stream in [i.stream for i in inputs] + list(outputs):
+            self._declare(stream, f"computation {name!r}")
+        names = subscription_names(name, [i.stream.name for i in inputs])
+        subscriptions = tuple(
+            SubscriptionSpec(sub, i.stream.name, name, i.key) for sub, i in zip(names, inputs, strict=True)
+        )
+        cells = {cell: declared.fingerprint for cell, declared in cells_of(class_).items()}
+        return ComputationSpec(
+            name, factory, subscriptions, tuple(dict.fromkeys(o.name for o in outputs)), settings, cells
+        )
+
+    def sink(self, table: Table) -> None:
+        """Declare a table for `context.upsert`."""
+        check_name("table", table.name)
+        if table.name in self._tables:
+            raise WiringError(f"sink table {table.name!r} is declared twice")
+        missing = [column for column in table.key if column not in table.columns]
+        if missing or not table.key:
+            raise WiringError(f"sink table {table.name!r}: key columns {missing or '()'} are not among its columns")
+        self._tables[table.name] = table
+
+    @property
+    def tables(self) -> dict[str, Table]:
+        """Declared sink tables by name."""
+        return dict(self._tables)
+
+    def graph(self) -> Graph:
+        """The checked graph; raises `WiringError` naming the culprit."""
+        return check_graph(
+            Graph(
+                self.name, self._streams, self._computations, self._sources,
+                tuple(table.spec() for table in self._tables.values()),
+            )
+        )  # fmt: skip
+
+    def _declare(self, stream: Stream, by: str) -> None:
+        declare_stream(self._streams, StreamSpec(stream.name, stream.coder), by)

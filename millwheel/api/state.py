@@ -1,0 +1,237 @@
+"""Durable per-key state: declared cells (§4.2, design section 5).
+
+Declare cells as class attributes; in a hook they are bound to the current key.  Only what is set is logged.
+
+    class Count(Computation[str]):
+        seen = ValueCell(JsonCoder(int), default=0)
+
+        def ProcessRecord(self, context, record):
+            self.seen.set(self.seen.get() + 1)
+
+Values are stored encoded, so changing a value that was read has no effect until it is set again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
+
+from millwheel import limits
+from millwheel.coders import Coder
+from millwheel.errors import LimitError, WiringError
+
+if TYPE_CHECKING:
+    from millwheel.api.computation import Computation
+    from millwheel.api.context import Context
+
+T = TypeVar("T")
+
+
+class _Bound:
+    """A cell bound to the computation's reused context."""
+
+    __slots__ = ("_cell", "_context", "_decode", "_encode")
+
+    def __init__(self, context: Context, cell: str, coder: Coder[Any]) -> None:
+        self._context = context
+        self._cell = cell
+        self._encode = coder.encode
+        self._decode = coder.decode
+
+    def _data(self, value: Any) -> bytes:
+        data = self._encode(value)
+        if len(data) > limits.VALUE_LIMIT_BYTES:
+            raise LimitError(
+                f"cell {self._cell!r} of key {self._context.key!r}: {len(data)} bytes; limit {limits.VALUE_LIMIT_BYTES}"
+            )
+        return data
+
+
+class BoundValue(_Bound, Generic[T]):
+    """One value per key."""
+
+    __slots__ = ("_default", "_slot")
+
+    def __init__(self, context: Context, cell: str, coder: Coder[T], default: T) -> None:
+        super().__init__(context, cell, coder)
+        self._slot = (cell, "")
+        self._default = default
+
+    def get(self) -> T:
+        """The value, or the declared default."""
+        data = self._context._read(self._slot)
+        if data is None:
+            return self._default
+        value: T = self._decode(data)
+        return value
+
+    def set(self, value: T) -> None:
+        """Replace the value."""
+        self._context._write(self._slot, self._data(value))
+
+    def clear(self) -> None:
+        """Remove the value; `get` gives the default again."""
+        self._context._write(self._slot, None)
+
+
+class BoundList(_Bound, Generic[T]):
+    """A list per key whose elements are stored one by one: appending never rewrites the rest."""
+
+    __slots__ = ("_tail",)
+
+    def __init__(self, context: Context, cell: str, coder: Coder[T]) -> None:
+        super().__init__(context, cell, coder)
+        self._tail = (cell, "")
+
+    def append(self, value: T) -> None:
+        """Add one element at the end."""
+        context = self._context
+        count = int(context._read(self._tail) or b"0")
+        context._write((self._cell, f"{count:016x}"), self._data(value))
+        context._write(self._tail, b"%d" % (count + 1))
+
+    def __iter__(self) -> Iterator[T]:
+        context = self._context
+        for slot in context._slots(self._cell):
+            data = context._read(slot)
+            assert data is not None
+            yield self._decode(data)
+
+    def __len__(self) -> int:
+        return len(self._context._slots(self._cell))
+
+    def clear(self) -> None:
+        """Remove every element."""
+        context = self._context
+        for slot in context._slots(self._cell):
+            context._write(slot, None)
+        context._write(self._tail, None)
+
+
+class BoundMap(_Bound, Generic[T]):
+    """A map from str to values per key, stored entry by entry."""
+
+    __slots__ = ()
+
+    def get(self, entry: str) -> T | None:
+        """The value of `entry`, or None."""
+        data = self._context._read((self._cell, _entry(entry)))
+        return None if data is None else self._decode(data)
+
+    def set(self, entry: str, value: T) -> None:
+        """Set one entry."""
+        self._context._write((self._cell, _entry(entry)), self._data(value))
+
+    def delete(self, entry: str) -> None:
+        """Remove one entry; one that is not there is fine."""
+        self._context._write((self._cell, _entry(entry)), None)
+
+    def items(self) -> Iterator[tuple[str, T]]:
+        """(entry, value) in entry order."""
+        context = self._context
+        for slot in context._slots(self._cell):
+            data = context._read(slot)
+            assert data is not None
+            yield slot[1], self._decode(data)
+
+    def __len__(self) -> int:
+        return len(self._context._slots(self._cell))
+
+
+def _entry(entry: str) -> str:
+    if not entry or len(entry.encode()) > limits.KEY_LIMIT_BYTES:
+        raise LimitError(f"map entry {entry!r:.60}: 1 to {limits.KEY_LIMIT_BYTES} bytes")
+    return entry
+
+
+class Cell:
+    """Base of declared cells: a descriptor that binds itself to the computation's context."""
+
+    kind = ""
+
+    def __init__(self, coder: Coder[Any]) -> None:
+        if not isinstance(coder, Coder):
+            raise WiringError(f"a state cell needs a coder, got {coder!r:.80}; for example JsonCoder(int)")
+        self.coder = coder
+        self.name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @property
+    def fingerprint(self) -> str:
+        """What the store remembers of the cell."""
+        return f"{self.kind}:{self.coder.fingerprint}"
+
+    def _context(self, computation: Computation[Any]) -> Context:
+        context: Context | None = computation.__dict__.get("_context")
+        if context is None:
+            raise WiringError(f"state cell {self.name!r} can only be used inside ProcessRecord and ProcessTimer")
+        return context
+
+
+class ValueCell(Cell, Generic[T]):
+    """Declares one value per key, with a default for keys that have none.
+
+    The default must be immutable: it is handed out as it is.
+    """
+
+    kind = "value"
+
+    def __init__(self, coder: Coder[T], default: T) -> None:
+        super().__init__(coder)
+        self.default = default
+
+    @overload
+    def __get__(self, computation: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, computation: Computation[Any], owner: type) -> BoundValue[T]: ...
+    def __get__(self, computation: Computation[Any] | None, owner: type) -> Self | BoundValue[T]:
+        """The declaration on the class, the bound cell on an instance."""
+        if computation is None:
+            return self
+        bound = BoundValue(self._context(computation), self.name, self.coder, self.default)
+        computation.__dict__[self.name] = bound  # a non-data descriptor: the next access finds it directly
+        return bound
+
+
+class ListCell(Cell, Generic[T]):
+    """Declares a list per key."""
+
+    kind = "list"
+
+    def __init__(self, coder: Coder[T]) -> None:
+        super().__init__(coder)
+
+    @overload
+    def __get__(self, computation: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, computation: Computation[Any], owner: type) -> BoundList[T]: ...
+    def __get__(self, computation: Computation[Any] | None, owner: type) -> Self | BoundList[T]:
+        """The declaration on the class, the bound cell on an instance."""
+        if computation is None:
+            return self
+        bound: BoundList[T] = BoundList(self._context(computation), self.name, self.coder)
+        computation.__dict__[self.name] = bound
+        return bound
+
+
+class MapCell(Cell, Generic[T]):
+    """Declares a map from str to values per key."""
+
+    kind = "map"
+
+    def __init__(self, coder: Coder[T]) -> None:
+        super().__init__(coder)
+
+    @overload
+    def __get__(self, computation: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, computation: Computation[Any], owner: type) -> BoundMap[T]: ...
+    def __get__(self, computation: Computation[Any] | None, owner: type) -> Self | BoundMap[T]:
+        """The declaration on the class, the bound cell on an instance."""
+        if computation is None:
+            return self
+        bound: BoundMap[T] = BoundMap(self._context(computation), self.name, self.coder)
+        computation.__dict__[self.name] = bound
+        return bound

@@ -1,0 +1,178 @@
+"""Bundles and checkpoints: the units in which records travel, run and commit.
+
+Lives here: the plain values that core, runtime and storage hand each other, and the one serialised form of a
+checkpoint.  Never here: decisions, I/O.  Columns, not rows: one list per field, all of the same length.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+CHECKPOINT_FORMAT: Final = 1
+"""Version of `Checkpoint`'s serialised form; another one is refused before the first write."""
+
+
+class Bundle(msgspec.Struct, gc=False):
+    """Records that travel together from one sender to one interval on one subscription.
+
+    `sender` and `number` address the ack; `sequences` (ascending) with `producer` are the record ids; everything of
+    this producer and subscription below `frontier` is durably acked and may be collected by the receiver.
+    """
+
+    subscription: int
+    sender: int
+    number: int
+    target: int
+    producer: int
+    frontier: int
+    sequences: list[int]
+    keys: list[str]
+    values: list[bytes]
+    timestamps: list[int]
+    epoch: int = 0
+
+    def oldest(self) -> int:
+        """The smallest event time in the bundle; bundles are never empty of records unless they only carry a frontier."""
+        return min(self.timestamps)
+
+
+class Ids(msgspec.Struct, array_like=True, gc=False):
+    """Record ids delivered by one checkpoint, of one (subscription, producer); `frontier` as last advertised."""
+
+    subscription: int
+    producer: int
+    frontier: int
+    sequences: list[int]
+
+
+class Produced(msgspec.Struct, array_like=True, gc=False):
+    """Productions of one checkpoint on one subscription; ids are producer and `first`, `first + 1`, …."""
+
+    subscription: int
+    producer: int
+    first: int
+    keys: list[str]
+    values: list[bytes]
+    timestamps: list[int]
+
+
+class Acked(msgspec.Struct, array_like=True, gc=False):
+    """Productions that their receivers have acked, recorded durably here (§6.1.2)."""
+
+    subscription: int
+    producer: int
+    sequences: list[int]
+
+
+class StateWrites(msgspec.Struct, array_like=True, gc=False):
+    """Cells set (bytes) or cleared (None), last write wins; entry is "" for a value cell."""
+
+    keys: list[str] = []
+    cells: list[str] = []
+    entries: list[str] = []
+    values: list[bytes | None] = []
+
+
+class TimerWrites(msgspec.Struct, array_like=True, gc=False):
+    """Timers set (timestamp) or removed, fired or cancelled (None)."""
+
+    keys: list[str] = []
+    tags: list[str] = []
+    kinds: list[str] = []
+    timestamps: list[int | None] = []
+
+
+class HoldWrites(msgspec.Struct, array_like=True, gc=False):
+    """Watermark holds per key, set (timestamp) or released (None)."""
+
+    keys: list[str] = []
+    timestamps: list[int | None] = []
+
+
+class SinkRow(msgspec.Struct, array_like=True, gc=False):
+    """One upsert into a user's sink table; `values` is a JSON object of column values."""
+
+    table: str
+    values: bytes
+
+
+class QuarantineEntry(msgspec.Struct, array_like=True, gc=False):
+    """One element of a poisoned key's FIFO.  `subscription` is -1 for a timer, whose tag is in `tag`."""
+
+    key: str
+    subscription: int
+    producer: int
+    sequence: int
+    value: bytes
+    timestamp: int
+    tag: str = ""
+    kind: str = ""
+    error: str = ""
+
+
+class Checkpoint(msgspec.Struct, array_like=True, gc=False):
+    """One atomic write: everything that one invocation changed, with the ids of what it consumed (§6.1.2)."""
+
+    format: int
+    shape: str
+    epoch: int
+    ids: list[Ids]
+    produced: list[Produced]
+    acked: list[Acked]
+    state: StateWrites
+    timers: TimerWrites
+    holds: HoldWrites
+    sinks: list[SinkRow]
+    quarantined: list[QuarantineEntry]
+    forgotten: list[str] = []
+    """Keys whose whole state, holds and timers are removed (state expiry) before this checkpoint's own writes."""
+    redriven: list[tuple[str, int]] = []
+    """(key, n): the first n elements of the key's quarantine FIFO are done."""
+    released: list[str] = []
+    """Keys whose quarantine ends here."""
+
+
+class LogWrite(msgspec.Struct, frozen=True, gc=False):
+    """A row of `checkpoint_log`, with the decoded sink rows that must commit in the same transaction."""
+
+    interval: int
+    sequencer: int
+    seq: int
+    epoch: int
+    payload: bytes
+    sinks: tuple[SinkRow, ...] = ()
+
+
+class Recovered(msgspec.Struct, gc=False):
+    """What an interval needs before it serves: everything but key state, which loads on demand."""
+
+    ids: list[Ids]
+    productions: list[Bundle]
+    """Unacked productions per (subscription, producer); `target`, `number` and `sender` are unset (0)."""
+    timers: TimerWrites
+    holds: HoldWrites
+    quarantined: list[str]
+    watermark: int
+
+
+class KeyRows(msgspec.Struct, gc=False):
+    """State of one key as the store holds it: {(cell, entry): bytes}."""
+
+    key: str
+    cells: dict[tuple[str, str], bytes]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Checkpoint)
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """The serialised form of a checkpoint (msgpack columns)."""
+    return _encoder.encode(checkpoint)
+
+
+def decode_checkpoint(payload: bytes) -> Checkpoint:
+    """The checkpoint of `payload`; raises msgspec.DecodeError for bytes of another format."""
+    return _decoder.decode(payload)

@@ -1,0 +1,68 @@
+"""The central low-watermark authority (§4.5, §6.2).
+
+Lives here: minima over intervals and over senders.  Invariants: a value is persisted before it is broadcast; values
+never go back; upstream values are never recombined here, an interval reports what it has itself applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from millwheel.model import MIN_TIME
+
+
+class Authority:
+    """Watermarks of computations and sources, and who must hear of them."""
+
+    def __init__(self, senders: Mapping[str, Iterable[str]], persisted: Mapping[str, int]) -> None:
+        self._senders = {name: tuple(of) for name, of in senders.items()}
+        self._intervals: dict[str, dict[int, int]] = {}
+        self._values: dict[str, int] = dict(persisted)
+        self._bounds: dict[str, int] = {}
+        self._dirty: set[str] = set()
+
+    def expect(self, name: str, interval: int) -> None:
+        """`name` (a computation or "source:x") has this interval; until it reports it holds everything."""
+        self._intervals.setdefault(name, {}).setdefault(interval, MIN_TIME)
+
+    def bound(self, name: str, value: int) -> None:
+        """A source's bound on what it has not discovered yet; without partitions it is the source's watermark."""
+        self._bounds[name] = max(value, self._bounds.get(name, MIN_TIME))
+        self._dirty.add(name)
+
+    def report(self, name: str, interval: int, value: int) -> None:
+        """An interval's low watermark."""
+        known = self._intervals.setdefault(name, {})
+        if value > known.get(interval, MIN_TIME):
+            known[interval] = value
+            self._dirty.add(name)
+
+    def changes(self) -> dict[str, int]:
+        """Values that rose since the last call: persist them, then call `adopt`."""
+        changed = {}
+        for name in self._dirty:
+            value = min(self._intervals.get(name, {}).values(), default=self._bounds.get(name, MIN_TIME))
+            value = min(value, self._bounds.get(name, value))
+            if value > self._values.get(name, MIN_TIME):
+                changed[name] = value
+        self._dirty.clear()
+        return changed
+
+    def adopt(self, changed: Mapping[str, int]) -> dict[str, int]:
+        """Persisted values become visible; returns the computations whose input watermark rose."""
+        before = {name: self.input_of(name) for name in self._senders}
+        for name, value in changed.items():
+            self._values[name] = max(value, self._values.get(name, MIN_TIME))
+        return {name: self.input_of(name) for name in before if self.input_of(name) > before[name]}
+
+    def input_of(self, computation: str) -> int:
+        """Input low watermark: the minimum over everything that sends to the computation."""
+        return min((self._values.get(s, MIN_TIME) for s in self._senders[computation]), default=MIN_TIME)
+
+    def value(self, name: str) -> int:
+        """The published watermark of a computation or source."""
+        return self._values.get(name, MIN_TIME)
+
+    def intervals(self, name: str) -> dict[int, int]:
+        """Last reported value per interval."""
+        return dict(self._intervals.get(name, {}))

@@ -1,0 +1,184 @@
+"""Events that enter a core and effects that leave it.  Plain values; nothing else lives here."""
+
+from __future__ import annotations
+
+from millwheel.bundles import Bundle, Checkpoint, KeyRows, LogWrite, QuarantineEntry
+from millwheel.work import Columns, Outcome, Work
+from msgspec import Struct
+
+# --- events -----------------------------------------------------------------------------------------------------
+
+
+class BundleArrived(Struct, gc=False):
+    """A bundle was delivered; it may be a duplicate."""
+
+    bundle: Bundle
+
+
+class Loaded(Struct, gc=False):
+    """Answer to `Load`."""
+
+    rows: list[KeyRows]
+
+
+class Invoked(Struct, gc=False):
+    """Answer to `Invoke`."""
+
+    outcome: Outcome
+
+
+class Committed(Struct, gc=False):
+    """The checkpoint `seq` is durable."""
+
+    seq: int
+
+
+class Fenced(Struct, gc=False):
+    """A write of this interval was refused: another owner has it."""
+
+
+class Folded(Struct, gc=False):
+    """Everything up to `upto` is in the folded tables."""
+
+    upto: int
+
+
+class AckArrived(Struct, gc=False):
+    """A receiver made the bundle `number` durable."""
+
+    number: int
+
+
+class AlarmRang(Struct, gc=False):
+    """The time of an earlier `SetAlarm` has come."""
+
+
+class WatermarkMoved(Struct, gc=False):
+    """The input low watermark of the computation is now `value`."""
+
+    value: int
+
+
+class RedriveAsked(Struct, gc=False):
+    """A user asked to drain the quarantine of `key`."""
+
+    key: str
+
+
+class QuarantineFetched(Struct, gc=False):
+    """Answer to `FetchQuarantine`: the first elements of the key's FIFO."""
+
+    key: str
+    entries: list[QuarantineEntry]
+
+
+class RowsRead(Struct, gc=False):
+    """Answer to `Read`: rows of a source partition, already keyed per subscription.
+
+    `columns` maps a subscription to (sequences, columns).  `progressed` is false when there was nothing to read.
+    """
+
+    columns: dict[int, tuple[list[int], Columns]]
+    count: int
+    next_position: int
+    state: bytes
+    watermark: int
+    finished: bool
+    progressed: bool
+
+
+class Advanced(Struct, gc=False):
+    """The position written by `Advance` is durable."""
+
+    position: int
+    finished: bool
+
+
+Event = (
+    BundleArrived | Loaded | Invoked | Committed | Fenced | Folded | AckArrived | AlarmRang | WatermarkMoved
+    | RedriveAsked | QuarantineFetched | RowsRead | Advanced
+)  # fmt: skip
+
+# --- effects ----------------------------------------------------------------------------------------------------
+
+
+class Load(Struct, gc=False):
+    """Read the folded state of `keys`."""
+
+    keys: list[str]
+
+
+class Invoke(Struct, gc=False):
+    """Run user code."""
+
+    work: Work
+
+
+class Commit(Struct, gc=False):
+    """Insert one log row; an interval's commits are submitted, and must be applied, in seq order."""
+
+    write: LogWrite
+
+
+class Fold(Struct, gc=False):
+    """Fold committed images, a contiguous prefix ending at `upto`."""
+
+    upto: int
+    images: list[Checkpoint]
+
+
+class Send(Struct, gc=False):
+    """Deliver a bundle to `bundle.target`."""
+
+    bundle: Bundle
+
+
+class Ack(Struct, gc=False):
+    """Tell `sender` that its bundle `number` is durable here."""
+
+    sender: int
+    number: int
+
+
+class SetAlarm(Struct, gc=False):
+    """Ring at wall time `at` (us); a later SetAlarm does not cancel an earlier one."""
+
+    at: int
+
+
+class ReportWatermark(Struct, gc=False):
+    """This interval's low watermark for the authority."""
+
+    value: int
+
+
+class FetchQuarantine(Struct, gc=False):
+    """Read the first elements of a key's quarantine FIFO."""
+
+    key: str
+    limit: int
+
+
+class Read(Struct, gc=False):
+    """Read at most `limit` rows of the source partition."""
+
+    limit: int
+
+
+class Advance(Struct, gc=False):
+    """Persist the position of the source partition."""
+
+    position: int
+    state: bytes
+    finished: bool
+
+
+class Halt(Struct, gc=False):
+    """This core is void: it was fenced."""
+
+    reason: str
+
+
+Effect = (
+    Load | Invoke | Commit | Fold | Send | Ack | SetAlarm | ReportWatermark | FetchQuarantine | Read | Advance | Halt
+)  # fmt: skip

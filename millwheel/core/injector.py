@@ -1,0 +1,200 @@
+"""One source partition as a sender: ids from row numbers, acks, durable position (§5.2).
+
+Lives here: what an injector must remember between reading and acks.  Invariants: the position never passes a row whose
+delivery is not durable; the watermark never passes a row that was read and is not acked.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from millwheel.bundles import Bundle
+from millwheel.core import events as ev
+from millwheel.intervals import Ranges
+from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.ports import SourcePosition
+from millwheel.work import Columns
+
+READ_LIMIT_ROWS: Final = 4_096
+UNACKED_LIMIT_READS: Final = 12
+ADVANCE_DELAY_US: Final = 200_000
+POLL_DELAY_US: Final = 2_000
+
+
+class ReadEntry(msgspec.Struct, gc=False):
+    """One read: where to continue after it, its bundles that are not acked, its oldest row."""
+
+    next_position: int
+    state: bytes
+    waiting: set[int]
+    oldest: int
+
+
+class InjectorCore:
+    """Sans-IO core of one source partition."""
+
+    def __init__(self, interval: int, start: SourcePosition, routes: Mapping[int, Ranges]) -> None:
+        self._interval = interval
+        self._producer = start.producer
+        self._routes = routes
+        self._durable = start.position
+        self._reads: deque[ReadEntry] = deque()
+        self._by_number: dict[int, ReadEntry] = {}
+        self._number = 0
+        self._acked_position: tuple[int, bytes] | None = None
+        self._advancing = False
+        self._advance_due: int | None = None
+        self._reading = False
+        self._poll_at: int | None = None
+        self._source_watermark = MIN_TIME
+        self._reported = MIN_TIME
+        self._exhausted = False
+        self.finished = start.finished
+        self.halted = False
+        self.rows = 0
+        self.paused = False
+
+    def start(self, now: int, watermark: int = MIN_TIME) -> list[ev.Effect]:
+        """First effects: read, or report the end when the partition was finished in an earlier run.
+
+        `watermark` bounds the event time of what the partition still holds, us.
+        """
+        effects: list[ev.Effect] = []
+        self._source_watermark = watermark
+        if self.finished:
+            self._reported = MAX_TIME
+            effects += [ev.ReportWatermark(MAX_TIME), *map(ev.Send, self._notes())]
+        self._after(effects, now)
+        return effects
+
+    def handle(self, event: ev.Event, now: int) -> list[ev.Effect]:
+        """React to one event at wall time `now`, us."""
+        effects: list[ev.Effect] = []
+        if self.halted:
+            return effects
+        match event:
+            case ev.RowsRead():
+                self._read(event, effects, now)
+            case ev.AckArrived(number):
+                self._acked(number)
+            case ev.Advanced(position, finished):
+                self._advanced(position, finished, effects)
+            case ev.AlarmRang():
+                pass
+            case ev.Fenced():
+                self.halted = True
+                return [ev.Halt(f"source partition of interval {self._interval} was fenced")]
+            case _:
+                raise AssertionError(f"an injector core got {type(event).__name__}")
+        self._after(effects, now)
+        return effects
+
+    def quiet(self) -> bool:
+        """True when nothing it has read is unacked or unrecorded."""
+        return not (self._reads or self._acked_position or self._advancing or self._reading)
+
+    def _read(self, event: ev.RowsRead, effects: list[ev.Effect], now: int) -> None:
+        self._reading = False
+        self._source_watermark = max(self._source_watermark, event.watermark)
+        self._exhausted = event.finished and not event.progressed
+        self._poll_at = None if event.progressed else now + POLL_DELAY_US
+        if not event.progressed:
+            return
+        self.rows += event.count
+        entry = ReadEntry(event.next_position, event.state, set(), MAX_TIME)
+        for subscription, (sequences, columns) in event.columns.items():
+            for bundle in self._bundles(subscription, sequences, columns):
+                entry.waiting.add(bundle.number)
+                entry.oldest = min(entry.oldest, bundle.oldest())
+                self._by_number[bundle.number] = entry
+                effects.append(ev.Send(bundle))
+        self._reads.append(entry)
+        self._pop_acked()
+
+    def _bundles(self, subscription: int, sequences: list[int], columns: Columns) -> list[Bundle]:
+        ranges = self._routes[subscription]
+        if len(ranges.ids) == 1:
+            return [self._bundle(subscription, ranges.ids[0], sequences, columns)] if sequences else []
+        bundles = []
+        for target, at in ranges.group(columns.keys).items():
+            cut = Columns(
+                [columns.keys[i] for i in at], [columns.values[i] for i in at], [columns.timestamps[i] for i in at]
+            )
+            bundles.append(self._bundle(subscription, target, [sequences[i] for i in at], cut))
+        return bundles
+
+    def _bundle(self, subscription: int, target: int, sequences: list[int], columns: Columns) -> Bundle:
+        self._number += 1
+        return Bundle(
+            subscription, self._interval, self._number, target, self._producer, self._durable,
+            sequences, columns.keys, columns.values, columns.timestamps,
+        )  # fmt: skip
+
+    def _acked(self, number: int) -> None:
+        entry = self._by_number.pop(number, None)
+        if entry is not None:
+            entry.waiting.discard(number)
+            self._pop_acked()
+
+    def _pop_acked(self) -> None:
+        while self._reads and not self._reads[0].waiting:
+            entry = self._reads.popleft()
+            self._acked_position = (entry.next_position, entry.state)
+
+    def _advanced(self, position: int, finished: bool, effects: list[ev.Effect]) -> None:
+        self._advancing = False
+        self._durable = position
+        if finished:
+            self.finished = True
+            # Nothing of this partition will ever be sent again: receivers may collect all its ids.
+            self._durable = MAX_TIME
+            effects += map(ev.Send, self._notes())
+
+    def _notes(self) -> list[Bundle]:
+        return [
+            Bundle(sub, self._interval, 0, target, self._producer, MAX_TIME, [], [], [], [])
+            for sub, ranges in self._routes.items()
+            for target in ranges.ids
+        ]
+
+    def _after(self, effects: list[ev.Effect], now: int) -> None:
+        if self._poll_at is not None and now >= self._poll_at:
+            self._poll_at = None
+        if self._may_read():
+            self._reading = True
+            effects.append(ev.Read(READ_LIMIT_ROWS))
+        elif self._poll_at is not None:
+            effects.append(ev.SetAlarm(self._poll_at))
+        self._advance(effects, now)
+        self._report(effects)
+
+    def _may_read(self) -> bool:
+        return not (
+            self._reading or self._exhausted or self.finished or self.paused or self._poll_at is not None
+            or len(self._reads) >= UNACKED_LIMIT_READS
+        )  # fmt: skip
+
+    def _advance(self, effects: list[ev.Effect], now: int) -> None:
+        last = self._exhausted and not self._reads and not self.finished
+        if self._advancing or not (self._acked_position or last):
+            return
+        if self._advance_due is None:
+            self._advance_due = now + ADVANCE_DELAY_US
+            effects.append(ev.SetAlarm(self._advance_due))
+        if now < self._advance_due and not last:
+            return
+        position, state = self._acked_position or (self._durable, b"")
+        self._acked_position, self._advance_due, self._advancing = None, None, True
+        effects.append(ev.Advance(position, state, last))
+
+    def _report(self, effects: list[ev.Effect]) -> None:
+        # Finished is durable, and counts only after all its records are acked (design section 8).
+        bound = MAX_TIME if self.finished else min(self._source_watermark, MAX_TIME - 1)
+        value = min(bound, min((entry.oldest for entry in self._reads), default=MAX_TIME))
+        if value > self._reported:
+            self._reported = value
+            effects.append(ev.ReportWatermark(value))

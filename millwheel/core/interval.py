@@ -1,0 +1,857 @@
+"""One key interval of one computation: the state machine of design section 4.
+
+Lives here: the order of things.  Never here: I/O, clocks, user code.  Invariants:
+
+* checkpoints commit strictly in seq order; acks and strong sends wait for the whole prefix;
+* a checkpoint that holds an input's id holds every production of that input that is not acked yet;
+* the reported watermark is never ahead of anything that is still to be done here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from millwheel import limits
+from millwheel.bundles import (
+    CHECKPOINT_FORMAT,
+    Bundle,
+    Checkpoint,
+    HoldWrites,
+    Ids,
+    LogWrite,
+    Produced,
+    QuarantineEntry,
+    Recovered,
+    StateWrites,
+    TimerWrites,
+    encode_checkpoint,
+)
+from millwheel.core import events as ev
+from millwheel.core.cache import StateCache
+from millwheel.core.dedup import DeliveredIds
+from millwheel.core.minheap import MinHeap
+from millwheel.core.outbox import Outbox
+from millwheel.core.timers import TimerQueue
+from millwheel.graph import Settings
+from millwheel.intervals import Ranges
+from millwheel.model import MAX_TIME, MIN_TIME, Timer
+from millwheel.work import Outcome, Part, Work
+
+EXPIRY_TAG: Final = "\0expire"
+EXPIRY_KIND: Final = "expire"
+FOLD_LIMIT_ROWS: Final = 8_192
+WEAK_INFLIGHT_LIMIT: Final = 64
+REDRIVE_BATCH: Final = 256
+
+class Item(msgspec.Struct, gc=False):
+    """A delivered bundle waiting to run: its fresh part (None: all duplicates) and the ack it owes."""
+
+    part: Part | None
+    sender: int
+    number: int
+    oldest: int
+    size_bytes: int
+
+
+class Inflight(msgspec.Struct, gc=False):
+    """A checkpoint between its invocation and its commit."""
+
+    seq: int
+    write: LogWrite | None
+    image: Checkpoint | None
+    acks: list[tuple[int, int]]
+    sends: list[Bundle]
+    waits: set[int]
+    """Weak: numbers of its bundles whose acks the checkpoint waits for."""
+    oldest: int
+    deadline: int = 0
+    submitted: bool = False
+    done: bool = False
+
+
+class Config(msgspec.Struct, frozen=True):
+    """What an interval is told when it is assigned."""
+
+    interval: int
+    sequencer: int
+    computation: str
+    shape: str
+    settings: Settings
+    routes: Mapping[int, Ranges]
+    """Subscriptions that this computation produces to, and their receivers' interval maps."""
+    low: str = ""
+    high: str | None = None
+
+
+class Counters(msgspec.Struct):
+    """What an interval has done since it was assigned."""
+
+    records: int = 0
+    duplicates: int = 0
+    late: int = 0
+    backdated: int = 0
+    timers: int = 0
+    checkpoints: int = 0
+    quarantined: int = 0
+    expired: int = 0
+
+
+class IntervalCore:
+    """Sans-IO core of one interval: feed `handle` with events, perform the effects it returns, in order."""
+
+    def __init__(self, config: Config, recovered: Recovered) -> None:
+        self.config = config
+        self.counters = Counters()
+        self._weak = config.settings.productions == "weak"
+        self._cache = StateCache(config.settings.cache_limit_bytes)
+        self._ids = DeliveredIds()
+        self._outbox = Outbox(config.interval, config.sequencer, config.routes)
+        self._timers = TimerQueue(("watermark", "wall"))
+        self._expiry: MinHeap[str] = MinHeap()
+        self._holds: MinHeap[str] = MinHeap()
+        self._quarantine: set[str] = set(recovered.quarantined)
+        self._quarantine_seq: dict[str, int] = {}
+        self._redrive: deque[str] = deque()
+        self._redriving: str | None = None
+        self._released: list[str] = []
+        self._diverted: list[QuarantineEntry] = []
+        self._frontiers: dict[tuple[int, int], int] = {}
+        self._folded_seq = 0
+        self._fetched: list[QuarantineEntry] = []
+        self._inbox: deque[Item] = deque()
+        self._inbox_bytes = 0
+        self._inflight: deque[Inflight] = deque()
+        self._work: tuple[Work, list[Item], list[str]] | None = None
+        self._work_oldest = MAX_TIME
+        self._seq = 0
+        self._committed: deque[tuple[int, int, int, Checkpoint]] = deque()
+        self._committed_bytes = 0
+        self._folding = False
+        self._fold_wanted = False
+        self._watermark = MIN_TIME
+        self._reported = recovered.watermark
+        self._alarm = MAX_TIME
+        self._idle_since: int | None = None
+        self._rearmed: dict[tuple[str, str, str], int] = {}
+        self.halted = False
+        self._recovered: Recovered | None = recovered
+
+    # --- the door ---------------------------------------------------------------------------------------------
+
+    def start(self, now: int) -> list[ev.Effect]:
+        """First effects after assignment: resend what is unacked, report the watermark."""
+        recovered, self._recovered = self._recovered, None
+        assert recovered is not None, "start() is called once"
+        for ids in recovered.ids:
+            self._ids.restore(ids.subscription, ids.producer, ids.frontier, ids.sequences)
+        self._restore_timers(recovered)
+        effects: list[ev.Effect] = []
+        for bundle in recovered.productions:
+            self._outbox_send(self._outbox.adopt(bundle), effects)
+        self._after(effects, now)
+        return effects
+
+    def handle(self, event: ev.Event, now: int) -> list[ev.Effect]:
+        """React to one event at wall time `now`, us."""
+        if self.halted:
+            return []
+        effects: list[ev.Effect] = []
+        match event:
+            case ev.BundleArrived(bundle):
+                self._arrive(bundle, effects)
+            case ev.Loaded(rows):
+                self._loaded({row.key: row.cells for row in rows}, effects, now)
+            case ev.Invoked(outcome):
+                self._invoked(outcome, now, effects)
+            case ev.Committed(seq):
+                self._commit_done(seq, effects)
+            case ev.Fenced():
+                self.halted = True
+                return [ev.Halt(f"interval {self.config.interval} of {self.config.computation!r} was fenced")]
+            case ev.Folded(upto):
+                self._fold_done(upto)
+            case ev.AckArrived(number):
+                self._acked(number)
+            case ev.AlarmRang():
+                self._alarm = MAX_TIME
+            case ev.WatermarkMoved(value):
+                self._move_watermark(value)
+            case ev.RedriveAsked(key):
+                self._ask_redrive(key)
+            case ev.QuarantineFetched(key, entries):
+                self._quarantine_fetched(key, entries)
+            case _:
+                raise AssertionError(f"an interval core got {type(event).__name__}")
+        self._after(effects, now)
+        return effects
+
+    def quiet(self) -> bool:
+        """True when nothing is waiting, running, uncommitted, unacked or unfolded."""
+        return not (
+            self._inbox or self._work or self._inflight or self._outbox.unacked or self._committed
+            or self._folding or self._outbox.has_unrecorded() or self._redrive or self._redriving
+            or self._frontiers or self._outbox.frontier_moved
+        )  # fmt: skip
+
+    def flush(self, now: int) -> list[ev.Effect]:
+        """Record acks and fold everything as soon as possible (end of a run)."""
+        if self.halted:
+            return []
+        self._fold_wanted = True
+        self._idle_since = MIN_TIME
+        effects: list[ev.Effect] = []
+        self._after(effects, now)
+        return effects
+
+    @property
+    def inbox_bytes(self) -> int:
+        """Bytes waiting to run."""
+        return self._inbox_bytes
+
+    @property
+    def watermark(self) -> int:
+        """Input low watermark."""
+        return self._watermark
+
+    @property
+    def reported(self) -> int:
+        """Output low watermark as last reported."""
+        return self._reported
+
+    def blame(self) -> list[tuple[str, int, str]]:
+        """What holds this interval's watermark: (kind, timestamp, detail), the oldest first (`explain`)."""
+        found: list[tuple[str, int, str]] = [("input watermark", self._watermark, "")]
+        if self._inbox:
+            oldest = min(self._inbox, key=lambda item: item.oldest)
+            found.append(("waiting record", oldest.oldest, _first_key(oldest.part)))
+        if self._work is not None:
+            found.append(("running work", self._work_oldest, ""))
+        if self._inflight:
+            found.append(("uncommitted checkpoint", min(i.oldest for i in self._inflight), ""))
+        for bundle in self._outbox.unacked.values():
+            found.append(("unacked production", bundle.oldest(), f"to interval {bundle.target}"))
+        timer = self._timers.first("watermark")
+        if timer is not None:
+            at = self._timers.minimum("watermark")
+            found.append(("timer", at or 0, f"key {timer[0]!r} tag {timer[1]!r}"))
+        hold = self._holds.first()
+        if hold is not None:
+            found.append(("hold", self._holds.minimum() or 0, f"key {hold!r}"))
+        return sorted(found, key=lambda blamed: blamed[1])
+
+    # --- arrival ----------------------------------------------------------------------------------------------
+
+    def _arrive(self, bundle: Bundle, effects: list[ev.Effect]) -> None:
+        part: Part | None = Part(
+            bundle.subscription, bundle.producer, bundle.frontier,
+            bundle.sequences, bundle.keys, bundle.values, bundle.timestamps,
+        )  # fmt: skip
+        if self.config.settings.exactly_once:
+            part = self._dedup(bundle, part)
+        if not bundle.sequences:
+            return  # it only carried a frontier
+        if part is None and not self._inbox and self._work is None and not self._inflight:
+            effects.append(ev.Ack(bundle.sender, bundle.number))
+            return
+        # Nothing fresh, but the originals may not be durable yet: its ack queues up behind them.
+        oldest = min(part.timestamps) if part else MAX_TIME
+        size = sum(map(len, part.values)) + 100 * len(part.values) if part else 0
+        self._inbox.append(Item(part, bundle.sender, bundle.number, oldest, size))
+        self._inbox_bytes += size
+
+    def _dedup(self, bundle: Bundle, part: Part | None) -> Part | None:
+        sub, producer, sequences = bundle.subscription, bundle.producer, bundle.sequences
+        if bundle.frontier > self._ids.frontier(sub, producer):
+            self._ids.advance(sub, producer, bundle.frontier)
+            self._frontiers[sub, producer] = bundle.frontier
+        fresh = self._ids.fresh(sub, producer, sequences)
+        if fresh is None:
+            self._ids.add(sub, producer, sequences)
+            return part
+        self.counters.duplicates += len(sequences) - len(fresh)
+        if not fresh:
+            return None
+        kept = [sequences[i] for i in fresh]
+        self._ids.add(sub, producer, kept)
+        return Part(
+            sub, producer, bundle.frontier, kept,
+            [bundle.keys[i] for i in fresh], [bundle.values[i] for i in fresh], [bundle.timestamps[i] for i in fresh],
+        )  # fmt: skip
+
+    # --- running ----------------------------------------------------------------------------------------------
+
+    def _after(self, effects: list[ev.Effect], now: int) -> None:
+        """What every event may make possible: run, record acks, fold, alarm, report."""
+        self._submit(effects, now)
+        while self._pump(effects, now):
+            self._submit(effects, now)
+        self._record_idle(effects, now)
+        self._maybe_fold(effects)
+        self._set_alarm(effects, now)
+        self._report(effects)
+
+    def _pump(self, effects: list[ev.Effect], now: int) -> bool:
+        """Start the next invocation if there is room; true when one was finished on the spot."""
+        if self._work is not None or not self._has_room():
+            return False
+        work, items, expired = self._take(effects, now)
+        if not (work.parts or work.timers or work.redrive or items or expired or self._released):
+            return False
+        self._work = (work, items, expired)
+        self._work_oldest = min(
+            min((item.oldest for item in items), default=MAX_TIME),
+            # A wall timer may produce at the watermark it was started under.
+            min((t.timestamp if t.kind == "watermark" else work.watermark for t in work.timers), default=MAX_TIME),
+        )
+        keys = _keys(work)
+        missing = self._cache.missing(keys)
+        if missing:
+            effects.append(ev.Load(missing))
+        elif keys:
+            self._invoke(work, keys, effects)
+        else:
+            self._invoked(_nothing(), now, effects)
+            return True
+        return False
+
+    def _has_room(self) -> bool:
+        limit = WEAK_INFLIGHT_LIMIT if self._weak else limits.INFLIGHT_LIMIT_CHECKPOINTS
+        return len(self._inflight) < limit and len(self._outbox.unacked) < limits.OUTBOX_LIMIT_BUNDLES
+
+    def _take(self, effects: list[ev.Effect], now: int) -> tuple[Work, list[Item], list[str]]:
+        work = Work([], [], {}, {}, self._watermark, now)
+        expired = self._take_expired()
+        if expired:
+            return work, [], expired  # alone, so that no hook of this invocation sees what is being dropped
+        if self._redriving and self._fetched:
+            work.redrive, self._fetched = self._fetched, []
+            return work, [], []
+        self._next_redrive(effects)
+        work.timers = self._take_timers(now)
+        items: list[Item] = []
+        if not work.timers:
+            self._take_records(work, items)
+        return work, items, []
+
+    def _take_records(self, work: Work, items: list[Item]) -> None:
+        records = size = 0
+        while self._inbox and records < self.config.settings.work_limit_records and size < limits.WORK_LIMIT_BYTES:
+            item = self._inbox.popleft()
+            self._inbox_bytes -= item.size_bytes
+            size += item.size_bytes
+            items.append(item)
+            if item.part is not None:
+                records += len(item.part.keys)
+                work.parts.append(item.part)
+
+    def _take_timers(self, now: int) -> list[Timer]:
+        limit = self.config.settings.work_limit_records
+        due = [
+            Timer(key, tag, timestamp, "watermark")
+            for timestamp, (key, tag) in self._timers.pop_due("watermark", self._watermark, limit)
+        ]
+        due += [
+            Timer(key, tag, timestamp, "wall")
+            for timestamp, (key, tag) in self._timers.pop_due("wall", now, limit - len(due))
+        ]
+        return due
+
+    def _take_expired(self) -> list[str]:
+        # The end of input is not the passing of time: a finished run keeps its state.
+        if not len(self._expiry) or self._watermark >= MAX_TIME:
+            return []
+        expired = []
+        limit = self.config.settings.work_limit_records
+        for timestamp, key in self._expiry.pop_due(self._watermark, limit):
+            if key in self._quarantine or key in self._holds.items or self._timers.pending(key):
+                self._expiry.set(key, timestamp + (self.config.settings.expire_after or 1))
+            else:
+                expired.append(key)
+        return expired
+
+    def _invoke(self, work: Work, keys: set[str], effects: list[ev.Effect]) -> None:
+        work.cells = self._cache.view(keys)
+        holds = self._holds.items
+        work.holds = {key: holds[key] for key in keys if key in holds} if holds else {}
+        effects.append(ev.Invoke(self._divert(work) if self._quarantine else work))
+
+    def _loaded(
+        self, rows: dict[str, dict[tuple[str, str], bytes]], effects: list[ev.Effect], now: int
+    ) -> None:
+        assert self._work is not None, "Loaded without work"
+        work = self._work[0]
+        keys = _keys(work)
+        for key in self._cache.missing(keys):
+            self._cache.insert(key, rows.get(key, {}))
+        self._invoke(work, keys, effects)
+
+    def _move_watermark(self, value: int) -> None:
+        if value > self._watermark:
+            self._watermark = value
+            self._rearmed.clear()
+
+    def _restore_timers(self, recovered: Recovered) -> None:
+        timers = recovered.timers
+        for key, tag, kind, at in zip(
+            timers.keys, timers.tags, timers.kinds, timers.timestamps, strict=True
+        ):
+            if at is not None:
+                self._set_timer(key, kind, tag, at)
+        for key, hold in zip(recovered.holds.keys, recovered.holds.timestamps, strict=True):
+            if hold is not None:
+                self._holds.set(key, hold)
+
+    def _set_timer(self, key: str, kind: str, tag: str, at: int | None) -> None:
+        if kind == EXPIRY_KIND:
+            if at is not None:
+                self._expiry.set(key, at)
+        elif at is None:
+            self._timers.remove(key, kind, tag)
+        else:
+            self._timers.set(key, kind, tag, at)
+
+    # --- quarantine -------------------------------------------------------------------------------------------
+
+    def _divert(self, work: Work) -> Work:
+        """Keep what belongs to quarantined keys away from user code: it queues up in their FIFOs."""
+        poisoned = self._quarantine
+        if work.redrive:
+            return work
+        for timer in work.timers:
+            if timer.key in poisoned:
+                self._diverted.append(
+                    QuarantineEntry(timer.key, -1, 0, 0, b"", timer.timestamp, timer.tag, timer.kind)
+                )
+        timers = [timer for timer in work.timers if timer.key not in poisoned]
+        parts = [self._divert_part(part) for part in work.parts]
+        return Work(parts, timers, work.cells, work.holds, work.watermark, work.wall_time)
+
+    def _divert_part(self, part: Part) -> Part:
+        poisoned = self._quarantine
+        if poisoned.isdisjoint(part.keys):
+            return part
+        kept = []
+        for i, key in enumerate(part.keys):
+            if key not in poisoned:
+                kept.append(i)
+                continue
+            self._diverted.append(
+                QuarantineEntry(
+                    key, part.subscription, part.producer, part.sequences[i], part.values[i], part.timestamps[i]
+                )
+            )
+        return Part(
+            part.subscription, part.producer, part.frontier,
+            [part.sequences[i] for i in kept], [part.keys[i] for i in kept],
+            [part.values[i] for i in kept], [part.timestamps[i] for i in kept],
+        )  # fmt: skip
+
+    def _ask_redrive(self, key: str) -> None:
+        if key in self._quarantine and key != self._redriving and key not in self._redrive:
+            self._redrive.append(key)
+
+    def _next_redrive(self, effects: list[ev.Effect]) -> None:
+        if self._redriving is not None or not self._redrive:
+            return
+        key = self._redrive[0]
+        if self._quarantine_seq.get(key, 0) > self._folded_seq:
+            self._fold_wanted = True
+            return
+        self._redrive.popleft()
+        self._redriving = key
+        effects.append(ev.FetchQuarantine(key, REDRIVE_BATCH))
+
+    def _quarantine_fetched(self, key: str, entries: list[QuarantineEntry]) -> None:
+        self._fetched = entries
+        if entries:
+            return
+        self._redriving = None
+        if self._quarantine_seq.get(key, 0) > self._folded_seq:
+            self._redrive.append(key)
+        elif key in self._quarantine:
+            # Atomic with the checkpoint that is built next: later arrivals run normally after it.
+            self._quarantine.discard(key)
+            self._quarantine_seq.pop(key, None)
+            self._holds.remove(_quarantine_hold(key))
+            self._released.append(key)
+
+    def _poison(self, entries: list[QuarantineEntry], seq: int, holds: HoldWrites) -> None:
+        for entry in entries:
+            if entry.key not in self._quarantine:
+                self._quarantine.add(entry.key)
+                self.counters.quarantined += 1
+                if self.config.settings.quarantine_holds:
+                    name = _quarantine_hold(entry.key)
+                    self._holds.set(name, entry.timestamp)
+                    holds.keys.append(name)
+                    holds.timestamps.append(entry.timestamp)
+            self._quarantine_seq[entry.key] = seq
+
+    # --- checkpoint -------------------------------------------------------------------------------------------
+
+    def _invoked(self, outcome: Outcome, now: int, effects: list[ev.Effect]) -> None:
+        assert self._work is not None, "Invoked without work"
+        (work, items, expired), self._work = self._work, None
+        self._seq = seq = self._seq + 1
+        image = self._image(seq, work, items, expired, outcome)
+        bundles = []
+        for subscription, columns in outcome.produced.items():
+            produced, cut = self._outbox.number(subscription, columns)
+            image.produced.append(produced)
+            bundles += cut
+        entry = Inflight(
+            seq, None, image, [(item.sender, item.number) for item in items if item.number], bundles, set(),
+            self._work_oldest, now + self.config.settings.straggler_delay_us,
+        )  # fmt: skip
+        self._work_oldest = MAX_TIME
+        self._inflight.append(entry)
+        if self._weak:
+            entry.waits = {bundle.number for bundle in bundles}
+            entry.sends = []
+            effects += [ev.Send(self._outbox.sendable(bundle)) for bundle in bundles]
+        self.counters.records += outcome.processed
+        self.counters.late += outcome.late
+        self.counters.backdated += outcome.backdated
+        self.counters.timers += len(work.timers)
+        self.counters.expired += len(expired)
+
+    def _image(
+        self, seq: int, work: Work, items: list[Item], expired: list[str], outcome: Outcome
+    ) -> Checkpoint:
+        timers, holds = TimerWrites(), HoldWrites()
+        state = StateWrites()
+        for key in expired:
+            self._cache.forget(key, seq)
+        diverted, self._diverted = self._diverted, []
+        quarantined = outcome.quarantined + diverted
+        quarantined += self._apply_timers(work, outcome, timers)
+        self._apply_holds(outcome, holds)
+        self._apply_state(seq, outcome, state, timers, work)
+        self._poison(quarantined, seq, holds)
+        released, self._released = self._released, []
+        for key in released if self.config.settings.quarantine_holds else ():
+            holds.keys.append(_quarantine_hold(key))
+            holds.timestamps.append(None)
+        redriven = self._redriven(seq, work, outcome)
+        ids = self._image_ids(items)
+        return Checkpoint(
+            CHECKPOINT_FORMAT, self.config.shape, 0, ids, [], [], state, timers, holds,
+            outcome.sinks, quarantined, expired, redriven, released,
+        )  # fmt: skip
+
+    def _image_ids(self, items: list[Item]) -> list[Ids]:
+        if not self.config.settings.exactly_once:
+            return []
+        ids = []
+        for item in items:
+            part = item.part
+            if part is not None:
+                ids.append(Ids(part.subscription, part.producer, part.frontier, part.sequences))
+                self._frontiers.pop((part.subscription, part.producer), None)
+        for (subscription, producer), frontier in self._frontiers.items() if ids else ():
+            ids.append(Ids(subscription, producer, frontier, []))
+        if ids:
+            self._frontiers.clear()
+        return ids
+
+    def _redriven(self, seq: int, work: Work, outcome: Outcome) -> list[tuple[str, int]]:
+        if not work.redrive:
+            return []
+        key = work.redrive[0].key
+        self._redriving = None
+        if outcome.redriven == len(work.redrive):
+            self._quarantine_seq[key] = seq
+            self._redrive.append(key)
+        return [(key, outcome.redriven)] if outcome.redriven else []
+
+    def _apply_timers(self, work: Work, outcome: Outcome, writes: TimerWrites) -> list[QuarantineEntry]:
+        looping: list[QuarantineEntry] = []
+        for timer in work.timers:
+            if (timer.kind, timer.tag) not in outcome.timers.get(timer.key, ()):
+                _add_timer(writes, timer.key, timer.tag, timer.kind, None)
+        for key, changes in outcome.timers.items():
+            for (kind, tag), at in changes.items():
+                if at is not None and kind == "watermark" and at <= self._watermark and self._loops(key, kind, tag):
+                    looping.append(QuarantineEntry(
+                        key, -1, 0, 0, b"", at, tag, kind,
+                        f"timer {tag!r} re-armed itself behind the watermark {limits.TIMER_REARM_LIMIT} times",
+                    ))  # fmt: skip
+                    at = None
+                self._set_timer(key, kind, tag, at)
+                _add_timer(writes, key, tag, kind, at)
+        return looping
+
+    def _loops(self, key: str, kind: str, tag: str) -> bool:
+        name = (key, kind, tag)
+        self._rearmed[name] = self._rearmed.get(name, 0) + 1
+        return self._rearmed[name] > limits.TIMER_REARM_LIMIT
+
+    def _apply_holds(self, outcome: Outcome, writes: HoldWrites) -> None:
+        for key, at in outcome.holds.items():
+            if at is None:
+                self._holds.remove(key)
+            else:
+                self._holds.set(key, at)
+            writes.keys.append(key)
+            writes.timestamps.append(at)
+
+    def _apply_state(
+        self, seq: int, outcome: Outcome, writes: StateWrites, timers: TimerWrites, work: Work
+    ) -> None:
+        expire_after = self.config.settings.expire_after
+        base = self._expiry_base(work) if expire_after is not None else 0
+        for key, cells in outcome.state.items():
+            self._cache.write(key, cells, seq)
+            for (cell, entry), value in cells.items():
+                writes.keys.append(key)
+                writes.cells.append(cell)
+                writes.entries.append(entry)
+                writes.values.append(value)
+            if expire_after is not None:
+                self._extend_expiry(key, base, expire_after, timers)
+
+    def _expiry_base(self, work: Work) -> int:
+        newest = max((max(part.timestamps) for part in work.parts if part.timestamps), default=MIN_TIME)
+        due = max((timer.timestamp for timer in work.timers if timer.kind == "watermark"), default=MIN_TIME)
+        return max(newest, due, min(self._watermark, MAX_TIME - 1))
+
+    def _extend_expiry(self, key: str, base: int, expire_after: int, timers: TimerWrites) -> None:
+        at = min(base + expire_after, MAX_TIME - 1)
+        known = self._expiry.items.get(key)
+        # A hot key would rewrite its expiry in every checkpoint: an eighth of slack saves almost all of that.
+        if known is None or at > known + expire_after // 8:
+            self._expiry.set(key, at + expire_after // 8)
+            _add_timer(timers, key, EXPIRY_TAG, EXPIRY_KIND, at + expire_after // 8)
+
+    # --- commit -----------------------------------------------------------------------------------------------
+
+    def _submit(self, effects: list[ev.Effect], now: int) -> None:
+        """Hand over checkpoints in seq order; a weak one waits for its acks, at most the straggler delay."""
+        for entry in self._inflight:
+            if entry.submitted:
+                continue
+            if entry.waits and now < entry.deadline:
+                break
+            entry.submitted = True
+            image = entry.image
+            assert image is not None
+            if self._weak:
+                image.produced = self._still_unacked(entry)
+                entry.waits = set()
+            if _is_empty(image):
+                entry.done = True
+                continue
+            image.acked = self._outbox.record_acks(entry.seq)
+            entry.write = LogWrite(
+                self.config.interval, self.config.sequencer, entry.seq, 0,
+                encode_checkpoint(image), tuple(image.sinks),
+            )  # fmt: skip
+            effects.append(ev.Commit(entry.write))
+        self._pop_done(effects)
+
+    def _still_unacked(self, entry: Inflight) -> list[Produced]:
+        produced = []
+        for number in sorted(entry.waits):
+            bundle = self._outbox.unacked[number]
+            produced += _runs(bundle)
+        return produced
+
+    def _commit_done(self, seq: int, effects: list[ev.Effect]) -> None:
+        for entry in self._inflight:
+            if entry.seq == seq:
+                entry.done = True
+        self._pop_done(effects)
+
+    def _pop_done(self, effects: list[ev.Effect]) -> None:
+        while self._inflight and self._inflight[0].done:
+            entry = self._inflight.popleft()
+            if entry.write is not None and entry.image is not None:
+                self._outbox.recorded(entry.seq)
+                size = len(entry.write.payload)
+                self._committed.append((entry.seq, size, _rows(entry.image), entry.image))
+                self._committed_bytes += size
+                self.counters.checkpoints += 1
+            effects += [ev.Ack(sender, number) for sender, number in entry.acks]
+            effects += [ev.Send(self._outbox.sendable(bundle)) for bundle in entry.sends]
+
+    def _outbox_send(self, bundles: list[Bundle], effects: list[ev.Effect]) -> None:
+        effects += [ev.Send(self._outbox.sendable(bundle)) for bundle in bundles]
+
+    def _acked(self, number: int) -> None:
+        for entry in self._inflight:
+            if number in entry.waits:
+                # Weak and not in any checkpoint: nothing durable knows this id, so nothing needs the ack.
+                entry.waits.discard(number)
+                self._outbox.ack(number)
+                self._outbox.forget(number)
+                return
+        self._outbox.ack(number)
+
+    def _record_idle(self, effects: list[ev.Effect], now: int) -> None:
+        """An idle interval records acks and frontiers, and folds, by age: ids are collected, logs empty."""
+        if self._inbox or self._work is not None or self._inflight:
+            self._idle_since = None
+            return
+        recordable = self._outbox.has_unrecorded() or bool(self._frontiers)
+        foldable = bool(self._committed) and not self._folding
+        if not (recordable or foldable or self._outbox.frontier_moved):
+            self._idle_since = None
+            return
+        if self._idle_since is None:
+            self._idle_since = now
+        if now < self._idle_since + limits.IDLE_RECORD_DELAY_US:
+            return
+        self._idle_since = None
+        self._fold_wanted = True
+        if recordable:
+            self._commit_records(effects, now)
+        elif self._outbox.frontier_moved:
+            effects += [ev.Send(note) for note in self._outbox.frontier_notes()]
+
+    def _commit_records(self, effects: list[ev.Effect], now: int) -> None:
+        self._seq += 1
+        image = self._image(self._seq, Work([], [], {}, {}, self._watermark, now), [], [], _nothing())
+        image.ids = [Ids(sub, producer, at, []) for (sub, producer), at in self._frontiers.items()]
+        self._frontiers.clear()
+        image.acked = self._outbox.record_acks(self._seq)
+        write = LogWrite(
+            self.config.interval, self.config.sequencer, self._seq, 0, encode_checkpoint(image)
+        )
+        self._inflight.append(
+            Inflight(self._seq, write, image, [], [], set(), MAX_TIME, now, submitted=True)
+        )
+        effects.append(ev.Commit(write))
+
+    # --- fold -------------------------------------------------------------------------------------------------
+
+    def _maybe_fold(self, effects: list[ev.Effect]) -> None:
+        if self._folding:
+            return
+        if not self._committed:
+            self._fold_wanted = self._fold_wanted and bool(self._inflight)
+            return
+        if not (
+            self._fold_wanted
+            or self._committed_bytes >= limits.FOLD_TRIGGER_BYTES
+            or len(self._committed) >= limits.FOLD_TRIGGER_CHECKPOINTS
+            or self._cache.over_limit()
+        ):
+            return
+        images: list[Checkpoint] = []
+        rows = upto = 0
+        for seq, _, count, image in self._committed:
+            if images and rows + count > FOLD_LIMIT_ROWS:
+                break
+            images.append(image)
+            rows += count
+            upto = seq
+        self._folding = True
+        effects.append(ev.Fold(upto, images))
+
+    def _fold_done(self, upto: int) -> None:
+        self._folding = False
+        self._folded_seq = upto
+        while self._committed and self._committed[0][0] <= upto:
+            self._committed_bytes -= self._committed.popleft()[1]
+        self._cache.folded(upto)
+        if self._cache.over_limit() and self._work is None:
+            self._cache.evict(lambda key: self._timers.next_of(key, MAX_TIME))
+
+    # --- watermark and alarms ---------------------------------------------------------------------------------
+
+    def _oldest_work(self) -> int:
+        return min(
+            min((item.oldest for item in self._inbox), default=MAX_TIME),
+            self._work_oldest,
+            min((entry.oldest for entry in self._inflight), default=MAX_TIME),
+            self._outbox.oldest(),
+            _or_end(self._timers.minimum("watermark")),
+            _or_end(self._holds.minimum()),
+        )
+
+    def _report(self, effects: list[ev.Effect]) -> None:
+        if self._watermark <= self._reported:
+            return
+        value = min(self._watermark, self._oldest_work())
+        if value > self._reported:
+            self._reported = value
+            effects.append(ev.ReportWatermark(value))
+
+    def _set_alarm(self, effects: list[ev.Effect], now: int) -> None:
+        at = _or_end(self._timers.minimum("wall"))
+        if self._idle_since is not None:
+            at = min(at, self._idle_since + limits.IDLE_RECORD_DELAY_US)
+        for entry in self._inflight:
+            if entry.waits and not entry.submitted:
+                at = min(at, entry.deadline)
+                break
+        if at < self._alarm:
+            self._alarm = at
+            effects.append(ev.SetAlarm(max(at, now)))
+
+
+# --- small helpers, pure ------------------------------------------------------------------------------------------
+
+
+def _nothing() -> Outcome:
+    return Outcome({}, {}, {}, {}, [], [])
+
+
+def _keys(work: Work) -> set[str]:
+    keys = {key for part in work.parts for key in part.keys}
+    keys.update(timer.key for timer in work.timers)
+    keys.update(entry.key for entry in work.redrive)
+    return keys
+
+
+def _first_key(part: Part | None) -> str:
+    return f"key {part.keys[0]!r}" if part and part.keys else ""
+
+
+def _or_end(timestamp: int | None) -> int:
+    return MAX_TIME if timestamp is None else timestamp
+
+
+def _quarantine_hold(key: str) -> str:
+    """The name of the hold of a quarantined key; it sorts right after the key, so it stays in the key's interval."""
+    return key + "\0quarantine"
+
+
+def _add_timer(writes: TimerWrites, key: str, tag: str, kind: str, at: int | None) -> None:
+    writes.keys.append(key)
+    writes.tags.append(tag)
+    writes.kinds.append(kind)
+    writes.timestamps.append(at)
+
+
+def _is_empty(image: Checkpoint) -> bool:
+    return not (
+        image.ids or image.produced or image.state.keys or image.timers.keys or image.holds.keys or image.sinks
+        or image.quarantined or image.forgotten or image.redriven or image.released
+    )  # fmt: skip
+
+
+def _rows(image: Checkpoint) -> int:
+    """Rows a fold of this image touches, roughly."""
+    return (
+        len(image.state.keys) + len(image.timers.keys) + len(image.holds.keys) + len(image.forgotten)
+        + sum(len(produced.keys) for produced in image.produced) + len(image.quarantined)
+    )  # fmt: skip
+
+
+def _runs(bundle: Bundle) -> list[Produced]:
+    """A bundle's productions as runs of dense sequences, the form a checkpoint stores."""
+    runs: list[Produced] = []
+    for i, sequence in enumerate(bundle.sequences):
+        last = runs[-1] if runs else None
+        if last is None or sequence != last.first + len(last.keys):
+            last = Produced(bundle.subscription, bundle.producer, sequence, [], [], [])
+            runs.append(last)
+        last.keys.append(bundle.keys[i])
+        last.values.append(bundle.values[i])
+        last.timestamps.append(bundle.timestamps[i])
+    return runs

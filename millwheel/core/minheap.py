@@ -1,0 +1,68 @@
+"""A set of named timestamps with a cheap minimum: timers and holds of an interval.
+
+Lives here: a heap with lazy deletion.  Invariant: `items` is the truth, the heap may hold stale entries, and is
+rebuilt when more than half of it is stale, so that memory follows what is pending, not what ever was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from heapq import heapify, heappop, heappush
+from typing import Any, Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+
+class MinHeap(Generic[K]):
+    """Mapping of name to timestamp, ordered by (timestamp, name).
+
+    >>> heap = MinHeap[str]()
+    >>> heap.set("a", 5); heap.set("b", 3); heap.set("b", 9)
+    >>> heap.minimum(), heap.pop_due(5, 10)
+    (5, [(5, 'a')])
+    """
+
+    def __init__(self) -> None:
+        self.items: dict[K, int] = {}
+        self._heap: list[tuple[int, Any]] = []
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def set(self, name: K, timestamp: int) -> None:
+        """Add or move `name`."""
+        if self.items.get(name) == timestamp:
+            return
+        self.items[name] = timestamp
+        heappush(self._heap, (timestamp, name))
+        if len(self._heap) > 64 and len(self._heap) > 2 * len(self.items):
+            self._heap = [(t, n) for n, t in self.items.items()]
+            heapify(self._heap)
+
+    def remove(self, name: K) -> None:
+        """Forget `name`; unknown names are fine."""
+        self.items.pop(name, None)
+
+    def minimum(self) -> int | None:
+        """The smallest timestamp, or None when empty."""
+        heap, items = self._heap, self.items
+        while heap and items.get(heap[0][1]) != heap[0][0]:
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    def first(self) -> K | None:
+        """The name with the smallest timestamp."""
+        name: K | None = None if self.minimum() is None else self._heap[0][1]
+        return name
+
+    def pop_due(self, until: int, limit: int) -> list[tuple[int, K]]:
+        """Remove and return at most `limit` entries with timestamp <= `until`, in order."""
+        due: list[tuple[int, K]] = []
+        while len(due) < limit:
+            timestamp = self.minimum()
+            if timestamp is None or timestamp > until:
+                break
+            _, name = heappop(self._heap)
+            del self.items[name]
+            due.append((timestamp, name))
+        return due

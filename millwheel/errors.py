@@ -1,0 +1,59 @@
+"""Errors a user can meet.  Every message says what, where, and what to do.
+
+Lives here: exception classes only.  Never here: logic.
+"""
+
+from __future__ import annotations
+
+
+class MillwheelError(Exception):
+    """Base of every error that millwheel raises on purpose."""
+
+
+class WiringError(MillwheelError):
+    """The pipeline's graph is wrong: unknown stream, duplicate name, cycle, coder mismatch."""
+
+
+class CoderError(MillwheelError):
+    """A value could not be encoded, or bytes could not be decoded, by the declared coder."""
+
+
+class TimestampError(MillwheelError):
+    """A production is older than the record, timer or hold it comes from, or out of range."""
+
+
+class LimitError(MillwheelError):
+    """A key, value, tag or row is larger than `millwheel.limits` allows."""
+
+
+class SourceError(MillwheelError):
+    """An injector's source changed under it, or cannot be read."""
+
+
+class StoreError(MillwheelError):
+    """The store refused an operation for good."""
+
+
+class IncompatibleStore(StoreError):
+    """What the store holds was written by an incompatible format, coder or pipeline shape."""
+
+
+class RowRefused(StoreError):
+    """The database refused a sink row: constraint, type, unknown table."""
+
+    def __init__(self, message: str, interval: int, seq: int) -> None:
+        super().__init__(message)
+        self.interval = interval
+        self.seq = seq
+
+
+class CommitUnknown(MillwheelError):
+    """The reply of a commit was lost: it may or may not have been applied; commit the same rows again."""
+
+
+class Fenced(MillwheelError):
+    """Another owner took the interval over: everything this process still holds of it is void."""
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be reached, or was too busy; nothing was applied that a retry would apply twice.  Retry."""

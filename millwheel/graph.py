@@ -1,0 +1,185 @@
+"""The pipeline as plain values, and the checks that make a wiring mistake an error at start.
+
+Lives here: specifications and validation.  Never here: user code being run, I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from millwheel import limits
+from millwheel.coders import Coder
+from millwheel.errors import WiringError
+from millwheel.intervals import check_split_keys
+from millwheel.ports import PipelineShape, SinkTable, Source
+
+KeyExtractor = Callable[[Any], str | None]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of one computation.
+
+    `productions`: "strong" (checkpointed before they are sent) or "weak" (sent first; for idempotent computations).
+    `exactly_once`: deduplicate deliveries by record id.  `expire_after`: event time, us, after a key's last state write
+    at which its state is dropped.  `split_keys`: ascending keys at which the key space is cut into intervals.
+    `strict_timestamps`: refuse a production older than its input, timer or hold.  `quarantine_holds`: a quarantined
+    key keeps holding the low watermark at its oldest waiting element.
+    """
+
+    productions: Literal["strong", "weak"] = "strong"
+    exactly_once: bool = True
+    expire_after: int | None = None
+    split_keys: tuple[str, ...] = ()
+    cache_limit_bytes: int = limits.CACHE_LIMIT_BYTES
+    strict_timestamps: bool = True
+    hook_attempts: int = limits.HOOK_ATTEMPTS
+    quarantine_holds: bool = False
+    work_limit_records: int = limits.WORK_LIMIT_RECORDS
+    straggler_delay_us: int = limits.STRAGGLER_DELAY_US
+
+
+class StreamSpec(msgspec.Struct, frozen=True):
+    """A named edge set and the coder of its values."""
+
+    name: str
+    coder: Coder[Any]
+
+
+class SubscriptionSpec(msgspec.Struct, frozen=True):
+    """One subscriber of a stream: `name` is durable, `key` extracts the key from a value (None: not for me)."""
+
+    name: str
+    stream: str
+    computation: str
+    key: KeyExtractor
+
+
+class ComputationSpec(msgspec.Struct, frozen=True):
+    """One computation: its user class, what it reads and may publish, its state cells' coders."""
+
+    name: str
+    factory: Callable[[], Any]
+    inputs: tuple[SubscriptionSpec, ...]
+    outputs: tuple[str, ...]
+    settings: Settings
+    cells: Mapping[str, str]
+
+
+class SourceSpec(msgspec.Struct, frozen=True):
+    """An injector: the source that feeds a stream."""
+
+    name: str
+    stream: str
+    source: Source
+
+
+class Graph(msgspec.Struct, frozen=True):
+    """A whole pipeline, checked."""
+
+    name: str
+    streams: Mapping[str, StreamSpec]
+    computations: Mapping[str, ComputationSpec]
+    sources: Mapping[str, SourceSpec]
+    sinks: tuple[SinkTable, ...]
+
+    def subscriptions(self, stream: str) -> list[SubscriptionSpec]:
+        """Every subscription of `stream`, in wiring order."""
+        return [s for c in self.computations.values() for s in c.inputs if s.stream == stream]
+
+    def senders(self, computation: str) -> set[str]:
+        """Names of what sends to `computation`: computations, and sources as "source:name"."""
+        streams = {s.stream for s in self.computations[computation].inputs}
+        sources = {f"source:{s.name}" for s in self.sources.values() if s.stream in streams}
+        return sources | {c.name for c in self.computations.values() if streams & set(c.outputs)}
+
+    def order(self) -> list[str]:
+        """Computations, senders before receivers; raises `WiringError` for a cycle."""
+        remaining = {name: self.senders(name) & set(self.computations) for name in self.computations}
+        done: list[str] = []
+        while remaining:
+            ready = sorted(name for name, senders in remaining.items() if senders <= set(done))
+            if not ready:
+                raise WiringError(
+                    f"pipeline {self.name!r}: the computations {sorted(remaining)} form a cycle or wait for one; "
+                    "cycles are not supported yet, cut the loop"
+                )
+            done += ready
+            for name in ready:
+                del remaining[name]
+        return done
+
+    def shape(self) -> PipelineShape:
+        """What the store must check before the first write."""
+        coders = {f"stream:{s.name}": s.coder.fingerprint for s in self.streams.values()}
+        for computation in self.computations.values():
+            coders |= {f"cell:{computation.name}.{cell}": fp for cell, fp in computation.cells.items()}
+        return PipelineShape(
+            name=self.name,
+            computations={c.name: c.settings.split_keys for c in self.computations.values()},
+            subscriptions={s.name: s.stream for c in self.computations.values() for s in c.inputs},
+            coders=coders,
+            sinks=self.sinks,
+            sources=tuple(self.sources),
+        )
+
+
+def check_name(kind: str, name: str) -> None:
+    """Names stand in tables, messages and commands: short, no separators of ours."""
+    if not name or len(name.encode()) > 100 or any(c in name for c in "<#: \t\n\0/"):
+        raise WiringError(f"{kind} name {name!r}: use 1 to 100 bytes without blanks, '/', '<', '#' or ':'")
+
+
+def check_graph(graph: Graph) -> Graph:
+    """Every check that needs the whole graph; returns it."""
+    if not graph.computations:
+        raise WiringError(f"pipeline {graph.name!r} has no computation: call pipeline.add(...)")
+    for computation in graph.computations.values():
+        _check_computation(graph, computation)
+    for source in graph.sources.values():
+        if not graph.subscriptions(source.stream):
+            raise WiringError(f"source {source.name!r} injects into {source.stream!r}, to which nobody subscribes")
+    graph.order()
+    return graph
+
+
+def _check_computation(graph: Graph, computation: ComputationSpec) -> None:
+    check_split_keys(computation.settings.split_keys, computation.name)
+    if not computation.inputs:
+        raise WiringError(f"computation {computation.name!r} subscribes to no stream: give inputs=[...]")
+    if computation.settings.expire_after is not None and computation.settings.expire_after <= 0:
+        raise WiringError(f"computation {computation.name!r}: expire_after must be a positive number of us")
+    fed = {s.stream for s in graph.sources.values()} | {o for c in graph.computations.values() for o in c.outputs}
+    for subscription in computation.inputs:
+        if subscription.stream not in fed:
+            raise WiringError(
+                f"computation {computation.name!r} subscribes to stream {subscription.stream!r}, which no injector "
+                f"and no computation feeds; fed streams: {sorted(fed)}"
+            )
+
+
+def declare_stream(streams: dict[str, StreamSpec], spec: StreamSpec, by: str) -> None:
+    """Add a stream as `by` uses it; the same name with another coder is a mismatch of producer and consumer."""
+    check_name("stream", spec.name)
+    known = streams.setdefault(spec.name, spec)
+    if known.coder.fingerprint != spec.coder.fingerprint:
+        raise WiringError(
+            f"stream {spec.name!r}: {by} uses coder {spec.coder.fingerprint!r}, but it is already declared with "
+            f"{known.coder.fingerprint!r}; producer and consumer must use the same coder"
+        )
+
+
+def subscription_names(computation: str, streams: Sequence[str]) -> list[str]:
+    """Durable names of a computation's subscriptions: "c<s", repeats as "c<s#2".
+
+    >>> subscription_names("c", ["s", "t", "s"])
+    ['c<s', 'c<t', 'c<s#2']
+    """
+    seen: dict[str, int] = {}
+    names = []
+    for stream in streams:
+        seen[stream] = seen.get(stream, 0) + 1
+        names.append(f"{computation}<{stream}" + (f"#{seen[stream]}" if seen[stream] > 1 else ""))
+    return names

@@ -1,0 +1,72 @@
+"""Every bound in one place, with its reason.  Never here: anything but constants."""
+
+from __future__ import annotations
+
+from typing import Final
+
+KEY_LIMIT_BYTES: Final = 1_024
+"""A key stands in several btree indexes, whose entries Postgres limits to about 2,700 bytes."""
+
+VALUE_LIMIT_BYTES: Final = 4 * 1024 * 1024
+"""One record or state cell; a checkpoint of a bundle must stay far below Postgres' 1 GB field limit."""
+
+TAG_LIMIT_BYTES: Final = 256
+"""Timer tags stand in an index beside the key."""
+
+WORK_LIMIT_RECORDS: Final = 4_096
+"""Records per invocation: at about 2 us a record this keeps the event loop's longest turn under 10 ms."""
+
+WORK_LIMIT_BYTES: Final = 8 * 1024 * 1024
+"""Bytes per invocation: bounds one checkpoint's size."""
+
+INFLIGHT_LIMIT_CHECKPOINTS: Final = 8
+"""Checkpoints of one interval that may wait for their commit before its user code pauses."""
+
+INBOX_LIMIT_BYTES: Final = 32 * 1024 * 1024
+"""Bytes waiting at one interval before its injectors are asked to pause."""
+
+OUTBOX_LIMIT_BUNDLES: Final = 256
+"""Unacked bundles of one interval before its user code pauses (back-pressure)."""
+
+FOLD_TRIGGER_BYTES: Final = 8 * 1024 * 1024
+"""Unfolded log bytes of an interval that start a fold; the log a recovery must fold stays of this order."""
+
+FOLD_TRIGGER_CHECKPOINTS: Final = 256
+"""Unfolded checkpoints that start a fold, so that small bundles do not make a long log."""
+
+CACHE_LIMIT_BYTES: Final = 64 * 1024 * 1024
+"""Soft state of one interval; clean keys are evicted above it."""
+
+HOOK_ATTEMPTS: Final = 3
+"""Times a key's hook may fail on the same record or timer before the key is quarantined."""
+
+TIMER_REARM_LIMIT: Final = 10_000
+"""Firings of one (key, tag) under one watermark: a timer that always re-arms itself behind it never ends."""
+
+STRAGGLER_DELAY_US: Final = 1_000_000
+"""How long a weak checkpoint waits for its productions' acks before it stores them (§6.1.3, figure 11)."""
+
+IDLE_RECORD_DELAY_US: Final = 1_000_000
+"""Age at which an idle interval records its acks durably, so that receivers can collect ids."""
+
+TRACEBACK_LIMIT_CHARS: Final = 8_000
+"""The stored traceback of a quarantined record."""
+
+STORE_LOCK_TIMEOUT_MS: Final = 15_000
+"""A statement that waits longer for a lock gives up and is retried; above the idle limit, so that a frozen
+process (SIGSTOP in the middle of a transaction) has lost its locks by then."""
+
+STORE_IDLE_TRANSACTION_TIMEOUT_MS: Final = 10_000
+"""A transaction that its client has left open this long is ended by the server: a zombie keeps no locks."""
+
+STORE_STATEMENT_TIMEOUT_MS: Final = 60_000
+"""No statement of a healthy pipeline takes seconds; a stuck one must not hold an interval for ever."""
+
+STORE_RECONNECT_LIMIT_US: Final = 30_000_000
+"""How long a call waits for a Postgres that is restarting before it reports the store as unavailable."""
+
+STORE_CONFLICT_ATTEMPTS: Final = 8
+"""Tries of a transaction that deadlocked with a sink's other writers, before it is given back as unavailable."""
+
+RECOVERY_CHUNK_BYTES: Final = 8 * 1024 * 1024
+"""Log bytes that a recovery decodes and folds at a time: bounds its memory."""

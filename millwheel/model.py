@@ -1,0 +1,78 @@
+"""The values a user meets: records, timers, timestamps.
+
+Lives here: frozen, slotted values and the time constants.  Never here: behaviour, I/O, clocks.
+All timestamps are int microseconds since the Unix epoch (UTC), event time unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final, Generic, Literal, NamedTuple, TypeVar
+
+import msgspec
+
+V = TypeVar("V")
+
+MIN_TIME: Final = -(2**62)
+"""The watermark of something that has promised nothing yet."""
+
+MAX_TIME: Final = 2**62
+"""The end of time: the watermark of an input that is finished.  No record may carry it."""
+
+SECOND: Final = 1_000_000
+MINUTE: Final = 60 * SECOND
+HOUR: Final = 60 * MINUTE
+DAY: Final = 24 * HOUR
+
+TimerKind = Literal["watermark", "wall"]
+
+
+class RecordId(NamedTuple):
+    """Identity of a delivery: the producer's sequencer and a number dense per subscription (§6.1.1)."""
+
+    producer: int
+    sequence: int
+
+
+class Record(msgspec.Struct, Generic[V], frozen=True, gc=False):
+    """One (key, value, timestamp) triple delivered to `ProcessRecord` (§4.2).
+
+    `timestamp` is int microseconds; `late` is true when it is behind the computation's input low watermark.
+    """
+
+    key: str
+    value: V
+    timestamp: int
+    late: bool
+    producer: int
+    sequence: int
+
+    @property
+    def id(self) -> RecordId:
+        """The id by which this delivery is deduplicated."""
+        return RecordId(self.producer, self.sequence)
+
+
+class Timer(msgspec.Struct, frozen=True, gc=False):
+    """A timer that fires: `ProcessTimer` gets it under `key` (§4.6).
+
+    `timestamp` is the time it was set for: event time for kind "watermark", wall time for kind "wall".
+    """
+
+    key: str
+    tag: str
+    timestamp: int
+    kind: TimerKind = "watermark"
+
+
+def format_time(timestamp: int) -> str:
+    """ISO 8601 in UTC, or a word at either end of time, for messages and reports."""
+    if timestamp <= MIN_TIME:
+        return "the beginning of time"
+    if timestamp >= MAX_TIME:
+        return "the end of time"
+    seconds, micros = divmod(timestamp, SECOND)
+    try:
+        return datetime.fromtimestamp(seconds, UTC).replace(microsecond=micros).isoformat()
+    except (ValueError, OverflowError, OSError):
+        return f"{timestamp} us"

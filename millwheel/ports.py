@@ -1,0 +1,228 @@
+"""What the runtime needs from the outside: a store and sources.  Protocols only.
+
+The simulator and the embedded runtime use the same protocols; a store whose coroutines never wait can be driven
+without an event loop, so nothing is written twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from millwheel.bundles import Checkpoint, KeyRows, LogWrite, Recovered
+
+
+class SinkTable(msgspec.Struct, frozen=True):
+    """A user's sink table: column name to SQL type ("text", "bigint", "double precision", "boolean", "timestamptz",
+    "jsonb"), and the columns of its primary key."""
+
+    name: str
+    columns: Mapping[str, str]
+    key: tuple[str, ...]
+
+
+class PipelineShape(msgspec.Struct, frozen=True):
+    """What the store must know, and check against what it already holds, before the first write.
+
+    `computations` maps a name to its interval split keys (ascending; n keys make n + 1 intervals); `subscriptions`
+    maps a subscription name ("computation<stream" with "#n" for repeats) to its stream; `coders` maps "stream:x" and
+    "cell:computation.x" to coder fingerprints; `sources` are the injectors' names.
+    """
+
+    name: str
+    computations: Mapping[str, tuple[str, ...]]
+    subscriptions: Mapping[str, str]
+    coders: Mapping[str, str]
+    sinks: tuple[SinkTable, ...]
+    sources: tuple[str, ...]
+
+
+class IntervalRow(msgspec.Struct, frozen=True):
+    """One key interval [low, high) of a computation; high None means unbounded."""
+
+    id: int
+    computation: str
+    low: str
+    high: str | None
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """The store's answer to `open_pipeline`: durable numbers for names, and the interval map."""
+
+    intervals: tuple[IntervalRow, ...]
+    subscriptions: Mapping[str, int]
+
+
+class SourcePosition(msgspec.Struct, frozen=True):
+    """Durable progress of one source partition.  `position` counts raw rows that are durably acked."""
+
+    partition: str
+    interval: int
+    producer: int
+    position: int
+    finished: bool
+    state: bytes
+    """Opaque to all but the injector: fingerprint, byte offset and so on (JSON)."""
+
+
+class PositionWrite(msgspec.Struct, frozen=True):
+    """Advance of a source partition, fenced by its interval's sequencer."""
+
+    interval: int
+    sequencer: int
+    position: int
+    finished: bool
+    state: bytes
+
+
+class QuarantineRow(msgspec.Struct, frozen=True):
+    """One stored element of a poisoned key's FIFO; `order` is its place."""
+
+    computation: str
+    key: str
+    order: int
+    subscription: int
+    producer: int
+    sequence: int
+    value: bytes
+    timestamp: int
+    tag: str
+    kind: str
+    error: str
+
+
+class Store(Protocol):
+    """The only durable thing.  Every write carries a sequencer; a fenced write changes nothing and says so.
+
+    Transport failures before anything was sent, or whose outcome is known to be "not applied", raise `StoreError`
+    subclasses marked retryable by the store; a lost commit reply raises `CommitUnknown`.
+    """
+
+    async def open_pipeline(self, shape: PipelineShape) -> Opened:
+        """Create or migrate the pipeline's schema, check versions, shape and coders (`IncompatibleStore`)."""
+        ...
+
+    async def acquire(self, intervals: Sequence[int]) -> dict[int, int]:
+        """Take ownership: a new sequencer for each interval, durable on return; older owners are fenced from now on."""
+        ...
+
+    async def recover(self, interval: int, sequencer: int) -> Recovered | None:
+        """Fold the interval's whole log, then load what it needs to serve; None when fenced."""
+        ...
+
+    async def load(self, interval: int, keys: Sequence[str]) -> list[KeyRows]:
+        """Folded state of `keys`; a key without state is absent from the answer."""
+        ...
+
+    async def commit(self, writes: Sequence[LogWrite]) -> set[tuple[int, int]]:
+        """Insert log rows (and sink rows) in one transaction; the (interval, seq) pairs that are durable.
+
+        A pair that is missing was fenced.  Committing a row again under its primary key is a success.
+        Raises `CommitUnknown` when the reply was lost, `RowRefused` when the database refused a sink row.
+        """
+        ...
+
+    async def fold(self, interval: int, sequencer: int, upto: int, images: Sequence[Checkpoint]) -> bool:
+        """Fold the committed `images` (contiguous, the last one is `upto`) and delete their log rows; False: fenced."""
+        ...
+
+    async def persist_watermarks(self, values: Mapping[str, int]) -> None:
+        """Store watermarks by computation or source name; a smaller value never overwrites a larger one."""
+        ...
+
+    async def watermarks(self) -> dict[str, int]:
+        """What `persist_watermarks` stored."""
+        ...
+
+    async def open_source(self, source: str, partition: str, state: bytes) -> SourcePosition:
+        """The partition's durable position, made at zero with a new producer number when it is new."""
+        ...
+
+    async def source_partitions(self, source: str) -> list[SourcePosition]:
+        """Every partition that the source ever opened."""
+        ...
+
+    async def advance(self, writes: Sequence[PositionWrite]) -> set[int]:
+        """Persist positions in one transaction; the intervals that were not fenced."""
+        ...
+
+    async def quarantine_rows(self, computation: str, key: str, limit: int) -> list[QuarantineRow]:
+        """The first elements of a key's quarantine FIFO."""
+        ...
+
+    async def redrive_requests(self) -> list[tuple[str, str]]:
+        """(computation, key) pairs whose redrive was asked for and is not done."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections."""
+        ...
+
+
+class Batch(msgspec.Struct, gc=False):
+    """Rows read from one source partition.  Columns; `rows` are raw row numbers within the partition, ascending.
+
+    `next_position` is the raw row number to continue from once all of these are acked, `state` what to store with it.
+    """
+
+    rows: list[int]
+    values: list[Any]
+    timestamps: list[int]
+    next_position: int
+    state: bytes
+    rejected: int = 0
+
+
+class SourcePartition(Protocol):
+    """One readable unit of a source (a file).  Reading is blocking and may be run in a thread."""
+
+    name: str
+    """Stable identity across restarts, renames and rotation."""
+
+    def fingerprint(self) -> bytes:
+        """Opaque state of a partition that has not been read yet."""
+        ...
+
+    def resume(self, position: int, state: bytes) -> None:
+        """Continue at raw row `position`; raises `SourceError` when the partition was rewritten."""
+        ...
+
+    def read(self, limit: int) -> Batch | None:
+        """At most `limit` rows, or None when there is nothing now."""
+        ...
+
+    def finished(self) -> bool:
+        """True when no row will ever come any more."""
+        ...
+
+    def watermark(self) -> int:
+        """No row that `read` returns from now on is expected to have a smaller event time, us."""
+        ...
+
+    def close(self) -> None:
+        """Release files."""
+        ...
+
+
+class Source(Protocol):
+    """An injector's outside: discovers partitions (§5.2)."""
+
+    name: str
+
+    def discover(self, known: Iterable[str]) -> list[SourcePartition]:
+        """Partitions that are there now, except those whose names are in `known`."""
+        ...
+
+    def complete(self) -> bool:
+        """True when no new partition will ever appear."""
+        ...
+
+    def pending_watermark(self) -> int:
+        """Bound on the event time of rows in partitions that are not discovered yet, us."""
+        ...
+
+
+WallClock = Callable[[], int]
+"""Wall time, int microseconds since the epoch."""

@@ -1,0 +1,501 @@
+"""Everything in one process: intervals, injectors, authority, on one store (design section 3).
+
+Lives here: the asyncio driver that performs effects.  All user code runs on the event loop's thread, one invocation
+at a time; while a checkpoint commits, the next bundle already runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from millwheel.api.context import Output, Table
+from millwheel.bundles import LogWrite, QuarantineEntry
+from millwheel.core import events as ev
+from millwheel.core.authority import Authority
+from millwheel.core.injector import InjectorCore
+from millwheel.core.interval import Config, IntervalCore
+from millwheel.errors import CommitUnknown, Fenced, SourceError, StoreUnavailable
+from millwheel.graph import Graph
+from millwheel.intervals import Ranges
+from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.ports import Opened, PositionWrite, SourcePartition, Store
+from millwheel.runtime.executor import Executor, output_of
+from millwheel.runtime.sources import read_rows
+from millwheel.work import Work
+
+logger = logging.getLogger("millwheel")
+
+TURN_US = 4_000
+PERSIST_DELAY_S = 0.01
+DISCOVER_DELAY_S = 1.0
+REDRIVE_DELAY_S = 1.0
+RETRY_DELAY_S = 0.2
+SHAPE_VERSION = "1"
+
+
+def wall_clock_us() -> int:
+    """Wall time, us."""
+    return time.time_ns() // 1_000
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """A picture of the run: counts since start, watermarks by computation and source, us."""
+
+    records: int
+    injected: int
+    rejected: int
+    late: int
+    duplicates: int
+    quarantined: int
+    backdated: int
+    checkpoints: int
+    watermarks: Mapping[str, int]
+    finished: bool
+
+
+class Core(Protocol):
+    """What the driver needs of a core."""
+
+    halted: bool
+
+    def handle(self, event: ev.Event, now: int) -> list[ev.Effect]:
+        """React to one event."""
+        ...
+
+    def quiet(self) -> bool:
+        """Nothing is under way."""
+        ...
+
+
+class Actor(msgspec.Struct, eq=False):
+    """A core with what its effects need: the sequencer it writes under, user code or a source partition."""
+
+    interval: int
+    sequencer: int
+    owner: str
+    core: Core
+    executor: Executor | None = None
+    partition: SourcePartition | None = None
+    output: Output | None = None
+
+
+class EmbeddedRun:
+    """One run of a pipeline in this process."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        store: Store,
+        tables: Mapping[str, Table],
+        clock: Callable[[], int] = wall_clock_us,
+    ) -> None:
+        self._graph = graph
+        self._store = store
+        self._tables = tables
+        self._clock = clock
+        self._actors: dict[int, Actor] = {}
+        self._executors: dict[str, Executor] = {}
+        self._events: deque[tuple[Actor, ev.Event | Work]] = deque()
+        self._alarms: list[tuple[int, int, Actor]] = []
+        self._alarm_count = 0
+        self._commits: deque[LogWrite] = deque()
+        self._wake = asyncio.Event()
+        self._commit_wake = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failure: BaseException | None = None
+        self._stopping = False
+        self._advances: deque[tuple[Actor, ev.Advance]] = deque()
+        self._advance_wake = asyncio.Event()
+        self._persist_wake = asyncio.Event()
+        self._subscriptions: Mapping[str, int] = {}
+        self._intervals_of: dict[str, list[Actor]] = {}
+        self._known: dict[str, set[str]] = {}
+        self._ordered: dict[str, deque[Actor]] = {}
+        self._sources_complete = False
+        self._rejected = 0
+        self._flushed = False
+        senders = {name: graph.senders(name) for name in graph.computations}
+        self._authority = Authority(senders, {})
+        self._senders = senders
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> Progress:
+        """Run until every source is finished and everything is committed and folded, or `stop` is called.
+
+        Raises `Fenced` when another run takes the store over, `SourceError`, `StoreError`, `IncompatibleStore`.
+        """
+        try:
+            await self._assign(await self._store.open_pipeline(self._graph.shape()))
+            for service in (self._commit_loop, self._persist_loop, self._advance_loop, self._redrive_loop):
+                self._spawn(service())
+            await self._open_sources()
+            await self._loop()
+            return self.progress()
+        finally:
+            await self._close()
+
+    def stop(self) -> None:
+        """End the run at the next turn; what is not committed is recomputed by the next run."""
+        self._stopping = True
+        self._wake.set()
+
+    def progress(self) -> Progress:
+        """Counters and watermarks now."""
+        cores = [a.core for a in self._actors.values() if isinstance(a.core, IntervalCore)]
+        injectors = [a.core for a in self._actors.values() if isinstance(a.core, InjectorCore)]
+        names = [*self._graph.computations, *(f"source:{name}" for name in self._graph.sources)]
+        return Progress(
+            records=sum(c.counters.records for c in cores),
+            injected=sum(c.rows for c in injectors),
+            rejected=self._rejected,
+            late=sum(c.counters.late for c in cores),
+            duplicates=sum(c.counters.duplicates for c in cores),
+            quarantined=sum(c.counters.quarantined for c in cores),
+            backdated=sum(c.counters.backdated for c in cores),
+            checkpoints=sum(c.counters.checkpoints for c in cores),
+            watermarks={name: self._authority.value(name) for name in names},
+            finished=self._finished(),
+        )
+
+    def explain(self, computation: str) -> list[tuple[str, str, int, str]]:
+        """(who, what, timestamp us, detail) of everything that holds `computation`'s watermark, oldest first."""
+        found = []
+        for actor in self._intervals_of[computation]:
+            assert isinstance(actor.core, IntervalCore)
+            found += [(f"interval {actor.interval}", *blamed) for blamed in actor.core.blame()]
+        found += [(sender, "input", self._authority.value(sender), "") for sender in self._senders[computation]]
+        return sorted(found, key=lambda blamed: blamed[2])
+
+    async def _close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for actor in self._actors.values():
+            if actor.partition is not None:
+                actor.partition.close()
+        for executor in self._executors.values():
+            executor.teardown()
+
+    async def _assign(self, opened: Opened) -> None:
+        self._subscriptions = opened.subscriptions
+        persisted = await self._store.watermarks()
+        self._authority = Authority(self._senders, persisted)
+        names = self._graph.computations
+        rows = [row for row in opened.intervals if row.computation in names]
+        sequencers = await self._store.acquire([row.id for row in rows])
+        maps = {name: Ranges((r.low, r.id) for r in rows if r.computation == name) for name in names}
+        self._ranges = {
+            self._subscriptions[s.name]: maps[s.computation] for spec in names.values() for s in spec.inputs
+        }
+        for name, spec in names.items():
+            self._executors[name] = Executor(spec, self._graph, self._subscriptions, self._tables)
+        for row in rows:
+            await self._adopt(row.id, row.computation, row.low, row.high, sequencers[row.id])
+        now = self._clock()
+        for actor in list(self._actors.values()):
+            assert isinstance(actor.core, IntervalCore)
+            self._perform(actor, actor.core.start(now))
+            self._events.append((actor, ev.WatermarkMoved(self._authority.input_of(actor.owner))))
+
+    async def _adopt(self, interval: int, owner: str, low: str, high: str | None, sequencer: int) -> None:
+        recovered = await self._store.recover(interval, sequencer)
+        if recovered is None:
+            raise Fenced(f"interval {interval} of {owner!r}: another run took the store over during start")
+        spec = self._graph.computations[owner]
+        outputs = {self._subscriptions[s.name] for o in spec.outputs for s in self._graph.subscriptions(o)}
+        config = Config(
+            interval, sequencer, owner, SHAPE_VERSION, spec.settings,
+            {number: self._ranges[number] for number in outputs}, low, high,
+        )  # fmt: skip
+        actor = Actor(interval, sequencer, owner, IntervalCore(config, recovered), self._executors[owner])
+        self._actors[interval] = actor
+        self._intervals_of.setdefault(owner, []).append(actor)
+        self._authority.expect(owner, interval)
+
+    # --- sources ----------------------------------------------------------------------------------------------
+
+    async def _open_sources(self) -> None:
+        for name in self._graph.sources:
+            self._known[name] = set()
+            for position in await self._store.source_partitions(name):
+                self._authority.expect(f"source:{name}", position.interval)
+                if position.finished:
+                    self._authority.report(f"source:{name}", position.interval, MAX_TIME)
+        await self._discover()
+        if not self._sources_complete:
+            self._spawn(self._discover_loop())
+
+    async def _discover_loop(self) -> None:
+        while not self._sources_complete:
+            await asyncio.sleep(DISCOVER_DELAY_S)
+            await self._discover()
+
+    async def _discover(self) -> None:
+        complete = True
+        for name, spec in self._graph.sources.items():
+            for partition in spec.source.discover(self._known[name]):
+                await self._open_partition(name, spec.stream, partition)
+            complete = complete and spec.source.complete()
+            self._authority.bound(f"source:{name}", spec.source.pending_watermark())
+        self._sources_complete = complete
+        self._persist_wake.set()
+        self._wake.set()
+
+    async def _open_partition(self, source: str, stream: str, partition: SourcePartition) -> None:
+        self._known[source].add(partition.name)
+        position = await self._store.open_source(source, partition.name, partition.fingerprint())
+        if not position.finished:
+            partition.resume(position.position, position.state)
+        sequencer = (await self._store.acquire([position.interval]))[position.interval]
+        routes = {self._subscriptions[s.name]: None for s in self._graph.subscriptions(stream)}
+        core = InjectorCore(position.interval, position, {number: self._ranges[number] for number in routes})
+        output = output_of(self._graph, stream, self._subscriptions)
+        actor = Actor(position.interval, sequencer, f"source:{source}", core, None, partition, output)
+        self._actors[position.interval] = actor
+        self._authority.expect(actor.owner, position.interval)
+        if getattr(self._graph.sources[source].source, "ordered", False) and not position.finished:
+            queue = self._ordered.setdefault(source, deque())
+            core.paused = bool(queue)
+            queue.append(actor)
+        self._perform(actor, core.start(self._clock(), MIN_TIME if position.finished else partition.watermark()))
+
+    def _next_ordered(self, actor: Actor) -> None:
+        """The partition before it is read to its end: an ordered source goes on with the next file."""
+        queue = self._ordered.get(actor.owner.removeprefix("source:"))
+        if queue and queue[0] is actor:
+            queue.popleft()
+            if queue and isinstance(queue[0].core, InjectorCore):
+                queue[0].core.paused = False
+                self._events.append((queue[0], ev.AlarmRang()))
+
+    def _reject(self, partition: str, row: int, reason: str, value: Any) -> None:
+        self._rejected += 1
+        logger.warning("rejected row %d of %s: %s: %.200r", row, partition, reason, value)
+
+    def _read(self, actor: Actor, limit: int) -> None:
+        assert actor.partition is not None and actor.output is not None
+        source = self._graph.sources[actor.owner.removeprefix("source:")].source
+        rows = read_rows(actor.partition, actor.output, limit, getattr(source, "reject", self._reject))
+        self._events.append((actor, rows))
+        if rows.finished and not rows.progressed:
+            self._next_ordered(actor)
+
+    # --- the loop ---------------------------------------------------------------------------------------------
+
+    async def _loop(self) -> None:
+        while not self._stopping:
+            if self._failure is not None:
+                raise self._failure
+            self._ring()
+            self._turn()
+            if self._events:
+                await asyncio.sleep(0)
+            elif self._finished():
+                if self._flushed:
+                    return
+                self._flush()
+                await asyncio.sleep(0.002)
+            else:
+                await self._sleep()
+
+    def _turn(self) -> None:
+        """Handle events for a few milliseconds, then let I/O have its turn."""
+        until = time.perf_counter_ns() + TURN_US * 1_000
+        events = self._events
+        now = self._clock()
+        while events and time.perf_counter_ns() < until:
+            actor, event = events.popleft()
+            if isinstance(event, Work):
+                assert actor.executor is not None
+                event = ev.Invoked(actor.executor.run(event))
+                now = self._clock()
+            self._perform(actor, actor.core.handle(event, now))
+
+    async def _sleep(self) -> None:
+        delay = (self._alarms[0][0] - self._clock()) / 1e6 if self._alarms else 1.0
+        self._wake.clear()
+        if self._events or self._stopping or self._failure is not None or delay <= 0:
+            return
+        try:
+            async with asyncio.timeout(min(delay, 1.0)):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    def _ring(self) -> None:
+        now = self._clock()
+        while self._alarms and self._alarms[0][0] <= now:
+            _, _, actor = heapq.heappop(self._alarms)
+            self._events.append((actor, ev.AlarmRang()))
+
+    def _finished(self) -> bool:
+        done = self._sources_complete and all(
+            self._authority.value(name) >= MAX_TIME for name in (*self._graph.computations,)
+        )
+        return done and not self._events and all(
+            actor.core.quiet() for actor in self._actors.values() if isinstance(actor.core, InjectorCore)
+        )
+
+    def _flush(self) -> None:
+        """Everything has run: record the last acks and fold, so that the log is empty when the run ends."""
+        waiting = [a for a in self._actors.values() if isinstance(a.core, IntervalCore) and not a.core.quiet()]
+        if not waiting and not self._commits:
+            self._flushed = True
+        for actor in waiting:
+            assert isinstance(actor.core, IntervalCore)
+            self._perform(actor, actor.core.flush(self._clock()))
+
+    def _count(self) -> int:
+        self._alarm_count += 1
+        return self._alarm_count
+
+    # --- effects ----------------------------------------------------------------------------------------------
+
+    def _perform(self, actor: Actor, effects: list[ev.Effect]) -> None:
+        events = self._events
+        for effect in effects:
+            match effect:
+                case ev.Send(bundle):
+                    events.append((self._actors[bundle.target], ev.BundleArrived(bundle)))
+                case ev.Ack(sender, number):
+                    events.append((self._actors[sender], ev.AckArrived(number)))
+                case ev.Invoke(work):
+                    events.append((actor, work))
+                case ev.Commit(write):
+                    self._commits.append(write)
+                    self._commit_wake.set()
+                case ev.ReportWatermark(value):
+                    self._authority.report(actor.owner, actor.interval, value)
+                    self._persist_wake.set()
+                case ev.SetAlarm(at):
+                    heapq.heappush(self._alarms, (at, self._count(), actor))
+                case ev.Read(limit):
+                    self._read(actor, limit)
+                case ev.Advance():
+                    self._advances.append((actor, effect))
+                    self._advance_wake.set()
+                case ev.Load(keys):
+                    self._spawn(self._load(actor, keys))
+                case ev.Fold(upto, images):
+                    self._spawn(self._fold(actor, upto, images))
+                case ev.FetchQuarantine(key, limit):
+                    self._spawn(self._fetch(actor, key, limit))
+                case ev.Halt(reason):
+                    self._fail(Fenced(f"{reason}: another run owns this pipeline's store now; this run ends"))
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._fail(task.exception())
+
+    def _fail(self, error: BaseException | None) -> None:
+        self._failure = self._failure or error
+        self._wake.set()
+
+    def _post(self, actor: Actor, event: ev.Event) -> None:
+        self._events.append((actor, event))
+        self._wake.set()
+
+    async def _retry(self, what: str, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """Until the store answers: an idempotent operation is simply done again."""
+        while True:
+            try:
+                return await call()
+            except (StoreUnavailable, CommitUnknown) as error:
+                logger.warning("%s: %s; trying again", what, error)
+                await asyncio.sleep(RETRY_DELAY_S)
+
+    async def _load(self, actor: Actor, keys: list[str]) -> None:
+        rows = await self._retry("load", lambda: self._store.load(actor.interval, keys))
+        self._post(actor, ev.Loaded(rows))
+
+    async def _fold(self, actor: Actor, upto: int, images: list[Any]) -> None:
+        store = self._store
+        kept = await self._retry("fold", lambda: store.fold(actor.interval, actor.sequencer, upto, images))
+        self._post(actor, ev.Folded(upto) if kept else ev.Fenced())
+
+    async def _fetch(self, actor: Actor, key: str, limit: int) -> None:
+        rows = await self._retry("quarantine", lambda: self._store.quarantine_rows(actor.owner, key, limit))
+        entries = [
+            QuarantineEntry(
+                r.key, r.subscription, r.producer, r.sequence, r.value, r.timestamp, r.tag, r.kind, r.error
+            )
+            for r in rows
+        ]
+        self._post(actor, ev.QuarantineFetched(key, entries))
+
+    async def _commit_loop(self) -> None:
+        """Group commit: whatever is ready goes in one transaction, in submission order."""
+        while True:
+            await self._commit_wake.wait()
+            self._commit_wake.clear()
+            while self._commits:
+                batch = list(self._commits)
+                self._commits.clear()
+                durable = await self._retry("commit", lambda batch=batch: self._store.commit(batch))  # type: ignore[misc]
+                for write in batch:
+                    actor = self._actors[write.interval]
+                    kept = (write.interval, write.seq) in durable
+                    self._post(actor, ev.Committed(write.seq) if kept else ev.Fenced())
+
+    async def _advance_loop(self) -> None:
+        while True:
+            await self._advance_wake.wait()
+            self._advance_wake.clear()
+            while self._advances:
+                batch = list(self._advances)
+                self._advances.clear()
+                writes = [
+                    PositionWrite(a.interval, a.sequencer, e.position, e.finished, e.state) for a, e in batch
+                ]
+                kept = await self._retry("advance", lambda writes=writes: self._store.advance(writes))  # type: ignore[misc]
+                for actor, effect in batch:
+                    if actor.interval in kept:
+                        self._post(actor, ev.Advanced(effect.position, effect.finished))
+                    else:
+                        self._post(actor, ev.Fenced())
+
+    async def _persist_loop(self) -> None:
+        """A watermark is persisted before anybody hears of it (design section 8)."""
+        while True:
+            await self._persist_wake.wait()
+            self._persist_wake.clear()
+            changed = self._authority.changes()
+            if not changed:
+                continue
+            await self._retry("watermark", lambda changed=changed: self._store.persist_watermarks(changed))  # type: ignore[misc]
+            for name, value in self._authority.adopt(changed).items():
+                for actor in self._intervals_of[name]:
+                    self._post(actor, ev.WatermarkMoved(value))
+            self._wake.set()
+            await asyncio.sleep(PERSIST_DELAY_S)
+
+    async def _redrive_loop(self) -> None:
+        while True:
+            for computation, key in await self._retry("redrive", self._store.redrive_requests):
+                for actor in self._intervals_of.get(computation, ()):
+                    assert isinstance(actor.core, IntervalCore)
+                    config = actor.core.config
+                    if config.low <= key and (config.high is None or key < config.high):
+                        self._post(actor, ev.RedriveAsked(key))
+            await asyncio.sleep(REDRIVE_DELAY_S)
+
+
+def check_sources(graph: Graph) -> None:
+    """A pipeline without a source would wait for ever."""
+    if not graph.sources:
+        raise SourceError(f"pipeline {graph.name!r} has no source: call pipeline.inject(source, into=stream)")

@@ -1,0 +1,67 @@
+"""One invocation: what user code is given (`Work`) and what it did (`Outcome`).
+
+Lives here: plain values between the sans-IO core and the executor.  Never here: decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from millwheel.bundles import QuarantineEntry, SinkRow
+from millwheel.model import Timer
+
+Slot = tuple[str, str]
+"""(cell, entry): the address of one stored value within a key."""
+
+Cells = Mapping[Slot, bytes]
+
+
+class Part(msgspec.Struct, gc=False):
+    """Fresh records of one bundle, in order.  Columns of equal length."""
+
+    subscription: int
+    producer: int
+    frontier: int
+    sequences: list[int]
+    keys: list[str]
+    values: list[bytes]
+    timestamps: list[int]
+
+
+class Work(msgspec.Struct, gc=False):
+    """One invocation of one interval: records, or timers that are due, never both."""
+
+    parts: list[Part]
+    timers: list[Timer]
+    cells: Mapping[str, Cells]
+    holds: Mapping[str, int]
+    watermark: int
+    wall_time: int
+    redrive: list[QuarantineEntry] = []
+
+
+class Columns(msgspec.Struct, gc=False):
+    """Productions on one subscription, in order."""
+
+    keys: list[str]
+    values: list[bytes]
+    timestamps: list[int]
+
+
+class Outcome(msgspec.Struct, gc=False):
+    """Buffered effects of one invocation; what a failed hook did is not in it."""
+
+    state: dict[str, dict[Slot, bytes | None]]
+    timers: dict[str, dict[tuple[str, str], int | None]]
+    """key to {(kind, tag): timestamp, or None for cancelled}."""
+    holds: dict[str, int | None]
+    produced: dict[int, Columns]
+    sinks: list[SinkRow]
+    quarantined: list[QuarantineEntry]
+    processed: int = 0
+    late: int = 0
+    backdated: int = 0
+    """Productions older than their cause (only counted when timestamps are not strict)."""
+    redriven: int = 0

@@ -1,0 +1,48 @@
+"""Build the wheel, install it in an empty new venv and run tests/wheel_smoke.py there: ``make wheel-test``.
+
+Nothing of the clone is on the path of the smoke test, which runs from a temporary folder: what passes is what
+a user gets. The dependencies have the lock's versions, so that a release made elsewhere cannot break it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PINNED = re.compile(r"^([A-Za-z0-9._-]+==[^\\\n]+?)\s*\\?$", re.MULTILINE)
+
+
+def run(*command: str | Path, cwd: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    subprocess.run([str(part) for part in command], cwd=cwd, env=env, check=True)
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory(prefix="millwheel-wheel-") as name:
+        place = Path(name)
+        build = (sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", place / "dist", ROOT)
+        run(*build, cwd=place)
+        (wheel,) = (place / "dist").glob("millwheel-*.whl")
+
+        constraints = place / "constraints.txt"
+        constraints.write_text("\n".join(PINNED.findall((ROOT / "requirements/dev.lock").read_text())) + "\n")
+        venv.create(place / "venv", with_pip=True, symlinks=True)
+        python = place / "venv" / "bin" / "python"
+        pip = (python, "-m", "pip", "--disable-pip-version-check", "--quiet", "--quiet")
+        run(*pip, "install", "--prefer-binary", "--constraint", constraints, wheel, cwd=place)
+        run(*pip, "check", cwd=place)
+
+        smoke = shutil.copy(ROOT / "tests" / "wheel_smoke.py", place)
+        run(python, "-W", "error::DeprecationWarning:millwheel", smoke, cwd=place)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""One Postgres session that mends itself, and what its errors mean.
+
+Lives here: connecting, session settings, the translation of psycopg's errors into millwheel's.  Never here: statements.
+Invariant: an error says whether the work may have been applied.  `StoreUnavailable` means "not applied, or harmless to
+repeat"; only `CommitUnknown` means "perhaps".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg import errors
+
+from millwheel.errors import CommitUnknown, MillwheelError, StoreError, StoreUnavailable
+from millwheel.limits import (
+    STORE_CONFLICT_ATTEMPTS,
+    STORE_IDLE_TRANSACTION_TIMEOUT_MS,
+    STORE_LOCK_TIMEOUT_MS,
+    STORE_RECONNECT_LIMIT_US,
+    STORE_STATEMENT_TIMEOUT_MS,
+)
+from millwheel_storage import statements
+
+Connection = psycopg.AsyncConnection[tuple[Any, ...]]
+T = TypeVar("T")
+
+CONFLICTS: Final = (errors.DeadlockDetected, errors.SerializationFailure)
+"""The server undid the transaction and asks to run it again."""
+
+_KEEPALIVE: Final = {
+    "connect_timeout": 5,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+}
+"""A vanished server is noticed in seconds, not in the operating system's two hours."""
+
+_FIRST_DELAY_S: Final = 0.02
+_LONGEST_DELAY_S: Final = 1.0
+
+
+class Session:
+    """A lazily opened connection, used by one task at a time."""
+
+    def __init__(self, url: str, schema: str) -> None:
+        self._url = url
+        self._schema = schema
+        self._lock = asyncio.Lock()
+        self._connection: Connection | None = None
+
+    async def run(self, work: Callable[[Connection], Awaitable[T]], *, repeatable: bool = True) -> T:
+        """Do `work` with the connection; conflicts run it again, so it must be one transaction.
+
+        `repeatable` says that repeating applied work is harmless: else a lost reply is `CommitUnknown`.
+        """
+        async with self._lock:
+            for attempt in range(STORE_CONFLICT_ATTEMPTS):
+                connection = await self._connected()
+                try:
+                    return await work(connection)
+                except CONFLICTS:
+                    await asyncio.sleep(_FIRST_DELAY_S * attempt)
+                except psycopg.Error as error:
+                    raise await self._translated(error, connection, repeatable) from error
+                except MillwheelError:
+                    raise
+                except BaseException:
+                    # Cancelled half way: what the connection is in the middle of is unknown, so drop it.
+                    await self._drop()
+                    raise
+            raise StoreUnavailable("the store's transactions kept conflicting with other writers")
+
+    async def _translated(
+        self, error: psycopg.Error, connection: Connection, repeatable: bool
+    ) -> MillwheelError:
+        if connection.broken or connection.closed:
+            await self._drop()
+            if repeatable:
+                return StoreUnavailable(f"the connection to Postgres was lost: {error}")
+            return CommitUnknown(f"the reply of a commit was lost: {error}")
+        if isinstance(error, errors.OperationalError | errors.ReadOnlySqlTransaction):
+            return StoreUnavailable(f"Postgres could not do it now: {error}")
+        return StoreError(f"Postgres refused: {error}")
+
+    async def _connected(self) -> Connection:
+        """The open connection, or a new one; waits for a restarting server (`StoreUnavailable` when it stays away)."""
+        if self._connection is not None and not self._connection.closed:
+            return self._connection
+        deadline = time.monotonic() + STORE_RECONNECT_LIMIT_US / 1_000_000
+        delay_s = _FIRST_DELAY_S
+        while True:
+            try:
+                self._connection = await self._connect()
+                return self._connection
+            except psycopg.OperationalError as error:
+                if _refused_for_good(error) or time.monotonic() + delay_s > deadline:
+                    raise StoreUnavailable(f"cannot connect to Postgres: {error}") from error
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _LONGEST_DELAY_S)
+
+    async def _connect(self) -> Connection:
+        connection = await psycopg.AsyncConnection.connect(self._url, autocommit=True, **_KEEPALIVE)  # type: ignore[arg-type]
+        settings = (
+            f'"{self._schema}"',
+            str(STORE_LOCK_TIMEOUT_MS),
+            str(STORE_STATEMENT_TIMEOUT_MS),
+            str(STORE_IDLE_TRANSACTION_TIMEOUT_MS),
+        )
+        await connection.execute(statements.CONFIGURE, settings)
+        return connection
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def close(self) -> None:
+        """Close the connection; the next `run` opens a new one."""
+        async with self._lock:
+            await self._drop()
+
+
+def _refused_for_good(error: psycopg.Error) -> bool:
+    """A wrong password or database does not get better by waiting."""
+    return (error.sqlstate or "")[:2] in {"28", "3D"}

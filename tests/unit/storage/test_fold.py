@@ -1,0 +1,121 @@
+"""Folding checkpoints gives what applying each of them in order gives."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millwheel.bundles import (
+    CHECKPOINT_FORMAT,
+    Acked,
+    Checkpoint,
+    HoldWrites,
+    Ids,
+    Produced,
+    QuarantineEntry,
+    StateWrites,
+    TimerWrites,
+)
+from millwheel_storage.fold import fifo_rows, fold
+from millwheel_storage.productions import bundles, pack_ids, unpack_ids
+
+
+def checkpoint(
+    state: StateWrites | None = None,
+    timers: TimerWrites | None = None,
+    holds: HoldWrites | None = None,
+    ids: list[Ids] | None = None,
+    produced: list[Produced] | None = None,
+    acked: list[Acked] | None = None,
+    quarantined: list[QuarantineEntry] | None = None,
+    forgotten: list[str] | None = None,
+    redriven: list[tuple[str, int]] | None = None,
+    released: list[str] | None = None,
+) -> Checkpoint:
+    return Checkpoint(
+        CHECKPOINT_FORMAT,
+        "",
+        0,
+        ids or [],
+        produced or [],
+        acked or [],
+        state or StateWrites(),
+        timers or TimerWrites(),
+        holds or HoldWrites(),
+        [],
+        quarantined or [],
+        forgotten or [],
+        redriven or [],
+        released or [],
+    )
+
+
+def cell(key: str, value: bytes | None) -> StateWrites:
+    return StateWrites([key], ["count"], [""], [value])
+
+
+def entry(key: str, value: bytes) -> QuarantineEntry:
+    return QuarantineEntry(key, 1, 2, 3, value, 4)
+
+
+def test_the_last_write_of_a_cell_wins() -> None:
+    folded = fold([checkpoint(cell("a", b"1")), checkpoint(cell("a", b"2")), checkpoint(cell("b", None))])
+    assert folded.state == {"a": {("count", ""): b"2"}, "b": {("count", ""): None}}
+
+
+def test_forgetting_comes_before_the_own_writes_and_after_the_earlier_ones() -> None:
+    timers = TimerWrites(["a"], ["t"], ["watermark"], [5])
+    first = checkpoint(cell("a", b"1"), timers, HoldWrites(["a"], [7]))
+    folded = fold([first, checkpoint(StateWrites(["a"], ["other"], [""], [b"2"]), forgotten=["a"])])
+    assert folded.forgotten == {"a"}
+    assert folded.state == {"a": {("other", ""): b"2"}}
+    assert folded.timers == {}
+    assert folded.holds == {}
+
+
+def test_a_production_acked_within_the_run_never_reaches_the_table() -> None:
+    produced = Produced(1, 9, 10, ["a", "b"], [b"x", b"y"], [1, 2])
+    folded = fold([checkpoint(produced=[produced]), checkpoint(acked=[Acked(1, 9, [10, 3])])])
+    assert folded.productions == {(1, 9): {11: ("b", b"y", 2)}}
+    assert folded.acked == {(1, 9): [3]}
+
+
+def test_a_production_and_its_ack_in_one_checkpoint_cancel() -> None:
+    image = checkpoint(produced=[Produced(1, 9, 0, ["a"], [b"x"], [1])], acked=[Acked(1, 9, [0])])
+    assert fold([image]).productions == {(1, 9): {}}
+    assert fold([image]).acked == {}
+
+
+def test_ids_below_the_frontier_are_not_kept() -> None:
+    folded = fold([checkpoint(ids=[Ids(1, 9, 0, [4, 2])]), checkpoint(ids=[Ids(1, 9, 3, [7]), Ids(2, 9, 0, [])])])
+    assert folded.new_ids() == {(1, 9): [4, 7]}
+    assert folded.frontiers == {(1, 9): 3, (2, 9): 0}
+
+
+def test_a_quarantine_is_a_fifo() -> None:
+    a, b, c = (entry("k", value) for value in (b"a", b"b", b"c"))
+    log = [checkpoint(quarantined=[b]), checkpoint(redriven=[("k", 2)]), checkpoint(quarantined=[c])]
+    assert fifo_rows([a], log, "k") == [c]
+    assert fifo_rows([a], [*log, checkpoint(released=["k"])], "k") == []
+    assert fifo_rows([a], [checkpoint(released=["k"]), checkpoint(quarantined=[c])], "k") == [c]
+
+
+@given(st.sets(st.integers(0, 2**62), min_size=1))
+def test_packed_ids_come_back(ids: set[int]) -> None:
+    assert unpack_ids(pack_ids(sorted(ids))) == sorted(ids)
+
+
+def test_dense_ids_take_a_byte_each() -> None:
+    assert len(pack_ids(list(range(2**40, 2**40 + 1000)))) < 1_020
+
+
+def test_bundles_are_split_by_channel_and_size() -> None:
+    rows = [(1, 9, n, "k", b"v", n) for n in range(5)] + [(1, 10, 0, "k", b"v", 0), (2, 10, 0, "k", b"v", 0)]
+    made = bundles(rows, 2)
+    assert [(b.subscription, b.producer, b.sequences) for b in made] == [
+        (1, 9, [0, 1]),
+        (1, 9, [2, 3]),
+        (1, 9, [4]),
+        (1, 10, [0]),
+        (2, 10, [0]),
+    ]
