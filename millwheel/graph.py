@@ -14,7 +14,8 @@ from millwheel import limits
 from millwheel.coders import Coder
 from millwheel.errors import WiringError
 from millwheel.intervals import check_split_keys
-from millwheel.ports import PipelineShape, SinkTable, Source
+from millwheel.shape import PipelineShape, SinkTable
+from millwheel.source import Source
 
 KeyExtractor = Callable[[Any], str | None]
 

@@ -6,37 +6,17 @@ without an event loop, so nothing is written twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
 from millwheel.bundles import Checkpoint, KeyRows, LogWrite, Recovered
-
-
-class SinkTable(msgspec.Struct, frozen=True):
-    """A user's sink table: column name to SQL type ("text", "bigint", "double precision", "boolean", "timestamptz",
-    "jsonb"), and the columns of its primary key."""
-
-    name: str
-    columns: Mapping[str, str]
-    key: tuple[str, ...]
-
-
-class PipelineShape(msgspec.Struct, frozen=True):
-    """What the store must know, and check against what it already holds, before the first write.
-
-    `computations` maps a name to its interval split keys (ascending; n keys make n + 1 intervals); `subscriptions`
-    maps a subscription name ("computation<stream" with "#n" for repeats) to its stream; `coders` maps "stream:x" and
-    "cell:computation.x" to coder fingerprints; `sources` are the injectors' names.
-    """
-
-    name: str
-    computations: Mapping[str, tuple[str, ...]]
-    subscriptions: Mapping[str, str]
-    coders: Mapping[str, str]
-    sinks: tuple[SinkTable, ...]
-    sources: tuple[str, ...]
+from millwheel.shape import PipelineShape as PipelineShape
+from millwheel.shape import SinkTable as SinkTable
+from millwheel.source import Batch as Batch
+from millwheel.source import Source as Source
+from millwheel.source import SourcePartition as SourcePartition
 
 
 class IntervalRow(msgspec.Struct, frozen=True):
@@ -158,69 +138,6 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Release connections."""
-        ...
-
-
-class Batch(msgspec.Struct, gc=False):
-    """Rows read from one source partition.  Columns; `rows` are raw row numbers within the partition, ascending.
-
-    `next_position` is the raw row number to continue from once all of these are acked, `state` what to store with it.
-    """
-
-    rows: list[int]
-    values: list[Any]
-    timestamps: list[int]
-    next_position: int
-    state: bytes
-    rejected: int = 0
-
-
-class SourcePartition(Protocol):
-    """One readable unit of a source (a file).  Reading is blocking and may be run in a thread."""
-
-    name: str
-    """Stable identity across restarts, renames and rotation."""
-
-    def fingerprint(self) -> bytes:
-        """Opaque state of a partition that has not been read yet."""
-        ...
-
-    def resume(self, position: int, state: bytes) -> None:
-        """Continue at raw row `position`; raises `SourceError` when the partition was rewritten."""
-        ...
-
-    def read(self, limit: int) -> Batch | None:
-        """At most `limit` rows, or None when there is nothing now."""
-        ...
-
-    def finished(self) -> bool:
-        """True when no row will ever come any more."""
-        ...
-
-    def watermark(self) -> int:
-        """No row that `read` returns from now on is expected to have a smaller event time, us."""
-        ...
-
-    def close(self) -> None:
-        """Release files."""
-        ...
-
-
-class Source(Protocol):
-    """An injector's outside: discovers partitions (§5.2)."""
-
-    name: str
-
-    def discover(self, known: Iterable[str]) -> list[SourcePartition]:
-        """Partitions that are there now, except those whose names are in `known`."""
-        ...
-
-    def complete(self) -> bool:
-        """True when no new partition will ever appear."""
-        ...
-
-    def pending_watermark(self) -> int:
-        """Bound on the event time of rows in partitions that are not discovered yet, us."""
         ...
 
 

@@ -1,18 +1,19 @@
 """Finds spikes and dips in one key's windows: the step that Zeitgeist's window counts are fed to.
 
 A window is judged by its evidence: the logarithm (nats) of how much likelier its count is if traffic had
-tripled (spike) or fallen to a fifth (dip) than if it were as forecast. Counts are taken as Poisson, with the
+tripled (spike) or fallen to a tenth (dip) than if it were as forecast. Counts are taken as Poisson and the
 evidence divided by the key's spread, the usual quasi-likelihood for counts that come in bunches. Evidence
-adds up over consecutive windows and is dropped when it falls to nothing (Page's CUSUM test), so one wild
-window of a busy key or half an hour of a quiet one can raise the alarm, which `ALARM` sets at a likelihood
-ratio of a million: about one false alarm in a million windows if counts were as random as assumed.
-The two alternatives also say what is worth reporting: what stays under 1.8 times or above half of the
-forecast counts as evidence *against* an anomaly, however many requests there are.
+adds up over windows and is dropped once it falls to nothing (Page's CUSUM test), so that one wild window of
+a busy key, or several odd ones of a quiet key, raise the alarm. `ALARM` is a likelihood ratio of a hundred
+thousand: with counts as random as assumed, at most one false alarm in as many windows. The alternatives
+also say what is worth reporting at all: what stays below 1.8 times or above 0.4 of the forecast is evidence
+*against* an anomaly, however many requests there are. That dead zone is also what absorbs a level that is
+a bit off, which is why the spread measures only the bunching.
 
-An episode is one run of such evidence: it begins with the first window that spoke for it, ends with the
-last, and is reported once it is over, which is when the evidence is used up or half an hour brought no more.
-After three hours a change is no news any more: the model hurries after it, and the episode ends once
-the new level is expected. A key's first six hours raise no alarm: nothing is known yet.
+An episode is one run of evidence. It begins with the first window that spoke for it, ends with the last, and
+is reported after half an hour with no other. After three hours a change is no news any more: the model
+hurries to follow it, and the episode ends once the new level is expected. In a key's first six hours nothing
+is known of it and no alarm is raised.
 
 Everything here is a pure function of the key's counts in the order of the windows, so anomalies do not
 depend on how records arrived.
@@ -146,7 +147,9 @@ def advance(state: KeyState | None, start_us: int, count: int) -> Step:
     """
     past = _catch_up(state, start_us)
     step = _enter(start_us, count) if past.state is None else _advance(past.state, count)
-    return msgspec.structs.replace(step, anomalies=past.anomalies + step.anomalies) if past.anomalies else step
+    return (
+        msgspec.structs.replace(step, anomalies=past.anomalies + step.anomalies) if past.anomalies else step
+    )
 
 
 def finish(state: KeyState | None, end_us: int | None = None) -> tuple[Episode, ...]:
@@ -238,10 +241,10 @@ def _advance(state: KeyState, count: int) -> Step:
 
 
 def _settle(state: KeyState, ended: tuple[Episode, ...], mean: float) -> Step:
-    """The step's result: the state, or None and its last episodes if the key is worth forgetting."""
+    """The step's result; without a state if the key may be forgotten and has nothing to report."""
     next_us = state.traffic.next_us
-    if model.is_spent(state.traffic):
-        return Step(None, ended + _open_episodes(state), mean, next_us)
+    if model.is_spent(state.traffic) and not (state.spike.open or state.dip.open):
+        return Step(None, ended, mean, next_us)
     busy = mean >= WATCHED or state.spike.end_us > 0 or state.dip.end_us > 0
     return Step(state, ended, mean, next_us if busy else next_us + (DOZE - 1) * WINDOW_US)
 

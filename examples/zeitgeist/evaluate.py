@@ -1,23 +1,22 @@
 """Runs Zeitgeist's model over a log offline: the oracle of the pipeline's output, and a test of its quality.
 
 `python -m examples.zeitgeist.evaluate LOG [--report OUT.html] [--trials N]` prints the anomalies per day and
-how many of N seeded disturbances are found: at a random minute, the traffic of a key is multiplied by five
-or dropped to nothing for fifteen minutes. A disturbance is found if an episode of its kind overlaps it and
-was raised by the end of the window after it. Trials are drawn from the hours from the sixth on, for the site
-and for pages whose forecast for those fifteen minutes is at least `ENOUGH` requests, except while traffic
-already was anomalous: when the key has an episode within half an hour, or the site less than half its forecast.
+how many of N seeded disturbances per scope are found: from a random minute on, a key's traffic is multiplied
+by five or dropped to nothing for fifteen minutes. It is found if an episode of its kind overlaps it and was
+raised by the end of the window after it. Keys are the site, and pages of which the forecast for those fifteen
+minutes is at least `ENOUGH` requests. Any time counts for which the key is past its warm-up, except where
+traffic was anomalous already: the key has an episode within half an hour, or the site had less than half its
+forecast.
 """
 
 import argparse
 import gzip
 import random
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
@@ -25,10 +24,9 @@ from examples.zeitgeist import detector, model
 from examples.zeitgeist.detector import Anomaly, Episode, KeyState, Kind, Scope
 from examples.zeitgeist.logline import Malformed, Request, is_page_view, parse_line
 from examples.zeitgeist.model import WINDOW_US
+from examples.zeitgeist.report import Point, Series, Stat, write_report
 
 Key = tuple[Scope, str]
-Point = tuple[int, int, float]
-"""Start of a window (microseconds UTC), its count and its forecast."""
 
 Counts = dict[int, int]
 """Requests by start of window or minute (microseconds UTC)."""
@@ -179,7 +177,7 @@ def _named(episodes: Mapping[Key, Sequence[Episode]], offset_s: int) -> list[Ano
 
 def _trial_windows(minutes: Counts, end_us: int, floor: float) -> dict[int, tuple[int, float]]:
     """Windows where a trial of a key may begin, with requests had and expected in fifteen minutes."""
-    if sum(minutes.values()) < floor:
+    if sum(minutes.values()) < 10 * floor:  # no page with so few requests is ever expected to have `floor`
         return {}
     windows = windows_of(minutes)
     points = list(_walk(windows, end_us))
@@ -211,3 +209,85 @@ def _draw(
         if keys:
             trials.append(Trial(dice.choice(keys), at_us, kinds[len(trials) % 2]))
     return trials
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Evaluates the model on a log; see the module's description."""
+    options = _options(arguments)
+    began_s = time.monotonic()
+    lines = Counter[str]()
+    minutes = count_minutes(_requests(read_log(options.log), lines))
+    read_s = time.monotonic() - began_s
+    anomalies = anomalies_of(minutes, options.offset)
+    _print_findings(lines, anomalies, read_s, time.monotonic() - began_s - read_s)
+    if options.report:
+        write_report(options.report, anomalies, _series(minutes), options.title, _stats(lines, anomalies))
+    for scope in ("site", "page") if options.trials else ():
+        _print_trials(scope, run_trials(minutes, draw_trials(minutes, scope, options.trials, options.seed)))
+
+
+def run_trials(minutes: Mapping[Key, Counts], trials: Iterable[Trial]) -> dict[Kind, tuple[int, int]]:
+    """Trials found and trials made, by kind."""
+    found = Counter((trial.kind, is_found(minutes[trial.key], trial)) for trial in trials)
+    kinds: tuple[Kind, Kind] = ("spike", "dip")
+    return {kind: (found[kind, True], found[kind, True] + found[kind, False]) for kind in kinds}
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m examples.zeitgeist.evaluate")
+    parser.add_argument("log", type=Path, help="log in Common Log Format; may be gzipped")
+    parser.add_argument("--report", type=Path, help="also write an HTML report here")
+    parser.add_argument("--title", default="Zeitgeist", help="the report's title")
+    parser.add_argument(
+        "--trials", type=int, default=200, help="seeded disturbances per scope (default: 200)"
+    )
+    parser.add_argument("--seed", type=int, default=SEED, help="what the trials are drawn from")
+    parser.add_argument("--offset", type=int, default=-14400, help="seconds east of UTC for output times")
+    return parser.parse_args(arguments)
+
+
+def _requests(parsed: Iterable[Request | Malformed], lines: Counter[str]) -> Iterator[Request]:
+    """The requests among the lines, counting lines and malformed ones on the way."""
+    for line in parsed:
+        lines["lines"] += 1
+        if isinstance(line, Request):
+            yield line
+        else:
+            lines["malformed"] += 1
+
+
+def _series(minutes: Mapping[Key, Counts]) -> Series:
+    end_us = end_of(minutes)
+    return lambda scope, key: series_of(windows_of(minutes[scope, key]), end_us)
+
+
+def _stats(lines: Counter[str], anomalies: Sequence[Anomaly]) -> list[Stat]:
+    """Figures for the head of the report."""
+    scopes = Counter(row.scope for row in anomalies)
+    return [
+        Stat("requests", f"{lines['lines'] - lines['malformed']:,}"),
+        Stat("malformed lines", f"{lines['malformed']:,}"),
+        Stat("site anomalies", f"{scopes['site']:,}"),
+        Stat("page anomalies", f"{scopes['page']:,}"),
+    ]
+
+
+def _print_findings(lines: Counter[str], anomalies: Sequence[Anomaly], read_s: float, model_s: float) -> None:
+    print(f"{lines['lines']:,} lines, {lines['malformed']} malformed; read in {read_s:.1f} s, ", end="")
+    print(f"modelled in {model_s:.1f} s\n")
+    for row in anomalies:
+        if row.scope == "site":
+            print(f"site {row.kind:5} {row.start} {row.end} {row.observed}/{row.expected} score {row.score}")
+    columns = ("site spike", "site dip", "page spike", "page dip")
+    print("\n| day | " + " | ".join(columns) + " |\n|---" * 1 + "|---:" * len(columns) + "|")
+    for day, counts in alarms_per_day(anomalies).items():
+        print(f"| {day} | " + " | ".join(str(counts[column]) for column in columns) + " |")
+
+
+def _print_trials(scope: Scope, results: Mapping[Kind, tuple[int, int]]) -> None:
+    for kind, (found, made) in results.items():
+        print(f"{scope} {kind}: {found} of {made} found ({found / max(made, 1):.1%})")
+
+
+if __name__ == "__main__":
+    main()

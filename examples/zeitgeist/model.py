@@ -127,7 +127,7 @@ class Forecast(msgspec.Struct, frozen=True):
 def begin(start_us: int, count: int) -> Traffic:
     """The first knowledge of a key: one window with `count` requests."""
     rate = float(count)
-    return Traffic(start_us, start_us + WINDOW_US, rate, 0.0, 0.0, 0.0, 0.0, rate, count)
+    return Traffic(start_us, start_us + WINDOW_US, rate, 0.0, 0.0, 0.0, 0.0, rate, count, 0, rate, 1)
 
 
 def age(traffic: Traffic) -> int:
@@ -222,6 +222,8 @@ def _rescale(traffic: Traffic, count: float, said: float, gain: float) -> tuple[
     """The two means behind the ratio after one more window, unchanged where the rhythm is unknown."""
     if said <= 0.0:
         return traffic.had, traffic.due
+    if traffic.due <= 0.0:  # the first hours of a rhythm are believed, not rescaled by their first window
+        return said, said
     return traffic.had + gain * (count - traffic.had), traffic.due + gain * (said - traffic.due)
 
 

@@ -3,6 +3,7 @@
 from millwheel_injectors.files import FileSource, modification_time
 from millwheel_injectors.formats import Csv, JsonLines, TextLines
 from millwheel_injectors.iterables import IterableSource
+from millwheel_injectors.spark_output import SparkOutputSource
 from millwheel_injectors.watermarks import BoundedDisorder, Exact, FileCreation
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "FileSource",
     "IterableSource",
     "JsonLines",
+    "SparkOutputSource",
     "TextLines",
     "modification_time",
 ]

@@ -1,7 +1,7 @@
 """Text files on disk, complete or growing (§5.2).
 
-Lives here: `FileSource`: which files there are, in which order, and what the source promises of those to come.
-Never here: reading rows (`partition.py`), telling files apart (`identity.py`).
+Lives here: `FileSource`: which files there are, in which order, and what the source promises of those to
+come. Never here: reading rows (`partition.py`), telling files apart (`identity.py`).
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from millwheel.ports import SourcePartition, SourcePosition, WallClock
 from millwheel_injectors.formats import Format, TextLines
 from millwheel_injectors.identity import Catalog, FoundFile
 from millwheel_injectors.partition import Reading, TextPartition, decode_state
-from millwheel_injectors.rejects import open_rejects
+from millwheel_injectors.rejects import Reject, open_rejects, raw_text
 from millwheel_injectors.times import EventTime
 from millwheel_injectors.watermarks import BoundedDisorder, Exact, FileCreation, Policy
 
 AnyPath: TypeAlias = str | os.PathLike[str]
 
 QUIET_US: Final = 5 * SECOND
-"""A file followed by a later one is finished when it was not written for so long: writers switch within seconds."""
+"""A file followed by a later one is finished when it was not written for so long: writers switch within
+seconds."""
 
 
 def wall_clock() -> int:
@@ -43,15 +44,16 @@ def modification_time(path: Path) -> int:
 class FileSource:
     """Rows of text files, plain or gzip.
 
-    `paths` is a file, a directory (the files in it) or a glob pattern, or several of them.  `event_time` gives the
-    event time, us, of a value (None: the wall time of reading).  With `tail` files may grow and appear, and a last line
-    without a newline is not a row yet; without it the files are complete.
+    `paths` is a file, a directory (the files in it) or a glob pattern, or several of them.  `event_time`
+    gives the event time, us, of a value (None: the wall time of reading).  With `tail` files may grow and
+    appear, and a last line without a newline is not a row yet; without it the files are complete.
 
-    `ordered` says that the files, in `sort_key` order (default: by path), are in event time order within the bound;
-    they are then read one after the other.  A tailed file is finished when it was not written for `quiet_us` and, if
-    the source is ordered or its watermark is `FileCreation`, a later file exists (there the default is 5 s).
-    `later_files_not_before` bounds the event times in files not there yet.  Malformed rows go to the file `rejects`,
-    or to the log.  After `idle_after_us` of silence the runtime may advance the watermark to wall time minus the bound.
+    `ordered` says that the files, in `sort_key` order (default: by path), are in event time order within the
+    bound; they are then read one after the other.  A tailed file is finished when it was not written for
+    `quiet_us` and, if the source is ordered or its watermark is `FileCreation`, a later file exists (there
+    the default is 5 s). `later_files_not_before` bounds the event times in files not there yet.  Malformed
+    rows go to the file `rejects`, or to the log.  After `idle_after_us` of silence the runtime may advance
+    the watermark to wall time minus the bound.
     """
 
     def __init__(
@@ -101,8 +103,11 @@ class FileSource:
         return self._tail and len(self._patterns) == 1 and not is_many(self._patterns[0])
 
     def recall(self, positions: Iterable[SourcePosition]) -> None:
-        """Before the first `discover`: what the store knows of this source, so that files keep their names."""
+        """Before the first `discover`: what the store knows of this source, so that files keep their
+        names."""
         for position in positions:
+            if not position.state:
+                continue
             identity = decode_state(position.state).identity
             identity.finished = position.finished
             self._catalog.remember(position.partition, identity)
@@ -156,7 +161,8 @@ class FileSource:
             self._scan()
             if name not in self._order:
                 raise SourceError(
-                    f"{self._places[name]}: the file of partition {name} is gone before it was read to its end; restore it"
+                    f"{self._places[name]}: partition {name}'s file is gone before it was read to its end; "
+                    "restore it"
                 )
         return self._places[name]
 
@@ -171,6 +177,10 @@ class FileSource:
         if self._quiet_us is None or self._reading.clock() - modified_us < self._quiet_us:
             return False
         return not self._needs_later or name not in self._order or name != self._order[-1]
+
+    def reject(self, partition: str, row: int, reason: str, value: Any) -> None:
+        """Keep a row that the pipeline could not take (no key, not encodable) with the malformed ones."""
+        self._reading.rejects.add(partition, [Reject(row, reason, raw_text(value))])
 
     def complete(self) -> bool:
         """True when all files were listed and none will be added."""

@@ -1,8 +1,9 @@
 """What a raw row of a text file is, and its value.
 
-Lives here: `TextLines`, `JsonLines` and `Csv`, which turn lines into rows.  Never here: files, positions, event time.
-Invariant: every raw row is a value, a reject, or (blank, header) deliberately nothing; and where rows begin does not
-depend on how many lines were offered at once, so that row numbers are the same after any restart.
+Lives here: `TextLines`, `JsonLines` and `Csv`, which turn lines into rows.  Never here: files, positions,
+event time. Invariant: every raw row is a value, a reject, or (blank, header) deliberately nothing; and where
+rows begin does not depend on how many lines were offered at once, so that row numbers are the same after any
+restart.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from millwheel.limits import VALUE_LIMIT_BYTES
 from millwheel_injectors.rejects import Reject
 from millwheel_injectors.streams import Oversized
 
-
 UNENDED: Final = "unexpected end of data"
 """What `csv` says of a quoted field that is still open after the last line."""
 
 
 class Parsed(msgspec.Struct):
-    """`len(raws)` raw rows that took `lines` lines; `rows` numbers the values within `raws`, as rejects do."""
+    """`len(raws)` raw rows that took `lines` lines; `rows` numbers the values within `raws`, as rejects
+    do."""
 
     lines: int
     raws: Sequence[bytes]
@@ -142,7 +143,8 @@ class _TextParser:
 
 
 class JsonLines:
-    """One JSON value per line, of `type`: a `msgspec.Struct`, a dataclass, a plain type.  Blank lines are skipped.
+    """One JSON value per line, of `type`: a `msgspec.Struct`, a dataclass, a plain type.  Blank lines are
+    skipped.
 
     >>> JsonLines(dict[str, int]).parser().parse([b'{"a": 1}'], row=0, limit=10, final=False).values
     [{'a': 1}]
@@ -185,9 +187,10 @@ class _JsonParser:
 class Csv:
     """Delimited records; a quoted field may hold newlines, and then one record is one raw row.
 
-    `type` (a `msgspec.Struct` or dataclass) gets the fields by column name, numbers parsed; without it a value is a
-    dict by column name, or a list when there are no names.  Names come from `columns`, else from the header, else from
-    the type's fields.  The header, when there is one, is raw row 0.  `quote=None` reads quotes as text.
+    `type` (a `msgspec.Struct` or dataclass) gets the fields by column name, numbers parsed; without it a
+    value is a dict by column name, or a list when there are no names.  Names come from `columns`, else from
+    the header, else from the type's fields.  The header, when there is one, is raw row 0.  `quote=None` reads
+    quotes as text.
 
     >>> Csv(header=True).parser().parse([b"a,b", b"1,2"], row=0, limit=10, final=True).values
     [{'a': '1', 'b': '2'}]

@@ -1,13 +1,13 @@
 """Which file is which partition, through growth, rename, rotation and compression (§5.2).
 
 Lives here: fingerprints and the catalog that matches them with the files on disk.  Never here: rows.
-Invariants: one name means one file for ever; a file whose read beginning changed is refused, never read as if it were
-the same or a new one.
+Invariants: one name means one file for ever; a file whose read beginning changed is refused, never read as if
+it were the same or a new one.
 
-A partition's name is the hash of the file's first line (with a header, its first two), a number behind it when several
-files begin alike.  The name is only a label: a file is recognised by its *fingerprint*, which is stored with the
-position: the hash of its first bytes (as many as were there, at most 4 kB, uncompressed), and for files that begin
-alike also inode and path, or the hash of the last bytes read.
+A partition's name is the hash of the file's first line (with a header, its first two), a number behind it
+when several files begin alike.  The name is only a label: a file is recognised by its *fingerprint*, which is
+stored with the position: the hash of its first bytes (as many as were there, at most 4 kB, uncompressed), and
+for files that begin alike also inode and path, or the hash of the last bytes read.
 """
 
 from __future__ import annotations
@@ -152,8 +152,8 @@ class Catalog:
     def _meet_again(self, identity: Identity, file: FoundFile) -> None:
         if identity.finished and not file.gzip and file.size > identity.offset:
             raise SourceError(
-                f"{file.place}: grew from {identity.offset} to {file.size} bytes after it had been read to its end "
-                "and finished; put new rows into a new file, or read growing files with tail=True and a longer quiet_us"
+                f"{file.place}: grew from {identity.offset} to {file.size} bytes after it was read to its end; "
+                "put new rows into a new file, or read the file with tail=True and a longer quiet_us"
             )
         identity.path, identity.inode = file.path, file.inode
 
@@ -192,7 +192,8 @@ def names_by_head(index: dict[tuple[int, str], list[str]], head: bytes) -> Itera
 def likeness(identity: Identity, file: FoundFile) -> tuple[int, int] | None:
     """How sure it is that `file`, whose beginning fits, is the remembered one; None when it is not.
 
-    Without the same inode or path (a copy, a compressed log), the bytes before the position must be the same too.
+    Without the same inode or path (a copy, a compressed log), the bytes before the position must be the same
+    too.
     """
     near = 2 * (identity.inode == file.inode) + (identity.path == file.path)
     if not near and identity.finished and identity.offset < HEAD_LIMIT_BYTES:
@@ -219,7 +220,8 @@ def tail_fits(place: Path, identity: Identity) -> bool:
 
 
 def without_twins(files: list[FoundFile]) -> list[FoundFile]:
-    """`files` without "x.gz" where "x" stands beside it and begins alike: rotation is compressing it just now."""
+    """`files` without "x.gz" where "x" stands beside it and begins alike: rotation is compressing it just
+    now."""
     plain = {file.place: file for file in files if not file.gzip}
 
     def is_twin(file: FoundFile) -> bool:
@@ -232,6 +234,6 @@ def without_twins(files: list[FoundFile]) -> list[FoundFile]:
 def rewritten_message(place: Path, identity: Identity) -> str:
     """What to tell about a file whose beginning changed."""
     return (
-        f"{place}: rewritten: its first {identity.head} bytes are not those read before (as {identity.path}, up to byte "
-        f"{identity.offset}); restore the file, or give the new data a new file name"
+        f"{place}: rewritten: its first {identity.head} bytes or those before byte {identity.offset} are not "
+        f"what was read before (as {identity.path}); restore the file, or give the new data a new file name"
     )

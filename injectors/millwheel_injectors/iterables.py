@@ -1,6 +1,7 @@
 """Rows that are already in Python, for tests and first steps.
 
-Lives here: `IterableSource`.  Never here: files.  Invariant: the rows can be produced again, in the same order.
+Lives here: `IterableSource`.  Never here: files.  Invariant: the rows can be produced again, in the same
+order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One text file as a partition: rows with numbers, event times, a position that is a seek.
 
-Lives here: the reading loop shared by `FileSource` and Spark's JSON output.  Never here: which files there are.
-Invariant: row numbers depend on the file's bytes alone; a state is a place between two raw rows.
+Lives here: the reading loop shared by `FileSource` and Spark's JSON output.  Never here: which files there
+are. Invariant: row numbers depend on the file's bytes alone; a state is a place between two raw rows.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def decode_state(state: bytes) -> FileState:
 
 
 class TextPartition:
-    """One text file.  `place` finds it now (it may have been renamed); `sealed` says that a quiet file is finished."""
+    """One text file.  `place` finds it now (it may have been renamed); `sealed` says that a quiet file is
+    finished."""
 
     def __init__(
         self,
@@ -128,8 +129,8 @@ class TextPartition:
         while self._row < position:
             if self.read(position - self._row) is None:
                 raise SourceError(
-                    f"{place}: has {self._row} rows, but {position} were read before; restore the file, or give "
-                    "rewritten data a new file name"
+                    f"{place}: has {self._row} rows, but {position} were read before; restore the file, "
+                    "or give rewritten data a new file name"
                 )
         self._muted = False
 

@@ -1,7 +1,7 @@
 """Rows that could not be read, kept aside.
 
-Lives here: the reject file.  Never here: the decision that a row is bad.
-Invariant: a rejected row stands in the file exactly once, and on disk before the position behind it is stored.
+Lives here: the reject file.  Never here: the decision that a row is bad. Invariant: a rejected row stands in
+the file exactly once, and on disk before the position behind it is stored.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import msgspec
 
@@ -39,7 +39,7 @@ class Rejects(Protocol):
     """Where malformed rows go."""
 
     def add(self, partition: str, rejects: Sequence[Reject]) -> None:
-        """Keep `rejects`, ascending by row; those kept before are skipped."""
+        """Keep `rejects`; those kept before are skipped."""
         ...
 
 
@@ -57,13 +57,13 @@ class LoggedRejects:
 class RejectFile:
     """JSON lines of partition, row, reason and text; any number of processes may append to one file.
 
-    A row is replayed after a restart, in ascending order, so all a file must know is the last row of each partition.
+    Rows are replayed after a restart, so the file is read once to know which rows it has.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
         self._read = 0
-        self._last: dict[str, int] = {}
+        self._rows: dict[str, set[int]] = {}
 
     def add(self, partition: str, rejects: Sequence[Reject]) -> None:
         """Append what is new and wait until it is on disk."""
@@ -71,8 +71,8 @@ class RejectFile:
         with open(self._path, "a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             self._catch_up(file)
-            last = self._last.get(partition, -1)
-            new = [reject for reject in rejects if reject.row > last]
+            there = self._rows.get(partition, set())
+            new = [reject for reject in rejects if reject.row not in there]
             if new:
                 self._append(file, partition, new)
 
@@ -88,7 +88,7 @@ class RejectFile:
 
     def _learn(self, line: bytes) -> None:
         entry = msgspec.json.decode(line, type=RejectLine)
-        self._last[entry.partition] = max(entry.row, self._last.get(entry.partition, -1))
+        self._rows.setdefault(entry.partition, set()).add(entry.row)
 
     def _append(self, file: BinaryIO, partition: str, rejects: Sequence[Reject]) -> None:
         lines = [
@@ -102,9 +102,17 @@ class RejectFile:
         file.flush()
         os.fsync(file.fileno())
         self._read += len(data)
-        self._last[partition] = rejects[-1].row
+        self._rows.setdefault(partition, set()).update(reject.row for reject in rejects)
 
 
 def open_rejects(path: str | os.PathLike[str] | None) -> Rejects:
     """The reject file at `path`, or the log."""
     return LoggedRejects() if path is None else RejectFile(path)
+
+
+def raw_text(value: Any) -> bytes:
+    """A value that came from no text, as JSON where it can be."""
+    try:
+        return msgspec.json.encode(value, enc_hook=str)
+    except (TypeError, ValueError, msgspec.MsgspecError):
+        return repr(value).encode(errors="backslashreplace")

@@ -1,7 +1,8 @@
 """Bytes of one file, plain or gzip, as they are appended; and their lines.
 
-Lives here: positions in *uncompressed* bytes, so that a log keeps its positions when rotation compresses it.  Never
-here: what a line means.  Invariant: `LineBuffer.offset` is the first byte of the next line that was not taken.
+Lives here: positions in *uncompressed* bytes, so that a log keeps its positions when rotation compresses it.
+Never here: what a line means.  Invariant: `LineBuffer.offset` is the first byte of the next line that was not
+taken.
 """
 
 from __future__ import annotations
@@ -183,7 +184,7 @@ def shrunk_message(path: Path, size: int, offset: int) -> str:
 
 def open_stream(path: Path) -> ByteStream:
     """The file at `path`, gzip when it begins as gzip does, whatever its name."""
-    file = open(path, "rb", buffering=0)
+    file = open(path, "rb", buffering=0)  # noqa: SIM115
     magic = file.read(len(GZIP_MAGIC))
     file.seek(0)
     return GzipStream(path, file) if magic == GZIP_MAGIC else PlainStream(path, file)

@@ -19,7 +19,8 @@ MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def to_us(value: Any) -> int:
-    """Int microseconds of an int (already that), a datetime, a date (its midnight) or ISO 8601 text; naive means UTC.
+    """Int microseconds of an int (already that), a datetime, a date (its midnight) or ISO 8601 text; naive
+    means UTC.
 
     >>> to_us("1970-01-01T00:00:01.5Z")
     1500000
@@ -34,7 +35,8 @@ def to_us(value: Any) -> int:
         raise TypeError(f"{value!r} is not a time: int microseconds, datetime, date or ISO 8601 text")
     if value.tzinfo is None:
         value = value.replace(tzinfo=UTC)
-    return (value - EPOCH) // MICROSECOND
+    since: timedelta = value - EPOCH
+    return since // MICROSECOND
 
 
 def column_time(name: str) -> EventTime:

@@ -27,17 +27,20 @@ class BoundedDisorder(msgspec.Struct, frozen=True):
 
 
 class Exact(msgspec.Struct, frozen=True):
-    """The smallest event time among the rows not read yet; costs one more pass over the time column of each file.
+    """The smallest event time among the rows not read yet; costs one more pass over the time column of each
+    file.
 
     Only for files that are complete: a tailing source refuses it.
     """
 
 
 class FileCreation(msgspec.Struct, frozen=True):
-    """For logs written live: no unfinished file holds an event older than its creation minus `slack_us` (figure 10).
+    """For logs written live: no unfinished file holds an event older than its creation minus `slack_us`
+    (figure 10).
 
-    `created` gives the creation time, us, of a file from its path (often it stands in the name).  Without it, it is
-    the file system's birth time where Python knows it (macOS), elsewhere the event time of the file's first row.
+    `created` gives the creation time, us, of a file from its path (often it stands in the name).  Without it,
+    it is the file system's birth time where Python knows it (macOS), elsewhere the event time of the file's
+    first row.
     """
 
     slack_us: int = 0
@@ -48,7 +51,8 @@ Policy: TypeAlias = BoundedDisorder | Exact | FileCreation
 
 
 class Minima:
-    """Smallest event time from a row on, for blocks of rows: `starts` are their first rows, `minima` their minima.
+    """Smallest event time from a row on, for blocks of rows: `starts` are their first rows, `minima` their
+    minima.
 
     >>> rest = Minima([0, 10, 20], [5, 3, 9])
     >>> rest.after(0), rest.after(12), rest.after(20)

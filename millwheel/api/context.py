@@ -16,7 +16,7 @@ from millwheel.bundles import SinkRow
 from millwheel.coders import Coder
 from millwheel.errors import LimitError, TimestampError, WiringError
 from millwheel.model import MAX_TIME, MIN_TIME, TimerKind, format_time
-from millwheel.ports import SinkTable
+from millwheel.shape import SinkTable
 from millwheel.work import Cells, Columns, Outcome, Slot
 
 T = TypeVar("T")

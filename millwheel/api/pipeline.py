@@ -29,7 +29,7 @@ from millwheel.graph import (
     declare_stream,
     subscription_names,
 )
-from millwheel.ports import Source
+from millwheel.source import Source
 
 
 class Input(msgspec.Struct, frozen=True):

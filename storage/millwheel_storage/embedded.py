@@ -145,6 +145,8 @@ class EmbeddedPostgres:
         with self._mutex():
             if self._is_last_user():
                 self._shut_down()
+            elif self._process is not None:
+                _left_running.append(self._process)
             self._users.close()
             self._users = None
 
@@ -183,7 +185,7 @@ class EmbeddedPostgres:
             return
         if not (self._data / "PG_VERSION").exists():
             self._initialise()
-        self._remove_stale_pid_file()
+        self._remove_stale_locks()
         self._launch()
 
     def _answers(self) -> bool:
@@ -222,10 +224,13 @@ class EmbeddedPostgres:
             return {}
         return {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": []}
 
-    def _remove_stale_pid_file(self) -> None:
+    def _remove_stale_locks(self) -> None:
         """A dead server's pid may belong to another process by now, and Postgres would refuse to start for it."""
-        if self.pid is None:
-            (self._data / "postmaster.pid").unlink(missing_ok=True)
+        if self.pid is not None:
+            return
+        self._bury()
+        for lock in (self._data / "postmaster.pid", self.socket_directory / ".s.PGSQL.5432.lock"):
+            lock.unlink(missing_ok=True)
 
     def _launch(self) -> None:
         """Start `postgres`; the workers of a killed one may hold its memory for a moment, so it may take two tries."""
@@ -236,7 +241,7 @@ class EmbeddedPostgres:
                     f"Postgres does not start; see {self.directory / 'postgres.log'}:\n{self._log_tail()}"
                 )
             time.sleep(0.2)
-            self._remove_stale_pid_file()
+            self._remove_stale_locks()
 
     def _launch_once(self, deadline: float) -> bool:
         settings = {**SETTINGS, "unix_socket_directories": str(self.socket_directory)}
@@ -274,20 +279,25 @@ class EmbeddedPostgres:
                 os.kill(pid, kill)
             if self._wait_for_exit(pid):
                 break
-        self._reap()
+        self._bury()
 
     def _wait_for_exit(self, pid: int) -> bool:
         deadline = time.monotonic() + _STOP_LIMIT_S
         while time.monotonic() < deadline:
-            self._reap()
             if self.pid != pid:
                 return True
             time.sleep(_POLL_S)
         return False
 
-    def _reap(self) -> None:
-        if self._process is not None and self._process.poll() is not None:
+    def _bury(self) -> None:
+        """Collect the dead server that this process started: a zombie's pid would still count as taken."""
+        if self._process is not None:
+            self._process.wait(_STOP_LIMIT_S)
             self._process = None
+
+
+_left_running: Final[list[subprocess.Popen[bytes]]] = []
+"""Servers that this process started and other processes still use; kept, so that Python does not warn about them."""
 
 
 def _server_user() -> pwd.struct_passwd | None:

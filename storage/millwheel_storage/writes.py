@@ -88,7 +88,12 @@ def _holds(computation: Int4, folded: Folded) -> Iterator[Step]:
 
 def _productions(interval: int, folded: Folded) -> Iterator[Step]:
     for (subscription, producer), sequences in sorted(folded.acked.items()):
-        parameters = (Int8(interval), Int4(subscription), Int8(producer), [Int8(number) for number in sorted(sequences)])
+        parameters = (
+            Int8(interval),
+            Int4(subscription),
+            Int8(producer),
+            [Int8(number) for number in sorted(sequences)],
+        )
         yield statements.FOLD_ACKS, parameters
     rows = [
         (*channel, sequence, row[0].encode(), row[1], row[2])

@@ -1,0 +1,159 @@
+"""The PySpark job: raw Common Log Format to Parquet that the Spark injector reads.
+
+One row a request, in the order of the log: `time_us` (int64, us UTC), `page` (null where the request does not count
+for its page).  What is not Common Log Format goes to `malformed/` with its text, and is counted.  The parse agrees
+with `logline.parse_line`; a test holds the two against each other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from examples.zeitgeist import logline
+from millwheel.spark.java import ensure_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+ROWS_PER_FILE = 250_000
+
+MARK = "\x00"
+"""Separates the groups of a parsed line."""
+
+GROUPS = tuple(f"${group}" for group in (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 12))
+"""Day, month, year, hour, minute, second, sign, offset hours and minutes, method, status, path."""
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What the job found; written last, so its presence says that the output is whole."""
+
+    log: str
+    requests: int
+    malformed: int
+    first_us: int
+    last_us: int
+    offset_s: int
+
+
+def parse_log(log: Path, out: Path) -> Summary:
+    """Parse `log` into `out`/requests unless an earlier run has finished it; returns the summary."""
+    done = out / "summary.json"
+    identity = fingerprint(log)
+    if done.exists():
+        summary = msgspec.json.decode(done.read_bytes(), type=Summary)
+        if summary.log == identity:
+            return summary
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    summary = _run_job(log, out, identity)
+    partial = out / "summary.json.partial"
+    partial.write_bytes(msgspec.json.encode(summary))
+    partial.rename(done)
+    return summary
+
+
+def fingerprint(log: Path) -> str:
+    """Hash of the log's bytes, so that another log under the same name is noticed."""
+    digest = hashlib.sha256()
+    with log.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def session() -> SparkSession:
+    """A local Spark session that says nothing but errors."""
+    ensure_java()
+    from pyspark.sql import SparkSession
+
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .appName("zeitgeist")
+        .config("spark.ui.enabled", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.files.maxRecordsPerFile", str(ROWS_PER_FILE))
+        .config("spark.sql.ansi.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+    )
+    spark: SparkSession = builder.getOrCreate()
+    return spark
+
+
+def _run_job(log: Path, out: Path, identity: str) -> Summary:
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    spark = session()
+    try:
+        rows = parsed(spark, str(log))
+        # The figures are gathered on the way: a gzip file is read by one core, so a second pass would cost as much.
+        seen = Observation("lines")
+        found = rows.observe(
+            seen,
+            F.count_if("ok").alias("requests"),
+            F.count_if(~F.col("ok")).alias("malformed"),
+            F.min("time_us").alias("first_us"),
+            F.max("time_us").alias("last_us"),
+            F.min("offset_s").alias("offset_s"),
+        )
+        found.where("ok").select("time_us", "page").write.parquet(str(out / "requests"))
+        figures = seen.get
+        if figures["malformed"]:
+            rows.where("not ok").select("line").write.json(str(out / "malformed"))
+    finally:
+        spark.stop()
+    if not figures["requests"]:
+        raise SystemExit(f"{log}: none of its {figures['malformed']} lines is in Common Log Format")
+    return Summary(identity, **figures)
+
+
+def parsed(spark: SparkSession, path: str) -> DataFrame:
+    """Columns ok, line, time_us, page, offset_s of every line, in the log's order."""
+    from pyspark.sql import functions as F
+
+    raw = spark.read.text(path)
+    # Spark keeps the bytes of a text line as they are: read them as Latin-1, which every byte is valid in.
+    line = F.regexp_replace(F.decode(F.col("value").cast("binary"), "ISO-8859-1"), "\r$", "")
+    # One regular expression per line: a match becomes its groups, joined; the path, which may hold anything, is last.
+    joined = F.regexp_replace("line", "^(?s)" + logline.PATTERN.pattern + "$", MARK + MARK.join(GROUPS))
+    groups = F.split("joined", MARK, len(GROUPS) + 1).alias("g")
+    fields = (
+        raw.select(line.alias("line")).select("line", joined.alias("joined")).select("line", "joined", groups)
+    )
+    matches = F.col("joined").startswith(MARK) & (F.size("g") == len(GROUPS) + 1)
+    timed = fields.select(
+        "line", "g", F.when(matches, _time_us()).alias("time_us"), _offset_s().alias("offset_s")
+    )
+    counts = (F.col("g")[10] == "GET") & (F.col("g")[11].cast("int") < 400)
+    ok = F.col("time_us").isNotNull()
+    return timed.select(
+        ok.alias("ok"), "line", "time_us", F.when(ok & counts, F.col("g")[12]).alias("page"),
+        F.when(ok, F.col("offset_s")).alias("offset_s"),
+    )  # fmt: skip
+
+
+def _offset_s() -> Column:
+    from pyspark.sql import functions as F
+
+    seconds = F.col("g")[8].cast("int") * 3600 + F.col("g")[9].cast("int") * 60
+    return F.when(F.col("g")[7] == "-", -seconds).otherwise(seconds)
+
+
+def _time_us() -> Column:
+    from pyspark.sql import functions as F
+
+    month = F.create_map(*[F.lit(x) for i, name in enumerate(logline.MONTHS) for x in (name, i + 1)])[
+        F.col("g")[2]
+    ]
+    hour, minute, second = (F.col("g")[i].cast("int") for i in (4, 5, 6))
+    day = F.make_date(F.col("g")[3].cast("int"), month, F.col("g")[1].cast("int"))
+    valid = (hour < 24) & (minute < 60) & (second < 60)
+    seconds = F.unix_date(day).cast("long") * 86_400 + hour * 3_600 + minute * 60 + second - _offset_s()
+    return F.when(valid, seconds * 1_000_000)

@@ -1,0 +1,485 @@
+"""One Parquet file as a partition, read by row group with pyarrow.
+
+Lives here: Parquet, columns to values.  Never here: which files there are.  pyarrow is imported when a file
+is opened. Invariant: a row's number is its place in the file, whatever was rejected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import compress
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from millwheel.errors import SourceError
+from millwheel.limits import WORK_LIMIT_BYTES
+from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.ports import Batch
+from millwheel_injectors.identity import digest_of
+from millwheel_injectors.rejects import Reject, Rejects, raw_text
+from millwheel_injectors.streams import HEAD_LIMIT_BYTES
+from millwheel_injectors.times import EventTime, stamp, to_us
+from millwheel_injectors.watermarks import Exact, Gauge, Minima, Policy
+
+STATE_VERSION: Final = 1
+
+DECODE_ROWS: Final = 65_536
+"""Rows that pyarrow decodes at once: bounds memory when row groups are large."""
+
+SCAN_ROWS: Final = 8_192
+"""Rows per block of an exact watermark."""
+
+
+class ParquetState(msgspec.Struct):
+    """A position in a Parquet file, as stored (JSON)."""
+
+    version: int
+    path: str
+    size: int
+    digest: str
+    row: int = 0
+    seen: int | None = None
+
+
+class ParquetReading(msgspec.Struct):
+    """How a source reads its Parquet files.
+
+    `columns` None means those of `type`, or all.  `event_time` is a column name or a function of a value.
+    """
+
+    type: Any
+    columns: Sequence[str] | None
+    event_time: str | EventTime
+    policy: Policy
+    rejects: Rejects
+
+
+class Columns(msgspec.Struct):
+    """Some consecutive rows, as Python values by column name; `count` of them."""
+
+    data: dict[str, list[Any]]
+    count: int
+
+    def keep(self, wanted: Sequence[bool]) -> Columns:
+        """Only the rows that are `wanted`."""
+        data = {name: list(compress(values, wanted)) for name, values in self.data.items()}
+        return Columns(data, sum(wanted))
+
+    def dicts(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        """One dict per row."""
+        if not names:
+            return [{} for _ in range(self.count)]
+        return [
+            dict(zip(names, row, strict=True)) for row in zip(*(self.data[n] for n in names), strict=True)
+        ]
+
+
+def us_of(column: Any) -> Any:
+    """A timestamp column as int64 microseconds; any other column as it is."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type):
+        return column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64())
+    return column
+
+
+class RowMaker:
+    """Turns columns into values of `type` (dicts when None).
+
+    A struct whose fields are plain scalars of the file's own types is built straight from the columns;
+    anything else goes through msgspec, row by row.  Timestamps are int microseconds.
+    """
+
+    def __init__(
+        self, place: Path, schema: Any, reading: ParquetReading, constants: Mapping[str, str | None]
+    ) -> None:
+        self._place = place
+        self._schema = schema
+        self._type = reading.type
+        self._fields = struct_fields(reading.type)
+        self.names = self._wanted(reading, constants)
+        self._constants = self._typed(constants)
+        self._direct = self._fields is not None and self._is_direct()
+        self._required = (
+            [] if self._fields is None else [name for name, f in self._fields.items() if not nullable(f)]
+        )
+
+    def _wanted(self, reading: ParquetReading, constants: Mapping[str, str | None]) -> list[str]:
+        """Columns of the file that a value is made of."""
+        there = self._schema.names
+        if reading.columns is not None:
+            wanted = list(reading.columns)
+        elif self._fields is not None:
+            wanted = [n for n, f in self._fields.items() if f.required or n in there or n in constants]
+        else:
+            wanted = [*there, *constants]
+        missing = [name for name in wanted if name not in there and name not in constants]
+        if missing:
+            raise SourceError(
+                f"{self._place}: no column {', '.join(missing)}; it has {', '.join(there)}: "
+                "change the type or columns"
+            )
+        self._all = wanted
+        return [name for name in wanted if name in there]
+
+    def _typed(self, constants: Mapping[str, str | None]) -> dict[str, Any]:
+        """Values from the names of Hive partition directories, which are text, as the fields' types."""
+        typed: dict[str, Any] = {name: constants[name] for name in self._all if name in constants}
+        if self._type is not None and self._fields is not None:
+            hints = msgspec.structs.fields(self._type) if is_struct(self._type) else ()
+            for field in hints:
+                if typed.get(field.encode_name) is not None:
+                    typed[field.encode_name] = msgspec.convert(
+                        typed[field.encode_name], field.type, strict=False
+                    )
+        return typed
+
+    def _is_direct(self) -> bool:
+        """True when the struct's constructor may get the columns as they are."""
+        fields = self._fields or {}
+        if not is_struct(self._type) or list(fields) != self._all or hasattr(self._type, "__post_init__"):
+            return False
+        if self._type.__struct_config__.tag is not None or is_keyword_only(self._type):
+            return False
+        return all(self._matches(name, field.type) for name, field in fields.items())
+
+    def _matches(self, name: str, type_: Any) -> bool:
+        return name not in self.names or arrow_kind(self._schema.field(name).type) == scalar_kind(type_)
+
+    def columns(self, batch: Any) -> Columns:
+        """The columns of an Arrow record batch as Python values, constants included."""
+        count = batch.num_rows
+        data = {name: self._listed(name, batch.column(name)) for name in batch.schema.names}
+        for name, value in self._constants.items():
+            data[name] = [value] * count
+        return Columns(data, count)
+
+    def _listed(self, name: str, column: Any) -> list[Any]:
+        field = (self._fields or {}).get(name)
+        keep = field is not None and isinstance(field.type, msgspec.inspect.DateTimeType)
+        values: list[Any] = (column if keep else us_of(column)).to_pylist()
+        return values
+
+    def values(self, columns: Columns) -> tuple[list[Any], dict[int, str]]:
+        """A value per row; and by index, why a row has none (its value is then None)."""
+        bad = self._nulls(columns)
+        if not bad:
+            try:
+                return self._all_values(columns), bad
+            except msgspec.MsgspecError:
+                pass
+        values: list[Any] = []
+        for index, row in enumerate(columns.dicts(self._all)):
+            try:
+                values.append(None if index in bad else self._convert(row, self._type))
+            except msgspec.MsgspecError as error:
+                values.append(None)
+                bad[index] = str(error)
+        return values, bad
+
+    def _nulls(self, columns: Columns) -> dict[int, str]:
+        bad: dict[int, str] = {}
+        for name in self._required:
+            if name in columns.data and None in columns.data[name]:
+                nulls = (index for index, value in enumerate(columns.data[name]) if value is None)
+                bad.update({index: f"column {name} is null" for index in nulls if index not in bad})
+        return bad
+
+    def _all_values(self, columns: Columns) -> list[Any]:
+        if self._direct:
+            return list(map(self._type, *(columns.data[name] for name in self._all)))
+        rows = columns.dicts(self._all)
+        return rows if self._type is None else self._convert(rows, list[self._type])  # type: ignore[name-defined]
+
+    def _convert(self, data: Any, type_: Any) -> Any:
+        return data if type_ is None else msgspec.convert(data, type_)
+
+
+def struct_fields(type_: Any) -> dict[str, msgspec.inspect.Field] | None:
+    """The fields of a struct or dataclass by name; None for no type."""
+    if type_ is None:
+        return None
+    fields = getattr(msgspec.inspect.type_info(type_), "fields", None)
+    if fields is None:
+        raise ValueError(
+            f"{type_!r} has no fields: rows of columns need a msgspec.Struct, a dataclass, or type=None"
+        )
+    return {field.encode_name: field for field in fields}
+
+
+def is_struct(type_: Any) -> bool:
+    """True for a msgspec struct class."""
+    return isinstance(type_, type) and issubclass(type_, msgspec.Struct)
+
+
+def is_keyword_only(type_: Any) -> bool:
+    """True when a struct's constructor takes no positional values in the fields' order."""
+    import inspect
+
+    parameters = inspect.signature(type_).parameters.values()
+    return any(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in parameters)
+
+
+def nullable(field: msgspec.inspect.Field) -> bool:
+    """True when a field takes None."""
+    return (
+        scalar_kind(field.type) == "any"
+        or is_optional(field.type)
+        or isinstance(field.type, msgspec.inspect.CustomType)
+    )
+
+
+def is_optional(type_: Any) -> bool:
+    """True for None and unions with it."""
+    return isinstance(type_, msgspec.inspect.NoneType) or (
+        isinstance(type_, msgspec.inspect.UnionType) and type_.includes_none
+    )
+
+
+def scalar_kind(type_: Any) -> str | None:
+    """The kind of an unconstrained scalar type, or of its union with None."""
+    i = msgspec.inspect
+    if isinstance(type_, i.UnionType) and len(type_.types) == 2 and type_.includes_none:
+        return scalar_kind(next(t for t in type_.types if not isinstance(t, i.NoneType)))
+    # Compared by equality, not by hash: msgspec's types are unhashable, and constraints make them differ.
+    plain = ((i.IntType(), "int"), (i.FloatType(), "float"), (i.StrType(), "str"), (i.BytesType(), "bytes"))
+    for known, kind in (*plain, (i.BoolType(), "bool"), (i.AnyType(), "any")):
+        if type_ == known:
+            return kind
+    return None
+
+
+def arrow_kind(type_: Any) -> str:
+    """The kind of an Arrow column's Python values."""
+    from pyarrow import types
+
+    kinds: dict[str, Callable[[Any], bool]] = {
+        "int": lambda t: types.is_integer(t) or types.is_timestamp(t),
+        "float": types.is_floating,
+        "str": lambda t: types.is_string(t) or types.is_large_string(t),
+        "bytes": lambda t: types.is_binary(t) or types.is_large_binary(t),
+        "bool": types.is_boolean,
+    }
+    return next((kind for kind, test in kinds.items() if test(type_)), "other")
+
+
+class ParquetPartition:
+    """One committed Parquet file, which never changes."""
+
+    def __init__(
+        self, name: str, place: Path, reading: ParquetReading, constants: Mapping[str, str | None]
+    ) -> None:
+        self.name = name
+        self._place = place
+        self._reading = reading
+        self._constants = constants
+        self._gauge = Gauge(reading.policy)
+        self._file: Any = None
+        self._row = 0
+        self._batches: Iterator[Any] | None = None
+        self._batch: Any = None
+        self._next = 0
+        self._finished = False
+        self._statistics = False
+
+    def _look(self) -> ParquetState:
+        try:
+            with open(self._place, "rb") as file:
+                head = file.read(HEAD_LIMIT_BYTES)
+                size = file.seek(0, 2)
+        except FileNotFoundError as error:
+            raise SourceError(f"{self._place}: committed by Spark, but gone; restore it") from error
+        return ParquetState(STATE_VERSION, self.name, size, digest_of(head))
+
+    def fingerprint(self) -> bytes:
+        """The state before the first row."""
+        return msgspec.json.encode(self._look())
+
+    def resume(self, position: int, state: bytes) -> None:
+        """Continue at row `position`."""
+        try:
+            stored = msgspec.json.decode(state, type=ParquetState)
+        except msgspec.MsgspecError as error:
+            raise SourceError(f"{self.name}: stored position is not of a Parquet file: {error}") from error
+        now = self._look()
+        if (stored.version, stored.size, stored.digest) != (now.version, now.size, now.digest):
+            raise SourceError(
+                f"{self._place}: rewritten: {now.size} bytes now, {stored.size} when it was first read, "
+                "or another beginning; restore it, and let Spark write each run into a new directory"
+            )
+        self.close()
+        self._row, self._finished = position, False
+        self._gauge.seen = stored.seen if position >= stored.row else None
+
+    def _open(self) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if self._file is not None:
+            return
+        self._state = self._look()
+        try:
+            self._file = pq.ParquetFile(self._place, coerce_int96_timestamp_unit="us")
+        except (pa.ArrowException, OSError) as error:
+            raise SourceError(f"{self._place}: not a complete Parquet file: {error}") from error
+        self._maker = RowMaker(self._place, self._file.schema_arrow, self._reading, self._constants)
+        time = self._reading.event_time
+        self._time_column = time if isinstance(time, str) and time not in self._constants else None
+        if self._time_column is not None and self._time_column not in self._file.schema_arrow.names:
+            raise SourceError(
+                f"{self._place}: no event time column {time!r}: {self._file.schema_arrow.names}"
+            )
+
+    def _start(self) -> Iterator[Any]:
+        """Record batches from the row group that holds the next row, which is the first of the first
+        batch."""
+        groups = [self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)]
+        first, skip = 0, self._row
+        while first < len(groups) and skip >= groups[first]:
+            skip -= groups[first]
+            first += 1
+        if skip and first == len(groups):
+            raise SourceError(f"{self._place}: has {sum(groups)} rows, but {self._row} were read before")
+        columns = list(
+            dict.fromkeys([*self._maker.names, *([self._time_column] if self._time_column else [])])
+        )
+        chosen = range(first, len(groups))
+        for batch in self._file.iter_batches(DECODE_ROWS, row_groups=list(chosen), columns=columns):
+            if skip < batch.num_rows:
+                yield batch.slice(skip)
+            skip = max(0, skip - batch.num_rows)
+
+    def read(self, limit: int) -> Batch | None:
+        """At most `limit` rows; a batch may hold no value when every row was rejected."""
+        if self._finished:
+            return None
+        self._open()
+        if self._batches is None:
+            self._batches = self._start()
+        while self._batch is None or self._next >= self._batch.num_rows:
+            self._batch, self._next = next(self._batches, None), 0
+            if self._batch is None:
+                self._finished = True
+                self.close()
+                return None
+        piece = self._batch.slice(self._next, min(limit, affordable(self._batch)))
+        self._next += piece.num_rows
+        return self._make(piece)
+
+    def _make(self, piece: Any) -> Batch:
+        first = self._row
+        self._row += piece.num_rows
+        columns = self._maker.columns(piece)
+        values, bad = self._maker.values(columns)
+        times = self._times(columns, values, bad)
+        rows = list(range(first, self._row))
+        if bad:
+            self._reject(columns, first, bad)
+            good = [index not in bad for index in range(columns.count)]
+            rows, values, times = (list(compress(column, good)) for column in (rows, values, times))
+        self._gauge.saw(times)
+        self._state.row, self._state.seen = self._row, self._gauge.seen
+        return Batch(rows, values, times, self._row, msgspec.json.encode(self._state), len(bad))
+
+    def _times(self, columns: Columns, values: list[Any], bad: dict[int, str]) -> list[int]:
+        """Event times; reasons for those that have none go to `bad`."""
+        time = self._reading.event_time
+        inputs = columns.data[time] if isinstance(time, str) and time in columns.data else values
+        times, wrong = stamp(inputs, time if callable(time) else to_us)
+        bad.update({index: why for index, why in wrong.items() if index not in bad})
+        return times
+
+    def _reject(self, columns: Columns, first: int, bad: Mapping[int, str]) -> None:
+        rows = columns.dicts(list(columns.data))
+        rejects = [Reject(first + index, bad[index], raw_text(rows[index])) for index in sorted(bad)]
+        self._reading.rejects.add(self.name, rejects)
+
+    def finished(self) -> bool:
+        """True when the last row was read."""
+        return self._finished
+
+    def watermark(self) -> int:
+        """The policy's promise; before the first row, the time column's smallest value where statistics tell
+        it."""
+        if self._finished:
+            return MAX_TIME
+        if isinstance(self._reading.policy, Exact) and self._gauge.minima is None and self._row:
+            self._gauge.minima = self._scan()
+        if not self._statistics:
+            self._statistics = True
+            self._gauge.raise_to(self._first_bound())
+        return self.bound()
+
+    def bound(self) -> int:
+        """As `watermark`, but when finished what was promised last."""
+        return self._gauge.value(self._row)
+
+    def _first_bound(self) -> int:
+        """The smallest event time of the whole file, or what can be said of it."""
+        self._open()
+        smallest = statistics_minimum(self._file.metadata, self._time_column)
+        if smallest is None and isinstance(self._reading.policy, Exact):
+            self._gauge.minima = self._scan()
+        return MIN_TIME if smallest is None else smallest
+
+    def _scan(self) -> Minima:
+        """One pass over the event times."""
+        self._open()
+        if self._time_column is None:
+            return self._scan_values()
+        import pyarrow.compute as pc
+
+        starts, minima, row = [], [], 0
+        for batch in self._file.iter_batches(SCAN_ROWS, columns=[self._time_column]):
+            smallest = pc.min(us_of(batch.column(0))).as_py()
+            if smallest is not None:
+                starts.append(row)
+                minima.append(to_us(smallest))
+            row += batch.num_rows
+        return Minima(starts, minima)
+
+    def _scan_values(self) -> Minima:
+        quiet = msgspec.structs.replace(self._reading, rejects=NoRejects())
+        twin = ParquetPartition(self.name, self._place, quiet, self._constants)
+        starts, minima = [], []
+        while (batch := twin.read(SCAN_ROWS)) is not None:
+            if batch.rows:
+                starts.append(batch.rows[0])
+                minima.append(min(batch.timestamps))
+        return Minima(starts, minima)
+
+    def close(self) -> None:
+        """Release the file."""
+        if self._file is not None:
+            self._file.close()
+        self._file = self._batches = self._batch = None
+
+
+class NoRejects:
+    """Forgets rejects, for a pass that only looks at event times."""
+
+    def add(self, partition: str, rejects: Sequence[Reject]) -> None:
+        """Nothing."""
+
+
+def affordable(batch: Any) -> int:
+    """Rows of an Arrow batch whose bytes stay within the limit of one invocation."""
+    rows: int = WORK_LIMIT_BYTES * batch.num_rows // max(1, batch.nbytes)
+    return max(1, rows)
+
+
+def statistics_minimum(metadata: Any, column: str | None) -> int | None:
+    """The smallest value of a time column, from the footer, us; None when it does not say."""
+    index = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}.get(column)
+    if index is None:
+        return None
+    smallest = MAX_TIME
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        statistics = group.column(index).statistics
+        if statistics is None or not statistics.has_min_max:
+            return None
+        smallest = min(smallest, to_us(statistics.min))
+    return smallest

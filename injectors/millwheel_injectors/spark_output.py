@@ -1,0 +1,205 @@
+"""What a PySpark job wrote, batch or streaming, exactly as committed.
+
+Lives here: `SparkOutputSource`.  Never here: pyspark (files are all it needs), reading rows. Invariant: a
+partition is a committed file; its name is the file's path in the output directory, and it never changes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+
+from millwheel.errors import SourceError
+from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.ports import SourcePartition, WallClock
+from millwheel_injectors.files import AnyPath, wall_clock
+from millwheel_injectors.formats import Format, JsonLines, MalformedError, Parsed, Parser, convert_each
+from millwheel_injectors.identity import inspect_file
+from millwheel_injectors.parquet import ParquetPartition, ParquetReading
+from millwheel_injectors.partition import Reading, TextPartition
+from millwheel_injectors.rejects import Reject, open_rejects, raw_text
+from millwheel_injectors.spark_log import LOG, Committed, SinkLog, batch_files, partition_values
+from millwheel_injectors.times import EventTime, column_time
+from millwheel_injectors.watermarks import BoundedDisorder, FileCreation, Policy
+
+OutputPartition: TypeAlias = ParquetPartition | TextPartition
+
+
+class SparkOutputSource:
+    """Rows that Spark committed below `directory`: Parquet or JSON (or text and CSV, with `format`).
+
+    A streaming sink's directory is read through its `_spark_metadata`; a batch output only once it has
+    `_SUCCESS`. `directory` may also hold several batch outputs, one directory per run.  `event_time` is a
+    column name or a function of a value giving int us; a timestamp column is int us in values too.  Values
+    are of `type` (a `msgspec.Struct` or dataclass whose fields name columns) or dicts, of all columns or of
+    `columns` (Parquet).  Directories like `day=2026-01-01` are columns.  With `tail` the source waits for
+    what Spark commits later.
+
+    `ordered` says that the files, in commit and then path order, are in event time order within the bound.
+    The other arguments are those of `FileSource`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        directory: AnyPath,
+        event_time: str | EventTime,
+        watermark: Policy | None = None,
+        *,
+        type: Any = None,
+        columns: Sequence[str] | None = None,
+        format: Format | None = None,
+        tail: bool = False,
+        ordered: bool = False,
+        later_files_not_before: int | Callable[[], int] | None = None,
+        rejects: AnyPath | None = None,
+        idle_after_us: int | None = None,
+        clock: WallClock = wall_clock,
+    ) -> None:
+        self.name = name
+        self.ordered = ordered
+        self.idle_after_us = idle_after_us
+        policy = BoundedDisorder() if watermark is None else watermark
+        if isinstance(policy, FileCreation):
+            raise ValueError(
+                f"source {name}: Spark writes files after their events; use BoundedDisorder or Exact"
+            )
+        self.disorder_us = policy.bound_us if isinstance(policy, BoundedDisorder) else 0
+        self._directory = Path(directory)
+        self._type = type
+        self._format = format
+        self._tail = tail
+        self._later = later_files_not_before
+        kept = open_rejects(rejects)
+        self._parquet = ParquetReading(type, columns, event_time, policy, kept)
+        self._text = Reading(
+            format or JsonLines(Any if type is None else type),
+            column_time(event_time) if isinstance(event_time, str) else event_time,
+            policy,
+            kept,
+            clock,
+        )
+        self._log: SinkLog | None = None
+        self._lock = threading.Lock()
+        self._partitions: dict[str, OutputPartition] = {}
+        self._listed = False
+
+    def discover(self, known: Iterable[str]) -> list[SourcePartition]:
+        """Committed files not in `known`, in commit order, then by path."""
+        skip = set(known)
+        with self._lock:
+            files = [file for file in self._committed() if file.path not in skip]
+        return [self._partition(file) for file in files]
+
+    def _committed(self) -> list[Committed]:
+        if self._log is None and (self._directory / LOG).is_dir():
+            self._log = SinkLog(self._directory)
+        files = batch_files(self._directory) if self._log is None else self._log.committed()
+        if files is None and not self._tail:
+            raise SourceError(
+                f"source {self.name}: {self._directory} has neither {LOG} nor _SUCCESS: Spark has not "
+                "finished writing it, or failed; run the job again, or pass tail=True to wait for it"
+            )
+        self._listed = self._listed or files is not None
+        return files or []
+
+    def _partition(self, file: Committed) -> OutputPartition:
+        place = self._directory / file.path
+        try:
+            size = os.stat(place).st_size
+        except FileNotFoundError as error:
+            raise SourceError(f"{place}: committed by Spark, but gone; restore it") from error
+        if file.size is not None and size != file.size:
+            raise SourceError(
+                f"{place}: rewritten: {size} bytes, but Spark committed {file.size}; restore it"
+            )
+        partition = self._open(file.path, place)
+        self._partitions[file.path] = partition
+        return partition
+
+    def _open(self, path: str, place: Path) -> OutputPartition:
+        constants = partition_values(path)
+        if self._format is None and place.suffix == ".parquet":
+            return ParquetPartition(path, place, self._parquet, constants)
+        if self._format is None and ".json" not in place.suffixes:
+            raise SourceError(f"{place}: neither Parquet nor JSON; pass format= for other text files")
+        reading = self._text
+        if constants:
+            reading = msgspec.structs.replace(
+                reading, format=WithConstants(reading.format, constants, self._type)
+            )
+        return TextPartition(path, inspect_file(place, path).identity(), reading, lambda: place)
+
+    def reject(self, partition: str, row: int, reason: str, value: Any) -> None:
+        """Keep a row that the pipeline could not take (no key, not encodable) with the malformed ones."""
+        self._text.rejects.add(partition, [Reject(row, reason, raw_text(value))])
+
+    def complete(self) -> bool:
+        """True when all files were listed and none will be added."""
+        return not self._tail and self._listed
+
+    def pending_watermark(self) -> int:
+        """Bound on the rows of files that are not committed yet, us."""
+        if self.complete():
+            return MAX_TIME
+        if self._later is not None:
+            return self._later() if callable(self._later) else self._later
+        if self.ordered:
+            return max((partition.bound() for partition in self._partitions.values()), default=MIN_TIME)
+        return MIN_TIME
+
+
+class WithConstants:
+    """JSON rows with the columns that Spark moved from the rows into directory names."""
+
+    def __init__(self, inner: Format, constants: Mapping[str, str | None], type: Any) -> None:
+        if not isinstance(inner, JsonLines):
+            raise ValueError("partition directories are understood for Parquet and JSON only")
+        self.head_lines = inner.head_lines
+        self._constants = constants
+        self._type = type
+
+    def parser(self) -> Parser:
+        """A parser for one file."""
+        return _ConstantsParser(self._constants, self._type)
+
+
+class _ConstantsParser:
+    memory: Any = None
+
+    def __init__(self, constants: Mapping[str, str | None], type: Any) -> None:
+        self._inner = JsonLines(dict[str, Any]).parser()
+        self._constants = constants
+        self._type = type
+
+    def parse(self, lines: list[bytes], row: int, limit: int, final: bool) -> Parsed:
+        parsed = self._inner.parse(lines, row, limit, final)
+        for value in parsed.values:
+            value.update(self._constants)
+        if self._type is None:
+            return parsed
+        rows, values = parsed.rows, parsed.values
+        by_row = dict(zip(rows, values, strict=True))
+        typed = convert_each(
+            [parsed.raws[index] for index in rows], lambda index: self._typed(by_row[rows[index]])
+        )
+        return merge(parsed, typed)
+
+    def _typed(self, value: dict[str, Any]) -> Any:
+        try:
+            return msgspec.convert(value, self._type, strict=False)
+        except msgspec.MsgspecError as error:
+            raise MalformedError(str(error)) from error
+
+
+def merge(outer: Parsed, inner: Parsed) -> Parsed:
+    """`outer`, whose values went through a second step that made `inner`, numbered by them."""
+    rejects = outer.rejects + [reject._replace(row=outer.rows[reject.row]) for reject in inner.rejects]
+    rows = [outer.rows[index] for index in inner.rows]
+    ordered = sorted(rejects, key=lambda reject: reject.row)
+    return Parsed(outer.lines, outer.raws, rows, inner.values, ordered)

@@ -1,0 +1,98 @@
+"""Starting a pipeline: the composition of graph, store and embedded run.
+
+Lives here, with the command line: the only place that chooses a store.  `run` is the Python call behind
+`millwheel run`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from millwheel.api.pipeline import Pipeline
+from millwheel.errors import WiringError
+from millwheel.runtime.embedded import EmbeddedRun, Progress, check_sources
+from millwheel_storage.embedded import EmbeddedPostgres
+from millwheel_storage.postgres import PostgresStore
+
+DEFAULT_DATA = ".millwheel"
+"""Where the embedded Postgres keeps its data, relative to the working directory."""
+
+PROGRESS_DELAY_S = 1.0
+
+OnProgress = Callable[[Progress, float], None]
+"""Called about once a second with the progress and the seconds since the start."""
+
+
+@contextmanager
+def open_store(store: str | None, data: str | Path = DEFAULT_DATA) -> Iterator[str]:
+    """The URL of the store: `store` itself, or an embedded Postgres in `data` that stops when the block ends."""
+    if store is not None:
+        yield store
+        return
+    with EmbeddedPostgres(Path(data) / "postgres") as postgres:
+        yield postgres.url
+
+
+def run(
+    pipeline: Pipeline,
+    store: str | None = None,
+    data: str | Path = DEFAULT_DATA,
+    on_progress: OnProgress | None = None,
+) -> Progress:
+    """Run `pipeline` until its sources are finished, Ctrl-C or SIGTERM; run it again to resume.
+
+    `store` is a postgresql:// URL (Postgres 15 or later); without it an embedded Postgres keeps its data in `data`.
+    Raises `WiringError`, `SourceError`, `StoreError`, `IncompatibleStore`; `Fenced` when another run takes over.
+    """
+    graph = pipeline.graph()
+    check_sources(graph)
+    with open_store(store, data) as url:
+        return asyncio.run(_run(pipeline, url, on_progress))
+
+
+async def _run(pipeline: Pipeline, url: str, on_progress: OnProgress | None) -> Progress:
+    store = PostgresStore(url, pipeline.name)
+    embedded = EmbeddedRun(pipeline.graph(), store, pipeline.tables)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with suppress(ValueError, RuntimeError):  # not in the main thread: the caller's signals are the caller's
+            loop.add_signal_handler(number, embedded.stop)
+    reporter = loop.create_task(_report(embedded, on_progress)) if on_progress else None
+    try:
+        return await embedded.run()
+    finally:
+        if reporter is not None:
+            reporter.cancel()
+        await store.close()
+
+
+async def _report(embedded: EmbeddedRun, on_progress: OnProgress) -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while True:
+        await asyncio.sleep(PROGRESS_DELAY_S)
+        on_progress(embedded.progress(), loop.time() - began)
+
+
+def import_pipeline(path: str) -> Pipeline:
+    """The pipeline named "module:attribute"; a callable attribute is called without arguments."""
+    module_name, _, attribute = path.partition(":")
+    if not module_name or not attribute:
+        raise WiringError(f"{path!r} names no pipeline: write module:attribute, for example wordcount:pipeline")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise WiringError(f"cannot import {module_name!r}: {error}; run from the directory that holds it") from error
+    found = getattr(module, attribute, None)
+    if callable(found) and not isinstance(found, Pipeline):
+        found = found()
+    if not isinstance(found, Pipeline):
+        raise WiringError(f"{path!r} is {type(found).__name__}, not a millwheel.Pipeline")
+    return found

@@ -1,0 +1,450 @@
+"""The Postgres store and the embedded server under what breaks them: kills, lost replies, refusals, volume."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import psycopg
+import pytest
+
+from millwheel.bundles import (
+    CHECKPOINT_FORMAT,
+    Checkpoint,
+    HoldWrites,
+    Ids,
+    LogWrite,
+    Produced,
+    SinkRow,
+    StateWrites,
+    TimerWrites,
+    encode_checkpoint,
+)
+from millwheel.errors import (
+    CommitUnknown,
+    IncompatibleStore,
+    RowRefused,
+    StoreError,
+    StoreUnavailable,
+    WiringError,
+)
+from millwheel.ports import PipelineShape, SinkTable
+from millwheel_storage import connection as connection_module
+from millwheel_storage.embedded import EmbeddedPostgres
+from millwheel_storage.postgres import PostgresStore
+from millwheel_storage.reader import Reader, reset
+from millwheel_storage.testing import fresh_name, postgres_tables
+
+pytestmark = pytest.mark.postgres
+
+SINK = SinkTable(
+    "out",
+    {"k": "text", "n": "bigint", "x": "double precision", "at": "timestamptz", "ok": "boolean", "j": "jsonb"},
+    ("k",),
+)
+
+
+def shape(name: str, **changes: object) -> PipelineShape:
+    base = PipelineShape(name, {"a": ("m",)}, {"a<s": "s"}, {"stream:s": "bytes"}, (SINK,), ())
+    return msgspec.structs.replace(base, **changes)
+
+
+def image(keys: list[str], value: bytes | None = b"v") -> Checkpoint:
+    n = len(keys)
+    state = StateWrites(keys, [""] * n, [""] * n, [value] * n)
+    return Checkpoint(CHECKPOINT_FORMAT, "", 0, [], [], [], state, TimerWrites(), HoldWrites(), [], [])
+
+
+def row(**values: object) -> SinkRow:
+    return SinkRow("out", msgspec.json.encode(values))
+
+
+@contextlib.contextmanager
+def short_directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="mw-", dir="/tmp") as directory:
+        yield Path(directory)
+
+
+# The embedded server
+
+
+def test_what_was_written_is_there_after_a_restart() -> None:
+    with short_directory() as directory:
+        with EmbeddedPostgres(directory) as server, psycopg.connect(server.url) as connection:
+            connection.execute("CREATE TABLE t AS SELECT 1 AS x")
+            pid = server.pid
+        assert server.pid is None
+        with EmbeddedPostgres(directory) as server, psycopg.connect(server.url) as connection:
+            assert server.pid not in (None, pid)
+            assert connection.execute("SELECT x FROM t").fetchall() == [(1,)]
+            assert connection.execute("SHOW listen_addresses").fetchone() == ("",)
+            for setting in ("fsync", "full_page_writes", "synchronous_commit"):
+                assert connection.execute(f"SHOW {setting}").fetchone() == ("on",)  # type: ignore[call-overload]
+
+
+def test_a_long_path_gets_a_short_socket() -> None:
+    with short_directory() as directory:
+        deep = directory / ("d" * 90) / "it's deep"
+        with EmbeddedPostgres(deep) as server, psycopg.connect(server.url) as connection:
+            assert len(str(server.socket_directory)) < 60
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_killed_server_starts_again_and_lost_nothing() -> None:
+    with short_directory() as directory, EmbeddedPostgres(directory) as server:
+        with psycopg.connect(server.url) as connection:
+            connection.execute("CREATE TABLE t AS SELECT 1 AS x")
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGKILL)
+        server.ensure_running()
+        with psycopg.connect(server.url) as connection:
+            assert connection.execute("SELECT x FROM t").fetchall() == [(1,)]
+
+
+def test_a_reused_pid_in_the_pid_file_does_not_hinder() -> None:
+    with short_directory() as directory:
+        with EmbeddedPostgres(directory):
+            pid_file = directory / "postgres" / "postmaster.pid"
+            text = pid_file.read_text()
+        lines = text.splitlines()
+        pid_file.write_text("\n".join([str(os.getpid()), *lines[1:]]) + "\n")
+        with EmbeddedPostgres(directory) as server, psycopg.connect(server.url) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_the_last_user_stops_the_server() -> None:
+    with short_directory() as directory:
+        with EmbeddedPostgres(directory) as first:
+            with EmbeddedPostgres(directory) as second:
+                assert second.pid == first.pid
+            assert first.pid is not None
+        assert first.pid is None
+
+
+CHILD = """
+import sys, time
+from millwheel_storage.embedded import EmbeddedPostgres
+with EmbeddedPostgres(sys.argv[1]) as server:
+    print(server.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+@contextlib.contextmanager
+def child(directory: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(directory)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environ,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield process, int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_ends_the_run_ends_the_server(number: signal.Signals) -> None:
+    with short_directory() as directory, child(directory) as (process, _):
+        process.send_signal(number)
+        process.wait(20)
+        assert EmbeddedPostgres(directory).pid is None
+
+
+def test_an_orphan_of_a_killed_run_is_adopted_and_then_stopped() -> None:
+    with short_directory() as directory:
+        with child(directory) as (process, pid):
+            process.kill()
+            process.wait(5)
+            assert EmbeddedPostgres(directory).pid == pid
+        started = time.monotonic()
+        with EmbeddedPostgres(directory) as server:
+            assert server.pid == pid
+            assert time.monotonic() - started < 2
+            with psycopg.connect(server.url) as connection:
+                assert connection.execute("SELECT 1").fetchone() == (1,)
+        assert server.pid is None
+
+
+# Opening
+
+
+def test_a_store_reopens_with_the_same_numbers(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        opened = await store.open_pipeline(shape(pipeline))
+        more = shape(
+            pipeline, computations={"0": (), "a": ("x", "y")}, subscriptions={"0<s": "s", "a<s": "s"}
+        )
+        again = await store.open_pipeline(more)
+        assert [r for r in again.intervals if r.computation == "a"] == list(opened.intervals)
+        assert again.subscriptions == {"a<s": 1, "0<s": 2}
+        await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"coders": {"stream:s": "json"}}, IncompatibleStore),
+        ({"computations": {"b": ()}}, IncompatibleStore),
+        ({"subscriptions": {}}, IncompatibleStore),
+        ({"sinks": (SinkTable("out", {"k": "text", "n": "text"}, ("k",)),)}, IncompatibleStore),
+        ({"sinks": (SinkTable("out", {"k": "text", "n": "bigint"}, ("n",)),)}, IncompatibleStore),
+        ({"sinks": (SinkTable("timer", {"k": "text"}, ("k",)),)}, WiringError),
+        ({"sinks": (SinkTable("o", {"k": "text; DROP"}, ("k",)),)}, WiringError),
+    ],
+)
+def test_an_incompatible_shape_is_refused_before_any_write(
+    postgres: EmbeddedPostgres, pipeline: str, changes: dict[str, object], error: type[Exception]
+) -> None:
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        await store.open_pipeline(shape(pipeline))
+        with pytest.raises(error):
+            await store.open_pipeline(shape(pipeline, **changes))
+        await store.close()
+
+    asyncio.run(main())
+    with Reader(postgres.url, pipeline) as reader:
+        assert reader.shape() == shape(pipeline)
+
+
+def test_a_schema_of_somebody_else_is_left_alone(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {pipeline}")  # type: ignore[call-overload]
+        connection.execute(f"CREATE TABLE {pipeline}.precious (x int)")  # type: ignore[call-overload]
+
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        with pytest.raises(IncompatibleStore, match="not millwheel's"):
+            await store.open_pipeline(shape(pipeline))
+        await store.close()
+
+    asyncio.run(main())
+    with pytest.raises(StoreError, match="not touched"):
+        reset(postgres.url, pipeline)
+
+
+def test_two_openers_at_once_make_one_schema(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    async def main() -> None:
+        stores = [PostgresStore(postgres.url, pipeline) for _ in range(4)]
+        opened = await asyncio.gather(*[store.open_pipeline(shape(pipeline)) for store in stores])
+        assert all(one == opened[0] for one in opened)
+        partitions = await asyncio.gather(*[store.open_source("s", "p", b"") for store in stores])
+        assert all(one == partitions[0] for one in partitions)
+        for store in stores:
+            await store.close()
+
+    asyncio.run(main())
+    assert reset(postgres.url, pipeline)
+    assert not reset(postgres.url, pipeline)
+
+
+# Commits
+
+
+def test_a_sink_holds_what_was_upserted(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    full = {
+        "k": "a",
+        "n": 2**62,
+        "x": 0.1,
+        "at": "2026-01-02T03:04:05.000006Z",
+        "ok": True,
+        "j": {"a": [1, None]},
+    }
+
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        first = (await store.open_pipeline(shape(pipeline))).intervals[0].id
+        owned = await store.acquire([first])
+        rows = (row(k="a", n=1), row(**full), row(k="b"))
+        assert await store.commit([LogWrite(first, owned[first], 1, 0, b"x", rows)])
+        later = [LogWrite(first, owned[first], 2, 0, b"x", (row(k="b", n=5),))]
+        assert await store.commit(later)
+        # The first again, as after a lost reply: it must not put its old row back.
+        assert await store.commit([LogWrite(first, owned[first], 1, 0, b"x", rows)]) == {(first, 1)}
+        await store.close()
+
+    asyncio.run(main())
+    with Reader(postgres.url, pipeline) as reader:
+        a, b = reader.sink_rows("out")
+        assert (a["n"], a["x"], a["ok"], a["j"]) == (2**62, 0.1, True, {"a": [1, None]})
+        assert a["at"].isoformat() == "2026-01-02T03:04:05.000006+00:00"
+        assert b["n"] == 5
+
+
+def test_a_row_the_database_refuses_is_named_and_nothing_after_it_commits(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        low, high = [r.id for r in (await store.open_pipeline(shape(pipeline))).intervals]
+        owned = await store.acquire([low, high])
+        with psycopg.connect(postgres.url) as connection:
+            connection.execute(f'ALTER TABLE "{pipeline}".out ADD CHECK (n < 10)')  # type: ignore[call-overload]
+        writes = [
+            LogWrite(high, owned[high], 1, 0, b"x"),
+            LogWrite(low, owned[low], 1, 0, b"x", (row(k="fine", n=1),)),
+            LogWrite(low, owned[low], 2, 0, b"x", (row(k="bad", n=10),)),
+            LogWrite(low, owned[low], 3, 0, b"x"),
+        ]
+        with pytest.raises(RowRefused, match="check constraint") as caught:
+            await store.commit(writes)
+        assert (caught.value.interval, caught.value.seq) == (low, 2)
+        assert await store.commit(writes[:2]) == {(high, 1), (low, 1)}
+        await store.close()
+
+    asyncio.run(main())
+    log = postgres_tables(postgres.url, pipeline)["checkpoint_log"]
+    assert {(r[0], r[2]) for r in log} == {(1, 1), (2, 1)}
+
+
+def test_a_lost_reply_is_unknown_and_committing_again_resolves_it(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        first = (await store.open_pipeline(shape(pipeline))).intervals[0].id
+        owned = await store.acquire([first])
+        assert await store.commit([LogWrite(first, owned[first], 1, 0, b"x")])
+        write = LogWrite(first, owned[first], 2, 0, b"x")
+        with psycopg.connect(postgres.url, autocommit=True) as killer:
+            killer.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
+                "AND backend_type = 'client backend'"
+            )
+        with pytest.raises(CommitUnknown):
+            await store.commit([write])
+        assert await store.commit([write]) == {(first, 2)}
+        assert await store.commit([write]) == {(first, 2)}
+        with pytest.raises(StoreUnavailable):
+            await store.fold(first, owned[first], 2, [image(["a"])] * 2)
+        assert await store.fold(first, owned[first], 2, [image(["a"])] * 2)
+        assert [rows.key for rows in await store.load(first, ["a"])] == ["a"]
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_zombie_in_a_transaction_loses_its_locks(
+    postgres: EmbeddedPostgres, pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "STORE_IDLE_TRANSACTION_TIMEOUT_MS", 300)
+
+    async def main() -> None:
+        zombie, successor = PostgresStore(postgres.url, pipeline), PostgresStore(postgres.url, pipeline)
+        first = (await zombie.open_pipeline(shape(pipeline))).intervals[0].id
+        owned = await zombie.acquire([first])
+        stuck = asyncio.Event()
+
+        async def freeze(connection: connection_module.Connection) -> None:
+            async with connection.transaction():
+                await connection.execute("SELECT 1 FROM ownership WHERE interval_id = %s FOR SHARE", (first,))
+                stuck.set()
+                await asyncio.sleep(1)
+                await connection.execute("SELECT 1")
+
+        frozen = asyncio.create_task(zombie._commits.run(freeze, repeatable=False))
+        await stuck.wait()
+        taken = await asyncio.wait_for(successor.acquire([first]), 5)
+        assert taken[first] > owned[first]
+        with pytest.raises(CommitUnknown):
+            await frozen
+        assert await zombie.commit([LogWrite(first, owned[first], 1, 0, b"x")]) == set()
+        await zombie.close()
+        await successor.close()
+
+    asyncio.run(main())
+
+
+def test_a_call_waits_for_a_server_that_restarts() -> None:
+    async def main(server: EmbeddedPostgres) -> None:
+        name = fresh_name()
+        store = PostgresStore(server.url, name)
+        first = (await store.open_pipeline(shape(name))).intervals[0].id
+        owned = await store.acquire([first])
+        write = LogWrite(first, owned[first], 1, 0, encode_checkpoint(image(["a"])))
+        assert await store.commit([write])
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGKILL)
+        with pytest.raises(CommitUnknown):
+            while True:  # the session's own process may outlive the server by a moment
+                await store.commit([write])
+        restart = asyncio.create_task(asyncio.to_thread(server.ensure_running))
+        assert await store.commit([write]) == {(first, 1)}
+        await restart
+        taken = (await store.acquire([first]))[first]
+        assert taken > owned[first]
+        assert await store.recover(first, taken) is not None
+        assert [rows.key for rows in await store.load(first, ["a"])] == ["a"]
+        await store.close()
+
+    with short_directory() as directory, EmbeddedPostgres(directory) as server:
+        asyncio.run(main(server))
+
+
+# Volume
+
+
+def test_one_shot_keys_leave_no_rows_and_recovery_does_not_read_keys(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        first = (await store.open_pipeline(shape(pipeline))).intervals[0].id
+        sequencer = (await store.acquire([first]))[first]
+        for seq in range(1, 21, 2):
+            keys = [f"a{seq}-{n}" for n in range(2_000)]
+            kept, gone = image(keys), image([])
+            kept.ids = [Ids(1, 5, seq * 2_000, list(range(seq * 2_000, seq * 2_000 + 2_000)))]
+            kept.produced = [Produced(1, sequencer, seq * 10, ["k"], [b"v"], [1])]
+            gone.forgotten = keys
+            for number, one in ((seq, kept), (seq + 1, gone)):
+                await store.commit([LogWrite(first, sequencer, number, 0, encode_checkpoint(one))])
+                assert await store.fold(first, sequencer, number, [one])
+        tables = postgres_tables(postgres.url, pipeline)
+        assert tables["key_state"] == []
+        assert tables["checkpoint_log"] == []
+        assert len(tables["delivered"]) == 2_000
+        sequencer = (await store.acquire([first]))[first]
+        recovered = await store.recover(first, sequencer)
+        assert recovered is not None
+        assert [len(bundle.keys) for bundle in recovered.productions] == [10]
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_fold_is_fast_enough_to_keep_up(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    """A floor far below the measured 100,000 rows/s: it fails when somebody folds row by row."""
+
+    async def main() -> float:
+        store = PostgresStore(postgres.url, pipeline)
+        first = (await store.open_pipeline(shape(pipeline))).intervals[0].id
+        sequencer = (await store.acquire([first]))[first]
+        best = 0.0
+        for seq in range(1, 6):
+            one = image([f"a{seq}-{n}" for n in range(5_000)])
+            await store.commit([LogWrite(first, sequencer, seq, 0, encode_checkpoint(one))])
+            started = time.perf_counter()
+            assert await store.fold(first, sequencer, seq, [one])
+            best = max(best, 5_000 / (time.perf_counter() - started))
+        await store.close()
+        return best
+
+    assert asyncio.run(main()) > 20_000

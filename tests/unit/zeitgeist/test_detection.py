@@ -1,0 +1,108 @@
+"""The quality of the detector on the carried slice: launch day, quiet days, seeded disturbances."""
+
+import random
+import re
+from collections import Counter
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from examples.zeitgeist import evaluate
+from examples.zeitgeist.detector import Anomaly, Scope
+from examples.zeitgeist.evaluate import SITE, Counts, Key, Trial
+from examples.zeitgeist.logline import Request
+from examples.zeitgeist.model import HOUR_US, WINDOW_US
+
+SLICE: Final = Path(evaluate.__file__).parent / "data" / "nasa-1995-07-11..14.log.gz"
+OFFSET_S: Final = -14400
+LAUNCH_PAGES: Final = ("/shuttle/countdown/", "/shuttle/countdown/liftoff.html")
+LIVE_VIDEO: Final = re.compile(r"/shuttle/countdown/video/livevideo.*\.(gif|jpeg)")
+
+Minutes = dict[Key, Counts]
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def minutes() -> Minutes:
+    parsed = [line for line in evaluate.read_log(SLICE) if isinstance(line, Request)]
+    assert len(parsed) == 391_249
+    return evaluate.count_minutes(parsed)
+
+
+@pytest.fixture(scope="module")
+def anomalies(minutes: Minutes) -> list[Anomaly]:
+    return evaluate.anomalies_of(minutes, OFFSET_S)
+
+
+def local(day: int, clock: str) -> datetime:
+    return datetime.fromisoformat(f"1995-07-{day:02}T{clock}:00-04:00")
+
+
+def overlapping(rows: list[Anomaly], start: datetime, end: datetime) -> list[Anomaly]:
+    return [
+        row
+        for row in rows
+        if datetime.fromisoformat(row.start) < end and datetime.fromisoformat(row.end) > start
+    ]
+
+
+def launch_spikes(rows: list[Anomaly], scope: Scope) -> list[Anomaly]:
+    near = overlapping(rows, local(13, "07:00"), local(13, "12:00"))
+    return [row for row in near if row.scope == scope and row.kind == "spike"]
+
+
+def test_the_site_spikes_on_launch_day(anomalies: list[Anomaly]) -> None:
+    spikes = launch_spikes(anomalies, "site")
+    assert spikes
+    assert max(spikes, key=lambda row: row.score).observed > 20_000
+
+
+def test_launch_pages_spike_on_launch_day(anomalies: list[Anomaly]) -> None:
+    pages = {row.key for row in launch_spikes(anomalies, "page")}
+    assert set(LAUNCH_PAGES) <= pages
+    assert any(LIVE_VIDEO.fullmatch(page) for page in pages)
+
+
+def test_the_site_dips_in_the_silence(anomalies: list[Anomaly]) -> None:
+    silence = overlapping(anomalies, local(13, "19:50"), local(13, "20:10"))
+    (dip,) = [row for row in silence if row.scope == "site"]
+    assert dip.kind == "dip"
+    assert local(13, "19:35") <= datetime.fromisoformat(dip.start) <= local(13, "19:50")
+
+
+def test_quiet_days_stay_quiet(anomalies: list[Anomaly]) -> None:
+    days = evaluate.alarms_per_day(anomalies)
+    quiet = [days.get(f"1995-07-{day}", Counter[str]()) for day in (11, 12)]
+    assert sum(day["site spike"] + day["site dip"] for day in quiet) <= 3
+    assert max(day["page spike"] + day["page dip"] for day in quiet) <= 40
+
+
+def test_a_cold_start_is_no_anomaly(anomalies: list[Anomaly]) -> None:
+    assert [row for row in anomalies if row.start < "1995-07-11T06:00"] == []
+
+
+def test_order_of_arrival_changes_nothing(anomalies: list[Anomaly]) -> None:
+    rows = [line for line in evaluate.read_log(SLICE) if isinstance(line, Request)]
+    random.Random(7).shuffle(rows)
+    pages = {row.key for row in anomalies[::20]}
+    some = [row for row in rows if row.path in pages]
+    ends = [max(rows, key=lambda row: row.timestamp_us)]  # so that the input ends when it did
+    found = evaluate.expected_anomalies([*some, *ends], OFFSET_S)
+    assert {row for row in found if row.key in pages} == {row for row in anomalies if row.key in pages}
+
+
+@pytest.mark.parametrize("scope", ["site", "page"])
+def test_disturbances_are_found(minutes: Minutes, scope: Scope) -> None:
+    results = evaluate.run_trials(minutes, evaluate.draw_trials(minutes, scope, 200))
+    for found, made in results.values():
+        assert (made, found / made) >= (100, 0.9)
+
+
+def test_suppression_has_ended_six_hours_into_the_data(minutes: Minutes) -> None:
+    begins_us = min(minutes[SITE]) // WINDOW_US * WINDOW_US
+    for late_us in range(6 * HOUR_US, 9 * HOUR_US, HOUR_US // 2):
+        assert evaluate.is_found(minutes[SITE], Trial(SITE, begins_us + late_us, "spike"))
+        assert evaluate.is_found(minutes[SITE], Trial(SITE, begins_us + late_us, "dip"))
