@@ -7,7 +7,7 @@ data.  Invariant: `decode(encode(v)) == v` for every value the coder accepts.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload, runtime_checkable
 
 import msgspec
 
@@ -74,7 +74,7 @@ class TextCoder:
 class _MsgspecCoder(Generic[T]):
     """Shared by JSON and msgpack: a typed msgspec encoder and decoder, made once."""
 
-    def __init__(self, protocol: str, type_: type[T] | Any) -> None:
+    def __init__(self, protocol: str, type_: Any) -> None:
         module: Any = getattr(msgspec, protocol)
         self.type = type_
         self.fingerprint = f"{protocol}/1:{schema_fingerprint(type_)}"
@@ -105,7 +105,11 @@ class JsonCoder(_MsgspecCoder[T]):
     7
     """
 
-    def __init__(self, type_: type[T] | Any) -> None:
+    @overload
+    def __init__(self, type_: type[T]) -> None: ...
+    @overload
+    def __init__(self, type_: Any) -> None: ...
+    def __init__(self, type_: Any) -> None:
         super().__init__("json", type_)
 
 
@@ -116,7 +120,11 @@ class MsgpackCoder(_MsgspecCoder[T]):
     b'\\x92\\x01\\x02'
     """
 
-    def __init__(self, type_: type[T] | Any) -> None:
+    @overload
+    def __init__(self, type_: type[T]) -> None: ...
+    @overload
+    def __init__(self, type_: Any) -> None: ...
+    def __init__(self, type_: Any) -> None:
         super().__init__("msgpack", type_)
 
 
@@ -134,16 +142,18 @@ class ProtobufCoder(Generic[M]):
         """Deterministic wire bytes of the message."""
         if not isinstance(value, self.message):
             raise CoderError(f"{self.fingerprint} got {type(value).__name__}")
-        return value.SerializeToString(deterministic=True)
+        data: bytes = value.SerializeToString(deterministic=True)
+        return data
 
     def decode(self, data: bytes, /) -> M:
         """The message parsed from `data`."""
         from google.protobuf.message import DecodeError
 
         try:
-            return self.message.FromString(data)
+            message: M = self.message.FromString(data)
         except DecodeError as error:
             raise CoderError(f"{self.fingerprint} cannot decode {data!r:.80}: {error}") from error
+        return message
 
 
 def schema_fingerprint(type_: Any) -> str:

@@ -10,15 +10,16 @@ import argparse
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from examples.zeitgeist import evaluate, observed, pipeline
-from examples.zeitgeist.detector import Anomaly
+from examples.zeitgeist.detector import Anomaly, Scope
 from examples.zeitgeist.report import Stat, write_report
-from examples.zeitgeist.spark_job import Summary, parse_log
+from examples.zeitgeist.spark_job import parse_log
+from millwheel import Pipeline
 from millwheel.errors import MillwheelError
 from millwheel.launch import open_store, run
 from millwheel.model import format_time
@@ -28,56 +29,51 @@ from millwheel_storage.reader import Reader
 
 SLICE = Path(__file__).parent / "data" / "nasa-1995-07-11..14.log.gz"
 
+Windows = Mapping[tuple[Scope, str], dict[int, int]]
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A wired pipeline with what its report needs: figures, and observed windows of the keys asked for."""
+
+    name: str
+    out: Path
+    wiring: Pipeline
+    end_us: int
+    figures: Mapping[str, int]
+    windows: Callable[[Collection[tuple[Scope, str]]], Windows]
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run or resume; returns the exit status."""
     options = _options(arguments)
     if not options.log.is_file():
-        print(
-            f"zeitgeist: no log at {options.log}: give LOG=<file in Common Log Format, may be .gz>",
-            file=sys.stderr,
-        )
+        print(f"zeitgeist: no log at {options.log}: give LOG=<file in Common Log Format, may be .gz>", file=sys.stderr)
         return 2
     if options.fresh:
         shutil.rmtree(options.out, ignore_errors=True)
     try:
-        return _zeitgeist(options.log, options.out, options.store)
+        began = time.monotonic()
+        job = parse(options.log, options.out)
+        print(f"zeitgeist: Spark's part took {time.monotonic() - began:.1f} s", flush=True)
+        return conclude(job, options.store)
     except MillwheelError as error:
         print(f"zeitgeist: {error}", file=sys.stderr)
         return 1
 
 
-def _zeitgeist(log: Path, out: Path, store: str | None) -> int:
-    out.mkdir(parents=True, exist_ok=True)
-    began = time.monotonic()
-    summary = _parse(log, out)
-    parsed = time.monotonic()
-    wiring = pipeline.build(source(out), observed.window_end(summary.last_us), summary.offset_s)
-    finished = out / "finished"
-    with open_store(store, out / "store") as url:
-        if not finished.exists():
-            if not run(wiring, url, on_progress=_show).finished:
-                print("\nzeitgeist: stopped; the same command goes on from here", file=sys.stderr)
-                return 130
-        else:
-            print(f"zeitgeist: this run is finished, see {out}; rebuilding the report (FRESH=1 starts over)")
-        rows = read_anomalies(url)
-    write_anomalies(out / "anomalies.jsonl", rows)
-    ran = time.monotonic()
-    _report(out, rows, summary)
-    finished.touch()
-    sites = sum(row.scope == "site" for row in rows)
-    print(
-        f"zeitgeist: {summary.requests:,} requests ({summary.malformed} malformed lines), {sites} site and "
-        f"{len(rows) - sites} page anomalies; Spark {parsed - began:.1f} s, pipeline {ran - parsed:.1f} s\n"
-        f"  {out / 'anomalies.jsonl'}\n  {out / 'report.html'}"
+def parse(log: Path, out: Path) -> Job:
+    """Run the Spark job unless it is done, and wire the pipeline on its output."""
+    print(f"zeitgeist: parsing {log.name} with Spark", flush=True)
+    summary = parse_log(log, out / "parsed")
+    end_us = observed.window_end(summary.last_us)
+    return Job(
+        "zeitgeist",
+        out,
+        pipeline.build(source(out), end_us, summary.offset_s),
+        end_us,
+        {"requests": summary.requests, "malformed lines": summary.malformed},
+        lambda wanted: observed.windows_by_key(out / "parsed" / "requests", wanted),
     )
-    for row in rows:
-        if row.scope == "site":
-            print(
-                f"  site {row.kind:5} {row.start} to {row.end}  observed {row.observed}, expected {row.expected:.0f}"
-            )
-    return 0
 
 
 def source(out: Path) -> SparkOutputSource:
@@ -93,19 +89,33 @@ def source(out: Path) -> SparkOutputSource:
     )
 
 
-def read_anomalies(url: str) -> list[Anomaly]:
+def conclude(job: Job, store: str | None, fresh: bool = False) -> int:
+    """Run the pipeline to its end unless an earlier run did, then write the anomalies and their report."""
+    out, began = job.out, time.monotonic()
+    if fresh:
+        shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True, exist_ok=True)
+    finished = out / "finished"
+    with open_store(store, out / "store") as url:
+        if finished.exists():
+            print(f"{job.name}: this run is finished, see {out}; rebuilding the report (FRESH=1 starts over)")
+        elif not run(job.wiring, url, on_progress=_show).finished:
+            print(f"\n{job.name}: stopped; the same command goes on from here", file=sys.stderr)
+            return 130
+        rows = read_anomalies(url, job.wiring.name)
+    write_anomalies(out / "anomalies.jsonl", rows)
+    _report(job, rows)
+    finished.touch()
+    _print_findings(job, rows, time.monotonic() - began)
+    return 0
+
+
+def read_anomalies(url: str, name: str) -> list[Anomaly]:
     """The committed anomalies, in the order of the output file."""
-    with Reader(url, "zeitgeist") as reader:
+    with Reader(url, name) as reader:
         rows = [
             Anomaly(
-                r["scope"],
-                r["key"],
-                r["kind"],
-                r["start_at"],
-                r["end_at"],
-                r["observed"],
-                r["expected"],
-                r["score"],
+                r["scope"], r["key"], r["kind"], r["start_at"], r["end_at"], r["observed"], r["expected"], r["score"]
             )
             for r in reader.sink_rows("anomalies")
         ]
@@ -119,28 +129,28 @@ def write_anomalies(path: Path, rows: Sequence[Anomaly]) -> None:
     partial.rename(path)
 
 
-def _parse(log: Path, out: Path) -> Summary:
-    print(f"zeitgeist: parsing {log.name} with Spark", flush=True)
-    return parse_log(log, out / "parsed")
-
-
-def _report(out: Path, rows: Sequence[Anomaly], summary: Summary) -> None:
-    wanted = {(row.scope, row.key) for row in rows}
-    windows = observed.windows_by_key(out / "parsed" / "requests", wanted)
-    end_us = observed.window_end(summary.last_us)
-    stats = [
-        Stat("requests", f"{summary.requests:,}"),
-        Stat("malformed lines", f"{summary.malformed:,}"),
-        Stat("site anomalies", f"{sum(row.scope == 'site' for row in rows):,}"),
-        Stat("page anomalies", f"{sum(row.scope == 'page' for row in rows):,}"),
-    ]
+def _report(job: Job, rows: Sequence[Anomaly]) -> None:
+    windows = job.windows({(row.scope, row.key) for row in rows})
+    stats = [Stat(name, f"{value:,}") for name, value in job.figures.items()]
+    stats += [Stat(f"{scope} anomalies", f"{sum(row.scope == scope for row in rows):,}") for scope in ("site", "page")]
     write_report(
-        out / "report.html",
+        job.out / "report.html",
         rows,
-        lambda scope, key: evaluate.series_of(windows[scope, key], end_us),
-        "Zeitgeist",
+        lambda scope, key: evaluate.series_of(windows[scope, key], job.end_us),
+        job.name.capitalize(),
         stats,
     )
+
+
+def _print_findings(job: Job, rows: Sequence[Anomaly], seconds: float) -> None:
+    sites = [row for row in rows if row.scope == "site"]
+    figures = ", ".join(f"{value:,} {name}" for name, value in job.figures.items())
+    print(
+        f"{job.name}: {figures}; {len(sites)} site and {len(rows) - len(sites)} page anomalies; "
+        f"the pipeline's part took {seconds:.1f} s\n  {job.out / 'anomalies.jsonl'}\n  {job.out / 'report.html'}"
+    )
+    for row in sites:
+        print(f"  site {row.kind:5} {row.start} to {row.end}  observed {row.observed}, expected {row.expected:.0f}")
 
 
 def _show(progress: Progress, seconds: float) -> None:

@@ -15,9 +15,7 @@ def window_end(time_us: int) -> int:
     return time_us - time_us % WINDOW_US + WINDOW_US
 
 
-def windows_by_key(
-    directory: Path, wanted: Collection[tuple[Scope, str]]
-) -> dict[tuple[Scope, str], dict[int, int]]:
+def windows_by_key(directory: Path, wanted: Collection[tuple[Scope, str]]) -> dict[tuple[Scope, str], dict[int, int]]:
     """Requests per window of the `wanted` keys, from the Parquet files in `directory`."""
     import pyarrow.parquet as parquet
 

@@ -194,9 +194,10 @@ def build(
     end_us: int | None = None,
     offset_s: int = 0,
     split_keys: tuple[str, ...] = ("page /images/",),
+    name: str = "zeitgeist",
 ) -> Pipeline:
     """The pipeline on `source`, which injects `Request` values."""
-    pipeline = Pipeline("zeitgeist")
+    pipeline = Pipeline(name)
     pipeline.inject(source, into=requests)
     pipeline.add(
         WindowCounter,

@@ -124,13 +124,9 @@ def parsed(spark: SparkSession, path: str) -> DataFrame:
     # One regular expression per line: a match becomes its groups, joined; the path, which may hold anything, is last.
     joined = F.regexp_replace("line", "^(?s)" + logline.PATTERN.pattern + "$", MARK + MARK.join(GROUPS))
     groups = F.split("joined", MARK, len(GROUPS) + 1).alias("g")
-    fields = (
-        raw.select(line.alias("line")).select("line", joined.alias("joined")).select("line", "joined", groups)
-    )
+    fields = raw.select(line.alias("line")).select("line", joined.alias("joined")).select("line", "joined", groups)
     matches = F.col("joined").startswith(MARK) & (F.size("g") == len(GROUPS) + 1)
-    timed = fields.select(
-        "line", "g", F.when(matches, _time_us()).alias("time_us"), _offset_s().alias("offset_s")
-    )
+    timed = fields.select("line", "g", F.when(matches, _time_us()).alias("time_us"), _offset_s().alias("offset_s"))
     counts = (F.col("g")[10] == "GET") & (F.col("g")[11].cast("int") < 400)
     ok = F.col("time_us").isNotNull()
     return timed.select(
@@ -149,9 +145,7 @@ def _offset_s() -> Column:
 def _time_us() -> Column:
     from pyspark.sql import functions as F
 
-    month = F.create_map(*[F.lit(x) for i, name in enumerate(logline.MONTHS) for x in (name, i + 1)])[
-        F.col("g")[2]
-    ]
+    month = F.create_map(*[F.lit(x) for i, name in enumerate(logline.MONTHS) for x in (name, i + 1)])[F.col("g")[2]]
     hour, minute, second = (F.col("g")[i].cast("int") for i in (4, 5, 6))
     day = F.make_date(F.col("g")[3].cast("int"), month, F.col("g")[1].cast("int"))
     valid = (hour < 24) & (minute < 60) & (second < 60)

@@ -136,9 +136,7 @@ class FileSource:
         for pattern in self._patterns:
             files = expand(pattern)
             if not files and not self._tail:
-                raise SourceError(
-                    f"source {self.name}: no file at {pattern}; check the path, or tail to wait for it"
-                )
+                raise SourceError(f"source {self.name}: no file at {pattern}; check the path, or tail to wait for it")
             for place in files:
                 if place not in listed:
                     listed.add(place)
@@ -161,8 +159,7 @@ class FileSource:
             self._scan()
             if name not in self._order:
                 raise SourceError(
-                    f"{self._places[name]}: partition {name}'s file is gone before it was read to its end; "
-                    "restore it"
+                    f"{self._places[name]}: partition {name}'s file is gone before it was read to its end; restore it"
                 )
         return self._places[name]
 

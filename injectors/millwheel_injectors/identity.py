@@ -152,8 +152,8 @@ class Catalog:
     def _meet_again(self, identity: Identity, file: FoundFile) -> None:
         if identity.finished and not file.gzip and file.size > identity.offset:
             raise SourceError(
-                f"{file.place}: grew from {identity.offset} to {file.size} bytes after it was read to its end; "
-                "put new rows into a new file, or read the file with tail=True and a longer quiet_us"
+                f"{file.place}: grew from {identity.offset} to {file.size} bytes after its end was read; "
+                "put new rows into a new file, or read it with tail=True and a longer quiet_us"
             )
         identity.path, identity.inode = file.path, file.inode
 
@@ -205,6 +205,8 @@ def likeness(identity: Identity, file: FoundFile) -> tuple[int, int] | None:
 
 def tail_fits(place: Path, identity: Identity) -> bool:
     """True when the bytes before the remembered position are still those that were read."""
+    if not identity.tail:
+        return True
     stream = open_stream(place)
     try:
         start = identity.offset - identity.tail

@@ -40,9 +40,7 @@ class IterableSource:
         self, name: str, rows: Sequence[Row] | Callable[[], Iterable[Row]], watermark: Policy | None = None
     ) -> None:
         if isinstance(watermark, FileCreation) or (isinstance(watermark, Exact) and callable(rows)):
-            raise ValueError(
-                f"source {name}: {watermark} needs {'a sequence' if callable(rows) else 'files'}"
-            )
+            raise ValueError(f"source {name}: {watermark} needs {'a sequence' if callable(rows) else 'files'}")
         self.name = name
         self._rows = rows
         self._policy = watermark or (BoundedDisorder() if callable(rows) else Exact())
@@ -90,9 +88,7 @@ class IterablePartition:
         self._start(0)
         skipped = sum(1 for _ in islice(self._rest(), position))
         if skipped < position:
-            raise SourceError(
-                f"rows: there are {skipped}, but {position} were read before; give the same rows again"
-            )
+            raise SourceError(f"rows: there are {skipped}, but {position} were read before; give the same rows again")
         self._row = position
 
     def _rest(self) -> Iterator[Row]:

@@ -71,9 +71,7 @@ class Columns(msgspec.Struct):
         """One dict per row."""
         if not names:
             return [{} for _ in range(self.count)]
-        return [
-            dict(zip(names, row, strict=True)) for row in zip(*(self.data[n] for n in names), strict=True)
-        ]
+        return [dict(zip(names, row, strict=True)) for row in zip(*(self.data[n] for n in names), strict=True)]
 
 
 def us_of(column: Any) -> Any:
@@ -92,9 +90,7 @@ class RowMaker:
     anything else goes through msgspec, row by row.  Timestamps are int microseconds.
     """
 
-    def __init__(
-        self, place: Path, schema: Any, reading: ParquetReading, constants: Mapping[str, str | None]
-    ) -> None:
+    def __init__(self, place: Path, schema: Any, reading: ParquetReading, constants: Mapping[str, str | None]) -> None:
         self._place = place
         self._schema = schema
         self._type = reading.type
@@ -102,9 +98,7 @@ class RowMaker:
         self.names = self._wanted(reading, constants)
         self._constants = self._typed(constants)
         self._direct = self._fields is not None and self._is_direct()
-        self._required = (
-            [] if self._fields is None else [name for name, f in self._fields.items() if not nullable(f)]
-        )
+        self._required = [] if self._fields is None else [name for name, f in self._fields.items() if not nullable(f)]
 
     def _wanted(self, reading: ParquetReading, constants: Mapping[str, str | None]) -> list[str]:
         """Columns of the file that a value is made of."""
@@ -118,8 +112,7 @@ class RowMaker:
         missing = [name for name in wanted if name not in there and name not in constants]
         if missing:
             raise SourceError(
-                f"{self._place}: no column {', '.join(missing)}; it has {', '.join(there)}: "
-                "change the type or columns"
+                f"{self._place}: no column {', '.join(missing)}; it has {', '.join(there)}: change the type or columns"
             )
         self._all = wanted
         return [name for name in wanted if name in there]
@@ -131,9 +124,7 @@ class RowMaker:
             hints = msgspec.structs.fields(self._type) if is_struct(self._type) else ()
             for field in hints:
                 if typed.get(field.encode_name) is not None:
-                    typed[field.encode_name] = msgspec.convert(
-                        typed[field.encode_name], field.type, strict=False
-                    )
+                    typed[field.encode_name] = msgspec.convert(typed[field.encode_name], field.type, strict=False)
         return typed
 
     def _is_direct(self) -> bool:
@@ -203,9 +194,7 @@ def struct_fields(type_: Any) -> dict[str, msgspec.inspect.Field] | None:
         return None
     fields = getattr(msgspec.inspect.type_info(type_), "fields", None)
     if fields is None:
-        raise ValueError(
-            f"{type_!r} has no fields: rows of columns need a msgspec.Struct, a dataclass, or type=None"
-        )
+        raise ValueError(f"{type_!r} has no fields: rows of columns need a msgspec.Struct, a dataclass, or type=None")
     return {field.encode_name: field for field in fields}
 
 
@@ -268,9 +257,7 @@ def arrow_kind(type_: Any) -> str:
 class ParquetPartition:
     """One committed Parquet file, which never changes."""
 
-    def __init__(
-        self, name: str, place: Path, reading: ParquetReading, constants: Mapping[str, str | None]
-    ) -> None:
+    def __init__(self, name: str, place: Path, reading: ParquetReading, constants: Mapping[str, str | None]) -> None:
         self.name = name
         self._place = place
         self._reading = reading
@@ -328,9 +315,7 @@ class ParquetPartition:
         time = self._reading.event_time
         self._time_column = time if isinstance(time, str) and time not in self._constants else None
         if self._time_column is not None and self._time_column not in self._file.schema_arrow.names:
-            raise SourceError(
-                f"{self._place}: no event time column {time!r}: {self._file.schema_arrow.names}"
-            )
+            raise SourceError(f"{self._place}: no event time column {time!r}: {self._file.schema_arrow.names}")
 
     def _start(self) -> Iterator[Any]:
         """Record batches from the row group that holds the next row, which is the first of the first
@@ -342,9 +327,7 @@ class ParquetPartition:
             first += 1
         if skip and first == len(groups):
             raise SourceError(f"{self._place}: has {sum(groups)} rows, but {self._row} were read before")
-        columns = list(
-            dict.fromkeys([*self._maker.names, *([self._time_column] if self._time_column else [])])
-        )
+        columns = list(dict.fromkeys([*self._maker.names, *([self._time_column] if self._time_column else [])]))
         chosen = range(first, len(groups))
         for batch in self._file.iter_batches(DECODE_ROWS, row_groups=list(chosen), columns=columns):
             if skip < batch.num_rows:

@@ -55,13 +55,9 @@ def decode_state(state: bytes) -> FileState:
     try:
         decoded = msgspec.json.decode(state, type=FileState)
     except msgspec.MsgspecError as error:
-        raise SourceError(
-            f"stored source position is not a file position: {error}: {state!r:.200}"
-        ) from error
+        raise SourceError(f"stored source position is not a file position: {error}: {state!r:.200}") from error
     if decoded.version != STATE_VERSION:
-        raise SourceError(
-            f"stored source position has version {decoded.version}, this release reads {STATE_VERSION}"
-        )
+        raise SourceError(f"stored source position has version {decoded.version}, this release reads {STATE_VERSION}")
     return decoded
 
 
@@ -97,9 +93,7 @@ class TextPartition:
 
     def fingerprint(self) -> bytes:
         """The state before the first row."""
-        identity = msgspec.structs.replace(
-            self.identity, offset=0, tail=0, tail_digest=digest_of(b""), finished=False
-        )
+        identity = msgspec.structs.replace(self.identity, offset=0, tail=0, tail_digest="", finished=False)
         return msgspec.json.encode(FileState(STATE_VERSION, identity, 0))
 
     def resume(self, position: int, state: bytes) -> None:
@@ -117,9 +111,9 @@ class TextPartition:
         self._skip(position, place)
 
     def _seek(self, place: Path, stored: FileState) -> None:
-        self._open(place, stored.identity.offset)
         if not tail_fits(place, stored.identity):
             raise SourceError(rewritten_message(place, stored.identity))
+        self._offset = stored.identity.offset
         self._row = stored.row
         self._parser.memory = stored.memory
         self._gauge.seen = stored.seen
@@ -136,10 +130,14 @@ class TextPartition:
 
     def _open(self, place: Path, offset: int) -> LineBuffer:
         self._stream = open_stream(place)
-        self._buffer = LineBuffer(self._stream, offset)
-        if offset:
-            self._stream.seek(offset)
-        return self._buffer
+        buffer = self._buffer = LineBuffer(self._stream, offset)
+        try:
+            if offset:
+                self._stream.seek(offset)
+        except SourceError:
+            self.close()
+            raise
+        return buffer
 
     def read(self, limit: int) -> Batch | None:
         """At most `limit` rows; a batch may hold no value at all when every row was blank or malformed."""
@@ -210,9 +208,7 @@ class TextPartition:
         identity.tail, identity.tail_digest = len(buffer.tail), digest_of(buffer.tail)
         if identity.head < HEAD_LIMIT_BYTES and identity.head < buffer.offset:
             self._learn_head()
-        state = FileState(
-            STATE_VERSION, identity, self._row, self._gauge.seen, self._parser.memory, self._created
-        )
+        state = FileState(STATE_VERSION, identity, self._row, self._gauge.seen, self._parser.memory, self._created)
         return msgspec.json.encode(state)
 
     def _learn_head(self) -> None:

@@ -49,9 +49,7 @@ class LoggedRejects:
     def add(self, partition: str, rejects: Sequence[Reject]) -> None:
         """One warning per row."""
         for reject in rejects:
-            logger.warning(
-                "partition %s row %d rejected: %s: %.200r", partition, reject.row, reject.reason, reject.raw
-            )
+            logger.warning("partition %s row %d rejected: %s: %.200r", partition, reject.row, reject.reason, reject.raw)
 
 
 class RejectFile:
@@ -92,9 +90,7 @@ class RejectFile:
 
     def _append(self, file: BinaryIO, partition: str, rejects: Sequence[Reject]) -> None:
         lines = [
-            msgspec.json.encode(
-                RejectLine(partition, r.row, r.reason, r.raw.decode(errors="backslashreplace"))
-            )
+            msgspec.json.encode(RejectLine(partition, r.row, r.reason, r.raw.decode(errors="backslashreplace")))
             for r in rejects
         ]
         data = b"\n".join(lines) + b"\n"

@@ -66,9 +66,7 @@ class SparkOutputSource:
         self.idle_after_us = idle_after_us
         policy = BoundedDisorder() if watermark is None else watermark
         if isinstance(policy, FileCreation):
-            raise ValueError(
-                f"source {name}: Spark writes files after their events; use BoundedDisorder or Exact"
-            )
+            raise ValueError(f"source {name}: Spark writes files after their events; use BoundedDisorder or Exact")
         self.disorder_us = policy.bound_us if isinstance(policy, BoundedDisorder) else 0
         self._directory = Path(directory)
         self._type = type
@@ -115,9 +113,7 @@ class SparkOutputSource:
         except FileNotFoundError as error:
             raise SourceError(f"{place}: committed by Spark, but gone; restore it") from error
         if file.size is not None and size != file.size:
-            raise SourceError(
-                f"{place}: rewritten: {size} bytes, but Spark committed {file.size}; restore it"
-            )
+            raise SourceError(f"{place}: rewritten: {size} bytes, but Spark committed {file.size}; restore it")
         partition = self._open(file.path, place)
         self._partitions[file.path] = partition
         return partition
@@ -130,9 +126,7 @@ class SparkOutputSource:
             raise SourceError(f"{place}: neither Parquet nor JSON; pass format= for other text files")
         reading = self._text
         if constants:
-            reading = msgspec.structs.replace(
-                reading, format=WithConstants(reading.format, constants, self._type)
-            )
+            reading = msgspec.structs.replace(reading, format=WithConstants(reading.format, constants, self._type))
         return TextPartition(path, inspect_file(place, path).identity(), reading, lambda: place)
 
     def reject(self, partition: str, row: int, reason: str, value: Any) -> None:
@@ -185,9 +179,7 @@ class _ConstantsParser:
             return parsed
         rows, values = parsed.rows, parsed.values
         by_row = dict(zip(rows, values, strict=True))
-        typed = convert_each(
-            [parsed.raws[index] for index in rows], lambda index: self._typed(by_row[rows[index]])
-        )
+        typed = convert_each([parsed.raws[index] for index in rows], lambda index: self._typed(by_row[rows[index]]))
         return merge(parsed, typed)
 
     def _typed(self, value: dict[str, Any]) -> Any:

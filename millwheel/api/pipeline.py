@@ -1,8 +1,8 @@
 """Wiring: streams, computations, injectors and sinks become a checked graph (§4.3).
 
-    pipeline = Pipeline("wordcount")
-    pipeline.inject(source, into=lines)
-    pipeline.add(Count, inputs=[subscribe(words, key=str)])
+pipeline = Pipeline("wordcount")
+pipeline.inject(source, into=lines)
+pipeline.add(Count, inputs=[subscribe(words, key=str)])
 """
 
 from __future__ import annotations

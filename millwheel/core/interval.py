@@ -47,6 +47,7 @@ FOLD_LIMIT_ROWS: Final = 8_192
 WEAK_INFLIGHT_LIMIT: Final = 64
 REDRIVE_BATCH: Final = 256
 
+
 class Item(msgspec.Struct, gc=False):
     """A delivered bundle waiting to run: its fresh part (None: all duplicates) and the ack it owes."""
 
@@ -379,9 +380,7 @@ class IntervalCore:
         work.holds = {key: holds[key] for key in keys if key in holds} if holds else {}
         effects.append(ev.Invoke(self._divert(work) if self._quarantine else work))
 
-    def _loaded(
-        self, rows: dict[str, dict[tuple[str, str], bytes]], effects: list[ev.Effect], now: int
-    ) -> None:
+    def _loaded(self, rows: dict[str, dict[tuple[str, str], bytes]], effects: list[ev.Effect], now: int) -> None:
         assert self._work is not None, "Loaded without work"
         work = self._work[0]
         keys = _keys(work)
@@ -396,9 +395,7 @@ class IntervalCore:
 
     def _restore_timers(self, recovered: Recovered) -> None:
         timers = recovered.timers
-        for key, tag, kind, at in zip(
-            timers.keys, timers.tags, timers.kinds, timers.timestamps, strict=True
-        ):
+        for key, tag, kind, at in zip(timers.keys, timers.tags, timers.kinds, timers.timestamps, strict=True):
             if at is not None:
                 self._set_timer(key, kind, tag, at)
         for key, hold in zip(recovered.holds.keys, recovered.holds.timestamps, strict=True):
@@ -423,9 +420,7 @@ class IntervalCore:
             return work
         for timer in work.timers:
             if timer.key in poisoned:
-                self._diverted.append(
-                    QuarantineEntry(timer.key, -1, 0, 0, b"", timer.timestamp, timer.tag, timer.kind)
-                )
+                self._diverted.append(QuarantineEntry(timer.key, -1, 0, 0, b"", timer.timestamp, timer.tag, timer.kind))
         timers = [timer for timer in work.timers if timer.key not in poisoned]
         parts = [self._divert_part(part) for part in work.parts]
         return Work(parts, timers, work.cells, work.holds, work.watermark, work.wall_time)
@@ -519,9 +514,7 @@ class IntervalCore:
         self.counters.timers += len(work.timers)
         self.counters.expired += len(expired)
 
-    def _image(
-        self, seq: int, work: Work, items: list[Item], expired: list[str], outcome: Outcome
-    ) -> Checkpoint:
+    def _image(self, seq: int, work: Work, items: list[Item], expired: list[str], outcome: Outcome) -> Checkpoint:
         timers, holds = TimerWrites(), HoldWrites()
         state = StateWrites()
         for key in expired:
@@ -599,9 +592,7 @@ class IntervalCore:
             writes.keys.append(key)
             writes.timestamps.append(at)
 
-    def _apply_state(
-        self, seq: int, outcome: Outcome, writes: StateWrites, timers: TimerWrites, work: Work
-    ) -> None:
+    def _apply_state(self, seq: int, outcome: Outcome, writes: StateWrites, timers: TimerWrites, work: Work) -> None:
         expire_after = self.config.settings.expire_after
         base = self._expiry_base(work) if expire_after is not None else 0
         for key, cells in outcome.state.items():
@@ -718,12 +709,8 @@ class IntervalCore:
         image.ids = [Ids(sub, producer, at, []) for (sub, producer), at in self._frontiers.items()]
         self._frontiers.clear()
         image.acked = self._outbox.record_acks(self._seq)
-        write = LogWrite(
-            self.config.interval, self.config.sequencer, self._seq, 0, encode_checkpoint(image)
-        )
-        self._inflight.append(
-            Inflight(self._seq, write, image, [], [], set(), MAX_TIME, now, submitted=True)
-        )
+        write = LogWrite(self.config.interval, self.config.sequencer, self._seq, 0, encode_checkpoint(image))
+        self._inflight.append(Inflight(self._seq, write, image, [], [], set(), MAX_TIME, now, submitted=True))
         effects.append(ev.Commit(write))
 
     # --- fold -------------------------------------------------------------------------------------------------

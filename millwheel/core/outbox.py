@@ -38,9 +38,7 @@ class Outbox:
         first = self._next_sequence.get(subscription, 0)
         count = len(columns.keys)
         self._next_sequence[subscription] = first + count
-        produced = Produced(
-            subscription, self._producer, first, columns.keys, columns.values, columns.timestamps
-        )
+        produced = Produced(subscription, self._producer, first, columns.keys, columns.values, columns.timestamps)
         sequences = list(range(first, first + count))
         return produced, self._bundles(subscription, self._producer, sequences, columns)
 
@@ -49,9 +47,7 @@ class Outbox:
         columns = Columns(bundle.keys, bundle.values, bundle.timestamps)
         return self._bundles(bundle.subscription, bundle.producer, bundle.sequences, columns)
 
-    def _bundles(
-        self, subscription: int, producer: int, sequences: list[int], columns: Columns
-    ) -> list[Bundle]:
+    def _bundles(self, subscription: int, producer: int, sequences: list[int], columns: Columns) -> list[Bundle]:
         ranges = self._routes[subscription]
         if len(ranges.ids) == 1:
             groups: Iterable[tuple[int, list[int] | None]] = [(ranges.ids[0], None)]
@@ -76,9 +72,7 @@ class Outbox:
             timestamps = [timestamps[i] for i in positions]
         number = self._next_number
         self._next_number += 1
-        bundle = Bundle(
-            subscription, self._sender, number, target, producer, 0, sequences, keys, values, timestamps
-        )
+        bundle = Bundle(subscription, self._sender, number, target, producer, 0, sequences, keys, values, timestamps)
         self.unacked[number] = bundle
         self._oldest[number] = min(timestamps)
         self._live.setdefault((subscription, producer), {})[number] = sequences[0]

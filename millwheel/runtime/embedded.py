@@ -226,7 +226,12 @@ class EmbeddedRun:
     async def _open_sources(self) -> None:
         for name in self._graph.sources:
             self._known[name] = set()
-            for position in await self._store.source_partitions(name):
+            positions = await self._store.source_partitions(name)
+            # Only sources whose files can be renamed need to know what they were called before.
+            recall = getattr(self._graph.sources[name].source, "recall", None)
+            if recall is not None:
+                recall(positions)
+            for position in positions:
                 self._authority.expect(f"source:{name}", position.interval)
                 if position.finished:
                     self._authority.report(f"source:{name}", position.interval, MAX_TIME)
@@ -341,8 +346,10 @@ class EmbeddedRun:
         done = self._sources_complete and all(
             self._authority.value(name) >= MAX_TIME for name in (*self._graph.computations,)
         )
-        return done and not self._events and all(
-            actor.core.quiet() for actor in self._actors.values() if isinstance(actor.core, InjectorCore)
+        return (
+            done
+            and not self._events
+            and all(actor.core.quiet() for actor in self._actors.values() if isinstance(actor.core, InjectorCore))
         )
 
     def _flush(self) -> None:
@@ -431,9 +438,7 @@ class EmbeddedRun:
     async def _fetch(self, actor: Actor, key: str, limit: int) -> None:
         rows = await self._retry("quarantine", lambda: self._store.quarantine_rows(actor.owner, key, limit))
         entries = [
-            QuarantineEntry(
-                r.key, r.subscription, r.producer, r.sequence, r.value, r.timestamp, r.tag, r.kind, r.error
-            )
+            QuarantineEntry(r.key, r.subscription, r.producer, r.sequence, r.value, r.timestamp, r.tag, r.kind, r.error)
             for r in rows
         ]
         self._post(actor, ev.QuarantineFetched(key, entries))
@@ -459,9 +464,7 @@ class EmbeddedRun:
             while self._advances:
                 batch = list(self._advances)
                 self._advances.clear()
-                writes = [
-                    PositionWrite(a.interval, a.sequencer, e.position, e.finished, e.state) for a, e in batch
-                ]
+                writes = [PositionWrite(a.interval, a.sequencer, e.position, e.finished, e.state) for a, e in batch]
                 kept = await self._retry("advance", lambda writes=writes: self._store.advance(writes))  # type: ignore[misc]
                 for actor, effect in batch:
                     if actor.interval in kept:

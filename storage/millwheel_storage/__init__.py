@@ -1,1 +1,2 @@
-"""Stores for millwheel: Postgres, and its twin in memory.  Nothing is imported here: `memory` needs no psycopg."""
+"""Stores for millwheel: Postgres, and its twin in memory.  Nothing is imported here: `memory` needs no
+psycopg."""

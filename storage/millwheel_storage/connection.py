@@ -1,8 +1,8 @@
 """One Postgres session that mends itself, and what its errors mean.
 
-Lives here: connecting, session settings, the translation of psycopg's errors into millwheel's.  Never here: statements.
-Invariant: an error says whether the work may have been applied.  `StoreUnavailable` means "not applied, or harmless to
-repeat"; only `CommitUnknown` means "perhaps".
+Lives here: connecting, session settings, the translation of psycopg's errors into millwheel's.  Never
+here: statements.  Invariant: an error says whether the work may have been applied.  `StoreUnavailable`
+means "not applied, or harmless to repeat"; only `CommitUnknown` means "perhaps".
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Session:
         self._connection: Connection | None = None
 
     async def run(self, work: Callable[[Connection], Awaitable[T]], *, repeatable: bool = True) -> T:
-        """Do `work` with the connection; conflicts run it again, so it must be one transaction.
+        """Do `work`, which is one transaction; after a conflict or a lost connection it is done again.
 
-        `repeatable` says that repeating applied work is harmless: else a lost reply is `CommitUnknown`.
+        Unless it is not `repeatable`: then a connection lost while the reply was awaited is `CommitUnknown`.
         """
         async with self._lock:
             for attempt in range(STORE_CONFLICT_ATTEMPTS):
@@ -66,29 +66,22 @@ class Session:
                 except CONFLICTS:
                     await asyncio.sleep(_FIRST_DELAY_S * attempt)
                 except psycopg.Error as error:
-                    raise await self._translated(error, connection, repeatable) from error
+                    if not (connection.broken or connection.closed):
+                        raise _translated(error) from error
+                    await self._drop()
+                    if not repeatable:
+                        raise CommitUnknown(f"the reply of a commit was lost: {error}") from error
                 except MillwheelError:
                     raise
                 except BaseException:
                     # Cancelled half way: what the connection is in the middle of is unknown, so drop it.
                     await self._drop()
                     raise
-            raise StoreUnavailable("the store's transactions kept conflicting with other writers")
-
-    async def _translated(
-        self, error: psycopg.Error, connection: Connection, repeatable: bool
-    ) -> MillwheelError:
-        if connection.broken or connection.closed:
-            await self._drop()
-            if repeatable:
-                return StoreUnavailable(f"the connection to Postgres was lost: {error}")
-            return CommitUnknown(f"the reply of a commit was lost: {error}")
-        if isinstance(error, errors.OperationalError | errors.ReadOnlySqlTransaction):
-            return StoreUnavailable(f"Postgres could not do it now: {error}")
-        return StoreError(f"Postgres refused: {error}")
+            raise StoreUnavailable("the store's transactions kept conflicting or losing their connection")
 
     async def _connected(self) -> Connection:
-        """The open connection, or a new one; waits for a restarting server (`StoreUnavailable` when it stays away)."""
+        """The open connection, or a new one; waits for a restarting server (`StoreUnavailable` when it stays
+        away)."""
         if self._connection is not None and not self._connection.closed:
             return self._connection
         deadline = time.monotonic() + STORE_RECONNECT_LIMIT_US / 1_000_000
@@ -123,6 +116,13 @@ class Session:
         """Close the connection; the next `run` opens a new one."""
         async with self._lock:
             await self._drop()
+
+
+def _translated(error: psycopg.Error) -> StoreError:
+    """An error that the server reported on a connection that lives: the work was not applied."""
+    if isinstance(error, errors.OperationalError | errors.ReadOnlySqlTransaction):
+        return StoreUnavailable(f"Postgres could not do it now: {error}")
+    return StoreError(f"Postgres refused: {error}")
 
 
 def _refused_for_good(error: psycopg.Error) -> bool:

@@ -1,7 +1,8 @@
 """Opening a pipeline's schema: create, migrate, check, and number its names.
 
-Lives here: what `open_pipeline` does in its one transaction, under an advisory lock against a second opener.  Never here:
-the hot path.  Invariant: nothing is written before everything is found compatible; it all commits, or none of it.
+Lives here: what `open_pipeline` does in its one transaction, under an advisory lock against a second
+opener.  Never here: the hot path.  Invariant: nothing is written before everything is found compatible; it
+all commits, or none of it.
 """
 
 from __future__ import annotations
@@ -38,9 +39,7 @@ async def _migrate(connection: Connection, schema: str) -> None:
     cursor = await connection.execute(statements.SCHEMA_TABLES, (schema,))
     tables = {row[0] for row in await cursor.fetchall()}
     if tables and not {"migration", "meta"} <= tables:
-        raise IncompatibleStore(
-            f"schema {schema!r} holds tables that are not millwheel's; use another pipeline name"
-        )
+        raise IncompatibleStore(f"schema {schema!r} holds tables that are not millwheel's; use another pipeline name")
     applied = await _applied(connection) if tables else 0
     check_formats(applied, CHECKPOINT_FORMAT)
     for version in range(applied, STORE_FORMAT):

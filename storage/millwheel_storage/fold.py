@@ -1,7 +1,8 @@
 """Folding: many checkpoints in, one write per key and cell out (§6.1.2 "checkpoints mimic a log").
 
-Lives here: the pure merge of committed log images, used by both stores and by the reader.  Never here: I/O, or soft
-state.  Invariant: applying `fold(images)` once leaves the folded tables as applying each image in order would.
+Lives here: the pure merge of committed log images, used by both stores and by the reader.  Never here:
+I/O, or soft state.  Invariant: applying `fold(images)` once leaves the folded tables as applying each
+image in order would.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ Payload = tuple[str, bytes, int]
 class Fifo(msgspec.Struct, gc=False):
     """What happened to one key's quarantine: cleared or not, then appended, then the first `dropped` removed.
 
-    How many elements are stored is unknown here, so drops are counted, not applied: in a FIFO they commute with appends.
+    How many elements are stored is unknown here, so drops are counted, not applied: in a FIFO they commute
+    with appends.
     """
 
     cleared: bool = False
@@ -52,7 +54,8 @@ class Folded(msgspec.Struct):
     quarantine: dict[str, Fifo] = msgspec.field(default_factory=dict)
 
     def new_ids(self) -> dict[Channel, list[int]]:
-        """Delivered sequences at or above their frontier, ascending; below it the frontier alone says "duplicate"."""
+        """Delivered sequences at or above their frontier, ascending; below it the frontier alone says
+        "duplicate"."""
         kept = {}
         for channel, sequences in self.ids.items():
             frontier = self.frontiers.get(channel, 0)
@@ -79,7 +82,8 @@ def merge(folded: Folded, image: Checkpoint) -> None:
     folded.holds.update(zip(image.holds.keys, image.holds.timestamps, strict=True))
     for ids in image.ids:
         _merge_ids(folded, ids)
-    # Productions before acks: a checkpoint may hold both of one production (a weak one acked while it waited).
+    # Productions before acks: a checkpoint may hold both of one production (a weak one acked while it
+    # waited).
     for produced in image.produced:
         _merge_produced(folded, produced)
     for acked in image.acked:
@@ -139,7 +143,8 @@ def _merge_quarantine(folded: Folded, image: Checkpoint) -> None:
 
 
 def check_prefix(interval: int, upto: int, stored: int, given: int) -> None:
-    """A fold must hold the image of every log row that it deletes: anything else would lose or invent effects."""
+    """A fold must hold the image of every log row that it deletes: anything else would lose or invent
+    effects."""
     if stored != given:
         raise StoreError(f"fold of interval {interval} up to {upto}: {given} images for {stored} log rows")
 

@@ -1,7 +1,8 @@
 """The store in memory: the twin of `PostgresStore`, for the simulator and for tests.
 
-Lives here: the same semantics in plain dicts.  Never here: psycopg, or an `await`: a coroutine of this store ends at its
-first step, so that the simulator drives it without an event loop.  Every call is atomic because nothing interrupts it.
+Lives here: the same semantics in plain dicts.  Never here: psycopg, or an `await`: a coroutine of this
+store ends at its first step, so that the simulator drives it without an event loop.  Every call is atomic
+because nothing interrupts it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ LogKey = tuple[int, int, int]
 
 
 class MemoryStore:
-    """A `Store` in this process.  It lives as long as the object: a "restart" is opening the same object again.
+    """A `Store` in this process.  It lives as long as the object: a "restart" is opening the same object
+    again.
 
     >>> store = MemoryStore()
     >>> shape = PipelineShape("demo", {"count": ()}, {}, {}, (), ())
@@ -140,9 +142,7 @@ class MemoryStore:
         stored = self.productions.get(row.id, {})
         return Recovered(
             ids=self._ids(row.id),
-            productions=[
-                bundle for channel in sorted(stored) for bundle in _bundles(channel, stored[channel])
-            ],
+            productions=[bundle for channel in sorted(stored) for bundle in _bundles(channel, stored[channel])],
             timers=self._timers(row),
             holds=self._holds(row),
             quarantined=sorted(k for c, k in self.quarantine if c == row.computation and holds_key(row, k)),
@@ -310,12 +310,11 @@ class MemoryStore:
         """Nothing to release."""
 
     def tables(self) -> dict[str, list[tuple[Any, ...]]]:
-        """Every table's rows, sorted, in the form that `PostgresStore.tables` answers: for tests and checkers."""
+        """Every table's rows, sorted, in the form that `PostgresStore.tables` answers: for tests and
+        checkers."""
         return {
             "ownership": sorted(self.ownership.items()),
-            "checkpoint_log": [
-                (*place, self.log[place].epoch, self.log[place].payload) for place in sorted(self.log)
-            ],
+            "checkpoint_log": [(*place, self.log[place].epoch, self.log[place].payload) for place in sorted(self.log)],
             "key_state": sorted(
                 (computation, key, cell, entry, value)
                 for computation, keys in self.key_state.items()
@@ -328,9 +327,7 @@ class MemoryStore:
                 for key, rows in keys.items()
                 for (kind, tag), timestamp in rows.items()
             ),
-            "hold": sorted(
-                (c, key, timestamp) for c, keys in self.holds.items() for key, timestamp in keys.items()
-            ),
+            "hold": sorted((c, key, timestamp) for c, keys in self.holds.items() for key, timestamp in keys.items()),
             "production": sorted(
                 (interval, *channel, sequence, *row)
                 for interval, channels in self.productions.items()

@@ -1,8 +1,8 @@
 """The store on Postgres (design, section 5): psycopg 3, one connection each for commits, loads and the rest.
 
-Lives here: transactions and their order.  Never here: SQL text (`statements`), the merge of checkpoints (`fold`), error
-translation (`connection`).  Every write is fenced in the statement that writes, or behind a FOR SHARE lock that its own
-transaction holds to the end.
+Lives here: transactions and their order.  Never here: SQL text (`statements`), the merge of checkpoints
+(`fold`), error translation (`connection`).  Every write is fenced in the statement that writes, or behind
+a FOR SHARE lock that its own transaction holds to the end.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ class PostgresStore:
     # Commits
 
     async def commit(self, writes: Sequence[LogWrite]) -> set[Pair]:
-        """See `Store.commit`.  Intervals with sink rows commit in a second transaction, after the shared group."""
+        """See `Store.commit`.  Intervals with sink rows commit in a second transaction, after the shared
+        group."""
         apart = sink_intervals(writes)
         ordered = sorted(writes, key=lambda write: (write.interval, write.seq))
         with_sinks = [write for write in ordered if write.interval in apart]
@@ -337,7 +338,8 @@ async def _names(connection: Connection, kind: str) -> dict[str, int]:
 
 
 async def _insert_log(connection: Connection, writes: Iterable[LogWrite]) -> list[tuple[int, int, bool]]:
-    """Insert log rows whose owner still is the owner; (interval, seq, inserted now) of those that are durable."""
+    """Insert log rows whose owner still is the owner; (interval, seq, inserted now) of those that are
+    durable."""
     rows = {(write.interval, write.sequencer, write.seq): write for write in writes}
     intervals, sequencers, seqs = ([Int8(number) for number in column] for column in zip(*rows, strict=True))
     epochs = [Int8(write.epoch) for write in rows.values()]

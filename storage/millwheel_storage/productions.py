@@ -38,11 +38,7 @@ def bundles(rows: Iterable[ProductionRow], limit: int) -> list[Bundle]:
     made: list[Bundle] = []
     for subscription, producer, sequence, key, value, timestamp in rows:
         last = made[-1] if made else None
-        if (
-            last is None
-            or (last.subscription, last.producer) != (subscription, producer)
-            or len(last.keys) >= limit
-        ):
+        if last is None or (last.subscription, last.producer) != (subscription, producer) or len(last.keys) >= limit:
             last = Bundle(subscription, 0, 0, 0, producer, 0, [], [], [], [])
             made.append(last)
         last.sequences.append(sequence)

@@ -1,8 +1,9 @@
 """Committed state, read from outside: for the command line and for Python.
 
-Lives here: read-only views in one snapshot each, and the three operations of an operator (redrive, reset, table sizes).
-Never here: fenced writes.  A view is folded rows plus what the unfolded log does to them, so it shows everything that is
-committed, and nothing else, while the pipeline runs.  Plain blocking psycopg: a reader has nothing else to do.
+Lives here: read-only views in one snapshot each, and the three operations of an operator (redrive, reset,
+table sizes).  Never here: fenced writes.  A view is folded rows plus what the unfolded log does to them,
+so it shows everything that is committed, and nothing else, while the pipeline runs.  Plain blocking
+psycopg: a reader has nothing else to do.
 """
 
 from __future__ import annotations
@@ -131,9 +132,7 @@ class Reader:
         with self._snapshot():
             rows = self._connection.execute(statements.READ_KEY, (number, key.encode())).fetchall()
             stored = [StateRow(key, cell, entry.decode(), value) for _, cell, entry, value in rows]
-            unfolded = [
-                part for part in self._unfolded(computation) if key in part.state or key in part.forgotten
-            ]
+            unfolded = [part for part in self._unfolded(computation) if key in part.state or key in part.forgotten]
         return _with_log(key, stored, unfolded[0] if unfolded else Folded())
 
     def scan_state(self, computation: str, prefix: str = "") -> Iterator[StateRow]:
@@ -196,9 +195,7 @@ class Reader:
 
     def sources(self, source: str) -> list[SourcePosition]:
         """Durable progress of every partition of a source."""
-        rows = self._connection.execute(
-            statements.READ_SOURCES, {"source": source, "partition": None}
-        ).fetchall()
+        rows = self._connection.execute(statements.READ_SOURCES, {"source": source, "partition": None}).fetchall()
         return [SourcePosition(*row) for row in rows]
 
     def oldest_productions(self) -> list[Oldest]:

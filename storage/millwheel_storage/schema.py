@@ -1,8 +1,8 @@
 """The tables of a pipeline's schema (design, section 5), as SQLAlchemy Core values, and their DDL.
 
-Lives here: tables, storage parameters, migrations.  Never here: statements of the hot path, I/O.  Tables carry no schema
-name: a connection's search_path chooses the pipeline.  Keys, entries and tags are `bytea` of UTF-8: NUL is legal in them,
-and bytes compare as Python compares the strings (by code point).
+Lives here: tables, storage parameters, migrations.  Never here: statements of the hot path, I/O. Tables
+carry no schema name: a connection's search_path chooses the pipeline.  Keys, entries and tags are `bytea`
+of UTF-8: NUL is legal in them, and bytes compare as Python compares the strings (by code point).
 """
 
 from __future__ import annotations
@@ -169,7 +169,8 @@ timer = Table(
     _primary("computation", "key", "kind", "tag"),
     postgresql_with={"fillfactor": 85} | _HOT,
 )
-"""No index by timestamp: an owner keeps its timers in memory, and the index would cost every fold its HOT updates."""
+"""No index by timestamp: an owner keeps its timers in memory, and the index would cost every fold its HOT
+updates."""
 
 production = Table(
     "production",
@@ -198,7 +199,8 @@ delivered = Table(
     Index("delivered_by_last", "interval_id", "subscription", "producer", "last_sequence"),
     postgresql_with=_HOT,
 )
-"""Segments of delivered ids, one per fold and (subscription, producer): inserted, never updated, deleted whole."""
+"""Segments of delivered ids, one per fold and (subscription, producer): inserted, never updated, deleted
+whole."""
 
 delivered_frontier = Table(
     "delivered_frontier",
@@ -230,9 +232,7 @@ quarantine = Table(
 
 redrive = Table("redrive", metadata, _small("computation"), _key(), _primary("computation", "key"))
 
-watermark = Table(
-    "watermark", metadata, _text("name"), _number("value"), _primary("name"), postgresql_with=_NARROW
-)
+watermark = Table("watermark", metadata, _text("name"), _number("value"), _primary("name"), postgresql_with=_NARROW)
 
 source = Table(
     "source",
@@ -293,8 +293,7 @@ _SINK_TYPES: Final[dict[str, Any]] = {
 def sink_creation(table: SinkTable) -> str:
     """DDL of a user's sink table; its names and types are checked by `sinks.check_table` before."""
     columns: list[Column[Any]] = [
-        Column(column, _SINK_TYPES[kind], nullable=column not in table.key)
-        for column, kind in table.columns.items()
+        Column(column, _SINK_TYPES[kind], nullable=column not in table.key) for column, kind in table.columns.items()
     ]
     # An explicit constraint keeps the declared order of the key's columns, which is what its index can serve.
     made = Table(table.name, MetaData(), *columns, PrimaryKeyConstraint(*table.key))

@@ -1,7 +1,9 @@
-"""What a store checks before the first write: names, formats, coders, and what the stored shape already holds.
+"""What a store checks before the first write: names, formats, coders, and what the stored shape already
+holds.
 
-Lives here: the comparison both stores make in `open_pipeline`.  Never here: I/O.  An answer is always "compatible" or an
-`IncompatibleStore` that says what differs and what to do; additions are compatible, removals and other coders are not.
+Lives here: the comparison both stores make in `open_pipeline`.  Never here: I/O. An answer is always
+"compatible" or an `IncompatibleStore` that says what differs and what to do; additions are compatible,
+removals and other coders are not.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ STORE_FORMAT: Final = 1
 """Version of the tables; a store of a later version is refused, one of an earlier version is migrated."""
 
 SOURCE_PREFIX: Final = "source:"
-"""A source partition is an interval of the computation "source:<name>", so that sequencers fence injectors too."""
+"""A source partition is an interval of the computation "source:<name>", so that sequencers fence injectors
+too."""
 
 _PIPELINE: Final = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 _RESERVED_SCHEMAS: Final = frozenset({"public", "information_schema"})
@@ -56,13 +59,9 @@ def check_shape(shape: PipelineShape, reserved: frozenset[str]) -> None:
     schema_name(shape.name)
     for computation, splits in shape.computations.items():
         if computation.startswith(SOURCE_PREFIX):
-            raise WiringError(
-                f"computation {computation!r}: names starting with {SOURCE_PREFIX!r} are for injectors"
-            )
+            raise WiringError(f"computation {computation!r}: names starting with {SOURCE_PREFIX!r} are for injectors")
         if "" in splits or any(low >= high for low, high in pairwise(splits)):
-            raise WiringError(
-                f"computation {computation!r}: split keys {splits!r} are not ascending and non-empty"
-            )
+            raise WiringError(f"computation {computation!r}: split keys {splits!r} are not ascending and non-empty")
     for table in shape.sinks:
         check_table(table, reserved)
 

@@ -1,8 +1,8 @@
 """Sink rows: checked against their table, coalesced by primary key, in lock order.
 
-Lives here: what both stores must agree on before a row reaches a table.  Never here: SQL, I/O.  A row is checked
-strictly, so that one key has one spelling (1 and "1" would be two keys here and one in Postgres) and a row that
-cannot be stored is refused before anything is written.
+Lives here: what both stores must agree on before a row reaches a table.  Never here: SQL, I/O. A row is
+checked strictly, so that one key has one spelling (1 and "1" would be two keys here and one in Postgres)
+and a row that cannot be stored is refused before anything is written.
 """
 
 from __future__ import annotations
@@ -89,13 +89,9 @@ def check_table(table: SinkTable, reserved: frozenset[str]) -> None:
     """Refuse a sink table that cannot be created safely (`WiringError`)."""
     for name in (table.name, *table.columns):
         if not _IDENTIFIER.fullmatch(name):
-            raise WiringError(
-                f"sink table {table.name!r}: {name!r} is not a plain identifier of up to 63 letters"
-            )
+            raise WiringError(f"sink table {table.name!r}: {name!r} is not a plain identifier of up to 63 letters")
     if table.name.lower() in reserved or table.name.lower().startswith("pg_"):
-        raise WiringError(
-            f"sink table {table.name!r}: the name is reserved for millwheel's own tables; rename it"
-        )
+        raise WiringError(f"sink table {table.name!r}: the name is reserved for millwheel's own tables; rename it")
     for column, kind in table.columns.items():
         if kind not in SQL_TYPES:
             raise WiringError(
@@ -109,9 +105,7 @@ def _check_key(table: SinkTable) -> None:
         raise WiringError(f"sink table {table.name!r} needs a primary key without repeats")
     for column in table.key:
         if table.columns.get(column, "jsonb") == "jsonb":
-            raise WiringError(
-                f"sink table {table.name!r}: key column {column!r} is not declared, or is jsonb"
-            )
+            raise WiringError(f"sink table {table.name!r}: key column {column!r} is not declared, or is jsonb")
 
 
 class SinkRows(msgspec.Struct, frozen=True):
@@ -122,7 +116,8 @@ class SinkRows(msgspec.Struct, frozen=True):
 
 
 def coalesce(tables: Mapping[str, SinkTable], writes: Iterable[LogWrite]) -> list[SinkRows]:
-    """All sink rows of `writes`, last write wins, sorted by (table, key) against deadlocks; raises `RowRefused`."""
+    """All sink rows of `writes`, last write wins, sorted by (table, key) against deadlocks; raises
+    `RowRefused`."""
     grouped: dict[str, dict[tuple[Any, ...], Row]] = {}
     for write in writes:
         for sink in write.sinks:
@@ -166,5 +161,6 @@ def _check_value(column: str, kind: str, value: object) -> object:
 
 
 def sink_intervals(writes: Sequence[LogWrite]) -> set[int]:
-    """Intervals that write sink rows: all their checkpoints commit apart, so that none commits past a refused one."""
+    """Intervals that write sink rows: all their checkpoints commit apart, so that none commits past a refused
+    one."""
     return {write.interval for write in writes if write.sinks}

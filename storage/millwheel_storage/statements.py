@@ -1,11 +1,13 @@
 """Every SQL statement of the stores, by name.
 
-Lives here: SQL text with bound parameters.  Never here: Python that runs it.  No statement names a schema (search_path
-does) and none is built from user text, except sink tables, whose checked names are quoted by `psycopg.sql`.
+Lives here: SQL text with bound parameters.  Never here: Python that runs it.  No statement names a schema
+(search_path does) and none is built from user text, except sink tables, whose checked names are quoted by
+`psycopg.sql`.
 
-The fence.  A write joins rows of `ownership` that it locks FOR SHARE in interval order, in the same statement.  Under READ
-COMMITTED a lock that had to wait sees the row as it is after the wait, so a concurrent new owner makes the join, and the
-write, empty: *zero rows, not an error*.  FOR KEY SHARE would not wait; reading first and writing later would race.
+The fence.  A write joins rows of `ownership` that it locks FOR SHARE in interval order, in the same
+statement.  Under READ COMMITTED a lock that had to wait sees the row as it is after the wait, so a
+concurrent new owner makes the join, and the write, empty: *zero rows, not an error*.  FOR KEY SHARE would
+not wait; reading first and writing later would race.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ SELECT set_config('search_path', %s, false), set_config('lock_timeout', %s, fals
        set_config('enable_seqscan', 'off', false), set_config('enable_hashjoin', 'off', false),
        set_config('enable_mergejoin', 'off', false), set_config('jit', 'off', false)
 """
-"""Every statement here finds its rows by an index.  Said aloud, because a plan made and kept while a table was empty
-would otherwise read all of it, for every fold, once it is not."""
+"""Every statement here finds its rows by an index.  Said aloud, because a plan made and kept while a table
+was empty would otherwise read all of it, for every fold, once it is not."""
 
 SAFE_SETTINGS: Final = """
 SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit')
@@ -56,9 +58,7 @@ WITH made AS (
 )
 INSERT INTO ownership (interval_id, sequencer) SELECT id, 0 FROM made RETURNING interval_id
 """
-READ_INTERVALS: Final = (
-    "SELECT id, computation, low, high FROM interval WHERE computation = ANY(%s) ORDER BY id"
-)
+READ_INTERVALS: Final = "SELECT id, computation, low, high FROM interval WHERE computation = ANY(%s) ORDER BY id"
 READ_INTERVAL: Final = "SELECT computation, low, high FROM interval WHERE id = %s"
 TABLE_COLUMNS: Final = """
 SELECT a.attname, format_type(a.atttypid, a.atttypmod)
@@ -74,9 +74,7 @@ WHERE i.indrelid = to_regclass(%s) AND i.indisprimary ORDER BY k.place
 
 # Ownership
 
-ACQUIRE: Final = (
-    "UPDATE ownership SET sequencer = nextval('sequencer') WHERE interval_id = %s RETURNING sequencer"
-)
+ACQUIRE: Final = "UPDATE ownership SET sequencer = nextval('sequencer') WHERE interval_id = %s RETURNING sequencer"
 OWNED: Final = "SELECT 1 FROM ownership WHERE interval_id = %s AND sequencer = %s FOR SHARE"
 
 # Commits
@@ -93,16 +91,16 @@ JOIN (
 ON CONFLICT (interval_id, sequencer, seq) DO UPDATE SET seq = excluded.seq
 RETURNING interval_id, seq, xmax = 0
 """
-"""One round trip for a group of checkpoints.  A row that is there already (a commit whose reply was lost) is a success,
-and waits for the attempt that may still be open; `xmax = 0` tells the rows that this statement inserted."""
+"""One round trip for a group of checkpoints.  A row that is there already (a commit whose reply was lost) is
+a success, and waits for the attempt that may still be open; `xmax = 0` tells the rows that this statement
+inserted."""
 
 
 def sink_upsert(table: SinkTable) -> sql.Composed:
     """Upsert a JSON array of rows into a sink table."""
     names = [sql.Identifier(column) for column in table.columns]
     types = [
-        sql.SQL("{} {}").format(name, sql.SQL(kind))
-        for name, kind in zip(names, table.columns.values(), strict=True)
+        sql.SQL("{} {}").format(name, sql.SQL(kind)) for name, kind in zip(names, table.columns.values(), strict=True)
     ]
     others = [sql.Identifier(column) for column in table.columns if column not in table.key]
     sets = [sql.SQL("{0} = excluded.{0}").format(name) for name in others]
@@ -176,8 +174,9 @@ DELETE FROM key_state WHERE ctid = ANY (ARRAY(
     ) AS s
 ))
 """
-"""OFFSET 0 fixes the plan: one index probe for each given row.  The planner, whose figures may be from when the table was
-empty, could else walk the whole computation for each of them.  The fence keeps the rows where they were found."""
+"""OFFSET 0 fixes the plan: one index probe for each given row.  The planner, whose figures may be from when
+the table was empty, could else walk the whole computation for each of them.  The fence keeps the rows
+where they were found."""
 
 FOLD_TIMERS: Final = """
 INSERT INTO timer (computation, key, kind, tag, timestamp)

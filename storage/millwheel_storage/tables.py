@@ -1,4 +1,5 @@
-"""Names of millwheel's own tables: reserved, so that no sink table shadows one.  Never here: anything that imports SQL."""
+"""Names of millwheel's own tables: reserved, so that no sink table shadows one.  Never here: anything that
+imports SQL."""
 
 from __future__ import annotations
 

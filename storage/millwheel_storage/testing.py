@@ -80,6 +80,4 @@ def postgres_tables(url: str, pipeline: str) -> dict[str, list[tuple[Any, ...]]]
 def _rows(connection: psycopg.Connection[tuple[Any, ...]], query: str) -> list[tuple[Any, ...]]:
     cursor = connection.execute(query)
     texts = [column.name in _TEXTS for column in cursor.description or ()]
-    return sorted(
-        tuple(v.decode() if is_text else v for v, is_text in zip(row, texts, strict=True)) for row in cursor
-    )
+    return sorted(tuple(v.decode() if is_text else v for v, is_text in zip(row, texts, strict=True)) for row in cursor)

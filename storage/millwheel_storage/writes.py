@@ -1,7 +1,7 @@
 """One fold as statements with array parameters: the write side of `fold.Folded` on Postgres.
 
-Lives here: turning a `Folded` into (statement, parameters) pairs, in an order that is right within one transaction.  Never
-here: I/O or transactions.  Only tables that a fold touches get a statement.
+Lives here: turning a `Folded` into (statement, parameters) pairs, in an order that is right within one
+transaction.  Never here: I/O or transactions.  Only tables that a fold touches get a statement.
 """
 
 from __future__ import annotations
@@ -77,9 +77,7 @@ def _entries(
 
 def _holds(computation: Int4, folded: Folded) -> Iterator[Step]:
     kept = sorted((key.encode(), time) for key, time in folded.holds.items() if time is not None)
-    cleared = [
-        key.encode() for key, time in folded.holds.items() if time is None and key not in folded.forgotten
-    ]
+    cleared = [key.encode() for key, time in folded.holds.items() if time is None and key not in folded.forgotten]
     if cleared:
         yield statements.FORGET_HOLDS, (computation, cleared)
     if kept:
@@ -116,10 +114,7 @@ def _ids(interval: int, folded: Folded) -> Iterator[Step]:
 
 
 def _segments(ids: Mapping[Channel, list[int]]) -> list[tuple[Any, ...]]:
-    return [
-        (*channel, sequences[0], sequences[-1], pack_ids(sequences))
-        for channel, sequences in sorted(ids.items())
-    ]
+    return [(*channel, sequences[0], sequences[-1], pack_ids(sequences)) for channel, sequences in sorted(ids.items())]
 
 
 def _quarantine(computation: int, folded: Folded) -> Iterator[Step]:

@@ -1,8 +1,8 @@
 """Every order of {old owner's commit, sequencer bump, new owner's load, new owner's commit} on real Postgres.
 
-Each actor is a connection with an open transaction; a step that Postgres blocks stays pending until a later step lets it
-go.  Invariants I5 and I2: nothing of the old owner becomes durable after the bump, and what became durable before it is
-in the new owner's load.
+Each actor is a connection with an open transaction; a step that Postgres blocks stays pending until a
+later step lets it go.  Invariants I5 and I2: nothing of the old owner becomes durable after the bump, and
+what became durable before it is in the new owner's load.
 """
 
 from __future__ import annotations
@@ -176,9 +176,7 @@ def test_the_orders_reach_both_outcomes_and_both_waits() -> None:
     assert any(o.index("bump") < o.index("old insert") < o.index("bump end") for o in found)
 
 
-def test_a_group_commit_and_a_bump_of_two_intervals_do_not_deadlock(
-    postgres: EmbeddedPostgres, pipeline: str
-) -> None:
+def test_a_group_commit_and_a_bump_of_two_intervals_do_not_deadlock(postgres: EmbeddedPostgres, pipeline: str) -> None:
     async def main() -> None:
         store, other = PostgresStore(postgres.url, pipeline), PostgresStore(postgres.url, pipeline)
         shape = PipelineShape(pipeline, {"a": ("h", "p")}, {}, {}, (SINK,), ())

@@ -34,7 +34,6 @@ from millwheel.errors import (
     IncompatibleStore,
     RowRefused,
     StoreError,
-    StoreUnavailable,
     WiringError,
 )
 from millwheel.ports import PipelineShape, SinkTable
@@ -186,9 +185,7 @@ def test_a_store_reopens_with_the_same_numbers(postgres: EmbeddedPostgres, pipel
     async def main() -> None:
         store = PostgresStore(postgres.url, pipeline)
         opened = await store.open_pipeline(shape(pipeline))
-        more = shape(
-            pipeline, computations={"0": (), "a": ("x", "y")}, subscriptions={"0<s": "s", "a<s": "s"}
-        )
+        more = shape(pipeline, computations={"0": (), "a": ("x", "y")}, subscriptions={"0<s": "s", "a<s": "s"})
         again = await store.open_pipeline(more)
         assert [r for r in again.intervals if r.computation == "a"] == list(opened.intervals)
         assert again.subscriptions == {"a<s": 1, "0<s": 2}
@@ -314,9 +311,7 @@ def test_a_row_the_database_refuses_is_named_and_nothing_after_it_commits(
     assert {(r[0], r[2]) for r in log} == {(1, 1), (2, 1)}
 
 
-def test_a_lost_reply_is_unknown_and_committing_again_resolves_it(
-    postgres: EmbeddedPostgres, pipeline: str
-) -> None:
+def test_a_lost_reply_is_unknown_and_committing_again_resolves_it(postgres: EmbeddedPostgres, pipeline: str) -> None:
     async def main() -> None:
         store = PostgresStore(postgres.url, pipeline)
         first = (await store.open_pipeline(shape(pipeline))).intervals[0].id
@@ -332,8 +327,7 @@ def test_a_lost_reply_is_unknown_and_committing_again_resolves_it(
             await store.commit([write])
         assert await store.commit([write]) == {(first, 2)}
         assert await store.commit([write]) == {(first, 2)}
-        with pytest.raises(StoreUnavailable):
-            await store.fold(first, owned[first], 2, [image(["a"])] * 2)
+        # The fold's connection is dead too; a fold may be repeated, so the store does that itself.
         assert await store.fold(first, owned[first], 2, [image(["a"])] * 2)
         assert [rows.key for rows in await store.load(first, ["a"])] == ["a"]
         await store.close()
@@ -401,9 +395,7 @@ def test_a_call_waits_for_a_server_that_restarts() -> None:
 # Volume
 
 
-def test_one_shot_keys_leave_no_rows_and_recovery_does_not_read_keys(
-    postgres: EmbeddedPostgres, pipeline: str
-) -> None:
+def test_one_shot_keys_leave_no_rows_and_recovery_does_not_read_keys(postgres: EmbeddedPostgres, pipeline: str) -> None:
     async def main() -> None:
         store = PostgresStore(postgres.url, pipeline)
         first = (await store.open_pipeline(shape(pipeline))).intervals[0].id

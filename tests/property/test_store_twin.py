@@ -71,9 +71,7 @@ def checkpoints(draw: st.DrawFn, interval: int) -> Checkpoint:
         timers=TimerWrites(*rows(keys, text, st.sampled_from(["watermark", "wall"]), time)),
         holds=HoldWrites(*rows(keys, time)),
         sinks=[],
-        quarantined=[
-            QuarantineEntry(draw(keys), 1, 2, 3, b"v", 4, "t\0", "", "e") for _ in range(draw(number) % 3)
-        ],
+        quarantined=[QuarantineEntry(draw(keys), 1, 2, 3, b"v", 4, "t\0", "", "e") for _ in range(draw(number) % 3)],
         forgotten=draw(st.lists(keys, max_size=1)),
         redriven=[(draw(keys), draw(st.integers(1, 2)))] if draw(st.booleans()) else [],
         released=draw(st.lists(keys, max_size=1)),

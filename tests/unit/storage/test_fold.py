@@ -87,9 +87,7 @@ def test_a_production_and_its_ack_in_one_checkpoint_cancel() -> None:
 
 
 def test_ids_below_the_frontier_are_not_kept() -> None:
-    folded = fold(
-        [checkpoint(ids=[Ids(1, 9, 0, [4, 2])]), checkpoint(ids=[Ids(1, 9, 3, [7]), Ids(2, 9, 0, [])])]
-    )
+    folded = fold([checkpoint(ids=[Ids(1, 9, 0, [4, 2])]), checkpoint(ids=[Ids(1, 9, 3, [7]), Ids(2, 9, 0, [])])])
     assert folded.new_ids() == {(1, 9): [4, 7]}
     assert folded.frontiers == {(1, 9): 3, (2, 9): 0}
 

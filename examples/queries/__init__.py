@@ -1,0 +1,1 @@
+"""Zeitgeist's pipeline on search queries instead of page requests."""

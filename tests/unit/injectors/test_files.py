@@ -1,0 +1,604 @@
+"""Files: positions, growth, rename, rotation, rewriting."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from millwheel.errors import SourceError
+from millwheel.model import MAX_TIME, MIN_TIME, SECOND
+from millwheel.ports import SourcePartition
+from millwheel_injectors import (
+    BoundedDisorder,
+    Csv,
+    Exact,
+    FileCreation,
+    FileSource,
+    JsonLines,
+    TextLines,
+    modification_time,
+)
+from millwheel_injectors.formats import Format
+from tests.unit.injectors.drain import (
+    Clock,
+    only,
+    read_all,
+    reject_lines,
+    rows_of,
+    stored,
+    values_of,
+)
+
+HUGE = 10**6
+
+
+def number(value: Any) -> int:
+    return int(value)
+
+
+def append(path: Path, data: bytes) -> None:
+    with open(path, "ab") as file:
+        file.write(data)
+
+
+def texts(partition: SourcePartition) -> list[str]:
+    return [value for _, value, _ in rows_of(read_all(partition))]
+
+
+FILES: dict[str, tuple[Format, bytes]] = {
+    "text": (TextLines(), b"1 one\r\n\n2 two\nbad\xff\n3 three\n" * 7 + b"last"),
+    "json": (JsonLines(), b'{"a": 1}\n\n[2, 3]\n{oops\n"x"\n' * 7),
+    "csv": (Csv(), b'a,b\n"multi\nline\n",c\n\n"bad"x,1\nd,"e ""f"""\n' * 7 + b"g,h"),
+    "header": (Csv(header=True), b'k,"v\nw"\n' + b'a,b\n"multi\nline",c\n1,2,3\n' * 5),
+}
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    kind=st.sampled_from(sorted(FILES)),
+    packed=st.booleans(),
+    limits=st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    stop=st.integers(0, 40),
+    behind=st.integers(0, 3),
+)
+def test_a_restart_gives_the_same_row_numbers_at_every_position(
+    tmp_path: Path, kind: str, packed: bool, limits: list[int], stop: int, behind: int
+) -> None:
+    form, data = FILES[kind]
+    path = tmp_path / f"{kind}-{packed}"
+    if not path.exists():
+        path.write_bytes(gzip.compress(data[:50]) + gzip.compress(data[50:]) if packed else data)
+
+    def source() -> FileSource:
+        return FileSource("s", path, form, event_time=lambda value: 7)
+
+    whole = rows_of(read_all(only(source())))
+    rejected = sum(b.rejected for b in read_all(only(source())))
+    assert len(whole) > 10
+    assert rejected or kind == "none"
+
+    first = only(source())
+    before, state, position = [], first.fingerprint(), 0
+    states = [(0, state)]
+    while position < stop and (batch := first.read(limits[position % len(limits)])):
+        assert len(batch.rows) <= limits[position % len(limits)]
+        before.append(batch)
+        position, state = batch.next_position, batch.state
+        states.append((position, state))
+    second = only(source())
+    assert second.name == first.name
+    # The state may be older than the position, and the other way round.
+    second.resume(position, states[max(0, len(states) - 1 - behind)][1])
+    assert rows_of(before) + rows_of(read_all(second, 5)) == whole
+    third = only(source())
+    third.resume(states[max(0, len(states) - 1 - behind)][0], state)
+    done = states[max(0, len(states) - 1 - behind)][0]
+    assert rows_of(read_all(third)) == [row for row in whole if row[0] >= done]
+
+
+def test_a_complete_file_ends_with_its_last_line_even_without_a_newline(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1\n2")
+    source = FileSource("s", tmp_path / "a")
+    partition = only(source)
+    assert not partition.finished()
+    assert texts(partition) == ["1", "2"]
+    assert partition.finished()
+    assert partition.watermark() == MAX_TIME
+    assert source.complete()
+
+
+def test_a_tailed_last_line_is_a_row_once_it_ends(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    source = FileSource("s", log, tail=True)
+    assert source.discover(()) == []
+    log.write_bytes(b"on")
+    assert source.discover(()) == []
+    append(log, b"e\ntw")
+    partition = only(source)
+    assert texts(partition) == ["one"]
+    assert not partition.finished()
+    append(log, b"o\n")
+    batch = partition.read(10)
+    assert batch is not None
+    assert (batch.rows, batch.values, batch.next_position) == ([1], ["two"], 2)
+    assert source.discover({partition.name}) == []
+    assert not source.complete()
+
+
+def test_directories_and_patterns_give_files_by_path(tmp_path: Path) -> None:
+    for name in ("b.log", "a.log", ".hidden", "c.txt"):
+        (tmp_path / name).write_text(f"{name}\n")
+    (tmp_path / "below").mkdir()
+    assert list(values_of(FileSource("s", tmp_path)).values()) == [["a.log"], ["b.log"], ["c.txt"]]
+    assert list(values_of(FileSource("s", str(tmp_path / "*.log"))).values()) == [["a.log"], ["b.log"]]
+    both = FileSource("s", [tmp_path / "c.txt", tmp_path / "*.txt", tmp_path / "a.log"])
+    assert list(values_of(both).values()) == [["a.log"], ["c.txt"]]
+    with pytest.raises(SourceError, match="no file at"):
+        FileSource("s", tmp_path / "*.none").discover(())
+
+
+def test_a_complete_source_leaves_empty_files_out(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    source = FileSource("s", tmp_path)
+    assert source.discover(()) == []
+    assert source.complete()
+
+
+def test_rename_while_reading_and_over_a_restart(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"1\n2\n3\n")
+    partition = only(FileSource("s", tmp_path, tail=True))
+    batch = partition.read(1)
+    assert batch is not None
+    log.rename(tmp_path / "moved")
+    assert texts(partition) == ["2", "3"]
+
+    again = FileSource("s", tmp_path, tail=True)
+    again.recall([stored(partition, 1, batch.state)])
+    renamed = only(again)
+    assert renamed.name == partition.name
+    (tmp_path / "moved").rename(tmp_path / "again")
+    renamed.resume(1, batch.state)
+    assert texts(renamed) == ["2", "3"]
+
+
+def test_rotation_with_files_that_begin_alike(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"# banner\na1\n")
+    source = FileSource("s", tmp_path, tail=True)
+    old = only(source)
+    (batch,) = read_all(old)
+    log.rename(tmp_path / "log.1")
+    append(tmp_path / "log.1", b"a2\n")
+    log.write_bytes(b"# banner\nb1\n")
+    (new,) = source.discover({old.name})
+    assert texts(new) == ["# banner", "b1"]
+    assert texts(old) == ["a2"]
+
+    again = FileSource("s", tmp_path, tail=True)
+    again.recall([stored(old, batch.next_position, batch.state), stored(new, 0, new.fingerprint())])
+    by_name = {p.name: p for p in again.discover(())}
+    by_name[old.name].resume(batch.next_position, batch.state)
+    assert texts(by_name[old.name]) == ["a2"]
+    assert texts(by_name[new.name]) == ["# banner", "b1"]
+
+
+def test_a_log_keeps_its_position_when_rotation_compresses_it(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"".join(b"line %d\n" % n for n in range(2000)))
+    old = only(FileSource("s", tmp_path, tail=True))
+    batch = old.read(1500)
+    assert batch is not None
+    with gzip.open(tmp_path / "log.gz", "wb") as file:
+        file.write(log.read_bytes())
+    both = FileSource("s", tmp_path, tail=True)
+    assert [p.name for p in both.discover(())] == [old.name]
+    log.unlink()
+    (tmp_path / "log.gz").rename(tmp_path / "log.1.gz")
+    assert both.discover({old.name}) == []
+
+    again = FileSource("s", tmp_path, tail=True)
+    again.recall([stored(old, 1500, batch.state)])
+    packed = only(again)
+    packed.resume(1500, batch.state)
+    assert texts(packed) == [f"line {n}" for n in range(1500, 2000)]
+
+
+def test_files_with_the_same_first_bytes_are_two_partitions(tmp_path: Path) -> None:
+    head = b"x" * 5000 + b"\n"
+    (tmp_path / "a").write_bytes(head + b"1\n")
+    (tmp_path / "b").write_bytes(head + b"2\n")
+    source = FileSource("s", tmp_path)
+    a, b = source.discover(())
+    assert (texts(a)[1:], texts(b)[1:]) == (["1"], ["2"])
+    last = {p.name: stored(p, 0, p.fingerprint()) for p in (a, b)}
+
+    # Restarted, with the first of them gone, each keeps its name.
+    (tmp_path / "a").unlink()
+    again = FileSource("s", tmp_path)
+    again.recall(last.values())
+    assert only(again).name == b.name
+
+
+def test_equal_small_files_one_after_the_other_are_two_partitions(tmp_path: Path) -> None:
+    (tmp_path / "monday").write_bytes(b"total 0\n")
+    monday = only(FileSource("s", tmp_path))
+    (batch,) = read_all(monday)
+    (tmp_path / "keeps its inode").hardlink_to(tmp_path / "monday")
+    (tmp_path / "keeps its inode").rename(tmp_path / ".kept")
+    (tmp_path / "monday").unlink()
+    (tmp_path / "tuesday").write_bytes(b"total 0\n")
+    again = FileSource("s", tmp_path)
+    again.recall([stored(monday, 1, batch.state, finished=True)])
+    (tuesday,) = again.discover({monday.name})
+    assert texts(tuesday) == ["total 0"]
+
+
+def test_a_copied_directory_keeps_partitions(tmp_path: Path) -> None:
+    source = tmp_path / "one"
+    source.mkdir()
+    for name in ("a", "b"):
+        (source / name).write_text(f"same\n{name}\n")
+    partitions = FileSource("s", source).discover(())
+    first = [p.read(1) for p in partitions]
+    shutil.copytree(source, tmp_path / "two")
+    again = FileSource("s", tmp_path / "two")
+    again.recall([stored(p, 1, b.state) for p, b in zip(partitions, first, strict=True) if b])
+    for partition, before, rest in zip(again.discover(()), first, ("a", "b"), strict=True):
+        assert before is not None
+        partition.resume(1, before.state)
+        assert texts(partition) == [rest]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"2\n1\n3\n", "rewritten"), (b"1\n9\n3\n", "rewritten"), (b"1\n", "rewritten|truncated"), (b"", "rewritten")],
+)
+@pytest.mark.parametrize("tail", [False, True])
+def test_a_file_rewritten_between_runs_is_refused(tmp_path: Path, content: bytes, said: str, tail: bool) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"1\n2\n3\n")
+    partition = only(FileSource("s", tmp_path, tail=tail))
+    batch = partition.read(2)
+    assert batch is not None
+    log.write_bytes(content)
+    again = FileSource("s", tmp_path, tail=tail)
+    again.recall([stored(partition, 2, batch.state)])
+    with pytest.raises(SourceError, match=f"log: ({said}).*restore the file"):
+        only(again).resume(2, batch.state)
+
+
+def test_a_rewritten_file_is_refused_even_when_the_source_was_told_nothing(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"1\n2\n3\n")
+    partition = only(FileSource("s", log))
+    batch = partition.read(2)
+    assert batch is not None
+    log.write_bytes(b"1\n2 and more\n3\n")
+    again = only(FileSource("s", log))
+    assert again.name == partition.name
+    with pytest.raises(SourceError, match="rewritten"):
+        again.resume(2, batch.state)
+
+
+def test_bytes_changed_behind_the_head_are_noticed(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    lines = [b"line %d" % n for n in range(1000)]
+    log.write_bytes(b"\n".join(lines) + b"\n")
+    batch = only(FileSource("s", log)).read(900)
+    assert batch is not None
+    lines[895] = b"LINE 895"
+    log.write_bytes(b"\n".join(lines) + b"\n")
+    with pytest.raises(SourceError, match="rewritten"):
+        only(FileSource("s", log)).resume(900, batch.state)
+
+
+def test_truncation_and_rewriting_while_reading_are_refused(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"1\n2\n3\n")
+    source = FileSource("s", log, tail=True)
+    partition = only(source)
+    assert texts(partition) == ["1", "2", "3"]
+    os.truncate(log, 2)
+    with pytest.raises(SourceError, match="truncated: 2 bytes are left of at least 6"):
+        partition.read(10)
+    with open(log, "r+b") as file:
+        file.write(b"4\n5\n6\n7\n")
+    with pytest.raises(SourceError, match="rewritten"):
+        source.discover({partition.name})
+
+
+def test_another_file_in_the_place_of_an_unfinished_one_is_refused(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"1\n2\n3\n")
+    partition = only(FileSource("s", log, tail=True))
+    batch = partition.read(1)
+    assert batch is not None
+    log.rename(tmp_path.parent / f"{tmp_path.name}-elsewhere")
+    log.write_bytes(b"x\n")
+    again = FileSource("s", log, tail=True)
+    again.recall([stored(partition, 1, batch.state)])
+    with pytest.raises(SourceError, match="rewritten"):
+        again.discover(())
+    finished = FileSource("s", log, tail=True)
+    finished.recall([stored(partition, 3, batch.state, finished=True)])
+    assert texts(only(finished)) == ["x"]
+
+
+def test_a_deleted_file_is_read_to_its_end_while_it_is_open(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"1\n2\n")
+    source = FileSource("s", log, tail=True)
+    partition = only(source)
+    partition.read(1)
+    log.unlink()
+    assert source.discover({partition.name}) == []
+    assert texts(partition) == ["2"]
+    gone = FileSource("s", tmp_path / "*.log", tail=True)
+    (tmp_path / "x.log").write_bytes(b"1\n")
+    unread = only(gone)
+    (tmp_path / "x.log").unlink()
+    with pytest.raises(SourceError, match="gone before it was read"):
+        unread.read(1)
+
+
+def test_a_file_that_grew_after_its_end_is_refused(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"1\n2\n")
+    partition = only(FileSource("s", log))
+    (batch,) = read_all(partition)
+    append(log, b"3\n")
+    again = FileSource("s", log)
+    again.recall([stored(partition, 2, batch.state, finished=True)])
+    with pytest.raises(SourceError, match="grew from 4 to 6"):
+        again.discover({partition.name})
+
+
+# gzip
+
+
+def test_gzip_members_are_one_file_whatever_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(gzip.compress(b"1\n2") + b"\0" * 7 + gzip.compress(b"") + gzip.compress(b"2\n3\n"))
+    partition = only(FileSource("s", path))
+    assert texts(partition) == ["1", "22", "3"]
+    assert partition.finished()
+
+
+def test_a_truncated_gzip_waits_when_tailed_and_is_refused_otherwise(tmp_path: Path) -> None:
+    data = gzip.compress(b"".join(b"%d\n" % n for n in range(20_000)), 1)
+    path = tmp_path / "log.gz"
+    path.write_bytes(data[: len(data) // 2])
+    complete = only(FileSource("s", path))
+    with pytest.raises(SourceError, match="truncated gzip"):
+        read_all(complete)
+
+    clock = Clock(HUGE * HUGE * HUGE)
+    tailed = only(FileSource("s", path, tail=True, quiet_us=0, clock=clock))
+    before = texts(tailed)
+    assert 0 < len(before) < 20_000
+    assert not tailed.finished()
+    append(path, data[len(data) // 2 :])
+    assert before + texts(tailed) == [str(n) for n in range(20_000)]
+
+
+def test_a_damaged_gzip_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log.gz"
+    path.write_bytes(gzip.compress(b"1\n" * 100) + b"garbage")
+    with pytest.raises(SourceError, match="damaged gzip"):
+        only(FileSource("s", path)).read(1000)
+
+
+def test_a_gzip_that_explodes_is_read_in_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "log.gz"
+    path.write_bytes(gzip.compress(b"0\n" * 5_000_000))
+    partition = only(FileSource("s", path))
+    batches = read_all(partition, 10**9)
+    assert max(len(b.rows) for b in batches) <= 1 << 20
+    assert batches[-1].next_position == 5_000_000
+
+
+# rejects
+
+
+def test_malformed_rows_are_kept_once_over_restarts(tmp_path: Path) -> None:
+    path, rejects = tmp_path / "in" / "rows", tmp_path / "out" / "rejects"
+    path.parent.mkdir()
+    path.write_bytes(b"1\nx\n3\n\xff\n5\n-\n7\n")
+    first = only(FileSource("s", path, event_time=number, rejects=rejects))
+    batches = [first.read(3), first.read(2)]
+    assert [b and (b.rows, b.rejected) for b in batches] == [([0, 2], 1), ([4], 1)]
+    assert batches[0] is not None
+
+    again = only(FileSource("s", path, event_time=number, rejects=rejects))
+    again.resume(3, batches[0].state)
+    assert [(b.rows, b.rejected) for b in read_all(again)] == [([4, 6], 2)]
+    lines = reject_lines(rejects)
+    assert [(r.partition, r.row, r.text) for r in lines] == [
+        (first.name, 1, "x"),
+        (first.name, 3, "\\xff"),
+        (first.name, 5, "-"),
+    ]
+    assert lines[0].reason.startswith("event time: ValueError")
+
+
+@pytest.mark.parametrize("bad", [None, 1.5, True, "1", MIN_TIME, MAX_TIME])
+def test_an_event_time_that_is_none_is_a_reject(tmp_path: Path, bad: object) -> None:
+    (tmp_path / "rows").write_text("a\nb\n")
+    source = FileSource("s", tmp_path / "rows", event_time=lambda v: bad if v == "a" else 1)  # type: ignore[arg-type, return-value]
+    (batch,) = read_all(only(source))
+    assert (batch.rows, batch.values, batch.timestamps, batch.rejected) == ([1], ["b"], [1], 1)
+
+
+def test_a_batch_of_nothing_but_rejects_still_moves_on(tmp_path: Path) -> None:
+    (tmp_path / "rows").write_text("x\ny\n1\n")
+    partition = only(FileSource("s", tmp_path / "rows", event_time=number))
+    batch = partition.read(2)
+    assert batch is not None
+    assert (batch.rows, batch.next_position, batch.rejected) == ([], 2, 2)
+
+
+def test_rows_the_pipeline_refuses_join_the_rejects(tmp_path: Path) -> None:
+    (tmp_path / "rows").write_text("1\n")
+    source = FileSource("s", tmp_path / "rows", rejects=tmp_path / "rejects")
+    source.reject("p", 5, "no key", {"a": {1}})
+    source.reject("p", 3, "no key", object)
+    source.reject("p", 5, "no key", {"a": {1}})
+    assert [(r.row, r.reason) for r in reject_lines(tmp_path / "rejects")] == [(5, "no key"), (3, "no key")]
+
+
+# watermarks and the end
+
+
+def test_bounded_disorder_follows_the_newest_row_and_survives_a_restart(tmp_path: Path) -> None:
+    (tmp_path / "rows").write_text("100\n90\n120\n80\n")
+    source = FileSource("s", tmp_path / "rows", event_time=number, watermark=BoundedDisorder(15))
+    partition = only(source)
+    assert partition.watermark() == MIN_TIME
+    seen = []
+    while batch := partition.read(1):
+        seen.append(partition.watermark())
+        last = batch
+    assert seen == [85, 85, 105, 105]
+    again = only(source)
+    again.resume(last.next_position, last.state)
+    assert again.watermark() == 105
+
+
+def test_the_exact_watermark_is_the_oldest_row_to_come(tmp_path: Path) -> None:
+    rows = [*range(10_000, 20_000), *range(5_000, 10_000)]
+    (tmp_path / "rows").write_text("junk\n" + "".join(f"{n}\n" for n in rows))
+    partition = only(FileSource("s", tmp_path / "rows", event_time=number, watermark=Exact()))
+    assert partition.watermark() == 5_000
+    at = 0
+    while batch := partition.read(4096):
+        at = batch.next_position
+        assert partition.watermark() <= min(rows[at - 1 :], default=MAX_TIME)
+    assert partition.watermark() == MAX_TIME
+    with pytest.raises(ValueError, match="complete files"):
+        FileSource("s", tmp_path / "rows", watermark=Exact(), tail=True)
+
+
+def test_file_creation_bounds_live_files_and_those_to_come(tmp_path: Path) -> None:
+    clock = Clock(1000 * SECOND)
+    policy = FileCreation(slack_us=3, created=lambda path: int(path.name))
+    source = FileSource("s", tmp_path, event_time=number, watermark=policy, tail=True, clock=clock)
+    (tmp_path / "500").write_text("501\n502\n")
+    partition = only(source)
+    assert partition.watermark() == 497
+    assert source.pending_watermark() == 1000 * SECOND - 3
+    read_all(partition)
+    assert partition.watermark() == 497
+
+    by_row = FileSource("s", tmp_path, event_time=number, watermark=FileCreation(3), tail=True)
+    partition = only(by_row)
+    (batch,) = read_all(partition)
+    again = only(by_row)
+    again.resume(2, batch.state)
+    assert partition.watermark() == again.watermark() <= 498
+
+
+def test_what_is_not_discovered_yet_holds_unless_bounded(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("100\n")
+    complete = FileSource("s", tmp_path, event_time=number)
+    assert (complete.complete(), complete.pending_watermark()) == (False, MIN_TIME)
+    complete.discover(())
+    assert (complete.complete(), complete.pending_watermark()) == (True, MAX_TIME)
+    tailed = FileSource("s", tmp_path, tail=True)
+    tailed.discover(())
+    assert tailed.pending_watermark() == MIN_TIME
+    assert FileSource("s", tmp_path, tail=True, later_files_not_before=7).pending_watermark() == 7
+    assert FileSource("s", tmp_path, tail=True, later_files_not_before=lambda: 8).pending_watermark() == 8
+
+
+def test_an_ordered_tail_goes_on_with_the_next_file(tmp_path: Path) -> None:
+    clock = Clock(0)
+    (tmp_path / "1").write_text("100\n110")
+    source = FileSource(
+        "s", tmp_path, event_time=number, watermark=BoundedDisorder(10), tail=True, ordered=True, clock=clock
+    )
+    assert source.ordered
+    first = only(source)
+    read_all(first)
+    assert (first.watermark(), source.pending_watermark()) == (90, 90)
+    clock.now = HUGE**3
+    assert first.read(1) is None
+    assert not first.finished()
+    (tmp_path / "2").write_text("200\n")
+    (second,) = source.discover({first.name})
+    assert second.watermark() == MIN_TIME
+    assert texts(first) == ["110"]
+    assert first.finished()
+    assert first.watermark() == MAX_TIME
+    assert source.pending_watermark() == 100
+    append(tmp_path / "1", b"late\n")
+    with pytest.raises(SourceError, match="grew from 7"):
+        source.discover({first.name, second.name})
+
+
+def test_a_single_tailed_log_is_ordered_and_its_successor_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("1\n")
+    source = FileSource("s", log, tail=True, event_time=number, quiet_us=0)
+    assert source.ordered
+    assert source.idle_after_us is None
+    first = only(source)
+    assert texts(first) == ["1"]
+    assert not first.finished()
+    log.rename(tmp_path / "log.1")
+    log.write_text("2\n")
+    (second,) = source.discover({first.name})
+    assert first.read(1) is None
+    assert first.finished()
+    assert texts(second) == ["2"]
+
+
+def test_quiet_files_of_an_unordered_tail_finish_when_told(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("1\n")
+    clock = Clock(0)
+    partition = only(FileSource("s", tmp_path, tail=True, quiet_us=5 * SECOND, clock=clock))
+    assert texts(partition) == ["1"]
+    assert not partition.finished()
+    clock.now = HUGE**3
+    assert partition.read(1) is None
+    assert partition.finished()
+
+
+def test_rotated_logs_can_be_ordered_by_modification(tmp_path: Path) -> None:
+    for age, name in enumerate(("log", "log.1", "log.2")):
+        (tmp_path / name).write_text(f"{name}\n")
+        os.utime(tmp_path / name, (1000 - age, 1000 - age))
+    source = FileSource("s", tmp_path, ordered=True, sort_key=modification_time)
+    assert list(values_of(source).values()) == [["log.2"], ["log.1"], ["log"]]
+
+
+def test_without_an_event_time_rows_carry_the_time_of_reading(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("x\ny\n")
+    (batch,) = read_all(only(FileSource("s", tmp_path, clock=Clock(42))))
+    assert batch.timestamps == [42, 42]
+
+
+def test_a_position_of_another_kind_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("x\n")
+    partition = only(FileSource("s", tmp_path))
+    with pytest.raises(SourceError, match="not a file position"):
+        partition.resume(0, b'{"seen": 1}')
+    with pytest.raises(SourceError, match="version 9"):
+        partition.resume(0, partition.fingerprint().replace(b'"version":1', b'"version":9'))
+    with pytest.raises(SourceError, match="has 1 rows, but 5"):
+        partition.resume(5, partition.fingerprint())
+
+
+def test_reading_goes_on_after_close(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("1\n2\n3\n")
+    partition = only(FileSource("s", tmp_path))
+    partition.read(1)
+    partition.close()
+    assert texts(partition) == ["2", "3"]

@@ -1,0 +1,58 @@
+"""Rows that are already in Python."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millwheel.errors import SourceError
+from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel_injectors import BoundedDisorder, Exact, FileCreation, IterableSource
+from tests.unit.injectors.drain import only, read_all, rows_of
+
+ROWS = [(5, "a"), (3, "b"), (9, "c")]
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.text()), max_size=20), st.integers(1, 5), st.integers(0, 20))
+def test_rows_are_numbered_and_replayed(rows: list[tuple[int, str]], limit: int, stop: int) -> None:
+    whole = [(n, value, time) for n, (time, value) in enumerate(rows)]
+    for source in (IterableSource("s", rows), IterableSource("s", lambda: iter(rows))):
+        first = only(source)
+        before, state = [], first.fingerprint()
+        while len(rows_of(before)) < stop and (batch := first.read(limit)):
+            before.append(batch)
+            state = batch.state
+        again = only(source)
+        again.resume(len(rows_of(before)), state)
+        assert rows_of(before) + rows_of(read_all(again, limit)) == whole
+        assert again.finished()
+
+
+def test_the_watermark_of_a_sequence_is_exact() -> None:
+    source = IterableSource("s", ROWS)
+    assert (source.complete(), source.pending_watermark()) == (False, MIN_TIME)
+    partition = only(source)
+    assert (source.complete(), source.pending_watermark()) == (True, MAX_TIME)
+    seen = [partition.watermark()]
+    while partition.read(1):
+        seen.append(partition.watermark())
+    assert seen == [3, 3, 9, 9]
+    assert partition.watermark() == MAX_TIME
+    assert source.discover({"rows"}) == []
+
+
+def test_a_function_of_rows_has_a_bounded_disorder() -> None:
+    partition = only(IterableSource("s", lambda: ROWS, BoundedDisorder(2)))
+    assert partition.watermark() == MIN_TIME
+    partition.read(1)
+    assert partition.watermark() == 3
+
+
+def test_promises_that_cannot_be_kept_are_refused() -> None:
+    with pytest.raises(ValueError, match="files"):
+        IterableSource("s", ROWS, FileCreation())
+    with pytest.raises(ValueError, match="a sequence"):
+        IterableSource("s", lambda: ROWS, Exact())
+    with pytest.raises(SourceError, match="there are 3, but 4"):
+        only(IterableSource("s", ROWS)).resume(4, b"{}")
