@@ -34,7 +34,7 @@ class Bundle(msgspec.Struct, gc=False):
     epoch: int = 0
 
     def oldest(self) -> int:
-        """The smallest event time in the bundle; bundles are never empty of records unless they only carry a frontier."""
+        """The smallest event time in the bundle, which must not be one that only carries a frontier."""
         return min(self.timestamps)
 
 

@@ -20,7 +20,9 @@ def read_queries(path: Path) -> Iterator[tuple[int, Request]]:
             for number, line in enumerate(lines, 1):
                 parsed = parse_query(line)
                 if parsed is None:
-                    print(f"queries: {path.name}:{number}: not user, yymmddHHMMSS, query: {line!r:.80}", file=sys.stderr)
+                    print(
+                        f"queries: {path.name}:{number}: not user, yymmddHHMMSS, query: {line!r:.80}", file=sys.stderr
+                    )
                 else:
                     yield parsed.time_us, parsed
     except (OSError, EOFError) as error:

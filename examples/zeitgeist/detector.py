@@ -147,9 +147,7 @@ def advance(state: KeyState | None, start_us: int, count: int) -> Step:
     """
     past = _catch_up(state, start_us)
     step = _enter(start_us, count) if past.state is None else _advance(past.state, count)
-    return (
-        msgspec.structs.replace(step, anomalies=past.anomalies + step.anomalies) if past.anomalies else step
-    )
+    return msgspec.structs.replace(step, anomalies=past.anomalies + step.anomalies) if past.anomalies else step
 
 
 def finish(state: KeyState | None, end_us: int | None = None) -> tuple[Episode, ...]:

@@ -191,9 +191,7 @@ def _anomalous(episodes: Iterable[Episode]) -> set[int]:
     """Windows within half an hour of an episode."""
     margin_us = 30 * MINUTE_US
     return {
-        at
-        for episode in episodes
-        for at in range(episode.start_us - margin_us, episode.end_us + margin_us, WINDOW_US)
+        at for episode in episodes for at in range(episode.start_us - margin_us, episode.end_us + margin_us, WINDOW_US)
     }
 
 
@@ -238,9 +236,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("log", type=Path, help="log in Common Log Format; may be gzipped")
     parser.add_argument("--report", type=Path, help="also write an HTML report here")
     parser.add_argument("--title", default="Zeitgeist", help="the report's title")
-    parser.add_argument(
-        "--trials", type=int, default=200, help="seeded disturbances per scope (default: 200)"
-    )
+    parser.add_argument("--trials", type=int, default=200, help="seeded disturbances per scope (default: 200)")
     parser.add_argument("--seed", type=int, default=SEED, help="what the trials are drawn from")
     parser.add_argument("--offset", type=int, default=-14400, help="seconds east of UTC for output times")
     return parser.parse_args(arguments)

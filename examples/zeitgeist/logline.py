@@ -75,9 +75,7 @@ def _timestamp_us(stamp: list[str], offset_s: int) -> int | None:
     if month not in MONTHS:
         return None
     try:
-        local = datetime(
-            int(year), MONTHS.index(month) + 1, int(day), int(hour), int(minute), int(second), tzinfo=UTC
-        )
+        local = datetime(int(year), MONTHS.index(month) + 1, int(day), int(hour), int(minute), int(second), tzinfo=UTC)
     except ValueError:
         return None
     return (int(local.timestamp()) - offset_s) * 1_000_000

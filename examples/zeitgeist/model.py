@@ -71,6 +71,9 @@ PRIOR_SPREAD: Final = 2.0
 PRIOR_RATE: Final = 0.1
 """Requests per window by which the priors of the spread and the ratio weigh."""
 
+NOTHING_HELD: Final = -1.0
+"""Stands for the mean of an hour that was not seen whole."""
+
 FORGET_MASS: Final = 1.0
 """A key whose decayed count of requests is below this has nothing worth remembering."""
 
@@ -105,6 +108,8 @@ class Traffic(msgspec.Struct, frozen=True, array_like=True):
     """Clipped counts of the hour in progress."""
     hour_windows: int = 0
     """Windows learned of the hour in progress."""
+    held: float = NOTHING_HELD
+    """Mean of the hour before, not yet part of the rhythm; `NOTHING_HELD` if it was not seen whole."""
     rhythm: tuple[float, ...] = ()
     """Hourly means: 24 of workdays, then 24 of weekend days (UTC); empty before the first whole hour."""
     days: tuple[int, ...] = ()
@@ -189,10 +194,11 @@ def learn(traffic: Traffic, count: int, forecast: Forecast, hurry: bool) -> Traf
         0 if count else traffic.idle + 1,
         traffic.hour_sum + clipped,
         traffic.hour_windows + 1,
+        traffic.held,
         traffic.rhythm,
         traffic.days,
     )
-    return learned if learned.next_us % HOUR_US else _end_hour(learned, bucket(traffic.next_us))
+    return learned if learned.next_us % HOUR_US else _end_hour(learned, traffic.next_us)
 
 
 def is_spent(traffic: Traffic) -> bool:
@@ -240,14 +246,26 @@ def _square(traffic: Traffic, count: int) -> float:
     return min((count - traffic.last) ** 2 / 2, SURPRISE * spread(traffic) * (traffic.recent + 1))
 
 
-def _end_hour(traffic: Traffic, index: int) -> Traffic:
-    """Adds the hour that has just ended to its hourly mean, if every window of it was learned."""
-    rhythm, days = traffic.rhythm, traffic.days
-    if traffic.hour_windows == HOUR_WINDOWS:
-        rhythm = rhythm or (0.0,) * BUCKETS
-        days = days or (0,) * BUCKETS
-        seen = min(days[index] + 1, RHYTHM_DAYS)
-        mean = rhythm[index] + (traffic.hour_sum / HOUR_WINDOWS - rhythm[index]) / seen
-        rhythm = (*rhythm[:index], round(mean, 3), *rhythm[index + 1 :])  # rounded to keep the state short
-        days = (*days[:index], seen, *days[index + 1 :])
-    return msgspec.structs.replace(traffic, hour_sum=0.0, hour_windows=0, rhythm=rhythm, days=days)
+def _end_hour(traffic: Traffic, start_us: int) -> Traffic:
+    """Sets the hour aside whose last window began at `start_us`, and learns the one before it.
+
+    An hour's mean is used for interpolation until half an hour after its end. Learned at once, a surge would
+    count twice in the forecast: in the rhythm, and in the ratio by which the rhythm is scaled.
+    """
+    learned = _learn_hour(traffic, bucket(start_us - HOUR_US)) if traffic.held >= 0 else traffic
+    is_whole = traffic.hour_windows == HOUR_WINDOWS
+    held = traffic.hour_sum / HOUR_WINDOWS if is_whole else NOTHING_HELD
+    return msgspec.structs.replace(learned, hour_sum=0.0, hour_windows=0, held=held)
+
+
+def _learn_hour(traffic: Traffic, index: int) -> Traffic:
+    """Adds the hour set aside to its hourly mean."""
+    rhythm = traffic.rhythm or (0.0,) * BUCKETS
+    days = traffic.days or (0,) * BUCKETS
+    seen = min(days[index] + 1, RHYTHM_DAYS)
+    mean = round(rhythm[index] + (traffic.held - rhythm[index]) / seen, 3)  # rounded: a short state
+    return msgspec.structs.replace(
+        traffic,
+        rhythm=(*rhythm[:index], mean, *rhythm[index + 1 :]),
+        days=(*days[:index], seen, *days[index + 1 :]),
+    )

@@ -125,8 +125,7 @@ def _thin(points: Sequence[Point]) -> list[tuple[int, float, float]]:
     step = -(-len(points) // MAX_BARS)
     groups = [points[at : at + step] for at in range(0, len(points), step)]
     return [
-        (group[0][0], sum(p[1] for p in group) / len(group), sum(p[2] for p in group) / len(group))
-        for group in groups
+        (group[0][0], sum(p[1] for p in group) / len(group), sum(p[2] for p in group) / len(group)) for group in groups
     ]
 
 
@@ -168,9 +167,7 @@ def _grid(frame: Frame, zone: tzinfo | None) -> str:
         lines.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{count:,}</text>')
     for time_us in _hours(frame):
         at = datetime.fromtimestamp(time_us // 1_000_000, zone)
-        lines.append(
-            f'<text x="{frame.x(time_us):.1f}" y="{HEIGHT - 6}" text-anchor="middle">{_clock(at)}</text>'
-        )
+        lines.append(f'<text x="{frame.x(time_us):.1f}" y="{HEIGHT - 6}" text-anchor="middle">{_clock(at)}</text>')
     return "".join(lines)
 
 

@@ -22,7 +22,7 @@ from millwheel_injectors.identity import Catalog, FoundFile
 from millwheel_injectors.partition import Reading, TextPartition, decode_state
 from millwheel_injectors.rejects import Reject, open_rejects, raw_text
 from millwheel_injectors.times import EventTime
-from millwheel_injectors.watermarks import BoundedDisorder, Exact, FileCreation, Policy
+from millwheel_injectors.watermarks import BoundedDisorder, Exact, FileCreation, Frontier, Policy
 
 AnyPath: TypeAlias = str | os.PathLike[str]
 
@@ -96,6 +96,7 @@ class FileSource:
         self._places: dict[str, Path] = {}
         self._order: list[str] = []
         self._partitions: dict[str, TextPartition] = {}
+        self._frontier = Frontier()
         self._scanned_us: int | None = None
 
     def _one_log(self) -> bool:
@@ -124,6 +125,8 @@ class FileSource:
             found = self._catalog.match(self._list(), self._held)
             order = sorted(found, key=lambda name: self._key(found[name]))
             self._places.update({name: file.place for name, file in found.items()})
+            self._partitions = {name: p for name, p in self._partitions.items() if not p.finished()}
+            self._frontier.value()
             self._order = order
             self._scanned_us = started
 
@@ -151,6 +154,7 @@ class FileSource:
             name, self._catalog.identity(name), self._reading, lambda: self._locate(name), self._sealed
         )
         self._partitions[name] = partition
+        self._frontier.add(name, partition)
         return partition
 
     def _locate(self, name: str) -> Path:
@@ -194,7 +198,7 @@ class FileSource:
         if isinstance(self._policy, FileCreation):
             return self._scanned_us - self._policy.slack_us
         if self.ordered:
-            return max((partition.bound() for partition in self._partitions.values()), default=MIN_TIME)
+            return self._frontier.value()
         return MIN_TIME
 
 

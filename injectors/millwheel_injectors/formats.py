@@ -206,6 +206,7 @@ class Csv:
         quote: str | None = '"',
         encoding: str = "utf-8",
     ) -> None:
+        csv.field_size_limit(max(csv.field_size_limit(), VALUE_LIMIT_BYTES))  # of the process; a record has its own
         self.type = type
         self.header = header
         self.encoding = check_encoding(encoding)

@@ -105,6 +105,7 @@ class Catalog:
         `held(name)` says that the partition has its file open, so that it may be gone from the disk.
         """
         files = [file for place in places if (file := self._look(*place)) is not None]
+        self._looks = {file.place: self._looks[file.place] for file in files}
         files = files if self._final else without_twins(files)
         found = self._pair(files)
         paired = {file.place for file in found.values()}
@@ -125,7 +126,6 @@ class Catalog:
             if seen is None or seen[0] != stamp:
                 seen = self._looks[place] = (stamp, inspect_file(place, path))
         except FileNotFoundError:
-            self._looks.pop(place, None)
             return None
         return seen[1]
 

@@ -25,7 +25,7 @@ from millwheel_injectors.partition import Reading, TextPartition
 from millwheel_injectors.rejects import Reject, open_rejects, raw_text
 from millwheel_injectors.spark_log import LOG, Committed, SinkLog, batch_files, partition_values
 from millwheel_injectors.times import EventTime, column_time
-from millwheel_injectors.watermarks import BoundedDisorder, FileCreation, Policy
+from millwheel_injectors.watermarks import BoundedDisorder, FileCreation, Frontier, Policy
 
 OutputPartition: TypeAlias = ParquetPartition | TextPartition
 
@@ -84,7 +84,7 @@ class SparkOutputSource:
         )
         self._log: SinkLog | None = None
         self._lock = threading.Lock()
-        self._partitions: dict[str, OutputPartition] = {}
+        self._frontier = Frontier()
         self._listed = False
 
     def discover(self, known: Iterable[str]) -> list[SourcePartition]:
@@ -92,6 +92,7 @@ class SparkOutputSource:
         skip = set(known)
         with self._lock:
             files = [file for file in self._committed() if file.path not in skip]
+        self._frontier.value()
         return [self._partition(file) for file in files]
 
     def _committed(self) -> list[Committed]:
@@ -115,7 +116,7 @@ class SparkOutputSource:
         if file.size is not None and size != file.size:
             raise SourceError(f"{place}: rewritten: {size} bytes, but Spark committed {file.size}; restore it")
         partition = self._open(file.path, place)
-        self._partitions[file.path] = partition
+        self._frontier.add(file.path, partition)
         return partition
 
     def _open(self, path: str, place: Path) -> OutputPartition:
@@ -144,7 +145,7 @@ class SparkOutputSource:
         if self._later is not None:
             return self._later() if callable(self._later) else self._later
         if self.ordered:
-            return max((partition.bound() for partition in self._partitions.values()), default=MIN_TIME)
+            return self._frontier.value()
         return MIN_TIME
 
 

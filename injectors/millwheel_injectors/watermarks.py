@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -98,4 +98,36 @@ class Gauge:
             self.raise_to(self.seen - self.policy.bound_us)
         if self.minima is not None:
             self.raise_to(self.minima.after(row))
+        return self._value
+
+
+class Bounded(Protocol):
+    """A partition that says how far it has come."""
+
+    def finished(self) -> bool:
+        """True when it was read to its end."""
+        ...
+
+    def bound(self) -> int:
+        """Its watermark; when finished, the last one before."""
+        ...
+
+
+class Frontier:
+    """How far an ordered source has come: the newest bound among the partitions it gave out."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, Bounded] = {}
+        self._value = MIN_TIME
+
+    def add(self, name: str, partition: Bounded) -> None:
+        """Follow a partition until it is finished."""
+        self._running[name] = partition
+
+    def value(self) -> int:
+        """The newest bound so far, us."""
+        for name, partition in list(self._running.items()):
+            self._value = max(self._value, partition.bound())
+            if partition.finished():
+                del self._running[name]
         return self._value

@@ -40,7 +40,7 @@ class Authority:
     def changes(self) -> dict[str, int]:
         """Values that rose since the last call: persist them, then call `adopt`."""
         changed = {}
-        for name in self._dirty:
+        for name in sorted(self._dirty):
             value = min(self._intervals.get(name, {}).values(), default=self._bounds.get(name, MIN_TIME))
             value = min(value, self._bounds.get(name, value))
             if value > self._values.get(name, MIN_TIME):

@@ -6,15 +6,18 @@ written under it has been folded; so a key that is not here is exactly what the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
+from typing import Final
 
 import msgspec
 
+from millwheel.bundles import StateWrites
 from millwheel.work import Slot
 
-ENTRY_OVERHEAD_BYTES = 200
-SAMPLE = 64
+ENTRY_OVERHEAD_BYTES: Final = 200
+SLOT_OVERHEAD_BYTES: Final = 64
+SAMPLE: Final = 64
 
 
 class Entry(msgspec.Struct, gc=False):
@@ -27,7 +30,7 @@ class Entry(msgspec.Struct, gc=False):
 
 
 def _size(cells: dict[Slot, bytes]) -> int:
-    return ENTRY_OVERHEAD_BYTES + sum(len(value) + 64 for value in cells.values())
+    return ENTRY_OVERHEAD_BYTES + sum(len(value) + SLOT_OVERHEAD_BYTES for value in cells.values())
 
 
 class StateCache:
@@ -61,22 +64,34 @@ class StateCache:
             view[key] = entry.cells
         return view
 
-    def write(self, key: str, writes: dict[Slot, bytes | None], seq: int) -> None:
-        """Apply one checkpoint's writes to a key that is here."""
-        entry = self.entries[key]
-        cells, delta = entry.cells, 0
-        for slot, value in writes.items():
-            old = cells.get(slot)
-            if old is not None:
-                delta -= len(old) + 64
-            if value is None:
-                cells.pop(slot, None)
-            else:
-                cells[slot] = value
-                delta += len(value) + 64
-        entry.size_bytes += delta
-        self.size_bytes += delta
-        self._mark(key, entry, seq)
+    def write_all(self, state: Mapping[str, Mapping[Slot, bytes | None]], seq: int, log: StateWrites) -> None:
+        """Apply one checkpoint's writes to keys that are here, and add them to its log columns."""
+        entries, marked = self.entries, self._dirty.setdefault(seq, [])
+        log_key, log_cell = log.keys.append, log.cells.append
+        log_entry, log_value = log.entries.append, log.values.append
+        total = 0
+        for key, writes in state.items():
+            entry = entries[key]
+            cells, delta = entry.cells, 0
+            for slot, value in writes.items():
+                old = cells.get(slot)
+                if value is not None:
+                    cells[slot] = value
+                    delta += len(value) - len(old) if old is not None else len(value) + SLOT_OVERHEAD_BYTES
+                elif old is not None:
+                    del cells[slot]
+                    delta -= len(old) + SLOT_OVERHEAD_BYTES
+                log_key(key)
+                log_cell(slot[0])
+                log_entry(slot[1])
+                log_value(value)
+            if delta:
+                entry.size_bytes += delta
+                total += delta
+            if entry.dirty_seq != seq:
+                entry.dirty_seq = seq
+                marked.append(key)
+        self.size_bytes += total
 
     def forget(self, key: str, seq: int) -> None:
         """Clear a key's cells; the removal itself is dirty until it is folded."""

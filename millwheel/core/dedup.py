@@ -15,6 +15,8 @@ from typing import Final
 
 import msgspec
 
+from millwheel.model import MAX_TIME
+
 BLOCK_BITS: Final = 10
 
 Channel = tuple[int, int]
@@ -42,6 +44,10 @@ class DeliveredIds:
         seen.ids.update(sequences)
         if sequences:
             seen.top = max(seen.top, max(sequences))
+
+    def retire(self, subscription: int, producer: int) -> None:
+        """The producer will never send again: refuse whatever still comes in its name."""
+        self._channels[subscription, producer] = Seen(MAX_TIME)
 
     def fresh(self, subscription: int, producer: int, sequences: Sequence[int]) -> Sequence[int] | None:
         """Positions of new ids in ascending `sequences`; None when all are new (the fast path)."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from millwheel.bundles import Bundle, Checkpoint, KeyRows, LogWrite, QuarantineEntry
 from millwheel.work import Columns, Outcome, Work
-from msgspec import Struct
 
 # --- events -----------------------------------------------------------------------------------------------------
 

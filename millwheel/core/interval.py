@@ -10,7 +10,7 @@ Lives here: the order of things.  Never here: I/O, clocks, user code.  Invariant
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import msgspec
@@ -43,7 +43,7 @@ from millwheel.work import Outcome, Part, Work
 
 EXPIRY_TAG: Final = "\0expire"
 EXPIRY_KIND: Final = "expire"
-FOLD_LIMIT_ROWS: Final = 8_192
+FOLD_LIMIT_ROWS: Final = 16_384
 WEAK_INFLIGHT_LIMIT: Final = 64
 REDRIVE_BATCH: Final = 256
 
@@ -143,12 +143,19 @@ class IntervalCore:
 
     # --- the door ---------------------------------------------------------------------------------------------
 
-    def start(self, now: int) -> list[ev.Effect]:
-        """First effects after assignment: resend what is unacked, report the watermark."""
+    def start(self, now: int, live: Collection[int] | None = None) -> list[ev.Effect]:
+        """First effects after assignment: resend what is unacked, report the watermark.
+
+        `live` are the producers that may still send, when that is known: ids of all others are collected.
+        """
         recovered, self._recovered = self._recovered, None
         assert recovered is not None, "start() is called once"
         for ids in recovered.ids:
-            self._ids.restore(ids.subscription, ids.producer, ids.frontier, ids.sequences)
+            if live is not None and ids.producer not in live and ids.frontier < MAX_TIME:
+                self._ids.retire(ids.subscription, ids.producer)
+                self._frontiers[ids.subscription, ids.producer] = MAX_TIME
+            else:
+                self._ids.restore(ids.subscription, ids.producer, ids.frontier, ids.sequences)
         self._restore_timers(recovered)
         effects: list[ev.Effect] = []
         for bundle in recovered.productions:
@@ -374,7 +381,7 @@ class IntervalCore:
                 expired.append(key)
         return expired
 
-    def _invoke(self, work: Work, keys: set[str], effects: list[ev.Effect]) -> None:
+    def _invoke(self, work: Work, keys: Iterable[str], effects: list[ev.Effect]) -> None:
         work.cells = self._cache.view(keys)
         holds = self._holds.items
         work.holds = {key: holds[key] for key in keys if key in holds} if holds else {}
@@ -593,17 +600,13 @@ class IntervalCore:
             writes.timestamps.append(at)
 
     def _apply_state(self, seq: int, outcome: Outcome, writes: StateWrites, timers: TimerWrites, work: Work) -> None:
+        self._cache.write_all(outcome.state, seq, writes)
         expire_after = self.config.settings.expire_after
-        base = self._expiry_base(work) if expire_after is not None else 0
-        for key, cells in outcome.state.items():
-            self._cache.write(key, cells, seq)
-            for (cell, entry), value in cells.items():
-                writes.keys.append(key)
-                writes.cells.append(cell)
-                writes.entries.append(entry)
-                writes.values.append(value)
-            if expire_after is not None:
-                self._extend_expiry(key, base, expire_after, timers)
+        if expire_after is None:
+            return
+        base = self._expiry_base(work)
+        for key in outcome.state:
+            self._extend_expiry(key, base, expire_after, timers)
 
     def _expiry_base(self, work: Work) -> int:
         newest = max((max(part.timestamps) for part in work.parts if part.timestamps), default=MIN_TIME)
@@ -728,16 +731,23 @@ class IntervalCore:
             or self._cache.over_limit()
         ):
             return
-        images: list[Checkpoint] = []
-        rows = upto = 0
-        for seq, _, count, image in self._committed:
-            if images and rows + count > FOLD_LIMIT_ROWS:
-                break
-            images.append(image)
-            rows += count
-            upto = seq
+        images, upto = self._fold_prefix()
         self._folding = True
         effects.append(ev.Fold(upto, images))
+
+    def _fold_prefix(self) -> tuple[list[Checkpoint], int]:
+        """As many images as one short transaction can fold: a key written in all of them is one row."""
+        images: list[Checkpoint] = []
+        keys: set[str] = set()
+        rows = upto = 0
+        for seq, _, count, image in self._committed:
+            keys.update(image.state.keys)
+            rows += count
+            if images and len(keys) + rows > FOLD_LIMIT_ROWS:
+                break
+            images.append(image)
+            upto = seq
+        return images, upto
 
     def _fold_done(self, upto: int) -> None:
         self._folding = False
@@ -770,6 +780,8 @@ class IntervalCore:
 
     def _set_alarm(self, effects: list[ev.Effect], now: int) -> None:
         at = _or_end(self._timers.minimum("wall"))
+        if at <= now:
+            at = MAX_TIME  # due, but user code is busy: whatever ends that runs it, an alarm now would only spin
         if self._idle_since is not None:
             at = min(at, self._idle_since + limits.IDLE_RECORD_DELAY_US)
         for entry in self._inflight:
@@ -788,10 +800,11 @@ def _nothing() -> Outcome:
     return Outcome({}, {}, {}, {}, [], [])
 
 
-def _keys(work: Work) -> set[str]:
-    keys = {key for part in work.parts for key in part.keys}
-    keys.update(timer.key for timer in work.timers)
-    keys.update(entry.key for entry in work.redrive)
+def _keys(work: Work) -> dict[str, None]:
+    """Keys in order of appearance: a set's order would differ from process to process."""
+    keys = {key: None for part in work.parts for key in part.keys}
+    keys.update((timer.key, None) for timer in work.timers)
+    keys.update((entry.key, None) for entry in work.redrive)
     return keys
 
 
@@ -823,10 +836,10 @@ def _is_empty(image: Checkpoint) -> bool:
 
 
 def _rows(image: Checkpoint) -> int:
-    """Rows a fold of this image touches, roughly."""
+    """Rows a fold of this image touches besides its keys' state, roughly; productions are mostly acked by then."""
     return (
-        len(image.state.keys) + len(image.timers.keys) + len(image.holds.keys) + len(image.forgotten)
-        + sum(len(produced.keys) for produced in image.produced) + len(image.quarantined)
+        len(image.timers.keys) + len(image.holds.keys) + len(image.forgotten)
+        + sum(len(produced.keys) for produced in image.produced) // 8 + len(image.quarantined)
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 import msgspec
@@ -198,15 +199,19 @@ class EmbeddedRun:
         }
         for name, spec in names.items():
             self._executors[name] = Executor(spec, self._graph, self._subscriptions, self._tables)
+        live = set(sequencers.values())
         for row in rows:
-            await self._adopt(row.id, row.computation, row.low, row.high, sequencers[row.id])
+            live |= await self._adopt(row.id, row.computation, row.low, row.high, sequencers[row.id])
+        for name in self._graph.sources:
+            live |= {position.producer for position in await self._store.source_partitions(name)}
         now = self._clock()
         for actor in list(self._actors.values()):
             assert isinstance(actor.core, IntervalCore)
-            self._perform(actor, actor.core.start(now))
+            self._perform(actor, actor.core.start(now, live))
             self._events.append((actor, ev.WatermarkMoved(self._authority.input_of(actor.owner))))
 
-    async def _adopt(self, interval: int, owner: str, low: str, high: str | None, sequencer: int) -> None:
+    async def _adopt(self, interval: int, owner: str, low: str, high: str | None, sequencer: int) -> set[int]:
+        """Recover one interval; returns the producers of its unacked productions."""
         recovered = await self._store.recover(interval, sequencer)
         if recovered is None:
             raise Fenced(f"interval {interval} of {owner!r}: another run took the store over during start")
@@ -220,6 +225,7 @@ class EmbeddedRun:
         self._actors[interval] = actor
         self._intervals_of.setdefault(owner, []).append(actor)
         self._authority.expect(owner, interval)
+        return {bundle.producer for bundle in recovered.productions}
 
     # --- sources ----------------------------------------------------------------------------------------------
 
@@ -287,7 +293,8 @@ class EmbeddedRun:
         logger.warning("rejected row %d of %s: %s: %.200r", row, partition, reason, value)
 
     def _read(self, actor: Actor, limit: int) -> None:
-        assert actor.partition is not None and actor.output is not None
+        assert actor.partition is not None
+        assert actor.output is not None
         source = self._graph.sources[actor.owner.removeprefix("source:")].source
         rows = read_rows(actor.partition, actor.output, limit, getattr(source, "reject", self._reject))
         self._events.append((actor, rows))
@@ -330,11 +337,9 @@ class EmbeddedRun:
         self._wake.clear()
         if self._events or self._stopping or self._failure is not None or delay <= 0:
             return
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(min(delay, 1.0)):
                 await self._wake.wait()
-        except TimeoutError:
-            pass
 
     def _ring(self) -> None:
         now = self._clock()

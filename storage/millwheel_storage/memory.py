@@ -20,7 +20,6 @@ from millwheel.bundles import (
     QuarantineEntry,
     Recovered,
     TimerWrites,
-    decode_checkpoint,
 )
 from millwheel.errors import StoreError
 from millwheel.limits import WORK_LIMIT_RECORDS
@@ -34,6 +33,7 @@ from millwheel.ports import (
     SinkTable,
     SourcePosition,
 )
+from millwheel_storage.decode import decode_image
 from millwheel_storage.fold import Channel, Folded, Payload, check_prefix, fifo_rows, fold, quarantine_row
 from millwheel_storage.productions import bundles
 from millwheel_storage.shape import (
@@ -133,7 +133,7 @@ class MemoryStore:
         if self.ownership[interval] != sequencer:
             return None
         keys = sorted(key for key in self.log if key[0] == interval)
-        self._apply(row, fold(decode_checkpoint(self.log[key].payload) for key in keys))
+        self._apply(row, fold(decode_image(self.log[key].payload) for key in keys))
         for key in keys:
             del self.log[key]
         return self._recovered(row)
@@ -296,7 +296,7 @@ class MemoryStore:
         for place in sorted(self.log):
             row = self.intervals[place[0]]
             if row.computation == computation and holds_key(row, key):
-                yield decode_checkpoint(self.log[place].payload)
+                yield decode_image(self.log[place].payload)
 
     def request_redrive(self, computation: str, key: str) -> None:
         """Ask for a key's quarantine to be drained (the reader's operation, for tests)."""

@@ -37,7 +37,7 @@ def schema_name(pipeline: str) -> str:
     schema = pipeline.replace("-", "_")
     if not _PIPELINE.fullmatch(pipeline) or schema in _RESERVED_SCHEMAS or schema.startswith("pg_"):
         raise WiringError(
-            f"pipeline name {pipeline!r}: use 1 to 40 of a-z, 0-9, _ and -, starting with a letter, not a Postgres schema"
+            f"pipeline name {pipeline!r}: use up to 40 of a-z, 0-9, _ and -, a letter first, no schema of Postgres"
         )
     return schema
 

@@ -8,7 +8,7 @@ what became durable before it is in the new owner's load.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Callable, Coroutine
 from itertools import permutations
 from typing import Any
 
@@ -103,15 +103,16 @@ class Race:
         await task
         self.results[step] = await self.act(step)
 
-    def act(self, step: str) -> Awaitable[Any]:
-        return {
+    def act(self, step: str) -> Coroutine[Any, Any, Any]:
+        actions: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
             "old insert": self.old_insert,
             "old end": self.old_end,
             "bump": self.bump_start,
             "bump end": self.bump_end,
             "new load": self.new_load,
             "new commit": self.new_commit,
-        }[step]()
+        }
+        return actions[step]()
 
     async def old_insert(self) -> list[Any]:
         await self.old.execute("BEGIN")
@@ -219,5 +220,5 @@ def test_sink_rows_of_a_fenced_checkpoint_are_not_written(postgres: EmbeddedPost
 
     asyncio.run(main())
     with psycopg.connect(postgres.url) as connection:
-        rows = connection.execute(f'SELECT k FROM "{pipeline}".out').fetchall()  # type: ignore[call-overload]
+        rows = connection.execute(f'SELECT k FROM "{pipeline}".out').fetchall()
     assert rows == [("owned",)]

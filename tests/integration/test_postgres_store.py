@@ -87,7 +87,7 @@ def test_what_was_written_is_there_after_a_restart() -> None:
             assert connection.execute("SELECT x FROM t").fetchall() == [(1,)]
             assert connection.execute("SHOW listen_addresses").fetchone() == ("",)
             for setting in ("fsync", "full_page_writes", "synchronous_commit"):
-                assert connection.execute(f"SHOW {setting}").fetchone() == ("on",)  # type: ignore[call-overload]
+                assert connection.execute(f"SHOW {setting}").fetchone() == ("on",)
 
 
 def test_a_long_path_gets_a_short_socket() -> None:
@@ -223,8 +223,8 @@ def test_an_incompatible_shape_is_refused_before_any_write(
 
 def test_a_schema_of_somebody_else_is_left_alone(postgres: EmbeddedPostgres, pipeline: str) -> None:
     with psycopg.connect(postgres.url, autocommit=True) as connection:
-        connection.execute(f"CREATE SCHEMA {pipeline}")  # type: ignore[call-overload]
-        connection.execute(f"CREATE TABLE {pipeline}.precious (x int)")  # type: ignore[call-overload]
+        connection.execute(f"CREATE SCHEMA {pipeline}")
+        connection.execute(f"CREATE TABLE {pipeline}.precious (x int)")
 
     async def main() -> None:
         store = PostgresStore(postgres.url, pipeline)
@@ -293,7 +293,7 @@ def test_a_row_the_database_refuses_is_named_and_nothing_after_it_commits(
         low, high = [r.id for r in (await store.open_pipeline(shape(pipeline))).intervals]
         owned = await store.acquire([low, high])
         with psycopg.connect(postgres.url) as connection:
-            connection.execute(f'ALTER TABLE "{pipeline}".out ADD CHECK (n < 10)')  # type: ignore[call-overload]
+            connection.execute(f'ALTER TABLE "{pipeline}".out ADD CHECK (n < 10)')
         writes = [
             LogWrite(high, owned[high], 1, 0, b"x"),
             LogWrite(low, owned[low], 1, 0, b"x", (row(k="fine", n=1),)),
@@ -366,6 +366,12 @@ def test_a_zombie_in_a_transaction_loses_its_locks(
     asyncio.run(main())
 
 
+async def commit_for_ever(store: PostgresStore, write: LogWrite) -> None:
+    """Until it fails: a session's own process may outlive the killed server by a moment."""
+    while True:
+        await store.commit([write])
+
+
 def test_a_call_waits_for_a_server_that_restarts() -> None:
     async def main(server: EmbeddedPostgres) -> None:
         name = fresh_name()
@@ -377,8 +383,7 @@ def test_a_call_waits_for_a_server_that_restarts() -> None:
         assert server.pid is not None
         os.kill(server.pid, signal.SIGKILL)
         with pytest.raises(CommitUnknown):
-            while True:  # the session's own process may outlive the server by a moment
-                await store.commit([write])
+            await commit_for_ever(store, write)
         restart = asyncio.create_task(asyncio.to_thread(server.ensure_running))
         assert await store.commit([write]) == {(first, 1)}
         await restart

@@ -256,7 +256,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 def test_memory_and_postgres_are_twins(loop: asyncio.AbstractEventLoop) -> None:
     with temporary_postgres() as server:
         Twins.url, Twins.loop = server.url, loop
-        run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        run_state_machine_as_test(
             Twins,
             settings=settings(
                 max_examples=40,

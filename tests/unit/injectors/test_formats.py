@@ -105,7 +105,7 @@ def test_a_record_that_never_ends_is_cut_at_the_limit() -> None:
     lines = [b'"open', *[line] * (VALUE_LIMIT_BYTES // len(line) + 1), b"a,b"]
     for final in (False, True):
         parsed = parse(Csv(), *lines, final=final)
-        assert (parsed.values[-1], len(parsed.raws), len(parsed.rejects)) == (["a", "b"], 2 + final * 0 + 1, 1)
+        assert (parsed.values[-1], len(parsed.raws), len(parsed.rejects)) == (["a", "b"], 3, 1)
 
 
 def test_without_a_quote_character_quotes_are_text() -> None:
@@ -137,7 +137,7 @@ def test_csv_records_do_not_depend_on_how_lines_are_offered(records: list[list[s
         values += parsed.values
         row += len(parsed.raws)
         lines, window = lines[parsed.lines :], offer
-    assert values == [[f.replace("\r\n", "\r\n") for f in r] for r in records]
+    assert values == records
 
 
 def test_lines_longer_than_the_limit_are_rejected_whole(tmp_path: Path) -> None:

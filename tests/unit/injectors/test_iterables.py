@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from millwheel.errors import SourceError
 from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.ports import Batch
 from millwheel_injectors import BoundedDisorder, Exact, FileCreation, IterableSource
 from tests.unit.injectors.drain import only, read_all, rows_of
 
@@ -19,7 +20,8 @@ def test_rows_are_numbered_and_replayed(rows: list[tuple[int, str]], limit: int,
     whole = [(n, value, time) for n, (time, value) in enumerate(rows)]
     for source in (IterableSource("s", rows), IterableSource("s", lambda: iter(rows))):
         first = only(source)
-        before, state = [], first.fingerprint()
+        before: list[Batch] = []
+        state = first.fingerprint()
         while len(rows_of(before)) < stop and (batch := first.read(limit)):
             before.append(batch)
             state = batch.state

@@ -124,9 +124,12 @@ def test_a_silence_before_the_end_counts() -> None:
 
 @pytest.mark.parametrize("level", [100, 2])
 def test_a_lasting_change_ends_as_an_episode_within_hours(level: int) -> None:
-    _, found = steps(noise(level, 14 * HOUR_WINDOWS), warm(20))
-    (episode,) = found
-    assert episode.end_us - episode.start_us < 8 * HOUR_WINDOWS * WINDOW_US
+    state, found = steps(noise(level, 12 * HOUR_WINDOWS), warm(20))
+    assert state is not None
+    assert found[0].end_us - found[0].start_us < 8 * HOUR_WINDOWS * WINDOW_US
+    assert not state.spike.open
+    assert not state.dip.open
+    assert level / 3 < model.forecast(state.traffic, state.traffic.next_us).mean < level * 3
 
 
 def test_a_small_change_is_no_anomaly_however_busy_the_key() -> None:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_steady_traffic_is_expected_to_go_on() -> None:
 
 def test_on_the_first_day_the_rhythm_is_unknown() -> None:
     traffic = taught([50] * (DAY_WINDOWS - 1))
-    assert model.forecast(traffic, traffic.next_us).said == 0  # the last hour is not over
+    assert model.forecast(traffic, traffic.next_us).said == 0  # the last hours are not yet learned
     assert model.forecast(traffic, traffic.next_us + HOUR_US).said == 50  # midnight: seen a day ago
 
 
@@ -55,6 +56,17 @@ def test_the_rhythm_is_interpolated_between_hours() -> None:
     edge = MONDAY_US + 12 * HOUR_US
     assert 40 < model.rhythm_at(traffic, edge) < 80
     assert model.rhythm_at(traffic, edge - HOUR_US) < model.rhythm_at(traffic, edge)
+
+
+def test_a_surge_does_not_count_twice_when_its_hour_ends() -> None:
+    calm = taught([20] * (2 * DAY_WINDOWS))
+    surge = calm
+    means = []
+    for _ in range(2 * HOUR_WINDOWS):
+        due = model.forecast(surge, surge.next_us)
+        means.append(due.mean)
+        surge = model.learn(surge, 200, due, hurry=True)
+    assert max(after / before for before, after in pairwise(means)) < 1.1
 
 
 def test_the_first_weekend_falls_back_on_the_last_hour() -> None:

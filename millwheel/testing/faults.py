@@ -1,0 +1,190 @@
+"""What can go wrong, and when: the nemesis of a simulation.
+
+Lives here: which fault strikes at which step.  Never here: what a fault does, that is the process's part.  A step is an
+effect of a core or a call to the store; the answer is an `Action`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Final, Literal, Protocol
+
+import msgspec
+
+Action = Literal["", "crash before", "crash after", "duplicate", "refused", "lost", "absent"]
+"""`lost`: applied, but the reply never arrives.  `absent`: not applied, and nobody knows.  "": no fault."""
+
+STORE_STEPS: Final = frozenset({"commit", "fold", "advance", "persist"})
+EFFECT_STEPS: Final = frozenset({"send", "ack"})
+
+
+class Faults(msgspec.Struct, frozen=True, kw_only=True):
+    """Chance of each fault, per step unless it says otherwise.  All are drawn from the simulation's seed.
+
+    >>> Faults(crash=0.01).crash
+    0.01
+    """
+
+    crash: float = 0.0
+    """The process dies right before or after an effect or a store call; another one takes over."""
+    zombie: float = 0.0
+    """Per effect: a new process takes over while this one goes on, frozen for a while (SIGSTOP, SIGCONT)."""
+    refused: float = 0.0
+    """A store call fails and is known not to be applied."""
+    unknown: float = 0.0
+    """The reply of a store call is lost; it was applied in half of the cases."""
+    duplicate: float = 0.0
+    """A bundle or an ack arrives twice."""
+    slow: float = 0.0
+    """A delivery or a store call takes up to two seconds."""
+    clock_step: float = 0.0
+    """Per effect: the process's wall clock jumps by up to ten seconds, forward or back."""
+    restarts_limit: int = 12
+    """Crashes and zombies of one run."""
+
+
+NO_FAULTS: Final = Faults()
+ROUGH: Final = Faults(
+    crash=0.003, zombie=0.001, refused=0.02, unknown=0.03, duplicate=0.05, slow=0.01, clock_step=0.001
+)
+"""A mix of everything; the default of `simulate`."""
+
+
+class Nemesis(Protocol):
+    """Decides at every step."""
+
+    struck: Counter[str]
+    """Faults that took effect, by kind."""
+
+    def strike(self, step: str) -> Action:
+        """The fault at this step: the name of an effect or of a store call, in lower case."""
+        ...
+
+    def delay_us(self, step: str) -> int:
+        """How long this step takes."""
+        ...
+
+    def zombie_us(self) -> int:
+        """How long the process freezes now, 0 for not at all."""
+        ...
+
+    def clock_step_us(self) -> int:
+        """How far the wall clock jumps now."""
+        ...
+
+    def orphan(self) -> bool:
+        """Whether a request that was on its way when its process died is still applied."""
+        ...
+
+    def heal(self) -> None:
+        """No faults from now on."""
+        ...
+
+
+class Seeded:
+    """Faults drawn from a random generator."""
+
+    def __init__(self, faults: Faults, rng: random.Random) -> None:
+        self.faults = faults
+        self.struck: Counter[str] = Counter()
+        self._rng = rng
+        self._restarts = 0
+
+    def heal(self) -> None:
+        """No faults from now on; delays stay."""
+        self.faults = NO_FAULTS
+
+    def strike(self, step: str) -> Action:
+        """Draw one fault, or none."""
+        dice = self._rng.random()
+        faults = self.faults
+        if dice < faults.crash:
+            return self._crash(dice * 2 < faults.crash)
+        if step in EFFECT_STEPS:
+            return self._note("duplicate", step) if dice < faults.crash + faults.duplicate else ""
+        if step in ("read", "alarm", "report", "invoke", "submit"):
+            return ""
+        dice -= faults.crash
+        if dice < faults.refused:
+            return self._note("refused", step)
+        if dice < faults.refused + faults.unknown:
+            return self._note("lost" if self._rng.random() < 0.5 else "absent", step)
+        return ""
+
+    def _crash(self, before: bool) -> Action:
+        if self._restarts >= self.faults.restarts_limit:
+            return ""
+        self._restarts += 1
+        return self._note("crash before" if before else "crash after", "")
+
+    def _note(self, action: Action, step: str) -> Action:
+        self.struck[f"{action} {step}".strip()] += 1
+        return action
+
+    def delay_us(self, step: str) -> int:
+        """Short, and at times very long."""
+        rng = self._rng
+        if self.faults.slow and rng.random() < self.faults.slow:
+            return rng.randrange(10_000, 2_000_000)
+        return rng.randrange(0, 3_000) if rng.random() < 0.9 else rng.randrange(0, 60_000)
+
+    def zombie_us(self) -> int:
+        """Up to three seconds."""
+        faults = self.faults
+        if not faults.zombie or self._restarts >= faults.restarts_limit or self._rng.random() >= faults.zombie:
+            return 0
+        self._restarts += 1
+        self.struck["zombie"] += 1
+        return self._rng.choice([1, 1_000, 200_000, 3_000_000])
+
+    def clock_step_us(self) -> int:
+        """Up to ten seconds either way."""
+        if not self.faults.clock_step or self._rng.random() >= self.faults.clock_step:
+            return 0
+        self.struck["clock step"] += 1
+        return self._rng.randrange(-10_000_000, 10_000_000)
+
+    def orphan(self) -> bool:
+        """Half of the requests on their way arrive."""
+        return self._rng.random() < 0.5
+
+
+class Planned:
+    """One fault, at the n-th step of the six kinds that matter; nothing else ever goes wrong."""
+
+    def __init__(self, at: int = -1, action: Action = "") -> None:
+        self.at = at
+        self.action: Action = action
+        self.steps: list[str] = []
+        """The numbered steps, as far as the run has come."""
+        self.struck: Counter[str] = Counter()
+
+    def strike(self, step: str) -> Action:
+        """The planned fault when its step has come."""
+        if step not in STORE_STEPS and step not in EFFECT_STEPS:
+            return ""
+        self.steps.append(step)
+        if len(self.steps) - 1 != self.at:
+            return ""
+        self.struck[self.action] += 1
+        return self.action
+
+    def delay_us(self, step: str) -> int:
+        """Always the same."""
+        return 200 if step in STORE_STEPS else 50
+
+    def zombie_us(self) -> int:
+        """Never."""
+        return 0
+
+    def clock_step_us(self) -> int:
+        """Never."""
+        return 0
+
+    def orphan(self) -> bool:
+        """Never."""
+        return False
+
+    def heal(self) -> None:
+        """The plan has one fault only."""

@@ -1,0 +1,621 @@
+"""One process of a simulation: the embedded driver in virtual time.
+
+Lives here: performing the effects of the shipping cores against the memory store, as `runtime.embedded` does, with every
+wait drawn from the nemesis.  Never here: decisions about delivery.  Invariant: after `dead` is set nothing of this
+process happens any more, but for requests that were on their way to the store.
+"""
+
+from __future__ import annotations
+
+import copy
+import heapq
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from millwheel.api.context import Output, Table
+from millwheel.bundles import Bundle, LogWrite, QuarantineEntry
+from millwheel.core import events as ev
+from millwheel.core.authority import Authority
+from millwheel.core.injector import InjectorCore
+from millwheel.core.interval import Config, IntervalCore
+from millwheel.errors import CommitUnknown, StoreUnavailable
+from millwheel.graph import Graph
+from millwheel.intervals import Ranges
+from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.ports import IntervalRow, Opened, PositionWrite, SourcePartition
+from millwheel.runtime.executor import Executor, output_of
+from millwheel.runtime.sources import read_rows
+from millwheel.testing.faults import Action, Nemesis
+from millwheel.testing.story import Kernel
+from millwheel.testing.truth import WatchedStore
+from millwheel.work import Work
+
+RETRY_US: Final = 50_000
+TICK_US: Final = 20_000
+DISCOVER_US: Final = 300_000
+REDRIVE_US: Final = 300_000
+SHAPE_VERSION: Final = "1"
+
+STEPS: Final = {
+    ev.Send: "send", ev.Ack: "ack", ev.Commit: "submit", ev.Invoke: "invoke", ev.SetAlarm: "alarm",
+    ev.ReportWatermark: "report", ev.Read: "read",
+}  # fmt: skip
+
+
+class Crash(Exception):
+    """This process dies here."""
+
+
+class World(Protocol):
+    """What a process needs of the simulation around it."""
+
+    kernel: Kernel
+    store: WatchedStore
+    nemesis: Nemesis
+    graph: Graph
+    tables: Mapping[str, Table]
+
+    def crashed(self, process: Process) -> None:
+        """The process died."""
+        ...
+
+    def overtaken(self, process: Process) -> None:
+        """The process froze, another one takes over."""
+        ...
+
+    def ended(self, process: Process) -> None:
+        """The process is done: all input is consumed and folded."""
+        ...
+
+
+class Actor(msgspec.Struct, eq=False):
+    """A core and what its effects need."""
+
+    interval: int
+    sequencer: int
+    owner: str
+    core: IntervalCore | InjectorCore
+    executor: Executor | None = None
+    partition: SourcePartition | None = None
+    output: Output | None = None
+
+
+class Request(msgspec.Struct, eq=False):
+    """A call to the store that is on its way or being retried."""
+
+    step: str
+    call: Callable[[], Coroutine[Any, Any, Any]]
+    done: Callable[[Any], None]
+
+
+class Process:
+    """One incarnation: acquires every interval, recovers, serves until it dies, is fenced or is done."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world = world
+        self.number = number
+        self.dead = False
+        self.serving = False
+        self.done = False
+        self.offset_us = 0
+        self.frozen_until = 0
+        self.endless = False
+        """The run never ends by itself (the stepper)."""
+        self.authority = Authority({}, {})
+        self.actors: dict[int, Actor] = {}
+        self._intervals_of: dict[str, list[Actor]] = {}
+        self._subscriptions: Mapping[str, int] = {}
+        self._ranges: dict[int, Ranges] = {}
+        self._executors: dict[str, Executor] = {}
+        self._known: dict[str, set[str]] = {}
+        self._complete = False
+        self._queued = 0
+        self._channels: dict[tuple[object, ...], int] = {}
+        self._alarms: list[tuple[int, int, Actor]] = []
+        self._alarm_count = 0
+        self._commits: deque[LogWrite] = deque()
+        self._advances: deque[tuple[Actor, ev.Advance]] = deque()
+        self._busy: set[str] = set()
+        self._requests: list[Request] = []
+        self._parked: dict[int, Actor] = {}
+
+    # --- time -------------------------------------------------------------------------------------------------
+
+    def clock(self) -> int:
+        """Wall time of this process, us."""
+        return self.world.kernel.now + self.offset_us
+
+    def later(self, delay_us: int, call: Callable[..., None], *arguments: Any) -> None:
+        """Run `call` in this process, unless it is dead by then."""
+        kernel = self.world.kernel
+        kernel.at(kernel.now + delay_us, self._guarded, call, arguments)
+
+    def _guarded(self, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        kernel = self.world.kernel
+        if self.dead:
+            return
+        if self.frozen_until > kernel.now:
+            kernel.at(self.frozen_until, self._guarded, call, arguments)
+            return
+        try:
+            call(*arguments)
+        except Crash:
+            self.die()
+            self.world.crashed(self)
+
+    def die(self) -> None:
+        """Lose everything that is soft; requests on the wire may still arrive at the store."""
+        self.dead = True
+        kernel = self.world.kernel
+        kernel.trace(f"p{self.number} dies")
+        for request in self._requests:
+            if request.step != "load" and self.world.nemesis.orphan():
+                kernel.at(kernel.now + self.world.nemesis.delay_us("orphan"), self._orphan, request)
+
+    def _orphan(self, request: Request) -> None:
+        kernel = self.world.kernel
+        kernel.trace(f"p{self.number} orphan {request.step}")
+        kernel.probes["request of a dead process applied"] += 1
+        run(request.call())
+
+    def step_clock(self, by_us: int) -> None:
+        """The wall clock jumps."""
+        self.offset_us += by_us
+        self.world.kernel.trace(f"p{self.number} clock {by_us:+}")
+        self._ring()
+
+    # --- the store --------------------------------------------------------------------------------------------
+
+    def _strike(self, step: str) -> Action:
+        action = self.world.nemesis.strike(step)
+        if action:
+            self.world.kernel.trace(f"p{self.number} fault {action} at {step}")
+        return action
+
+    def _call(self, step: str, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """One attempt, as the nemesis lets it go."""
+        action = self._strike(step)
+        if action == "crash before":
+            raise Crash
+        if action == "refused":
+            raise StoreUnavailable(f"{step}: refused")
+        if action == "absent":
+            raise CommitUnknown(f"{step}: reply lost, not applied")
+        answer = run(call())
+        if action == "duplicate":
+            answer = run(call())
+        if action == "crash after":
+            raise Crash
+        if action == "lost":
+            self.world.kernel.probes[f"applied, reply lost: {step}"] += 1
+            raise CommitUnknown(f"{step}: reply lost, applied")
+        return answer
+
+    def _request(self, step: str, call: Callable[[], Coroutine[Any, Any, Any]], done: Callable[[Any], None]) -> None:
+        request = Request(step, call, done)
+        self._requests.append(request)
+        self.later(self.world.nemesis.delay_us(step), self._attempt, request)
+
+    def _attempt(self, request: Request) -> None:
+        try:
+            answer = self._call(request.step, request.call)
+        except (StoreUnavailable, CommitUnknown) as error:
+            self.world.kernel.probes[f"retried: {type(error).__name__}"] += 1
+            self.later(RETRY_US, self._attempt, request)
+            return
+        self._requests.remove(request)
+        self.later(self.world.nemesis.delay_us("reply"), request.done, answer)
+
+    # --- start ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to take over; each step is an event of its own, so that others come in between."""
+        self.world.kernel.trace(f"p{self.number} starts")
+        self.later(self.world.nemesis.delay_us("start"), self._boot_step, self._boot())
+
+    def _boot_step(self, boot: Iterator[None]) -> None:
+        try:
+            next(boot)
+        except StopIteration:
+            return
+        except (StoreUnavailable, CommitUnknown) as error:
+            raise Crash from error  # a start that fails is a process that ends
+        self.later(self.world.nemesis.delay_us("start"), self._boot_step, boot)
+
+    def _boot(self) -> Iterator[None]:
+        store, graph = self.world.store, self.world.graph
+        opened: Opened = self._call("open", lambda: store.open_pipeline(graph.shape()))
+        persisted: dict[str, int] = self._call("watermarks", store.watermarks)
+        self.authority = Authority({name: graph.senders(name) for name in graph.computations}, persisted)
+        self._subscriptions = opened.subscriptions
+        rows = [row for row in opened.intervals if row.computation in graph.computations]
+        self._route(rows)
+        yield
+        sequencers: dict[int, int] = self._call("acquire", lambda: store.acquire([row.id for row in rows]))
+        for row in rows:
+            yield
+            self._adopt(row, sequencers[row.id])
+        yield
+        self._serve()
+
+    def _route(self, rows: list[IntervalRow]) -> None:
+        graph = self.world.graph
+        maps = {c: Ranges((r.low, r.id) for r in rows if r.computation == c) for c in graph.computations}
+        for name, spec in graph.computations.items():
+            for subscription in spec.inputs:
+                self._ranges[self._subscriptions[subscription.name]] = maps[subscription.computation]
+            self._executors[name] = Executor(spec, graph, self._subscriptions, self.world.tables)
+
+    def _adopt(self, row: IntervalRow, sequencer: int) -> None:
+        recovered = self._call("recover", lambda: self.world.store.recover(row.id, sequencer))
+        if recovered is None:
+            self.world.kernel.probes["fenced during recovery"] += 1
+            raise Crash
+        spec = self.world.graph.computations[row.computation]
+        streams = [s for output in spec.outputs for s in self.world.graph.subscriptions(output)]
+        routes = {self._subscriptions[s.name]: self._ranges[self._subscriptions[s.name]] for s in streams}
+        config = Config(row.id, sequencer, spec.name, SHAPE_VERSION, spec.settings, routes, row.low, row.high)
+        actor = Actor(row.id, sequencer, spec.name, IntervalCore(config, recovered), self._executors[spec.name])
+        self.actors[row.id] = actor
+        self._intervals_of.setdefault(spec.name, []).append(actor)
+        self.authority.expect(spec.name, row.id)
+        if recovered.productions:
+            self.world.kernel.probes["productions resent after restart"] += 1
+        if recovered.timers.keys:
+            self.world.kernel.probes["timers restored after restart"] += 1
+
+    def _serve(self) -> None:
+        self.serving = True
+        for actor in list(self.actors.values()):
+            assert isinstance(actor.core, IntervalCore)
+            self._perform(actor, actor.core.start(self.clock()))
+            self.post(actor, ev.WatermarkMoved(self.authority.input_of(actor.owner)), "watermark")
+        self._open_sources()
+        self._discover()
+        self._ask_redrives()
+        self._tick()
+
+    # --- sources ----------------------------------------------------------------------------------------------
+
+    def _open_sources(self) -> None:
+        for name in self.world.graph.sources:
+            self._known[name] = set()
+            for position in self._call("source", lambda name=name: self.world.store.source_partitions(name)):  # type: ignore[misc]
+                self.authority.expect(f"source:{name}", position.interval)
+                if position.finished:
+                    self.authority.report(f"source:{name}", position.interval, MAX_TIME)
+
+    def _discover(self) -> None:
+        complete = True
+        for name, spec in self.world.graph.sources.items():
+            for partition in spec.source.discover(self._known[name]):
+                self._open_partition(name, spec.stream, partition)
+            complete = complete and spec.source.complete()
+            self.authority.bound(f"source:{name}", spec.source.pending_watermark())
+        self._complete = complete
+        self._persist()
+        if not complete:
+            self.later(DISCOVER_US, self._discover)
+
+    def _open_partition(self, source: str, stream: str, partition: SourcePartition) -> None:
+        store, graph = self.world.store, self.world.graph
+        self._known[source].add(partition.name)
+        name, print_ = partition.name, partition.fingerprint()
+        try:
+            position = self._call("source", lambda: store.open_source(source, name, print_))
+            taken = self._call("acquire", lambda: store.acquire([position.interval]))
+        except (StoreUnavailable, CommitUnknown) as error:
+            raise Crash from error
+        if not position.finished:
+            partition.resume(position.position, position.state)
+        routes = {self._subscriptions[s.name]: None for s in graph.subscriptions(stream)}
+        core = InjectorCore(position.interval, position, {number: self._ranges[number] for number in routes})
+        output = output_of(graph, stream, self._subscriptions)
+        actor = Actor(position.interval, taken[position.interval], f"source:{source}", core, None, partition, output)
+        self.actors[position.interval] = actor
+        self.authority.expect(actor.owner, position.interval)
+        self._perform(actor, core.start(self.clock(), MIN_TIME if position.finished else partition.watermark()))
+
+    def _read(self, actor: Actor, limit: int) -> None:
+        assert actor.partition is not None and actor.output is not None
+        if not getattr(actor.partition, "news", lambda: True)():
+            self._parked[actor.interval] = actor
+            return
+        rows = read_rows(actor.partition, actor.output, limit, _reject)
+        self.post(actor, rows, "read")
+
+    def wake_sources(self) -> None:
+        """Read what was handed to manual sources."""
+        parked, self._parked = self._parked, {}
+        for actor in parked.values():
+            self._read(actor, 4_096)
+
+    # --- events -----------------------------------------------------------------------------------------------
+
+    def post(self, actor: Actor, event: ev.Event | Work, step: str, channel: tuple[object, ...] = ()) -> None:
+        """Deliver an event later; events of one channel arrive in order."""
+        kernel = self.world.kernel
+        due = kernel.now + self.world.nemesis.delay_us(step)
+        if channel:
+            due = self._channels[channel] = max(due, self._channels.get(channel, 0))
+        self._queued += 1
+        self.later(due - kernel.now, self._deliver, actor, event)
+
+    def _deliver(self, actor: Actor, event: ev.Event | Work) -> None:
+        self._queued -= 1
+        self._handle(actor, event)
+
+    def _handle(self, actor: Actor, event: ev.Event | Work) -> None:
+        if isinstance(event, Work):
+            assert actor.executor is not None
+            event = ev.Invoked(actor.executor.run(event))
+        kernel = self.world.kernel
+        kernel.events += 1
+        kernel.trace(f"p{self.number} i{actor.interval} {_describe(event)}")
+        self._perform(actor, actor.core.handle(event, self.clock()))
+
+    def _perform(self, actor: Actor, effects: list[ev.Effect]) -> None:
+        for effect in effects:
+            step = STEPS.get(type(effect))
+            action = self._strike(step) if step else ""
+            if action == "crash before":
+                raise Crash
+            self._effect(actor, effect)
+            if action == "duplicate":
+                self._again(effect)
+            if action == "crash after":
+                raise Crash
+            self._mishap()
+
+    def _mishap(self) -> None:
+        nemesis = self.world.nemesis
+        by_us = nemesis.clock_step_us()
+        if by_us:
+            self.step_clock(by_us)
+        frozen_us = nemesis.zombie_us() if self.serving else 0
+        if frozen_us:
+            self.frozen_until = self.world.kernel.now + frozen_us
+            self.world.overtaken(self)
+
+    def _effect(self, actor: Actor, effect: ev.Effect) -> None:
+        match effect:
+            case ev.Send(bundle):
+                self._send(actor, bundle)
+            case ev.Ack(sender, number):
+                self.world.store.saw_ack(actor.interval, sender, number, self.number)
+                self.post(self.actors[sender], ev.AckArrived(number), "ack")
+            case ev.Invoke(work):
+                self.post(actor, work, "invoke")
+            case ev.Commit(write):
+                self._commits.append(write)
+                self._commit()
+            case ev.ReportWatermark(value):
+                self.world.kernel.trace(f"p{self.number} i{actor.interval} reports {value}")
+                self.authority.report(actor.owner, actor.interval, value)
+                self._persist()
+            case ev.SetAlarm(at):
+                self._alarm_count += 1
+                heapq.heappush(self._alarms, (at, self._alarm_count, actor))
+                self.later(max(0, at - self.clock()), self._ring)
+            case _:
+                self._effect_rare(actor, effect)
+
+    def _effect_rare(self, actor: Actor, effect: ev.Effect) -> None:
+        match effect:
+            case ev.Read(limit):
+                self._read(actor, limit)
+            case ev.Advance():
+                self._advances.append((actor, effect))
+                self._advance()
+            case ev.Load(keys):
+                store, interval = self.world.store, actor.interval
+                self._request("load", lambda: store.load(interval, keys), lambda rows: self._got(actor, ev.Loaded(rows)))
+            case ev.Fold():
+                self._fold(actor, effect)
+            case ev.FetchQuarantine(key, limit):
+                self._fetch(actor, key, limit)
+            case ev.Halt():
+                self.world.kernel.probes["process halted by a fence"] += 1
+                raise Crash
+            case _:
+                raise AssertionError(f"unknown effect {effect!r}")
+
+    def _got(self, actor: Actor, event: ev.Event) -> None:
+        self._handle(actor, event)
+
+    def _send(self, actor: Actor, bundle: Bundle) -> None:
+        wire = copy.copy(bundle)
+        self.world.store.saw_send(actor.interval, actor.sequencer, wire, self.number)
+        self.post(self.actors[bundle.target], ev.BundleArrived(wire), "deliver", ("send", actor.interval, bundle.target))
+
+    def _again(self, effect: ev.Effect) -> None:
+        """The second copy comes some time later, and not in order."""
+        kernel = self.world.kernel
+        match effect:
+            case ev.Send(bundle):
+                kernel.probes["bundle delivered twice"] += 1
+                event: ev.Event = ev.BundleArrived(copy.copy(bundle))
+                actor = self.actors[bundle.target]
+            case ev.Ack(sender, number):
+                kernel.probes["ack delivered twice"] += 1
+                event, actor = ev.AckArrived(number), self.actors[sender]
+            case _:
+                return
+        delay_us = self.world.nemesis.delay_us("again") * 4
+        self.later(delay_us, self._handle, actor, event)
+
+    def _ring(self) -> None:
+        now = self.clock()
+        while self._alarms and self._alarms[0][0] <= now:
+            _, _, actor = heapq.heappop(self._alarms)
+            self._handle(actor, ev.AlarmRang())
+        if self._alarms and self._alarms[0][0] - now > 0 and self.offset_us:
+            self._ring_again(self._alarms[0][0] - now)
+
+    def _ring_again(self, delay_us: int) -> None:
+        """After a step of the clock the alarm's virtual time is another one."""
+        due = self.world.kernel.now + delay_us
+        if self._channels.get(("ring",), 0) != due:
+            self._channels[("ring",)] = due
+            self.later(delay_us, self._ring)
+
+    # --- services: one request at a time, like the loops of the embedded runtime -----------------------------------
+
+    def _commit(self) -> None:
+        if "commit" in self._busy or not self._commits:
+            return
+        self._busy.add("commit")
+        batch = list(self._commits)
+        self._commits.clear()
+        self._request("commit", lambda: self.world.store.commit(batch), lambda kept: self._committed(batch, kept))
+
+    def _committed(self, batch: list[LogWrite], durable: set[tuple[int, int]]) -> None:
+        self._busy.discard("commit")
+        for write in batch:
+            kept = (write.interval, write.seq) in durable
+            if not kept:
+                self.world.kernel.probes["fenced commit refused"] += 1
+            event = ev.Committed(write.seq) if kept else ev.Fenced()
+            self.post(self.actors[write.interval], event, "committed", ("committed", write.interval))
+        self._commit()
+
+    def _advance(self) -> None:
+        if "advance" in self._busy or not self._advances:
+            return
+        self._busy.add("advance")
+        batch = list(self._advances)
+        self._advances.clear()
+        writes = [PositionWrite(a.interval, a.sequencer, e.position, e.finished, e.state) for a, e in batch]
+        self._request("advance", lambda: self.world.store.advance(writes), lambda kept: self._advanced(batch, kept))
+
+    def _advanced(self, batch: list[tuple[Actor, ev.Advance]], kept: set[int]) -> None:
+        self._busy.discard("advance")
+        for actor, effect in batch:
+            ok = actor.interval in kept
+            if not ok:
+                self.world.kernel.probes["fenced position refused"] += 1
+            self._handle(actor, ev.Advanced(effect.position, effect.finished) if ok else ev.Fenced())
+        self._advance()
+
+    def _persist(self) -> None:
+        if "persist" in self._busy:
+            return
+        changed = self.authority.changes()
+        if not changed:
+            return
+        self._busy.add("persist")
+        store = self.world.store
+        self._request("persist", lambda: store.persist_watermarks(changed), lambda _: self._persisted(changed))
+
+    def _persisted(self, changed: dict[str, int]) -> None:
+        self._busy.discard("persist")
+        for name, value in self.authority.adopt(changed).items():
+            for actor in self._intervals_of[name]:
+                self.post(actor, ev.WatermarkMoved(value), "watermark")
+        self._persist()
+
+    def _fold(self, actor: Actor, effect: ev.Fold) -> None:
+        store, upto, images = self.world.store, effect.upto, effect.images
+        self.world.kernel.probes["fold"] += 1
+        self._request(
+            "fold",
+            lambda: store.fold(actor.interval, actor.sequencer, upto, images),
+            lambda kept: self._folded(actor, upto, kept),
+        )
+
+    def _folded(self, actor: Actor, upto: int, kept: bool) -> None:
+        if not kept:
+            self.world.kernel.probes["fenced fold refused"] += 1
+        self._handle(actor, ev.Folded(upto) if kept else ev.Fenced())
+
+    def _fetch(self, actor: Actor, key: str, limit: int) -> None:
+        store, owner = self.world.store, actor.owner
+        self._request(
+            "quarantine", lambda: store.quarantine_rows(owner, key, limit), lambda rows: self._fetched(actor, key, rows)
+        )
+
+    def _fetched(self, actor: Actor, key: str, rows: list[Any]) -> None:
+        entries = [
+            QuarantineEntry(r.key, r.subscription, r.producer, r.sequence, r.value, r.timestamp, r.tag, r.kind, r.error)
+            for r in rows
+        ]
+        self._handle(actor, ev.QuarantineFetched(key, entries))
+
+    def _ask_redrives(self) -> None:
+        for computation, key in run(self.world.store.redrive_requests()):
+            for actor in self._intervals_of.get(computation, ()):
+                assert isinstance(actor.core, IntervalCore)
+                config = actor.core.config
+                if config.low <= key and (config.high is None or key < config.high):
+                    self._handle(actor, ev.RedriveAsked(key))
+        self.later(REDRIVE_US, self._ask_redrives)
+
+    # --- the end ----------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        if self.finished() and not self.endless:
+            if self.quiet():
+                self.done = True
+                self.world.ended(self)
+                return
+            self.flush()
+        self.later(TICK_US, self._tick)
+
+    def finished(self) -> bool:
+        """All input is consumed; as `EmbeddedRun` judges it."""
+        names = self.world.graph.computations
+        return (
+            self._complete
+            and all(self.authority.value(name) >= MAX_TIME for name in names)
+            and not self._queued
+            and all(a.core.quiet() for a in self.actors.values() if isinstance(a.core, InjectorCore))
+        )
+
+    def quiet(self) -> bool:
+        """Nothing is under way."""
+        return not self._commits and not self._requests and all(a.core.quiet() for a in self.actors.values())
+
+    def flush(self) -> None:
+        """Record the last acks and fold."""
+        for actor in list(self.actors.values()):
+            if isinstance(actor.core, IntervalCore) and not actor.core.quiet():
+                self._perform(actor, actor.core.flush(self.clock()))
+
+    @property
+    def idle(self) -> bool:
+        """No event, request or commit is under way (the stepper's end of a step)."""
+        return self.serving and not self._queued and not self._requests and not self._commits
+
+
+def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """The answer of a coroutine that never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    raise AssertionError("the memory store waited")
+
+
+def _describe(event: ev.Event) -> str:
+    match event:
+        case ev.BundleArrived(b):
+            return f"bundle s{b.subscription} from i{b.sender} n{b.number} p{b.producer} {b.sequences} f{b.frontier} {b.keys}"
+        case ev.Invoked(outcome):
+            return f"invoked {outcome.processed} {list(outcome.state)} timers {outcome.timers} holds {outcome.holds}"
+        case ev.Committed(seq):
+            return f"committed {seq}"
+        case ev.RowsRead():
+            return f"read {event.count} to {event.next_position} w{event.watermark}"
+        case ev.Loaded(rows):
+            return f"loaded {[row.key for row in rows]}"
+        case ev.QuarantineFetched(key, entries):
+            return f"fetched {key!r} {len(entries)}"
+        case _:
+            return repr(event)
+
+
+def _reject(partition: str, row: int, reason: str, value: Any) -> None:
+    """Rejected rows are the injector's business."""

@@ -1,0 +1,105 @@
+"""A deterministic simulation of a pipeline under faults (FoundationDB's way, on the shipping code).
+
+Lives here: processes that die and are replaced on one store, phase 1 (faults) and phase 2 (heal and converge).  One
+thread, one seed, virtual time: the same seed gives the same run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from millwheel.api.context import Table
+from millwheel.graph import Graph
+from millwheel.model import SECOND
+from millwheel.testing.faults import Nemesis
+from millwheel.testing.process import Process
+from millwheel.testing.sources import ScriptedSource
+from millwheel.testing.story import Kernel, Violation
+from millwheel.testing.truth import WatchedStore
+
+CONVERGE_LIMIT_US: Final = 120 * SECOND
+"""Virtual time from the end of the faults within which a run must be done; every delay is below two seconds."""
+
+
+class Simulation:
+    """One run: at most one process that is meant to serve, and any number of zombies."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        tables: Mapping[str, Table],
+        kernel: Kernel,
+        nemesis: Nemesis,
+        store: WatchedStore,
+        faults_until_us: int = 10 * SECOND,
+    ) -> None:
+        self.graph = graph
+        self.tables = tables
+        self.kernel = kernel
+        self.nemesis = nemesis
+        self.store = store
+        self.processes: list[Process] = []
+        self.crashes = 0
+        self.on_heal: Callable[[], None] = lambda: None
+        """Called once when the faults end: a workload mends its poison and asks for redrives."""
+        self.hold_open: Callable[[], bool] = lambda: False
+        """While true a process that is done is started again (redrives are waiting)."""
+        self._until = kernel.now + faults_until_us
+        self._finished = False
+        for spec in graph.sources.values():
+            if isinstance(spec.source, ScriptedSource):
+                spec.source.clock = lambda: self.kernel.now
+                spec.source.chunk = lambda: self.kernel.rng.choice((1, 2, 4, 8))
+
+    def run(self) -> None:
+        """To the end; raises `Violation` when an invariant breaks or the run does not converge."""
+        self.kernel.at(self._until, self._heal)
+        self.launch()
+        limit = self._until + CONVERGE_LIMIT_US
+        while not self._finished:
+            if self.kernel.now > limit:
+                raise Violation("liveness: the run does not end after its faults did", self.kernel.story())
+            if not self.kernel.step():
+                raise Violation("liveness: nothing is scheduled any more", self.kernel.story())
+
+    def launch(self) -> None:
+        """A new process takes over."""
+        process = Process(self, len(self.processes) + 1)
+        self.processes.append(process)
+        process.start()
+
+    def _heal(self) -> None:
+        self.kernel.trace("heal")
+        self.nemesis.heal()
+        self.on_heal()
+
+    # --- what processes tell ----------------------------------------------------------------------------------
+
+    def crashed(self, process: Process) -> None:
+        """Replace the newest process; a zombie that dies is not missed."""
+        self.crashes += 1
+        if process is self.processes[-1]:
+            self.kernel.at(self.kernel.now + self.nemesis.delay_us("restart"), self.launch)
+        else:
+            self.kernel.probes["zombie ended"] += 1
+
+    def overtaken(self, process: Process) -> None:
+        """A new process starts while the old one is frozen."""
+        if process is self.processes[-1]:
+            self.kernel.trace(f"p{process.number} is overtaken")
+            self.kernel.probes["zombie overtaken"] += 1
+            self.launch()
+
+    def ended(self, process: Process) -> None:
+        """The newest process is done: so is the run, unless work is held open."""
+        self.kernel.trace(f"p{process.number} is done")
+        process.dead = True
+        if process is not self.processes[-1]:
+            return
+        if self.kernel.now < self._until and self.hold_open():
+            self.kernel.at(self._until, self.launch)
+        elif self.hold_open():
+            self.launch()
+        else:
+            self._finished = True

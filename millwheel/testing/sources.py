@@ -1,0 +1,173 @@
+"""Sources whose rows are known beforehand, for simulations and the stepper.
+
+Lives here: `ScriptedSource` (rows that arrive at given virtual times) and `ManualSource` (rows that a test hands over).
+Invariant: a partition gives the same row under the same number in every process that reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.source import Batch, SourcePartition
+
+
+class Script(msgspec.Struct, gc=False):
+    """One partition: `rows` of (value, event time us), each with its arrival; `late` rows break the promise.
+
+    `appears_at` is the virtual time, us, from which the partition can be discovered.
+    """
+
+    name: str
+    rows: list[tuple[Any, int]]
+    arrivals: list[int]
+    late: frozenset[int] = frozenset()
+    appears_at: int = 0
+
+    def promise(self) -> int:
+        """The smallest event time among the rows that are not late."""
+        return min((t for i, (_, t) in enumerate(self.rows) if i not in self.late), default=MAX_TIME)
+
+
+class ScriptedPartition:
+    """A reader of one `Script`, with a position of its own."""
+
+    def __init__(self, script: Script, clock: Callable[[], int], chunk: Callable[[], int]) -> None:
+        self.name = script.name
+        self._script = script
+        self._clock = clock
+        self._chunk = chunk
+        self._position = 0
+        self._promises = _promises(script)
+
+    def fingerprint(self) -> bytes:
+        """Its name."""
+        return self.name.encode()
+
+    def resume(self, position: int, state: bytes) -> None:
+        """Continue at row `position`."""
+        self._position = position
+
+    def read(self, limit: int) -> Batch | None:
+        """Rows that have arrived, a chunk of them."""
+        script, first = self._script, self._position
+        last = min(first + min(limit, self._chunk()), len(script.rows))
+        while last > first and script.arrivals[last - 1] > self._clock():
+            last -= 1
+        if last == first:
+            return None
+        self._position = last
+        rows = script.rows[first:last]
+        return Batch(
+            list(range(first, last)), [value for value, _ in rows], [time for _, time in rows], last, b"s%d" % last
+        )
+
+    def finished(self) -> bool:
+        """All rows are read."""
+        return self._position >= len(self._script.rows)
+
+    def watermark(self) -> int:
+        """The promise about the rows that are left."""
+        return self._promises[self._position]
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def _promises(script: Script) -> list[int]:
+    promises = [MAX_TIME]
+    for index in range(len(script.rows) - 1, -1, -1):
+        time = MAX_TIME if index in script.late else script.rows[index][1]
+        promises.append(min(promises[-1], time))
+    return promises[::-1]
+
+
+class ScriptedSource:
+    """Partitions that appear and rows that arrive in virtual time."""
+
+    ordered = False
+
+    def __init__(self, name: str, scripts: Sequence[Script]) -> None:
+        self.name = name
+        self.scripts = list(scripts)
+        self.clock: Callable[[], int] = lambda: 0
+        self.chunk: Callable[[], int] = lambda: 1_000
+        """How many rows the next read may give."""
+
+    def discover(self, known: Iterable[str]) -> list[SourcePartition]:
+        """The partitions that have appeared."""
+        seen = set(known)
+        found = [s for s in self.scripts if s.name not in seen and s.appears_at <= self.clock()]
+        return [ScriptedPartition(script, lambda: self.clock(), lambda: self.chunk()) for script in found]
+
+    def complete(self) -> bool:
+        """All have appeared."""
+        return all(script.appears_at <= self.clock() for script in self.scripts)
+
+    def pending_watermark(self) -> int:
+        """The promise of those that have not."""
+        return min((s.promise() for s in self.scripts if s.appears_at > self.clock()), default=MAX_TIME)
+
+
+class ManualSource:
+    """One partition that is fed by hand and never ends."""
+
+    ordered = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.rows: list[tuple[Any, int]] = []
+        self.promise = MIN_TIME
+
+    def discover(self, known: Iterable[str]) -> list[SourcePartition]:
+        """The one partition."""
+        return [] if "manual" in set(known) else [_Manual(self)]
+
+    def complete(self) -> bool:
+        """True: there is no other."""
+        return True
+
+    def pending_watermark(self) -> int:
+        """Nothing is pending."""
+        return MAX_TIME
+
+
+class _Manual:
+    """The reader of a `ManualSource`: a read without rows still says how far the watermark is."""
+
+    name = "manual"
+
+    def __init__(self, source: ManualSource) -> None:
+        self._source = source
+        self._position = 0
+        self._told = MIN_TIME
+
+    def fingerprint(self) -> bytes:
+        return b""
+
+    def resume(self, position: int, state: bytes) -> None:
+        self._position = position
+
+    def news(self) -> bool:
+        """There are rows, or a promise, that were not read yet."""
+        return self._position < len(self._source.rows) or self._told < self._source.promise
+
+    def read(self, limit: int) -> Batch | None:
+        first, rows = self._position, self._source.rows[self._position : self._position + limit]
+        self._position = first + len(rows)
+        self._told = self._source.promise
+        return Batch(
+            list(range(first, self._position)), [v for v, _ in rows], [t for _, t in rows], self._position, b""
+        )
+
+    def finished(self) -> bool:
+        return self._source.promise >= MAX_TIME and self._position >= len(self._source.rows)
+
+    def watermark(self) -> int:
+        return self._source.promise if self._position >= len(self._source.rows) else MIN_TIME
+
+    def close(self) -> None:
+        pass

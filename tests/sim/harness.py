@@ -1,0 +1,99 @@
+"""One seed, from workload to verdict; used by the tests, the mutants and the command line."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+
+from millwheel.bundles import Checkpoint, LogWrite
+from millwheel.model import SECOND
+from millwheel.testing.faults import Faults, Nemesis, Seeded
+from millwheel.testing.simulator import Simulation
+from millwheel.testing.story import Kernel, Violation
+from millwheel.testing.truth import WatchedStore
+from millwheel_storage.memory import MemoryStore
+from tests.sim.workload import Workload, check_commit, check_state, draw, shrunk
+
+
+class LedgerStore(WatchedStore):
+    """The watched store with the workload's own checks at every commit."""
+
+    check: Any = None
+
+    def on_commit(self, computation: str, write: LogWrite, image: Checkpoint) -> None:
+        self.check(self, computation, write, image)
+
+
+class Verdict(msgspec.Struct):
+    """What one seed did."""
+
+    seed: int
+    events: int
+    faults: dict[str, int]
+    probes: dict[str, int]
+    trace_hash: str
+    virtual_us: int
+    delivered: int
+    late: int
+
+
+def faults_of(seed: int) -> Faults:
+    """The fault mix of a seed: rough, or one kind much more often than the others."""
+    rng = random.Random(f"faults {seed}")
+    base = Faults(crash=0.001, zombie=0.0004, refused=0.01, unknown=0.02, duplicate=0.03, slow=0.005, clock_step=0.0005)
+    kind = rng.choice(["", "crash", "zombie", "unknown", "duplicate", "slow", "refused"])
+    many = {"crash": 0.004, "zombie": 0.002, "unknown": 0.2, "duplicate": 0.3, "slow": 0.05, "refused": 0.2}
+    return msgspec.structs.replace(base, **{kind: many[kind]}) if kind else base
+
+
+def simulate_seed(seed: int) -> Verdict:
+    """Run a seed; raises `Violation` with the story when an invariant breaks."""
+    workload = draw(seed)
+    kernel = Kernel(seed, start_us=1_000 * SECOND)
+    for parts in workload.scripts.values():
+        for script in parts:
+            script.arrivals = [at + kernel.now for at in script.arrivals]
+            script.appears_at += kernel.now
+    return run_workload(seed, workload, kernel, Seeded(faults_of(seed), kernel.rng), 8 * SECOND)
+
+
+def run_workload(seed: int, workload: Workload, kernel: Kernel, nemesis: Nemesis, until_us: int) -> Verdict:
+    """Run a drawn workload under a nemesis, to its verdict."""
+    store = LedgerStore(MemoryStore(), workload.graph, kernel, workload.honest)
+    store.check = check_commit(workload)
+    simulation = Simulation(workload.graph, workload.tables, kernel, nemesis, store, until_us)
+    simulation.on_heal = lambda: heal(workload, store)
+    simulation.hold_open = lambda: unhealed(workload, store)
+    with shrunk(workload.exotic):
+        try:
+            simulation.run()
+        except Violation:
+            raise
+        except Exception as error:
+            raise Violation(f"{type(error).__name__}: {error}", kernel.story()) from error
+    store.check_end()
+    check_state(workload, store.inner.key_state)
+    if workload.world.breaches:
+        raise Violation(workload.world.breaches[0], kernel.story())
+    return Verdict(
+        seed, kernel.events, dict(sorted(nemesis.struck.items())), dict(sorted(kernel.probes.items())),
+        kernel.trace_hash(), kernel.now, store.delivered(), workload.world.late,
+    )  # fmt: skip
+
+
+def unhealed(workload: Workload, store: WatchedStore) -> bool:
+    """Whether something is still in quarantine; what came late is redriven as well."""
+    if workload.world.healed and any(durable.fifo for durable in store.durable.values()):
+        heal(workload, store)
+        return True
+    return workload.poisoned and not workload.world.healed
+
+
+def heal(workload: Workload, store: WatchedStore) -> None:
+    """User code is mended; every key in quarantine, now or later, is redriven."""
+    workload.world.healed = True
+    for name, durable in store.durable.items():
+        for key in durable.fifo:
+            store.inner.request_redrive(name, key)

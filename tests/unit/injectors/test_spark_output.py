@@ -1,0 +1,389 @@
+"""Spark's output, made by hand here as Spark makes it; the real thing is in tests/integration/test_spark_output.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import date, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from millwheel.errors import SourceError
+from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel_injectors import BoundedDisorder, Exact, FileCreation, SparkOutputSource, TextLines
+from tests.unit.injectors.drain import only, read_all, reject_lines, rows_of, values_of
+
+pa: Any = pytest.importorskip("pyarrow")
+pq: Any = pytest.importorskip("pyarrow.parquet")
+
+T = 1_700_000_000_000_000
+US = pa.timestamp("us", tz="UTC")
+
+
+class Row(msgspec.Struct):
+    user: str
+    n: int
+    ts: int
+
+
+def table(numbers: Iterable[int]) -> Any:
+    numbers = list(numbers)
+    times = pa.array([T + n for n in numbers], US)
+    return pa.table({"user": [f"u{n}" for n in numbers], "n": pa.array(numbers, pa.int64()), "ts": times})
+
+
+def batch(directory: Path, *parts: Any, success: bool = True, **options: Any) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    for number, part in enumerate(parts):
+        pq.write_table(part, directory / f"part-{number:05}-x.parquet", **options)
+    if success:
+        (directory / "_SUCCESS").touch()
+    return directory
+
+
+def log(directory: Path, name: str, *paths: str, action: str = "add", version: str = "v1") -> None:
+    (directory / "_spark_metadata").mkdir(parents=True, exist_ok=True)
+    entries = [
+        {
+            "path": f"file://{directory}/{path}",
+            "size": (directory / path).stat().st_size,
+            "isDir": False,
+            "modificationTime": 1,
+            "blockReplication": 1,
+            "blockSize": 33554432,
+            "action": action,
+        }
+        for path in paths
+    ]
+    (directory / "_spark_metadata" / name).write_text("\n".join([version, *map(json.dumps, entries)]))
+
+
+def part(directory: Path, name: str, *numbers: int) -> str:
+    directory.mkdir(exist_ok=True)
+    (directory / name).parent.mkdir(exist_ok=True)
+    (directory / name).write_text("".join(json.dumps({"n": n, "ts": T + n}) + "\n" for n in numbers))
+    return name
+
+
+def numbers(source: SparkOutputSource) -> list[list[int]]:
+    return [[v["n"] for v in values] for values in values_of(source).values()]
+
+
+# which files
+
+
+def test_batch_output_is_read_only_once_it_succeeded(tmp_path: Path) -> None:
+    out = batch(tmp_path / "out", table([1]), success=False)
+    with pytest.raises(SourceError, match="neither _spark_metadata nor _SUCCESS"):
+        SparkOutputSource("s", out, "ts").discover(())
+    waiting = SparkOutputSource("s", out, "ts", tail=True)
+    assert waiting.discover(()) == []
+    assert SparkOutputSource("s", tmp_path / "none", "ts", tail=True).discover(()) == []
+    (out / "_temporary").mkdir()
+    pq.write_table(table([2]), out / "_temporary" / "part-9.parquet")
+    (out / ".part-00000-x.parquet.crc").write_bytes(b"x")
+    (out / "_SUCCESS").touch()
+    assert numbers(waiting) == [[1]]
+    assert not waiting.complete()
+    source = SparkOutputSource("s", out, "ts")
+    assert not source.complete()
+    assert [p.name for p in source.discover(())] == ["part-00000-x.parquet"]
+    assert source.complete()
+    assert source.discover({"part-00000-x.parquet"}) == []
+
+
+def test_several_runs_below_one_directory(tmp_path: Path) -> None:
+    batch(tmp_path / "run2", table([2]))
+    batch(tmp_path / "run1", table([1]), table([11]))
+    batch(tmp_path / "run3", table([3]), success=False)
+    source = SparkOutputSource("s", tmp_path, "ts", tail=True)
+    assert list(values_of(source)) == [
+        "run1/part-00000-x.parquet",
+        "run1/part-00001-x.parquet",
+        "run2/part-00000-x.parquet",
+    ]
+    (tmp_path / "run3" / "_SUCCESS").touch()
+    assert numbers(source) == [[1], [11], [2], [3]]
+
+
+def test_a_streaming_sink_is_read_by_its_log_alone(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    names = [part(out, f"part-{n}.json", n) for n in range(9)]
+    part(out, "part-left-over.json", 99)
+    (out / "_SUCCESS").touch()
+    source = SparkOutputSource("s", out, "ts", tail=True)
+    log(out, "0", names[1], names[0])
+    assert numbers(source) == [[1], [0]]
+    log(out, "1", names[2])
+    (out / "_spark_metadata" / ".2.compact.tmp").write_text("torn")
+    (out / "_spark_metadata" / ".1.crc").write_text("x")
+    assert numbers(source) == [[1], [0], [2]]
+    log(out, "2.compact", names[1], names[0], names[2], names[3])
+    (out / "_spark_metadata" / "0").unlink()
+    (out / "_spark_metadata" / "1").unlink()
+    log(out, "10", names[5])
+    log(out, "9", names[4])
+    for again in (source, SparkOutputSource("s", out, "ts")):
+        assert numbers(again) == [[1], [0], [2], [3], [4], [5]]
+    log(out, "11", names[0], action="delete")
+    assert numbers(source) == [[1], [2], [3], [4], [5]]
+
+
+def test_a_log_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    name = part(out, "part-0.json", 0)
+    for number, (options, said) in enumerate(
+        [({"version": "v2"}, "version b'v2'"), ({"action": "move"}, "unknown action")]
+    ):
+        log(out, str(number), name, **options)
+        with pytest.raises(SourceError, match=said):
+            SparkOutputSource("s", out, "ts").discover(())
+        (out / "_spark_metadata" / str(number)).unlink()
+    (out / "_spark_metadata" / "7").write_text("v1\n{}")
+    with pytest.raises(SourceError, match="not an entry"):
+        SparkOutputSource("s", out, "ts").discover(())
+
+
+def test_committed_files_that_are_gone_or_of_another_size_are_refused(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    name = part(out, "part-0.json", 0)
+    log(out, "0", name)
+    part(out, name, 0, 1)
+    with pytest.raises(SourceError, match="Spark committed"):
+        SparkOutputSource("s", out, "ts").discover(())
+    (out / name).unlink()
+    with pytest.raises(SourceError, match="gone"):
+        SparkOutputSource("s", out, "ts").discover(())
+
+
+def test_a_moved_sink_is_still_found(tmp_path: Path) -> None:
+    name = part(tmp_path / "out", "day=a b/part-0.json", 5)
+    log(tmp_path / "out", "0", name)
+    (tmp_path / "out").rename(tmp_path / "moved")
+    assert list(values_of(SparkOutputSource("s", tmp_path / "moved", "ts")).items()) == [
+        ("day=a b/part-0.json", [{"n": 5, "ts": T + 5, "day": "a b"}])
+    ]
+
+
+def test_unknown_files_need_a_format(tmp_path: Path) -> None:
+    (tmp_path / "part-0.txt").write_text("x\n")
+    (tmp_path / "_SUCCESS").touch()
+    with pytest.raises(SourceError, match="pass format="):
+        SparkOutputSource("s", tmp_path, lambda v: 1).discover(())
+    source = SparkOutputSource("s", tmp_path, lambda v: 1, format=TextLines())
+    assert list(values_of(source).values()) == [["x"]]
+
+
+class Dated(msgspec.Struct):
+    n: int
+    day: int | None
+    ts: int
+
+
+def test_directory_columns_become_typed_values(tmp_path: Path) -> None:
+    for kind in ("json", "parquet"):
+        out = tmp_path / kind
+        out.mkdir()
+        for day in ("7", "__HIVE_DEFAULT_PARTITION__", "x"):
+            place = out / f"day={day}"
+            place.mkdir()
+            if kind == "json":
+                part(place, "part-0.json", 1)
+            else:
+                pq.write_table(table([1]).select(["n", "ts"]), place / "part-0.parquet")
+        (out / "_SUCCESS").touch()
+        source = SparkOutputSource("s", out, "ts", type=Dated, rejects=tmp_path / f"{kind}-rejects")
+        got = {p.name.split("/")[0]: p for p in source.discover(())}
+        assert rows_of(read_all(got["day=7"])) == [(0, Dated(1, 7, T + 1), T + 1)]
+        assert rows_of(read_all(got["day=__HIVE_DEFAULT_PARTITION__"])) == [(0, Dated(1, None, T + 1), T + 1)]
+        if kind == "json":
+            assert [b.rejected for b in read_all(got["day=x"])] == [1]
+        else:
+            with pytest.raises(SourceError, match="day=x"):
+                read_all(got["day=x"])
+
+
+# Parquet rows
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(limit=st.integers(1, 40), stop=st.integers(0, 120), group=st.integers(1, 50), older=st.booleans())
+def test_a_restart_gives_the_same_row_numbers(tmp_path: Path, limit: int, stop: int, group: int, older: bool) -> None:
+    out = batch(tmp_path / str(group), table(range(100)), row_group_size=group)
+    source = SparkOutputSource("s", out, "ts", type=Row)
+    whole = [(n, Row(f"u{n}", n, T + n), T + n) for n in range(100)]
+    first = only(source)
+    before, position, state = [], 0, first.fingerprint()
+    while position < stop and (read := first.read(limit)):
+        before.append(read)
+        position, state = read.next_position, first.fingerprint() if older else read.state
+    again = only(source)
+    again.resume(position, state)
+    assert rows_of(before) + rows_of(read_all(again, limit)) == whole
+    assert again.finished()
+
+
+class Wide(msgspec.Struct):
+    n: float
+    at: datetime
+    day: date
+    tags: list[str]
+    inner: dict[str, int]
+    extra: str = "none"
+
+
+def test_other_types_go_through_msgspec(tmp_path: Path) -> None:
+    at = datetime(2026, 1, 2, 3, 4, 5)
+    data = pa.table(
+        {
+            "n": pa.array([1], pa.int64()),
+            "at": pa.array([at], pa.timestamp("us")),
+            "day": pa.array([date(2026, 1, 2)]),
+            "tags": [["a", "b"]],
+            "inner": [{"x": 1}],
+            "unused": ["u"],
+        }
+    )
+    out = batch(tmp_path, data)
+    (values,) = values_of(SparkOutputSource("s", out, "at", type=Wide)).values()
+    assert values == [Wide(1.0, at, date(2026, 1, 2), ["a", "b"], {"x": 1})]
+    (read,) = read_all(only(SparkOutputSource("s", out, "day", columns=["tags"])))
+    assert (read.values, read.timestamps) == ([{"tags": ["a", "b"]}], [1_767_312_000_000_000])
+    (read,) = read_all(only(SparkOutputSource("s", out, lambda v: v["n"])))
+    assert (read.timestamps, read.values[0]["at"]) == ([1], 1_767_323_045_000_000)
+
+
+class Positive(msgspec.Struct):
+    n: Annotated[int, msgspec.Meta(gt=0)]
+    user: str | None
+    ts: int | None
+
+
+def test_rows_that_do_not_fit_the_type_are_rejected(tmp_path: Path) -> None:
+    data = pa.table({"user": ["a", None, "c", "d"], "n": [1, 2, None, -4], "ts": pa.array([T, T + 1, T + 2, None], US)})
+    out = batch(tmp_path / "out", data)
+    for type_, kept, why in [
+        (Row, [0], ["column user is null", "column n is null", "column ts is null"]),
+        (Positive, [0, 1], ["column n is null", "Expected `int` >= 1"]),
+        (None, [0, 1, 2], ["event time: TypeError"]),
+    ]:
+        rejects = tmp_path / f"{type_}"
+        source = SparkOutputSource("s", out, "ts", type=type_, rejects=rejects)
+        (read,) = read_all(only(source))
+        assert (read.rows, read.rejected) == (kept, 4 - len(kept))
+        lines = reject_lines(rejects)
+        assert [line.row for line in lines] == [n for n in range(4) if n not in kept]
+        assert all(line.reason.startswith(reason) for line, reason in zip(lines, why, strict=True))
+        assert json.loads(lines[-1].text)["n"] == -4
+
+
+def test_missing_columns_and_broken_files_are_named(tmp_path: Path) -> None:
+    out = batch(tmp_path / "out", table([1]))
+
+    class Other(msgspec.Struct):
+        nowhere: int
+
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"event_time": "ts", "type": Other}, "no column nowhere"),
+        ({"event_time": "ts", "columns": ["gone"]}, "no column gone"),
+        ({"event_time": "when"}, "no event time column 'when'"),
+    ]
+    for options, said in cases:
+        with pytest.raises(SourceError, match=said):
+            only(SparkOutputSource("s", out, **options)).read(1)
+    (out / "part-00000-x.parquet").write_bytes(b"PAR1 torn")
+    with pytest.raises(SourceError, match="not a complete Parquet file"):
+        only(SparkOutputSource("s", out, "ts")).read(1)
+    numbers = only(SparkOutputSource("s", batch(out, table([1])), "ts", type=int))
+    with pytest.raises(ValueError, match="has no fields"):
+        numbers.read(1)
+
+
+def test_a_rewritten_parquet_file_is_refused(tmp_path: Path) -> None:
+    out = batch(tmp_path, table(range(10)))
+    read = only(SparkOutputSource("s", out, "ts")).read(3)
+    assert read is not None
+    batch(tmp_path, table(range(11)))
+    partition = only(SparkOutputSource("s", out, "ts"))
+    with pytest.raises(SourceError, match="rewritten"):
+        partition.resume(3, read.state)
+    with pytest.raises(SourceError, match="not of a Parquet file"):
+        partition.resume(3, b"{}")
+    partition.resume(12, partition.fingerprint())
+    with pytest.raises(SourceError, match="has 11 rows, but 12"):
+        partition.read(1)
+
+
+def test_an_empty_parquet_file_is_finished_at_once(tmp_path: Path) -> None:
+    partition = only(SparkOutputSource("s", batch(tmp_path, table([])), "ts", Exact()))
+    assert partition.watermark() == MAX_TIME
+    assert read_all(partition) == []
+    assert partition.finished()
+
+
+def test_large_rows_make_small_batches(tmp_path: Path) -> None:
+    data = pa.table({"text": ["x" * 100_000] * 200, "ts": [T] * 200})
+    reads = read_all(only(SparkOutputSource("s", batch(tmp_path, data), "ts")), 1000)
+    assert len(reads) > 1
+    assert reads[-1].next_position == 200
+
+
+# watermarks
+
+
+def test_statistics_bound_a_file_that_is_not_read_yet(tmp_path: Path) -> None:
+    out = batch(tmp_path, table(range(50, 100)), table(range(50)))
+    source = SparkOutputSource("s", out, "ts", BoundedDisorder(5))
+    later, earlier = source.discover(())
+    assert (later.watermark(), earlier.watermark()) == (T + 50, T)
+    later.read(20)
+    assert later.watermark() == T + 64
+    function = only(SparkOutputSource("s", batch(tmp_path / "one", table([1])), lambda v: int(v["ts"])))
+    assert function.watermark() == MIN_TIME
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+@pytest.mark.parametrize("function", [True, False])
+def test_the_exact_watermark_of_parquet(tmp_path: Path, statistics: bool, function: bool) -> None:
+    rows = [*range(10_000, 20_000), *range(10_000)]
+    out = batch(tmp_path, table(rows), row_group_size=6_000, write_statistics=statistics)
+    source = SparkOutputSource("s", out, (lambda v: int(v.ts)) if function else "ts", Exact(), type=Row)
+    partition = only(source)
+    assert partition.watermark() == T
+    while read := partition.read(3_000):
+        at = read.next_position
+        rest = min(rows[at:], default=MAX_TIME)
+        assert partition.watermark() <= T + rest
+    assert partition.watermark() == MAX_TIME
+    resumed = only(source)
+    resumed.resume(18_000, resumed.fingerprint())
+    assert T < resumed.watermark() <= T + 8_000
+
+
+def test_what_spark_commits_later(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    log(out, "0", part(out, "part-0.json", 100, 110))
+    held = SparkOutputSource("s", out, "ts", tail=True)
+    held.discover(())
+    assert held.pending_watermark() == MIN_TIME
+    assert SparkOutputSource("s", out, "ts", tail=True, later_files_not_before=4).pending_watermark() == 4
+    ordered = SparkOutputSource("s", out, "ts", BoundedDisorder(20), tail=True, ordered=True)
+    assert ordered.pending_watermark() == MIN_TIME
+    read_all(only(ordered))
+    assert ordered.pending_watermark() == T + 90
+    complete = SparkOutputSource("s", out, "ts")
+    complete.discover(())
+    assert complete.pending_watermark() == MAX_TIME
+    with pytest.raises(ValueError, match="after their events"):
+        SparkOutputSource("s", out, "ts", FileCreation())
+
+
+def test_rows_the_pipeline_refuses_join_the_rejects(tmp_path: Path) -> None:
+    source = SparkOutputSource("s", tmp_path, "ts", rejects=tmp_path / "rejects")
+    source.reject("part-0", 3, "no key", Row("u", 1, T))
+    assert reject_lines(tmp_path / "rejects")[0].row == 3

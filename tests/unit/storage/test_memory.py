@@ -1,0 +1,86 @@
+"""The memory store never waits, and refuses what Postgres refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from millwheel.bundles import LogWrite, SinkRow
+from millwheel.errors import IncompatibleStore, RowRefused, StoreError
+from millwheel.ports import PipelineShape, SinkTable, Store
+from millwheel_storage.memory import MemoryStore
+
+T = TypeVar("T")
+
+SINK = SinkTable("out", {"k": "text", "n": "bigint"}, ("k",))
+SHAPE = PipelineShape("demo", {"a": ("m",)}, {"a<s": "s"}, {"stream:s": "bytes"}, (SINK,), ())
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """One step is all that a coroutine of this store takes."""
+    with pytest.raises(StopIteration) as stopped:
+        coroutine.send(None)
+    result: T = stopped.value.value
+    return result
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    store = MemoryStore()
+    run(store.open_pipeline(SHAPE))
+    return store
+
+
+def test_it_is_a_store(store: MemoryStore) -> None:
+    port: Store = store
+    assert run(port.acquire([2, 1])) == {1: 1, 2: 2}
+    assert run(port.acquire([1])) == {1: 3}
+
+
+def test_it_needs_no_database_driver() -> None:
+    code = "import sys, millwheel_storage.memory as m; print({n.split('.')[0] for n in sys.modules} & {'psycopg', 'sqlalchemy'})"
+    paths = [path for path in sys.path if path]
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:0] = {paths!r}; {code}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "set()\n"
+
+
+def test_a_stale_owner_changes_nothing(store: MemoryStore) -> None:
+    old = run(store.acquire([1]))[1]
+    run(store.acquire([1]))
+    assert run(store.commit([LogWrite(1, old, 1, 0, b"x", (SinkRow("out", b'{"k": "a"}'),))])) == set()
+    assert run(store.fold(1, old, 1, [])) is False
+    assert run(store.recover(1, old)) is None
+    assert store.tables()["checkpoint_log"] == []
+    assert store.sinks == {"out": {}}
+
+
+def test_a_refused_row_stops_the_whole_call(store: MemoryStore) -> None:
+    owned = run(store.acquire([1, 2]))
+    good = LogWrite(1, owned[1], 1, 0, b"x", (SinkRow("out", b'{"k": "a"}'),))
+    bad = LogWrite(2, owned[2], 7, 0, b"x", (SinkRow("out", b'{"k": "a", "n": "1"}'),))
+    coroutine = store.commit([good, bad])
+    with pytest.raises(RowRefused, match="bigint") as caught:
+        coroutine.send(None)
+    assert (caught.value.interval, caught.value.seq) == (2, 7)
+    assert store.tables()["checkpoint_log"] == []
+
+
+def test_a_log_of_another_format_is_refused(store: MemoryStore) -> None:
+    owned = run(store.acquire([1]))
+    run(store.commit([LogWrite(1, owned[1], 1, 0, b"\x90")]))
+    with pytest.raises(IncompatibleStore):
+        store.recover(1, owned[1]).send(None)
+
+
+def test_an_unknown_interval_is_an_error(store: MemoryStore) -> None:
+    with pytest.raises(StoreError, match="interval 9"):
+        store.acquire([9]).send(None)

@@ -1,0 +1,138 @@
+"""What is refused before anything is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from millwheel.bundles import LogWrite, SinkRow
+from millwheel.errors import IncompatibleStore, RowRefused, WiringError
+from millwheel.ports import PipelineShape, SinkTable
+from millwheel_storage.shape import STORE_FORMAT, check_compatible, check_formats, check_shape, ranges, schema_name
+from millwheel_storage.sinks import check_row, check_table, coalesce
+from millwheel_storage.tables import RESERVED_NAMES
+
+KINDS = {
+    "t": "text",
+    "b": "bigint",
+    "i": "integer",
+    "d": "double precision",
+    "o": "boolean",
+    "z": "timestamptz",
+    "y": "date",
+    "j": "jsonb",
+}
+TABLE = SinkTable("out", KINDS, ("t",))
+
+
+def write(**values: Any) -> LogWrite:
+    return LogWrite(1, 1, 4, 0, b"", (SinkRow("out", msgspec.json.encode(values)),))
+
+
+@pytest.mark.parametrize(
+    ("column", "given", "kept"),
+    [
+        ("t", "é", "é"),
+        ("b", 2**63 - 1, 2**63 - 1),
+        ("d", 1, 1.0),
+        ("o", False, False),
+        ("z", "2026-01-01T01:00:00+01:00", "2026-01-01T00:00:00+00:00"),
+        ("z", "2026-01-01T00:00:00Z", "2026-01-01T00:00:00+00:00"),
+        ("y", "2026-01-01", "2026-01-01"),
+        ("j", {"a": [1]}, {"a": [1]}),
+        ("j", None, None),
+    ],
+)
+def test_a_value_gets_one_spelling(column: str, given: object, kept: object) -> None:
+    row = check_row(TABLE, {"t": "key", column: given})
+    assert row[column] == kept
+    assert list(row) == list(KINDS)
+
+
+@pytest.mark.parametrize(
+    ("column", "given"),
+    [
+        ("t", 1),
+        ("t", "a\0"),
+        ("t", None),
+        ("b", 2**63),
+        ("b", True),
+        ("b", "1"),
+        ("i", 2**31),
+        ("d", "1.0"),
+        ("o", 1),
+        ("z", "2026-01-01T00:00:00"),
+        ("z", "yesterday"),
+        ("z", 5),
+        ("y", "2026-13-01"),
+        ("j", "a\0"),
+        ("other", 1),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused_by_name(column: str, given: object) -> None:
+    with pytest.raises(RowRefused, match="sink table 'out'") as caught:
+        coalesce({"out": TABLE}, [write(**{"t": "key", column: given})])
+    assert (caught.value.interval, caught.value.seq) == (1, 4)
+
+
+@pytest.mark.parametrize("sink", [SinkRow("nowhere", b"{}"), SinkRow("out", b"[1]"), SinkRow("out", b"{")])
+def test_what_is_no_row_of_a_table_is_refused(sink: SinkRow) -> None:
+    with pytest.raises(RowRefused):
+        coalesce({"out": TABLE}, [LogWrite(1, 1, 1, 0, b"", (sink,))])
+
+
+def test_rows_are_coalesced_and_sorted() -> None:
+    tables = {"out": TABLE, "also": SinkTable("also", {"k": "bigint"}, ("k",))}
+    first = LogWrite(1, 1, 1, 0, b"", (SinkRow("out", b'{"t": "b"}'), SinkRow("also", b'{"k": 1}')))
+    made = coalesce(tables, [first, write(t="a", b=1), write(t="b", b=2)])
+    assert [(rows.table.name, list(rows.rows)) for rows in made] == [("also", [(1,)]), ("out", [("a",), ("b",)])]
+    assert made[1].rows["b",]["b"] == 2
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        SinkTable('o"; DROP', {"k": "text"}, ("k",)),
+        SinkTable("pg_class", {"k": "text"}, ("k",)),
+        SinkTable("Checkpoint_Log", {"k": "text"}, ("k",)),
+        SinkTable("o", {"k": "text"}, ()),
+        SinkTable("o", {"k": "text"}, ("x",)),
+        SinkTable("o", {"k": "jsonb"}, ("k",)),
+        SinkTable("o", {"k": "text DEFAULT 1"}, ("k",)),
+    ],
+)
+def test_a_table_that_cannot_be_made_safely_is_refused(table: SinkTable) -> None:
+    with pytest.raises(WiringError):
+        check_table(table, RESERVED_NAMES)
+
+
+@pytest.mark.parametrize("name", ["", "Zeitgeist", "9lives", "public", "pg_catalog", "a" * 41, 'a"b', "a b"])
+def test_a_bad_pipeline_name_is_refused(name: str) -> None:
+    with pytest.raises(WiringError):
+        schema_name(name)
+
+
+@pytest.mark.parametrize("splits", [("b", "a"), ("a", "a"), ("",)])
+def test_split_keys_ascend(splits: tuple[str, ...]) -> None:
+    with pytest.raises(WiringError, match="ascending"):
+        check_shape(PipelineShape("p", {"a": splits}, {}, {}, (), ()), RESERVED_NAMES)
+
+
+def test_ranges_cover_everything() -> None:
+    assert ranges(("g", "q")) == [("", "g"), ("g", "q"), ("q", None)]
+
+
+def test_a_later_format_is_refused_and_an_addition_is_not() -> None:
+    with pytest.raises(IncompatibleStore, match="upgrade"):
+        check_formats(STORE_FORMAT + 1, 1)
+    with pytest.raises(IncompatibleStore, match="checkpoints of format 9"):
+        check_formats(STORE_FORMAT, 9)
+    old = PipelineShape("p", {"a": ()}, {"a<s": "s"}, {"stream:s": "bytes"}, (), ())
+    new = PipelineShape(
+        "p", {"a": (), "b": ()}, {"a<s": "s", "b<s": "s"}, {"stream:s": "bytes", "cell:b.c": "json"}, (), ()
+    )
+    check_compatible(old, new)
+    with pytest.raises(IncompatibleStore, match="no longer has"):
+        check_compatible(new, old)
