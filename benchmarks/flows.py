@@ -10,7 +10,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from millwheel import BytesCoder, Computation, Context, MsgpackCoder, Pipeline, Record, Stream, Table, ValueCell, subscribe
+from millwheel import (
+    BytesCoder,
+    Computation,
+    Context,
+    MsgpackCoder,
+    Pipeline,
+    Record,
+    Stream,
+    Table,
+    ValueCell,
+    subscribe,
+)
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.source import Batch, Source, SourcePartition
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from examples.zeitgeist import evaluate, observed, pipeline
-from examples.zeitgeist.detector import Anomaly, Scope
+from examples.zeitgeist.detector import Anomaly, Scope, sort_anomalies
 from examples.zeitgeist.report import Stat, write_report
 from examples.zeitgeist.spark_job import parse_log
 from millwheel import Pipeline
@@ -119,7 +119,7 @@ def read_anomalies(url: str, name: str) -> list[Anomaly]:
             )
             for r in reader.sink_rows("anomalies")
         ]
-    return sorted(rows, key=lambda row: (row.start, row.scope, row.key, row.kind))
+    return sort_anomalies(rows)
 
 
 def write_anomalies(path: Path, rows: Sequence[Anomaly]) -> None:

@@ -198,8 +198,8 @@ def name_anomaly(scope: Scope, key: str, episode: Episode, offset_s: int = 0) ->
 
 
 def sort_anomalies(anomalies: Iterable[Anomaly]) -> list[Anomaly]:
-    """The one order of an output file: by start (all rows share an offset), site first, key, kind."""
-    return sorted(anomalies, key=lambda row: (row.start, row.scope != "site", row.key, row.kind))
+    """The one order of an output file: by (start, scope, key, kind); all rows share an offset."""
+    return sorted(anomalies, key=lambda row: (row.start, row.scope, row.key, row.kind))
 
 
 def iso_time(time_us: int, offset_s: int = 0) -> str:

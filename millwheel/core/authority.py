@@ -41,6 +41,8 @@ class Authority:
         """Values that rose since the last call: persist them, then call `adopt`."""
         changed = {}
         for name in sorted(self._dirty):
+            if name.startswith("source:") and name not in self._bounds:
+                continue  # its first discovery is not over: partitions that nobody expects yet may be older
             value = min(self._intervals.get(name, {}).values(), default=self._bounds.get(name, MIN_TIME))
             value = min(value, self._bounds.get(name, value))
             if value > self._values.get(name, MIN_TIME):

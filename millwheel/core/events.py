@@ -86,6 +86,7 @@ class RowsRead(Struct, gc=False):
     watermark: int
     finished: bool
     progressed: bool
+    rejected: int = 0
 
 
 class Advanced(Struct, gc=False):

@@ -42,6 +42,7 @@ class InjectorCore:
         self._producer = start.producer
         self._routes = routes
         self._durable = start.position
+        self._state = start.state
         self._reads: deque[ReadEntry] = deque()
         self._by_number: dict[int, ReadEntry] = {}
         self._number = 0
@@ -64,7 +65,7 @@ class InjectorCore:
         `watermark` bounds the event time of what the partition still holds, us.
         """
         effects: list[ev.Effect] = []
-        self._source_watermark = watermark
+        self._promise(watermark)
         if self.finished:
             self._reported = MAX_TIME
             effects += [ev.ReportWatermark(MAX_TIME), *map(ev.Send, self._notes())]
@@ -99,7 +100,7 @@ class InjectorCore:
 
     def _read(self, event: ev.RowsRead, effects: list[ev.Effect], now: int) -> None:
         self._reading = False
-        self._source_watermark = max(self._source_watermark, event.watermark)
+        self._promise(event.watermark)
         self._exhausted = event.finished and not event.progressed
         self._poll_at = None if event.progressed else now + POLL_DELAY_US
         if not event.progressed:
@@ -114,6 +115,11 @@ class InjectorCore:
                 effects.append(ev.Send(bundle))
         self._reads.append(entry)
         self._pop_acked()
+
+    def _promise(self, watermark: int) -> None:
+        # A partition at its end says MAX_TIME; that is no event time, and counts when it is durable (`finished`).
+        if watermark < MAX_TIME:
+            self._source_watermark = max(self._source_watermark, watermark)
 
     def _bundles(self, subscription: int, sequences: list[int], columns: Columns) -> list[Bundle]:
         ranges = self._routes[subscription]
@@ -144,6 +150,7 @@ class InjectorCore:
         while self._reads and not self._reads[0].waiting:
             entry = self._reads.popleft()
             self._acked_position = (entry.next_position, entry.state)
+            self._state = entry.state
 
     def _advanced(self, position: int, finished: bool, effects: list[ev.Effect]) -> None:
         self._advancing = False
@@ -187,13 +194,13 @@ class InjectorCore:
             effects.append(ev.SetAlarm(self._advance_due))
         if now < self._advance_due and not last:
             return
-        position, state = self._acked_position or (self._durable, b"")
+        position, state = self._acked_position or (self._durable, self._state)
         self._acked_position, self._advance_due, self._advancing = None, None, True
         effects.append(ev.Advance(position, state, last))
 
     def _report(self, effects: list[ev.Effect]) -> None:
         # Finished is durable, and counts only after all its records are acked (design section 8).
-        bound = MAX_TIME if self.finished else min(self._source_watermark, MAX_TIME - 1)
+        bound = MAX_TIME if self.finished else self._source_watermark
         value = min(bound, min((entry.oldest for entry in self._reads), default=MAX_TIME))
         if value > self._reported:
             self._reported = value

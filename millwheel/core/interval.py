@@ -563,8 +563,10 @@ class IntervalCore:
             return []
         key = work.redrive[0].key
         self._redriving = None
-        if outcome.redriven == len(work.redrive):
+        if outcome.redriven:
+            # Until this checkpoint is folded the store would hand out again what it has just done.
             self._quarantine_seq[key] = seq
+        if outcome.redriven == len(work.redrive):
             self._redrive.append(key)
         return [(key, outcome.redriven)] if outcome.redriven else []
 

@@ -28,6 +28,7 @@ from millwheel.graph import Graph
 from millwheel.intervals import Ranges
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import Opened, PositionWrite, SourcePartition, Store
+from millwheel.source import Source
 from millwheel.runtime.executor import Executor, output_of
 from millwheel.runtime.sources import read_rows
 from millwheel.work import Work
@@ -86,6 +87,8 @@ class Actor(msgspec.Struct, eq=False):
     executor: Executor | None = None
     partition: SourcePartition | None = None
     output: Output | None = None
+    last_row_at: int = 0
+    """Wall time of the last row of a source partition, us."""
 
 
 class EmbeddedRun:
@@ -288,8 +291,16 @@ class EmbeddedRun:
                 queue[0].core.paused = False
                 self._events.append((queue[0], ev.AlarmRang()))
 
+    def _note_idleness(self, actor: Actor, source: Source, rows: ev.RowsRead) -> None:
+        """A source that is silent for its declared time may let the watermark follow the wall clock."""
+        now = self._clock()
+        idle_after_us: int | None = getattr(source, "idle_after_us", None)
+        if rows.progressed or not actor.last_row_at:
+            actor.last_row_at = now
+        elif idle_after_us is not None and now - actor.last_row_at >= idle_after_us:
+            rows.watermark = max(rows.watermark, now - int(getattr(source, "disorder_us", 0)))
+
     def _reject(self, partition: str, row: int, reason: str, value: Any) -> None:
-        self._rejected += 1
         logger.warning("rejected row %d of %s: %s: %.200r", row, partition, reason, value)
 
     def _read(self, actor: Actor, limit: int) -> None:
@@ -297,6 +308,8 @@ class EmbeddedRun:
         assert actor.output is not None
         source = self._graph.sources[actor.owner.removeprefix("source:")].source
         rows = read_rows(actor.partition, actor.output, limit, getattr(source, "reject", self._reject))
+        self._rejected += rows.rejected
+        self._note_idleness(actor, source, rows)
         self._events.append((actor, rows))
         if rows.finished and not rows.progressed:
             self._next_ordered(actor)

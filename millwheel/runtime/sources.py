@@ -25,15 +25,26 @@ def read_rows(partition: SourcePartition, output: Output, limit: int, reject: Re
     batch = partition.read(limit)
     if batch is None:
         return RowsRead({}, 0, 0, b"", partition.watermark(), partition.finished(), False)
-    columns = _key_all(partition.name, batch, output, reject)
+    columns, refused = _key_all(partition.name, batch, output, reject)
     return RowsRead(
-        columns, len(batch.rows), batch.next_position, batch.state, partition.watermark(), partition.finished(), True
+        columns,
+        len(batch.rows),
+        batch.next_position,
+        batch.state,
+        partition.watermark(),
+        partition.finished(),
+        True,
+        batch.rejected + refused,
     )
 
 
-def _key_all(partition: str, batch: Batch, output: Output, reject: Reject) -> dict[int, tuple[list[int], Columns]]:
+def _key_all(
+    partition: str, batch: Batch, output: Output, reject: Reject
+) -> tuple[dict[int, tuple[list[int], Columns]], int]:
+    """Columns per subscription, and how many rows were rejected."""
     columns: dict[int, tuple[list[int], Columns]] = {sub: ([], Columns([], [], [])) for sub, _ in output.routes}
     encode = output.encode
+    refused = 0
     for row, value, timestamp in zip(batch.rows, batch.values, batch.timestamps, strict=True):
         try:
             data = encode(value)
@@ -45,6 +56,7 @@ def _key_all(partition: str, batch: Batch, output: Output, reject: Reject) -> di
                 raise MillwheelError(f"event time {format_time(timestamp)} is out of range")
         except Exception as error:
             reject(partition, row, f"{type(error).__name__}: {error}", value)
+            refused += 1
             continue
         for sub, key in keyed:
             rows, target = columns[sub]
@@ -52,4 +64,4 @@ def _key_all(partition: str, batch: Batch, output: Output, reject: Reject) -> di
             target.keys.append(key)
             target.values.append(data)
             target.timestamps.append(timestamp)
-    return columns
+    return columns, refused

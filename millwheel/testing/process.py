@@ -444,7 +444,9 @@ class Process:
                 event, actor = ev.AckArrived(number), self.actors[sender]
             case _:
                 return
-        delay_us = self.world.nemesis.delay_us("again") * 4
+        # Never before the original: only copies that come late are possible on a channel in order.
+        channel = self._channels.get(("send", effect.bundle.sender, actor.interval), 0) if type(effect) is ev.Send else 0
+        delay_us = max(0, channel - kernel.now) + self.world.nemesis.delay_us("again") * 4
         self.later(delay_us, self._handle, actor, event)
 
     def _ring(self) -> None:

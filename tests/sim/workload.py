@@ -97,6 +97,7 @@ class Ledger(Computation[Token]):
     sent = MapCell(JsonCoder(int))
     open = MapCell(JsonCoder(list[str]))
     fired = MapCell(JsonCoder(int))
+    held = ValueCell(JsonCoder(int), default=0)
     touched = ValueCell(JsonCoder(int), default=0)
 
     def __init__(self, spec: StageSpec, world: World, stream: Stream | None) -> None:
@@ -143,9 +144,9 @@ class Ledger(Computation[Token]):
         waiting = self.open.get(str(end)) or []
         self.open.set(str(end), [*waiting, token.id])
         context.set_timer(f"w{end}", end)
-        if self.spec.holds and not waiting:
-            oldest = min(int(entry) for entry, _ in self.open.items())
-            context.hold(min(timestamp, oldest - WINDOW_US))
+        if self.spec.holds:
+            self.held.set(min(timestamp, self.held.get() or timestamp))
+            context.hold(self.held.get())
 
     def _rest(self, context: Context, record: Record[Token]) -> None:
         if self.spec.wall:
@@ -173,12 +174,9 @@ class Ledger(Computation[Token]):
         self.open.delete(end)
         if self.spec.output is not None:
             self._emit(context, f"{self.spec.name}/{timer.key}/{end}/{times}", len(waiting), waiting)
-        if self.spec.holds:
-            left = [int(entry) - WINDOW_US for entry, _ in self.open.items()]
-            if left:
-                context.hold(min(left))
-            else:
-                context.release_hold()
+        if self.spec.holds and not len(self.open):
+            self.held.clear()
+            context.release_hold()
 
     def _emit(self, context: Context, id_: str, n: int, members: list[str], bad: str = "") -> None:
         left, right = route(id_, self.spec.name)
@@ -338,7 +336,7 @@ def _number(tokens: list[Token], origin: str) -> None:
 
 
 def _times(rng: random.Random, count: int, late: bool) -> tuple[list[int], frozenset[int]]:
-    times, now = [], 0
+    times, now = [], SECOND
     behind = set()
     disorder = rng.choice([0, 50_000, 500_000])
     for i in range(count):

@@ -602,3 +602,11 @@ def test_reading_goes_on_after_close(tmp_path: Path) -> None:
     partition.read(1)
     partition.close()
     assert texts(partition) == ["2", "3"]
+
+
+def test_a_finished_partition_without_a_state_keeps_its_name(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("x\n")
+    name = only(FileSource("s", tmp_path)).name
+    again = FileSource("s", tmp_path)
+    again.recall([stored(only(again), 1, b"", finished=True)])
+    assert again.discover({name}) == []

@@ -229,7 +229,7 @@ def test_rows_are_named_timed_and_sorted() -> None:
     )
     site = detector.name_anomaly("site", "", episode, -14400)
     later = detector.name_anomaly("site", "", Episode("dip", START_US + 1_000_000, 0, 0, 0.0, 0.0), -14400)
-    assert detector.sort_anomalies([later, row, site]) == [site, row, later]
+    assert detector.sort_anomalies([later, site, row]) == [row, site, later]
 
 
 def test_evidence_grows_with_what_it_is_for() -> None:

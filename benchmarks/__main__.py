@@ -1,0 +1,59 @@
+"""`python -m benchmarks [NAME ...]`: run benchmarks, write their JSON and plots; status 1 when one could not run."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Callable
+
+from benchmarks import common, expiry, latency, others, plots, restart, throughput
+from benchmarks.common import Result
+
+BENCHMARKS: dict[str, Callable[[], Result]] = {
+    "throughput": throughput.throughput,
+    "throughput_new_keys": throughput.throughput_new_keys,
+    "throughput_opaque_ids": throughput.throughput_opaque_ids,
+    "latency": latency.latency,
+    "latency_weak": latency.latency_weak,
+    "restart": restart.restart,
+    "expiry": expiry.expiry,
+    "zeitgeist": others.zeitgeist,
+    "simulator": others.simulator,
+}
+
+
+def main(names: list[str]) -> int:
+    """Run the named benchmarks, or all."""
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        print(f"benchmarks: {unknown} unknown; there are {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
+    broken = 0
+    for name in names or BENCHMARKS:
+        began = time.perf_counter()
+        try:
+            result = BENCHMARKS[name]()
+        except Exception as error:
+            traceback.print_exc()
+            broken += 1
+            result = Result(name, None, "", None, None, "", False, {}, f"{type(error).__name__}: {error}")
+        result.versions, result.seconds = common.versions(), time.perf_counter() - began
+        common.save(result)
+        plots.plot(result)
+        print(_line(result), flush=True)
+    plots.summary(common.OUT)
+    return 1 if broken else 0
+
+
+def _line(result: Result) -> str:
+    value = "-" if result.value is None else f"{result.value:,.4g} {result.unit}"
+    beside = (
+        "" if result.reference is None or result.ratio is None else f", {result.ratio:.2f} x {result.reference.what}"
+    )
+    reason = f" ({result.reason})" if result.reason else ""
+    return f"{result.name}: {value}{beside}; target: {result.target}: {'met' if result.met else 'NOT MET'}{reason}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,179 @@
+"""Time from a record's scheduled arrival to its output of stage two in another process's hands: open loop.
+
+A live source makes 1,000 records due each second; a record is late from its *scheduled* arrival on, whatever the
+pipeline is doing then.  Stage two upserts one sink row per record.  The consumer is a process with a connection of its
+own: it asks for rows it has not seen, pauses `POLL_S`, and asks again, so up to one pause and one query (about 0.2 ms)
+of every figure are its own.  After each `ON_S` seconds of load come `OFF_S` without, in which the consumer measures raw
+commits on the same server: interleaved, and not slowed down by the load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import Any, Final
+
+import psycopg
+
+from benchmarks import common, flows
+from benchmarks.common import RAW_LIMIT_MS, RawCommit, Reference, Result
+from millwheel.launch import _run as run_on
+
+RATE: Final = 1_000
+KEYS: Final = 1_000
+ON_S: Final = 4.0
+OFF_S: Final = 1.0
+ROUNDS: Final = 6
+WARM_ROUNDS: Final = 1
+"""Left out of the figures: plans, caches, the first fold."""
+POLL_S: Final = 0.0005
+LEAD_S: Final = 3.0
+"""From the consumer's start to the first record: the pipeline is open by then."""
+DRAIN_S: Final = 60.0
+
+QUERY: Final = "SELECT number FROM {}.seen WHERE number > %b ORDER BY number"
+
+
+def latency() -> Result:
+    """Benchmark 3: strong productions, exactly once."""
+    found = _measure("latency")
+    raw, p50, p99 = found["raw_p50_ms"], found["p50_ms"], found["p99_ms"]
+    absolute = raw >= RAW_LIMIT_MS or (p50 <= 8 and p99 <= 40)
+    return _result(
+        "latency", found, "p50 at most 6 raw commits and 8 ms, p99 at most 40 ms", p50 <= 6 * raw and absolute
+    )
+
+
+def latency_weak() -> Result:
+    """Benchmark 4: weak productions, no deduplication."""
+    found = _measure("latency_weak", productions="weak", exactly_once=False)
+    raw, p50 = found["raw_p50_ms"], found["p50_ms"]
+    met = p50 <= 3 and raw < RAW_LIMIT_MS
+    return _result("latency_weak", found, "p50 at most 3 ms (where a raw commit takes less than 1.5 ms)", met)
+
+
+def _result(name: str, found: dict[str, Any], target: str, met: bool) -> Result:
+    raw = found["raw_p50_ms"]
+    reference = Reference("p50 of a raw commit (prepared insert of 1 kB), between the rounds", raw, "ms")
+    reason = "" if raw < RAW_LIMIT_MS else f"raw commit p50 is {raw:.2f} ms: absolute limits do not bind here"
+    return Result(name, found["p50_ms"], "ms", reference, found["p50_ms"] / raw, target, met, found, reason)
+
+
+def _measure(name: str, **settings: Any) -> dict[str, Any]:
+    records = int(RATE * ON_S) * ROUNDS
+    with common.server(name) as url:
+        raw = RawCommit(url)
+        for _ in range(50):
+            raw.once()
+        raw.close()
+        begin = time.monotonic() + LEAD_S + 1.0
+        shared = {"url": url, "name": name, "begin": begin, "records": records}
+        consumer = common.start("latency", role="consumer", **shared)
+        pipeline = common.start("latency", role="pipeline", settings=settings, **shared)
+        try:
+            seen = _answer(consumer)
+            progress = _answer(pipeline)
+        finally:
+            for process in (consumer, pipeline):
+                if process.poll() is None:
+                    process.kill()
+                process.communicate()
+        with psycopg.connect(url) as connection:
+            row = connection.execute(f"SELECT count(*), sum(count) FROM {name}.seen").fetchone()
+        each = records // KEYS
+        if row != (records, KEYS * each * (each + 1) // 2):
+            raise AssertionError(f"{name}: the sink has {row}, of {records} records")
+    delays = [delay * 1e3 for delay in seen["delays"]]
+    warm = int(RATE * ON_S) * WARM_ROUNDS
+    kept, raws = delays[warm:], [one * 1e3 for one in seen["raw"]]
+    per_round = [kept[i : i + int(RATE * ON_S)] for i in range(0, len(kept), int(RATE * ON_S))]
+    return {
+        "p50_ms": common.quantile(kept, 0.5), "p90_ms": common.quantile(kept, 0.9),
+        "p99_ms": common.quantile(kept, 0.99), "max_ms": max(kept), "records": len(kept),
+        "p50_by_round_ms": [common.quantile(part, 0.5) for part in per_round],
+        "p99_by_round_ms": [common.quantile(part, 0.99) for part in per_round],
+        "histogram_ms": [common.quantile(kept, share / 100) for share in range(1, 101)],
+        "raw_p50_ms": common.quantile(raws, 0.5), "raw_p99_ms": common.quantile(raws, 0.99), "raw_commits": len(raws),
+        "polls": seen["polls"], "poll_ms": seen["poll_ms"], "checkpoints": progress["checkpoints"],
+    }  # fmt: skip
+
+
+def _answer(process: Any) -> dict[str, Any]:
+    import json
+
+    out, _ = process.communicate(timeout=LEAD_S + ROUNDS * (ON_S + OFF_S) + 2 * DRAIN_S)
+    if process.returncode != 0:
+        raise RuntimeError(f"a helper of the latency benchmark ended with status {process.returncode}")
+    found: dict[str, Any] = json.loads(out.decode().strip().splitlines()[-1])
+    return found
+
+
+def due_at(begin: float, number: int) -> float:
+    """The scheduled arrival of record `number`, monotonic clock, s."""
+    turn, place = divmod(number, int(RATE * ON_S))
+    return begin + turn * (ON_S + OFF_S) + place / RATE
+
+
+# --- in the subprocesses ------------------------------------------------------------------------------------------
+
+
+def _pipeline(given: dict[str, Any]) -> None:
+    begin = given["begin"]
+    source = flows.Rows(
+        "live",
+        lambda number: (number * 1_000, flows.value_of(flows.spread(number, KEYS), number)),
+        given["records"],
+        due=lambda number: due_at(begin, number),
+    )
+    pipeline = flows.two_stages(given["name"], source, shown=True, **given["settings"])
+    progress = asyncio.run(run_on(pipeline, given["url"], None))
+    common.answer(checkpoints=progress.checkpoints, records=progress.records)
+
+
+def _consumer(given: dict[str, Any]) -> None:
+    begin, records = given["begin"], given["records"]
+    raw = RawCommit(given["url"])
+    connection = psycopg.connect(given["url"], autocommit=True)
+    query = QUERY.format(given["name"]).encode()
+    while True:
+        with contextlib.suppress(psycopg.errors.UndefinedTable):
+            connection.execute(query, (-1,))
+            break
+        time.sleep(0.01)
+    delays: list[float] = []
+    raws: list[float] = []
+    spent: list[float] = []
+    last = -1
+    until = begin + ROUNDS * (ON_S + OFF_S) + DRAIN_S
+    while last + 1 < records:
+        asked = time.monotonic()
+        rows = connection.execute(query, (last,), prepare=True, binary=True).fetchall()
+        now = time.monotonic()
+        spent.append(now - asked)
+        for (number,) in rows:
+            if number != last + 1:
+                raise AssertionError(f"record {number} is visible before {last + 1}")
+            last = number
+            delays.append(now - due_at(begin, number))
+        if now > until:
+            raise AssertionError(f"only {last + 1} of {records} records came out")
+        if not rows and last >= 0 and _idle(begin, last, now):
+            raws.append(raw.once())
+            time.sleep(0.01)
+        else:
+            time.sleep(POLL_S)
+    while len(raws) < 50 * ROUNDS:  # the last round's pause
+        raws.append(raw.once())
+        time.sleep(0.01)
+    common.answer(delays=delays, raw=raws, polls=len(spent), poll_ms=common.median(spent) * 1e3)
+
+
+def _idle(begin: float, last: int, now: float) -> bool:
+    """All that is due is out, and nothing will be due for a while."""
+    return due_at(begin, last + 1) - now > 0.1
+
+
+if __name__ == "__main__":
+    _given = common.arguments()
+    (_pipeline if _given["role"] == "pipeline" else _consumer)(_given)

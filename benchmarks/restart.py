@@ -1,0 +1,205 @@
+"""From process start to the first new output after `kill -9` of everything: Python, Postgres and all its workers.
+
+Two pipelines on one server: one with 1,000,000 live keys, one with as many live and as many that have expired.  Each
+is filled through the pipeline, and has updated its live keys for `LOAD_S` when it is killed.  The clock starts with the
+new process, `python` itself and Postgres' own recovery included, and stops when an outside connection sees a sink row
+that was not there when Postgres came up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+
+from benchmarks import common, flows
+from benchmarks.common import Reference, Result
+from millwheel import HOUR, Computation, Context, MsgpackCoder, Pipeline, Record, ValueCell, subscribe
+from millwheel.launch import run
+from millwheel_storage.embedded import EmbeddedPostgres
+
+KEYS: Final = int(os.environ.get("MILLWHEEL_BENCH_KEYS", 1_000_000))
+ROUNDS: Final = 3
+RATE: Final = 1_000
+LOAD_S: Final = 2.0
+EXPIRE_AFTER: Final = HOUR
+LIVE_AT: Final = 3 * HOUR
+FILL_LIMIT_S: Final = 600.0
+RESTART_LIMIT_S: Final = 60.0
+LIMIT_S: Final = 4.0
+NOISE: Final = 1.1
+"""Two medians of three runs that differ by less are the same."""
+
+
+def restart() -> Result:
+    """Benchmark 5."""
+    variants = {"live": 0, "live_and_dead": KEYS}
+    found: dict[str, list[float]] = {name: [] for name in variants}
+    server_up: dict[str, list[float]] = {name: [] for name in variants}
+    fills: dict[str, float] = {}
+    with common.work("restart") as path:
+        for name, dead in variants.items():
+            fills[name] = _fill(path, name, dead)
+        for _ in range(ROUNDS):
+            for name, dead in variants.items():
+                up, first = _restart(path, name, dead)
+                server_up[name].append(up)
+                found[name].append(first)
+    value, dead_value = common.median(found["live"]), common.median(found["live_and_dead"])
+    return Result(
+        "restart", value, "s",
+        Reference(f"the same with {KEYS:,} more keys that have expired", dead_value, "s"), value / dead_value,
+        "first new output within 4 s of process start; not slower (10%) with as many expired keys",
+        max(value, dead_value) <= LIMIT_S and dead_value <= value * NOISE and KEYS >= 1_000_000,
+        {**found, "postgres_up": server_up, "fill_s": fills, "keys": KEYS},
+        "" if KEYS >= 1_000_000 else f"only {KEYS:,} keys",
+    )  # fmt: skip
+
+
+def _fill(path: Path, name: str, dead: int) -> float:
+    """Run the pipeline until its keys are there, its dead ones gone, and it updates; then kill everything."""
+    began = time.monotonic()
+    process = common.start("restart", path=str(path), name=name, dead=dead, seen=0)
+    try:
+        base = dead + KEYS
+        _await(path, process, began + FILL_LIMIT_S, lambda connection: _newest(connection, name) >= base)
+        _await(path, process, began + FILL_LIMIT_S, lambda connection: _keys(connection, name) == KEYS, 1.0)
+        time.sleep(LOAD_S)
+    finally:
+        _kill(path, process)
+    return time.monotonic() - began
+
+
+def _restart(path: Path, name: str, dead: int) -> tuple[float, float]:
+    """Seconds from process start until Postgres answers, and until the first new output."""
+    seen = int((path / f"{name}.seen").read_text()) if (path / f"{name}.seen").exists() else dead + KEYS
+    began = time.monotonic()
+    process = common.start("restart", path=str(path), name=name, dead=dead, seen=seen)
+    up: list[float] = []
+    before: list[int] = []
+
+    def moved(connection: psycopg.Connection[Any]) -> bool:
+        newest = _newest(connection, name)
+        if not before:
+            up.append(time.monotonic() - began)
+            before.append(newest)
+        return newest > before[0]
+
+    try:
+        _await(path, process, began + RESTART_LIMIT_S, moved)
+        first = time.monotonic() - began
+        time.sleep(LOAD_S)
+        with psycopg.connect(EmbeddedPostgres(path / "postgres").url) as connection:
+            (path / f"{name}.seen").write_text(str(_newest(connection, name)))
+    finally:
+        _kill(path, process)
+    return up[0], first
+
+
+def _await(
+    path: Path,
+    process: subprocess.Popen[bytes],
+    deadline: float,
+    reached: Callable[[psycopg.Connection[Any]], bool],
+    pause_s: float = 0.005,
+) -> None:
+    url = EmbeddedPostgres(path / "postgres").url
+    connection: psycopg.Connection[Any] | None = None
+    try:
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                raise RuntimeError(f"the pipeline ended with status {process.returncode}")
+            with contextlib.suppress(psycopg.OperationalError, psycopg.errors.UndefinedTable):
+                if connection is None or connection.closed:
+                    connection = psycopg.connect(url, autocommit=True)
+                if reached(connection):
+                    return
+            time.sleep(pause_s)
+    finally:
+        if connection is not None:
+            connection.close()
+    raise TimeoutError("the pipeline did not get there in time")
+
+
+def _newest(connection: psycopg.Connection[Any], name: str) -> int:
+    row = connection.execute(f"SELECT coalesce(max(number), -1) FROM {name}.seen").fetchone()
+    return row[0] if row else -1
+
+
+def _keys(connection: psycopg.Connection[Any], name: str) -> int:
+    row = connection.execute(f"SELECT count(*) FROM {name}.key_state").fetchone()
+    return row[0] if row else -1
+
+
+def _kill(path: Path, process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL to the pipeline, the postmaster and its workers, and nobody else."""
+    postmaster = EmbeddedPostgres(path / "postgres").pid
+    victims = [] if postmaster is None else [postmaster, *_children(postmaster)]
+    process.kill()
+    for victim in victims:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(victim, signal.SIGKILL)
+    process.communicate()
+    deadline = time.monotonic() + 10
+    while any(_alive(victim) for victim in victims) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def _children(pid: int) -> list[int]:
+    shown = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
+    return [int(word) for word in shown.stdout.split()]
+
+
+def _alive(pid: int) -> bool:
+    shown = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return bool(shown.stdout.strip()) and not shown.stdout.strip().startswith("Z")
+
+
+# --- in the subprocess --------------------------------------------------------------------------------------------
+
+
+def _pipeline(given: dict[str, Any]) -> None:
+    dead, base, seen = given["dead"], given["dead"] + KEYS, given["seen"]
+    began = time.monotonic()
+
+    class Kept(Computation[bytes]):
+        """Counts; shows only what comes after the fill."""
+
+        count = ValueCell(MsgpackCoder(int), default=0)
+
+        def ProcessRecord(self, context: Context, record: Record[bytes]) -> None:
+            count = self.count.get() + 1
+            self.count.set(count)
+            number = flows.number_of(record.value)
+            if number >= base:
+                context.upsert(flows.SEEN, {"number": number, "count": count})
+
+    def row(number: int) -> flows.Row:
+        if number < dead:
+            return 0, flows.value_of(KEYS + number, number)
+        if number < base:
+            return LIVE_AT, flows.value_of(number - dead, number)
+        return LIVE_AT + 1_000 * (number - base), flows.value_of(flows.spread(number, KEYS), number)
+
+    # A burst may be waiting after the crash; from there on it is an even load.
+    burst = max(seen, base) + 2 * RATE if seen else base
+
+    def due(number: int) -> float:
+        return began + max(0, number - burst) / RATE
+
+    pipeline = Pipeline(given["name"])
+    pipeline.inject(flows.Rows("rows", row, base + 10**9, due), into=flows.ENTERED)
+    pipeline.sink(flows.SEEN)
+    pipeline.add(Kept, [subscribe(flows.ENTERED, key=flows.key_of)], name="kept", expire_after=EXPIRE_AFTER)
+    run(pipeline, data=given["path"])
+
+
+if __name__ == "__main__":
+    _pipeline(common.arguments())

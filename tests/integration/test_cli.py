@@ -1,0 +1,171 @@
+"""The `millwheel` command as a user meets it: in an empty directory, stopped, resumed, asked, misused."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from millwheel_storage.embedded import EmbeddedPostgres
+
+pytestmark = pytest.mark.postgres
+
+WORDS = '''
+import os, time
+from millwheel import Computation, JsonCoder, Pipeline, Stream, TextCoder, ValueCell, subscribe
+from millwheel_injectors import IterableSource
+
+COUNT = int(os.environ.get("COUNT", "5000"))
+words = Stream("words", TextCoder())
+
+class Count(Computation[str]):
+    seen = ValueCell(JsonCoder(int), default=0)
+
+    def ProcessRecord(self, context, record):
+        if record.value == "bad" and "BROKEN" in os.environ:
+            raise RuntimeError("not today")
+        self.seen.set(self.seen.get() + 1)
+        if "SLOW" in os.environ:
+            time.sleep(0.0001)
+
+def rows():
+    return ((i, "bad" if i % 1000 == 7 else f"word {i % 5}") for i in range(COUNT))
+
+pipeline = Pipeline("words")
+pipeline.inject(IterableSource("text", rows), into=words)
+pipeline.add(Count, inputs=[subscribe(words, key=str)], work_limit_records=100)
+no_pipeline = 7
+'''
+
+COUNTED = "bad\tseen\t5\n" + "".join(f"word {i}\tseen\t{1000 - (5 if i == 2 else 0)}\n" for i in range(5))
+
+
+def records_of(line: str) -> int:
+    """Records of a progress line, 0 for another line."""
+    found = re.search(r" ([\d,]+) records", line)
+    return int(found[1].replace(",", "")) if found else 0
+
+
+class Shell:
+    """A directory with `words.py` in it, and the command."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.command = str(Path(sys.executable).with_name("millwheel"))
+        (directory / "words.py").write_text(WORDS)
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [self.command, *arguments], cwd=self.directory, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+        )  # fmt: skip
+
+    def __call__(self, *arguments: str, **environment: str) -> tuple[int, str, str]:
+        """Exit status, standard output and standard error; Postgres is down afterwards."""
+        with self.start(*arguments, **environment) as process:
+            out, err = process.communicate(timeout=60)
+        self.check_stopped()
+        return process.returncode, out, err
+
+    def check_stopped(self) -> None:
+        assert EmbeddedPostgres(self.directory / ".millwheel" / "postgres").pid is None
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_by_a_signal_in_mid_run_it_resumes_exactly(shell: Shell, number: signal.Signals) -> None:
+    with shell.start("run", "words:pipeline", COUNT="40000", SLOW="1") as process:
+        assert process.stdout is not None
+        began = time.monotonic()
+        while records_of(process.stdout.readline()) < 8_000:
+            assert time.monotonic() - began < 60
+            assert process.poll() is None
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert err == "millwheel: stopped; run it again to resume\n"
+    shell.check_stopped()
+
+    status, out, err = shell("state", "scan", "words:pipeline", "Count")
+    assert (status, err) == (0, "")
+    assert 0 < sum(int(line.split("\t")[2]) for line in out.splitlines()) < 40_000
+
+    status, out, err = shell("run", "words:pipeline", COUNT="40000")
+    assert (status, err) == (0, "")
+    assert "watermark the end of time" in out.splitlines()[-1]
+    status, out, err = shell("state", "scan", "words:pipeline", "Count")
+    assert (status, err) == (0, "")
+    assert [line.split("\t")[2] for line in out.splitlines()] == ["40", "8000", "8000", "7960", "8000", "8000"]
+
+
+def test_views_on_state(shell: Shell) -> None:
+    assert shell("run", "words:pipeline")[0] == 0
+    assert shell("state", "get", "words:pipeline", "Count", "word 3") == (0, "word 3\tseen\t1000\n", "")
+    assert shell("state", "get", "words:pipeline", "Count", "nobody") == (0, "", "")
+    assert shell("state", "scan", "words:pipeline", "Count", "b") == (0, "bad\tseen\t5\n", "")
+    status, out, err = shell("explain", "words:pipeline", "Count")
+    assert (status, err) == (0, "")
+    assert out == "source:text\twatermark the end of time\nCount\twatermark the end of time\n"
+
+
+def test_quarantine_is_listed_shown_and_redriven(shell: Shell) -> None:
+    status, out, _ = shell("run", "words:pipeline", BROKEN="1")
+    assert status == 0
+    assert "quarantined keys 1" in out.splitlines()[-1]
+    assert shell("quarantine", "list", "words:pipeline") == (0, "Count\tbad\t5 waiting\n", "")
+    status, out, _ = shell("quarantine", "show", "words:pipeline", "Count", "bad")
+    assert status == 0
+    assert "#0 1970-01-01T00:00:00.000007+00:00 b'bad'" in out
+    assert "RuntimeError: not today" in out
+    status, out, _ = shell("quarantine", "redrive", "words:pipeline", "Count", "bad")
+    assert (status, out) == (0, "millwheel: 'bad' will be redriven by the running pipeline, or by the next run\n")
+    assert shell("run", "words:pipeline")[0] == 0
+    assert shell("quarantine", "list", "words:pipeline") == (0, "", "")
+    assert shell("state", "scan", "words:pipeline", "Count") == (0, COUNTED, "")
+    status, out, err = shell("quarantine", "redrive", "words:pipeline", "Count", "bad")
+    assert (status, out) == (1, "")
+    assert err == "millwheel: key 'bad' of 'Count' is not in quarantine\n"
+
+
+def test_reset_asks_first_and_then_forgets_all(shell: Shell) -> None:
+    assert shell("run", "words:pipeline", COUNT="10")[0] == 0
+    status, _, err = shell("reset", "words:pipeline")
+    assert status == 1
+    assert "add --yes" in err
+    assert shell("state", "get", "words:pipeline", "Count", "word 1")[1] == "word 1\tseen\t2\n"
+    assert shell("reset", "words:pipeline", "--yes") == (0, "millwheel: 'words' is gone\n", "")
+    assert shell("reset", "words:pipeline", "--yes") == (0, "millwheel: 'words' was not there\n", "")
+    status, _, err = shell("state", "scan", "words:pipeline", "Count")
+    assert (status, err) == (1, "millwheel: there is no pipeline 'words' in this store; run it first\n")
+
+
+WRONG = {
+    "no command": ([], 2, "COMMAND"),
+    "unknown command": (["walk"], 2, "walk"),
+    "no pipeline": (["run"], 2, "pipeline"),
+    "no colon": (["run", "words"], 1, "'words' names no pipeline: write module:attribute"),
+    "no module": (["run", "wordz:pipeline"], 1, "cannot import 'wordz'"),
+    "no attribute": (["run", "words:pipelin"], 1, "'words:pipelin' is NoneType, not a millwheel.Pipeline"),
+    "no pipeline object": (["run", "words:no_pipeline"], 1, "'words:no_pipeline' is int, not a millwheel.Pipeline"),
+    "unknown verb": (["state", "put", "words:pipeline", "Count"], 1, "use 'state get' or 'state scan'"),
+    "unknown computation": (["explain", "words:pipeline", "Cuont"], 1, "no computation 'Cuont'; there are ['Count']"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_usage_is_named(shell: Shell, name: str) -> None:
+    arguments, expected, words = WRONG[name]
+    status, out, err = shell(*arguments)
+    assert (status, out) == (expected, "")
+    assert words in err
+    assert "Traceback" not in err
