@@ -10,7 +10,7 @@ Lives here: the order of things.  Never here: I/O, clocks, user code.  Invariant
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec

@@ -28,9 +28,9 @@ from millwheel.graph import Graph
 from millwheel.intervals import Ranges
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import Opened, PositionWrite, SourcePartition, Store
-from millwheel.source import Source
 from millwheel.runtime.executor import Executor, output_of
 from millwheel.runtime.sources import read_rows
+from millwheel.source import Source
 from millwheel.work import Work
 
 logger = logging.getLogger("millwheel")

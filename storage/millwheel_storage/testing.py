@@ -66,14 +66,21 @@ _TEXTS: Final = {"key", "entry", "tag"}
 def postgres_tables(url: str, pipeline: str) -> dict[str, list[tuple[Any, ...]]]:
     """Every table's rows, sorted, in the form of `MemoryStore.tables`: what the twins are compared by."""
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("SELECT set_config('search_path', %s, false)", (schema_name(pipeline),))
-        tables = {table: _rows(connection, query) for table, query in _TABLES.items()}
-        tables["delivered"] = sorted(
-            (interval, subscription, producer, sequence)
-            for interval, subscription, producer, frontier, ids in connection.execute(_DELIVERED)
-            for sequence in unpack_ids(ids)
-            if sequence >= frontier
-        )
+        return connected_tables(connection, pipeline)
+
+
+def connected_tables(
+    connection: psycopg.Connection[tuple[Any, ...]], pipeline: str
+) -> dict[str, list[tuple[Any, ...]]]:
+    """`postgres_tables` on a connection that is there already."""
+    connection.execute("SELECT set_config('search_path', %s, false)", (schema_name(pipeline),))
+    tables = {table: _rows(connection, query) for table, query in _TABLES.items()}
+    tables["delivered"] = sorted(
+        (interval, subscription, producer, sequence)
+        for interval, subscription, producer, frontier, ids in connection.execute(_DELIVERED)
+        for sequence in unpack_ids(ids)
+        if sequence >= frontier
+    )
     return tables
 
 

@@ -16,7 +16,7 @@ from millwheel_storage.embedded import EmbeddedPostgres
 
 pytestmark = pytest.mark.postgres
 
-WORDS = '''
+WORDS = """
 import os, time
 from millwheel import Computation, JsonCoder, Pipeline, Stream, TextCoder, ValueCell, subscribe
 from millwheel_injectors import IterableSource
@@ -41,7 +41,7 @@ pipeline = Pipeline("words")
 pipeline.inject(IterableSource("text", rows), into=words)
 pipeline.add(Count, inputs=[subscribe(words, key=str)], work_limit_records=100)
 no_pipeline = 7
-'''
+"""
 
 COUNTED = "bad\tseen\t5\n" + "".join(f"word {i}\tseen\t{1000 - (5 if i == 2 else 0)}\n" for i in range(5))
 

@@ -418,6 +418,8 @@ def test_one_shot_keys_leave_no_rows_and_recovery_does_not_read_keys(postgres: E
         assert tables["key_state"] == []
         assert tables["checkpoint_log"] == []
         assert len(tables["delivered"]) == 2_000
+        with psycopg.connect(postgres.url) as connection:
+            assert connection.execute(f'SELECT count(*) FROM "{pipeline}".delivered').fetchone() == (1,)
         sequencer = (await store.acquire([first]))[first]
         recovered = await store.recover(first, sequencer)
         assert recovered is not None

@@ -15,7 +15,18 @@ from typing import Any
 
 import msgspec
 
-from millwheel import SECOND, Computation, Context, JsonCoder, MapCell, MsgpackCoder, Pipeline, Record, Stream, ValueCell
+from millwheel import (
+    SECOND,
+    Computation,
+    Context,
+    JsonCoder,
+    MapCell,
+    MsgpackCoder,
+    Pipeline,
+    Record,
+    Stream,
+    ValueCell,
+)
 from millwheel import subscribe as subscribe
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import Batch, SourcePartition, Store
