@@ -30,6 +30,7 @@ ROUNDS: Final = 3
 RATE: Final = 1_000
 LOAD_S: Final = 2.0
 EXPIRE_AFTER: Final = HOUR
+GAP_S: Final = 4.0
 LIVE_AT: Final = 3 * HOUR
 FILL_LIMIT_S: Final = 600.0
 RESTART_LIMIT_S: Final = 60.0
@@ -71,15 +72,16 @@ def _fill(path: Path, name: str, dead: int) -> float:
         base = dead + KEYS
         _await(path, process, began + FILL_LIMIT_S, lambda connection: _newest(connection, name) >= base)
         _await(path, process, began + FILL_LIMIT_S, lambda connection: _keys(connection, name) == KEYS, 1.0)
-        time.sleep(LOAD_S)
+        seconds = time.monotonic() - began
+        _load(path, name)
     finally:
         _kill(path, process)
-    return time.monotonic() - began
+    return seconds
 
 
 def _restart(path: Path, name: str, dead: int) -> tuple[float, float]:
     """Seconds from process start until Postgres answers, and until the first new output."""
-    seen = int((path / f"{name}.seen").read_text()) if (path / f"{name}.seen").exists() else dead + KEYS
+    seen = int((path / f"{name}.seen").read_text())
     began = time.monotonic()
     process = common.start("restart", path=str(path), name=name, dead=dead, seen=seen)
     up: list[float] = []
@@ -95,12 +97,17 @@ def _restart(path: Path, name: str, dead: int) -> tuple[float, float]:
     try:
         _await(path, process, began + RESTART_LIMIT_S, moved)
         first = time.monotonic() - began
-        time.sleep(LOAD_S)
-        with psycopg.connect(EmbeddedPostgres(path / "postgres").url) as connection:
-            (path / f"{name}.seen").write_text(str(_newest(connection, name)))
+        _load(path, name)
     finally:
         _kill(path, process)
     return up[0], first
+
+
+def _load(path: Path, name: str) -> None:
+    """Let the pipeline update its keys for a while, and note how far it came."""
+    time.sleep(LOAD_S)
+    with psycopg.connect(EmbeddedPostgres(path / "postgres").url) as connection:
+        (path / f"{name}.seen").write_text(str(_newest(connection, name)))
 
 
 def _await(
@@ -188,14 +195,25 @@ def _pipeline(given: dict[str, Any]) -> None:
             return LIVE_AT, flows.value_of(number - dead, number)
         return LIVE_AT + 1_000 * (number - base), flows.value_of(flows.spread(number, KEYS), number)
 
+    dead_read = float("inf") if dead and not seen else 0.0
+
+    def observed(number: int) -> flows.Row:
+        nonlocal dead_read
+        if number == dead - 1:
+            dead_read = time.monotonic()
+        return row(number)
+
     # A burst may be waiting after the crash; from there on it is an even load.
     burst = max(seen, base) + 2 * RATE if seen else base
 
     def due(number: int) -> float:
-        return began + max(0, number - burst) / RATE
+        if number < dead:
+            return 0.0
+        # Live keys come when the dead are through: in one bundle with them, these would expire as late as they.
+        return max(dead_read + GAP_S, began + max(0, number - burst) / RATE)
 
     pipeline = Pipeline(given["name"])
-    pipeline.inject(flows.Rows("rows", row, base + 10**9, due), into=flows.ENTERED)
+    pipeline.inject(flows.Rows("rows", observed, base + 10**9, due), into=flows.ENTERED)
     pipeline.sink(flows.SEEN)
     pipeline.add(Kept, [subscribe(flows.ENTERED, key=flows.key_of)], name="kept", expire_after=EXPIRE_AFTER)
     run(pipeline, data=given["path"])

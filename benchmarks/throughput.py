@@ -76,7 +76,7 @@ def _rounds(name: str, variants: list[tuple[str, int]]) -> list[list[dict[str, A
                             url=url,
                             name=f"round_{turn}_{place}",
                             path=str(path),
-                        )  # fmt: skip
+                        )
                     )
     return found
 

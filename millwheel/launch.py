@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from millwheel.api.pipeline import Pipeline
-from millwheel.errors import WiringError
+from millwheel.errors import MillwheelError, WiringError
 from millwheel.runtime.embedded import EmbeddedRun, Progress, check_sources
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
@@ -24,6 +26,9 @@ DEFAULT_DATA = ".millwheel"
 """Where the embedded Postgres keeps its data, relative to the working directory."""
 
 PROGRESS_DELAY_S = 1.0
+WATCH_DELAY_S = 0.5
+
+logger = logging.getLogger("millwheel")
 
 OnProgress = Callable[[Progress, float], None]
 """Called about once a second with the progress and the seconds since the start."""
@@ -35,8 +40,31 @@ def open_store(store: str | None, data: str | Path = DEFAULT_DATA) -> Iterator[s
     if store is not None:
         yield store
         return
-    with EmbeddedPostgres(Path(data) / "postgres") as postgres:
+    with EmbeddedPostgres(Path(data) / "postgres") as postgres, _kept_running(postgres):
         yield postgres.url
+
+
+@contextmanager
+def _kept_running(postgres: EmbeddedPostgres) -> Iterator[None]:
+    """Start the embedded Postgres again when it dies, for example by the kernel's out-of-memory killer."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(WATCH_DELAY_S):
+            if postgres.pid is None:
+                logger.warning("the embedded Postgres in %s died; starting it again", postgres.directory)
+                try:
+                    postgres.ensure_running()
+                except (MillwheelError, OSError):
+                    logger.exception("the embedded Postgres does not start; trying again")
+
+    watcher = threading.Thread(target=watch, name="millwheel-postgres-watch", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
 
 
 def run(

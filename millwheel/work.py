@@ -6,6 +6,7 @@ Lives here: plain values between the sans-IO core and the executor.  Never here:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
@@ -16,6 +17,10 @@ Slot = tuple[str, str]
 """(cell, entry): the address of one stored value within a key."""
 
 Cells = Mapping[Slot, bytes]
+
+
+VOID_KIND: Final = "void"
+"""The kind of a quarantined timer that was set anew by a record before it: nothing is left to fire."""
 
 
 class Part(msgspec.Struct, gc=False):

@@ -39,7 +39,7 @@ from millwheel.core.timers import TimerQueue
 from millwheel.graph import Settings
 from millwheel.intervals import Ranges
 from millwheel.model import MAX_TIME, MIN_TIME, Timer
-from millwheel.work import Outcome, Part, Work
+from millwheel.work import VOID_KIND, Outcome, Part, Work
 
 EXPIRY_TAG: Final = "\0expire"
 EXPIRY_KIND: Final = "expire"
@@ -336,10 +336,11 @@ class IntervalCore:
         if expired:
             return work, [], expired  # alone, so that no hook of this invocation sees what is being dropped
         if self._redriving and self._fetched:
-            work.redrive, self._fetched = self._fetched, []
+            work.redrive, self._fetched = self._without_reset(self._fetched), []
             return work, [], []
         self._next_redrive(effects)
-        work.timers = self._take_timers(now)
+        if self._redriving is None:  # a frozen timer that joins a FIFO while it is read would be missed there
+            work.timers = self._take_timers(now)
         items: list[Item] = []
         if not work.timers:
             self._take_records(work, items)
@@ -472,14 +473,27 @@ class IntervalCore:
         if entries:
             return
         self._redriving = None
-        if self._quarantine_seq.get(key, 0) > self._folded_seq:
-            self._redrive.append(key)
+        if self._quarantine_seq.get(key, 0) > self._folded_seq or any(e.key == key for e in self._diverted):
+            self._redrive.append(key)  # the FIFO is empty, but more is on its way into it
         elif key in self._quarantine:
             # Atomic with the checkpoint that is built next: later arrivals run normally after it.
             self._quarantine.discard(key)
             self._quarantine_seq.pop(key, None)
             self._holds.remove(_quarantine_hold(key))
             self._released.append(key)
+
+    def _without_reset(self, entries: list[QuarantineEntry]) -> list[QuarantineEntry]:
+        """Frozen timers that an earlier part of the redrive has set anew are void: a timer fires once per setting."""
+        again = {name for key in {entry.key for entry in entries} for name, _ in self._timers.of(key)}
+        kept: list[QuarantineEntry] = []
+        for entry in reversed(entries):
+            if entry.subscription < 0:
+                name = (entry.kind, entry.tag)
+                if name in again:
+                    entry = msgspec.structs.replace(entry, kind=VOID_KIND)
+                again.add(name)
+            kept.append(entry)
+        return kept[::-1]
 
     def _poison(self, entries: list[QuarantineEntry], seq: int, holds: HoldWrites) -> None:
         for entry in entries:
@@ -498,6 +512,7 @@ class IntervalCore:
     def _invoked(self, outcome: Outcome, now: int, effects: list[ev.Effect]) -> None:
         assert self._work is not None, "Invoked without work"
         (work, items, expired), self._work = self._work, None
+        self._work_oldest = min(self._work_oldest, self._oldest_undone(outcome))
         self._seq = seq = self._seq + 1
         image = self._image(seq, work, items, expired, outcome)
         bundles = []
@@ -759,6 +774,17 @@ class IntervalCore:
         self._cache.folded(upto)
         if self._cache.over_limit() and self._work is None:
             self._cache.evict(lambda key: self._timers.next_of(key, MAX_TIME))
+
+    def _oldest_undone(self, outcome: Outcome) -> int:
+        """Of the timers and holds that `outcome` moves or ends: until that commits, a crash brings them back."""
+        oldest = MAX_TIME
+        for key in outcome.holds:
+            oldest = min(oldest, self._holds.items.get(key, MAX_TIME))
+        for key, changes in outcome.timers.items():
+            for (kind, tag), at in self._timers.of(key):
+                if kind == "watermark" and (kind, tag) in changes:
+                    oldest = min(oldest, at)
+        return oldest
 
     # --- watermark and alarms ---------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from millwheel.api.context import Context, Output, Table
 from millwheel.bundles import QuarantineEntry
 from millwheel.graph import ComputationSpec, Graph
 from millwheel.model import MAX_TIME, MIN_TIME, Record, Timer, TimerKind
-from millwheel.work import Outcome, Part, Work
+from millwheel.work import VOID_KIND, Outcome, Part, Work
 
 
 class Executor:
@@ -155,6 +155,8 @@ class Executor:
     def _redrive(self, entry: QuarantineEntry, work: Work, outcome: Outcome) -> bool:
         try:
             if entry.subscription < 0:
+                if entry.kind == VOID_KIND or (entry.kind, entry.tag) in outcome.timers.get(entry.key, ()):
+                    return True  # a record redriven before it has moved or cancelled it
                 kind: TimerKind = "wall" if entry.kind == "wall" else "watermark"
                 self._call_timer(Timer(entry.key, entry.tag, entry.timestamp, kind), work, outcome)
             else:

@@ -1,7 +1,7 @@
 """One process of a simulation: the embedded driver in virtual time.
 
-Lives here: performing the effects of the shipping cores against the memory store, as `runtime.embedded` does, with every
-wait drawn from the nemesis.  Never here: decisions about delivery.  Invariant: after `dead` is set nothing of this
+Lives here: performing the effects of the shipping cores against the memory store, as `runtime.embedded` does, with
+every wait drawn from the nemesis.  Never here: decisions about delivery.  Invariant: after `dead` is set nothing of this
 process happens any more, but for requests that were on their way to the store.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from millwheel.api.context import Output, Table
-from millwheel.bundles import Bundle, LogWrite, QuarantineEntry
+from millwheel.bundles import Bundle, LogWrite, QuarantineEntry, decode_checkpoint
 from millwheel.core import events as ev
 from millwheel.core.authority import Authority
 from millwheel.core.injector import InjectorCore
@@ -120,6 +120,8 @@ class Process:
         self._advances: deque[tuple[Actor, ev.Advance]] = deque()
         self._busy: set[str] = set()
         self._requests: list[Request] = []
+        self._loaded: dict[int, set[str]] = {}
+        self._restored: set[tuple[str, str]] = set()
         self._parked: dict[int, Actor] = {}
 
     # --- time -------------------------------------------------------------------------------------------------
@@ -146,9 +148,16 @@ class Process:
             self.die()
             self.world.crashed(self)
 
+    def count(self) -> None:
+        """What the cores did, into the probes."""
+        for actor in self.actors.values():
+            if isinstance(actor.core, IntervalCore):
+                self.world.kernel.probes["duplicate dropped"] += actor.core.counters.duplicates
+
     def die(self) -> None:
         """Lose everything that is soft; requests on the wire may still arrive at the store."""
         self.dead = True
+        self.count()
         kernel = self.world.kernel
         kernel.trace(f"p{self.number} dies")
         for request in self._requests:
@@ -223,6 +232,7 @@ class Process:
             return
         except (StoreUnavailable, CommitUnknown) as error:
             raise Crash from error  # a start that fails is a process that ends
+        self._mishap()
         self.later(self.world.nemesis.delay_us("start"), self._boot_step, boot)
 
     def _boot(self) -> Iterator[None]:
@@ -264,6 +274,7 @@ class Process:
         self.authority.expect(spec.name, row.id)
         if recovered.productions:
             self.world.kernel.probes["productions resent after restart"] += 1
+        self._restored.update(zip(recovered.timers.keys, recovered.timers.tags, strict=True))
         if recovered.timers.keys:
             self.world.kernel.probes["timers restored after restart"] += 1
 
@@ -320,7 +331,8 @@ class Process:
         self._perform(actor, core.start(self.clock(), MIN_TIME if position.finished else partition.watermark()))
 
     def _read(self, actor: Actor, limit: int) -> None:
-        assert actor.partition is not None and actor.output is not None
+        assert actor.partition is not None
+        assert actor.output is not None
         if not getattr(actor.partition, "news", lambda: True)():
             self._parked[actor.interval] = actor
             return
@@ -349,10 +361,14 @@ class Process:
         self._handle(actor, event)
 
     def _handle(self, actor: Actor, event: ev.Event | Work) -> None:
+        kernel = self.world.kernel
         if isinstance(event, Work):
             assert actor.executor is not None
+            for timer in event.timers:
+                kernel.probes[f"{timer.kind} timer fired"] += 1
+                kernel.probes["timer fired after restart"] += (timer.key, timer.tag) in self._restored
             event = ev.Invoked(actor.executor.run(event))
-        kernel = self.world.kernel
+            kernel.probes["late record"] += event.outcome.late
         kernel.events += 1
         kernel.trace(f"p{self.number} i{actor.interval} {_describe(event)}")
         self._perform(actor, actor.core.handle(event, self.clock()))
@@ -375,7 +391,7 @@ class Process:
         by_us = nemesis.clock_step_us()
         if by_us:
             self.step_clock(by_us)
-        frozen_us = nemesis.zombie_us() if self.serving else 0
+        frozen_us = nemesis.zombie_us()
         if frozen_us:
             self.frozen_until = self.world.kernel.now + frozen_us
             self.world.overtaken(self)
@@ -390,6 +406,7 @@ class Process:
             case ev.Invoke(work):
                 self.post(actor, work, "invoke")
             case ev.Commit(write):
+                self._note_straggler(actor, write)
                 self._commits.append(write)
                 self._commit()
             case ev.ReportWatermark(value):
@@ -403,6 +420,11 @@ class Process:
             case _:
                 self._effect_rare(actor, effect)
 
+    def _note_straggler(self, actor: Actor, write: LogWrite) -> None:
+        weak = isinstance(actor.core, IntervalCore) and actor.core.config.settings.productions == "weak"
+        if weak and decode_checkpoint(write.payload).produced:
+            self.world.kernel.probes["weak straggler checkpointed"] += 1
+
     def _effect_rare(self, actor: Actor, effect: ev.Effect) -> None:
         match effect:
             case ev.Read(limit):
@@ -411,8 +433,13 @@ class Process:
                 self._advances.append((actor, effect))
                 self._advance()
             case ev.Load(keys):
+                loaded = self._loaded.setdefault(actor.interval, set())
+                self.world.kernel.probes["key evicted"] += len(loaded.intersection(keys))
+                loaded.update(keys)
                 store, interval = self.world.store, actor.interval
-                self._request("load", lambda: store.load(interval, keys), lambda rows: self._got(actor, ev.Loaded(rows)))
+                self._request(
+                    "load", lambda: store.load(interval, keys), lambda rows: self._got(actor, ev.Loaded(rows))
+                )
             case ev.Fold():
                 self._fold(actor, effect)
             case ev.FetchQuarantine(key, limit):
@@ -429,7 +456,9 @@ class Process:
     def _send(self, actor: Actor, bundle: Bundle) -> None:
         wire = copy.copy(bundle)
         self.world.store.saw_send(actor.interval, actor.sequencer, wire, self.number)
-        self.post(self.actors[bundle.target], ev.BundleArrived(wire), "deliver", ("send", actor.interval, bundle.target))
+        self.post(
+            self.actors[bundle.target], ev.BundleArrived(wire), "deliver", ("send", actor.interval, bundle.target)
+        )
 
     def _again(self, effect: ev.Effect) -> None:
         """The second copy comes some time later, and not in order."""
@@ -445,7 +474,9 @@ class Process:
             case _:
                 return
         # Never before the original: only copies that come late are possible on a channel in order.
-        channel = self._channels.get(("send", effect.bundle.sender, actor.interval), 0) if type(effect) is ev.Send else 0
+        channel = (
+            self._channels.get(("send", effect.bundle.sender, actor.interval), 0) if type(effect) is ev.Send else 0
+        )
         delay_us = max(0, channel - kernel.now) + self.world.nemesis.delay_us("again") * 4
         self.later(delay_us, self._handle, actor, event)
 
@@ -561,6 +592,7 @@ class Process:
         if self.finished() and not self.endless:
             if self.quiet():
                 self.done = True
+                self.count()
                 self.world.ended(self)
                 return
             self.flush()
@@ -604,7 +636,8 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
 def _describe(event: ev.Event) -> str:
     match event:
         case ev.BundleArrived(b):
-            return f"bundle s{b.subscription} from i{b.sender} n{b.number} p{b.producer} {b.sequences} f{b.frontier} {b.keys}"
+            ids = f"s{b.subscription} p{b.producer} {b.sequences} f{b.frontier}"
+            return f"bundle from i{b.sender} n{b.number} {ids} {b.keys}"
         case ev.Invoked(outcome):
             return f"invoked {outcome.processed} {list(outcome.state)} timers {outcome.timers} holds {outcome.holds}"
         case ev.Committed(seq):

@@ -50,7 +50,7 @@ class Simulation:
         for spec in graph.sources.values():
             if isinstance(spec.source, ScriptedSource):
                 spec.source.clock = lambda: self.kernel.now
-                spec.source.chunk = lambda: self.kernel.rng.choice((1, 2, 4, 8))
+                spec.source.chunk = lambda: self.kernel.rng.choice((1, 2, 4))
 
     def run(self) -> None:
         """To the end; raises `Violation` when an invariant breaks or the run does not converge."""
@@ -73,6 +73,12 @@ class Simulation:
         self.kernel.trace("heal")
         self.nemesis.heal()
         self.on_heal()
+        self.kernel.at(self.kernel.now + SECOND, self._tend)
+
+    def _tend(self) -> None:
+        """What was poisoned by work under way when the faults ended is mended as well."""
+        self.on_heal()
+        self.kernel.at(self.kernel.now + SECOND, self._tend)
 
     # --- what processes tell ----------------------------------------------------------------------------------
 

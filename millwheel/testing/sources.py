@@ -158,7 +158,10 @@ class _Manual:
     def read(self, limit: int) -> Batch | None:
         first, rows = self._position, self._source.rows[self._position : self._position + limit]
         self._position = first + len(rows)
-        self._told = self._source.promise
+        if not rows:
+            self._told = self._source.promise
+            if self.finished():
+                return None
         return Batch(
             list(range(first, self._position)), [v for v, _ in rows], [t for _, t in rows], self._position, b""
         )

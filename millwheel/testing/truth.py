@@ -1,7 +1,7 @@
 """The memory store under observation: what is durable, kept a second time and by other means, and the invariants.
 
-Lives here: `WatchedStore`, the only way of a simulation to its store, and the checks that can be made at the moment of a
-write, a send or an ack.  It does not trust the store: it tracks ownership, order, ids and pending work by itself.
+Lives here: `WatchedStore`, the only way of a simulation to its store, and the checks that can be made at the moment of
+a write, a send or an ack.  It does not trust the store: it tracks ownership, order, ids and pending work by itself.
 Numbers in messages (I1 … I17) are those of the project's list of invariants, `docs/testing.md`.
 """
 

@@ -234,12 +234,14 @@ class MemoryStore:
     def _apply_ids(self, interval: int, folded: Folded) -> None:
         delivered = self.delivered.setdefault(interval, {})
         frontiers = self.frontiers.setdefault(interval, {})
-        for channel, sequences in folded.new_ids().items():
-            delivered.setdefault(channel, set()).update(sequences)
         for channel, frontier in folded.frontiers.items():
-            frontiers[channel] = frontier = max(frontier, frontiers.get(channel, 0))
-            kept = {sequence for sequence in delivered.get(channel, ()) if sequence >= frontier}
-            delivered[channel] = kept
+            if frontier > frontiers.get(channel, 0):
+                frontiers[channel] = frontier
+        for channel in folded.frontiers:
+            known = {*delivered.pop(channel, ()), *folded.ids.get(channel, ())}
+            kept = {sequence for sequence in known if sequence >= frontiers.get(channel, 0)}
+            if kept:
+                delivered[channel] = kept
 
     def _apply_quarantine(self, computation: str, folded: Folded) -> None:
         for key, fifo in folded.quarantine.items():

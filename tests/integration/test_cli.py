@@ -19,7 +19,11 @@ pytestmark = pytest.mark.postgres
 WORDS = """
 import os, time
 from millwheel import Computation, JsonCoder, Pipeline, Stream, TextCoder, ValueCell, subscribe
+from millwheel.core import injector
 from millwheel_injectors import IterableSource
+
+if "SLOW" in os.environ:  # a slow hook and small bundles: progress and commits in small steps
+    injector.READ_LIMIT_ROWS = 100
 
 COUNT = int(os.environ.get("COUNT", "5000"))
 words = Stream("words", TextCoder())
@@ -105,6 +109,21 @@ def test_stopped_by_a_signal_in_mid_run_it_resumes_exactly(shell: Shell, number:
     assert "watermark the end of time" in out.splitlines()[-1]
     status, out, err = shell("state", "scan", "words:pipeline", "Count")
     assert (status, err) == (0, "")
+    assert [line.split("\t")[2] for line in out.splitlines()] == ["40", "8000", "8000", "7960", "8000", "8000"]
+
+
+def test_an_embedded_postgres_that_dies_in_mid_run_is_started_again(shell: Shell) -> None:
+    with shell.start("run", "words:pipeline", COUNT="40000", SLOW="1") as process:
+        assert process.stdout is not None
+        while records_of(process.stdout.readline()) < 8_000:
+            assert process.poll() is None
+        pid = EmbeddedPostgres(shell.directory / ".millwheel" / "postgres").pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    shell.check_stopped()
+    _, out, _ = shell("state", "scan", "words:pipeline", "Count")
     assert [line.split("\t")[2] for line in out.splitlines()] == ["40", "8000", "8000", "7960", "8000", "8000"]
 
 

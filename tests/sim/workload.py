@@ -52,7 +52,7 @@ class Token(msgspec.Struct):
     left_order: int = 0
     right_order: int = 0
     bad: str = ""
-    """"": fine; "raise": its hook fails until healed; "flaky": fails at the first attempt; "key": sends an oversized key."""
+    """What its hook does: fail until healed ("raise"), fail once ("flaky"), send an oversized key ("key")."""
     members: list[str] = []
     pad: str = ""
 
@@ -263,7 +263,10 @@ def draw(seed: int) -> Workload:
     _taint(stages, poisoned, late)
     names = sorted({stream for stage in stages for stream, _ in stage.inputs if stream.startswith("in")})
     scripts = {name: _scripts(rng, name, poisoned, late) for name in names}
-    exotic = {"FOLD_TRIGGER_CHECKPOINTS": rng.choice([3, 10, 256]), "IDLE_RECORD_DELAY_US": rng.choice([50_000, SECOND])}
+    exotic = {
+        "FOLD_TRIGGER_CHECKPOINTS": rng.choice([3, 10, 256]),
+        "IDLE_RECORD_DELAY_US": rng.choice([50_000, SECOND]),
+    }
     if rng.random() < 0.3:
         exotic |= {"INFLIGHT_LIMIT_CHECKPOINTS": rng.choice([1, 2, 8]), "OUTBOX_LIMIT_BUNDLES": rng.choice([3, 256])}
     world = World()
@@ -293,7 +296,7 @@ def _settings(rng: random.Random, stage: StageSpec, poisoned: bool) -> None:
 
 
 def _taint(stages: list[StageSpec], poisoned: bool, late: bool) -> None:
-    """Weak productions and missing dedup make everything below at-least-once; poison and late rows make lateness legal."""
+    """Weak or not deduplicated means at-least-once from there on; poison and late rows make lateness legal."""
     for stage in stages:
         above = [s for s in stages if s.output in {stream for stream, _ in stage.inputs}]
         deduplicated = stage.settings.get("exactly_once", True)
@@ -304,8 +307,9 @@ def _taint(stages: list[StageSpec], poisoned: bool, late: bool) -> None:
 
 def _scripts(rng: random.Random, name: str, poisoned: bool, late: bool) -> list[Script]:
     scripts = []
-    for part in range(rng.choice([1, 1, 2, 3])):
-        count = rng.choice([120, 200, 300])
+    parts = rng.choice([1, 1, 2, 3])
+    for part in range(parts):
+        count = rng.choice([500, 600, 700]) // parts
         tokens = [_token(rng, f"{name}.{part}.{i}", poisoned) for i in range(count)]
         _number(tokens, f"{name}.{part}")
         times, behind = _times(rng, count, late)

@@ -20,17 +20,13 @@ LOCKS = ("requirements/build.lock", "requirements/dev.lock")
 
 # Written in pieces, so that this file does not hold what it forbids.
 FORBIDDEN = {
-    "a build machine's folder": re.compile(
-        r"(?<![\w.~-])/(?:wo" + r"rk|ro" + r"ot|op" + r"t|ho" + r"me/\w+)/"
-    ),
+    "a build machine's folder": re.compile(r"(?<![\w.~-])/(?:wo" + r"rk|ro" + r"ot|op" + r"t|ho" + r"me/\w+)/"),
     "a package index": re.compile(
         r"pypi\.(?:or" + r"g|py" + r"thon)|pythonho" + r"sted|--(?:extra-)?index" + r"-url[ =]"
     ),
     "a folder of wheels": re.compile(r"--find" + r"-links[ =]"),
 }
-INDEX_LINE = re.compile(
-    r"^\s*(?:-i|-f|--index-url|--extra-index-url|--find-links|--trusted-host)\b|://", re.MULTILINE
-)
+INDEX_LINE = re.compile(r"^\s*(?:-i|-f|--index-url|--extra-index-url|--find-links|--trusted-host)\b|://", re.MULTILINE)
 NO_TEXT = {".avro", ".gz", ".ico", ".jpg", ".parquet", ".pdf", ".png", ".xz", ".zip", ".zst"}
 NO_SOURCE = {".git", ".venv", ".hypothesis", "__pycache__", "build", "dist"}
 
@@ -48,9 +44,7 @@ def tracked_files(root: Path) -> list[Path]:
     except (OSError, subprocess.CalledProcessError):
         found = [path for path in root.rglob("*") if not NO_SOURCE & set(path.relative_to(root).parts)]
         return sorted(
-            path
-            for path in found
-            if path.is_file() and ".egg-info" not in str(path) and "_cache" not in str(path)
+            path for path in found if path.is_file() and ".egg-info" not in str(path) and "_cache" not in str(path)
         )
     return sorted({root / name for name in listed.split("\0") if name and (root / name).is_file()})
 
@@ -67,11 +61,7 @@ def sources() -> list[tuple[Path, str]]:
 def untidy(text: str) -> list[str]:
     found = []
     for number, line in enumerate(text.splitlines(), 1):
-        found += [
-            f"line {number}: {what}: {line.strip()[:100]}"
-            for what, bad in FORBIDDEN.items()
-            if bad.search(line)
-        ]
+        found += [f"line {number}: {what}: {line.strip()[:100]}" for what, bad in FORBIDDEN.items() if bad.search(line)]
     return found
 
 
@@ -122,9 +112,7 @@ def test_untidy_lines_are_noticed(line: str) -> None:
     assert untidy(f"fine\n{line}\n")
 
 
-@pytest.mark.parametrize(
-    "line", ["benchmarks/wo" + "rk/x", "~/.cache/millwheel", "https://www.apache.org/licenses/"]
-)
+@pytest.mark.parametrize("line", ["benchmarks/wo" + "rk/x", "~/.cache/millwheel", "https://www.apache.org/licenses/"])
 def test_tidy_lines_are_left_alone(line: str) -> None:
     assert untidy(line) == []
 
@@ -156,17 +144,11 @@ def test_the_lock_holds_every_direct_dependency() -> None:
 
 
 def test_nothing_imports_pickle() -> None:
-    found = {
-        str(path): lines
-        for path, text in sources()
-        if path.suffix == ".py" and (lines := pickle_imports(text))
-    }
+    found = {str(path): lines for path, text in sources() if path.suffix == ".py" and (lines := pickle_imports(text))}
     assert found == {}
 
 
-@pytest.mark.parametrize(
-    "text", ["import pickle", "from pickle import dumps", "def f():\n    import cloudpickle as c"]
-)
+@pytest.mark.parametrize("text", ["import pickle", "from pickle import dumps", "def f():\n    import cloudpickle as c"])
 def test_a_pickle_import_is_noticed(text: str) -> None:
     assert pickle_imports(text)
 
@@ -252,9 +234,7 @@ def test_too_old_a_java_is_passed_over(tmp_path: Path) -> None:
     assert find_java_home(environ) == tmp_path / "new"
 
 
-def test_a_java_that_only_the_path_knows_gets_a_launcher(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_java_that_only_the_path_knows_gets_a_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     shim = fake_java(tmp_path / "shims")
     home = find_java_home({"PATH": str(shim.parent)})

@@ -1,0 +1,95 @@
+"""Ten small scenarios for the crash points: each must end the same whatever breaks at whichever step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millwheel.model import SECOND
+from millwheel.testing.sources import Script
+from tests.sim.workload import StageSpec, Token, Workload, World, _number, build
+
+START_US = 1_000 * SECOND
+TINY = {"FOLD_TRIGGER_CHECKPOINTS": 2, "IDLE_RECORD_DELAY_US": 20_000}
+
+
+def _two(**settings: Any) -> list[StageSpec]:
+    return [
+        StageSpec(name="a", inputs=[("in0", "left")], output="sa", settings=dict(settings)),
+        StageSpec(name="b", inputs=[("sa", "left")], sink=True),
+    ]
+
+
+def _one_by_one() -> list[StageSpec]:
+    return _two(work_limit_records=1)
+
+
+def _windows() -> list[StageSpec]:
+    stages = _two()
+    stages[0].windows = stages[0].holds = True
+    return stages
+
+
+def _weak() -> list[StageSpec]:
+    stages = _two(productions="weak", straggler_delay_us=1_000)
+    stages[1].exact = False
+    return stages
+
+
+def _weak_windows() -> list[StageSpec]:
+    stages = _weak()
+    stages[0].windows = True
+    return stages
+
+
+def _split() -> list[StageSpec]:
+    stages = _two(split_keys=("lb",))
+    stages[1].settings["split_keys"] = ("lb", "ln")
+    return stages
+
+
+def _tiny_cache() -> list[StageSpec]:
+    stages = _two(cache_limit_bytes=1)
+    stages[1].settings["cache_limit_bytes"] = 1
+    return stages
+
+
+def _twice() -> list[StageSpec]:
+    stages = _two()
+    stages[1].inputs = [("sa", "left"), ("sa", "right")]
+    return stages
+
+
+def _three() -> list[StageSpec]:
+    b = StageSpec(name="b", inputs=[("sa", "left")], output="sb", windows=True)
+    return [_two()[0], b, StageSpec(name="c", inputs=[("sb", "right")], sink=True)]
+
+
+def _wall() -> list[StageSpec]:
+    stages = _two()
+    stages[1].wall = True
+    return stages
+
+
+SCENARIOS = {
+    "one record at a time": (_one_by_one, False), "windows and holds": (_windows, False), "weak": (_weak, False),
+    "weak windows": (_weak_windows, False), "several intervals": (_split, False),
+    "tiny caches": (_tiny_cache, False), "subscribed twice": (_twice, False), "three stages": (_three, False),
+    "wall timers": (_wall, False), "poison and redrive": (_two, True),
+}  # fmt: skip
+
+
+def scenario(name: str, rows: int = 5) -> Workload:
+    """A fresh workload of this name."""
+    make, poisoned = SCENARIOS[name]
+    stages = make()
+    tokens = [Token(f"t{i}", i, "la" if i % 3 else "lz", "rb" if i % 2 else "ry", "") for i in range(rows)]
+    if poisoned:
+        tokens[1].bad = "raise"
+    _number(tokens, "p")
+    times = [SECOND + 70_000 * i for i in range(rows)]
+    script = Script("p", list(zip(tokens, times, strict=True)), [START_US + 4_000 * i for i in range(rows)])
+    world = World()
+    for stage in stages:
+        stage.honest = not poisoned
+    pipeline = build(stages, {"in0": [script]}, world)
+    return Workload(pipeline.graph(), pipeline.tables, stages, {"in0": [script]}, world, poisoned, TINY)

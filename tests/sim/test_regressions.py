@@ -1,0 +1,129 @@
+"""Bugs that the simulator has found in the core, each with the smallest test that shows it, and the seeds that did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millwheel.bundles import Bundle, HoldWrites, QuarantineEntry, Recovered, TimerWrites
+from millwheel.core import events as ev
+from millwheel.core.authority import Authority
+from millwheel.core.interval import Config, IntervalCore
+from millwheel.graph import Settings
+from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.work import VOID_KIND, Outcome
+from tests.sim.harness import simulate_seed
+
+SEEDS = [1, 2, 3, 5, 13, 17, 20, 21, 28, 281]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_seed_that_once_failed(seed: int) -> None:
+    simulate_seed(seed)
+
+
+def core(timers: TimerWrites | None = None, quarantined: list[str] | None = None, **holds: int) -> IntervalCore:
+    """A recovered interval; `holds` by key."""
+    recovered = Recovered(
+        [], [], timers or TimerWrites(), HoldWrites(list(holds), list(holds.values())), quarantined or [], MIN_TIME
+    )
+    made = IntervalCore(Config(1, 7, "c", "1", Settings(), {}), recovered)
+    made.start(0)
+    return made
+
+
+def outcome(**changes: Any) -> Outcome:
+    empty: dict[str, Any] = {"state": {}, "timers": {}, "holds": {}, "produced": {}, "sinks": [], "quarantined": []}
+    return Outcome(**(empty | changes))
+
+
+def bundle(key: str, timestamp: int, sequence: int = 0) -> ev.BundleArrived:
+    return ev.BundleArrived(Bundle(1, 2, sequence + 1, 1, 3, 0, [sequence], [key], [b""], [timestamp]))
+
+
+def only(effects: list[ev.Effect], kind: type[Any]) -> list[Any]:
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def test_a_wall_timer_that_is_due_while_user_code_is_busy_does_not_spin() -> None:
+    # Every AlarmRang asked for another alarm at once: the event loop turned without end until the load came back.
+    interval = core(TimerWrites(["k"], ["t"], ["wall"], [100]))
+    assert only(interval.handle(bundle("k", 5), 50), ev.Load)
+    assert not only(interval.handle(ev.AlarmRang(), 100), ev.SetAlarm)
+    loaded = interval.handle(ev.Loaded([]), 101)
+    assert only(loaded, ev.Invoke)
+    assert only(interval.handle(ev.Invoked(outcome()), 102), ev.Invoke)[0].work.timers[0].tag == "t"
+
+
+def test_a_hold_counts_until_its_release_is_durable() -> None:
+    # The release was believed at once; a crash brought the hold back behind a watermark that had been reported.
+    interval = core(k=10)
+    interval.handle(bundle("k", 50), 0)
+    interval.handle(ev.Loaded([]), 0)
+    interval.handle(ev.WatermarkMoved(40), 0)
+    assert interval.reported == 10
+    commit = only(interval.handle(ev.Invoked(outcome(holds={"k": None})), 0), ev.Commit)[0]
+    assert interval.reported == 10
+    interval.handle(ev.Committed(commit.write.seq), 0)
+    assert interval.reported == 40
+
+
+def test_a_timer_that_is_moved_counts_until_that_is_durable() -> None:
+    interval = core(TimerWrites(["k"], ["t"], ["watermark"], [30]))
+    interval.handle(bundle("k", 50), 0)
+    interval.handle(ev.Loaded([]), 0)
+    commits = only(interval.handle(ev.Invoked(outcome(timers={"k": {("watermark", "t"): 90}})), 0), ev.Commit)
+    interval.handle(ev.WatermarkMoved(50), 0)
+    assert interval.reported == 30
+    interval.handle(ev.Committed(commits[0].write.seq), 0)
+    assert interval.reported == 50
+
+
+def test_a_source_holds_until_its_first_discovery_is_over() -> None:
+    # The first partition's watermark went out before the second partition was expected: its records came late.
+    authority = Authority({"c": ["source:s"]}, {})
+    authority.expect("source:s", 1)
+    authority.report("source:s", 1, 100)
+    assert authority.changes() == {}
+    authority.expect("source:s", 2)
+    authority.bound("source:s", MAX_TIME)
+    authority.report("source:s", 2, 60)
+    assert authority.changes() == {"source:s": 60}
+
+
+def redriving(interval: IntervalCore, entries: list[QuarantineEntry]) -> list[ev.Effect]:
+    fetch = only(interval.handle(ev.RedriveAsked("k"), 0), ev.FetchQuarantine)
+    assert fetch
+    return interval.handle(ev.QuarantineFetched("k", entries), 0)
+
+
+def test_a_quarantine_is_not_released_while_a_record_is_on_its_way_into_it() -> None:
+    # The record was in the hands of user code when the empty FIFO was read: it was released, and the record with it.
+    interval = core(quarantined=["k"])
+    interval.handle(ev.RedriveAsked("k"), 0)
+    interval.handle(bundle("k", 50), 0)
+    interval.handle(ev.Loaded([]), 0)
+    interval.handle(ev.QuarantineFetched("k", []), 0)
+    commit = only(interval.handle(ev.Invoked(outcome()), 0), ev.Commit)[0]
+    from millwheel.bundles import decode_checkpoint
+
+    image = decode_checkpoint(commit.write.payload)
+    assert len(image.quarantined) == 1
+    assert image.released == []
+
+
+def test_a_frozen_timer_that_a_redriven_record_set_anew_is_void() -> None:
+    interval = core(TimerWrites(["k"], ["t"], ["watermark"], [900]), quarantined=["k"])
+    frozen = QuarantineEntry("k", -1, 0, 0, b"", 30, "t", "watermark")
+    redriving(interval, [frozen])
+    work = only(interval.handle(ev.Loaded([]), 0), ev.Invoke)[0].work
+    assert [entry.kind for entry in work.redrive] == [VOID_KIND]
+
+
+def test_no_timer_joins_a_quarantine_while_it_is_read() -> None:
+    interval = core(TimerWrites(["k"], ["t"], ["watermark"], [30]), quarantined=["k"])
+    interval.handle(ev.RedriveAsked("k"), 0)
+    effects = interval.handle(ev.WatermarkMoved(100), 0)
+    assert not only(effects, ev.Load)
+    assert not only(effects, ev.Invoke)

@@ -1,0 +1,76 @@
+"""Calls hooks of a computation the way a run does, without a store: for tests of the API and the executor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from millwheel import Computation, Context, Pipeline, Record, Stream, Table, TextCoder, Timer, subscribe
+from millwheel.bundles import QuarantineEntry
+from millwheel.runtime.executor import Executor
+from millwheel.work import Cells, Outcome, Part, Slot, Work
+from millwheel_injectors import IterableSource
+
+IN, OTHER, OUT = 1, 2, 3
+
+texts = Stream("texts", TextCoder())
+out = Stream("out", TextCoder())
+undeclared = Stream("undeclared", TextCoder())
+table = Table("rows", {"k": "text", "n": "bigint"}, ("k",))
+
+Hook = Callable[[Any, Context, Record[str]], None]
+OnTimer = Callable[[Any, Context, Timer], None]
+
+
+class Sink(Computation[str]):
+    """Whoever listens to `out`; its key is the value, and "nobody" is not for it."""
+
+
+def executor_of(computation: Callable[[], Computation[str]], **settings: Any) -> Executor:
+    """An executor of `computation`, which reads `texts` and may publish `out` and fill `table`."""
+    pipeline = Pipeline("p")
+    pipeline.inject(IterableSource("source", [(1, "x")]), into=texts)
+    pipeline.add(computation, [subscribe(texts, str)], [out], name="it", **settings)
+    pipeline.add(Sink, [subscribe(out, lambda text: None if text == "nobody" else text)], name="sink")
+    pipeline.sink(table)
+    graph = pipeline.graph()
+    return Executor(graph.computations["it"], graph, {"it<texts": IN, "sink<out": OUT}, pipeline.tables)
+
+
+def computation_of(
+    record: Hook | None = None, timer: OnTimer | None = None, cells: Mapping[str, Any] | None = None
+) -> type[Computation[str]]:
+    """A computation with these hooks and cells."""
+    body: dict[str, Any] = dict(cells or {})
+    if record is not None:
+        body["ProcessRecord"] = record
+    if timer is not None:
+        body["ProcessTimer"] = timer
+    made = type("It", (Computation,), body)
+    return made
+
+
+def part(*rows: tuple[str, int]) -> Part:
+    """Records of (text, timestamp), each under its text as key; a "key=value" text has that key."""
+    keys = [text.split("=")[0] for text, _ in rows]
+    return Part(IN, 5, 0, list(range(len(rows))), keys, [text.encode() for text, _ in rows], [at for _, at in rows])
+
+
+def work(
+    *parts: Part,
+    timers: list[Timer] | None = None,
+    cells: Mapping[str, Cells] | None = None,
+    holds: Mapping[str, int] | None = None,
+    watermark: int = 0,
+    redrive: list[QuarantineEntry] | None = None,
+) -> Work:
+    """An invocation; keys without `cells` have no state."""
+    keys = {key for p in parts for key in p.keys} | {t.key for t in timers or []} | {e.key for e in redrive or []}
+    empty: dict[Slot, bytes] = {}
+    found = {key: (cells or {}).get(key, empty) for key in keys}
+    return Work([*parts], timers or [], found, holds or {}, watermark, 1_000, redrive or [])
+
+
+def run(record: Hook, *rows: tuple[str, int], **settings: Any) -> Outcome:
+    """What `record` does to `rows`."""
+    return executor_of(computation_of(record), **settings).run(work(part(*rows)))

@@ -1,0 +1,177 @@
+"""The context: what a hook may do, what is refused, and that a hook that raises leaves no trace."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from millwheel import MAX_TIME, MIN_TIME, Context, JsonCoder, ListCell, MapCell, Record, Timer, ValueCell, limits
+from millwheel.bundles import SinkRow
+from millwheel.errors import CoderError, LimitError, MillwheelError, TimestampError, WiringError
+from millwheel.work import Columns
+from tests.unit.api.hooks import OUT, computation_of, executor_of, out, part, run, table, undeclared, work
+
+
+def test_every_effect_ends_in_the_outcome() -> None:
+    def hook(self: Any, context: Context, record: Record[str]) -> None:
+        assert (context.key, context.stream, context.watermark, context.wall_time) == ("a", "texts", 0, 1_000)
+        assert (record.key, record.value, record.timestamp, record.late, record.id) == ("a", "a", 7, False, (5, 0))
+        context.produce(out, "x")
+        context.produce(out, "y", 9)
+        context.produce(out, "nobody")
+        context.set_timer("t", 8)
+        context.set_timer("w", 9, "wall")
+        context.cancel_timer("u")
+        context.hold(3)
+        context.upsert(table, {"k": "a", "n": 1})
+
+    done = run(hook, ("a", 7))
+    assert done.quarantined == []
+    assert done.produced == {OUT: Columns(["x", "y"], [b"x", b"y"], [7, 9])}
+    assert done.timers == {"a": {("watermark", "t"): 8, ("wall", "w"): 9, ("watermark", "u"): None}}
+    assert done.holds == {"a": 3}
+    assert done.sinks == [SinkRow("rows", b'{"k":"a","n":1}')]
+    assert (done.processed, done.late, done.state) == (1, 0, {})
+
+
+def refusals() -> dict[str, tuple[Any, type[MillwheelError], str]]:
+    row = {"k": "a", "n": 1}
+    long = "x" * (limits.KEY_LIMIT_BYTES + 1)
+    big = "x" * (limits.VALUE_LIMIT_BYTES + 1)
+    return {
+        "undeclared stream": (lambda c: c.produce(undeclared, "x"), WiringError, "'undeclared' is not among"),
+        "value of another type": (lambda c: c.produce(out, 7), CoderError, "text coder"),
+        "older than its cause": (lambda c: c.produce(out, "x", 6), TimestampError, "'out' for key 'a'"),
+        "end of time": (lambda c: c.produce(out, "x", MAX_TIME), TimestampError, "out of range"),
+        "beginning of time": (lambda c: c.produce(out, "x", MIN_TIME), TimestampError, "out of range"),
+        "long key": (lambda c: c.produce(out, long), LimitError, f"key of {len(long)} bytes"),
+        "long value": (lambda c: c.produce(out, big), LimitError, f"value of {len(big)} bytes"),
+        "timer out of range": (lambda c: c.set_timer("t", MAX_TIME), TimestampError, "timer 't'"),
+        "timer kind": (lambda c: c.set_timer("t", 1, "lunar"), WiringError, "'lunar'"),
+        "long tag": (lambda c: c.set_timer("t" * 257, 1), LimitError, "timer tag"),
+        "NUL in tag": (lambda c: c.cancel_timer("\0expire"), LimitError, "NUL"),
+        "hold out of range": (lambda c: c.hold(MIN_TIME), TimestampError, "hold at"),
+        "undeclared table": (
+            lambda c: c.upsert(msgspec.structs.replace(table, name="t"), row), WiringError, "pipeline.sink",
+        ),
+        "other columns": (lambda c: c.upsert(table, {"k": "a"}), WiringError, r"\['k'\], declared are \['k', 'n'\]"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", refusals())
+def test_what_is_refused_says_why_and_leaves_nothing(name: str) -> None:
+    call, error, words = refusals()[name]
+    caught: list[BaseException] = []
+
+    def hook(self: Any, context: Context, record: Record[str]) -> None:
+        with pytest.raises(error, match=words) as raised:
+            call(context)
+        caught.append(raised.value)
+
+    done = run(hook, ("a", 7))
+    assert len(caught) == 1, done.quarantined
+    assert (done.produced, done.timers, done.holds, done.sinks) == ({}, {}, {}, [])
+
+
+def test_a_hold_allows_older_productions_until_it_is_released() -> None:
+    def hook(self: Any, context: Context, record: Record[str]) -> None:
+        context.produce(out, "old", 3)
+        with pytest.raises(TimestampError):
+            context.produce(out, "older", 2)
+        context.release_hold()
+
+    executor = executor_of(computation_of(hook))
+    done = executor.run(work(part(("a", 7)), holds={"a": 3}))
+    assert (done.produced[OUT].timestamps, done.holds) == ([3], {"a": None})
+    done = executor.run(work(part(("a", 7), ("a", 7)), holds={"a": 3}))
+    assert done.produced[OUT].timestamps == [3]  # released by the first record
+    assert [entry.sequence for entry in done.quarantined] == [1]
+
+
+def test_unstrict_timestamps_are_counted_not_refused() -> None:
+    def hook(self: Any, context: Context, record: Record[str]) -> None:
+        context.produce(out, "x", 1)
+
+    done = run(hook, ("a", 7), strict_timestamps=False)
+    assert (done.produced[OUT].timestamps, done.backdated, done.quarantined) == ([1], 1, [])
+
+
+def test_a_record_behind_the_watermark_is_late() -> None:
+    seen: list[bool] = []
+
+    def hook(self: Any, context: Context, record: Record[str]) -> None:
+        seen.append(record.late)
+
+    done = executor_of(computation_of(hook)).run(work(part(("a", 9), ("b", 10)), watermark=10))
+    assert (seen, done.late) == ([True, False], 1)
+
+
+def test_in_a_timer_the_cause_is_the_timer() -> None:
+    def ring(self: Any, context: Context, timer: Timer) -> None:
+        assert (context.key, context.stream) == ("a", "")
+        context.produce(out, timer.kind)
+
+    timers = [Timer("a", "t", 7), Timer("a", "w", 500, "wall")]
+    done = executor_of(computation_of(timer=ring)).run(work(timers=timers, watermark=9))
+    assert done.produced == {OUT: Columns(["watermark", "wall"], [b"watermark", b"wall"], [7, 9])}
+
+
+CELLS = {"value": ValueCell(JsonCoder(int), 0), "items": ListCell(JsonCoder(int)), "map": MapCell(JsonCoder(int))}
+
+
+def test_a_hook_that_raises_leaves_no_trace_whatever_it_did() -> None:
+    """Random hooks, some of which raise half way: as if those had never been called."""
+
+    def hook(self: Any, context: Context, record: Record[str]) -> None:
+        dice = random.Random(record.value)
+        raises = record.value.endswith("!")
+        for _ in range(dice.randrange(1, 9)):
+            act(self, context, dice)
+        if raises:
+            raise RuntimeError(record.value)
+
+    cells = {name: type(cell)(*args) for name, cell, args in cell_arguments()}
+    for seed in range(60):
+        dice = random.Random(seed)
+        texts = [f"{dice.choice('abc')}={i}{dice.choice(['', '', '!'])}" for i in range(12)]
+        first = {text.split("=")[0]: i for i, text in reversed([*enumerate(texts)]) if text.endswith("!")}
+        good = [t for i, t in enumerate(texts) if i < first.get(t.split("=")[0], len(texts))]
+        done = executor_of(computation_of(hook, cells=cells)).run(work(part(*((t, 7) for t in texts))))
+        clean = executor_of(computation_of(hook, cells=cells)).run(work(part(*((t, 7) for t in good))))
+        assert len(done.quarantined) == len(texts) - len(good)
+        for effects in ("state", "timers", "holds", "produced", "sinks"):
+            assert getattr(done, effects) == getattr(clean, effects), (seed, effects)
+
+
+def cell_arguments() -> list[tuple[str, Any, tuple[Any, ...]]]:
+    coder: JsonCoder[int] = JsonCoder(int)
+    return [("value", CELLS["value"], (coder, 0)), ("items", CELLS["items"], (coder,)), ("map", CELLS["map"], (coder,))]
+
+
+def act(self: Any, context: Context, dice: random.Random) -> None:
+    """One effect, drawn by `dice`."""
+    number = dice.randrange(100)
+    match dice.randrange(10):
+        case 0:
+            self.value.set(self.value.get() + number)
+        case 1:
+            self.value.clear()
+        case 2:
+            self.items.append(number)
+        case 3:
+            self.items.clear()
+        case 4:
+            self.map.set(f"e{number % 4}", number)
+        case 5:
+            self.map.delete(f"e{number % 4}")
+        case 6:
+            context.produce(out, str(number))
+        case 7:
+            context.set_timer("t", number)
+        case 8:
+            context.upsert(table, {"k": context.key, "n": number})
+        case 9:
+            context.hold(number)

@@ -1,0 +1,134 @@
+"""State cells against plain Python values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millwheel import Computation, Context, JsonCoder, ListCell, MapCell, Record, ValueCell, limits
+from millwheel.api.computation import cells_of
+from millwheel.errors import LimitError, WiringError
+from millwheel.work import Slot
+from tests.unit.api.hooks import executor_of, part, work
+
+
+class Keeper(Computation[str]):
+    """Does what the test's script says, one step per record, and compares with a model after each."""
+
+    value = ValueCell(JsonCoder(int), default=-1)
+    items = ListCell(JsonCoder(int))
+    map = MapCell(JsonCoder(int))
+
+    def __init__(self, script: list[tuple[str, int]]) -> None:
+        self.script = iter(script)
+        self.model: tuple[list[int], list[int], dict[str, int]] = ([], [], {})
+
+    def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+        step, number = next(self.script)
+        value, items, entries = self.model
+        entry = f"e{number % 5}"
+        match step:
+            case "set":
+                self.value.set(number)
+                value[:] = [number]
+            case "clear":
+                self.value.clear()
+                value.clear()
+            case "append":
+                self.items.append(number)
+                items.append(number)
+            case "empty":
+                self.items.clear()
+                items.clear()
+            case "put":
+                self.map.set(entry, number)
+                entries[entry] = number
+            case "delete":
+                self.map.delete(entry)
+                entries.pop(entry, None)
+        self.check()
+
+    def check(self) -> None:
+        value, items, entries = self.model
+        assert self.value.get() == (value[0] if value else -1)
+        assert (list(self.items), len(self.items)) == (items, len(items))
+        assert (list(self.map.items()), len(self.map)) == (sorted(entries.items()), len(entries))
+        assert [self.map.get(f"e{i}") for i in range(5)] == [entries.get(f"e{i}") for i in range(5)]
+
+
+steps = st.tuples(st.sampled_from(["set", "clear", "append", "empty", "put", "delete"]), st.integers(0, 99))
+
+
+@given(st.lists(st.lists(steps, min_size=1, max_size=6), max_size=6))
+def test_cells_are_plain_values_over_any_division_into_checkpoints(invocations: list[list[tuple[str, int]]]) -> None:
+    keeper = Keeper([step for script in invocations for step in script])
+    executor = executor_of(lambda: keeper)
+    stored: dict[Slot, bytes] = {}
+    for script in invocations:
+        done = executor.run(work(part(*(("k", 1) for _ in script)), cells={"k": dict(stored)}))
+        assert done.quarantined == []
+        for slot, data in done.state.get("k", {}).items():
+            if data is None:
+                stored.pop(slot, None)
+            else:
+                stored[slot] = data
+
+
+def outcome_of(hook: Any) -> Any:
+    class It(Computation[str]):
+        value = ValueCell(JsonCoder(int), default=0)
+        text = ValueCell(JsonCoder(str), default="")
+        items = ListCell(JsonCoder(int))
+        map = MapCell(JsonCoder(int))
+
+        def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+            hook(self)
+
+    return executor_of(It).run(work(part(("k", 1))))
+
+
+def test_appending_never_rewrites_the_rest() -> None:
+    done = outcome_of(lambda it: [it.items.append(i) for i in range(3)])
+    assert [entry for _, entry in done.state["k"]] == ["0000000000000000", "", "0000000000000001", "0000000000000002"]
+
+
+def test_reading_writes_nothing() -> None:
+    assert outcome_of(lambda it: (it.value.get(), list(it.items), it.map.get("e"))).state == {}
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda it: it.text.set("x" * limits.VALUE_LIMIT_BYTES), "cell 'text' of key 'k'"),
+        (lambda it: it.map.set("", 1), "map entry ''"),
+        (lambda it: it.map.set("x" * (limits.KEY_LIMIT_BYTES + 1), 1), "map entry 'xxx"),
+    ],
+)
+def test_limits_are_errors_that_name_the_cell(call: Any, words: str) -> None:
+    raised: list[str] = []
+
+    def hook(it: Any) -> None:
+        with pytest.raises(LimitError) as caught:
+            call(it)
+        raised.append(str(caught.value))
+
+    outcome_of(hook)
+    assert words in raised[0]
+
+
+def test_a_cell_outside_a_hook_says_so() -> None:
+    with pytest.raises(WiringError, match="'value' can only be used inside"):
+        Keeper([]).value.get()
+
+
+def test_inherited_cells_count_and_may_be_replaced() -> None:
+    class Child(Keeper):
+        value = ValueCell(JsonCoder(int), default=5)
+        more = ListCell(JsonCoder(str))
+
+    assert set(cells_of(Child)) == {"value", "items", "map", "more"}
+    assert cells_of(Child)["value"] is Child.value
+    assert len({cell.fingerprint for cell in cells_of(Child).values()}) == 4

@@ -1,0 +1,117 @@
+"""A bench for one interval core: events go in, effects come out and are sorted by kind; nothing happens by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from millwheel.bundles import (
+    Bundle,
+    Checkpoint,
+    HoldWrites,
+    Ids,
+    QuarantineEntry,
+    Recovered,
+    TimerWrites,
+    decode_checkpoint,
+)
+from millwheel.core import events as ev
+from millwheel.core.interval import Config, IntervalCore
+from millwheel.graph import Settings
+from millwheel.intervals import Ranges
+from millwheel.model import MIN_TIME
+from millwheel.work import Columns, Outcome, Slot, Work
+
+T = TypeVar("T")
+
+INTERVAL, SEQUENCER, SENDER, PRODUCER, IN, OUT, TARGET = 1, 100, 50, 55, 7, 8, 60
+CELL: Slot = ("c", "")
+
+
+def recovered(
+    ids: list[Ids] | None = None,
+    productions: list[Bundle] | None = None,
+    timers: list[tuple[str, str, str, int]] | None = None,
+    quarantined: list[str] | None = None,
+    watermark: int = MIN_TIME,
+) -> Recovered:
+    rows = timers or []
+    writes = TimerWrites([r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows], [r[3] for r in rows])
+    return Recovered(ids or [], productions or [], writes, HoldWrites([], []), quarantined or [], watermark)
+
+
+def bundle(number: int, rows: Mapping[int, tuple[str, int]], frontier: int = 0) -> Bundle:
+    """A bundle of {sequence: (key, timestamp)}."""
+    sequences = list(rows)
+    keys, times = [rows[s][0] for s in sequences], [rows[s][1] for s in sequences]
+    values = [b"v%d" % s for s in sequences]
+    return Bundle(IN, SENDER, number, INTERVAL, PRODUCER, frontier, sequences, keys, values, times)
+
+
+def outcome(**changes: Any) -> Outcome:
+    done = Outcome({}, {}, {}, {}, [], [])
+    for name, value in changes.items():
+        setattr(done, name, value)
+    return done
+
+
+def wrote(key: str, value: bytes | None) -> Outcome:
+    return outcome(state={key: {CELL: value}}, processed=1)
+
+
+def produced(*rows: tuple[str, int]) -> Outcome:
+    return outcome(produced={OUT: Columns([k for k, _ in rows], [b"p"] * len(rows), [t for _, t in rows])})
+
+
+def failed(key: str, timestamp: int, sequence: int = 0) -> Outcome:
+    return outcome(quarantined=[QuarantineEntry(key, IN, PRODUCER, sequence, b"v", timestamp, error="boom")])
+
+
+class Bench:
+    """One core; effects of the last event by kind, and the clock."""
+
+    def __init__(self, recover: Recovered | None = None, **settings: Any) -> None:
+        config = Config(INTERVAL, SEQUENCER, "c", "1", Settings(**settings), {OUT: Ranges([("", TARGET)])})
+        self.core = IntervalCore(config, recover or recovered())
+        self.now = 0
+        self.effects = self.core.start(0)
+
+    def __call__(self, event: ev.Event) -> Bench:
+        self.effects = self.core.handle(event, self.now)
+        return self
+
+    def of(self, kind: type[T]) -> list[T]:
+        return [effect for effect in self.effects if isinstance(effect, kind)]
+
+    def arrive(self, number: int, rows: Mapping[int, tuple[str, int]], frontier: int = 0) -> Bench:
+        return self(ev.BundleArrived(bundle(number, rows, frontier)))
+
+    def load(self) -> Work:
+        """Answer a load, if one is asked for, with empty state; the work that is then invoked."""
+        if self.of(ev.Load):
+            self(ev.Loaded([]))
+        (invoke,) = self.of(ev.Invoke)
+        return invoke.work
+
+    def invoked(self, done: Outcome | None = None) -> Bench:
+        return self(ev.Invoked(done or outcome()))
+
+    def run(self, number: int, rows: Mapping[int, tuple[str, int]], done: Outcome | None = None) -> ev.Commit:
+        """A bundle all the way to its commit."""
+        self.arrive(number, rows)
+        self.load()
+        self.invoked(done)
+        (commit,) = self.of(ev.Commit)
+        return commit
+
+    def acks(self) -> list[int]:
+        return [ack.number for ack in self.of(ev.Ack)]
+
+    def sent(self) -> list[Bundle]:
+        return [send.bundle for send in self.of(ev.Send)]
+
+    def reported(self) -> list[int]:
+        return [report.value for report in self.of(ev.ReportWatermark)]
+
+    def images(self) -> list[Checkpoint]:
+        return [decode_checkpoint(commit.write.payload) for commit in self.of(ev.Commit)]

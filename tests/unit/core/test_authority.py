@@ -1,0 +1,74 @@
+"""The watermark authority: minima, never back, persisted before anybody hears."""
+
+from __future__ import annotations
+
+import random
+
+from millwheel.core.authority import Authority
+from millwheel.model import MAX_TIME, MIN_TIME
+
+
+def authority(**persisted: int) -> Authority:
+    found = Authority({"a": ["source:s"], "b": ["a", "source:t"]}, persisted)
+    found.expect("source:s", 1)
+    found.expect("a", 2)
+    found.expect("a", 3)
+    return found
+
+
+def test_an_interval_that_has_not_reported_holds_its_computation() -> None:
+    found = authority()
+    found.report("a", 2, 50)
+    assert found.changes() == {}
+    found.report("a", 3, 40)
+    assert found.changes() == {"a": 40}
+
+
+def test_a_value_is_visible_only_when_adopted() -> None:
+    found = authority()
+    found.bound("source:s", MAX_TIME)
+    found.report("source:s", 1, 10)
+    changed = found.changes()
+    assert changed == {"source:s": 10}
+    assert found.input_of("a") == MIN_TIME
+    assert found.adopt(changed) == {"a": 10}
+    assert (found.input_of("a"), found.value("source:s")) == (10, 10)
+
+
+def test_an_input_is_the_minimum_over_all_senders() -> None:
+    found = authority()
+    found.bound("source:t", 5)
+    assert found.adopt({"a": 30}) == {}
+    assert found.adopt(found.changes()) == {"b": 5}
+    found.bound("source:t", 100)
+    assert found.adopt(found.changes()) == {"b": 30}
+
+
+def test_one_finished_source_does_not_end_time_while_another_is_idle() -> None:
+    found = authority(a=7)
+    found.bound("source:t", MAX_TIME)
+    found.adopt(found.changes())
+    assert found.input_of("b") == 7
+
+
+def test_a_source_is_held_by_what_it_has_not_discovered() -> None:
+    found = authority()
+    found.bound("source:s", 20)
+    found.report("source:s", 1, 90)
+    assert found.changes() == {"source:s": 20}
+
+
+def test_nothing_goes_back() -> None:
+    dice, found, last = random.Random(5), authority(a=3), dict[str, int]()
+    for _ in range(2_000):
+        found.report("a", dice.choice((2, 3)), dice.randrange(-10, 1_000))
+        found.report("source:s", 1, dice.randrange(-10, 1_000))
+        found.bound("source:t", dice.randrange(1_000))
+        if dice.random() < 0.5:
+            continue
+        found.adopt(found.changes())
+        for name in ("a", "source:s", "source:t"):
+            assert found.value(name) >= last.get(name, MIN_TIME)
+            last[name] = found.value(name)
+        assert found.value("a") <= min(found.intervals("a").values()) or found.value("a") == 3
+    assert found.input_of("b") == min(last["a"], last["source:t"])

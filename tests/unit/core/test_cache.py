@@ -1,0 +1,122 @@
+"""The state cache: what is dirty stays, what is clean may go, sizes add up."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millwheel.bundles import StateWrites
+from millwheel.core.cache import ENTRY_OVERHEAD_BYTES, SAMPLE, Entry, StateCache
+from millwheel.model import MAX_TIME
+from millwheel.work import Slot
+
+C: Slot = ("c", "")
+D: Slot = ("d", "e")
+
+
+def writes(value: bytes | None) -> dict[Slot, bytes | None]:
+    return {C: value}
+
+
+def cache_of(**cells: bytes) -> StateCache:
+    cache = StateCache(10_000)
+    for key, value in cells.items():
+        cache.insert(key, {C: value})
+    return cache
+
+
+def exact_size(cache: StateCache) -> int:
+    """What the sizes must add up to: as if every key had just been loaded."""
+    twin = StateCache(0)
+    for key, entry in cache.entries.items():
+        twin.insert(key, dict(entry.cells))
+    return twin.size_bytes
+
+
+def test_only_what_is_not_here_must_be_loaded() -> None:
+    cache = cache_of(a=b"1")
+    assert cache.missing(["a", "b"]) == ["b"]
+    assert cache.view(["a"]) == {"a": {C: b"1"}}
+
+
+def test_writes_are_seen_at_once_and_logged_in_order() -> None:
+    cache, log = cache_of(a=b"1", b=b"2"), StateWrites([], [], [], [])
+    cache.write_all({"b": {C: None, D: b"3"}, "a": {C: b"4"}}, 1, log)
+    assert cache.view(["a", "b"]) == {"a": {C: b"4"}, "b": {D: b"3"}}
+    assert (log.keys, log.cells, log.entries, log.values) == (
+        ["b", "b", "a"], ["c", "d", "c"], ["", "e", ""], [None, b"3", b"4"],
+    )  # fmt: skip
+
+
+def test_a_dirty_key_is_never_evicted() -> None:
+    cache = cache_of(a=b"1", b=b"2")
+    cache.limit_bytes = 0
+    cache.write_all({"a": writes(b"3")}, 1, StateWrites([], [], [], []))
+    cache.write_all({"a": writes(b"4")}, 2, StateWrites([], [], [], []))
+    assert cache.evict(lambda key: MAX_TIME) == 1
+    assert [*cache.entries] == ["a"]
+    cache.folded(1)  # the write of checkpoint 2 is not in the tables yet
+    assert cache.evict(lambda key: MAX_TIME) == 0
+    cache.folded(2)
+    assert cache.evict(lambda key: MAX_TIME) == 1
+    assert cache.size_bytes == 0
+
+
+def test_a_forgotten_key_is_empty_and_dirty_until_folded() -> None:
+    cache = cache_of(a=b"1")
+    cache.limit_bytes = 0
+    cache.forget("a", 3)
+    cache.forget("never loaded", 3)
+    assert cache.view(["a", "never loaded"]) == {"a": {}, "never loaded": {}}
+    assert cache.evict(lambda key: MAX_TIME) == 0
+    cache.folded(3)
+    assert cache.evict(lambda key: MAX_TIME) == 2
+
+
+def test_of_a_sample_the_half_goes_that_was_read_longest_ago_and_is_due_last() -> None:
+    cache = StateCache(0)
+    keys = [f"key {i:02}" for i in range(SAMPLE)]
+    for key in keys:
+        cache.insert(key, {})
+    cache.view(keys[SAMPLE // 4 :])
+    # More keys follow, and are dirty: the sample need not give up everything.
+    cache.entries |= {f"new {i}": Entry({}, dirty_seq=9) for i in range(SAMPLE)}
+    due = {key: i for i, key in enumerate(keys)}
+    cache.limit_bytes = cache.size_bytes - ENTRY_OVERHEAD_BYTES * SAMPLE // 2
+    assert cache.evict(due.__getitem__) == SAMPLE // 2
+    assert [key for key in keys if key in cache.entries] == keys[SAMPLE // 4 : SAMPLE * 3 // 4]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["insert", "write", "forget", "fold", "evict"]),
+            st.sampled_from("abc"),
+            st.one_of(st.none(), st.binary(max_size=20)),
+        ),
+        max_size=60,
+    )
+)
+def test_sizes_add_up_and_nothing_unfolded_is_lost(steps: list[tuple[str, str, bytes | None]]) -> None:
+    """A model of the store: what the cache dropped must be what the folded tables say."""
+    cache, truth, folded = StateCache(300), dict[str, bytes | None](), dict[str, bytes | None]()
+    for seq, (step, key, value) in enumerate(steps, 1):
+        if step in ("insert", "write") and cache.missing([key]):
+            stored = folded.get(key)
+            cache.insert(key, {} if stored is None else {C: stored})
+        if step == "write":
+            cache.write_all({key: writes(value)}, seq, StateWrites([], [], [], []))
+            truth[key] = value
+        elif step == "forget":
+            cache.forget(key, seq)
+            truth[key] = None
+        elif step == "fold":
+            cache.folded(seq)
+            folded = dict(truth)
+        elif step == "evict":
+            cache.evict(lambda key: MAX_TIME)
+        assert cache.size_bytes == exact_size(cache)
+        for here, entry in cache.entries.items():
+            assert entry.cells.get(C) == truth.get(here)
+        for gone in truth.keys() - cache.entries.keys():
+            assert folded.get(gone) == truth[gone]

@@ -1,0 +1,419 @@
+"""The interval core: event in, effects out (design section 4).  What is acked is durable, what is sent is durable."""
+
+from __future__ import annotations
+
+import pytest
+
+from millwheel import limits
+from millwheel.bundles import Ids, Produced, QuarantineEntry, decode_checkpoint
+from millwheel.core import events as ev
+from millwheel.model import MAX_TIME, MIN_TIME
+from tests.unit.core.bench import (
+    IN,
+    OUT,
+    PRODUCER,
+    SENDER,
+    SEQUENCER,
+    TARGET,
+    Bench,
+    bundle,
+    failed,
+    outcome,
+    produced,
+    recovered,
+    wrote,
+)
+
+# --- records ------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_is_loaded_run_committed_and_only_then_acked() -> None:
+    bench = Bench()
+    bench.arrive(1, {0: ("k", 5)})
+    assert [load.keys for load in bench.of(ev.Load)] == [["k"]]
+    work = bench.load()
+    assert (work.parts[0].keys, work.parts[0].values, work.cells) == (["k"], [b"v0"], {"k": {}})
+    bench.invoked(wrote("k", b"1"))
+    assert bench.acks() == []
+    (image,) = bench.images()
+    assert image.ids == [Ids(IN, PRODUCER, 0, [0])]
+    assert (image.state.keys, image.state.values) == (["k"], [b"1"])
+    assert bench(ev.Committed(1)).acks() == [1]
+    assert bench.of(ev.Ack)[0].sender == SENDER
+
+
+def test_a_key_in_the_cache_is_not_loaded_again() -> None:
+    bench = Bench()
+    bench.run(1, {0: ("k", 5)}, wrote("k", b"1"))
+    bench.arrive(2, {1: ("k", 6)})
+    assert not bench.of(ev.Load)
+    assert bench.load().cells["k"] == {("c", ""): b"1"}
+
+
+def test_acks_wait_for_the_whole_prefix() -> None:
+    bench = Bench()
+    bench.run(1, {0: ("k", 5)})
+    bench.run(2, {1: ("k", 6)})
+    assert bench(ev.Committed(2)).acks() == []
+    assert bench(ev.Committed(1)).acks() == [1, 2]
+
+
+def test_strong_productions_go_out_after_their_checkpoint() -> None:
+    bench = Bench()
+    bench.run(1, {0: ("k", 5)}, produced(("x", 5), ("y", 6)))
+    assert bench.images()[0].produced == [Produced(OUT, SEQUENCER, 0, ["x", "y"], [b"p", b"p"], [5, 6])]
+    assert bench.sent() == []
+    (sent,) = bench(ev.Committed(1)).sent()
+    assert (sent.target, sent.producer, sent.sequences, sent.keys) == (TARGET, SEQUENCER, [0, 1], ["x", "y"])
+
+
+def test_user_code_pauses_while_too_many_checkpoints_wait() -> None:
+    bench = Bench()
+    for number in range(limits.INFLIGHT_LIMIT_CHECKPOINTS):
+        bench.run(number + 1, {number: ("k", 5)})
+    assert not bench.arrive(99, {99: ("k", 5)}).of(ev.Invoke)
+    assert bench(ev.Committed(1)).of(ev.Invoke)
+
+
+# --- duplicates ---------------------------------------------------------------------------------------------------
+
+
+def test_a_duplicate_of_something_durable_is_acked_at_once() -> None:
+    bench = Bench()
+    bench.run(1, {0: ("k", 5)})
+    bench(ev.Committed(1))
+    bench.arrive(1, {0: ("k", 5)})
+    assert bench.acks() == [1]
+    assert not bench.of(ev.Invoke)
+    assert bench.core.counters.duplicates == 1
+
+
+def test_a_duplicate_is_not_acked_before_its_original_is() -> None:
+    bench = Bench()
+    bench.run(1, {0: ("k", 5)})
+    assert bench.arrive(1, {0: ("k", 5)}).acks() == []
+    bench(ev.Committed(1))
+    assert 1 in bench.acks()
+
+
+def test_of_a_mixed_bundle_only_the_new_part_runs() -> None:
+    bench = Bench(recovered(ids=[Ids(IN, PRODUCER, 2, [3])]))
+    bench.arrive(4, {1: ("k", 5), 2: ("k", 5), 3: ("k", 5), 4: ("k", 5)})
+    assert bench.load().parts[0].sequences == [2, 4]
+    assert bench.core.counters.duplicates == 2
+
+
+def test_without_exactly_once_nothing_is_deduplicated_or_stored() -> None:
+    bench = Bench(exactly_once=False)
+    bench.run(1, {0: ("k", 5)}, wrote("k", b"1"))
+    assert bench.images()[0].ids == []
+    bench.arrive(1, {0: ("k", 5)})
+    assert bench.of(ev.Invoke)
+
+
+# --- weak productions ---------------------------------------------------------------------------------------------
+
+
+def test_weak_productions_go_first_and_the_checkpoint_waits_for_their_acks() -> None:
+    bench = Bench(productions="weak")
+    bench.arrive(1, {0: ("k", 5)})
+    bench.load()
+    bench.invoked(produced(("x", 5)))
+    (sent,) = bench.sent()
+    assert not bench.of(ev.Commit)
+    assert not bench.acks()
+    bench(ev.AckArrived(sent.number))
+    (image,) = bench.images()
+    assert image.produced == []  # acked: nothing of it need ever be sent again
+    assert bench(ev.Committed(1)).acks() == [1]
+
+
+def test_a_straggler_makes_the_checkpoint_store_its_production() -> None:
+    bench = Bench(productions="weak", straggler_delay_us=1_000)
+    bench.arrive(1, {0: ("k", 5)})
+    bench.load()
+    bench.invoked(produced(("x", 5)))
+    assert 1_000 in [alarm.at for alarm in bench.of(ev.SetAlarm)]
+    bench.now = 1_000
+    (image,) = bench(ev.AlarmRang()).images()
+    assert image.produced == [Produced(OUT, SEQUENCER, 0, ["x"], [b"p"], [5])]
+    assert bench(ev.Committed(1)).acks() == [1]
+    assert bench.core.blame()[0][0] != "uncommitted checkpoint"
+
+
+# --- recovery and fencing -----------------------------------------------------------------------------------------
+
+
+def test_what_an_earlier_owner_left_unacked_is_sent_again_unchanged() -> None:
+    old = bundle(0, {3: ("x", 5), 4: ("y", 6)})
+    old.subscription, old.producer = OUT, 90
+    bench = Bench(recovered(productions=[old]))
+    (sent,) = bench.sent()
+    assert (sent.producer, sent.sequences, sent.values) == (90, [3, 4], old.values)
+    assert not bench.core.quiet()
+
+
+def test_fenced_it_is_silent_for_ever() -> None:
+    bench = Bench()
+    bench.run(1, {0: ("k", 5)}, produced(("x", 5)))
+    (halt,) = bench(ev.Fenced()).of(ev.Halt)
+    assert "'c' was fenced" in halt.reason
+    assert bench(ev.Committed(1)).effects == []
+    assert bench.arrive(2, {1: ("k", 5)}).effects == []
+    assert bench.core.flush(0) == []
+
+
+def test_a_foreign_event_is_a_bug() -> None:
+    with pytest.raises(AssertionError, match="Advanced"):
+        Bench()(ev.Advanced(1, False))
+
+
+# --- timers -------------------------------------------------------------------------------------------------------
+
+
+def set_timer(
+    key: str, tag: str, at: int | None, kind: str = "watermark"
+) -> dict[str, dict[tuple[str, str], int | None]]:
+    return {key: {(kind, tag): at}}
+
+
+def test_a_timer_fires_once_when_the_watermark_reaches_it() -> None:
+    bench = Bench()
+    bench.run(1, {0: ("k", 5)}, outcome(timers=set_timer("k", "t", 10)))
+    assert bench.images()[0].timers.timestamps == [10]
+    bench(ev.Committed(1))
+    assert not bench(ev.WatermarkMoved(9)).of(ev.Invoke)
+    bench(ev.WatermarkMoved(10))
+    (timer,) = bench.load().timers
+    assert (timer.key, timer.tag, timer.timestamp, timer.kind) == ("k", "t", 10, "watermark")
+    bench.invoked()
+    assert bench.images()[0].timers.timestamps == [None]
+    assert not bench(ev.WatermarkMoved(20)).of(ev.Invoke)
+
+
+def test_a_timer_of_an_earlier_owner_fires_without_new_input() -> None:
+    bench = Bench(recovered(timers=[("k", "t", "watermark", 10), ("k", "w", "wall", 50)]))
+    bench(ev.WatermarkMoved(10))
+    assert [t.tag for t in bench.load().timers] == ["t"]
+    bench.invoked()
+    bench.now = 50
+    bench(ev.AlarmRang())
+    assert [t.tag for t in bench.load().timers] == ["w"]
+
+
+def test_a_wall_timer_asks_to_be_woken() -> None:
+    assert [alarm.at for alarm in Bench(recovered(timers=[("k", "w", "wall", 50)])).of(ev.SetAlarm)] == [50]
+
+
+def test_a_timer_that_rearms_itself_behind_the_watermark_for_ever_is_quarantined(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "TIMER_REARM_LIMIT", 3)
+    bench = Bench(recovered(timers=[("k", "t", "watermark", 1)]))
+    bench(ev.WatermarkMoved(10))
+    rounds = 0
+    while any(isinstance(effect, ev.Invoke | ev.Load) for effect in bench.effects):
+        bench.load()
+        bench.invoked(outcome(timers=set_timer("k", "t", 1)))
+        seq = bench.of(ev.Commit)[0].write.seq
+        rounds, images = rounds + 1, bench.images()
+        if not bench.of(ev.Invoke):
+            bench(ev.Committed(seq))
+    assert rounds == 4
+    assert "re-armed itself" in images[0].quarantined[0].error
+
+
+# --- watermark ----------------------------------------------------------------------------------------------------
+
+
+def test_the_reported_watermark_never_passes_what_is_still_to_be_done() -> None:
+    bench = Bench()
+    bench.arrive(1, {0: ("k", 5)})
+    assert bench(ev.WatermarkMoved(100)).reported() == [5]  # the record waits for its state
+    bench(ev.Loaded([]))
+    bench.invoked(produced(("x", 7)))
+    assert bench.reported() == []
+    assert bench(ev.Committed(1)).reported() == [7]  # committed, but its production is out
+    assert bench(ev.AckArrived(bench.sent()[0].number)).reported() == [100]
+
+
+def test_timers_and_holds_keep_the_watermark() -> None:
+    bench = Bench()
+    bench.run(1, {0: ("k", 5)}, outcome(timers=set_timer("k", "t", 60), holds={"k": 20}))
+    bench(ev.Committed(1))
+    assert bench(ev.WatermarkMoved(50)).reported() == [20]
+    assert [(kind, at) for kind, at, _ in bench.core.blame()[:2]] == [("hold", 20), ("input watermark", 50)]
+    bench.run(2, {1: ("k", 55)}, outcome(holds={"k": None}))
+    assert bench(ev.Committed(2)).reported() == [50]
+    assert bench(ev.WatermarkMoved(80)).reported() == [60]  # the timer may still produce at its time
+    bench.load()
+    bench.invoked()
+    assert bench(ev.Committed(3)).reported() == [80]
+
+
+def test_watermarks_do_not_go_back() -> None:
+    bench = Bench(recovered(watermark=30))
+    assert bench(ev.WatermarkMoved(20)).reported() == []
+    assert bench(ev.WatermarkMoved(40)).reported() == [40]
+    assert bench(ev.WatermarkMoved(35)).reported() == []
+    assert bench.core.watermark == 40
+
+
+# --- expiry -------------------------------------------------------------------------------------------------------
+
+
+def expire(bench: Bench, at: int) -> list[str]:
+    bench(ev.WatermarkMoved(at))
+    return [key for image in bench.images() for key in image.forgotten]
+
+
+def test_a_key_is_forgotten_when_its_time_has_passed() -> None:
+    bench = Bench(expire_after=80)
+    bench.run(1, {0: ("k", 5)}, wrote("k", b"1"))
+    bench(ev.Committed(1))
+    assert expire(bench, 5 + 80) == []
+    assert expire(bench, 5 + 80 + 10) == ["k"]  # an eighth of slack
+    assert bench.core.counters.expired == 1
+    bench.arrive(2, {1: ("k", 200)})
+    assert bench.load().cells["k"] == {}
+
+
+def test_a_key_with_a_pending_timer_lives_on() -> None:
+    bench = Bench(expire_after=80)
+    done = wrote("k", b"1")
+    done.timers = set_timer("k", "t", 500)
+    bench.run(1, {0: ("k", 5)}, done)
+    bench(ev.Committed(1))
+    assert expire(bench, 499) == []
+
+
+def test_the_end_of_time_expires_nothing() -> None:
+    bench = Bench(expire_after=80)
+    bench.run(1, {0: ("k", 5)}, wrote("k", b"1"))
+    bench(ev.Committed(1))
+    assert expire(bench, MAX_TIME) == []
+
+
+# --- quarantine ---------------------------------------------------------------------------------------------------
+
+
+def test_later_records_of_a_poisoned_key_queue_up_behind_it() -> None:
+    bench = Bench()
+    bench.run(1, {0: ("bad", 5)}, failed("bad", 5))
+    bench(ev.Committed(1))
+    bench.arrive(2, {1: ("bad", 6), 2: ("good", 6)})
+    assert bench.load().parts[0].keys == ["good"]
+    bench.invoked()
+    (image,) = bench.images()
+    assert [(e.key, e.sequence) for e in image.quarantined] == [("bad", 1)]
+    assert image.ids[0].sequences == [1, 2]  # consumed: in the key's line, not in the sender's
+
+
+def entry(sequence: int) -> QuarantineEntry:
+    return QuarantineEntry("bad", IN, PRODUCER, sequence, b"v", 5)
+
+
+def fold(bench: Bench) -> None:
+    for effect in bench.of(ev.Fold):
+        bench(ev.Folded(effect.upto))
+
+
+def test_a_redrive_drains_the_line_and_releases_the_key() -> None:
+    bench = Bench(recovered(quarantined=["bad"]))
+    (fetch,) = bench(ev.RedriveAsked("bad")).of(ev.FetchQuarantine)
+    assert fetch.key == "bad"
+    bench(ev.QuarantineFetched("bad", [entry(1), entry(2)]))
+    assert [e.sequence for e in bench.load().redrive] == [1, 2]
+    bench.invoked(outcome(redriven=2))
+    assert bench.images()[0].redriven == [("bad", 2)]
+    assert not bench.of(ev.FetchQuarantine)
+    bench(ev.Committed(1))
+    fold(bench)
+    (fetch,) = bench.of(ev.FetchQuarantine)
+    bench(ev.QuarantineFetched("bad", []))
+    (image,) = bench.images()
+    assert image.released == ["bad"]
+    bench.arrive(2, {3: ("bad", 6)})
+    assert bench.load().parts[0].keys == ["bad"]
+
+
+def test_a_redrive_that_fails_half_way_does_not_fetch_again_what_it_has_done() -> None:
+    """Asked again before its checkpoint is folded, the store would hand out the first element a second time."""
+    bench = Bench(recovered(quarantined=["bad"]))
+    bench(ev.RedriveAsked("bad"))
+    bench(ev.QuarantineFetched("bad", [entry(1), entry(2)]))
+    bench.load()
+    bench.invoked(outcome(redriven=1))
+    assert bench.images()[0].redriven == [("bad", 1)]
+    assert not bench(ev.RedriveAsked("bad")).of(ev.FetchQuarantine)
+    bench(ev.Committed(1))
+    assert not bench.of(ev.FetchQuarantine)
+    fold(bench)
+    assert bench.of(ev.FetchQuarantine)
+
+
+def test_a_redrive_of_a_healthy_key_does_nothing() -> None:
+    assert not Bench()(ev.RedriveAsked("good")).of(ev.FetchQuarantine)
+
+
+def test_a_quarantine_that_holds_keeps_the_watermark() -> None:
+    bench = Bench(quarantine_holds=True)
+    bench.run(1, {0: ("bad", 5)}, failed("bad", 5))
+    bench(ev.Committed(1))
+    assert bench(ev.WatermarkMoved(50)).reported() == [5]
+
+
+# --- folds, acks, the end -----------------------------------------------------------------------------------------
+
+
+def test_a_flush_folds_everything_and_then_it_is_quiet() -> None:
+    bench = Bench()
+    bench.run(1, {0: ("k", 5)}, wrote("k", b"1"))
+    bench(ev.Committed(1))
+    assert not bench.core.quiet()
+    bench.effects = bench.core.flush(0)
+    (folded,) = bench.of(ev.Fold)
+    assert (folded.upto, len(folded.images)) == (1, 1)
+    bench(ev.Folded(1))
+    assert bench.core.quiet()
+
+
+def test_an_idle_interval_records_its_acks_durably_and_then_tells_the_frontier() -> None:
+    bench = Bench()
+    bench.run(1, {0: ("k", 5)}, produced(("x", 5)))
+    (sent,) = bench(ev.Committed(1)).sent()
+    bench(ev.AckArrived(sent.number))
+    assert not bench.of(ev.Commit)
+    bench.now = limits.IDLE_RECORD_DELAY_US
+    (image,) = bench(ev.AlarmRang()).images()
+    assert [(a.producer, a.sequences) for a in image.acked] == [(SEQUENCER, [0])]
+    seq = bench.of(ev.Commit)[0].write.seq
+    bench(ev.Committed(seq))
+    notes = bench.sent()
+    for _ in range(5):
+        if notes:
+            break
+        fold(bench)
+        bench.now += limits.IDLE_RECORD_DELAY_US
+        notes = bench(ev.AlarmRang()).sent()
+    assert [(note.frontier, note.sequences, note.number) for note in notes] == [(1, [], 0)]
+
+
+def test_many_checkpoints_start_a_fold_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FOLD_TRIGGER_CHECKPOINTS", 3)
+    bench = Bench()
+    for number in range(3):
+        bench.run(number + 1, {number: ("k", 5)}, wrote("k", b"1"))
+        assert not bench.of(ev.Fold)
+        bench(ev.Committed(number + 1))
+    (folded,) = bench.of(ev.Fold)
+    assert folded.upto == 3
+
+
+def test_two_bench_runs_write_the_same_bytes() -> None:
+    def payload() -> bytes:
+        return Bench().run(1, {0: ("a", 5), 1: ("b", 6)}, wrote("a", b"1")).write.payload
+
+    assert payload() == payload()
+    assert decode_checkpoint(payload()).shape == "1"
+    assert Bench().core.reported == MIN_TIME

@@ -1,0 +1,147 @@
+"""The executor keeps a bad record to its key, retries, and leaves nothing of what failed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millwheel import Computation, Context, JsonCoder, ListCell, Record, Timer, limits
+from millwheel.bundles import QuarantineEntry
+from tests.unit.api.hooks import IN, OUT, computation_of, executor_of, out, part, run, work
+
+
+def values(outcome: Any) -> list[str]:
+    return [value.decode() for value in outcome.produced[OUT].values] if OUT in outcome.produced else []
+
+
+def failing(times: int, calls: list[str]) -> Any:
+    """A hook that produces its value, and fails the first `times` times on values with "bad"."""
+
+    def hook(self: Any, context: Context, record: Record[str]) -> None:
+        calls.append(record.value)
+        context.produce(out, record.value)
+        if "bad" in record.value and calls.count(record.value) <= times:
+            raise RuntimeError(f"no {record.value}")
+
+    return hook
+
+
+def test_a_hook_that_recovers_within_its_attempts_counts_once() -> None:
+    calls: list[str] = []
+    done = run(failing(limits.HOOK_ATTEMPTS - 1, calls), ("a=bad", 1), ("a=2", 2))
+    assert calls == ["a=bad"] * limits.HOOK_ATTEMPTS + ["a=2"]
+    assert (values(done), done.quarantined) == (["a=bad", "a=2"], [])
+
+
+def test_after_the_last_attempt_the_key_waits_and_others_go_on() -> None:
+    calls: list[str] = []
+    done = run(failing(99, calls), ("a=1", 1), ("a=bad", 2), ("b=1", 3), ("a=3", 4), hook_attempts=2)
+    assert calls == ["a=1", "a=bad", "a=bad", "b=1"]
+    assert values(done) == ["a=1", "b=1"]
+    assert [(e.key, e.sequence, e.value, e.timestamp) for e in done.quarantined] == [
+        ("a", 1, b"a=bad", 2), ("a", 3, b"a=3", 4),
+    ]  # fmt: skip
+    first, second = done.quarantined
+    assert "RuntimeError: no a=bad" in first.error
+    assert "in hook" in first.error
+    assert second.error == ""
+
+
+def test_the_key_stays_closed_for_later_parts_and_timers_of_the_invocation() -> None:
+    calls: list[str] = []
+    executor = executor_of(computation_of(failing(99, calls)))
+    done = executor.run(work(part(("a=bad", 1)), part(("a=2", 2)), timers=[Timer("a", "t", 3)]))
+    assert [(e.subscription, e.tag) for e in done.quarantined] == [(IN, ""), (IN, ""), (-1, "t")]
+    assert done.produced == {}
+
+
+def test_a_value_that_cannot_be_decoded_is_quarantined() -> None:
+    bad = part(("a", 1))
+    bad.values = [b"\xff"]
+    done = executor_of(computation_of(failing(0, []))).run(work(bad))
+    assert "CoderError" in done.quarantined[0].error
+
+
+def test_a_traceback_is_bounded() -> None:
+    def hook(self: Any, context: Context, record: Record[str]) -> None:
+        raise RuntimeError("x" * 100_000)
+
+    assert len(run(hook, ("a", 1)).quarantined[0].error) == limits.TRACEBACK_LIMIT_CHARS
+
+
+def test_a_timer_whose_hook_fails_is_quarantined_with_its_kind() -> None:
+    def ring(self: Any, context: Context, timer: Timer) -> None:
+        raise RuntimeError("no")
+
+    done = executor_of(computation_of(timer=ring)).run(work(timers=[Timer("a", "t", 7, "wall")]))
+    (entry,) = done.quarantined
+    assert (entry.key, entry.subscription, entry.tag, entry.kind, entry.timestamp) == ("a", -1, "t", "wall", 7)
+
+
+def test_a_computation_without_the_hook_says_what_to_define() -> None:
+    done = executor_of(computation_of()).run(work(part(("a", 1)), timers=[Timer("b", "t", 7)]))
+    assert "It must define ProcessRecord" in done.quarantined[0].error
+    assert "It sets timers, so it must define ProcessTimer" in done.quarantined[1].error
+
+
+def test_a_timer_that_an_earlier_hook_moved_or_cancelled_does_not_fire() -> None:
+    fired: list[str] = []
+
+    def ring(self: Any, context: Context, timer: Timer) -> None:
+        fired.append(timer.tag)
+        if timer.tag == "first":
+            context.set_timer("moved", 100)
+            context.cancel_timer("cancelled")
+
+    timers = [Timer("a", tag, 5) for tag in ("first", "moved", "cancelled", "last")]
+    done = executor_of(computation_of(timer=ring)).run(work(timers=timers))
+    assert fired == ["first", "last"]
+    assert done.timers == {"a": {("watermark", "moved"): 100, ("watermark", "cancelled"): None}}
+
+
+def entry(value: str, sequence: int) -> QuarantineEntry:
+    return QuarantineEntry(value.split("=")[0], IN, 5, sequence, value.encode(), sequence)
+
+
+def test_a_redrive_goes_on_in_order_until_one_fails() -> None:
+    calls: list[str] = []
+    executor = executor_of(computation_of(failing(99, calls)))
+    done = executor.run(work(redrive=[entry("a=1", 1), entry("a=bad", 2), entry("a=3", 3)]))
+    assert (done.redriven, values(done)) == (1, ["a=1"])
+    assert (calls, done.quarantined) == (["a=1", "a=bad"], [])
+
+
+def test_a_redrive_runs_timers_too() -> None:
+    fired: list[Timer] = []
+
+    def ring(self: Any, context: Context, timer: Timer) -> None:
+        fired.append(timer)
+
+    timer = QuarantineEntry("a", -1, 0, 0, b"", 9, "t", "wall")
+    assert executor_of(computation_of(timer=ring)).run(work(redrive=[timer])).redriven == 1
+    assert fired == [Timer("a", "t", 9, "wall")]
+
+
+class Heir(Computation[str]):
+    """Reads what earlier records of the same invocation wrote."""
+
+    seen = ListCell(JsonCoder(str))
+
+    def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+        context.produce(out, ",".join(self.seen))
+        self.seen.append(record.value)
+
+
+def test_a_record_sees_the_writes_of_its_key_only() -> None:
+    done = executor_of(Heir).run(work(part(("a=1", 1), ("b=1", 1), ("a=2", 1), ("a=3", 1))))
+    assert values(done) == ["", "", "a=1", "a=1,a=2"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_what_ends_the_process_is_not_kept_back(error: type[BaseException]) -> None:
+    def hook(self: Any, context: Context, record: Record[str]) -> None:
+        raise error
+
+    with pytest.raises(error):
+        run(hook, ("a", 1))

@@ -1,0 +1,105 @@
+"""Whole runs on the memory store: fast enough to try many settings; the Postgres twin is tested in integration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from millwheel import SECOND, Computation, Context, Pipeline, Record, Stream, TextCoder, Timer
+from millwheel.core import injector
+from millwheel.errors import WiringError
+from millwheel.launch import import_pipeline
+from millwheel_injectors import IterableSource
+from millwheel_storage.memory import MemoryStore
+from tests.unit.runtime.drive import (
+    Cells,
+    expected_counts,
+    run_cancelled,
+    run_to_end,
+    subscribe,
+    text_lines,
+    word_count,
+)
+
+ROWS = text_lines(1_000, seed=2)
+
+
+def cells(store: MemoryStore, computation: str) -> Cells:
+    return {
+        key: {f"{c}[{e}]" if e else c: msgspec.json.decode(v) for (c, e), v in found.items()}
+        for key, found in store.key_state[computation].items()
+    }
+
+
+@pytest.mark.parametrize("read", [1, 13, 4_096])
+@pytest.mark.parametrize("work_limit", [1, 17, 4_096])
+@pytest.mark.parametrize("productions", ["strong", "weak"])
+def test_counts_do_not_depend_on_how_work_is_divided(
+    monkeypatch: pytest.MonkeyPatch, read: int, work_limit: int, productions: str
+) -> None:
+    monkeypatch.setattr(injector, "READ_LIMIT_ROWS", read)
+    rows = ROWS[: 20 * read]
+    store = MemoryStore()
+    common: dict[str, Any] = {"work_limit_records": work_limit, "cache_limit_bytes": 1, "split_keys": ("m", "or")}
+    run_to_end(word_count("p", rows, {**common, "productions": productions}, common), store)
+    by_line, by_word = expected_counts(rows)
+    assert (cells(store, "Split"), cells(store, "Count")) == (by_line, by_word)
+    tables = store.tables()
+    assert {t: tables[t] for t in ("checkpoint_log", "production", "delivered")} == {
+        "checkpoint_log": [], "production": [], "delivered": [],
+    }  # fmt: skip
+
+
+def test_cancelled_runs_resume_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(injector, "READ_LIMIT_ROWS", 50)
+    store = MemoryStore()
+    cancelled = sum(run_cancelled(word_count("p", ROWS), store, 0.01 + 0.004 * i) is None for i in range(12))
+    run_to_end(word_count("p", ROWS), store)
+    assert cancelled
+    assert (cells(store, "Split"), cells(store, "Count")) == expected_counts(ROWS)
+
+
+texts = Stream("texts", TextCoder())
+
+
+class Order(Computation[str]):
+    """Notes when things happen."""
+
+    def __init__(self, seen: list[tuple[str, int]]) -> None:
+        self.seen = seen
+
+    def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+        self.seen.append(("record", record.timestamp))
+        context.set_timer(f"{record.timestamp}", record.timestamp + 5 * SECOND)
+
+    def ProcessTimer(self, context: Context, timer: Timer) -> None:
+        self.seen.append(("timer", timer.timestamp))
+        assert timer.timestamp <= context.watermark
+
+
+def test_timers_fire_in_order_and_none_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(injector, "READ_LIMIT_ROWS", 7)
+    seen: list[tuple[str, int]] = []
+    pipeline = Pipeline("p")
+    pipeline.inject(IterableSource("text", [(i * SECOND, "k") for i in range(200)]), into=texts)
+    pipeline.add(lambda: Order(seen), [subscribe(texts, str)])
+    run_to_end(pipeline, MemoryStore())
+    assert [at for what, at in seen if what == "timer"] == [(i + 5) * SECOND for i in range(200)]
+    assert [at for what, at in seen if what == "record"] == [i * SECOND for i in range(200)]
+
+
+def test_rows_without_a_usable_key_or_time_are_rejected_and_counted() -> None:
+    rows = [(1, "a"), (2, "x" * 2_000), (2**62, "b"), (3, "c")]
+    pipeline = Pipeline("p")
+    pipeline.inject(IterableSource("text", rows), into=texts)
+    pipeline.add(lambda: Order([]), [subscribe(texts, str)])
+    progress = run_to_end(pipeline, MemoryStore())
+    assert (progress.records, progress.rejected) == (2, 2)
+
+
+@pytest.mark.parametrize("path", ["", "module", ":pipeline", "module:"])
+def test_a_pipeline_path_needs_both_halves(path: str) -> None:
+    with pytest.raises(WiringError, match="module:attribute"):
+        import_pipeline(path)

@@ -1,0 +1,125 @@
+"""Coders give back what they were given, refuse the rest, and change their fingerprint with their type."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millwheel import BytesCoder, Coder, JsonCoder, MsgpackCoder, ProtobufCoder, TextCoder
+from millwheel.errors import CoderError
+
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+integers = st.integers(-(2**63), 2**63 - 1)
+
+
+class Point(msgspec.Struct, frozen=True):
+    x: int
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Pair:
+    left: float
+    right: list[str]
+
+
+points = st.builds(Point, integers, st.none() | texts)
+pairs = st.builds(Pair, st.floats(allow_nan=False, allow_infinity=False), st.lists(texts))
+plain = st.recursive(
+    st.none() | st.booleans() | integers | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=12,
+)
+
+ROUND_TRIPS: list[tuple[Coder[Any], st.SearchStrategy[Any]]] = [
+    (BytesCoder(), st.binary()),
+    (TextCoder(), texts),
+    *((coder(int), integers) for coder in (JsonCoder, MsgpackCoder)),
+    *((coder(Point), points) for coder in (JsonCoder, MsgpackCoder)),
+    *((coder(Pair), pairs) for coder in (JsonCoder, MsgpackCoder)),
+    *((coder(dict[str, list[int]]), st.dictionaries(texts, st.lists(integers))) for coder in (JsonCoder, MsgpackCoder)),
+    *((coder(Point | None), st.none() | points) for coder in (JsonCoder, MsgpackCoder)),
+    *((coder(Any), plain) for coder in (JsonCoder, MsgpackCoder)),
+    (MsgpackCoder(bytes), st.binary()),
+    (ProtobufCoder(Timestamp), st.builds(Timestamp, seconds=integers, nanos=st.integers(0, 999_999_999))),
+]
+
+
+@pytest.mark.parametrize(("coder", "values"), ROUND_TRIPS, ids=lambda value: getattr(value, "fingerprint", ""))
+@given(data=st.data())
+def test_round_trip(coder: Coder[Any], values: st.SearchStrategy[Any], data: st.DataObject) -> None:
+    value = data.draw(values)
+    encoded = coder.encode(value)
+    assert type(encoded) is bytes
+    assert coder.decode(encoded) == value
+    assert coder.encode(coder.decode(encoded)) == encoded
+
+
+def test_the_same_value_has_the_same_bytes_whatever_its_order() -> None:
+    for coder in (JsonCoder(dict[str, int]), MsgpackCoder(dict[str, int])):
+        assert coder.encode({"a": 1, "b": 2}) == coder.encode({"b": 2, "a": 1})
+
+
+@pytest.mark.parametrize(
+    ("coder", "value"),
+    [
+        (BytesCoder(), "text"),
+        (BytesCoder(), bytearray(b"x")),
+        (TextCoder(), b"bytes"),
+        (TextCoder(), "\ud800"),
+        (JsonCoder(Any), object()),
+        (JsonCoder(str), "\ud800"),
+        (MsgpackCoder(int), 2**80),
+        (ProtobufCoder(Timestamp), "text"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused(coder: Coder[Any], value: Any) -> None:
+    with pytest.raises(CoderError):
+        coder.encode(value)
+
+
+@pytest.mark.parametrize(
+    ("coder", "data"),
+    [
+        (TextCoder(), b"\xff"),
+        (JsonCoder(int), b'"text"'),
+        (JsonCoder(int), b""),
+        (JsonCoder(Point), b"{}"),
+        (MsgpackCoder(str), b"\x01"),
+        (MsgpackCoder(int), b"\xc1"),
+        (ProtobufCoder(Timestamp), b"\xff"),
+    ],
+)
+def test_bytes_that_the_coder_never_wrote_are_refused(coder: Coder[Any], data: bytes) -> None:
+    with pytest.raises(CoderError, match="cannot decode"):
+        coder.decode(data)
+
+
+def test_an_error_shows_the_value_but_not_all_of_it() -> None:
+    with pytest.raises(CoderError) as caught:
+        BytesCoder().encode("x" * 10_000)  # type: ignore[arg-type]
+    assert len(str(caught.value)) < 200
+
+
+def test_fingerprints_follow_protocol_and_type() -> None:
+    found = [c.fingerprint for c, _ in ROUND_TRIPS] + [JsonCoder(float).fingerprint, JsonCoder(list[int]).fingerprint]
+    assert len(set(found)) == len(found)
+    assert JsonCoder(Point).fingerprint == JsonCoder(Point).fingerprint
+
+    class Point2(msgspec.Struct, frozen=True):
+        x: int
+        name: str | None = None
+        y: int = 0
+
+    assert JsonCoder(Point2).fingerprint != JsonCoder(Point).fingerprint
+
+
+def test_json_has_no_number_for_nan() -> None:
+    assert JsonCoder(float | None).decode(JsonCoder(float).encode(math.nan)) is None
