@@ -14,7 +14,7 @@ import msgspec
 from millwheel import limits
 from millwheel.bundles import SinkRow
 from millwheel.coders import Coder
-from millwheel.errors import LimitError, TimestampError, WiringError
+from millwheel.errors import CoderError, LimitError, TimestampError, WiringError
 from millwheel.model import MAX_TIME, MIN_TIME, TimerKind, format_time
 from millwheel.shape import SinkTable
 from millwheel.work import Cells, Columns, Outcome, Slot
@@ -123,7 +123,7 @@ class Context:
         for subscription, extract in output.routes:
             key = extract(value)
             if key is not None:
-                if type(key) is not str or len(key) > 256:
+                if type(key) is not str or len(key) > 256 or not key.isascii():
                     check_key(key, stream.name)
                 pending.append((subscription, key, data, timestamp))
 
@@ -252,10 +252,13 @@ class Context:
 
 
 def check_key(key: Any, where: str) -> None:
-    """A key is a str of at most `limits.KEY_LIMIT_BYTES` UTF-8 bytes."""
+    """A key is a str of at most `limits.KEY_LIMIT_BYTES` UTF-8 bytes; a lone surrogate has none."""
     if not isinstance(key, str):
         raise WiringError(f"key extractor of {where!r} returned {type(key).__name__}, not str: {key!r:.80}")
-    size = len(key.encode("utf-8", "surrogatepass"))
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError as error:
+        raise CoderError(f"key on {where!r} is not valid Unicode: {key!r:.60}: {error.reason}") from error
     if size > limits.KEY_LIMIT_BYTES:
         raise LimitError(f"key of {size} bytes on {where!r}: {key!r:.60}…; limit {limits.KEY_LIMIT_BYTES}")
 

@@ -117,6 +117,7 @@ class IntervalCore:
         self._quarantine: set[str] = set(recovered.quarantined)
         self._quarantine_seq: dict[str, int] = {}
         self._redrive: deque[str] = deque()
+        self._fetch_seq = 0
         self._redriving: str | None = None
         self._released: list[str] = []
         self._diverted: list[QuarantineEntry] = []
@@ -466,6 +467,7 @@ class IntervalCore:
             return
         self._redrive.popleft()
         self._redriving = key
+        self._fetch_seq = self._quarantine_seq.get(key, 0)
         effects.append(ev.FetchQuarantine(key, REDRIVE_BATCH))
 
     def _quarantine_fetched(self, key: str, entries: list[QuarantineEntry]) -> None:
@@ -473,8 +475,8 @@ class IntervalCore:
         if entries:
             return
         self._redriving = None
-        if self._quarantine_seq.get(key, 0) > self._folded_seq or any(e.key == key for e in self._diverted):
-            self._redrive.append(key)  # the FIFO is empty, but more is on its way into it
+        if self._quarantine_seq.get(key, 0) != self._fetch_seq or any(e.key == key for e in self._diverted):
+            self._redrive.append(key)  # the FIFO was empty, but since then more has gone into it
         elif key in self._quarantine:
             # Atomic with the checkpoint that is built next: later arrivals run normally after it.
             self._quarantine.discard(key)
@@ -546,11 +548,11 @@ class IntervalCore:
         quarantined += self._apply_timers(work, outcome, timers)
         self._apply_holds(outcome, holds)
         self._apply_state(seq, outcome, state, timers, work)
-        self._poison(quarantined, seq, holds)
         released, self._released = self._released, []
         for key in released if self.config.settings.quarantine_holds else ():
             holds.keys.append(_quarantine_hold(key))
             holds.timestamps.append(None)
+        self._poison(quarantined, seq, holds)  # after the releases: a key may fail again in the same checkpoint
         redriven = self._redriven(seq, work, outcome)
         ids = self._image_ids(items)
         return Checkpoint(
@@ -621,22 +623,19 @@ class IntervalCore:
         expire_after = self.config.settings.expire_after
         if expire_after is None:
             return
-        base = self._expiry_base(work)
+        newest = _newest_by_key(work)
+        passed = min(self._watermark, MAX_TIME - 1)
         for key in outcome.state:
-            self._extend_expiry(key, base, expire_after, timers)
+            self._extend_expiry(key, max(newest.get(key, MIN_TIME), passed), expire_after, timers)
 
-    def _expiry_base(self, work: Work) -> int:
-        newest = max((max(part.timestamps) for part in work.parts if part.timestamps), default=MIN_TIME)
-        due = max((timer.timestamp for timer in work.timers if timer.kind == "watermark"), default=MIN_TIME)
-        return max(newest, due, min(self._watermark, MAX_TIME - 1))
-
-    def _extend_expiry(self, key: str, base: int, expire_after: int, timers: TimerWrites) -> None:
-        at = min(base + expire_after, MAX_TIME - 1)
+    def _extend_expiry(self, key: str, touched: int, expire_after: int, timers: TimerWrites) -> None:
         known = self._expiry.items.get(key)
-        # A hot key would rewrite its expiry in every checkpoint: an eighth of slack saves almost all of that.
-        if known is None or at > known + expire_after // 8:
-            self._expiry.set(key, at + expire_after // 8)
-            _add_timer(timers, key, EXPIRY_TAG, EXPIRY_KIND, at + expire_after // 8)
+        # A hot key would rewrite its expiry in every checkpoint: an eighth of slack saves almost all of that, and
+        # never lets a key expire before `expire_after` has passed.
+        if known is None or touched + expire_after > known:
+            at = min(touched + expire_after + expire_after // 8, MAX_TIME - 1)
+            self._expiry.set(key, at)
+            _add_timer(timers, key, EXPIRY_TAG, EXPIRY_KIND, at)
 
     # --- commit -----------------------------------------------------------------------------------------------
 
@@ -834,6 +833,18 @@ def _keys(work: Work) -> dict[str, None]:
     keys.update((timer.key, None) for timer in work.timers)
     keys.update((entry.key, None) for entry in work.redrive)
     return keys
+
+
+def _newest_by_key(work: Work) -> dict[str, int]:
+    newest: dict[str, int] = {}
+    for part in work.parts:
+        for key, timestamp in zip(part.keys, part.timestamps, strict=True):
+            if timestamp > newest.get(key, MIN_TIME):
+                newest[key] = timestamp
+    for timer in work.timers:
+        if timer.kind == "watermark" and timer.timestamp > newest.get(timer.key, MIN_TIME):
+            newest[timer.key] = timer.timestamp
+    return newest
 
 
 def _first_key(part: Part | None) -> str:

@@ -142,6 +142,7 @@ class EmbeddedRun:
             for service in (self._commit_loop, self._persist_loop, self._advance_loop, self._redrive_loop):
                 self._spawn(service())
             await self._open_sources()
+            await self._ask_redrives()  # before the loop: a pipeline that is finished would end before it asks
             await self._loop()
             return self.progress()
         finally:
@@ -507,13 +508,16 @@ class EmbeddedRun:
 
     async def _redrive_loop(self) -> None:
         while True:
-            for computation, key in await self._retry("redrive", self._store.redrive_requests):
-                for actor in self._intervals_of.get(computation, ()):
-                    assert isinstance(actor.core, IntervalCore)
-                    config = actor.core.config
-                    if config.low <= key and (config.high is None or key < config.high):
-                        self._post(actor, ev.RedriveAsked(key))
             await asyncio.sleep(REDRIVE_DELAY_S)
+            await self._ask_redrives()
+
+    async def _ask_redrives(self) -> None:
+        for computation, key in await self._retry("redrive", self._store.redrive_requests):
+            for actor in self._intervals_of.get(computation, ()):
+                assert isinstance(actor.core, IntervalCore)
+                config = actor.core.config
+                if config.low <= key and (config.high is None or key < config.high):
+                    self._post(actor, ev.RedriveAsked(key))
 
 
 def check_sources(graph: Graph) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from millwheel import limits
 from millwheel.api.context import Output, check_key
 from millwheel.core.events import RowsRead
-from millwheel.errors import MillwheelError
+from millwheel.errors import LimitError, TimestampError
 from millwheel.model import MAX_TIME, MIN_TIME, format_time
 from millwheel.ports import Batch, SourcePartition
 from millwheel.work import Columns
@@ -50,10 +51,12 @@ def _key_all(
             data = encode(value)
             keyed = [(sub, key) for sub, extract in output.routes if (key := extract(value)) is not None]
             for _, key in keyed:
-                if type(key) is not str or len(key) > 256:
+                if type(key) is not str or len(key) > 256 or not key.isascii():
                     check_key(key, partition)
+            if len(data) > limits.VALUE_LIMIT_BYTES:
+                raise LimitError(f"value of {len(data)} bytes; limit {limits.VALUE_LIMIT_BYTES}")
             if not MIN_TIME < timestamp < MAX_TIME:
-                raise MillwheelError(f"event time {format_time(timestamp)} is out of range")
+                raise TimestampError(f"event time {format_time(timestamp)} is out of range")
         except Exception as error:
             reject(partition, row, f"{type(error).__name__}: {error}", value)
             refused += 1

@@ -365,6 +365,7 @@ class Process:
         if isinstance(event, Work):
             assert actor.executor is not None
             for timer in event.timers:
+                kernel.trace(f"p{self.number} i{actor.interval} fires {timer.key!r} {timer.tag!r} {timer.timestamp}")
                 kernel.probes[f"{timer.kind} timer fired"] += 1
                 kernel.probes["timer fired after restart"] += (timer.key, timer.tag) in self._restored
             event = ev.Invoked(actor.executor.run(event))

@@ -273,15 +273,15 @@ class WatchedStore:
 
     def _apply_fifo(self, name: str, image: Checkpoint) -> None:
         fifo = self.durable[name].fifo
+        for key in image.released:
+            self.kernel.probes["quarantine redriven"] += 1
+            if fifo.pop(key, []):
+                self.fail(f"I2: {name} released the quarantine of {key!r} with elements in it")
         for entry in image.quarantined:
             fifo.setdefault(entry.key, []).append((entry.subscription, entry.kind, entry.timestamp))
             self.kernel.probes["record quarantined"] += 1
         for key, count in image.redriven:
             del fifo[key][:count]
-        for key in image.released:
-            self.kernel.probes["quarantine redriven"] += 1
-            if fifo.pop(key, []):
-                self.fail(f"I2: {name} released the quarantine of {key!r} with elements in it")
 
     # --- sends and acks ---------------------------------------------------------------------------------------
 

@@ -134,12 +134,13 @@ def _merge_acked(folded: Folded, acked: Acked) -> None:
 
 
 def _merge_quarantine(folded: Folded, image: Checkpoint) -> None:
+    # The end of a quarantine comes first: the key may have failed again in the very same checkpoint.
+    for key in image.released:
+        folded.quarantine[key] = Fifo(cleared=True)
     for entry in image.quarantined:
         folded.quarantine.setdefault(entry.key, Fifo()).appended.append(entry)
     for key, count in image.redriven:
         folded.quarantine.setdefault(key, Fifo()).dropped += count
-    for key in image.released:
-        folded.quarantine[key] = Fifo(cleared=True)
 
 
 def check_prefix(interval: int, upto: int, stored: int, given: int) -> None:

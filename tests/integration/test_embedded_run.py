@@ -166,7 +166,7 @@ def cancelled_until_done(place: Place, seed: int, split: dict[str, Any], count: 
     dice = random.Random(seed)
     cancelled = 0
     while cancelled < 6:
-        if run_cancelled(word_count(place.name, ROWS, split, count), place.store(), dice.uniform(0.02, 0.4)):
+        if run_cancelled(word_count(place.name, ROWS, split, count), place.store(), dice.uniform(0.02, 0.12)):
             return cancelled
         cancelled += 1
     run_to_end(word_count(place.name, ROWS, split, count), place.store())
