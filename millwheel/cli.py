@@ -77,7 +77,10 @@ def _show(progress: Progress, seconds: float) -> None:
     watermark = format_time(min(progress.watermarks.values()))
     extras = {"late": progress.late, "rejected": progress.rejected, "quarantined keys": progress.quarantined}
     noted = "".join(f" {name} {count:,}" for name, count in extras.items() if count)
-    print(f"millwheel: {progress.injected:,} rows in{rate}, {progress.records:,} records, watermark {watermark}{noted}")
+    print(
+        f"millwheel: {progress.injected:,} rows in{rate}, {progress.records:,} records, watermark {watermark}{noted}",
+        flush=True,
+    )
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from millwheel.work import Cells, Columns, Outcome, Slot
 
 T = TypeVar("T")
 
-_MISSING: Final[Any] = object()
+MISSING: Final[Any] = object()
 
 Route = tuple[int, Callable[[Any], str | None]]
 """A subscription and its key extractor."""
@@ -60,8 +60,9 @@ class Context:
     """What `ProcessRecord` and `ProcessTimer` may do.  One object is reused for all of them: never keep it."""
 
     __slots__ = (
-        "_base", "_cause", "_cells", "_effects", "_holds", "_input_hold", "_journal", "_outputs", "_pending",
-        "_produced_late", "_sinks", "_strict", "_tables", "_timers", "_wall", "_watermark", "_writes", "key", "stream",
+        "_base", "_cause", "_effects", "_holds", "_input_hold", "_journal", "_journal_mark", "_outputs", "_pending",
+        "_pending_mark", "_produced_late", "_sinks", "_strict", "_tables", "_timers", "_wall", "_watermark",
+        "_writes", "key", "stream",
     )  # fmt: skip
 
     key: str
@@ -76,14 +77,15 @@ class Context:
         self._watermark = MIN_TIME
         self._wall = 0
         self._cause = MIN_TIME
-        self._cells: Mapping[str, Cells] = {}
         self._base: Cells = {}
         self._writes: dict[Slot, bytes | None] = {}
         self._journal: list[tuple[dict[Slot, bytes | None], Slot, Any]] = []
+        self._journal_mark = 0
         self._pending: list[tuple[int, str, bytes, int]] = []
+        self._pending_mark = 0
         self._timers: dict[tuple[str, str], int | None] = {}
         self._sinks: list[SinkRow] = []
-        self._holds: Any = _MISSING
+        self._holds: Any = MISSING
         self._input_hold: int | None = None
         self._produced_late = 0
         self._effects = False
@@ -170,14 +172,14 @@ class Context:
     # --- for state cells --------------------------------------------------------------------------------------
 
     def _read(self, slot: Slot) -> bytes | None:
-        data = self._writes.get(slot, _MISSING)
-        if data is _MISSING:
+        data = self._writes.get(slot, MISSING)
+        if data is MISSING:
             return self._base.get(slot)
         return data  # type: ignore[no-any-return]
 
     def _write(self, slot: Slot, data: bytes | None) -> None:
         writes = self._writes
-        self._journal.append((writes, slot, writes.get(slot, _MISSING)))
+        self._journal.append((writes, slot, writes.get(slot, MISSING)))
         writes[slot] = data
 
     def _slots(self, cell: str) -> list[Slot]:
@@ -189,50 +191,53 @@ class Context:
 
     # --- for the executor -------------------------------------------------------------------------------------
 
-    def _commit(self, outcome: Outcome) -> None:
-        """Move the buffered effects of the hook that just returned into the outcome."""
-        for subscription, key, data, timestamp in self._pending:
-            columns = outcome.produced.get(subscription)
-            if columns is None:
-                columns = outcome.produced[subscription] = Columns([], [], [])
-            columns.keys.append(key)
-            columns.values.append(data)
-            columns.timestamps.append(timestamp)
-        if self._pending:
-            self._pending.clear()
-        if self._journal:
-            self._journal.clear()
-        if self._effects:
-            self._commit_rare(outcome)
+    # State writes and productions go straight to the invocation's; the marks say where the running hook's begin.
 
-    def _commit_rare(self, outcome: Outcome) -> None:
+    def _begin(self) -> None:
+        """A hook is about to run."""
+        self._journal_mark = len(self._journal)
+        self._pending_mark = len(self._pending)
+
+    def _commit(self, outcome: Outcome) -> None:
+        """The hook returned: keep its rarer effects too (only needed when `_effects` is set)."""
         if self._timers:
             outcome.timers.setdefault(self.key, {}).update(self._timers)
             self._timers.clear()
         if self._sinks:
             outcome.sinks += self._sinks
             self._sinks.clear()
-        if self._holds is not _MISSING:
+        if self._holds is not MISSING:
             outcome.holds[self.key] = self._input_hold = self._holds
-            self._holds = _MISSING
+            self._holds = MISSING
         outcome.backdated += self._produced_late
         self._produced_late = 0
         self._effects = False
 
     def _rollback(self) -> None:
         """Forget everything the hook that just raised has done."""
-        for writes, slot, old in reversed(self._journal):
-            if old is _MISSING:
+        for writes, slot, old in reversed(self._journal[self._journal_mark :]):
+            if old is MISSING:
                 del writes[slot]
             else:
                 writes[slot] = old
-        self._journal.clear()
-        self._pending.clear()
+        del self._journal[self._journal_mark :]
+        del self._pending[self._pending_mark :]
         self._timers.clear()
         self._sinks.clear()
-        self._holds = _MISSING
+        self._holds = MISSING
         self._produced_late = 0
         self._effects = False
+
+    def _finish(self, outcome: Outcome) -> None:
+        """The invocation is over: hand its productions over as columns."""
+        pending = self._pending
+        subscriptions = {row[0] for row in pending}
+        for subscription in sorted(subscriptions):
+            rows = pending if len(subscriptions) == 1 else [row for row in pending if row[0] == subscription]
+            _, keys, values, timestamps = map(list, zip(*rows, strict=True))
+            outcome.produced[subscription] = Columns(keys, values, timestamps)
+        pending.clear()
+        self._journal.clear()
 
     def _check_time(self, stream: str, timestamp: int) -> None:
         bound = self._cause

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from millwheel import limits
+from millwheel.api.context import MISSING
 from millwheel.coders import Coder
 from millwheel.errors import LimitError, WiringError
 
@@ -57,9 +58,14 @@ class BoundValue(_Bound, Generic[T]):
         self._slot = (cell, "")
         self._default = default
 
+    # Inlines the context's `_read` and `_write`: two calls fewer per record on the hottest cell.
+
     def get(self) -> T:
         """The value, or the declared default."""
-        data = self._context._read(self._slot)
+        context, slot = self._context, self._slot
+        data = context._writes.get(slot, MISSING)
+        if data is MISSING:
+            data = context._base.get(slot)
         if data is None:
             return self._default
         value: T = self._decode(data)
@@ -67,7 +73,13 @@ class BoundValue(_Bound, Generic[T]):
 
     def set(self, value: T) -> None:
         """Replace the value."""
-        self._context._write(self._slot, self._data(value))
+        data = self._encode(value)
+        if len(data) > limits.VALUE_LIMIT_BYTES:
+            data = self._data(value)
+        context, slot = self._context, self._slot
+        writes = context._writes
+        context._journal.append((writes, slot, writes.get(slot, MISSING)))
+        writes[slot] = data
 
     def clear(self) -> None:
         """Remove the value; `get` gives the default again."""

@@ -192,11 +192,12 @@ class EmbeddedRun:
 
     async def _assign(self, opened: Opened) -> None:
         self._subscriptions = opened.subscriptions
-        persisted = await self._store.watermarks()
-        self._authority = Authority(self._senders, persisted)
         names = self._graph.computations
         rows = [row for row in opened.intervals if row.computation in names]
         sequencers = await self._store.acquire([row.id for row in rows])
+        # After the takeover: nothing that an earlier owner committed can be ahead of these watermarks.
+        persisted = await self._store.watermarks()
+        self._authority = Authority(self._senders, persisted)
         maps = {name: Ranges((r.low, r.id) for r in rows if r.computation == name) for name in names}
         self._ranges = {
             self._subscriptions[s.name]: maps[s.computation] for spec in names.values() for s in spec.inputs

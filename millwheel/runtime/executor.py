@@ -52,6 +52,7 @@ class Executor:
             if not self._redrive(entry, work, outcome):
                 break
             outcome.redriven += 1
+        context._finish(outcome)
         outcome.state = {key: writes for key, writes in outcome.state.items() if writes}
         return outcome
 
@@ -63,14 +64,19 @@ class Executor:
             writes = outcome.state[key] = {}
         context._writes = writes
         context._base = work.cells[key]
-        context._input_hold = outcome.holds[key] if key in outcome.holds else work.holds.get(key)
+        context._input_hold = self._hold(key, work, outcome)
+        context._begin()
+
+    @staticmethod
+    def _hold(key: str, work: Work, outcome: Outcome) -> int | None:
+        return outcome.holds[key] if key in outcome.holds else work.holds.get(key)
 
     def _records(self, part: Part, work: Work, outcome: Outcome) -> None:
         context, hook = self._context, self.computation.ProcessRecord
-        commit, producer, watermark = context._commit, part.producer, work.watermark
+        producer, watermark = part.producer, work.watermark
+        pending, journal, state, cells = context._pending, context._journal, outcome.state, work.cells
         decode, context.stream = self._inputs[part.subscription]
         poisoned = {entry.key for entry in outcome.quarantined}
-        current = None
         late = 0
         for key, value, timestamp, sequence in zip(
             part.keys, part.values, part.timestamps, part.sequences, strict=True
@@ -80,13 +86,21 @@ class Executor:
                     QuarantineEntry(key, part.subscription, producer, sequence, value, timestamp)
                 )
                 continue
-            if key != current:
-                self._enter(key, work, outcome)
-                current = key
+            # `_enter` and `_begin`, spelled out: this loop is the hot path.
+            context.key = key
+            writes = state.get(key)
+            if writes is None:
+                writes = state[key] = {}
+            context._writes = writes
+            context._base = cells[key]
+            context._input_hold = self._hold(key, work, outcome) if work.holds or outcome.holds else None
+            context._journal_mark = len(journal)
+            context._pending_mark = len(pending)
             context._cause = timestamp
             try:
                 hook(context, Record(key, decode(value), timestamp, timestamp < watermark, producer, sequence))
-                commit(outcome)
+                if context._effects:
+                    context._commit(outcome)
             except Exception as error:
                 entry = QuarantineEntry(key, part.subscription, producer, sequence, value, timestamp)
                 if not self._again(entry, error, work, outcome):

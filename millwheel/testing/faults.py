@@ -125,7 +125,7 @@ class Seeded:
     def delay_us(self, step: str) -> int:
         """Short, and at times very long."""
         rng = self._rng
-        if self.faults.slow and rng.random() < self.faults.slow:
+        if step != "start" and self.faults.slow and rng.random() < self.faults.slow:
             return rng.randrange(10_000, 2_000_000)
         return rng.randrange(0, 3_000) if rng.random() < 0.9 else rng.randrange(0, 60_000)
 

@@ -121,6 +121,8 @@ class Process:
         self._busy: set[str] = set()
         self._requests: list[Request] = []
         self._loaded: dict[int, set[str]] = {}
+        self._live: set[int] = set()
+        """Producers that may still send."""
         self._restored: set[tuple[str, str]] = set()
         self._parked: dict[int, Actor] = {}
 
@@ -238,13 +240,13 @@ class Process:
     def _boot(self) -> Iterator[None]:
         store, graph = self.world.store, self.world.graph
         opened: Opened = self._call("open", lambda: store.open_pipeline(graph.shape()))
-        persisted: dict[str, int] = self._call("watermarks", store.watermarks)
-        self.authority = Authority({name: graph.senders(name) for name in graph.computations}, persisted)
         self._subscriptions = opened.subscriptions
         rows = [row for row in opened.intervals if row.computation in graph.computations]
         self._route(rows)
         yield
         sequencers: dict[int, int] = self._call("acquire", lambda: store.acquire([row.id for row in rows]))
+        persisted: dict[str, int] = self._call("watermarks", store.watermarks)
+        self.authority = Authority({name: graph.senders(name) for name in graph.computations}, persisted)
         for row in rows:
             yield
             self._adopt(row, sequencers[row.id])
@@ -272,6 +274,7 @@ class Process:
         self.actors[row.id] = actor
         self._intervals_of.setdefault(spec.name, []).append(actor)
         self.authority.expect(spec.name, row.id)
+        self._live |= {sequencer, *(bundle.producer for bundle in recovered.productions)}
         if recovered.productions:
             self.world.kernel.probes["productions resent after restart"] += 1
         self._restored.update(zip(recovered.timers.keys, recovered.timers.tags, strict=True))
@@ -280,10 +283,13 @@ class Process:
 
     def _serve(self) -> None:
         self.serving = True
+        for source in self.world.graph.sources:
+            positions = self._call("source", lambda source=source: self.world.store.source_partitions(source))  # type: ignore[misc]
+            self._live |= {position.producer for position in positions}
         for actor in list(self.actors.values()):
             assert isinstance(actor.core, IntervalCore)
-            self._perform(actor, actor.core.start(self.clock()))
-            self.post(actor, ev.WatermarkMoved(self.authority.input_of(actor.owner)), "watermark")
+            self._perform(actor, actor.core.start(self.clock(), self._live))
+            self._handle(actor, ev.WatermarkMoved(self.authority.input_of(actor.owner)))
         self._open_sources()
         self._discover()
         self._ask_redrives()

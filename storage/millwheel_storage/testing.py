@@ -75,12 +75,13 @@ def connected_tables(
     """`postgres_tables` on a connection that is there already."""
     connection.execute("SELECT set_config('search_path', %s, false)", (schema_name(pipeline),))
     tables = {table: _rows(connection, query) for table, query in _TABLES.items()}
-    tables["delivered"] = sorted(
+    delivered = {
         (interval, subscription, producer, sequence)
         for interval, subscription, producer, frontier, ids in connection.execute(_DELIVERED)
         for sequence in unpack_ids(ids)
         if sequence >= frontier
-    )
+    }
+    tables["delivered"] = sorted(delivered)
     return tables
 
 

@@ -263,7 +263,9 @@ def draw(seed: int) -> Workload:
         _settings(rng, stage, poisoned)
     _taint(stages, poisoned, late)
     names = sorted({stream for stage in stages for stream, _ in stage.inputs if stream.startswith("in")})
-    scripts = {name: _scripts(rng, name, poisoned, late) for name in names}
+    # Stages that take many records at a time make few events of them: they get more records.
+    count = 700 if any(stage.settings["work_limit_records"] <= 3 for stage in stages) else 1_100
+    scripts = {name: _scripts(rng, name, count, poisoned, late) for name in names}
     exotic = {
         "FOLD_TRIGGER_CHECKPOINTS": rng.choice([3, 10, 256]),
         "IDLE_RECORD_DELAY_US": rng.choice([50_000, SECOND]),
@@ -306,11 +308,11 @@ def _taint(stages: list[StageSpec], poisoned: bool, late: bool) -> None:
         stage.honest = not (poisoned or late) and deduplicated and all(s.honest for s in above)
 
 
-def _scripts(rng: random.Random, name: str, poisoned: bool, late: bool) -> list[Script]:
+def _scripts(rng: random.Random, name: str, total: int, poisoned: bool, late: bool) -> list[Script]:
     scripts = []
     parts = rng.choice([1, 1, 2, 3])
     for part in range(parts):
-        count = rng.choice([600, 700, 800]) // parts
+        count = total // parts
         tokens = [_token(rng, f"{name}.{part}.{i}", poisoned) for i in range(count)]
         _number(tokens, f"{name}.{part}")
         times, behind = _times(rng, count, late)

@@ -1,0 +1,150 @@
+"""Zeitgeist under `kill -9` of Python, of the embedded Postgres, or of both: the anomalies stay the same bytes.
+
+`MILLWHEEL_KILLS` sets the number of kills, `MILLWHEEL_SEED` the dice.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from examples.zeitgeist.__main__ import SLICE
+from millwheel_storage.embedded import EmbeddedPostgres
+
+ROOT = Path(__file__).resolve().parents[2]
+KILLS = int(os.environ.get("MILLWHEEL_KILLS", "20"))
+SEED = int(os.environ.get("MILLWHEEL_SEED", "1995"))
+IN_PIPELINE = 0.75
+"""The share of kills that must hit a pipeline that is running, not one that starts."""
+
+DAYS = re.compile(rb"\[1[23]/Jul/1995:")
+
+pytestmark = [
+    pytest.mark.chaos, pytest.mark.slow, pytest.mark.spark, pytest.mark.postgres, pytest.mark.timeout(900),
+]  # fmt: skip
+
+
+class Run:
+    """One process of the command, and what it has printed so far."""
+
+    def __init__(self, log: Path, out: Path) -> None:
+        command = [sys.executable, "-m", "examples.zeitgeist", "--log", str(log), "--out", str(out)]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(os.environ)
+        )
+        self.lines: list[str] = []
+        self.struck_at = 0
+        self._postgres = EmbeddedPostgres(out / "store" / "postgres")
+        self._listener = threading.Thread(target=self._listen)
+        self._listener.start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line)
+
+    def injected(self) -> int:
+        """Requests of the newest progress line; 0 before the first."""
+        found = re.findall(r"zeitgeist: ([\d,]+) requests, [\d,]+/s", "".join(self.lines))
+        return int(found[-1].replace(",", "")) if found else 0
+
+    def wait_for_progress(self) -> bool:
+        """Until the pipeline has read more than when it was last struck; false when the process ended before."""
+        while self.process.poll() is None:
+            if self.injected() > self.struck_at:
+                return True
+            time.sleep(0.01)
+        return False
+
+    def kill_postgres(self) -> bool:
+        pid = self._postgres.pid
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+        return pid is not None
+
+    def kill_python(self) -> None:
+        self.process.kill()
+        self.end()
+
+    def end(self) -> int:
+        """Wait for the end; the exit status."""
+        status = self.process.wait(timeout=300)
+        self._listener.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return status
+
+    def check_end(self) -> None:
+        status = self.end()
+        assert status == 0, "".join(self.lines)
+        assert self._postgres.pid is None, "the embedded Postgres outlived its last user"
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """12 and 13 July: half the slice, with the launch and the silence."""
+    path = tmp_path_factory.mktemp("log") / "access.log"
+    with gzip.open(SLICE, "rb") as lines:
+        path.write_bytes(b"".join(line for line in lines if DAYS.search(line)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def undisturbed(log: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The output of a run that nobody killed."""
+    out = tmp_path_factory.mktemp("undisturbed") / "out"
+    Run(log, out).check_end()
+    return out
+
+
+def strike(run: Run, victim: str, dice: random.Random) -> bool:
+    """Kill what `victim` names; true when the pipeline was running by then."""
+    running = run.wait_for_progress() if dice.random() < 0.9 else False
+    time.sleep(dice.uniform(0.0, 0.7))
+    running = running and run.process.poll() is None and not any("anomalies;" in line for line in run.lines)
+    run.struck_at = run.injected()
+    if victim != "python":
+        running = run.kill_postgres() and running
+    if victim != "postgres":
+        run.kill_python()
+    return running
+
+
+def test_killed_again_and_again_it_gives_the_same_bytes(log: Path, undisturbed: Path, tmp_path: Path) -> None:
+    expected = (undisturbed / "anomalies.jsonl").read_bytes()
+    assert expected
+    dice = random.Random(SEED)
+    victims = [("python", "postgres", "both")[i % 3] for i in range(KILLS)]
+    dice.shuffle(victims)
+    struck: Counter[str] = Counter()
+    rounds = 0
+    while sum(struck.values()) < KILLS:  # a fast machine finishes between kills: then it starts over
+        rounds += 1
+        out = tmp_path / f"round {rounds}"
+        shutil.copytree(undisturbed / "parsed", out / "parsed")
+        run = Run(log, out)
+        while victims and run.process.poll() is None:
+            victim = victims[-1]
+            if strike(run, victim, dice):
+                struck[victim] += 1
+            else:
+                struck["starting"] += 1
+            victims.pop()
+            if run.process.poll() is not None and victim != "postgres":
+                run = Run(log, out)
+        run.check_end()
+        assert (out / "anomalies.jsonl").read_bytes() == expected, f"round {rounds} of seed {SEED}, {struck}"
+    print(f"seed {SEED}: {dict(struck)} in {rounds} rounds")
+    assert KILLS - struck["starting"] >= IN_PIPELINE * KILLS, struck

@@ -1,0 +1,465 @@
+"""Planted bugs: each is a known way to break a system like this one, and each must be noticed.
+
+`python -m tests.mutants` prints a table: how many seeds, or crash points, until an invariant breaks.  A mutant replaces
+one piece of the shipping code; what is not noticed within the budget is a hole in the tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+
+from millwheel.api.context import Context
+from millwheel.bundles import decode_checkpoint, encode_checkpoint
+from millwheel.core import events as ev
+from millwheel.core.authority import Authority
+from millwheel.core.cache import StateCache
+from millwheel.core.dedup import DeliveredIds
+from millwheel.core.injector import InjectorCore
+from millwheel.core.interval import IntervalCore
+from millwheel.core.outbox import Outbox
+from millwheel.core.timers import TimerQueue
+from millwheel.model import MAX_TIME
+from millwheel.testing.story import Violation
+from millwheel_storage.memory import MemoryStore
+from tests.sim.harness import simulate_seed
+from tests.sim.scenarios import SCENARIOS
+
+Patches = dict[tuple[Any, str], Any]
+MUTANTS: dict[str, Callable[[], Patches]] = {}
+
+
+def mutant(make: Callable[[], Patches]) -> Callable[[], Patches]:
+    """Register a mutant; its name is its docstring's first line."""
+    assert make.__doc__ is not None
+    MUTANTS[make.__doc__.splitlines()[0].rstrip(".")] = make
+    return make
+
+
+@contextlib.contextmanager
+def planted(name: str) -> Iterator[None]:
+    """The bug `name` is in the code."""
+    with contextlib.ExitStack() as stack:
+        for (owner, attribute), value in MUTANTS[name]().items():
+            stack.enter_context(patch.object(owner, attribute, value))
+        yield
+
+
+def seeds_to_detect(name: str, budget: int) -> tuple[int, str] | None:
+    """(seeds tried, what was noticed), or None when nothing was."""
+    with planted(name):
+        for seed in range(budget):
+            try:
+                simulate_seed(seed)
+            except Violation as violation:
+                return seed + 1, violation.summary
+    return None
+
+
+def crash_points_to_detect(name: str) -> tuple[int, str] | None:
+    """The same with the crash points."""
+    from tests.sim.test_crash_points import breaks, run
+
+    wanted = {scenario: run(scenario) for scenario in SCENARIOS}
+    tried = 0
+    with planted(name):
+        for scenario, (undisturbed, left) in wanted.items():
+            for at, action in breaks(undisturbed.steps):
+                tried += 1
+                try:
+                    if run(scenario, at, action)[1] != left:
+                        return tried, f"{scenario}: another end"
+                except Violation as violation:
+                    return tried, violation.summary
+    return None
+
+
+# --- the sender -------------------------------------------------------------------------------------------------
+
+
+@mutant
+def frontier_from_acks() -> Patches:
+    """Frontier advertised from acks that are not durable."""
+
+    def frontier(self: Outbox, subscription: int, producer: int) -> int:
+        live = [
+            b.sequences[0] for b in self.unacked.values() if (b.subscription, b.producer) == (subscription, producer)
+        ]
+        top = self._next_sequence.get(subscription, 0) + 1 if producer == self._producer else MAX_TIME
+        return min(live, default=top)
+
+    return {(Outbox, "frontier"): frontier}
+
+
+@mutant
+def strong_send_early() -> Patches:
+    """Strong productions sent before their checkpoint is durable."""
+    original = IntervalCore._invoked
+
+    def invoked(self: IntervalCore, outcome: Any, now: int, effects: list[ev.Effect]) -> None:
+        original(self, outcome, now, effects)
+        entry = self._inflight[-1]
+        effects += [ev.Send(self._outbox.sendable(bundle)) for bundle in entry.sends]
+        entry.sends = []
+
+    return {(IntervalCore, "_invoked"): invoked}
+
+
+@mutant
+def no_productions() -> Patches:
+    """Checkpoint with an input's id but without its unacked productions."""
+    original = IntervalCore._still_unacked
+    return {(IntervalCore, "_still_unacked"): lambda self, entry: original(self, entry)[:0]}
+
+
+@mutant
+def reused_ids() -> Patches:
+    """Sequencer, and with it record ids, used again after a restart."""
+
+    def next_sequencer(self: MemoryStore) -> int:
+        self._sequencer += 1
+        return 1 + self._sequencer % 40
+
+    return {(MemoryStore, "_next_sequencer"): next_sequencer}
+
+
+@mutant
+def forgets_to_resend() -> Patches:
+    """Unacked productions are not sent again after a restart."""
+    original = IntervalCore.start
+
+    def start(self: IntervalCore, now: int, live: Any = None) -> list[ev.Effect]:
+        assert self._recovered is not None
+        self._recovered.productions = []
+        return original(self, now, live)
+
+    return {(IntervalCore, "start"): start}
+
+
+@mutant
+def injector_position_ahead() -> Patches:
+    """An injector's position counts rows that are read, not rows that are acked."""
+
+    def pop(self: InjectorCore) -> None:
+        if self._reads:
+            self._acked_position = (self._reads[-1].next_position, self._reads[-1].state)
+        while self._reads and not self._reads[0].waiting:
+            self._reads.popleft()
+
+    return {(InjectorCore, "_pop_acked"): pop}
+
+
+# --- the receiver -----------------------------------------------------------------------------------------------
+
+
+@mutant
+def duplicate_acked_early() -> Patches:
+    """Duplicate acked before its original is durable."""
+    original = IntervalCore._arrive
+
+    def arrive(self: IntervalCore, bundle: Any, effects: list[ev.Effect]) -> None:
+        known = self._ids.fresh(bundle.subscription, bundle.producer, bundle.sequences)
+        if known is not None and not known and bundle.sequences:
+            effects.append(ev.Ack(bundle.sender, bundle.number))
+            return
+        original(self, bundle, effects)
+
+    return {(IntervalCore, "_arrive"): arrive}
+
+
+@mutant
+def ack_on_run() -> Patches:
+    """Input acked when it has run, not when it is durable."""
+    original = IntervalCore._invoked
+
+    def invoked(self: IntervalCore, outcome: Any, now: int, effects: list[ev.Effect]) -> None:
+        original(self, outcome, now, effects)
+        entry = self._inflight[-1]
+        effects += [ev.Ack(sender, number) for sender, number in entry.acks]
+        entry.acks = []
+
+    return {(IntervalCore, "_invoked"): invoked}
+
+
+@mutant
+def ids_collected_early() -> Patches:
+    """Delivered ids collected before the sender's frontier passes them."""
+    original = DeliveredIds.add
+
+    def add(self: DeliveredIds, subscription: int, producer: int, sequences: Any) -> None:
+        original(self, subscription, producer, sequences)
+        seen = self._channels.get((subscription, producer))
+        if seen is not None and len(seen.ids) > 20:
+            seen.ids.clear()
+
+    return {(DeliveredIds, "add"): add}
+
+
+@mutant
+def ids_not_restored() -> Patches:
+    """Delivered ids not loaded at recovery."""
+    return {(DeliveredIds, "restore"): lambda self, *ids: None}
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------
+
+
+@mutant
+def out_of_order_commits() -> Patches:
+    """Checkpoint committed past a gap."""
+    original = IntervalCore._submit
+
+    def submit(self: IntervalCore, effects: list[ev.Effect], now: int) -> None:
+        first = len(effects)
+        original(self, effects, now)
+        commits = [e for e in effects[first:] if isinstance(e, ev.Commit)]
+        late = getattr(self, "_late", None)
+        if late is not None and commits:
+            self._late = None  # type: ignore[attr-defined]
+            effects.append(late)
+        elif commits and commits[-1].write.seq % 5 == 0:
+            effects.remove(commits[-1])
+            self._late = commits[-1]  # type: ignore[attr-defined]
+
+    return {(IntervalCore, "_submit"): submit}
+
+
+@mutant
+def no_fence() -> Patches:
+    """The fence is skipped: a stale sequencer commits."""
+    original = MemoryStore.commit
+
+    async def commit(self: MemoryStore, writes: Any) -> set[tuple[int, int]]:
+        owners = dict(self.ownership)
+        self.ownership.update({write.interval: write.sequencer for write in writes})
+        kept = await original(self, writes)
+        self.ownership = owners
+        return kept
+
+    return {(MemoryStore, "commit"): commit}
+
+
+@mutant
+def sinks_of_the_fenced() -> Patches:
+    """Sink rows are written though their checkpoint was fenced."""
+    from millwheel_storage.sinks import coalesce
+
+    original = MemoryStore.commit
+
+    async def commit(self: MemoryStore, writes: Any) -> set[tuple[int, int]]:
+        kept = await original(self, writes)
+        for rows in coalesce(self._sink_tables, [w for w in writes if (w.interval, w.seq) not in kept]):
+            self.sinks[rows.table.name].update(rows.rows)
+        return kept
+
+    return {(MemoryStore, "commit"): commit}
+
+
+@mutant
+def commit_twice() -> Patches:
+    """A commit that is retried after its fold is applied a second time."""
+
+    async def commit(self: MemoryStore, writes: Any) -> set[tuple[int, int]]:
+        kept = await original(self, writes)
+        if len(self.log) % 7 == 3:  # the log row is gone, as after a fold: a second insert succeeds
+            for write in writes:
+                self.log.pop((write.interval, write.sequencer, write.seq), None)
+        return kept
+
+    original = MemoryStore.commit
+    return {(MemoryStore, "commit"): commit}
+
+
+@mutant
+def fold_from_cache() -> Patches:
+    """A fold takes state from the cache, which is ahead of the log."""
+    original = IntervalCore._maybe_fold
+
+    def fold(self: IntervalCore, effects: list[ev.Effect]) -> None:
+        first = len(effects)
+        original(self, effects)
+        for effect in effects[first:]:
+            if isinstance(effect, ev.Fold):
+                effect.images = [_from_cache(self._cache, image) for image in effect.images]
+
+    return {(IntervalCore, "_maybe_fold"): fold}
+
+
+def _from_cache(cache: StateCache, image: Any) -> Any:
+    image = copy.copy(image)
+    image.state = msgspec.structs.replace(image.state, values=list(image.state.values))
+    writes = image.state
+    for i, (key, cell, entry) in enumerate(zip(writes.keys, writes.cells, writes.entries, strict=True)):
+        held = cache.entries.get(key)
+        if held is not None:
+            writes.values[i] = held.cells.get((cell, entry))
+    return image
+
+
+@mutant
+def evicts_dirty() -> Patches:
+    """Dirty keys are evicted."""
+
+    def evict(self: StateCache, *arguments: Any) -> int:
+        dropped = len(self.entries)
+        self.entries.clear()
+        self.size_bytes = 0
+        return dropped
+
+    return {(StateCache, "evict"): evict}
+
+
+@mutant
+def no_rollback() -> Patches:
+    """State that a hook wrote before it raised is kept."""
+    original = Context._rollback
+
+    def rollback(self: Context) -> None:
+        self._journal.clear()
+        original(self)
+
+    return {(Context, "_rollback"): rollback}
+
+
+@mutant
+def fold_skips_the_last() -> Patches:
+    """Recovery folds the log but for its newest row."""
+    original = MemoryStore.recover
+
+    async def recover(self: MemoryStore, interval: int, sequencer: int) -> Any:
+        places = sorted(place for place in self.log if place[0] == interval)
+        if places and self.ownership[interval] == sequencer:
+            del self.log[places[-1]]
+        return await original(self, interval, sequencer)
+
+    return {(MemoryStore, "recover"): recover}
+
+
+@mutant
+def productions_lost_in_fold() -> Patches:
+    """A fold drops productions that are not acked."""
+    original = MemoryStore.fold
+
+    async def fold(self: MemoryStore, interval: int, sequencer: int, upto: int, images: Any) -> bool:
+        kept = await original(self, interval, sequencer, upto, images)
+        self.productions.get(interval, {}).clear()
+        return kept
+
+    return {(MemoryStore, "fold"): fold}
+
+
+# --- time -------------------------------------------------------------------------------------------------------
+
+
+@mutant
+def forgets_timers() -> Patches:
+    """Timers are forgotten at recovery."""
+    return {(IntervalCore, "_restore_timers"): lambda self, recovered: None}
+
+
+@mutant
+def early_timers() -> Patches:
+    """Timers fire a little before the watermark reaches them."""
+    original = TimerQueue.pop_due
+
+    def pop_due(self: TimerQueue, kind: str, until: int, limit: int) -> Any:
+        return original(self, kind, until + (50_000 if until < MAX_TIME else 0), limit)
+
+    return {(TimerQueue, "pop_due"): pop_due}
+
+
+@mutant
+def report_without_work() -> Patches:
+    """Watermark reported without the oldest work."""
+    return {(IntervalCore, "_oldest_work"): lambda self: MAX_TIME}
+
+
+@mutant
+def report_without_productions() -> Patches:
+    """Watermark reported without unacked productions."""
+    return {(Outbox, "oldest"): lambda self: MAX_TIME}
+
+
+@mutant
+def authority_recombines() -> Patches:
+    """The authority recombines upstream watermarks by itself."""
+    original = Authority.changes
+
+    def changes(self: Authority) -> dict[str, int]:
+        changed = original(self)
+        for name in self._senders:
+            values = {**self._values, **changed}
+            ahead = min((values.get(sender, -MAX_TIME) for sender in self._senders[name]), default=-MAX_TIME)
+            if ahead > values.get(name, -MAX_TIME):
+                changed[name] = ahead
+        return changed
+
+    return {(Authority, "changes"): changes}
+
+
+@mutant
+def first_discovery() -> Patches:
+    """A source's watermark moves before all its partitions are known."""
+
+    def changes(self: Authority) -> dict[str, int]:
+        for name in self._dirty:
+            if name.startswith("source:"):
+                self._bounds.setdefault(name, MAX_TIME)
+        return original(self)
+
+    original = Authority.changes
+    return {(Authority, "changes"): changes}
+
+
+@mutant
+def undone_work() -> Patches:
+    """A hold that was released, or a timer that was moved, no longer counts before that is durable."""
+    return {(IntervalCore, "_oldest_undone"): lambda self, outcome: MAX_TIME}
+
+
+@mutant
+def holds_forgotten() -> Patches:
+    """Checkpoints do not carry holds."""
+    original = encode_checkpoint
+
+    def encode(checkpoint: Any) -> bytes:
+        image = decode_checkpoint(original(checkpoint))
+        image.holds.keys.clear()
+        image.holds.timestamps.clear()
+        return original(image)
+
+    from millwheel.core import interval
+
+    return {(interval, "encode_checkpoint"): encode}
+
+
+def main() -> int:
+    """The table; the exit code says whether every mutant was noticed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--budget", type=int, default=100, help="seeds per mutant")
+    parser.add_argument("--only", default="", help="part of a mutant's name")
+    arguments = parser.parse_args()
+    missed = 0
+    for name in MUTANTS:
+        if arguments.only not in name:
+            continue
+        begin = time.monotonic()
+        found = seeds_to_detect(name, arguments.budget)
+        kind = "seeds"
+        if found is None:
+            found, kind = crash_points_to_detect(name), "crash points"
+        missed += found is None
+        told = f"{found[0]:4} {kind:12} {found[1][:90]}" if found else "NOT NOTICED"
+        print(f"{name[:75]:76} {told} ({time.monotonic() - begin:.1f} s)", flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
