@@ -6,6 +6,8 @@ checkpoint.  Never here: decisions, I/O.  Columns, not rows: one list per field,
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import repeat
 from typing import Final
 
 import msgspec
@@ -66,13 +68,46 @@ class Acked(msgspec.Struct, array_like=True, gc=False):
     sequences: list[int]
 
 
-class StateWrites(msgspec.Struct, array_like=True, gc=False):
-    """Cells set (bytes) or cleared (None), last write wins; entry is "" for a value cell."""
+class CellWrites(msgspec.Struct, array_like=True, gc=False):
+    """Writes to one cell, by key: set (bytes) or cleared (None).  A value cell, and the length of a list, has no
+    `entries`; for the elements of a list and the entries of a map it is a third column."""
 
-    keys: list[str] = []
-    cells: list[str] = []
+    cell: str
+    keys: list[str]
+    values: list[bytes | None]
     entries: list[str] = []
-    values: list[bytes | None] = []
+
+
+StateRow = tuple[str, str, str, bytes | None]
+"""(key, cell, entry, value): one write to one place; entry is "" for a value cell."""
+
+
+class StateWrites(msgspec.Struct, array_like=True, gc=False):
+    """State that one checkpoint changes; no place is written twice."""
+
+    cells: list[CellWrites] = []
+
+    def keys(self) -> set[str]:
+        """Every key that is written."""
+        return set().union(*(writes.keys for writes in self.cells))
+
+    def rows(self) -> Iterator[StateRow]:
+        """Every write, place by place."""
+        for writes in self.cells:
+            entries = writes.entries or repeat("")
+            for key, entry, value in zip(writes.keys, entries, writes.values, strict=False):
+                yield key, writes.cell, entry, value
+
+    @classmethod
+    def of(cls, rows: Iterable[StateRow]) -> StateWrites:
+        """The writes of `rows`; of two to one place the last."""
+        cells: dict[tuple[str, bool], dict[tuple[str, str], bytes | None]] = {}
+        for key, cell, entry, value in rows:
+            cells.setdefault((cell, entry != ""), {})[key, entry] = value
+        return cls([
+            CellWrites(cell, [k for k, _ in places], [*places.values()], [e for _, e in places] if entries else [])
+            for (cell, entries), places in cells.items()
+        ])  # fmt: skip
 
 
 class TimerWrites(msgspec.Struct, array_like=True, gc=False):

@@ -16,7 +16,11 @@ from millwheel.model import Timer
 Slot = tuple[str, str]
 """(cell, entry): the address of one stored value within a key."""
 
-Cells = Mapping[Slot, bytes]
+Values = Mapping[str, Mapping[str, bytes]]
+"""cell to key to the value: what has one value per key."""
+
+Entries = Mapping[str, Mapping[str, Mapping[str, bytes]]]
+"""cell to key to entry to the value: elements of lists, entries of maps."""
 
 
 VOID_KIND: Final = "void"
@@ -40,7 +44,8 @@ class Work(msgspec.Struct, gc=False):
 
     parts: list[Part]
     timers: list[Timer]
-    cells: Mapping[str, Cells]
+    values: Values
+    entries: Entries
     holds: Mapping[str, int]
     watermark: int
     wall_time: int
@@ -58,13 +63,16 @@ class Columns(msgspec.Struct, gc=False):
 class Outcome(msgspec.Struct, gc=False):
     """Buffered effects of one invocation; what a failed hook did is not in it."""
 
-    state: dict[str, dict[Slot, bytes | None]]
-    timers: dict[str, dict[tuple[str, str], int | None]]
+    values: dict[str, dict[str, bytes | None]] = {}
+    """cell to {key: the new value, or None for cleared}."""
+    entries: dict[str, dict[str, dict[str, bytes | None]]] = {}
+    """cell to key to {entry: the new value, or None for removed}."""
+    timers: dict[str, dict[tuple[str, str], int | None]] = {}
     """key to {(kind, tag): timestamp, or None for cancelled}."""
-    holds: dict[str, int | None]
-    produced: dict[int, Columns]
-    sinks: list[SinkRow]
-    quarantined: list[QuarantineEntry]
+    holds: dict[str, int | None] = {}
+    produced: dict[int, Columns] = {}
+    sinks: list[SinkRow] = []
+    quarantined: list[QuarantineEntry] = []
     processed: int = 0
     late: int = 0
     backdated: int = 0

@@ -14,10 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import patch
 
-import msgspec
-
 from millwheel.api.context import Context
-from millwheel.bundles import decode_checkpoint, encode_checkpoint
+from millwheel.bundles import StateWrites, decode_checkpoint, encode_checkpoint
 from millwheel.core import events as ev
 from millwheel.core.authority import Authority
 from millwheel.core.cache import StateCache
@@ -294,12 +292,11 @@ def fold_from_cache() -> Patches:
 
 def _from_cache(cache: StateCache, image: Any) -> Any:
     image = copy.copy(image)
-    image.state = msgspec.structs.replace(image.state, values=list(image.state.values))
-    writes = image.state
-    for i, (key, cell, entry) in enumerate(zip(writes.keys, writes.cells, writes.entries, strict=True)):
-        held = cache.entries.get(key)
-        if held is not None:
-            writes.values[i] = held.cells.get((cell, entry))
+    rows = []
+    for key, cell, entry, value in image.state.rows():
+        here = key in cache.turns
+        rows.append((key, cell, entry, cache.cells(key).get((cell, entry)) if here else value))
+    image.state = StateWrites.of(rows)
     return image
 
 
@@ -308,8 +305,9 @@ def evicts_dirty() -> Patches:
     """Dirty keys are evicted."""
 
     def evict(self: StateCache, *arguments: Any) -> int:
-        dropped = len(self.entries)
-        self.entries.clear()
+        dropped = len(self.turns)
+        for held in (self.turns, self.values, self.entries):
+            held.clear()
         self.size_bytes = 0
         return dropped
 
@@ -321,9 +319,9 @@ def no_rollback() -> Patches:
     """State that a hook wrote before it raised is kept."""
     original = Context._rollback
 
-    def rollback(self: Context) -> None:
+    def rollback(self: Context, journal: int, pending: int) -> None:
         self._journal.clear()
-        original(self)
+        original(self, journal, pending)
 
     return {(Context, "_rollback"): rollback}
 

@@ -7,6 +7,7 @@ is kept only when it returns; a hook that raises leaves no trace.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -17,11 +18,12 @@ from millwheel.coders import Coder
 from millwheel.errors import CoderError, LimitError, TimestampError, WiringError
 from millwheel.model import MAX_TIME, MIN_TIME, TimerKind, format_time
 from millwheel.shape import SinkTable
-from millwheel.work import Cells, Columns, Outcome, Slot
+from millwheel.work import Columns, Entries, Outcome, Values, Work
 
 T = TypeVar("T")
 
 MISSING: Final[Any] = object()
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 Route = tuple[int, Callable[[Any], str | None]]
 """A subscription and its key extractor."""
@@ -56,13 +58,66 @@ class Output(msgspec.Struct, frozen=True):
     routes: tuple[Route, ...]
 
 
+class Column:
+    """One value per key: what the store holds, under what this invocation has written (None: cleared)."""
+
+    __slots__ = ("_context", "base", "written")
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.base: Mapping[str, bytes] = _NOTHING
+        self.written: dict[str, bytes | None] = {}
+
+    def read(self) -> bytes | None:
+        """The value of the current key."""
+        key = self._context.key
+        data = self.written.get(key, MISSING)
+        return self.base.get(key) if data is MISSING else data
+
+    def write(self, data: bytes | None) -> None:
+        """Set or clear the value of the current key."""
+        context, written = self._context, self.written
+        context._journal.append((written, context.key, written.get(context.key, MISSING)))
+        written[context.key] = data
+
+
+class EntryColumn:
+    """The same with several entries per key."""
+
+    __slots__ = ("_context", "base", "written")
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.base: Mapping[str, Mapping[str, bytes]] = _NOTHING
+        self.written: dict[str, dict[str, bytes | None]] = {}
+
+    def read(self, entry: str) -> bytes | None:
+        """The value of one entry of the current key."""
+        key = self._context.key
+        data = self.written.get(key, _NOTHING).get(entry, MISSING)
+        return self.base.get(key, _NOTHING).get(entry) if data is MISSING else data
+
+    def write(self, entry: str, data: bytes | None) -> None:
+        """Set or remove one entry of the current key."""
+        written = self.written.setdefault(self._context.key, {})
+        self._context._journal.append((written, entry, written.get(entry, MISSING)))
+        written[entry] = data
+
+    def names(self) -> list[str]:
+        """Entries of the current key that exist now, sorted."""
+        key = self._context.key
+        written: Mapping[str, bytes | None] = self.written.get(key, _NOTHING)
+        found = {*self.base.get(key, _NOTHING), *written}
+        return sorted(entry for entry in found if entry not in written or written[entry] is not None)
+
+
 class Context:
     """What `ProcessRecord` and `ProcessTimer` may do.  One object is reused for all of them: never keep it."""
 
     __slots__ = (
-        "_base", "_cause", "_effects", "_holds", "_input_hold", "_journal", "_journal_mark", "_outputs", "_pending",
-        "_pending_mark", "_produced_late", "_sinks", "_strict", "_tables", "_timers", "_wall", "_watermark",
-        "_writes", "key", "stream",
+        "_cause", "_columns", "_effects", "_entries", "_entry_columns", "_holds", "_input_hold", "_journal", "_outputs",
+        "_pending", "_produced_late", "_sinks", "_strict", "_tables", "_timers", "_values", "_wall", "_watermark",
+        "key", "stream",
     )  # fmt: skip
 
     key: str
@@ -77,12 +132,12 @@ class Context:
         self._watermark = MIN_TIME
         self._wall = 0
         self._cause = MIN_TIME
-        self._base: Cells = {}
-        self._writes: dict[Slot, bytes | None] = {}
-        self._journal: list[tuple[dict[Slot, bytes | None], Slot, Any]] = []
-        self._journal_mark = 0
+        self._columns: dict[str, Column] = {}
+        self._entry_columns: dict[str, EntryColumn] = {}
+        self._values: Values = _NOTHING
+        self._entries: Entries = _NOTHING
+        self._journal: list[tuple[dict[str, bytes | None], str, Any]] = []
         self._pending: list[tuple[int, str, bytes, int]] = []
-        self._pending_mark = 0
         self._timers: dict[tuple[str, str], int | None] = {}
         self._sinks: list[SinkRow] = []
         self._holds: Any = MISSING
@@ -171,32 +226,35 @@ class Context:
 
     # --- for state cells --------------------------------------------------------------------------------------
 
-    def _read(self, slot: Slot) -> bytes | None:
-        data = self._writes.get(slot, MISSING)
-        if data is MISSING:
-            return self._base.get(slot)
-        return data  # type: ignore[no-any-return]
+    def _column(self, cell: str) -> Column:
+        """The one value per key of `cell`."""
+        column = self._columns.get(cell)
+        if column is None:
+            column = self._columns[cell] = Column(self)
+            column.base = self._values.get(cell, _NOTHING)
+        return column
 
-    def _write(self, slot: Slot, data: bytes | None) -> None:
-        writes = self._writes
-        self._journal.append((writes, slot, writes.get(slot, MISSING)))
-        writes[slot] = data
-
-    def _slots(self, cell: str) -> list[Slot]:
-        """Entries of `cell` that exist now, in entry order."""
-        writes = self._writes
-        found = {slot for slot in self._base if slot[0] == cell and slot[1]}
-        found.update(slot for slot in writes if slot[0] == cell and slot[1])
-        return sorted(slot for slot in found if slot not in writes or writes[slot] is not None)
+    def _entry_column(self, cell: str) -> EntryColumn:
+        """The elements or entries per key of `cell`."""
+        column = self._entry_columns.get(cell)
+        if column is None:
+            column = self._entry_columns[cell] = EntryColumn(self)
+            column.base = self._entries.get(cell, _NOTHING)
+        return column
 
     # --- for the executor -------------------------------------------------------------------------------------
 
-    # State writes and productions go straight to the invocation's; the marks say where the running hook's begin.
+    # State writes and productions go straight to the invocation's.  The executor notes how long the journal and the
+    # productions are when a hook begins: `_rollback` cuts them back to that.
 
-    def _begin(self) -> None:
-        """A hook is about to run."""
-        self._journal_mark = len(self._journal)
-        self._pending_mark = len(self._pending)
+    def _start(self, work: Work) -> None:
+        """An invocation begins."""
+        self._watermark, self._wall = work.watermark, work.wall_time
+        self._values, self._entries = work.values, work.entries
+        for cell, column in self._columns.items():
+            column.base, column.written = work.values.get(cell, _NOTHING), {}
+        for cell, entries in self._entry_columns.items():
+            entries.base, entries.written = work.entries.get(cell, _NOTHING), {}
 
     def _commit(self, outcome: Outcome) -> None:
         """The hook returned: keep its rarer effects too (only needed when `_effects` is set)."""
@@ -213,15 +271,15 @@ class Context:
         self._produced_late = 0
         self._effects = False
 
-    def _rollback(self) -> None:
-        """Forget everything the hook that just raised has done."""
-        for writes, slot, old in reversed(self._journal[self._journal_mark :]):
+    def _rollback(self, journal: int, pending: int) -> None:
+        """Forget everything the hook that just raised has done; it began at these lengths."""
+        for written, name, old in reversed(self._journal[journal:]):
             if old is MISSING:
-                del writes[slot]
+                del written[name]
             else:
-                writes[slot] = old
-        del self._journal[self._journal_mark :]
-        del self._pending[self._pending_mark :]
+                written[name] = old
+        del self._journal[journal:]
+        del self._pending[pending:]
         self._timers.clear()
         self._sinks.clear()
         self._holds = MISSING
@@ -229,7 +287,7 @@ class Context:
         self._effects = False
 
     def _finish(self, outcome: Outcome) -> None:
-        """The invocation is over: hand its productions over as columns."""
+        """The invocation is over: hand over its state writes and its productions, as columns."""
         pending = self._pending
         subscriptions = {row[0] for row in pending}
         for subscription in sorted(subscriptions):
@@ -238,6 +296,11 @@ class Context:
             outcome.produced[subscription] = Columns(keys, values, timestamps)
         pending.clear()
         self._journal.clear()
+        outcome.values = {cell: column.written for cell, column in self._columns.items() if column.written}
+        for cell, entries in self._entry_columns.items():
+            kept = {key: written for key, written in entries.written.items() if written}
+            if kept:
+                outcome.entries[cell] = kept
 
     def _check_time(self, stream: str, timestamp: int) -> None:
         bound = self._cause

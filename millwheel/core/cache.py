@@ -2,35 +2,23 @@
 
 Lives here: one `StateCache` per interval.  Invariant: a key leaves only when it is clean, that is when everything
 written under it has been folded; so a key that is not here is exactly what the store's folded tables say.
+
+State lies in columns, one dict from key to value per cell: what an invocation wrote is applied cell by cell, at the
+cost of a dict update, not key by key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
+from itertools import islice, repeat
 from typing import Final
 
-import msgspec
-
-from millwheel.bundles import StateWrites
-from millwheel.work import Slot
+from millwheel.bundles import CellWrites
+from millwheel.work import Outcome, Slot
 
 ENTRY_OVERHEAD_BYTES: Final = 200
 SLOT_OVERHEAD_BYTES: Final = 64
 SAMPLE: Final = 64
-
-
-class Entry(msgspec.Struct, gc=False):
-    """One key's cells, the seq of its last write (0: clean), its size, when it was last read."""
-
-    cells: dict[Slot, bytes]
-    dirty_seq: int = 0
-    size_bytes: int = ENTRY_OVERHEAD_BYTES
-    read_turn: int = 0
-
-
-def _size(cells: dict[Slot, bytes]) -> int:
-    return ENTRY_OVERHEAD_BYTES + sum(len(value) + SLOT_OVERHEAD_BYTES for value in cells.values())
 
 
 class StateCache:
@@ -39,82 +27,96 @@ class StateCache:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.size_bytes = 0
-        self.entries: dict[str, Entry] = {}
-        self._dirty: dict[int, list[str]] = {}
+        self.values: dict[str, dict[str, bytes]] = {}
+        self.entries: dict[str, dict[str, dict[str, bytes]]] = {}
+        self.turns: dict[str, int] = {}
+        """Every key that is here, and when it was last read."""
+        self._written: dict[str, int] = {}
+        """The seq of a key's last write; absent for one that was never written here."""
+        self._folded = 0
         self._turn = 0
 
-    def missing(self, keys: Iterable[str]) -> list[str]:
+    def missing(self, keys: Mapping[str, None]) -> list[str]:
         """Those of `keys` that must be loaded."""
-        entries = self.entries
-        return [key for key in keys if key not in entries]
+        turns = self.turns
+        if keys.keys() <= turns.keys():
+            return []
+        return [key for key in keys if key not in turns]
 
-    def insert(self, key: str, cells: dict[Slot, bytes]) -> None:
+    def insert(self, key: str, cells: Mapping[Slot, bytes]) -> None:
         """Add a loaded key."""
-        entry = Entry(cells, 0, _size(cells), self._turn)
-        self.entries[key] = entry
-        self.size_bytes += entry.size_bytes
+        self.turns[key] = self._turn
+        self.size_bytes += ENTRY_OVERHEAD_BYTES
+        for (cell, entry), value in cells.items():
+            self.size_bytes += len(value) + SLOT_OVERHEAD_BYTES
+            if entry:
+                self.entries.setdefault(cell, {}).setdefault(key, {})[entry] = value
+            else:
+                self.values.setdefault(cell, {})[key] = value
 
-    def view(self, keys: Iterable[str]) -> dict[str, dict[Slot, bytes]]:
-        """The cells of `keys`, all of which are here."""
+    def cells(self, key: str) -> dict[Slot, bytes]:
+        """Everything stored under `key`, which is here."""
+        found: dict[Slot, bytes] = {(cell, ""): column[key] for cell, column in self.values.items() if key in column}
+        for cell, by_key in self.entries.items():
+            found.update(((cell, entry), value) for entry, value in by_key.get(key, {}).items())
+        return found
+
+    def touch(self, keys: Iterable[str]) -> None:
+        """`keys`, all of which are here, are about to be read."""
         self._turn += 1
-        turn, entries, view = self._turn, self.entries, {}
-        for key in keys:
-            entry = entries[key]
-            entry.read_turn = turn
-            view[key] = entry.cells
-        return view
+        self.turns.update(zip(keys, repeat(self._turn)))
 
-    def write_all(self, state: Mapping[str, Mapping[Slot, bytes | None]], seq: int, log: StateWrites) -> None:
-        """Apply one checkpoint's writes to keys that are here, and add them to its log columns."""
-        entries, marked = self.entries, self._dirty.setdefault(seq, [])
-        log_key, log_cell = log.keys.append, log.cells.append
-        log_entry, log_value = log.entries.append, log.values.append
-        total = 0
-        for key, writes in state.items():
-            entry = entries[key]
-            cells, delta = entry.cells, 0
-            for slot, value in writes.items():
-                old = cells.get(slot)
-                if value is not None:
-                    cells[slot] = value
-                    delta += len(value) - len(old) if old is not None else len(value) + SLOT_OVERHEAD_BYTES
-                elif old is not None:
-                    del cells[slot]
-                    delta -= len(old) + SLOT_OVERHEAD_BYTES
-                log_key(key)
-                log_cell(slot[0])
-                log_entry(slot[1])
-                log_value(value)
-            if delta:
-                entry.size_bytes += delta
-                total += delta
-            if entry.dirty_seq != seq:
-                entry.dirty_seq = seq
-                marked.append(key)
-        self.size_bytes += total
+    def write_all(self, outcome: Outcome, seq: int) -> list[CellWrites]:
+        """Apply one checkpoint's writes to keys that are here; returns them as the columns of its log row."""
+        log = []
+        for cell, writes in outcome.values.items():
+            column = self.values.setdefault(cell, {})
+            self.size_bytes += _apply(column, writes)
+            self._written.update(dict.fromkeys(writes, seq))
+            log.append(CellWrites(cell, list(writes), list(writes.values())))
+        for cell, by_key in outcome.entries.items():
+            log.append(self._write_entries(cell, by_key, seq))
+        return log
+
+    def _write_entries(self, cell: str, by_key: Mapping[str, Mapping[str, bytes | None]], seq: int) -> CellWrites:
+        columns = self.entries.setdefault(cell, {})
+        log = CellWrites(cell, [], [], [])
+        for key, writes in by_key.items():
+            column = columns.setdefault(key, {})
+            self.size_bytes += _apply(column, writes)
+            if not column:
+                del columns[key]
+            self._written[key] = seq
+            log.keys += repeat(key, len(writes))
+            log.entries += writes
+            log.values += writes.values()
+        return log
 
     def forget(self, key: str, seq: int) -> None:
         """Clear a key's cells; the removal itself is dirty until it is folded."""
-        if key not in self.entries:
-            self.insert(key, {})
-        entry = self.entries[key]
-        self.size_bytes += ENTRY_OVERHEAD_BYTES - entry.size_bytes
-        entry.size_bytes = ENTRY_OVERHEAD_BYTES
-        entry.cells = {}
-        self._mark(key, entry, seq)
+        if key in self.turns:
+            self._clear(key)
+        self.insert(key, {})
+        self._written[key] = seq
 
-    def _mark(self, key: str, entry: Entry, seq: int) -> None:
-        if entry.dirty_seq != seq:
-            entry.dirty_seq = seq
-            self._dirty.setdefault(seq, []).append(key)
+    def _clear(self, key: str) -> None:
+        size = ENTRY_OVERHEAD_BYTES
+        for column in self.values.values():
+            value = column.pop(key, None)
+            if value is not None:
+                size += len(value) + SLOT_OVERHEAD_BYTES
+        for columns in self.entries.values():
+            for value in columns.pop(key, {}).values():
+                size += len(value) + SLOT_OVERHEAD_BYTES
+        self.size_bytes -= size
 
     def folded(self, upto: int) -> None:
         """Writes of checkpoints up to `upto` are in the folded tables."""
-        for seq in [s for s in self._dirty if s <= upto]:
-            for key in self._dirty.pop(seq):
-                entry = self.entries.get(key)
-                if entry is not None and entry.dirty_seq == seq:
-                    entry.dirty_seq = 0
+        self._folded = upto
+
+    def dirty(self, key: str) -> bool:
+        """True when something written under `key` is not folded yet."""
+        return self._written.get(key, 0) > self._folded
 
     def over_limit(self) -> bool:
         """True when the cache holds more bytes than it may."""
@@ -126,15 +128,32 @@ class StateCache:
         Not LRU: of a sample the half goes that was read longest ago, and among equals whose next timer is furthest
         away, because windowed keys that were just written are read last (§8.3).
         """
-        dropped, scanned, budget = 0, 0, len(self.entries)
-        keys = iter(list(self.entries))
+        dropped, scanned, budget = 0, 0, len(self.turns)
+        keys = iter(list(self.turns))
         while self.over_limit() and scanned < budget:
             sample = list(islice(keys, SAMPLE))
             scanned += len(sample)
-            clean = [k for k in sample if not self.entries[k].dirty_seq]
-            clean.sort(key=lambda k: (self.entries[k].read_turn, -next_timer(k)))
+            clean = [key for key in sample if not self.dirty(key)]
+            clean.sort(key=lambda key: (self.turns[key], -next_timer(key)))
             keep = 0 if scanned >= budget else len(clean) // 2
             for key in clean[: len(clean) - keep]:
-                self.size_bytes -= self.entries.pop(key).size_bytes
+                self._clear(key)
+                del self.turns[key]
+                self._written.pop(key, None)
                 dropped += 1
         return dropped
+
+
+def _apply(column: dict[str, bytes], writes: Mapping[str, bytes | None]) -> int:
+    """Overlay `writes`; returns by how many bytes the column grew."""
+    old = [value for value in map(column.get, writes) if value is not None]
+    new = [value for value in writes.values() if value is not None]
+    if len(new) == len(writes):
+        column.update(writes)  # type: ignore[arg-type]  # none of them is None
+    else:
+        for name, value in writes.items():
+            if value is not None:
+                column[name] = value
+            else:
+                column.pop(name, None)
+    return sum(map(len, new)) - sum(map(len, old)) + SLOT_OVERHEAD_BYTES * (len(new) - len(old))

@@ -323,7 +323,7 @@ class IntervalCore:
         elif keys:
             self._invoke(work, keys, effects)
         else:
-            self._invoked(_nothing(), now, effects)
+            self._invoked(Outcome(), now, effects)
             return True
         return False
 
@@ -332,7 +332,7 @@ class IntervalCore:
         return len(self._inflight) < limit and len(self._outbox.unacked) < limits.OUTBOX_LIMIT_BUNDLES
 
     def _take(self, effects: list[ev.Effect], now: int) -> tuple[Work, list[Item], list[str]]:
-        work = Work([], [], {}, {}, self._watermark, now)
+        work = Work([], [], self._cache.values, self._cache.entries, {}, self._watermark, now)
         expired = self._take_expired()
         if expired:
             return work, [], expired  # alone, so that no hook of this invocation sees what is being dropped
@@ -383,8 +383,8 @@ class IntervalCore:
                 expired.append(key)
         return expired
 
-    def _invoke(self, work: Work, keys: Iterable[str], effects: list[ev.Effect]) -> None:
-        work.cells = self._cache.view(keys)
+    def _invoke(self, work: Work, keys: Mapping[str, None], effects: list[ev.Effect]) -> None:
+        self._cache.touch(keys)
         holds = self._holds.items
         work.holds = {key: holds[key] for key in keys if key in holds} if holds else {}
         effects.append(ev.Invoke(self._divert(work) if self._quarantine else work))
@@ -432,7 +432,7 @@ class IntervalCore:
                 self._diverted.append(QuarantineEntry(timer.key, -1, 0, 0, b"", timer.timestamp, timer.tag, timer.kind))
         timers = [timer for timer in work.timers if timer.key not in poisoned]
         parts = [self._divert_part(part) for part in work.parts]
-        return Work(parts, timers, work.cells, work.holds, work.watermark, work.wall_time)
+        return Work(parts, timers, work.values, work.entries, work.holds, work.watermark, work.wall_time)
 
     def _divert_part(self, part: Part) -> Part:
         poisoned = self._quarantine
@@ -540,14 +540,15 @@ class IntervalCore:
 
     def _image(self, seq: int, work: Work, items: list[Item], expired: list[str], outcome: Outcome) -> Checkpoint:
         timers, holds = TimerWrites(), HoldWrites()
-        state = StateWrites()
         for key in expired:
             self._cache.forget(key, seq)
         diverted, self._diverted = self._diverted, []
         quarantined = outcome.quarantined + diverted
         quarantined += self._apply_timers(work, outcome, timers)
         self._apply_holds(outcome, holds)
-        self._apply_state(seq, outcome, state, timers, work)
+        state = StateWrites(self._cache.write_all(outcome, seq))
+        if self.config.settings.expire_after is not None:
+            self._extend_expiries(state.keys(), self.config.settings.expire_after, timers, work)
         released, self._released = self._released, []
         for key in released if self.config.settings.quarantine_holds else ():
             holds.keys.append(_quarantine_hold(key))
@@ -618,14 +619,10 @@ class IntervalCore:
             writes.keys.append(key)
             writes.timestamps.append(at)
 
-    def _apply_state(self, seq: int, outcome: Outcome, writes: StateWrites, timers: TimerWrites, work: Work) -> None:
-        self._cache.write_all(outcome.state, seq, writes)
-        expire_after = self.config.settings.expire_after
-        if expire_after is None:
-            return
+    def _extend_expiries(self, keys: Iterable[str], expire_after: int, timers: TimerWrites, work: Work) -> None:
         newest = _newest_by_key(work)
         passed = min(self._watermark, MAX_TIME - 1)
-        for key in outcome.state:
+        for key in sorted(keys):
             self._extend_expiry(key, max(newest.get(key, MIN_TIME), passed), expire_after, timers)
 
     def _extend_expiry(self, key: str, touched: int, expire_after: int, timers: TimerWrites) -> None:
@@ -724,7 +721,7 @@ class IntervalCore:
 
     def _commit_records(self, effects: list[ev.Effect], now: int) -> None:
         self._seq += 1
-        image = self._image(self._seq, Work([], [], {}, {}, self._watermark, now), [], [], _nothing())
+        image = self._image(self._seq, Work([], [], {}, {}, {}, self._watermark, now), [], [], Outcome())
         image.ids = [Ids(sub, producer, at, []) for (sub, producer), at in self._frontiers.items()]
         self._frontiers.clear()
         image.acked = self._outbox.record_acks(self._seq)
@@ -757,7 +754,7 @@ class IntervalCore:
         keys: set[str] = set()
         rows = upto = 0
         for seq, _, count, image in self._committed:
-            keys.update(image.state.keys)
+            keys |= image.state.keys()
             rows += count
             if images and len(keys) + rows > FOLD_LIMIT_ROWS:
                 break
@@ -823,13 +820,11 @@ class IntervalCore:
 # --- small helpers, pure ------------------------------------------------------------------------------------------
 
 
-def _nothing() -> Outcome:
-    return Outcome({}, {}, {}, {}, [], [])
-
-
 def _keys(work: Work) -> dict[str, None]:
     """Keys in order of appearance: a set's order would differ from process to process."""
-    keys = {key: None for part in work.parts for key in part.keys}
+    keys: dict[str, None] = {}
+    for part in work.parts:
+        keys.update(dict.fromkeys(part.keys))
     keys.update((timer.key, None) for timer in work.timers)
     keys.update((entry.key, None) for entry in work.redrive)
     return keys
@@ -869,7 +864,7 @@ def _add_timer(writes: TimerWrites, key: str, tag: str, kind: str, at: int | Non
 
 def _is_empty(image: Checkpoint) -> bool:
     return not (
-        image.ids or image.produced or image.state.keys or image.timers.keys or image.holds.keys or image.sinks
+        image.ids or image.produced or image.state.cells or image.timers.keys or image.holds.keys or image.sinks
         or image.quarantined or image.forgotten or image.redriven or image.released
     )  # fmt: skip
 

@@ -41,42 +41,31 @@ class Executor:
 
     def run(self, work: Work) -> Outcome:
         """Run one invocation; never raises for what user code does, short of ending the process."""
-        outcome = Outcome({}, {}, {}, {}, [], [])
-        context = self._context
-        context._watermark, context._wall = work.watermark, work.wall_time
+        outcome = Outcome()
+        self._context._start(work)
         for part in work.parts:
             self._records(part, work, outcome)
         for timer in work.timers:
             self._timer(timer, work, outcome)
         for entry in work.redrive:
-            if not self._redrive(entry, work, outcome):
+            if self._attempt(self._redrive, entry, work, outcome) is not None:
                 break
             outcome.redriven += 1
-        context._finish(outcome)
-        outcome.state = {key: writes for key, writes in outcome.state.items() if writes}
+        self._context._finish(outcome)
         return outcome
 
     def _enter(self, key: str, work: Work, outcome: Outcome) -> None:
-        context = self._context
-        context.key = key
-        writes = outcome.state.get(key)
-        if writes is None:
-            writes = outcome.state[key] = {}
-        context._writes = writes
-        context._base = work.cells[key]
-        context._input_hold = self._hold(key, work, outcome)
-        context._begin()
-
-    @staticmethod
-    def _hold(key: str, work: Work, outcome: Outcome) -> int | None:
-        return outcome.holds[key] if key in outcome.holds else work.holds.get(key)
+        self._context.key = key
+        self._context._input_hold = outcome.holds[key] if key in outcome.holds else work.holds.get(key)
 
     def _records(self, part: Part, work: Work, outcome: Outcome) -> None:
         context, hook = self._context, self.computation.ProcessRecord
         producer, watermark = part.producer, work.watermark
-        pending, journal, state, cells = context._pending, context._journal, outcome.state, work.cells
+        pending, journal = context._pending, context._journal
         decode, context.stream = self._inputs[part.subscription]
         poisoned = {entry.key for entry in outcome.quarantined}
+        # Holds are rare: without any in sight nothing has to be looked up per record.
+        context._input_hold = None
         late = 0
         for key, value, timestamp, sequence in zip(
             part.keys, part.values, part.timestamps, part.sequences, strict=True
@@ -86,41 +75,45 @@ class Executor:
                     QuarantineEntry(key, part.subscription, producer, sequence, value, timestamp)
                 )
                 continue
-            # `_enter` and `_begin`, spelled out: this loop is the hot path.
             context.key = key
-            writes = state.get(key)
-            if writes is None:
-                writes = state[key] = {}
-            context._writes = writes
-            context._base = cells[key]
-            context._input_hold = self._hold(key, work, outcome) if work.holds or outcome.holds else None
-            context._journal_mark = len(journal)
-            context._pending_mark = len(pending)
             context._cause = timestamp
+            if work.holds or outcome.holds:
+                self._enter(key, work, outcome)
+            began, produced = len(journal), len(pending)
+            is_late = timestamp < watermark
             try:
-                hook(context, Record(key, decode(value), timestamp, timestamp < watermark, producer, sequence))
+                hook(context, Record(key, decode(value), timestamp, is_late, producer, sequence))
                 if context._effects:
                     context._commit(outcome)
             except Exception as error:
+                context._rollback(began, produced)
                 entry = QuarantineEntry(key, part.subscription, producer, sequence, value, timestamp)
                 if not self._again(entry, error, work, outcome):
                     poisoned.add(key)
-            if timestamp < watermark:
+            if is_late:
                 late += 1
         outcome.processed += len(part.keys)
         outcome.late += late
 
+    def _attempt(self, call: Callable[[Any, Work, Outcome], None], it: Any, work: Work, outcome: Outcome) -> str | None:
+        """Call a hook for `it`; the traceback if it raised, and then nothing of it is left."""
+        context = self._context
+        began, produced = len(context._journal), len(context._pending)
+        try:
+            call(it, work, outcome)
+        except Exception as error:
+            context._rollback(began, produced)
+            return _trace(error)
+        return None
+
     def _again(self, entry: QuarantineEntry, error: Exception, work: Work, outcome: Outcome) -> bool:
         """Retry a record whose hook failed; after the last attempt it opens the key's quarantine."""
-        self._context._rollback()
+        trace: str | None = _trace(error)
         for _ in range(self._attempts - 1):
-            try:
-                self._call_record(entry, work, outcome)
+            trace = self._attempt(self._call_record, entry, work, outcome)
+            if trace is None:
                 return True
-            except Exception as again:
-                self._context._rollback()
-                error = again
-        entry.error = _trace(error)
+        entry.error = trace or ""
         outcome.quarantined.append(entry)
         return False
 
@@ -143,16 +136,13 @@ class Executor:
         if outcome.quarantined and any(entry.key == timer.key for entry in outcome.quarantined):
             outcome.quarantined.append(_timer_entry(timer))
             return
-        error: Exception | None = None
+        trace: str | None = None
         for _ in range(self._attempts):
-            try:
-                self._call_timer(timer, work, outcome)
+            trace = self._attempt(self._call_timer, timer, work, outcome)
+            if trace is None:
                 return
-            except Exception as raised:
-                self._context._rollback()
-                error = raised
         entry = _timer_entry(timer)
-        entry.error = _trace(error)
+        entry.error = trace or ""
         outcome.quarantined.append(entry)
 
     def _call_timer(self, timer: Timer, work: Work, outcome: Outcome) -> None:
@@ -166,19 +156,13 @@ class Executor:
         self.computation.ProcessTimer(context, timer)
         context._commit(outcome)
 
-    def _redrive(self, entry: QuarantineEntry, work: Work, outcome: Outcome) -> bool:
-        try:
-            if entry.subscription < 0:
-                if entry.kind == VOID_KIND or (entry.kind, entry.tag) in outcome.timers.get(entry.key, ()):
-                    return True  # a record redriven before it has moved or cancelled it
-                kind: TimerKind = "wall" if entry.kind == "wall" else "watermark"
-                self._call_timer(Timer(entry.key, entry.tag, entry.timestamp, kind), work, outcome)
-            else:
-                self._call_record(entry, work, outcome)
-        except Exception:
-            self._context._rollback()
-            return False
-        return True
+    def _redrive(self, entry: QuarantineEntry, work: Work, outcome: Outcome) -> None:
+        if entry.subscription >= 0:
+            self._call_record(entry, work, outcome)
+        elif entry.kind != VOID_KIND and (entry.kind, entry.tag) not in outcome.timers.get(entry.key, ()):
+            # Otherwise a record that was redriven before it has moved or cancelled it.
+            kind: TimerKind = "wall" if entry.kind == "wall" else "watermark"
+            self._call_timer(Timer(entry.key, entry.tag, entry.timestamp, kind), work, outcome)
 
 
 def outputs_of(graph: Graph, spec: ComputationSpec, subscriptions: Mapping[str, int]) -> dict[str, Output]:
@@ -196,6 +180,6 @@ def _timer_entry(timer: Timer) -> QuarantineEntry:
     return QuarantineEntry(timer.key, -1, 0, 0, b"", timer.timestamp, timer.tag, timer.kind)
 
 
-def _trace(error: Exception | None) -> str:
-    text = "".join(traceback.format_exception(error)) if error else ""
+def _trace(error: Exception) -> str:
+    text = "".join(traceback.format_exception(error))
     return text[-limits.TRACEBACK_LIMIT_CHARS :]

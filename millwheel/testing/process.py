@@ -646,7 +646,8 @@ def _describe(event: ev.Event) -> str:
             ids = f"s{b.subscription} p{b.producer} {b.sequences} f{b.frontier}"
             return f"bundle from i{b.sender} n{b.number} {ids} {b.keys}"
         case ev.Invoked(outcome):
-            return f"invoked {outcome.processed} {list(outcome.state)} timers {outcome.timers} holds {outcome.holds}"
+            cells = sorted({*outcome.values, *outcome.entries})
+            return f"invoked {outcome.processed} {cells} timers {outcome.timers} holds {outcome.holds}"
         case ev.Committed(seq):
             return f"committed {seq}"
         case ev.RowsRead():

@@ -259,8 +259,7 @@ class WatchedStore:
             durable.timers.pop(key, None)
             durable.holds.pop(key, None)
             self.kernel.probes["key expired"] += 1
-        writes = image.state
-        for key, cell, entry, value in zip(writes.keys, writes.cells, writes.entries, writes.values, strict=True):
+        for key, cell, entry, value in image.state.rows():
             _put(durable.state, key, (cell, entry), value)
         timers = image.timers
         for key, kind, tag, at in zip(timers.keys, timers.kinds, timers.tags, timers.timestamps, strict=True):

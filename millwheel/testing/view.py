@@ -110,7 +110,7 @@ class Results:
         keys = set(self._store.key_state.get(computation, {}))
         for place in self._store.log:
             if self._store.intervals[place[0]].computation == computation:
-                keys.update(decode_checkpoint(self._store.log[place].payload).state.keys)
+                keys.update(decode_checkpoint(self._store.log[place].payload).state.keys())
         found = {key: self.state(computation, key) for key in sorted(keys)}
         return {key: state for key, state in found.items() if state}
 
@@ -147,7 +147,7 @@ class Results:
         folded = fold(image for _, image in self._log(computation))
         if key in folded.forgotten:
             cells = {}
-        for slot, value in folded.state.get(key, {}).items():
+        for slot, value in folded.cells_of(key).items():
             if value is None:
                 cells.pop(slot, None)
             else:

@@ -7,16 +7,19 @@ image in order would.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from millwheel.bundles import Acked, Checkpoint, Ids, Produced, QuarantineEntry
+from millwheel.bundles import Acked, Checkpoint, Ids, Produced, QuarantineEntry, StateRow
 from millwheel.errors import StoreError
 from millwheel.ports import QuarantineRow
 
 Cells = dict[tuple[str, str], bytes | None]
 """(cell, entry) to bytes, or to None where it was cleared."""
+
+Column = dict[str, bytes | None]
+"""Key, or entry, to bytes, or to None where it was cleared."""
 
 Timers = dict[tuple[str, str], int | None]
 """(kind, tag) to the timestamp, or to None where the timer fired or was cancelled."""
@@ -44,7 +47,10 @@ class Folded(msgspec.Struct):
     """The merged effect of a contiguous run of checkpoints of one interval."""
 
     forgotten: set[str] = msgspec.field(default_factory=set)
-    state: dict[str, Cells] = msgspec.field(default_factory=dict)
+    values: dict[str, Column] = msgspec.field(default_factory=dict)
+    """By cell and key."""
+    entries: dict[str, dict[str, Column]] = msgspec.field(default_factory=dict)
+    """By cell, key and entry."""
     timers: dict[str, Timers] = msgspec.field(default_factory=dict)
     holds: dict[str, int | None] = msgspec.field(default_factory=dict)
     productions: dict[Channel, dict[int, Payload]] = msgspec.field(default_factory=dict)
@@ -52,6 +58,27 @@ class Folded(msgspec.Struct):
     frontiers: dict[Channel, int] = msgspec.field(default_factory=dict)
     ids: dict[Channel, list[int]] = msgspec.field(default_factory=dict)
     quarantine: dict[str, Fifo] = msgspec.field(default_factory=dict)
+
+    def cells_of(self, key: str) -> Cells:
+        """What was written under one key."""
+        cells: Cells = {(cell, ""): column[key] for cell, column in self.values.items() if key in column}
+        for cell, by_key in self.entries.items():
+            cells.update(((cell, entry), value) for entry, value in by_key.get(key, {}).items())
+        return cells
+
+    def state_keys(self) -> set[str]:
+        """Every key whose state was written."""
+        return set().union(*self.values.values(), *self.entries.values())
+
+    def state_rows(self) -> Iterator[StateRow]:
+        """Every write, cell by cell, in key order."""
+        for cell, column in self.values.items():
+            for key in sorted(column):
+                yield key, cell, "", column[key]
+        for cell, by_key in self.entries.items():
+            for key in sorted(by_key):
+                for entry, value in by_key[key].items():
+                    yield key, cell, entry, value
 
     def new_ids(self) -> dict[Channel, list[int]]:
         """Delivered sequences at or above their frontier, ascending; below it the frontier alone says
@@ -93,18 +120,22 @@ def merge(folded: Folded, image: Checkpoint) -> None:
 
 def _forget(folded: Folded, key: str) -> None:
     folded.forgotten.add(key)
-    folded.state.pop(key, None)
+    for column in folded.values.values():
+        column.pop(key, None)
+    for columns in folded.entries.values():
+        columns.pop(key, None)
     folded.timers.pop(key, None)
     folded.holds.pop(key, None)
 
 
 def _merge_state(folded: Folded, image: Checkpoint) -> None:
-    writes, state = image.state, folded.state
-    for key, cell, entry, value in zip(writes.keys, writes.cells, writes.entries, writes.values, strict=True):
-        cells = state.get(key)
-        if cells is None:
-            cells = state[key] = {}
-        cells[cell, entry] = value
+    for writes in image.state.cells:
+        if not writes.entries:
+            folded.values.setdefault(writes.cell, {}).update(zip(writes.keys, writes.values, strict=True))
+            continue
+        by_key = folded.entries.setdefault(writes.cell, {})
+        for key, entry, value in zip(writes.keys, writes.entries, writes.values, strict=True):
+            by_key.setdefault(key, {})[entry] = value
 
 
 def _merge_timers(folded: Folded, image: Checkpoint) -> None:

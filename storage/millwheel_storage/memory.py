@@ -218,7 +218,8 @@ class MemoryStore:
             state.pop(key, None)
             timers.pop(key, None)
             holds.pop(key, None)
-        _overlay(state, folded.state)
+        for key in folded.state_keys():
+            _overlay(state, {key: folded.cells_of(key)})
         _overlay(timers, folded.timers)
         for key, timestamp in folded.holds.items():
             _put(holds, key, timestamp)

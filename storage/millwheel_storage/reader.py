@@ -9,6 +9,7 @@ psycopg: a reader has nothing else to do.
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -22,7 +23,7 @@ from millwheel.errors import StoreError
 from millwheel.ports import IntervalRow, PipelineShape, QuarantineRow, SourcePosition
 from millwheel_storage import statements
 from millwheel_storage.decode import decode_image, quarantine_entry
-from millwheel_storage.fold import Folded, fifo_rows, fold, quarantine_row
+from millwheel_storage.fold import Cells, Folded, fifo_rows, fold, quarantine_row
 from millwheel_storage.shape import schema_name
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -132,24 +133,23 @@ class Reader:
         with self._snapshot():
             rows = self._connection.execute(statements.READ_KEY, (number, key.encode())).fetchall()
             stored = [StateRow(key, cell, entry.decode(), value) for _, cell, entry, value in rows]
-            unfolded = [part for part in self._unfolded(computation) if key in part.state or key in part.forgotten]
-        return _with_log(key, stored, unfolded[0] if unfolded else Folded())
+            written, forgotten = _united(self._unfolded(computation), key)
+        return _with_log(key, [] if key in forgotten else stored, written.get(key, {}))
 
     def scan_state(self, computation: str, prefix: str = "") -> Iterator[StateRow]:
         """All cells of all keys that start with `prefix`, in key order; streamed, so any size will do."""
         number = self._computation(computation)
         with self._snapshot():
-            unfolded = _united(self._unfolded(computation), prefix)
-            pending = sorted(unfolded.state)
+            written, forgotten = _united(self._unfolded(computation), prefix)
+            pending = deque(sorted(written))
             for key, stored in self._stored_keys(number, prefix):
                 while pending and pending[0] < key:
-                    yield from _with_log(pending[0], [], unfolded)
-                    pending.pop(0)
+                    yield from _with_log(pending[0], [], written[pending.popleft()])
                 if pending and pending[0] == key:
-                    pending.pop(0)
-                yield from _with_log(key, stored, unfolded)
+                    pending.popleft()
+                yield from _with_log(key, [] if key in forgotten else stored, written.get(key, {}))
             for key in pending:
-                yield from _with_log(key, [], unfolded)
+                yield from _with_log(key, [], written[key])
 
     def _stored_keys(self, number: int, prefix: str) -> Iterator[tuple[str, list[StateRow]]]:
         last: str | None = None
@@ -304,18 +304,21 @@ def prefix_range(prefix: str) -> tuple[bytes, bytes | None]:
     return low, low[:-1] + bytes([low[-1] + 1]) if low else None
 
 
-def _united(parts: list[Folded], prefix: str) -> Folded:
-    united = Folded()
+def _united(parts: list[Folded], prefix: str) -> tuple[dict[str, Cells], set[str]]:
+    """What the unfolded logs of a computation's intervals wrote under keys with `prefix`, and the keys they forgot."""
+    written: dict[str, Cells] = {}
+    forgotten: set[str] = set()
     for part in parts:
-        united.forgotten |= part.forgotten
-        united.state.update({key: cells for key, cells in part.state.items() if key.startswith(prefix)})
-    return united
+        forgotten |= part.forgotten
+        for key, cell, entry, value in part.state_rows():
+            if key.startswith(prefix):
+                written.setdefault(key, {})[cell, entry] = value
+    return written, forgotten
 
 
-def _with_log(key: str, stored: list[StateRow], unfolded: Folded) -> list[StateRow]:
-    kept = [] if key in unfolded.forgotten else stored
-    cells: dict[tuple[str, str], bytes | None] = {(row.cell, row.entry): row.value for row in kept}
-    cells |= unfolded.state.get(key, {})
+def _with_log(key: str, stored: list[StateRow], written: Cells) -> list[StateRow]:
+    cells: Cells = {(row.cell, row.entry): row.value for row in stored}
+    cells |= written
     return [StateRow(key, *place, value) for place, value in sorted(cells.items()) if value is not None]
 
 

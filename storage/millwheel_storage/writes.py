@@ -41,7 +41,12 @@ def _forget(computation: Int4, folded: Folded) -> Iterator[Step]:
 
 
 def _state(computation: Int4, folded: Folded) -> Iterator[Step]:
-    kept, cleared = _entries(folded.state, folded.forgotten)
+    kept, cleared = [], []
+    for key, cell, entry, value in folded.state_rows():
+        if value is not None:
+            kept.append((key.encode(), cell, entry.encode(), value))
+        elif key not in folded.forgotten:  # a forgotten key is deleted whole already
+            cleared.append((key.encode(), cell, entry.encode()))
     if cleared:
         yield statements.CLEAR_STATE, (*_columns(cleared), computation)
     if kept:

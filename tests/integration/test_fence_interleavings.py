@@ -51,7 +51,7 @@ def orders() -> list[tuple[str, ...]]:
 
 
 def image(value: bytes) -> Checkpoint:
-    state = StateWrites(["k"], ["c"], [""], [value])
+    state = StateWrites.of([("k", "c", "", value)])
     return Checkpoint(CHECKPOINT_FORMAT, "", 0, [], [], [], state, TimerWrites(), HoldWrites(), [], [])
 
 

@@ -58,8 +58,7 @@ def shape(name: str, **changes: object) -> PipelineShape:
 
 
 def image(keys: list[str], value: bytes | None = b"v") -> Checkpoint:
-    n = len(keys)
-    state = StateWrites(keys, [""] * n, [""] * n, [value] * n)
+    state = StateWrites.of((key, "", "", value) for key in keys)
     return Checkpoint(CHECKPOINT_FORMAT, "", 0, [], [], [], state, TimerWrites(), HoldWrites(), [], [])
 
 

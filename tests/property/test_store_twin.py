@@ -60,6 +60,7 @@ def checkpoints(draw: st.DrawFn, interval: int) -> Checkpoint:
         drawn = draw(st.lists(st.tuples(*columns), max_size=4))
         return [list(column) for column in zip(*drawn, strict=True)] or [[] for _ in columns]
 
+    state_row = st.tuples(keys, st.sampled_from(["c", "d"]), text, st.none() | st.binary(max_size=3))
     channels = st.lists(channel, max_size=2, unique=True)
     some = st.sets(number, max_size=4).map(sorted)
     return Checkpoint(
@@ -69,7 +70,7 @@ def checkpoints(draw: st.DrawFn, interval: int) -> Checkpoint:
         ids=[Ids(*c, draw(st.integers(0, 6)), draw(some)) for c in draw(channels)],
         produced=[],
         acked=[Acked(*c, draw(some)) for c in draw(channels)],
-        state=StateWrites(*rows(keys, st.sampled_from(["c", "d"]), text, st.none() | st.binary(max_size=3))),
+        state=StateWrites.of(draw(st.lists(state_row, max_size=4))),
         timers=TimerWrites(*rows(keys, text, st.sampled_from(["watermark", "wall"]), time)),
         holds=HoldWrites(*rows(keys, time)),
         sinks=[],
@@ -282,7 +283,7 @@ def image(n: int, **changes: Any) -> Checkpoint:
         ids=[Ids(1, 5, n // 2, [n, n + 20])],
         produced=[Produced(1, 7, 3 * n, ["k", "l", "m"], [b"x", b"", b"z"], [n, n, n])],
         acked=[],
-        state=StateWrites([f"k{n}", "all"], ["c", "d"], ["", "e"], [b"%d" % n, b"%d" % n]),
+        state=StateWrites.of([(f"k{n}", "c", "", b"%d" % n), ("all", "d", "e", b"%d" % n)]),
         timers=TimerWrites([f"k{n}", "all"], ["t", "t\0"], ["watermark", "wall"], [n, n]),
         holds=HoldWrites([f"k{n}", "all"], [n, n]),
         sinks=[],
@@ -297,7 +298,7 @@ HISTORY = [
     image(2, forgotten=["k0"], acked=[Acked(1, 7, [0, 1, 6])]),
     image(
         3,
-        state=StateWrites(["k1", "all"], ["c", "d"], ["", "e"], [None, b"3"]),
+        state=StateWrites.of([("k1", "c", "", None), ("all", "d", "e", b"3")]),
         timers=TimerWrites(["k1"], ["t"], ["watermark"], [None]),
         holds=HoldWrites(["k1"], [None]),
         redriven=[("bad", 3)],

@@ -16,7 +16,6 @@ from millwheel.testing.truth import WatchedStore
 from millwheel_storage.memory import MemoryStore
 from tests.sim.workload import Workload, check_commit, check_state, draw, shrunk
 
-
 DELIVERED_LIMIT = 64
 """Ids that a finished run may keep: those whose sender's last frontier crossed a duplicate; thousands were delivered."""
 

@@ -33,11 +33,6 @@ def core(timers: TimerWrites | None = None, quarantined: list[str] | None = None
     return made
 
 
-def outcome(**changes: Any) -> Outcome:
-    empty: dict[str, Any] = {"state": {}, "timers": {}, "holds": {}, "produced": {}, "sinks": [], "quarantined": []}
-    return Outcome(**(empty | changes))
-
-
 def bundle(key: str, timestamp: int, sequence: int = 0) -> ev.BundleArrived:
     return ev.BundleArrived(Bundle(1, 2, sequence + 1, 1, 3, 0, [sequence], [key], [b""], [timestamp]))
 
@@ -53,7 +48,7 @@ def test_a_wall_timer_that_is_due_while_user_code_is_busy_does_not_spin() -> Non
     assert not only(interval.handle(ev.AlarmRang(), 100), ev.SetAlarm)
     loaded = interval.handle(ev.Loaded([]), 101)
     assert only(loaded, ev.Invoke)
-    assert only(interval.handle(ev.Invoked(outcome()), 102), ev.Invoke)[0].work.timers[0].tag == "t"
+    assert only(interval.handle(ev.Invoked(Outcome()), 102), ev.Invoke)[0].work.timers[0].tag == "t"
 
 
 def test_a_hold_counts_until_its_release_is_durable() -> None:
@@ -63,7 +58,7 @@ def test_a_hold_counts_until_its_release_is_durable() -> None:
     interval.handle(ev.Loaded([]), 0)
     interval.handle(ev.WatermarkMoved(40), 0)
     assert interval.reported == 10
-    commit = only(interval.handle(ev.Invoked(outcome(holds={"k": None})), 0), ev.Commit)[0]
+    commit = only(interval.handle(ev.Invoked(Outcome(holds={"k": None})), 0), ev.Commit)[0]
     assert interval.reported == 10
     interval.handle(ev.Committed(commit.write.seq), 0)
     assert interval.reported == 40
@@ -73,7 +68,7 @@ def test_a_timer_that_is_moved_counts_until_that_is_durable() -> None:
     interval = core(TimerWrites(["k"], ["t"], ["watermark"], [30]))
     interval.handle(bundle("k", 50), 0)
     interval.handle(ev.Loaded([]), 0)
-    commits = only(interval.handle(ev.Invoked(outcome(timers={"k": {("watermark", "t"): 90}})), 0), ev.Commit)
+    commits = only(interval.handle(ev.Invoked(Outcome(timers={"k": {("watermark", "t"): 90}})), 0), ev.Commit)
     interval.handle(ev.WatermarkMoved(50), 0)
     assert interval.reported == 30
     interval.handle(ev.Committed(commits[0].write.seq), 0)
@@ -105,7 +100,7 @@ def test_a_quarantine_is_not_released_while_a_record_is_on_its_way_into_it() -> 
     interval.handle(bundle("k", 50), 0)
     interval.handle(ev.Loaded([]), 0)
     interval.handle(ev.QuarantineFetched("k", []), 0)
-    commit = only(interval.handle(ev.Invoked(outcome()), 0), ev.Commit)[0]
+    commit = only(interval.handle(ev.Invoked(Outcome()), 0), ev.Commit)[0]
     from millwheel.bundles import decode_checkpoint
 
     image = decode_checkpoint(commit.write.payload)

@@ -437,7 +437,7 @@ def check_commit(workload: Workload) -> Any:
         if computation not in sinks:
             return
         state = store.durable[computation].state
-        for key in set(image.state.keys):
+        for key in sorted(image.state.keys()):
             row = store.inner.sinks["ledger"].get((computation, key))
             cells = state.get(key, {})
             count, total = (int(cells.get((cell, ""), b"0")) for cell in ("count", "total"))

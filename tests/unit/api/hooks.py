@@ -7,8 +7,9 @@ from typing import Any
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table, TextCoder, Timer, subscribe
 from millwheel.bundles import QuarantineEntry
+from millwheel.core.cache import StateCache
 from millwheel.runtime.executor import Executor
-from millwheel.work import Cells, Outcome, Part, Slot, Work
+from millwheel.work import Outcome, Part, Work
 from millwheel_injectors import IterableSource
 
 IN, OTHER, OUT = 1, 2, 3
@@ -59,16 +60,14 @@ def part(*rows: tuple[str, int]) -> Part:
 def work(
     *parts: Part,
     timers: list[Timer] | None = None,
-    cells: Mapping[str, Cells] | None = None,
+    cache: StateCache | None = None,
     holds: Mapping[str, int] | None = None,
     watermark: int = 0,
     redrive: list[QuarantineEntry] | None = None,
 ) -> Work:
-    """An invocation; keys without `cells` have no state."""
-    keys = {key for p in parts for key in p.keys} | {t.key for t in timers or []} | {e.key for e in redrive or []}
-    empty: dict[Slot, bytes] = {}
-    found = {key: (cells or {}).get(key, empty) for key in keys}
-    return Work([*parts], timers or [], found, holds or {}, watermark, 1_000, redrive or [])
+    """An invocation on the state in `cache`."""
+    state = cache or StateCache(0)
+    return Work([*parts], timers or [], state.values, state.entries, holds or {}, watermark, 1_000, redrive or [])
 
 
 def run(record: Hook, *rows: tuple[str, int], **settings: Any) -> Outcome:

@@ -34,7 +34,7 @@ def test_every_effect_ends_in_the_outcome() -> None:
     assert done.timers == {"a": {("watermark", "t"): 8, ("wall", "w"): 9, ("watermark", "u"): None}}
     assert done.holds == {"a": 3}
     assert done.sinks == [SinkRow("rows", b'{"k":"a","n":1}')]
-    assert (done.processed, done.late, done.state) == (1, 0, {})
+    assert (done.processed, done.late, done.values, done.entries) == (1, 0, {}, {})
 
 
 def refusals() -> dict[str, tuple[Any, type[MillwheelError], str]]:
@@ -142,7 +142,7 @@ def test_a_hook_that_raises_leaves_no_trace_whatever_it_did() -> None:
         done = executor_of(computation_of(hook, cells=cells)).run(work(part(*((t, 7) for t in texts))))
         clean = executor_of(computation_of(hook, cells=cells)).run(work(part(*((t, 7) for t in good))))
         assert len(done.quarantined) == len(texts) - len(good)
-        for effects in ("state", "timers", "holds", "produced", "sinks"):
+        for effects in ("values", "entries", "timers", "holds", "produced", "sinks"):
             assert getattr(done, effects) == getattr(clean, effects), (seed, effects)
 
 

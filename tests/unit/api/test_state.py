@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from millwheel import Computation, Context, JsonCoder, ListCell, MapCell, Record, ValueCell, limits
 from millwheel.api.computation import cells_of
+from millwheel.core.cache import StateCache
 from millwheel.errors import LimitError, WiringError
-from millwheel.work import Slot
 from tests.unit.api.hooks import executor_of, part, work
 
 
@@ -66,15 +66,12 @@ steps = st.tuples(st.sampled_from(["set", "clear", "append", "empty", "put", "de
 def test_cells_are_plain_values_over_any_division_into_checkpoints(invocations: list[list[tuple[str, int]]]) -> None:
     keeper = Keeper([step for script in invocations for step in script])
     executor = executor_of(lambda: keeper)
-    stored: dict[Slot, bytes] = {}
-    for script in invocations:
-        done = executor.run(work(part(*(("k", 1) for _ in script)), cells={"k": dict(stored)}))
+    cache = StateCache(0)
+    cache.insert("k", {})
+    for seq, script in enumerate(invocations, 1):
+        done = executor.run(work(part(*(("k", 1) for _ in script)), cache=cache))
         assert done.quarantined == []
-        for slot, data in done.state.get("k", {}).items():
-            if data is None:
-                stored.pop(slot, None)
-            else:
-                stored[slot] = data
+        cache.write_all(done, seq)
 
 
 def outcome_of(hook: Any) -> Any:
@@ -92,11 +89,13 @@ def outcome_of(hook: Any) -> Any:
 
 def test_appending_never_rewrites_the_rest() -> None:
     done = outcome_of(lambda it: [it.items.append(i) for i in range(3)])
-    assert [entry for _, entry in done.state["k"]] == ["0000000000000000", "", "0000000000000001", "0000000000000002"]
+    assert [*done.entries["items"]["k"]] == ["0000000000000000", "0000000000000001", "0000000000000002"]
+    assert done.values == {"items": {"k": b"3"}}
 
 
 def test_reading_writes_nothing() -> None:
-    assert outcome_of(lambda it: (it.value.get(), list(it.items), it.map.get("e"))).state == {}
+    done = outcome_of(lambda it: (it.value.get(), list(it.items), it.map.get("e")))
+    assert (done.values, done.entries) == ({}, {})
 
 
 @pytest.mark.parametrize(

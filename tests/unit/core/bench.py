@@ -20,12 +20,12 @@ from millwheel.core.interval import Config, IntervalCore
 from millwheel.graph import Settings
 from millwheel.intervals import Ranges
 from millwheel.model import MIN_TIME
-from millwheel.work import Columns, Outcome, Slot, Work
+from millwheel.work import Columns, Outcome, Work
 
 T = TypeVar("T")
 
 INTERVAL, SEQUENCER, SENDER, PRODUCER, IN, OUT, TARGET = 1, 100, 50, 55, 7, 8, 60
-CELL: Slot = ("c", "")
+CELL = "c"
 
 
 def recovered(
@@ -49,14 +49,14 @@ def bundle(number: int, rows: Mapping[int, tuple[str, int]], frontier: int = 0) 
 
 
 def outcome(**changes: Any) -> Outcome:
-    done = Outcome({}, {}, {}, {}, [], [])
+    done = Outcome()
     for name, value in changes.items():
         setattr(done, name, value)
     return done
 
 
 def wrote(key: str, value: bytes | None) -> Outcome:
-    return outcome(state={key: {CELL: value}}, processed=1)
+    return outcome(values={CELL: {key: value}}, processed=1)
 
 
 def produced(*rows: tuple[str, int]) -> Outcome:

@@ -6,55 +6,55 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel.bundles import StateWrites
-from millwheel.core.cache import ENTRY_OVERHEAD_BYTES, SAMPLE, Entry, StateCache
+from millwheel.core.cache import ENTRY_OVERHEAD_BYTES, SAMPLE, StateCache
 from millwheel.model import MAX_TIME
-from millwheel.work import Slot
-
-C: Slot = ("c", "")
-D: Slot = ("d", "e")
+from millwheel.work import Outcome
 
 
-def writes(value: bytes | None) -> dict[Slot, bytes | None]:
-    return {C: value}
+def wrote(key: str, value: bytes | None) -> Outcome:
+    return Outcome({"c": {key: value}})
 
 
 def cache_of(**cells: bytes) -> StateCache:
     cache = StateCache(10_000)
     for key, value in cells.items():
-        cache.insert(key, {C: value})
+        cache.insert(key, {("c", ""): value})
     return cache
 
 
 def exact_size(cache: StateCache) -> int:
     """What the sizes must add up to: as if every key had just been loaded."""
     twin = StateCache(0)
-    for key, entry in cache.entries.items():
-        twin.insert(key, dict(entry.cells))
+    for key in cache.turns:
+        twin.insert(key, cache.cells(key))
     return twin.size_bytes
 
 
 def test_only_what_is_not_here_must_be_loaded() -> None:
     cache = cache_of(a=b"1")
-    assert cache.missing(["a", "b"]) == ["b"]
-    assert cache.view(["a"]) == {"a": {C: b"1"}}
+    assert cache.missing({"a": None, "b": None}) == ["b"]
+    assert cache.missing({"a": None}) == []
+    assert cache.values == {"c": {"a": b"1"}}
 
 
-def test_writes_are_seen_at_once_and_logged_in_order() -> None:
-    cache, log = cache_of(a=b"1", b=b"2"), StateWrites([], [], [], [])
-    cache.write_all({"b": {C: None, D: b"3"}, "a": {C: b"4"}}, 1, log)
-    assert cache.view(["a", "b"]) == {"a": {C: b"4"}, "b": {D: b"3"}}
-    assert (log.keys, log.cells, log.entries, log.values) == (
-        ["b", "b", "a"], ["c", "d", "c"], ["", "e", ""], [None, b"3", b"4"],
-    )  # fmt: skip
+def test_writes_are_seen_at_once_and_logged_as_columns() -> None:
+    cache = cache_of(a=b"1", b=b"2")
+    entries: dict[str, dict[str, dict[str, bytes | None]]] = {"d": {"b": {"e": b"3", "f": None}}}
+    log = cache.write_all(Outcome({"c": {"b": None, "a": b"4"}}, entries), 1)
+    assert (cache.cells("a"), cache.cells("b")) == ({("c", ""): b"4"}, {("d", "e"): b"3"})
+    assert [*StateWrites(log).rows()] == [
+        ("b", "c", "", None), ("a", "c", "", b"4"), ("b", "d", "e", b"3"), ("b", "d", "f", None),
+    ]  # fmt: skip
+    assert cache.size_bytes == exact_size(cache)
 
 
 def test_a_dirty_key_is_never_evicted() -> None:
     cache = cache_of(a=b"1", b=b"2")
     cache.limit_bytes = 0
-    cache.write_all({"a": writes(b"3")}, 1, StateWrites([], [], [], []))
-    cache.write_all({"a": writes(b"4")}, 2, StateWrites([], [], [], []))
+    cache.write_all(wrote("a", b"3"), 1)
+    cache.write_all(wrote("a", b"4"), 2)
     assert cache.evict(lambda key: MAX_TIME) == 1
-    assert [*cache.entries] == ["a"]
+    assert [*cache.turns] == ["a"]
     cache.folded(1)  # the write of checkpoint 2 is not in the tables yet
     assert cache.evict(lambda key: MAX_TIME) == 0
     cache.folded(2)
@@ -67,7 +67,8 @@ def test_a_forgotten_key_is_empty_and_dirty_until_folded() -> None:
     cache.limit_bytes = 0
     cache.forget("a", 3)
     cache.forget("never loaded", 3)
-    assert cache.view(["a", "never loaded"]) == {"a": {}, "never loaded": {}}
+    assert (cache.cells("a"), cache.cells("never loaded")) == ({}, {})
+    assert cache.missing({"a": None, "never loaded": None}) == []
     assert cache.evict(lambda key: MAX_TIME) == 0
     cache.folded(3)
     assert cache.evict(lambda key: MAX_TIME) == 2
@@ -78,13 +79,14 @@ def test_of_a_sample_the_half_goes_that_was_read_longest_ago_and_is_due_last() -
     keys = [f"key {i:02}" for i in range(SAMPLE)]
     for key in keys:
         cache.insert(key, {})
-    cache.view(keys[SAMPLE // 4 :])
+    cache.touch(keys[SAMPLE // 4 :])
     # More keys follow, and are dirty: the sample need not give up everything.
-    cache.entries |= {f"new {i}": Entry({}, dirty_seq=9) for i in range(SAMPLE)}
+    for i in range(SAMPLE):
+        cache.forget(f"new {i}", 9)
     due = {key: i for i, key in enumerate(keys)}
     cache.limit_bytes = cache.size_bytes - ENTRY_OVERHEAD_BYTES * SAMPLE // 2
     assert cache.evict(due.__getitem__) == SAMPLE // 2
-    assert [key for key in keys if key in cache.entries] == keys[SAMPLE // 4 : SAMPLE * 3 // 4]
+    assert [key for key in keys if key in cache.turns] == keys[SAMPLE // 4 : SAMPLE * 3 // 4]
 
 
 @given(
@@ -101,11 +103,11 @@ def test_sizes_add_up_and_nothing_unfolded_is_lost(steps: list[tuple[str, str, b
     """A model of the store: what the cache dropped must be what the folded tables say."""
     cache, truth, folded = StateCache(300), dict[str, bytes | None](), dict[str, bytes | None]()
     for seq, (step, key, value) in enumerate(steps, 1):
-        if step in ("insert", "write") and cache.missing([key]):
+        if step in ("insert", "write") and cache.missing({key: None}):
             stored = folded.get(key)
-            cache.insert(key, {} if stored is None else {C: stored})
+            cache.insert(key, {} if stored is None else {("c", ""): stored})
         if step == "write":
-            cache.write_all({key: writes(value)}, seq, StateWrites([], [], [], []))
+            cache.write_all(wrote(key, value), seq)
             truth[key] = value
         elif step == "forget":
             cache.forget(key, seq)
@@ -116,7 +118,7 @@ def test_sizes_add_up_and_nothing_unfolded_is_lost(steps: list[tuple[str, str, b
         elif step == "evict":
             cache.evict(lambda key: MAX_TIME)
         assert cache.size_bytes == exact_size(cache)
-        for here, entry in cache.entries.items():
-            assert entry.cells.get(C) == truth.get(here)
-        for gone in truth.keys() - cache.entries.keys():
+        for here in cache.turns:
+            assert cache.cells(here).get(("c", "")) == truth.get(here)
+        for gone in truth.keys() - cache.turns.keys():
             assert folded.get(gone) == truth[gone]

@@ -51,7 +51,7 @@ def checkpoint(
 
 
 def cell(key: str, value: bytes | None) -> StateWrites:
-    return StateWrites([key], ["count"], [""], [value])
+    return StateWrites.of([(key, "count", "", value)])
 
 
 def entry(key: str, value: bytes) -> QuarantineEntry:
@@ -60,15 +60,15 @@ def entry(key: str, value: bytes) -> QuarantineEntry:
 
 def test_the_last_write_of_a_cell_wins() -> None:
     folded = fold([checkpoint(cell("a", b"1")), checkpoint(cell("a", b"2")), checkpoint(cell("b", None))])
-    assert folded.state == {"a": {("count", ""): b"2"}, "b": {("count", ""): None}}
+    assert [*folded.state_rows()] == [("a", "count", "", b"2"), ("b", "count", "", None)]
 
 
 def test_forgetting_comes_before_the_own_writes_and_after_the_earlier_ones() -> None:
     timers = TimerWrites(["a"], ["t"], ["watermark"], [5])
     first = checkpoint(cell("a", b"1"), timers, HoldWrites(["a"], [7]))
-    folded = fold([first, checkpoint(StateWrites(["a"], ["other"], [""], [b"2"]), forgotten=["a"])])
+    folded = fold([first, checkpoint(StateWrites.of([("a", "other", "", b"2")]), forgotten=["a"])])
     assert folded.forgotten == {"a"}
-    assert folded.state == {"a": {("other", ""): b"2"}}
+    assert [*folded.state_rows()] == [("a", "other", "", b"2")]
     assert folded.timers == {}
     assert folded.holds == {}
 
