@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from millwheel import limits
 from millwheel.api.context import MISSING
-from millwheel.coders import Coder
+from millwheel.coders import Coder, raw
 from millwheel.errors import LimitError, WiringError
 
 if TYPE_CHECKING:
@@ -51,10 +51,11 @@ class _Bound:
 class BoundValue(_Bound, Generic[T]):
     """One value per key."""
 
-    __slots__ = ("_column", "_default")
+    __slots__ = ("_column", "_default", "_raw_decode", "_raw_encode")
 
     def __init__(self, context: Context, cell: str, coder: Coder[T], default: T) -> None:
         super().__init__(context, cell, coder)
+        self._raw_encode, self._raw_decode = raw(coder)
         self._column = context._column(cell)
         self._default = default
 
@@ -68,12 +69,18 @@ class BoundValue(_Bound, Generic[T]):
             data = column.base.get(key)
         if data is None:
             return self._default
-        value: T = self._decode(data)
+        try:
+            value: T = self._raw_decode(data)
+        except Exception:
+            value = self._decode(data)  # raises again, with a name and a reason
         return value
 
     def set(self, value: T) -> None:
         """Replace the value."""
-        data = self._encode(value)
+        try:
+            data = self._raw_encode(value)
+        except Exception:
+            data = self._encode(value)
         if len(data) > limits.VALUE_LIMIT_BYTES:
             data = self._data(value)
         context, written = self._context, self._column.written

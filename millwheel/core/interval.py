@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -750,17 +751,22 @@ class IntervalCore:
 
     def _fold_prefix(self) -> tuple[list[Checkpoint], int]:
         """As many images as one short transaction can fold: a key written in all of them is one row."""
-        images: list[Checkpoint] = []
+        acked = sum(len(ids.sequences) for _, _, _, image in self._committed for ids in image.acked)
         keys: set[str] = set()
-        rows = upto = 0
-        for seq, _, count, image in self._committed:
+        count = rows = produced = 0
+        for _, _, own, image in self._committed:
             keys |= image.state.keys()
-            rows += count
-            if images and len(keys) + rows > FOLD_LIMIT_ROWS:
+            rows += own
+            produced += sum(len(p.keys) for p in image.produced)
+            if count and len(keys) + rows + max(0, produced - acked) > FOLD_LIMIT_ROWS:
                 break
-            images.append(image)
-            upto = seq
-        return images, upto
+            count += 1
+        images = [image for _, _, _, image in islice(self._committed, count)]
+        # An ack that is durable already counts now: otherwise a fold would store productions that a later one deletes.
+        for _, _, _, later in islice(self._committed, count, None):
+            images[-1].acked += later.acked
+            later.acked = []
+        return images, self._committed[count - 1][0]
 
     def _fold_done(self, upto: int) -> None:
         self._folding = False
@@ -870,11 +876,8 @@ def _is_empty(image: Checkpoint) -> bool:
 
 
 def _rows(image: Checkpoint) -> int:
-    """Rows a fold of this image touches besides its keys' state, roughly; productions are mostly acked by then."""
-    return (
-        len(image.timers.keys) + len(image.holds.keys) + len(image.forgotten)
-        + sum(len(produced.keys) for produced in image.produced) // 8 + len(image.quarantined)
-    )  # fmt: skip
+    """Rows that a fold of this image touches besides its keys' state and its productions."""
+    return len(image.timers.keys) + len(image.holds.keys) + len(image.forgotten) + len(image.quarantined)
 
 
 def _runs(bundle: Bundle) -> list[Produced]:

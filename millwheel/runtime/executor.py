@@ -14,6 +14,7 @@ from millwheel import limits
 from millwheel.api.computation import Computation
 from millwheel.api.context import Context, Output, Table
 from millwheel.bundles import QuarantineEntry
+from millwheel.coders import raw
 from millwheel.graph import ComputationSpec, Graph
 from millwheel.model import MAX_TIME, MIN_TIME, Record, Timer, TimerKind
 from millwheel.work import VOID_KIND, Outcome, Part, Work
@@ -30,6 +31,9 @@ class Executor:
         self._context = Context(outputs_of(graph, spec, subscriptions), tables, spec.settings.strict_timestamps)
         self._inputs: dict[int, tuple[Callable[[bytes], Any], str]] = {
             subscriptions[s.name]: (graph.streams[s.stream].coder.decode, s.stream) for s in spec.inputs
+        }
+        self._raw: dict[int, Callable[[bytes], Any]] = {
+            subscriptions[s.name]: raw(graph.streams[s.stream].coder)[1] for s in spec.inputs
         }
         self.computation: Computation[Any] = spec.factory()
         self.computation.__dict__["_context"] = self._context
@@ -62,7 +66,7 @@ class Executor:
         context, hook = self._context, self.computation.ProcessRecord
         producer, watermark = part.producer, work.watermark
         pending, journal = context._pending, context._journal
-        decode, context.stream = self._inputs[part.subscription]
+        decode, context.stream = self._raw[part.subscription], self._inputs[part.subscription][1]
         poisoned = {entry.key for entry in outcome.quarantined}
         # Holds are rare: without any in sight nothing has to be looked up per record.
         context._input_hold = None

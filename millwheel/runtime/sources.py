@@ -12,7 +12,7 @@ from typing import Any
 from millwheel import limits
 from millwheel.api.context import Output, check_key
 from millwheel.core.events import RowsRead
-from millwheel.errors import LimitError, TimestampError
+from millwheel.errors import LimitError, SourceError, TimestampError
 from millwheel.model import MAX_TIME, MIN_TIME, format_time
 from millwheel.ports import Batch, SourcePartition
 from millwheel.work import Columns
@@ -39,11 +39,45 @@ def read_rows(partition: SourcePartition, output: Output, limit: int, reject: Re
     )
 
 
-def _key_all(
-    partition: str, batch: Batch, output: Output, reject: Reject
-) -> tuple[dict[int, tuple[list[int], Columns]], int]:
+Keyed = dict[int, tuple[list[int], Columns]]
+"""By subscription: raw rows, and their columns."""
+
+
+def _key_all(partition: str, batch: Batch, output: Output, reject: Reject) -> tuple[Keyed, int]:
     """Columns per subscription, and how many rows were rejected."""
-    columns: dict[int, tuple[list[int], Columns]] = {sub: ([], Columns([], [], [])) for sub, _ in output.routes}
+    try:
+        return _key_whole(partition, batch, output), 0
+    except Exception:
+        return _key_one_by_one(partition, batch, output, reject)  # some row is at fault: find out which
+
+
+def _key_whole(partition: str, batch: Batch, output: Output) -> Keyed:
+    """The batch column by column; raises if any row of it must be rejected."""
+    rows, values, timestamps = list(batch.rows), batch.values, list(batch.timestamps)
+    data = list(map(output.encode, values))
+    if not len(rows) == len(data) == len(timestamps):
+        raise SourceError(f"a batch of {partition!r} has columns of different lengths")
+    if max(map(len, data), default=0) > limits.VALUE_LIMIT_BYTES:
+        raise LimitError("a value is too long")
+    if timestamps and not MIN_TIME < min(timestamps) <= max(timestamps) < MAX_TIME:
+        raise TimestampError("an event time is out of range")
+    keyed = {}
+    for sub, extract in output.routes:
+        found = list(map(extract, values))
+        keys = [key for key in found if key is not None]
+        if {*map(type, keys)} - {str} or max(map(len, keys), default=0) > 256 or not "".join(keys).isascii():
+            for key in keys:
+                check_key(key, partition)
+        if len(keys) == len(found):
+            keyed[sub] = (rows, Columns(keys, data, timestamps))
+        else:
+            at = [i for i, key in enumerate(found) if key is not None]
+            keyed[sub] = ([rows[i] for i in at], Columns(keys, [data[i] for i in at], [timestamps[i] for i in at]))
+    return keyed
+
+
+def _key_one_by_one(partition: str, batch: Batch, output: Output, reject: Reject) -> tuple[Keyed, int]:
+    columns: Keyed = {sub: ([], Columns([], [], [])) for sub, _ in output.routes}
     encode = output.encode
     refused = 0
     for row, value, timestamp in zip(batch.rows, batch.values, batch.timestamps, strict=True):
