@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -16,6 +16,7 @@ from millwheel import limits
 from millwheel.bundles import SinkRow
 from millwheel.coders import Coder
 from millwheel.errors import CoderError, LimitError, TimestampError, WiringError
+from millwheel.limits import VALUE_LIMIT_BYTES
 from millwheel.model import MAX_TIME, MIN_TIME, TimerKind, format_time
 from millwheel.shape import SinkTable
 from millwheel.work import Columns, Entries, Outcome, Values, Work
@@ -51,7 +52,7 @@ class Table(msgspec.Struct, frozen=True):
         return SinkTable(self.name, self.columns, self.key)
 
 
-class Output(msgspec.Struct, frozen=True):
+class Output(NamedTuple):
     """Where a produced value goes: its encoder and every subscription of the stream."""
 
     encode: Callable[[Any], bytes]
@@ -137,7 +138,8 @@ class Context:
         self._values: Values = _NOTHING
         self._entries: Entries = _NOTHING
         self._journal: list[tuple[dict[str, bytes | None], str, Any]] = []
-        self._pending: list[tuple[int, str, bytes, int]] = []
+        self._pending: list[Any] = []
+        """Productions, four items each: subscription, key, encoded value, timestamp (flat, so that it costs no tuple)."""
         self._timers: dict[tuple[str, str], int | None] = {}
         self._sinks: list[SinkRow] = []
         self._holds: Any = MISSING
@@ -165,24 +167,24 @@ class Context:
         Raises `TimestampError` for a time before its cause (the record, timer or an earlier hold), `WiringError` for
         a stream that was not declared in `outputs`, `CoderError` for a value the stream's coder refuses.
         """
-        output = self._outputs.get(stream.name)
-        if output is None:
-            raise WiringError(f"stream {stream.name!r} is not among this computation's outputs {[*self._outputs]}")
-        cause = self._cause
+        name = stream.name
+        try:
+            encode, routes = self._outputs[name]
+        except KeyError:
+            raise WiringError(f"stream {name!r} is not among this computation's outputs {[*self._outputs]}") from None
         if timestamp is None:
-            timestamp = cause
-        elif timestamp < cause or timestamp >= MAX_TIME:
-            self._check_time(stream.name, timestamp)
-        data = output.encode(value)
-        if len(data) > limits.VALUE_LIMIT_BYTES:
-            raise LimitError(f"value of {len(data)} bytes on {stream.name!r}; limit {limits.VALUE_LIMIT_BYTES}")
-        pending = self._pending
-        for subscription, extract in output.routes:
+            timestamp = self._cause
+        elif timestamp < self._cause or timestamp >= MAX_TIME:
+            self._check_time(name, timestamp)
+        data = encode(value)
+        if len(data) > VALUE_LIMIT_BYTES:
+            raise LimitError(f"value of {len(data)} bytes on {name!r}; limit {VALUE_LIMIT_BYTES}")
+        for subscription, extract in routes:
             key = extract(value)
             if key is not None:
                 if type(key) is not str or len(key) > 256 or not key.isascii():
-                    check_key(key, stream.name)
-                pending.append((subscription, key, data, timestamp))
+                    check_key(key, name)
+                self._pending.extend((subscription, key, data, timestamp))
 
     def set_timer(self, tag: str, timestamp: int, kind: TimerKind = "watermark") -> None:
         """Set, or move, the timer `tag` of this key to `timestamp`, us of event time ("watermark") or wall time.
@@ -288,13 +290,15 @@ class Context:
 
     def _finish(self, outcome: Outcome) -> None:
         """The invocation is over: hand over its state writes and its productions, as columns."""
-        pending = self._pending
-        subscriptions = {row[0] for row in pending}
-        for subscription in sorted(subscriptions):
-            rows = pending if len(subscriptions) == 1 else [row for row in pending if row[0] == subscription]
-            _, keys, values, timestamps = map(list, zip(*rows, strict=True))
-            outcome.produced[subscription] = Columns(keys, values, timestamps)
-        pending.clear()
+        subscriptions, *columns = (self._pending[column::4] for column in range(4))
+        different = sorted(set(subscriptions))
+        for subscription in different:
+            cut = columns
+            if len(different) > 1:
+                at = [i for i, found in enumerate(subscriptions) if found == subscription]
+                cut = [[column[i] for i in at] for column in columns]
+            outcome.produced[subscription] = Columns(*cut)
+        self._pending.clear()
         self._journal.clear()
         outcome.values = {cell: column.written for cell, column in self._columns.items() if column.written}
         for cell, entries in self._entry_columns.items():

@@ -20,6 +20,7 @@ from millwheel import limits
 from millwheel.api.context import MISSING
 from millwheel.coders import Coder, raw
 from millwheel.errors import LimitError, WiringError
+from millwheel.limits import VALUE_LIMIT_BYTES
 
 if TYPE_CHECKING:
     from millwheel.api.computation import Computation
@@ -81,7 +82,7 @@ class BoundValue(_Bound, Generic[T]):
             data = self._raw_encode(value)
         except Exception:
             data = self._encode(value)
-        if len(data) > limits.VALUE_LIMIT_BYTES:
+        if len(data) > VALUE_LIMIT_BYTES:
             data = self._data(value)
         context, written = self._context, self._column.written
         key = context.key
