@@ -455,7 +455,12 @@ class IntervalCore:
         )  # fmt: skip
 
     def _ask_redrive(self, key: str) -> None:
-        if key in self._quarantine and key != self._redriving and key not in self._redrive:
+        if key not in self._quarantine:
+            # An earlier owner emptied the FIFO and died before the release: its hold and the request are left.
+            if key not in self._released:
+                self._holds.remove(_quarantine_hold(key))
+                self._released.append(key)
+        elif key != self._redriving and key not in self._redrive:
             self._redrive.append(key)
 
     def _next_redrive(self, effects: list[ev.Effect]) -> None:

@@ -1,0 +1,57 @@
+"""Every crash point: at every commit, fold, advance, persist, send and ack of eleven scenarios, all that can break."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from millwheel.testing.faults import STORE_STEPS, Action, Planned
+from millwheel.testing.story import Kernel, Violation
+from tests.sim.harness import run_workload
+from tests.sim.scenarios import SCENARIOS, START_US, scenario
+
+UNTIL_US = 300_000
+
+
+def run(name: str, at: int = -1, action: Action = "") -> tuple[Planned, Any]:
+    """One run with one fault; what it must leave behind."""
+    workload, nemesis, left = scenario(name), Planned(at, action), {}
+
+    def keep(state: Any, sinks: Any) -> None:
+        exact = {stage.name for stage in workload.stages if stage.exact}
+        left.update(
+            {"state": {c: without_wall(state[c]) for c in exact}, "sinks": sinks if exact == set(state) else {}}
+        )
+
+    run_workload(0, workload, Kernel(0, START_US), nemesis, UNTIL_US, UNTIL_US, keep)
+    return nemesis, left
+
+
+def without_wall(keys: dict[str, dict[tuple[str, str], bytes]]) -> dict[str, dict[tuple[str, str], bytes]]:
+    """Whether the last wall timer rings before the end is a matter of time."""
+    return {key: {slot: v for slot, v in cells.items() if slot[0] != "touched"} for key, cells in keys.items()}
+
+
+def breaks(steps: list[str]) -> Iterator[tuple[int, Action]]:
+    """(step number, fault) for every fault that can strike at each step."""
+    for at, step in enumerate(steps):
+        store: list[Action] = ["refused", "lost", "absent"] if step in STORE_STEPS else []
+        for action in ("crash before", "crash after", "duplicate", *store):
+            yield at, action
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_break_at_every_step_ends_like_the_undisturbed_run(name: str) -> None:
+    undisturbed, wanted = run(name)
+    tried = 0
+    for at, action in breaks(undisturbed.steps):
+        try:
+            nemesis, left = run(name, at, action)
+        except Violation as violation:
+            pytest.fail(f"{action} at step {at} ({undisturbed.steps[at]}): {violation}")
+        assert left == wanted, f"{action} at step {at} ({undisturbed.steps[at]})"
+        tried += nemesis.struck.total()
+    assert tried == sum(1 for _ in breaks(undisturbed.steps)), "a fault that was planned did not strike"
+    assert tried >= 100
