@@ -206,6 +206,18 @@ def ids_not_restored() -> Patches:
     return {(DeliveredIds, "restore"): lambda self, *ids: None}
 
 
+@mutant
+def unfinished_redrive() -> Patches:
+    """A redrive that died between its last element and the release is forgotten."""
+
+    def ask(self: IntervalCore, key: str) -> None:
+        if key in self._quarantine:
+            original(self, key)
+
+    original = IntervalCore._ask_redrive
+    return {(IntervalCore, "_ask_redrive"): ask}
+
+
 # --- checkpoints ------------------------------------------------------------------------------------------------
 
 

@@ -33,7 +33,7 @@ from millwheel.bundles import (
 )
 from millwheel.core import events as ev
 from millwheel.core.cache import StateCache
-from millwheel.core.dedup import DeliveredIds
+from millwheel.core.dedup import Channel, DeliveredIds
 from millwheel.core.minheap import MinHeap
 from millwheel.core.outbox import Outbox
 from millwheel.core.timers import TimerQueue
@@ -145,15 +145,16 @@ class IntervalCore:
 
     # --- the door ---------------------------------------------------------------------------------------------
 
-    def start(self, now: int, live: Collection[int] | None = None) -> list[ev.Effect]:
+    def start(self, now: int, live: Collection[Channel] | None = None) -> list[ev.Effect]:
         """First effects after assignment: resend what is unacked, report the watermark.
 
-        `live` are the producers that may still send, when that is known: ids of all others are collected.
+        `live` are the channels on which something may still be sent, when that is known: ids of all others are
+        collected.  A producer that is live on one subscription only will never tell its frontier on the others.
         """
         recovered, self._recovered = self._recovered, None
         assert recovered is not None, "start() is called once"
         for ids in recovered.ids:
-            if live is not None and ids.producer not in live and ids.frontier < MAX_TIME:
+            if live is not None and (ids.subscription, ids.producer) not in live and ids.frontier < MAX_TIME:
                 self._ids.retire(ids.subscription, ids.producer)
                 self._frontiers[ids.subscription, ids.producer] = MAX_TIME
             else:
@@ -456,7 +457,12 @@ class IntervalCore:
         )  # fmt: skip
 
     def _ask_redrive(self, key: str) -> None:
-        if key in self._quarantine and key != self._redriving and key not in self._redrive:
+        if key not in self._quarantine:
+            # An earlier owner emptied the FIFO and died before the release: its hold and the request are left.
+            if key not in self._released:
+                self._holds.remove(_quarantine_hold(key))
+                self._released.append(key)
+        elif key != self._redriving and key not in self._redrive:
             self._redrive.append(key)
 
     def _next_redrive(self, effects: list[ev.Effect]) -> None:

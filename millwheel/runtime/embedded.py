@@ -21,6 +21,7 @@ from millwheel.api.context import Output, Table
 from millwheel.bundles import LogWrite, QuarantineEntry
 from millwheel.core import events as ev
 from millwheel.core.authority import Authority
+from millwheel.core.dedup import Channel
 from millwheel.core.injector import InjectorCore
 from millwheel.core.interval import Config, IntervalCore
 from millwheel.errors import CommitUnknown, Fenced, SourceError, StoreUnavailable
@@ -204,19 +205,20 @@ class EmbeddedRun:
         }
         for name, spec in names.items():
             self._executors[name] = Executor(spec, self._graph, self._subscriptions, self._tables)
-        live = set(sequencers.values())
+        live: set[Channel] = set()
         for row in rows:
             live |= await self._adopt(row.id, row.computation, row.low, row.high, sequencers[row.id])
         for name in self._graph.sources:
-            live |= {position.producer for position in await self._store.source_partitions(name)}
+            for position in await self._store.source_partitions(name):
+                live |= {(number, position.producer) for number in self._subscriptions.values()}
         now = self._clock()
         for actor in list(self._actors.values()):
             assert isinstance(actor.core, IntervalCore)
             self._perform(actor, actor.core.start(now, live))
             self._events.append((actor, ev.WatermarkMoved(self._authority.input_of(actor.owner))))
 
-    async def _adopt(self, interval: int, owner: str, low: str, high: str | None, sequencer: int) -> set[int]:
-        """Recover one interval; returns the producers of its unacked productions."""
+    async def _adopt(self, interval: int, owner: str, low: str, high: str | None, sequencer: int) -> set[Channel]:
+        """Recover one interval; returns the channels of its unacked productions."""
         recovered = await self._store.recover(interval, sequencer)
         if recovered is None:
             raise Fenced(f"interval {interval} of {owner!r}: another run took the store over during start")
@@ -230,7 +232,7 @@ class EmbeddedRun:
         self._actors[interval] = actor
         self._intervals_of.setdefault(owner, []).append(actor)
         self._authority.expect(owner, interval)
-        return {bundle.producer for bundle in recovered.productions}
+        return {(bundle.subscription, bundle.producer) for bundle in recovered.productions}
 
     # --- sources ----------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from millwheel.api.context import Output, Table
 from millwheel.bundles import Bundle, LogWrite, QuarantineEntry, decode_checkpoint
 from millwheel.core import events as ev
 from millwheel.core.authority import Authority
+from millwheel.core.dedup import Channel
 from millwheel.core.injector import InjectorCore
 from millwheel.core.interval import Config, IntervalCore
 from millwheel.errors import CommitUnknown, StoreUnavailable
@@ -121,8 +122,8 @@ class Process:
         self._busy: set[str] = set()
         self._requests: list[Request] = []
         self._loaded: dict[int, set[str]] = {}
-        self._live: set[int] = set()
-        """Producers that may still send."""
+        self._live: set[Channel] = set()
+        """Channels on which something may still be sent."""
         self._restored: set[tuple[str, str]] = set()
         self._parked: dict[int, Actor] = {}
 
@@ -274,7 +275,7 @@ class Process:
         self.actors[row.id] = actor
         self._intervals_of.setdefault(spec.name, []).append(actor)
         self.authority.expect(spec.name, row.id)
-        self._live |= {sequencer, *(bundle.producer for bundle in recovered.productions)}
+        self._live |= {(bundle.subscription, bundle.producer) for bundle in recovered.productions}
         if recovered.productions:
             self.world.kernel.probes["productions resent after restart"] += 1
         self._restored.update(zip(recovered.timers.keys, recovered.timers.tags, strict=True))
@@ -285,7 +286,7 @@ class Process:
         self.serving = True
         for source in self.world.graph.sources:
             positions = self._call("source", lambda source=source: self.world.store.source_partitions(source))  # type: ignore[misc]
-            self._live |= {position.producer for position in positions}
+            self._live |= {(number, p.producer) for p in positions for number in self._subscriptions.values()}
         for actor in list(self.actors.values()):
             assert isinstance(actor.core, IntervalCore)
             self._perform(actor, actor.core.start(self.clock(), self._live))

@@ -33,6 +33,7 @@ class Simulation:
         nemesis: Nemesis,
         store: WatchedStore,
         faults_until_us: int = 10 * SECOND,
+        mend_us: int | None = None,
     ) -> None:
         self.graph = graph
         self.tables = tables
@@ -41,11 +42,13 @@ class Simulation:
         self.store = store
         self.processes: list[Process] = []
         self.crashes = 0
-        self.on_heal: Callable[[], None] = lambda: None
-        """Called once when the faults end: a workload mends its poison and asks for redrives."""
+        self.on_mend: Callable[[], None] = lambda: None
+        """Called `mend_us` after the start, by default when the faults end, and every second from then on: a workload
+        mends its poison and asks for redrives, also of what work under way at that moment still poisons."""
         self.hold_open: Callable[[], bool] = lambda: False
         """While true a process that is done is started again (redrives are waiting)."""
         self._until = kernel.now + faults_until_us
+        self._mend_at = self._until if mend_us is None else kernel.now + mend_us
         self._finished = False
         for spec in graph.sources.values():
             if isinstance(spec.source, ScriptedSource):
@@ -55,6 +58,7 @@ class Simulation:
     def run(self) -> None:
         """To the end; raises `Violation` when an invariant breaks or the run does not converge."""
         self.kernel.at(self._until, self._heal)
+        self.kernel.at(self._mend_at, self._mend)
         self.launch()
         limit = self._until + CONVERGE_LIMIT_US
         while not self._finished:
@@ -72,13 +76,10 @@ class Simulation:
     def _heal(self) -> None:
         self.kernel.trace("heal")
         self.nemesis.heal()
-        self.on_heal()
-        self.kernel.at(self.kernel.now + SECOND, self._tend)
 
-    def _tend(self) -> None:
-        """What was poisoned by work under way when the faults ended is mended as well."""
-        self.on_heal()
-        self.kernel.at(self.kernel.now + SECOND, self._tend)
+    def _mend(self) -> None:
+        self.on_mend()
+        self.kernel.at(self.kernel.now + SECOND, self._mend)
 
     # --- what processes tell ----------------------------------------------------------------------------------
 
@@ -103,9 +104,7 @@ class Simulation:
         process.dead = True
         if process is not self.processes[-1]:
             return
-        if self.kernel.now < self._until and self.hold_open():
-            self.kernel.at(self._until, self.launch)
-        elif self.hold_open():
-            self.launch()
+        if self.hold_open():
+            self.kernel.at(self._mend_at, self.launch)
         else:
             self._finished = True

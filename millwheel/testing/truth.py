@@ -371,6 +371,14 @@ class WatchedStore:
         leftover = {i: rows for i, channels in store.productions.items() for rows in channels.values() if rows}
         if leftover:
             self.fail(f"I15: productions are left in the store: {leftover}")
+        asked = sorted(place for place in store.redrives if place not in store.quarantine)
+        if asked:
+            self.fail(f"I15: requests to redrive {asked} are left, and nothing is in quarantine there")
+        for name, durable in self.durable.items():
+            held = {key for key in durable.holds if key.endswith("\0quarantine")}
+            empty = held - {key + "\0quarantine" for key, entries in durable.fifo.items() if entries}
+            if empty:
+                self.fail(f"I10: {name} is held by quarantines with nothing in them: {sorted(empty)}")
         self._check_tables()
 
     def _check_tables(self) -> None:

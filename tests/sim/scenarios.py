@@ -1,4 +1,4 @@
-"""Ten small scenarios for the crash points: each must end the same whatever breaks at whichever step."""
+"""Eleven small scenarios for the crash points: each must end the same whatever breaks at whichever step."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ def _two(**settings: Any) -> list[StageSpec]:
 
 def _one_by_one() -> list[StageSpec]:
     return _two(work_limit_records=1)
+
+
+def _poison_holds() -> list[StageSpec]:
+    return _two(quarantine_holds=True)
 
 
 def _windows() -> list[StageSpec]:
@@ -75,6 +79,7 @@ SCENARIOS = {
     "weak windows": (_weak_windows, False), "several intervals": (_split, False),
     "tiny caches": (_tiny_cache, False), "subscribed twice": (_twice, False), "three stages": (_three, False),
     "wall timers": (_wall, False), "poison and redrive": (_two, True),
+    "poison that holds the watermark": (_poison_holds, True),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Every crash point: at every commit, fold, advance, persist, send and ack of ten scenarios, all that can break."""
+"""Every crash point: at every commit, fold, advance, persist, send and ack of eleven scenarios, all that can break."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(name: str, at: int = -1, action: Action = "") -> tuple[Planned, Any]:
             {"state": {c: without_wall(state[c]) for c in exact}, "sinks": sinks if exact == set(state) else {}}
         )
 
-    run_workload(0, workload, Kernel(0, START_US), nemesis, UNTIL_US, keep)
+    run_workload(0, workload, Kernel(0, START_US), nemesis, UNTIL_US, UNTIL_US, keep)
     return nemesis, left
 
 

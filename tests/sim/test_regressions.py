@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from millwheel.bundles import Bundle, HoldWrites, QuarantineEntry, Recovered, TimerWrites
+from millwheel.bundles import Bundle, HoldWrites, QuarantineEntry, Recovered, TimerWrites, decode_checkpoint
 from millwheel.core import events as ev
 from millwheel.core.authority import Authority
 from millwheel.core.interval import Config, IntervalCore
@@ -101,11 +101,23 @@ def test_a_quarantine_is_not_released_while_a_record_is_on_its_way_into_it() -> 
     interval.handle(ev.Loaded([]), 0)
     interval.handle(ev.QuarantineFetched("k", []), 0)
     commit = only(interval.handle(ev.Invoked(Outcome()), 0), ev.Commit)[0]
-    from millwheel.bundles import decode_checkpoint
-
     image = decode_checkpoint(commit.write.payload)
     assert len(image.quarantined) == 1
     assert image.released == []
+
+
+def test_a_redrive_that_died_between_its_last_element_and_the_release_is_ended_by_the_next_owner() -> None:
+    # No element was left, so the key was not in quarantine any more: its hold stopped the watermark for ever, and the
+    # request would have emptied the key's next quarantine unasked.
+    held: Any = {"k\0quarantine": 10}
+    interval = core(**held)
+    interval.handle(ev.WatermarkMoved(40), 0)
+    assert interval.reported == 10
+    commit = only(interval.handle(ev.RedriveAsked("k"), 0), ev.Commit)[0]
+    image = decode_checkpoint(commit.write.payload)
+    assert image.released == ["k"]
+    interval.handle(ev.Committed(commit.write.seq), 0)
+    assert interval.reported == 40
 
 
 def test_a_frozen_timer_that_a_redriven_record_set_anew_is_void() -> None:

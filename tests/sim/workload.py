@@ -52,7 +52,7 @@ class Token(msgspec.Struct):
     left_order: int = 0
     right_order: int = 0
     bad: str = ""
-    """What its hook does: fail until healed ("raise"), fail once ("flaky"), send an oversized key ("key")."""
+    """What its hook does: fail until mended ("raise"), fail once ("flaky"), send an oversized key ("key")."""
     members: list[str] = []
     pad: str = ""
 
@@ -61,7 +61,7 @@ class World:
     """What user code shares with its checker; it survives crashes, as nature does."""
 
     def __init__(self) -> None:
-        self.healed = False
+        self.mended = False
         self.breaches: list[str] = []
         self.tried: set[tuple[str, str]] = set()
         self.late = 0
@@ -117,7 +117,7 @@ class Ledger(Computation[Token]):
             context.set_timer("never", record.timestamp)
             self.world.tried.add((self.spec.name, token.id))
             raise RuntimeError("fails once, after it has written")
-        if token.bad == "raise" and not self.world.healed:
+        if token.bad == "raise" and not self.world.mended:
             raise RuntimeError("poison")
         if self.spec.windows:
             self._window(context, token, record.timestamp)
@@ -188,7 +188,7 @@ class Ledger(Computation[Token]):
         token.right_order = (self.sent.get("r" + right) or 0) + 1
         self.sent.set("l" + left, token.left_order)
         self.sent.set("r" + right, token.right_order)
-        if bad == "key" and not self.world.healed:
+        if bad == "key" and not self.world.mended:
             token.left = "x" * (limits.KEY_LIMIT_BYTES + 1)
         context.produce(self.stream, token)
 
@@ -263,8 +263,9 @@ def draw(seed: int) -> Workload:
         _settings(rng, stage, poisoned)
     _taint(stages, poisoned, late)
     names = sorted({stream for stage in stages for stream, _ in stage.inputs if stream.startswith("in")})
-    # Stages that take many records at a time make few events of them: they get more records.
-    count = 700 if any(stage.settings["work_limit_records"] <= 3 for stage in stages) else 1_100
+    # Stages that take many records at a time, or make one of many, make few events of them: they get more records.
+    one_by_one = any(stage.settings["work_limit_records"] <= 3 for stage in stages)
+    count = 700 if one_by_one and not any(stage.windows for stage in stages) else 1_100
     scripts = {name: _scripts(rng, name, count, poisoned, late) for name in names}
     exotic = {
         "FOLD_TRIGGER_CHECKPOINTS": rng.choice([3, 10, 256]),
