@@ -65,6 +65,8 @@ class PostgresStore:
         self._intervals: dict[int, tuple[int, IntervalRow]] = {}
         self._computations: dict[str, int] = {}
         self._sinks: dict[str, SinkTable] = {}
+        self._one: dict[tuple[str, ...], bytes] = {}
+        """`statements.commit_one` by the sink tables that a checkpoint writes to."""
 
     async def open_pipeline(self, shape: PipelineShape) -> Opened:
         """See `Store.open_pipeline`; also refuses a server that could lose a commit."""
@@ -115,6 +117,8 @@ class PostgresStore:
 
     async def _commit_shared(self, writes: list[LogWrite]) -> set[Pair]:
         async def work(connection: Connection) -> set[Pair]:
+            if len(writes) == 1:
+                return await self._insert_one(connection, writes[0])
             return {(row[0], row[1]) for row in await _insert_log(connection, writes)}
 
         return await self._commits.run(work, repeatable=False)
@@ -141,7 +145,20 @@ class PostgresStore:
             durable |= await self._commit_with_sinks([write])
         return durable
 
+    async def _insert_one(self, connection: Connection, write: LogWrite) -> set[Pair]:
+        sinks = coalesce(self._sinks, [write])
+        names = tuple(sink.table.name for sink in sinks)
+        if names not in self._one:
+            self._one[names] = statements.commit_one([sink.table for sink in sinks])
+        numbers = map(Int8, (write.interval, write.sequencer, write.seq, write.epoch))
+        rows = (msgspec.json.encode(list(sink.rows.values())).decode() for sink in sinks)
+        parameters = (*numbers, write.payload, *rows)
+        cursor = await connection.execute(self._one[names], parameters, prepare=True, binary=True)
+        return {(interval, seq) for interval, seq, _ in await cursor.fetchall()}
+
     async def _sink_transaction(self, connection: Connection, writes: list[LogWrite]) -> set[Pair]:
+        if len(writes) == 1:
+            return await self._insert_one(connection, writes[0])
         async with connection.transaction():
             rows = await _insert_log(connection, writes)
             # A row that was there already brought its sink rows then; later ones may have replaced them.

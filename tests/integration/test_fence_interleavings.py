@@ -58,8 +58,9 @@ def image(value: bytes) -> Checkpoint:
 class Race:
     """Three connections and the steps they take; a blocked step becomes a task that a later one releases."""
 
-    def __init__(self, url: str, pipeline: str) -> None:
+    def __init__(self, url: str, pipeline: str, alone: bool) -> None:
         self.url = url
+        self.alone = alone
         self.pipeline = pipeline
         self.store = PostgresStore(url, pipeline)
         self.blocked: dict[str, asyncio.Task[Any]] = {}
@@ -116,6 +117,12 @@ class Race:
 
     async def old_insert(self) -> list[Any]:
         await self.old.execute("BEGIN")
+        if self.alone:
+            ids = map(Int8, (self.interval, self.old_sequencer, 1, 0))
+            single = (*ids, encode_checkpoint(image(b"old")), '[{"k": "old"}]')
+            cursor = await self.old.execute(statements.commit_one([SINK]), single)
+            self.results["old insert"] = await cursor.fetchall()
+            return list(self.results["old insert"])
         number = [Int8(self.interval)]
         parameters = (
             number,
@@ -148,15 +155,17 @@ class Race:
         return self.results["new load"]
 
     async def new_commit(self) -> Any:
-        write = LogWrite(self.interval, self.new_sequencer, 1, 0, encode_checkpoint(image(b"new")))
+        rows = (SinkRow("out", b'{"k": "new"}'),)
+        write = LogWrite(self.interval, self.new_sequencer, 1, 0, encode_checkpoint(image(b"new")), rows)
         return await self.store.commit([write])
 
 
+@pytest.mark.parametrize("alone", [False, True], ids=["group", "alone with a sink row"])
 @pytest.mark.parametrize("order", orders(), ids="/".join)
 def test_no_order_lets_an_old_owner_write_unseen(
-    postgres: EmbeddedPostgres, pipeline: str, order: tuple[str, ...]
+    postgres: EmbeddedPostgres, pipeline: str, order: tuple[str, ...], alone: bool
 ) -> None:
-    race = Race(postgres.url, pipeline)
+    race = Race(postgres.url, pipeline, alone)
     asyncio.run(race.run(order))
     old_is_durable = bool(race.results["old insert"])
     if order.index("old end") < order.index("bump"):
@@ -165,6 +174,9 @@ def test_no_order_lets_an_old_owner_write_unseen(
         assert not old_is_durable
     assert race.results["new load"] == (b"old" if old_is_durable else None)
     assert race.results["new commit"] == {(race.interval, 1)}
+    with psycopg.connect(postgres.url) as connection:
+        sink = {key for (key,) in connection.execute(f"SELECT k FROM {pipeline}.out")}
+    assert sink == ({"old", "new"} if alone and old_is_durable else {"new"})
     log = postgres_tables(postgres.url, pipeline)["checkpoint_log"]
     assert [row[:3] for row in log] == [(race.interval, race.new_sequencer, 1)]
 
