@@ -16,6 +16,9 @@ TAG_LIMIT_BYTES: Final = 256
 WORK_LIMIT_RECORDS: Final = 4_096
 """Records per invocation: at about 2 us a record this keeps the event loop's longest turn under 10 ms."""
 
+INVOCATION_TARGET_US: Final = 20_000
+"""Above this an invocation gets fewer records next time: all other work of the process waits while it runs."""
+
 WORK_LIMIT_BYTES: Final = 8 * 1024 * 1024
 """Bytes per invocation: bounds one checkpoint's size."""
 

@@ -23,9 +23,10 @@ class Loaded(Struct, gc=False):
 
 
 class Invoked(Struct, gc=False):
-    """Answer to `Invoke`."""
+    """Answer to `Invoke`; `elapsed_us` is how long user code took."""
 
     outcome: Outcome
+    elapsed_us: int = 0
 
 
 class Committed(Struct, gc=False):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Final
 
 import msgspec
@@ -47,6 +47,7 @@ EXPIRY_KIND: Final = "expire"
 FOLD_LIMIT_ROWS: Final = 16_384
 WEAK_INFLIGHT_LIMIT: Final = 64
 REDRIVE_BATCH: Final = 256
+RECORD_OVERHEAD_BYTES: Final = 100
 
 
 class Item(msgspec.Struct, gc=False):
@@ -130,6 +131,8 @@ class IntervalCore:
         self._inflight: deque[Inflight] = deque()
         self._work: tuple[Work, list[Item], list[str]] | None = None
         self._work_oldest = MAX_TIME
+        self._work_limit = config.settings.work_limit_records
+        """Records or timers of the next invocation."""
         self._seq = 0
         self._committed: deque[tuple[int, int, int, Checkpoint]] = deque()
         self._committed_bytes = 0
@@ -176,7 +179,8 @@ class IntervalCore:
                 self._arrive(bundle, effects)
             case ev.Loaded(rows):
                 self._loaded({row.key: row.cells for row in rows}, effects, now)
-            case ev.Invoked(outcome):
+            case ev.Invoked(outcome, elapsed_us):
+                self._pace(outcome, elapsed_us)
                 self._invoked(outcome, now, effects)
             case ev.Committed(seq):
                 self._commit_done(seq, effects)
@@ -270,7 +274,7 @@ class IntervalCore:
             return
         # Nothing fresh, but the originals may not be durable yet: its ack queues up behind them.
         oldest = min(part.timestamps) if part else MAX_TIME
-        size = sum(map(len, part.values)) + 100 * len(part.values) if part else 0
+        size = _size(part) if part else 0
         self._inbox.append(Item(part, bundle.sender, bundle.number, oldest, size))
         self._inbox_bytes += size
 
@@ -351,8 +355,8 @@ class IntervalCore:
 
     def _take_records(self, work: Work, items: list[Item]) -> None:
         records = size = 0
-        while self._inbox and records < self.config.settings.work_limit_records and size < limits.WORK_LIMIT_BYTES:
-            item = self._inbox.popleft()
+        while self._inbox and records < self._work_limit and size < limits.WORK_LIMIT_BYTES:
+            item = self._take_item(self._work_limit - records, limits.WORK_LIMIT_BYTES - size)
             self._inbox_bytes -= item.size_bytes
             size += item.size_bytes
             items.append(item)
@@ -360,8 +364,23 @@ class IntervalCore:
                 records += len(item.part.keys)
                 work.parts.append(item.part)
 
+    def _take_item(self, records: int, size_bytes: int) -> Item:
+        """The first bundle, or as much of it as there is room for; the ack goes with its end."""
+        item = self._inbox[0]
+        part = item.part
+        if part is None or (len(part.keys) <= records and item.size_bytes <= size_bytes):
+            return self._inbox.popleft()
+        if item.size_bytes > size_bytes:
+            sizes = accumulate(len(value) + RECORD_OVERHEAD_BYTES for value in part.values)
+            records = min(records, max(1, sum(1 for size in sizes if size <= size_bytes)))
+        if len(part.keys) <= records:
+            return self._inbox.popleft()
+        head, tail = _cut(part, 0, records), _cut(part, records, len(part.keys))
+        self._inbox[0] = Item(tail, item.sender, item.number, min(tail.timestamps), _size(tail))
+        return Item(head, item.sender, 0, min(head.timestamps), item.size_bytes - self._inbox[0].size_bytes)
+
     def _take_timers(self, now: int) -> list[Timer]:
-        limit = self.config.settings.work_limit_records
+        limit = self._work_limit
         due = [
             Timer(key, tag, timestamp, "watermark")
             for timestamp, (key, tag) in self._timers.pop_due("watermark", self._watermark, limit)
@@ -517,6 +536,15 @@ class IntervalCore:
             self._quarantine_seq[entry.key] = seq
 
     # --- checkpoint -------------------------------------------------------------------------------------------
+
+    def _pace(self, outcome: Outcome, elapsed_us: int) -> None:
+        """Slow hooks get fewer records at a time: commits, other keys and Ctrl-C wait for the one that runs."""
+        assert self._work is not None, "Invoked without work"
+        done = max(1, outcome.processed + len(self._work[0].timers))
+        if elapsed_us > limits.INVOCATION_TARGET_US:
+            self._work_limit = max(1, min(self._work_limit, done * limits.INVOCATION_TARGET_US // elapsed_us))
+        else:
+            self._work_limit = min(self.config.settings.work_limit_records, self._work_limit * 2)
 
     def _invoked(self, outcome: Outcome, now: int, effects: list[ev.Effect]) -> None:
         assert self._work is not None, "Invoked without work"
@@ -852,6 +880,17 @@ def _newest_by_key(work: Work) -> dict[str, int]:
         if timer.kind == "watermark" and timer.timestamp > newest.get(timer.key, MIN_TIME):
             newest[timer.key] = timer.timestamp
     return newest
+
+
+def _cut(part: Part, first: int, end: int) -> Part:
+    return Part(
+        part.subscription, part.producer, part.frontier, part.sequences[first:end],
+        part.keys[first:end], part.values[first:end], part.timestamps[first:end],
+    )  # fmt: skip
+
+
+def _size(part: Part) -> int:
+    return sum(map(len, part.values)) + RECORD_OVERHEAD_BYTES * len(part.values)
 
 
 def _first_key(part: Part | None) -> str:

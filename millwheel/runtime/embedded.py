@@ -345,7 +345,9 @@ class EmbeddedRun:
             actor, event = events.popleft()
             if isinstance(event, Work):
                 assert actor.executor is not None
-                event = ev.Invoked(actor.executor.run(event))
+                began = time.perf_counter_ns()
+                outcome = actor.executor.run(event)
+                event = ev.Invoked(outcome, (time.perf_counter_ns() - began) // 1_000)
                 now = self._clock()
             self._perform(actor, actor.core.handle(event, now))
 

@@ -417,3 +417,44 @@ def test_two_bench_runs_write_the_same_bytes() -> None:
     assert payload() == payload()
     assert decode_checkpoint(payload()).shape == "1"
     assert Bench().core.reported == MIN_TIME
+
+
+def test_a_long_bundle_is_run_in_pieces_and_acked_with_its_last() -> None:
+    bench = Bench(work_limit_records=2)
+    bench.arrive(9, {0: ("a", 5), 1: ("b", 3), 2: ("c", 7)})
+    work = bench.load()
+    assert [(part.keys, part.sequences) for part in work.parts] == [(["a", "b"], [0, 1])]
+    bench.invoked(wrote("a", b"1"))
+    (head,) = bench.images()
+    assert [ids.sequences for ids in head.ids] == [[0, 1]]
+    assert [part.keys for part in bench.load().parts] == [["c"]]
+    bench(ev.Committed(1))
+    assert bench.acks() == []  # a crash now: the sender must still send the rest
+    bench.invoked(wrote("c", b"1"))
+    (tail,) = bench.images()
+    assert [ids.sequences for ids in tail.ids] == [[2]]
+    assert bench(ev.Committed(2)).acks() == [9]
+    assert bench.core.inbox_bytes == 0
+
+
+def test_big_records_are_run_a_few_at_a_time() -> None:
+    bench = Bench()
+    big = bundle(1, dict.fromkeys(range(3), ("k", 5)))
+    big.values = [b"x" * (limits.WORK_LIMIT_BYTES // 2)] * 3
+    bench(ev.BundleArrived(big))
+    assert len(bench.load().parts[0].keys) == 1  # with what a record costs besides its value, two do not fit
+    bench.invoked()
+    assert len(bench.load().parts[0].keys) == 1
+
+
+def test_slow_hooks_get_fewer_records_and_quick_ones_more_again() -> None:
+    bench = Bench(work_limit_records=8)
+    bench.arrive(1, dict.fromkeys(range(8), ("k", 5)))
+    works = [bench.load()]
+    for number in range(1, 6):
+        bench.arrive(number + 1, {8 * number + i: ("k", 5) for i in range(8)})
+    for targets in (4, 4, 1, 0, 0):  # how many times the target the last one took
+        count = sum(len(part.keys) for part in works[-1].parts)
+        bench(ev.Invoked(outcome(processed=count), targets * limits.INVOCATION_TARGET_US))
+        works.append(bench.load())
+    assert [sum(len(part.keys) for part in work.parts) for work in works] == [8, 2, 1, 2, 4, 8]
