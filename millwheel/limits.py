@@ -32,10 +32,16 @@ OUTBOX_LIMIT_BUNDLES: Final = 256
 """Unacked bundles of one interval before its user code pauses (back-pressure)."""
 
 FOLD_TRIGGER_BYTES: Final = 8 * 1024 * 1024
-"""Unfolded log bytes of an interval that start a fold; the log a recovery must fold stays of this order."""
+"""Settled log bytes of an interval (all their productions are acked) that start a fold."""
 
 FOLD_TRIGGER_CHECKPOINTS: Final = 256
-"""Unfolded checkpoints that start a fold, so that small bundles do not make a long log."""
+"""Settled checkpoints that start a fold, so that small bundles do not make a long log."""
+
+LOG_LIMIT_BYTES: Final = 32 * 1024 * 1024
+"""Log bytes of an interval at which a fold waits for acks no longer: bounds what a recovery must fold."""
+
+LOG_LIMIT_CHECKPOINTS: Final = 1_024
+"""The same in checkpoints."""
 
 CACHE_LIMIT_BYTES: Final = 64 * 1024 * 1024
 """Soft state of one interval; clean keys are evicted above it."""

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from millwheel.bundles import Checkpoint, KeyRows, LogWrite, Recovered
+from millwheel.bundles import Acked, Checkpoint, KeyRows, LogWrite, Recovered
 from millwheel.shape import PipelineShape as PipelineShape
 from millwheel.shape import SinkTable as SinkTable
 from millwheel.source import Batch as Batch
@@ -104,8 +104,13 @@ class Store(Protocol):
         """
         ...
 
-    async def fold(self, interval: int, sequencer: int, upto: int, images: Sequence[Checkpoint]) -> bool:
-        """Fold the committed `images` (contiguous, the last one is `upto`) and delete their log rows; False: fenced."""
+    async def fold(
+        self, interval: int, sequencer: int, upto: int, images: Sequence[Checkpoint], acked: Sequence[Acked] = ()
+    ) -> bool:
+        """Fold the committed `images` (contiguous, the last one is `upto`) and delete their log rows; False: fenced.
+
+        `acked` are the acks in committed checkpoints after `upto`: a production among them is not stored at all.
+        """
         ...
 
     async def persist_watermarks(self, values: Mapping[str, int]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 from millwheel.api.context import Context
-from millwheel.bundles import StateWrites, decode_checkpoint, encode_checkpoint
+from millwheel.bundles import Acked, StateWrites, decode_checkpoint, encode_checkpoint
 from millwheel.core import events as ev
 from millwheel.core.authority import Authority
 from millwheel.core.cache import StateCache
@@ -357,12 +357,28 @@ def productions_lost_in_fold() -> Patches:
     """A fold drops productions that are not acked."""
     original = MemoryStore.fold
 
-    async def fold(self: MemoryStore, interval: int, sequencer: int, upto: int, images: Any) -> bool:
-        kept = await original(self, interval, sequencer, upto, images)
+    async def fold(self: MemoryStore, interval: int, *arguments: Any) -> bool:
+        kept = await original(self, interval, *arguments)
         self.productions.get(interval, {}).clear()
         return kept
 
     return {(MemoryStore, "fold"): fold}
+
+
+@mutant
+def fold_by_soft_acks() -> Patches:
+    """A fold leaves out productions whose acks are not durable."""
+    original = IntervalCore._maybe_fold
+
+    def fold(self: IntervalCore, effects: list[ev.Effect]) -> None:
+        first = len(effects)
+        original(self, effects)
+        soft = self._outbox._unrecorded.values()
+        for effect in effects[first:]:
+            if isinstance(effect, ev.Fold):
+                effect.acked += [Acked(bundle.subscription, bundle.producer, bundle.sequences) for bundle in soft]
+
+    return {(IntervalCore, "_maybe_fold"): fold}
 
 
 # --- time -------------------------------------------------------------------------------------------------------

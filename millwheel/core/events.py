@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from millwheel.bundles import Bundle, Checkpoint, KeyRows, LogWrite, QuarantineEntry
+from millwheel.bundles import Acked, Bundle, Checkpoint, KeyRows, LogWrite, QuarantineEntry
 from millwheel.work import Columns, Outcome, Work
 
 # --- events -----------------------------------------------------------------------------------------------------
@@ -124,10 +124,11 @@ class Commit(Struct, gc=False):
 
 
 class Fold(Struct, gc=False):
-    """Fold committed images, a contiguous prefix ending at `upto`."""
+    """Fold committed images, a contiguous prefix ending at `upto`; `acked` are acks in committed checkpoints after it."""
 
     upto: int
     images: list[Checkpoint]
+    acked: list[Acked]
 
 
 class Send(Struct, gc=False):

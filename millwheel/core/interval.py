@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from itertools import accumulate, islice
+from itertools import accumulate
 from typing import Final
 
 import msgspec
@@ -33,6 +33,7 @@ from millwheel.bundles import (
 )
 from millwheel.core import events as ev
 from millwheel.core.cache import StateCache
+from millwheel.core.committed import CommittedLog
 from millwheel.core.dedup import Channel, DeliveredIds
 from millwheel.core.minheap import MinHeap
 from millwheel.core.outbox import Outbox
@@ -44,7 +45,6 @@ from millwheel.work import VOID_KIND, Outcome, Part, Work
 
 EXPIRY_TAG: Final = "\0expire"
 EXPIRY_KIND: Final = "expire"
-FOLD_LIMIT_ROWS: Final = 16_384
 WEAK_INFLIGHT_LIMIT: Final = 64
 REDRIVE_BATCH: Final = 256
 RECORD_OVERHEAD_BYTES: Final = 100
@@ -134,10 +134,10 @@ class IntervalCore:
         self._work_limit = config.settings.work_limit_records
         """Records or timers of the next invocation."""
         self._seq = 0
-        self._committed: deque[tuple[int, int, int, Checkpoint]] = deque()
-        self._committed_bytes = 0
+        self._committed = CommittedLog(self._outbox.frontier)
         self._folding = False
-        self._fold_wanted = False
+        self._fold_goal = 0
+        """Everything up to this seq is wanted in the tables, however little it is."""
         self._watermark = MIN_TIME
         self._reported = recovered.watermark
         self._alarm = MAX_TIME
@@ -216,7 +216,7 @@ class IntervalCore:
         """Record acks and fold everything as soon as possible (end of a run)."""
         if self.halted:
             return []
-        self._fold_wanted = True
+        self._fold_goal = self._seq
         self._idle_since = MIN_TIME
         effects: list[ev.Effect] = []
         self._after(effects, now)
@@ -489,7 +489,7 @@ class IntervalCore:
             return
         key = self._redrive[0]
         if self._quarantine_seq.get(key, 0) > self._folded_seq:
-            self._fold_wanted = True
+            self._fold_goal = self._seq
             return
         self._redrive.popleft()
         self._redriving = key
@@ -713,9 +713,7 @@ class IntervalCore:
             entry = self._inflight.popleft()
             if entry.write is not None and entry.image is not None:
                 self._outbox.recorded(entry.seq)
-                size = len(entry.write.payload)
-                self._committed.append((entry.seq, size, _rows(entry.image), entry.image))
-                self._committed_bytes += size
+                self._committed.add(entry.seq, len(entry.write.payload), entry.image)
                 self.counters.checkpoints += 1
             effects += [ev.Ack(sender, number) for sender, number in entry.acks]
             effects += [ev.Send(self._outbox.sendable(bundle)) for bundle in entry.sends]
@@ -748,11 +746,11 @@ class IntervalCore:
         if now < self._idle_since + limits.IDLE_RECORD_DELAY_US:
             return
         self._idle_since = None
-        self._fold_wanted = True
         if recordable:
             self._commit_records(effects, now)
         elif self._outbox.frontier_moved:
             effects += [ev.Send(note) for note in self._outbox.frontier_notes()]
+        self._fold_goal = self._seq
 
     def _commit_records(self, effects: list[ev.Effect], now: int) -> None:
         self._seq += 1
@@ -769,44 +767,16 @@ class IntervalCore:
     def _maybe_fold(self, effects: list[ev.Effect]) -> None:
         if self._folding:
             return
-        if not self._committed:
-            self._fold_wanted = self._fold_wanted and bool(self._inflight)
-            return
-        if not (
-            self._fold_wanted
-            or self._committed_bytes >= limits.FOLD_TRIGGER_BYTES
-            or len(self._committed) >= limits.FOLD_TRIGGER_CHECKPOINTS
-            or self._cache.over_limit()
-        ):
-            return
-        images, upto = self._fold_prefix()
-        self._folding = True
-        effects.append(ev.Fold(upto, images))
-
-    def _fold_prefix(self) -> tuple[list[Checkpoint], int]:
-        """As many images as one short transaction can fold: a key written in all of them is one row."""
-        acked = sum(len(ids.sequences) for _, _, _, image in self._committed for ids in image.acked)
-        keys: set[str] = set()
-        count = rows = produced = 0
-        for _, _, own, image in self._committed:
-            keys |= image.state.keys()
-            rows += own
-            produced += sum(len(p.keys) for p in image.produced)
-            if count and len(keys) + rows + max(0, produced - acked) > FOLD_LIMIT_ROWS:
-                break
-            count += 1
-        images = [image for _, _, _, image in islice(self._committed, count)]
-        # An ack that is durable already counts now: otherwise a fold would store productions that a later one deletes.
-        for _, _, _, later in islice(self._committed, count, None):
-            images[-1].acked += later.acked
-            later.acked = []
-        return images, self._committed[count - 1][0]
+        # What is wanted is folded together, when the last of it is durable: the acks that it may carry spare rows.
+        goal = 0 if self._inflight and self._inflight[0].seq <= self._fold_goal else self._fold_goal
+        if self._committed.due(goal, self._cache.over_limit()):
+            self._folding = True
+            effects.append(ev.Fold(*self._committed.prefix(goal)))
 
     def _fold_done(self, upto: int) -> None:
         self._folding = False
         self._folded_seq = upto
-        while self._committed and self._committed[0][0] <= upto:
-            self._committed_bytes -= self._committed.popleft()[1]
+        self._committed.folded(upto)
         self._cache.folded(upto)
         if self._cache.over_limit() and self._work is None:
             self._cache.evict(lambda key: self._timers.next_of(key, MAX_TIME))
@@ -918,11 +888,6 @@ def _is_empty(image: Checkpoint) -> bool:
         image.ids or image.produced or image.state.cells or image.timers.keys or image.holds.keys or image.sinks
         or image.quarantined or image.forgotten or image.redriven or image.released
     )  # fmt: skip
-
-
-def _rows(image: Checkpoint) -> int:
-    """Rows that a fold of this image touches besides its keys' state and its productions."""
-    return len(image.timers.keys) + len(image.holds.keys) + len(image.forgotten) + len(image.quarantined)
 
 
 def _runs(bundle: Bundle) -> list[Produced]:

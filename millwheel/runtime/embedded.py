@@ -29,6 +29,7 @@ from millwheel.graph import Graph
 from millwheel.intervals import Ranges
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import Opened, PositionWrite, SourcePartition, Store
+from millwheel.runtime.commits import GroupCommit
 from millwheel.runtime.executor import Executor, output_of
 from millwheel.runtime.sources import read_rows
 from millwheel.source import Source
@@ -111,9 +112,8 @@ class EmbeddedRun:
         self._events: deque[tuple[Actor, ev.Event | Work]] = deque()
         self._alarms: list[tuple[int, int, Actor]] = []
         self._alarm_count = 0
-        self._commits: deque[LogWrite] = deque()
+        self._commits = GroupCommit(self._commit, self._committed)
         self._wake = asyncio.Event()
-        self._commit_wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
         self._stopping = False
@@ -140,8 +140,9 @@ class EmbeddedRun:
         """
         try:
             await self._assign(await self._store.open_pipeline(self._graph.shape()))
-            for service in (self._commit_loop, self._persist_loop, self._advance_loop, self._redrive_loop):
-                self._spawn(service())
+            services = (self._persist_loop(), self._advance_loop(), self._redrive_loop())
+            for service in (*self._commits.loops(), *services):
+                self._spawn(service)
             await self._open_sources()
             await self._ask_redrives()  # before the loop: a pipeline that is finished would end before it asks
             await self._loop()
@@ -379,7 +380,7 @@ class EmbeddedRun:
     def _flush(self) -> None:
         """Everything has run: record the last acks and fold, so that the log is empty when the run ends."""
         waiting = [a for a in self._actors.values() if isinstance(a.core, IntervalCore) and not a.core.quiet()]
-        if not waiting and not self._commits:
+        if not waiting and self._commits.idle():
             self._flushed = True
         for actor in waiting:
             assert isinstance(actor.core, IntervalCore)
@@ -402,8 +403,7 @@ class EmbeddedRun:
                 case ev.Invoke(work):
                     events.append((actor, work))
                 case ev.Commit(write):
-                    self._commits.append(write)
-                    self._commit_wake.set()
+                    self._commits.submit(write)
                 case ev.ReportWatermark(value):
                     self._authority.report(actor.owner, actor.interval, value)
                     self._persist_wake.set()
@@ -416,8 +416,8 @@ class EmbeddedRun:
                     self._advance_wake.set()
                 case ev.Load(keys):
                     self._spawn(self._load(actor, keys))
-                case ev.Fold(upto, images):
-                    self._spawn(self._fold(actor, upto, images))
+                case ev.Fold():
+                    self._spawn(self._fold(actor, effect))
                 case ev.FetchQuarantine(key, limit):
                     self._spawn(self._fetch(actor, key, limit))
                 case ev.Halt(reason):
@@ -454,9 +454,9 @@ class EmbeddedRun:
         rows = await self._retry("load", lambda: self._store.load(actor.interval, keys))
         self._post(actor, ev.Loaded(rows))
 
-    async def _fold(self, actor: Actor, upto: int, images: list[Any]) -> None:
-        store = self._store
-        kept = await self._retry("fold", lambda: store.fold(actor.interval, actor.sequencer, upto, images))
+    async def _fold(self, actor: Actor, fold: ev.Fold) -> None:
+        upto, images, acked = fold.upto, fold.images, fold.acked
+        kept = await self._retry("fold", lambda: self._store.fold(actor.interval, actor.sequencer, upto, images, acked))
         self._post(actor, ev.Folded(upto) if kept else ev.Fenced())
 
     async def _fetch(self, actor: Actor, key: str, limit: int) -> None:
@@ -467,19 +467,12 @@ class EmbeddedRun:
         ]
         self._post(actor, ev.QuarantineFetched(key, entries))
 
-    async def _commit_loop(self) -> None:
-        """Group commit: whatever is ready goes in one transaction, in submission order."""
-        while True:
-            await self._commit_wake.wait()
-            self._commit_wake.clear()
-            while self._commits:
-                batch = list(self._commits)
-                self._commits.clear()
-                durable = await self._retry("commit", lambda batch=batch: self._store.commit(batch))  # type: ignore[misc]
-                for write in batch:
-                    actor = self._actors[write.interval]
-                    kept = (write.interval, write.seq) in durable
-                    self._post(actor, ev.Committed(write.seq) if kept else ev.Fenced())
+    async def _commit(self, group: list[LogWrite]) -> set[tuple[int, int]]:
+        durable: set[tuple[int, int]] = await self._retry("commit", lambda: self._store.commit(group))
+        return durable
+
+    def _committed(self, write: LogWrite, kept: bool) -> None:
+        self._post(self._actors[write.interval], ev.Committed(write.seq) if kept else ev.Fenced())
 
     async def _advance_loop(self) -> None:
         while True:

@@ -559,11 +559,12 @@ class Process:
         self._persist()
 
     def _fold(self, actor: Actor, effect: ev.Fold) -> None:
-        store, upto, images = self.world.store, effect.upto, effect.images
+        store, upto, images, acked = self.world.store, effect.upto, effect.images, effect.acked
         self.world.kernel.probes["fold"] += 1
+        self.world.kernel.probes["fold used later acks"] += bool(acked)
         self._request(
             "fold",
-            lambda: store.fold(actor.interval, actor.sequencer, upto, images),
+            lambda: store.fold(actor.interval, actor.sequencer, upto, images, acked),
             lambda kept: self._folded(actor, upto, kept),
         )
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from millwheel.bundles import Bundle, Checkpoint, KeyRows, LogWrite, Recovered, decode_checkpoint
+from millwheel.bundles import Acked, Bundle, Checkpoint, KeyRows, LogWrite, Recovered, decode_checkpoint
 from millwheel.graph import Graph, SubscriptionSpec
 from millwheel.model import MAX_TIME
 from millwheel.ports import Opened, PipelineShape, PositionWrite, QuarantineRow, SourcePosition
@@ -111,10 +111,17 @@ class WatchedStore:
             self.on_commit(self._computation[write.interval], write, image)
         return kept
 
-    async def fold(self, interval: int, sequencer: int, upto: int, images: Sequence[Checkpoint]) -> bool:
-        """See `Store`; a stale owner must not fold (I5)."""
+    async def fold(
+        self, interval: int, sequencer: int, upto: int, images: Sequence[Checkpoint], acked: Sequence[Acked] = ()
+    ) -> bool:
+        """See `Store`; a stale owner must not fold (I5), and only what the log says is acked is left out (I2)."""
+        log = self.inner.log
+        later = [decode_checkpoint(log[p].payload) for p in log if p[:2] == (interval, sequencer) and p[2] > upto]
+        recorded = [one for image in later for one in image.acked]
+        if self.owner[interval] == sequencer and any(one not in recorded for one in acked):
+            self.fail(f"I2: interval {interval} folds up to {upto} by acks that are not in its log")
         stored = [self.inner.log[p] for p in sorted(self.inner.log) if p[:2] == (interval, sequencer) and p[2] <= upto]
-        kept = await self.inner.fold(interval, sequencer, upto, images)
+        kept = await self.inner.fold(interval, sequencer, upto, images, acked)
         if kept and self.owner[interval] != sequencer:
             self.fail(f"I5: interval {interval} folded under the stale sequencer {sequencer}")
         if kept and stored and [decode_checkpoint(w.payload) for w in stored] != list(images):

@@ -24,6 +24,7 @@ from millwheel.limits import (
     STORE_STATEMENT_TIMEOUT_MS,
 )
 from millwheel_storage import statements
+from millwheel_storage.arrays import register
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 T = TypeVar("T")
@@ -104,7 +105,12 @@ class Session:
             str(STORE_STATEMENT_TIMEOUT_MS),
             str(STORE_IDLE_TRANSACTION_TIMEOUT_MS),
         )
-        await connection.execute(statements.CONFIGURE, settings)
+        try:
+            await connection.execute(statements.CONFIGURE, settings)
+        except BaseException:  # cancelled, say: nobody else knows of this connection
+            await connection.close()
+            raise
+        register(connection.adapters)
         return connection
 
     async def _drop(self) -> None:
@@ -116,6 +122,29 @@ class Session:
         """Close the connection; the next `run` opens a new one."""
         async with self._lock:
             await self._drop()
+
+
+class Sessions:
+    """A few sessions for one kind of work, so that as many calls run at a time; the one used last is taken first."""
+
+    def __init__(self, url: str, schema: str, size: int) -> None:
+        self._free = [Session(url, schema) for _ in range(size)]
+        self._all = tuple(self._free)
+        self._slots = asyncio.Semaphore(size)
+
+    async def run(self, work: Callable[[Connection], Awaitable[T]], *, repeatable: bool = True) -> T:
+        """See `Session.run`."""
+        async with self._slots:
+            session = self._free.pop()
+            try:
+                return await session.run(work, repeatable=repeatable)
+            finally:
+                self._free.append(session)
+
+    async def close(self) -> None:
+        """Close every connection; the next `run` opens a new one."""
+        for session in self._all:
+            await session.close()
 
 
 def _translated(error: psycopg.Error) -> StoreError:

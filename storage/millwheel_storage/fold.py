@@ -92,11 +92,18 @@ class Folded(msgspec.Struct):
         return kept
 
 
-def fold(images: Iterable[Checkpoint]) -> Folded:
-    """Merge `images`, which are consecutive checkpoints of one interval in commit order."""
+def fold(images: Iterable[Checkpoint], acked: Iterable[Acked] = ()) -> Folded:
+    """Merge `images`, which are consecutive checkpoints of one interval in commit order.
+
+    `acked` are what later, committed checkpoints say of their productions: those need not be stored any more.
+    """
     folded = Folded()
     for image in images:
         merge(folded, image)
+    for later in acked:
+        pending = folded.productions.get((later.subscription, later.producer), {})
+        for sequence in later.sequences if pending else ():
+            pending.pop(sequence, None)
     return folded
 
 

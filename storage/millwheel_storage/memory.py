@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from millwheel.bundles import (
+    Acked,
     Bundle,
     Checkpoint,
     HoldWrites,
@@ -190,7 +191,9 @@ class MemoryStore:
             self.log[write.interval, write.sequencer, write.seq] = write
         return {(write.interval, write.seq) for write in owned}
 
-    async def fold(self, interval: int, sequencer: int, upto: int, images: Sequence[Checkpoint]) -> bool:
+    async def fold(
+        self, interval: int, sequencer: int, upto: int, images: Sequence[Checkpoint], acked: Sequence[Acked] = ()
+    ) -> bool:
         """See `Store.fold`; folding again what is folded already changes nothing."""
         row = self._row(interval)
         if self.ownership[interval] != sequencer:
@@ -199,7 +202,7 @@ class MemoryStore:
         if not keys:
             return True
         check_prefix(interval, upto, len(keys), len(images))
-        self._apply(row, fold(images))
+        self._apply(row, fold(images, acked))
         for key in keys:
             del self.log[key]
         return True

@@ -1,4 +1,4 @@
-"""The store on Postgres (design, section 5): psycopg 3, one connection each for commits, loads and the rest.
+"""The store on Postgres (design, section 5): psycopg 3, connections of their own for what must not wait for each other.
 
 Lives here: transactions and their order.  Never here: SQL text (`statements`), the merge of checkpoints
 (`fold`), error translation (`connection`).  Every write is fenced in the statement that writes, or behind
@@ -15,6 +15,7 @@ import psycopg
 from psycopg.types.numeric import Int4, Int8
 
 from millwheel.bundles import (
+    Acked,
     Checkpoint,
     HoldWrites,
     KeyRows,
@@ -35,7 +36,8 @@ from millwheel.ports import (
     SourcePosition,
 )
 from millwheel_storage import statements
-from millwheel_storage.connection import CONFLICTS, Connection, Session
+from millwheel_storage.arrays import ByteaArray
+from millwheel_storage.connection import CONFLICTS, Connection, Session, Sessions
 from millwheel_storage.creation import add_interval, add_name, open_schema
 from millwheel_storage.decode import decode_image, ids, key_rows, productions, quarantine_entry, timers
 from millwheel_storage.fold import check_prefix, fifo_rows, fold, quarantine_row
@@ -59,7 +61,8 @@ class PostgresStore:
 
     def __init__(self, url: str, pipeline: str) -> None:
         self.schema = schema_name(pipeline)
-        self._commits = Session(url, self.schema)
+        self._commits = Sessions(url, self.schema, 2)  # the shared group, and the intervals with sink rows
+        self._progress = Sessions(url, self.schema, 2)  # positions, and watermarks
         self._loads = Session(url, self.schema)
         self._folds = Session(url, self.schema)
         self._intervals: dict[int, tuple[int, IntervalRow]] = {}
@@ -173,7 +176,7 @@ class PostgresStore:
 
     async def load(self, interval: int, keys: Sequence[str]) -> list[KeyRows]:
         """See `Store.load`; has a connection of its own, so that it never waits for a fold."""
-        encoded = sorted({key.encode() for key in keys})
+        encoded = ByteaArray(sorted({key.encode() for key in keys}))
 
         async def work(connection: Connection) -> list[KeyRows]:
             number, _ = await self._row(connection, interval)
@@ -183,9 +186,11 @@ class PostgresStore:
 
         return await self._loads.run(work)
 
-    async def fold(self, interval: int, sequencer: int, upto: int, images: Sequence[Checkpoint]) -> bool:
+    async def fold(
+        self, interval: int, sequencer: int, upto: int, images: Sequence[Checkpoint], acked: Sequence[Acked] = ()
+    ) -> bool:
         """See `Store.fold`.  Folding again what is folded already (its reply was lost) changes nothing."""
-        folded = fold(images)
+        folded = fold(images, acked)
 
         async def work(connection: Connection) -> bool:
             number, _ = await self._row(connection, interval)
@@ -241,7 +246,7 @@ class PostgresStore:
             parameters = (list(values), [Int8(value) for value in values.values()])
             await connection.execute(statements.PERSIST_WATERMARKS, parameters, prepare=True)
 
-        await self._loads.run(work)
+        await self._progress.run(work)
 
     async def watermarks(self) -> dict[str, int]:
         """See `Store.watermarks`."""
@@ -293,7 +298,7 @@ class PostgresStore:
             cursor = await connection.execute(statements.ADVANCE, parameters, prepare=True)
             return {row[0] for row in await cursor.fetchall()}
 
-        return await self._commits.run(work)
+        return await self._progress.run(work)
 
     # Quarantine
 
@@ -326,7 +331,7 @@ class PostgresStore:
 
     async def close(self) -> None:
         """See `Store.close`."""
-        for session in (self._commits, self._loads, self._folds):
+        for session in (self._commits, self._progress, self._loads, self._folds):
             await session.close()
 
 

@@ -6,12 +6,14 @@ transaction.  Never here: I/O or transactions.  Only tables that a fold touches 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from psycopg.types.numeric import Int4, Int8
 
 from millwheel_storage import statements
+from millwheel_storage.arrays import BigintArray, ByteaArray, TextArray
 from millwheel_storage.fold import Channel, Folded
 from millwheel_storage.productions import pack_ids
 
@@ -19,103 +21,109 @@ Step = tuple[str, tuple[Any, ...] | dict[str, Any]]
 """A statement and its parameters."""
 
 
-def fold_steps(interval: int, computation: int, folded: Folded) -> list[Step]:
-    """Everything that applies `folded` to the tables, in order."""
+def fold_steps(interval: int, computation: int, folded: Folded) -> Iterator[Step]:
+    """Everything that applies `folded` to the tables, in order; each step is packed when it is asked for."""
     number = Int4(computation)
-    return [
-        *_forget(number, folded),
-        *_state(number, folded),
-        *_timers(number, folded),
-        *_holds(number, folded),
-        *_productions(interval, folded),
-        *_ids(interval, folded),
-        *_quarantine(computation, folded),
-    ]
+    yield from _forget(number, folded)
+    yield from _state(number, folded)
+    yield from _timers(number, folded)
+    yield from _holds(number, folded)
+    yield from _productions(Int8(interval), folded)
+    yield from _ids(interval, folded)
+    yield from _quarantine(computation, folded)
 
 
 def _forget(computation: Int4, folded: Folded) -> Iterator[Step]:
     if folded.forgotten:
-        keys = [key.encode() for key in sorted(folded.forgotten)]
+        keys = ByteaArray.of_texts(sorted(folded.forgotten))
         for statement in (statements.FORGET_STATE, statements.FORGET_TIMERS, statements.FORGET_HOLDS):
             yield statement, (computation, keys)
 
 
+# Columns go in key order, which keeps neighbouring rows on one index page.  A forgotten key is deleted whole already.
+
+
 def _state(computation: Int4, folded: Folded) -> Iterator[Step]:
-    kept, cleared = [], []
-    for key, cell, entry, value in folded.state_rows():
-        if value is not None:
-            kept.append((key.encode(), cell, entry.encode(), value))
-        elif key not in folded.forgotten:  # a forgotten key is deleted whole already
-            cleared.append((key.encode(), cell, entry.encode()))
-    if cleared:
-        yield statements.CLEAR_STATE, (*_columns(cleared), computation)
-    if kept:
-        yield statements.FOLD_STATE, (computation, *_columns(kept))
+    for cell, column in folded.values.items():
+        keys = sorted(column)
+        rows: list[list[Any]] = [keys, [""] * len(keys), [column[key] for key in keys]]
+        yield from _cell(computation, cell, rows, folded.forgotten)
+    for cell, by_key in folded.entries.items():
+        places = [(key, entry, value) for key in sorted(by_key) for entry, value in by_key[key].items()]
+        yield from _cell(computation, cell, _columns(places, 3), folded.forgotten)
+
+
+def _cell(computation: Int4, cell: str, rows: list[list[Any]], forgotten: Container[str]) -> Iterator[Step]:
+    keys, entries, values = rows
+    if None in values:
+        places = list(zip(keys, entries, values, strict=True))
+        cleared = [(key, entry) for key, entry, value in places if value is None and key not in forgotten]
+        if cleared:
+            columns = (ByteaArray.of_texts(column) for column in _columns(cleared, 2))
+            yield statements.CLEAR_STATE, (*columns, computation, cell)
+        keys, entries, values = _columns([place for place in places if place[2] is not None], 3)
+    if keys:
+        written = (ByteaArray.of_texts(keys), ByteaArray.of_texts(entries), ByteaArray(values))
+        yield statements.FOLD_STATE, (computation, cell, *written)
 
 
 def _timers(computation: Int4, folded: Folded) -> Iterator[Step]:
-    kept, cleared = _entries(folded.timers, folded.forgotten)
+    rows = [(key, *name, time) for key in sorted(folded.timers) for name, time in folded.timers[key].items()]
+    cleared = [row[:3] for row in rows if row[3] is None and row[0] not in folded.forgotten]
+    kept = [row for row in rows if row[3] is not None]
     if cleared:
-        yield statements.CLEAR_TIMERS, (*_columns(cleared), computation)
+        keys, kinds, tags = _columns(cleared, 3)
+        places = (ByteaArray.of_texts(keys), TextArray(kinds), ByteaArray.of_texts(tags))
+        yield statements.CLEAR_TIMERS, (*places, computation)
     if kept:
-        yield statements.FOLD_TIMERS, (computation, *_columns(kept))
-
-
-def _entries(
-    written: Mapping[str, Mapping[tuple[str, str], Any]], forgotten: Container[str]
-) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
-    """(key, cell, entry, value) to upsert and (key, cell, entry) to delete; (key, kind, tag, …) for timers.
-
-    In key order, which keeps neighbouring rows on one index page.  A forgotten key is deleted whole already.
-    """
-    kept: list[tuple[Any, ...]] = []
-    cleared: list[tuple[Any, ...]] = []
-    for key in sorted(written):
-        encoded = key.encode()
-        for (first, second), value in written[key].items():
-            if value is not None:
-                kept.append((encoded, first, second.encode(), value))
-            elif key not in forgotten:
-                cleared.append((encoded, first, second.encode()))
-    return kept, cleared
+        keys, kinds, tags, times = _columns(kept, 4)
+        columns = (ByteaArray.of_texts(keys), TextArray(kinds), ByteaArray.of_texts(tags), BigintArray(times))
+        yield statements.FOLD_TIMERS, (computation, *columns)
 
 
 def _holds(computation: Int4, folded: Folded) -> Iterator[Step]:
-    kept = sorted((key.encode(), time) for key, time in folded.holds.items() if time is not None)
-    cleared = [key.encode() for key, time in folded.holds.items() if time is None and key not in folded.forgotten]
+    kept = sorted((key, time) for key, time in folded.holds.items() if time is not None)
+    cleared = sorted(key for key, time in folded.holds.items() if time is None and key not in folded.forgotten)
     if cleared:
-        yield statements.FORGET_HOLDS, (computation, cleared)
+        yield statements.FORGET_HOLDS, (computation, ByteaArray.of_texts(cleared))
     if kept:
-        yield statements.FOLD_HOLDS, (computation, [key for key, _ in kept], [time for _, time in kept])
+        keys, times = _columns(kept, 2)
+        yield statements.FOLD_HOLDS, (computation, ByteaArray.of_texts(keys), BigintArray(times))
 
 
-def _productions(interval: int, folded: Folded) -> Iterator[Step]:
+def _productions(interval: Int8, folded: Folded) -> Iterator[Step]:
     for (subscription, producer), sequences in sorted(folded.acked.items()):
-        parameters = (
-            Int8(interval),
-            Int4(subscription),
-            Int8(producer),
-            [Int8(number) for number in sorted(sequences)],
-        )
-        yield statements.FOLD_ACKS, parameters
-    rows = [
-        (*channel, sequence, row[0].encode(), row[1], row[2])
-        for channel, produced in sorted(folded.productions.items())
-        for sequence, row in produced.items()
-    ]
-    if rows:
-        yield statements.FOLD_PRODUCTIONS, (interval, *_columns(rows))
+        lows, highs = _runs(sorted(sequences))
+        channel = (interval, Int4(subscription), Int8(producer))
+        yield statements.FOLD_ACKS, (BigintArray(lows), BigintArray(highs), *channel)
+    for (subscription, producer), rows in sorted(folded.productions.items()):
+        if rows:
+            keys, values, times = _columns(rows.values(), 3)
+            columns = (BigintArray([*rows]), ByteaArray.of_texts(keys), ByteaArray(values), BigintArray(times))
+            yield statements.FOLD_PRODUCTIONS, (interval, Int4(subscription), Int8(producer), *columns)
+
+
+def _runs(sequences: Sequence[int]) -> tuple[list[int], list[int]]:
+    """First and last of every run of consecutive numbers in ascending `sequences`: mostly there is one.
+
+    >>> _runs([3, 4, 5, 9])
+    ([3, 9], [5, 9])
+    """
+    if sequences[-1] - sequences[0] < len(sequences):
+        return [sequences[0]], [sequences[-1]]
+    gaps = [(low, high) for low, high in pairwise(sequences) if high > low + 1]
+    return [sequences[0], *(high for _, high in gaps)], [*(low for low, _ in gaps), sequences[-1]]
 
 
 def _ids(interval: int, folded: Folded) -> Iterator[Step]:
     frontiers = {channel: frontier for channel, frontier in folded.frontiers.items() if frontier}
     if frontiers:
-        columns = _columns([(*channel, frontier) for channel, frontier in sorted(frontiers.items())])
+        columns = _columns([(*channel, frontier) for channel, frontier in sorted(frontiers.items())], 3)
         yield statements.FOLD_FRONTIERS, (interval, *columns)
         yield statements.COLLECT_IDS, (*columns, interval)
     segments = _segments(folded.new_ids())
     if segments:
-        yield statements.FOLD_IDS, (interval, *_columns(segments))
+        yield statements.FOLD_IDS, (interval, *_columns(segments, 5))
 
 
 def _segments(ids: Mapping[Channel, list[int]]) -> list[tuple[Any, ...]]:
@@ -136,5 +144,6 @@ def _quarantine(computation: int, folded: Folded) -> Iterator[Step]:
             yield statements.DROP_QUARANTINE, count
 
 
-def _columns(rows: list[tuple[Any, ...]]) -> list[list[Any]]:
-    return [list(column) for column in zip(*rows, strict=True)]
+def _columns(rows: Iterable[tuple[Any, ...]], count: int) -> list[list[Any]]:
+    """Rows of `count` fields as that many lists, also when there are none."""
+    return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(count)]

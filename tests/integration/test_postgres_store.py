@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -446,3 +447,20 @@ def test_a_fold_is_fast_enough_to_keep_up(postgres: EmbeddedPostgres, pipeline: 
         return best
 
     assert asyncio.run(main()) > 20_000
+
+
+def test_a_call_that_is_cancelled_while_it_connects_leaves_no_connection_behind(postgres: EmbeddedPostgres) -> None:
+    """A run that fails cancels whatever is under way, the first use of a connection too."""
+
+    async def main() -> None:
+        for step in range(16):
+            store = PostgresStore(postgres.url, fresh_name("cancelled"))
+            task = asyncio.ensure_future(store.watermarks())
+            for _ in range(step):  # one turn of the event loop at a time: no await is left out
+                await asyncio.sleep(0.0005)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await store.close()
+
+    asyncio.run(main())
+    gc.collect()  # where psycopg warns of a connection that nobody closed

@@ -179,8 +179,9 @@ class Twins(RuleBasedStateMachine):
         prefix = self.unfolded[interval][:share]
         upto, images = prefix[-1][0], [image for _, image in prefix]
         sequencer = self.sequencers[interval]
+        later = [acked for _, image in self.unfolded[interval][share:] for acked in image.acked]
         for _ in range(1 + twice):
-            assert self.both(lambda store: store.fold(interval, sequencer, upto, images)) is True
+            assert self.both(lambda store: store.fold(interval, sequencer, upto, images, later)) is True
         del self.unfolded[interval][:share]
 
     @rule(interval=INTERVALS)

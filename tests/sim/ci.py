@@ -33,6 +33,7 @@ PROBES = (
     "fenced position refused",
     "fenced during recovery",
     "fold",
+    "fold used later acks",
     "key expired",
     "key evicted",
     "process halted by a fence",

@@ -271,6 +271,8 @@ def draw(seed: int) -> Workload:
         "FOLD_TRIGGER_CHECKPOINTS": rng.choice([3, 10, 256]),
         "IDLE_RECORD_DELAY_US": rng.choice([50_000, SECOND]),
     }
+    # A log that is much longer than what starts a fold is folded although its productions are not acked.
+    exotic["LOG_LIMIT_CHECKPOINTS"] = exotic["FOLD_TRIGGER_CHECKPOINTS"] * (1 + seed % 4)
     if rng.random() < 0.3:
         exotic |= {"INFLIGHT_LIMIT_CHECKPOINTS": rng.choice([1, 2, 8]), "OUTBOX_LIMIT_BUNDLES": rng.choice([3, 256])}
     world = World()

@@ -80,6 +80,13 @@ def test_a_production_acked_within_the_run_never_reaches_the_table() -> None:
     assert folded.acked == {(1, 9): [3]}
 
 
+def test_a_production_that_a_later_checkpoint_acks_need_not_be_stored() -> None:
+    produced = Produced(1, 9, 10, ["a", "b"], [b"x", b"y"], [1, 2])
+    folded = fold([checkpoint(produced=[produced])], [Acked(1, 9, [10, 12]), Acked(2, 9, [11])])
+    assert folded.productions == {(1, 9): {11: ("b", b"y", 2)}}
+    assert folded.acked == {}, "the later checkpoint's own fold says so"
+
+
 def test_a_production_and_its_ack_in_one_checkpoint_cancel() -> None:
     image = checkpoint(produced=[Produced(1, 9, 0, ["a"], [b"x"], [1])], acked=[Acked(1, 9, [0])])
     assert fold([image]).productions == {(1, 9): {}}

@@ -1,0 +1,112 @@
+"""What is committed and not folded yet: the tail of an interval's log, as the core holds it (§6.1.2).
+
+Lives here: which checkpoints a fold takes, and when one is due.  Invariant: a fold is a contiguous prefix of committed
+images, never the cache, which is ahead of them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from millwheel import limits
+from millwheel.bundles import Acked, Checkpoint
+
+FOLD_LIMIT_ROWS: Final = 16_384
+
+
+class Logged(msgspec.Struct, gc=False):
+    """A committed checkpoint and the size of its log row."""
+
+    seq: int
+    size_bytes: int
+    image: Checkpoint
+
+
+class CommittedLog:
+    """Committed checkpoints of one interval, oldest first.
+
+    A checkpoint is *settled* when the acks of all its productions are durable too.  Folding it then stores none of
+    them; folded sooner, each would be a row that is inserted only to be deleted by the next fold.
+    """
+
+    def __init__(self, frontier: Callable[[int, int], int]) -> None:
+        self._frontier = frontier
+        """Of a subscription and a producer: below it every production's ack is durable."""
+        self._rows: deque[Logged] = deque()
+        self._bytes = 0
+        self._settled = 0
+        self._settled_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, seq: int, size_bytes: int, image: Checkpoint) -> None:
+        """The checkpoint after those that are here is durable."""
+        self._rows.append(Logged(seq, size_bytes, image))
+        self._bytes += size_bytes
+
+    def due(self, goal: int, hurry: bool) -> bool:
+        """True when a fold should start: everything up to seq `goal` is wanted folded; `hurry` asks for any gain."""
+        if not self._rows:
+            return False
+        self._settle()
+        return (
+            self._pressed(goal)
+            or self._settled_bytes >= limits.FOLD_TRIGGER_BYTES
+            or self._settled >= limits.FOLD_TRIGGER_CHECKPOINTS
+            or (hurry and self._settled > 0)
+        )
+
+    def _pressed(self, goal: int) -> bool:
+        """True when a fold cannot wait for acks."""
+        return (
+            self._rows[0].seq <= goal
+            or self._bytes >= limits.LOG_LIMIT_BYTES
+            or len(self._rows) >= limits.LOG_LIMIT_CHECKPOINTS
+        )
+
+    def _settle(self) -> None:
+        for row in islice(self._rows, self._settled, None):
+            if any(self._frontier(p.subscription, p.producer) < p.first + len(p.keys) for p in row.image.produced):
+                break
+            self._settled += 1
+            self._settled_bytes += row.size_bytes
+
+    def prefix(self, goal: int) -> tuple[int, list[Checkpoint], list[Acked]]:
+        """(upto, images, later acks) of the next fold: as much as one short transaction can do.
+
+        A key that is written in all of the images is one row, so keys are counted once.
+        """
+        taken: list[Checkpoint] = []
+        keys: set[str] = set()
+        rows = upto = 0
+        for place, row in enumerate(islice(self._rows, None if self._pressed(goal) else self._settled)):
+            keys |= row.image.state.keys()
+            rows += _rows_of(row.image)
+            if place >= self._settled:
+                rows += sum(len(produced.keys) for produced in row.image.produced)
+            if taken and len(keys) + rows > FOLD_LIMIT_ROWS:
+                break
+            taken.append(row.image)
+            upto = row.seq
+        later = [acked for row in islice(self._rows, len(taken), None) for acked in row.image.acked]
+        return upto, taken, later
+
+    def folded(self, upto: int) -> None:
+        """Everything up to `upto` is in the tables."""
+        while self._rows and self._rows[0].seq <= upto:
+            row = self._rows.popleft()
+            self._bytes -= row.size_bytes
+            if self._settled:
+                self._settled -= 1
+                self._settled_bytes -= row.size_bytes
+
+
+def _rows_of(image: Checkpoint) -> int:
+    """Rows that a fold of this image touches besides its keys' state and its productions."""
+    return len(image.timers.keys) + len(image.holds.keys) + len(image.forgotten) + len(image.quarantined)
