@@ -477,7 +477,6 @@ class IntervalCore:
         if key not in self._quarantine:
             # An earlier owner emptied the FIFO and died before the release: its hold and the request are left.
             if key not in self._released:
-                self._holds.remove(_quarantine_hold(key))
                 self._released.append(key)
         elif key != self._redriving and key not in self._redrive:
             self._redrive.append(key)
@@ -506,27 +505,30 @@ class IntervalCore:
             self._quarantine.discard(key)
             self._quarantine_seq.pop(key, None)
             self._timers.wake(key)
-            self._holds.remove(_quarantine_hold(key))
             self._released.append(key)
 
-    def _poison(self, entries: list[QuarantineEntry], seq: int, watermark: int, holds: HoldWrites) -> None:
+    def _poison(self, entries: list[QuarantineEntry], seq: int, work: Work, holds: HoldWrites) -> None:
         for entry in entries:
             if entry.key not in self._quarantine:
                 self._quarantine.add(entry.key)
                 self._timers.sleep(entry.key)
                 self.counters.quarantined += 1
-                if self.config.settings.quarantine_holds:
-                    name, at = _quarantine_hold(entry.key), self._oldest_waiting(entry, watermark)
-                    self._holds.set(name, at)
-                    holds.keys.append(name)
-                    holds.timestamps.append(at)
             self._quarantine_seq[entry.key] = seq
+            # A wall timer may produce at the watermark it was started under.
+            self._hold_quarantine(entry.key, work.watermark if entry.kind == "wall" else entry.timestamp, holds)
+        for entry in work.redrive[:1]:
+            self._hold_quarantine(entry.key, entry.timestamp, holds)
 
-    def _oldest_waiting(self, first: QuarantineEntry, watermark: int) -> int:
-        """Of what a key waits with when it is quarantined: the element that failed, and its timers, asleep now."""
-        timers = (at for (kind, _), at in self._timers.of(first.key) if kind == "watermark")
-        failed = min(watermark, MAX_TIME - 1) if first.kind == "wall" else first.timestamp
-        return min([failed, *timers])
+    def _hold_quarantine(self, key: str, at: int, holds: HoldWrites) -> None:
+        """A quarantine that holds the watermark does so at the oldest of what waits in it, sleeping timers included."""
+        if not self.config.settings.quarantine_holds or key not in self._quarantine:
+            return
+        at = min([at, MAX_TIME - 1, *(at for (kind, _), at in self._timers.of(key) if kind == "watermark")])
+        name = _quarantine_hold(key)
+        if at < self._holds.items.get(name, MAX_TIME):
+            self._holds.set(name, at)
+            holds.keys.append(name)
+            holds.timestamps.append(at)
 
     # --- checkpoint -------------------------------------------------------------------------------------------
 
@@ -578,11 +580,13 @@ class IntervalCore:
         if self.config.settings.expire_after is not None:
             self._extend_expiries(state.keys(), self.config.settings.expire_after, timers, work)
         released, self._released = self._released, []
-        for key in released if self.config.settings.quarantine_holds else ():
-            holds.keys.append(_quarantine_hold(key))
-            holds.timestamps.append(None)
+        for name in map(_quarantine_hold, released):
+            if name in self._holds.items:  # whatever the setting says now
+                self._holds.remove(name)
+                holds.keys.append(name)
+                holds.timestamps.append(None)
         # After the releases: a key may fail again in the same checkpoint.
-        self._poison(quarantined, seq, work.watermark, holds)
+        self._poison(quarantined, seq, work, holds)
         redriven = self._redriven(seq, work, outcome)
         ids = self._image_ids(items)
         return Checkpoint(
@@ -811,7 +815,7 @@ class IntervalCore:
     def _oldest_undone(self, outcome: Outcome) -> int:
         """Of the timers and holds that `outcome` moves or ends: until that commits, a crash brings them back."""
         oldest = MAX_TIME
-        for key in outcome.holds:
+        for key in (*outcome.holds, *map(_quarantine_hold, self._released)):
             oldest = min(oldest, self._holds.items.get(key, MAX_TIME))
         for key, changes in outcome.timers.items():
             for (kind, tag), at in self._timers.of(key):

@@ -164,6 +164,19 @@ def test_a_quarantine_that_holds_counts_the_timers_that_sleep() -> None:
     assert interval.reported == 30
 
 
+def test_a_quarantine_that_holds_counts_what_comes_later_and_is_older() -> None:
+    # The hold was that of the first element: the watermark passed an older record that had queued up behind it.
+    recovered = Recovered([], [], TimerWrites(), HoldWrites(["k\0quarantine"], [50]), ["k"], MIN_TIME)
+    interval = IntervalCore(Config(1, 7, "c", "1", Settings(quarantine_holds=True), {}), recovered)
+    interval.start(0)
+    interval.handle(bundle("k", 40), 0)
+    interval.handle(ev.Loaded([]), 0)
+    commit = only(interval.handle(ev.Invoked(outcome()), 0), ev.Commit)[0]
+    interval.handle(ev.Committed(commit.write.seq), 0)
+    interval.handle(ev.WatermarkMoved(100), 0)
+    assert interval.reported == 40
+
+
 def test_a_wall_timer_that_is_redriven_after_the_clock_was_set_back_is_not_early() -> None:
     interval = core(quarantined=["k"])
     redriving(interval, [QuarantineEntry("k", -1, 0, 0, b"", 900, "t", "wall")])
