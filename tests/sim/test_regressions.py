@@ -171,7 +171,7 @@ def test_a_quarantine_that_holds_counts_what_comes_later_and_is_older() -> None:
     interval.start(0)
     interval.handle(bundle("k", 40), 0)
     interval.handle(ev.Loaded([]), 0)
-    commit = only(interval.handle(ev.Invoked(outcome()), 0), ev.Commit)[0]
+    commit = only(interval.handle(ev.Invoked(Outcome()), 0), ev.Commit)[0]
     interval.handle(ev.Committed(commit.write.seq), 0)
     interval.handle(ev.WatermarkMoved(100), 0)
     assert interval.reported == 40
