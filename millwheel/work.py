@@ -6,7 +6,6 @@ Lives here: plain values between the sans-IO core and the executor.  Never here:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 import msgspec
 
@@ -21,10 +20,6 @@ Values = Mapping[str, Mapping[str, bytes]]
 
 Entries = Mapping[str, Mapping[str, Mapping[str, bytes]]]
 """cell to key to entry to the value: elements of lists, entries of maps."""
-
-
-VOID_KIND: Final = "void"
-"""The kind of a quarantined timer that was set anew by a record before it: nothing is left to fire."""
 
 
 class Part(msgspec.Struct, gc=False):

@@ -41,7 +41,7 @@ from millwheel.core.timers import TimerQueue
 from millwheel.graph import Settings
 from millwheel.intervals import Ranges
 from millwheel.model import MAX_TIME, MIN_TIME, Timer
-from millwheel.work import VOID_KIND, Outcome, Part, Work
+from millwheel.work import Outcome, Part, Work
 
 EXPIRY_TAG: Final = "\0expire"
 EXPIRY_KIND: Final = "expire"
@@ -343,11 +343,12 @@ class IntervalCore:
         if expired:
             return work, [], expired  # alone, so that no hook of this invocation sees what is being dropped
         if self._redriving and self._fetched:
-            work.redrive, self._fetched = self._without_reset(self._fetched), []
+            work.redrive, self._fetched = self._fetched, []
+            # A wall timer that waits here was due once, even if the clock was set back since.
+            work.wall_time = max([now, *(entry.timestamp for entry in work.redrive if entry.kind == "wall")])
             return work, [], []
         self._next_redrive(effects)
-        if self._redriving is None:  # a frozen timer that joins a FIFO while it is read would be missed there
-            work.timers = self._take_timers(now)
+        work.timers = self._take_timers(now)
         items: list[Item] = []
         if not work.timers:
             self._take_records(work, items)
@@ -428,6 +429,8 @@ class IntervalCore:
         for key, tag, kind, at in zip(timers.keys, timers.tags, timers.kinds, timers.timestamps, strict=True):
             if at is not None:
                 self._set_timer(key, kind, tag, at)
+        for key in self._quarantine:
+            self._timers.sleep(key)
         for key, hold in zip(recovered.holds.keys, recovered.holds.timestamps, strict=True):
             if hold is not None:
                 self._holds.set(key, hold)
@@ -444,16 +447,11 @@ class IntervalCore:
     # --- quarantine -------------------------------------------------------------------------------------------
 
     def _divert(self, work: Work) -> Work:
-        """Keep what belongs to quarantined keys away from user code: it queues up in their FIFOs."""
-        poisoned = self._quarantine
-        if work.redrive:
+        """Keep records of quarantined keys away from user code: they queue up in their FIFOs.  Timers sleep."""
+        if work.redrive or work.timers:
             return work
-        for timer in work.timers:
-            if timer.key in poisoned:
-                self._diverted.append(QuarantineEntry(timer.key, -1, 0, 0, b"", timer.timestamp, timer.tag, timer.kind))
-        timers = [timer for timer in work.timers if timer.key not in poisoned]
         parts = [self._divert_part(part) for part in work.parts]
-        return Work(parts, timers, work.values, work.entries, work.holds, work.watermark, work.wall_time)
+        return Work(parts, [], work.values, work.entries, work.holds, work.watermark, work.wall_time)
 
     def _divert_part(self, part: Part) -> Part:
         poisoned = self._quarantine
@@ -479,7 +477,6 @@ class IntervalCore:
         if key not in self._quarantine:
             # An earlier owner emptied the FIFO and died before the release: its hold and the request are left.
             if key not in self._released:
-                self._holds.remove(_quarantine_hold(key))
                 self._released.append(key)
         elif key != self._redriving and key not in self._redrive:
             self._redrive.append(key)
@@ -507,33 +504,31 @@ class IntervalCore:
             # Atomic with the checkpoint that is built next: later arrivals run normally after it.
             self._quarantine.discard(key)
             self._quarantine_seq.pop(key, None)
-            self._holds.remove(_quarantine_hold(key))
+            self._timers.wake(key)
             self._released.append(key)
 
-    def _without_reset(self, entries: list[QuarantineEntry]) -> list[QuarantineEntry]:
-        """Frozen timers that an earlier part of the redrive has set anew are void: a timer fires once per setting."""
-        again = {name for key in {entry.key for entry in entries} for name, _ in self._timers.of(key)}
-        kept: list[QuarantineEntry] = []
-        for entry in reversed(entries):
-            if entry.subscription < 0:
-                name = (entry.kind, entry.tag)
-                if name in again:
-                    entry = msgspec.structs.replace(entry, kind=VOID_KIND)
-                again.add(name)
-            kept.append(entry)
-        return kept[::-1]
-
-    def _poison(self, entries: list[QuarantineEntry], seq: int, holds: HoldWrites) -> None:
+    def _poison(self, entries: list[QuarantineEntry], seq: int, work: Work, holds: HoldWrites) -> None:
         for entry in entries:
             if entry.key not in self._quarantine:
                 self._quarantine.add(entry.key)
+                self._timers.sleep(entry.key)
                 self.counters.quarantined += 1
-                if self.config.settings.quarantine_holds:
-                    name = _quarantine_hold(entry.key)
-                    self._holds.set(name, entry.timestamp)
-                    holds.keys.append(name)
-                    holds.timestamps.append(entry.timestamp)
             self._quarantine_seq[entry.key] = seq
+            # A wall timer may produce at the watermark it was started under.
+            self._hold_quarantine(entry.key, work.watermark if entry.kind == "wall" else entry.timestamp, holds)
+        for entry in work.redrive[:1]:
+            self._hold_quarantine(entry.key, entry.timestamp, holds)
+
+    def _hold_quarantine(self, key: str, at: int, holds: HoldWrites) -> None:
+        """A quarantine that holds the watermark does so at the oldest of what waits in it, sleeping timers included."""
+        if not self.config.settings.quarantine_holds or key not in self._quarantine:
+            return
+        at = min([at, MAX_TIME - 1, *(at for (kind, _), at in self._timers.of(key) if kind == "watermark")])
+        name = _quarantine_hold(key)
+        if at < self._holds.items.get(name, MAX_TIME):
+            self._holds.set(name, at)
+            holds.keys.append(name)
+            holds.timestamps.append(at)
 
     # --- checkpoint -------------------------------------------------------------------------------------------
 
@@ -585,10 +580,13 @@ class IntervalCore:
         if self.config.settings.expire_after is not None:
             self._extend_expiries(state.keys(), self.config.settings.expire_after, timers, work)
         released, self._released = self._released, []
-        for key in released if self.config.settings.quarantine_holds else ():
-            holds.keys.append(_quarantine_hold(key))
-            holds.timestamps.append(None)
-        self._poison(quarantined, seq, holds)  # after the releases: a key may fail again in the same checkpoint
+        for name in map(_quarantine_hold, released):
+            if name in self._holds.items:  # whatever the setting says now
+                self._holds.remove(name)
+                holds.keys.append(name)
+                holds.timestamps.append(None)
+        # After the releases: a key may fail again in the same checkpoint.
+        self._poison(quarantined, seq, work, holds)
         redriven = self._redriven(seq, work, outcome)
         ids = self._image_ids(items)
         return Checkpoint(
@@ -630,7 +628,8 @@ class IntervalCore:
                 _add_timer(writes, timer.key, timer.tag, timer.kind, None)
         for key, changes in outcome.timers.items():
             for (kind, tag), at in changes.items():
-                if at is not None and kind == "watermark" and at <= self._watermark and self._loops(key, kind, tag):
+                due = at is not None and kind == "watermark" and at <= self._watermark
+                if at is not None and due and self._loops(key, kind, tag):
                     looping.append(QuarantineEntry(
                         key, -1, 0, 0, b"", at, tag, kind,
                         f"timer {tag!r} re-armed itself behind the watermark {limits.TIMER_REARM_LIMIT} times",
@@ -641,6 +640,8 @@ class IntervalCore:
         return looping
 
     def _loops(self, key: str, kind: str, tag: str) -> bool:
+        if key in self._quarantine:
+            return False  # it sleeps
         name = (key, kind, tag)
         self._rearmed[name] = self._rearmed.get(name, 0) + 1
         return self._rearmed[name] > limits.TIMER_REARM_LIMIT
@@ -784,7 +785,7 @@ class IntervalCore:
     def _oldest_undone(self, outcome: Outcome) -> int:
         """Of the timers and holds that `outcome` moves or ends: until that commits, a crash brings them back."""
         oldest = MAX_TIME
-        for key in outcome.holds:
+        for key in (*outcome.holds, *map(_quarantine_hold, self._released)):
             oldest = min(oldest, self._holds.items.get(key, MAX_TIME))
         for key, changes in outcome.timers.items():
             for (kind, tag), at in self._timers.of(key):

@@ -17,7 +17,7 @@ from millwheel.bundles import QuarantineEntry
 from millwheel.coders import raw
 from millwheel.graph import ComputationSpec, Graph
 from millwheel.model import MAX_TIME, MIN_TIME, Record, Timer, TimerKind
-from millwheel.work import VOID_KIND, Outcome, Part, Work
+from millwheel.work import Outcome, Part, Work
 
 
 class Executor:
@@ -138,15 +138,14 @@ class Executor:
         if (timer.kind, timer.tag) in outcome.timers.get(timer.key, ()):
             return
         if outcome.quarantined and any(entry.key == timer.key for entry in outcome.quarantined):
-            outcome.quarantined.append(_timer_entry(timer))
+            outcome.timers.setdefault(timer.key, {})[timer.kind, timer.tag] = timer.timestamp  # stays, and sleeps
             return
         trace: str | None = None
         for _ in range(self._attempts):
             trace = self._attempt(self._call_timer, timer, work, outcome)
             if trace is None:
                 return
-        entry = _timer_entry(timer)
-        entry.error = trace or ""
+        entry = QuarantineEntry(timer.key, -1, 0, 0, b"", timer.timestamp, timer.tag, timer.kind, trace or "")
         outcome.quarantined.append(entry)
 
     def _call_timer(self, timer: Timer, work: Work, outcome: Outcome) -> None:
@@ -163,8 +162,7 @@ class Executor:
     def _redrive(self, entry: QuarantineEntry, work: Work, outcome: Outcome) -> None:
         if entry.subscription >= 0:
             self._call_record(entry, work, outcome)
-        elif entry.kind != VOID_KIND and (entry.kind, entry.tag) not in outcome.timers.get(entry.key, ()):
-            # Otherwise a record that was redriven before it has moved or cancelled it.
+        else:
             kind: TimerKind = "wall" if entry.kind == "wall" else "watermark"
             self._call_timer(Timer(entry.key, entry.tag, entry.timestamp, kind), work, outcome)
 
@@ -180,10 +178,6 @@ def output_of(graph: Graph, stream: str, subscriptions: Mapping[str, int]) -> Ou
     return Output(graph.streams[stream].coder.encode, routes)
 
 
-def _timer_entry(timer: Timer) -> QuarantineEntry:
-    return QuarantineEntry(timer.key, -1, 0, 0, b"", timer.timestamp, timer.tag, timer.kind)
-
-
-def _trace(error: Exception) -> str:
-    text = "".join(traceback.format_exception(error))
+def _trace(error: Exception | None) -> str:
+    text = "".join(traceback.format_exception(error)) if error else ""
     return text[-limits.TRACEBACK_LIMIT_CHARS :]

@@ -347,18 +347,19 @@ class WatchedStore:
     def work_of(self, name: str) -> list[tuple[str, int]]:
         """(what, oldest timestamp us) of everything durable that `name` still has to do or to deliver."""
         durable = self.durable[name]
+        waits = self.graph.computations[name].settings.quarantine_holds
         found = [
             (f"timer {tag!r} of {key!r}", at)
             for key, timers in durable.timers.items()
             for (kind, tag), at in timers.items()
-            if kind == "watermark"
+            if kind == "watermark" and (waits or not durable.fifo.get(key))
         ]
         found += [(f"hold of {key!r}", at) for key, at in durable.holds.items()]
         for (subscription, producer), rows in self.pending.items():
             spec = self.subscriptions[subscription]
             if rows and (spec.computation == name or self.maker.get(producer) == name):
                 found.append((f"a record on {spec.name!r} from producer {producer}", min(rows.values())))
-        if self.graph.computations[name].settings.quarantine_holds:
+        if waits:
             for key, entries in durable.fifo.items():
                 times = [t for sub, kind, t in entries if sub >= 0 or kind == "watermark"]
                 found += [(f"quarantine of {key!r}", min(times))] if times else []

@@ -6,9 +6,11 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
+from benchmarks import common, others
 from tests.sim import ci
 from tests.sim.harness import simulate_seed
 
@@ -24,6 +26,14 @@ def test_every_seed_keeps_every_invariant_and_together_they_reach_every_probe() 
     assert found["events_least"] >= ci.EVENTS_LIMIT
     assert found["faults_least"] >= ci.FAULTS_LIMIT
     assert not [name for name in ci.PROBES if not found["probes"][name]]
+
+
+def test_the_benchmark_reads_the_figures_of_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(ci, "ROOT", tmp_path)
+    monkeypatch.setattr(common, "ROOT", tmp_path)
+    ci.publish("simulator", ci.figures([simulate_seed(3)], [], 2.0))
+    assert others.simulator().value == 150
+    assert not others.simulator().met
 
 
 @pytest.mark.parametrize("seed", [3, 17])

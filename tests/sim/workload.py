@@ -82,7 +82,9 @@ class StageSpec(msgspec.Struct, kw_only=True):
     exact: bool = True
     """Exactly-once holds here: this stage and everything above it is strong and deduplicated."""
     honest: bool = True
-    """No record is late here by our own doing, and none by the user's."""
+    """No record is late here by our own doing, and none by the user's; its watermark is never ahead of its work."""
+    redrives: bool = False
+    """Its own quarantine may make records late here."""
 
 
 class Ledger(Computation[Token]):
@@ -109,7 +111,7 @@ class Ledger(Computation[Token]):
         token = record.value
         if record.late:
             self.world.late += 1
-            if self.spec.honest:
+            if self.spec.honest and not self.spec.redrives:
                 self.world.breaches.append(f"I11: {self.spec.name} got {token.id} late at {context.watermark}")
         self._note(token, record)
         if token.bad == "flaky" and (self.spec.name, token.id) not in self.world.tried:
@@ -302,13 +304,16 @@ def _settings(rng: random.Random, stage: StageSpec, poisoned: bool) -> None:
 
 
 def _taint(stages: list[StageSpec], poisoned: bool, late: bool) -> None:
-    """Weak or not deduplicated means at-least-once from there on; poison and late rows make lateness legal."""
+    """Weak or not deduplicated means at-least-once from there on; late rows, and poison that does not hold the
+    watermark, make lateness legal."""
     for stage in stages:
         above = [s for s in stages if s.output in {stream for stream, _ in stage.inputs}]
         deduplicated = stage.settings.get("exactly_once", True)
         weak = any(s.settings.get("productions") == "weak" for s in above)
         stage.exact = deduplicated and not weak and all(s.exact for s in above)
-        stage.honest = not (poisoned or late) and deduplicated and all(s.honest for s in above)
+        stage.redrives = poisoned
+        held = stage.settings["quarantine_holds"] or not poisoned
+        stage.honest = not late and held and deduplicated and all(s.honest for s in above)
 
 
 def _scripts(rng: random.Random, name: str, total: int, poisoned: bool, late: bool) -> list[Script]:

@@ -52,7 +52,8 @@ def test_the_key_stays_closed_for_later_parts_and_timers_of_the_invocation() -> 
     calls: list[str] = []
     executor = executor_of(computation_of(failing(99, calls)))
     done = executor.run(work(part(("a=bad", 1)), part(("a=2", 2)), timers=[Timer("a", "t", 3)]))
-    assert [(e.subscription, e.tag) for e in done.quarantined] == [(IN, ""), (IN, ""), (-1, "t")]
+    assert [(e.subscription, e.tag) for e in done.quarantined] == [(IN, ""), (IN, "")]
+    assert done.timers == {"a": {("watermark", "t"): 3}}  # it stays pending, asleep like its key
     assert done.produced == {}
 
 
