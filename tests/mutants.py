@@ -374,9 +374,9 @@ def stale_fold() -> Patches:
     """The fence is skipped: a stale sequencer folds."""
     original = MemoryStore.fold
 
-    async def fold(self: MemoryStore, interval: int, sequencer: int, upto: int, images: Any) -> bool:
+    async def fold(self: MemoryStore, interval: int, sequencer: int, *arguments: Any) -> bool:
         owner, self.ownership[interval] = self.ownership[interval], sequencer
-        kept = await original(self, interval, sequencer, upto, images)
+        kept = await original(self, interval, sequencer, *arguments)
         self.ownership[interval] = owner
         return kept
 
