@@ -207,6 +207,63 @@ def ids_not_restored() -> Patches:
 
 
 @mutant
+def split_bundle_acked_at_its_head() -> Patches:
+    """A bundle that is run in two parts is acked after the first."""
+    original = IntervalCore._take_item
+
+    def take(self: IntervalCore, records: int, size_bytes: int) -> Any:
+        bundle = self._inbox[0]
+        item = original(self, records, size_bytes)
+        if item is not bundle:
+            item.number, self._inbox[0].number = self._inbox[0].number, 0
+        return item
+
+    return {(IntervalCore, "_take_item"): take}
+
+
+@mutant
+def dead_producers_kept() -> Patches:
+    """Ids of producers that will never send again are kept for ever."""
+    original = IntervalCore.start
+    return {(IntervalCore, "start"): lambda self, now, live=None: original(self, now)}
+
+
+# --- quarantine -------------------------------------------------------------------------------------------------
+
+
+@mutant
+def timers_of_the_quarantined() -> Patches:
+    """Timers of a quarantined key fire."""
+    return {(TimerQueue, "sleep"): lambda self, key: None}
+
+
+@mutant
+def released_with_one_in_hand() -> Patches:
+    """A quarantine is released while a record is on its way into it."""
+    original = IntervalCore._quarantine_fetched
+
+    def fetched(self: IntervalCore, key: str, entries: Any) -> None:
+        diverted, self._diverted = self._diverted, []
+        self._fetch_seq = self._quarantine_seq.get(key, 0)
+        original(self, key, entries)
+        self._diverted = diverted
+
+    return {(IntervalCore, "_quarantine_fetched"): fetched}
+
+
+@mutant
+def hold_of_the_first() -> Patches:
+    """A quarantine holds the watermark at its first element only, though an older one came later."""
+    original = IntervalCore._hold_quarantine
+
+    def hold(self: IntervalCore, key: str, at: int, holds: Any) -> None:
+        if key + "\0quarantine" not in self._holds.items:
+            original(self, key, at, holds)
+
+    return {(IntervalCore, "_hold_quarantine"): hold}
+
+
+@mutant
 def unfinished_redrive() -> Patches:
     """A redrive that died between its last element and the release is forgotten."""
 
@@ -313,6 +370,35 @@ def _from_cache(cache: StateCache, image: Any) -> Any:
 
 
 @mutant
+def stale_fold() -> Patches:
+    """The fence is skipped: a stale sequencer folds."""
+    original = MemoryStore.fold
+
+    async def fold(self: MemoryStore, interval: int, sequencer: int, *arguments: Any) -> bool:
+        owner, self.ownership[interval] = self.ownership[interval], sequencer
+        kept = await original(self, interval, sequencer, *arguments)
+        self.ownership[interval] = owner
+        return kept
+
+    return {(MemoryStore, "fold"): fold}
+
+
+@mutant
+def stale_position() -> Patches:
+    """The fence is skipped: a stale injector moves its partition's position."""
+    original = MemoryStore.advance
+
+    async def advance(self: MemoryStore, writes: Any) -> set[int]:
+        owners = dict(self.ownership)
+        self.ownership.update({write.interval: write.sequencer for write in writes})
+        kept = await original(self, writes)
+        self.ownership = owners
+        return kept
+
+    return {(MemoryStore, "advance"): advance}
+
+
+@mutant
 def evicts_dirty() -> Patches:
     """Dirty keys are evicted."""
 
@@ -388,6 +474,31 @@ def fold_by_soft_acks() -> Patches:
 def forgets_timers() -> Patches:
     """Timers are forgotten at recovery."""
     return {(IntervalCore, "_restore_timers"): lambda self, recovered: None}
+
+
+@mutant
+def firing_not_recorded() -> Patches:
+    """A checkpoint does not remove the timers that it fired."""
+    original = IntervalCore._apply_timers
+
+    def apply(self: IntervalCore, work: Any, outcome: Any, writes: Any) -> Any:
+        fired, work.timers = work.timers, []
+        found = original(self, work, outcome, writes)
+        work.timers = fired
+        return found
+
+    return {(IntervalCore, "_apply_timers"): apply}
+
+
+@mutant
+def wall_timers_by_the_watermark() -> Patches:
+    """Wall timers fire as soon as they are set."""
+    original = TimerQueue.pop_due
+
+    def pop_due(self: TimerQueue, kind: str, until: int, limit: int) -> Any:
+        return original(self, kind, MAX_TIME if kind == "wall" else until, limit)
+
+    return {(TimerQueue, "pop_due"): pop_due}
 
 
 @mutant

@@ -102,6 +102,7 @@ class WatchedStore:
         for write in writes:
             place = (write.interval, write.sequencer, write.seq)
             if (write.interval, write.seq) not in kept:
+                self.on_refused(self._computation[write.interval], write)
                 continue
             if place in before or write.seq <= self.seqs.get(place[:2], 0):
                 self._repeated(write)
@@ -220,6 +221,9 @@ class WatchedStore:
 
     def on_commit(self, computation: str, write: LogWrite, image: Checkpoint) -> None:
         """A workload's own checks; `durable` already holds the checkpoint's effects."""
+
+    def on_refused(self, computation: str, write: LogWrite) -> None:
+        """A workload's own checks of a write that was fenced: it must have changed nothing."""
 
     def _apply_ids(self, name: str, image: Checkpoint) -> None:
         for ids in image.ids:

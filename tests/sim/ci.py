@@ -45,6 +45,7 @@ PROBES = (
     "retried: CommitUnknown",
     "retried: StoreUnavailable",
     "late record",
+    "two groups commit",
     "timer fired after restart",
     "timers restored after restart",
     "weak straggler checkpointed",

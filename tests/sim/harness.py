@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from millwheel.bundles import Checkpoint, LogWrite
+from millwheel.bundles import Checkpoint, LogWrite, decode_checkpoint
 from millwheel.model import SECOND
 from millwheel.testing.faults import Faults, Nemesis, Seeded
 from millwheel.testing.simulator import Simulation
@@ -26,7 +26,10 @@ class LedgerStore(WatchedStore):
     check: Any = None
 
     def on_commit(self, computation: str, write: LogWrite, image: Checkpoint) -> None:
-        self.check(self, computation, write, image)
+        self.check(self, computation, image)
+
+    def on_refused(self, computation: str, write: LogWrite) -> None:
+        self.check(self, computation, decode_checkpoint(write.payload))
 
 
 class Verdict(msgspec.Struct):

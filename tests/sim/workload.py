@@ -30,7 +30,7 @@ from millwheel import (
     limits,
     subscribe,
 )
-from millwheel.bundles import Checkpoint, LogWrite
+from millwheel.bundles import Checkpoint
 from millwheel.graph import Graph
 from millwheel.model import SECOND
 from millwheel.testing.sources import Script, ScriptedSource
@@ -436,20 +436,20 @@ def split_windows(workload: Workload) -> bool:
 
 
 def check_commit(workload: Workload) -> Any:
-    """A hook for `WatchedStore.on_commit`: sink rows equal the state that commits with them (I4)."""
+    """A hook for `WatchedStore`: sink rows equal the state that commits with them, after a refused commit too (I4)."""
     sinks = {stage.name for stage in workload.stages if stage.sink}
 
-    def check(store: Any, computation: str, write: LogWrite, image: Checkpoint) -> None:
+    def check(store: Any, computation: str, image: Checkpoint) -> None:
         if workload.world.breaches:
             store.fail(workload.world.breaches[0])
         if computation not in sinks:
             return
         state = store.durable[computation].state
         for key in sorted(image.state.keys()):
-            row = store.inner.sinks["ledger"].get((computation, key))
+            row = store.inner.sinks["ledger"].get((computation, key), {})
             cells = state.get(key, {})
             count, total = (int(cells.get((cell, ""), b"0")) for cell in ("count", "total"))
-            if row is None or (row["count"], row["total"]) != (count, total):
+            if (row.get("count", 0), row.get("total", 0)) != (count, total):
                 store.fail(f"I4: sink row of {key!r} is {row}, its state counts {count}, {total}")
 
     return check
