@@ -180,10 +180,23 @@ class LogWrite(msgspec.Struct, frozen=True, gc=False):
     sinks: tuple[SinkRow, ...] = ()
 
 
+class Delivered(msgspec.Struct, gc=False):
+    """What the store has of one (subscription, producer): all ids below `frontier`, some up to `top` (-1: none).
+
+    `frontier` is what the sender advertised.  The ids themselves stay in the store, so that this does not grow with
+    them.
+    """
+
+    subscription: int
+    producer: int
+    frontier: int
+    top: int
+
+
 class Recovered(msgspec.Struct, gc=False):
     """What an interval needs before it serves: everything but key state, which loads on demand."""
 
-    ids: list[Ids]
+    ids: list[Delivered]
     productions: list[Bundle]
     """Unacked productions per (subscription, producer); `target`, `number` and `sender` are unset (0)."""
     timers: TimerWrites

@@ -58,6 +58,12 @@ STRAGGLER_DELAY_US: Final = 1_000_000
 IDLE_RECORD_DELAY_US: Final = 1_000_000
 """Age at which an idle interval records its acks durably, so that receivers can collect ids."""
 
+ID_BUCKET_US: Final = 60_000_000
+"""How long consumed record ids stay exact in memory before those that are folded are sealed into a Bloom filter."""
+
+ID_FILTER_ERROR_RATE: Final = 0.01
+"""Share of unknown blocks that a full filter takes for its own: each costs one read of the store, and 10 bits buy it."""
+
 TRACEBACK_LIMIT_CHARS: Final = 8_000
 """The stored traceback of a quarantined record."""
 

@@ -96,6 +96,13 @@ class Store(Protocol):
         """Folded state of `keys`; a key without state is absent from the answer."""
         ...
 
+    async def find_ids(self, interval: int, subscription: int, producer: int, sequences: Sequence[int]) -> set[int]:
+        """Which of ascending `sequences`, none below the stored frontier, are delivered ids in the folded tables.
+
+        Not fenced: what a stale owner reads is durable all the same.
+        """
+        ...
+
     async def commit(self, writes: Sequence[LogWrite]) -> set[tuple[int, int]]:
         """Insert log rows (and sink rows) in one transaction; the (interval, seq) pairs that are durable.
 

@@ -19,7 +19,7 @@ from millwheel.bundles import Acked, StateWrites, decode_checkpoint, encode_chec
 from millwheel.core import events as ev
 from millwheel.core.authority import Authority
 from millwheel.core.cache import StateCache
-from millwheel.core.dedup import DeliveredIds
+from millwheel.core.dedup import DeliveredIds, Seen
 from millwheel.core.injector import InjectorCore
 from millwheel.core.interval import IntervalCore
 from millwheel.core.outbox import Outbox
@@ -194,8 +194,8 @@ def ids_collected_early() -> Patches:
     def add(self: DeliveredIds, subscription: int, producer: int, sequences: Any) -> None:
         original(self, subscription, producer, sequences)
         seen = self._channels.get((subscription, producer))
-        if seen is not None and len(seen.ids) > 20:
-            seen.ids.clear()
+        if seen is not None and seen.added % 3 == 0:
+            seen.runs.clear()
 
     return {(DeliveredIds, "add"): add}
 
@@ -261,6 +261,52 @@ def hold_of_the_first() -> Patches:
             original(self, key, at, holds)
 
     return {(IntervalCore, "_hold_quarantine"): hold}
+
+
+@mutant
+def sealed_before_folded() -> Patches:
+    """Ids sealed into a filter before the store can be asked for them."""
+
+    def take_folded(self: Seen) -> set[int]:
+        self.folded = self.added
+        return original(self)
+
+    original = Seen.take_folded
+    return {(Seen, "take_folded"): take_folded}
+
+
+@mutant
+def filter_dropped_early() -> Patches:
+    """A filter is dropped after the next fold, not when the frontiers have passed what it holds."""
+
+    def seal(self: DeliveredIds, now: int) -> None:
+        self._sealed.clear()
+        original(self, now)
+
+    original = DeliveredIds.seal
+    return {(DeliveredIds, "seal"): seal}
+
+
+@mutant
+def answer_ignored() -> Patches:
+    """What the store says of an id is ignored."""
+    original = IntervalCore._ids_found
+    return {(IntervalCore, "_ids_found"): lambda self, sender, found, effects: original(self, sender, set(), effects)}
+
+
+@mutant
+def lane_overtaken() -> Patches:
+    """Bundles do not queue behind one that waits for the store's answer."""
+    original = IntervalCore._arrive
+
+    def arrive(self: IntervalCore, bundle: Any, effects: list[ev.Effect]) -> None:
+        lane = self._lanes.pop(bundle.sender, None) if self._lanes else None
+        original(self, bundle, effects)
+        if lane is not None:
+            lane.extend(self._lanes.pop(bundle.sender, ()))
+            self._lanes[bundle.sender] = lane
+
+    return {(IntervalCore, "_arrive"): arrive}
 
 
 @mutant

@@ -97,14 +97,17 @@ class CommittedLog:
         later = [acked for row in islice(self._rows, len(taken), None) for acked in row.image.acked]
         return upto, taken, later
 
-    def folded(self, upto: int) -> None:
-        """Everything up to `upto` is in the tables."""
+    def folded(self, upto: int) -> list[Checkpoint]:
+        """Everything up to `upto` is in the tables; the images that are."""
+        gone = []
         while self._rows and self._rows[0].seq <= upto:
             row = self._rows.popleft()
+            gone.append(row.image)
             self._bytes -= row.size_bytes
             if self._settled:
                 self._settled -= 1
                 self._settled_bytes -= row.size_bytes
+        return gone
 
 
 def _rows_of(image: Checkpoint) -> int:

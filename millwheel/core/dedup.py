@@ -3,92 +3,268 @@
 Lives here: one `DeliveredIds` per interval.  Rules: an id below its producer's frontier is a duplicate, never new;
 an id that was ever added is a duplicate until the frontier passes it; everything else is new.
 
-Recent ids are exact sets.  When the time bucket turns, ids the frontier has not collected are sealed: only a Bloom
-filter per bucket stays in memory, filled with 1,024-id blocks (one operation costs 7 to 9 us, so it is paid per block),
-and a hit is decided by the exact copy in the store.
+Recent ids are exact, as runs: first and last where the ids are dense, eight bytes an id where they are not.  When a
+time bucket has turned, runs whose every id is in the store's folded tables are sealed: what stays of them in memory is
+one Bloom filter per bucket, filled with blocks of 1,024 ids, since one operation on it costs 7 to 9 us.  Where a filter
+says "maybe", and for all that an earlier owner consumed, only the store knows: `unsure` says which ids to ask for.
+A filter is dropped whole when the frontiers have passed all it holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 import msgspec
+from pybloom_live import BloomFilter
 
+from millwheel import limits
+from millwheel.bundles import Ids
 from millwheel.model import MAX_TIME
 
 BLOCK_BITS: Final = 10
+
+LIST_LIMIT_IDS: Final = 1_024
+"""Ids that are listed in one run before a new one begins: what is sealed, or collected, at a time."""
+
+SHORT_RUN_IDS: Final = 16
+"""A dense run of fewer ids is not worth a run of its own: it is listed."""
+
+LONG_RUN_BLOCKS: Final = 64
+"""A dense run over more blocks is never sealed: its two ends take fewer bytes than its share of a filter."""
 
 Channel = tuple[int, int]
 """(subscription, producer)."""
 
 
+class Run(msgspec.Struct, gc=False):
+    """Ids that came one after the other: all from `first` to `last`, or those in `ids`.
+
+    `added` is how many ids the channel had with the newest of these: they are folded when as many are.
+    """
+
+    first: int
+    last: int
+    added: int
+    ids: array[int] | None = None
+
+    def blocks(self, frontier: int) -> set[int]:
+        """Blocks of the ids from `frontier` on."""
+        if self.ids is None:
+            return set(range(max(self.first, frontier) >> BLOCK_BITS, (self.last >> BLOCK_BITS) + 1))
+        return {sequence >> BLOCK_BITS for sequence in self.ids if sequence >= frontier}
+
+    def is_long(self) -> bool:
+        """Cheaper as it is than in a filter."""
+        return self.ids is None and self.last - self.first >= LONG_RUN_BLOCKS << BLOCK_BITS
+
+
 class Seen(msgspec.Struct, gc=False):
-    """Ids of one (subscription, producer): collected below `frontier`, exact in `ids`, all below `top` + 1."""
+    """Ids of one (subscription, producer): collected below `frontier`, none above `top`."""
 
     frontier: int = 0
     top: int = -1
-    ids: set[int] = msgspec.field(default_factory=set)
+    stored: int = -1
+    """Up to here an earlier owner may have consumed any id: the store knows."""
+    sealed: int = -1
+    """The highest id in a filter."""
+    added: int = 0
+    folded: int = 0
+    """How many ids were added, and how many of them, the earliest, are in the store's folded tables."""
+    runs: deque[Run] = msgspec.field(default_factory=deque)
+    """In the order in which they came, which nearly always is ascending."""
+
+    def exact(self, sequences: Sequence[int]) -> set[int]:
+        """Ids of runs, among them every one of ascending `sequences` that is in a run."""
+        found: set[int] = set()
+        for run in self.runs:
+            if run.first > sequences[-1] or run.last < sequences[0]:
+                continue
+            if run.ids is None:
+                found.update(sequences[bisect_left(sequences, run.first) : bisect_right(sequences, run.last)])
+            else:
+                found.update(run.ids)
+        return found
+
+    def add(self, sequences: Sequence[int]) -> None:
+        """Ascending `sequences` are consumed now."""
+        first, last, count = sequences[0], sequences[-1], len(sequences)
+        dense = last - first + 1 == count
+        self.added += count
+        self.top = max(self.top, last)
+        run = self.runs[-1] if self.runs else None
+        if run is not None and dense and run.ids is None and first == run.last + 1:
+            run.last, run.added = last, self.added
+        elif run is not None and _lists(run, count):
+            ids = run.ids = array("q", range(run.first, run.last + 1)) if run.ids is None else run.ids
+            ids.extend(sequences)
+            run.first, run.last, run.added = min(run.first, first), max(run.last, last), self.added
+        else:
+            self.runs.append(Run(first, last, self.added, None if dense else array("q", sequences)))
+
+    def take_folded(self) -> set[int]:
+        """Blocks to seal: of the runs that are folded, which are forgotten here, but for long dense ones."""
+        kept, blocks = [], set[int]()
+        while self.runs and self.runs[0].added <= self.folded:
+            run = self.runs.popleft()
+            if run.is_long():
+                kept.append(run)
+            elif run.last >= self.frontier:
+                blocks |= run.blocks(self.frontier)
+                self.sealed = max(self.sealed, run.last)
+        self.runs.extendleft(reversed(kept))
+        return blocks
+
+
+def _lists(run: Run, count: int) -> bool:
+    """Whether `count` more ids, which do not go on where the run ends, are listed with it."""
+    if run.ids is None:
+        return run.last - run.first + 1 < SHORT_RUN_IDS and count <= LIST_LIMIT_IDS
+    return len(run.ids) + count <= LIST_LIMIT_IDS
+
+
+class Sealed(msgspec.Struct, gc=False):
+    """The filter of one time bucket; `tops` has the highest id of each channel that it still stands for."""
+
+    filter: BloomFilter
+    tops: dict[Channel, int]
 
 
 class DeliveredIds:
-    """The ids one interval has consumed, per (subscription, producer)."""
+    """The ids one interval has consumed, per (subscription, producer).
 
-    def __init__(self) -> None:
+    Channels that are not in `live`, of producers numbered below `horizon`, have been retired: whatever still comes in
+    their name is refused.  `live` may gain members.
+    """
+
+    def __init__(self, live: Collection[Channel] = (), horizon: int = 0) -> None:
         self._channels: dict[Channel, Seen] = {}
+        self._sealed: list[Sealed] = []
+        self._bucket: int | None = None
+        self._live = live
+        self._horizon = horizon
 
-    def restore(self, subscription: int, producer: int, frontier: int, sequences: Sequence[int]) -> None:
-        """Ids loaded from the store at recovery."""
-        seen = self._channels.setdefault((subscription, producer), Seen())
+    def restore(self, subscription: int, producer: int, frontier: int, top: int) -> None:
+        """An earlier owner consumed ids up to `top`; which, the store knows."""
+        seen = self._seen(subscription, producer)
         seen.frontier = max(seen.frontier, frontier)
-        seen.ids.update(sequences)
-        if sequences:
-            seen.top = max(seen.top, max(sequences))
+        seen.stored = max(seen.stored, top)
+        seen.top = max(seen.top, top)
 
-    def retire(self, subscription: int, producer: int) -> None:
-        """The producer will never send again: refuse whatever still comes in its name."""
-        self._channels[subscription, producer] = Seen(MAX_TIME)
+    def _seen(self, subscription: int, producer: int) -> Seen:
+        channel = (subscription, producer)
+        seen = self._channels.get(channel)
+        if seen is None:
+            retired = producer < self._horizon and channel not in self._live
+            seen = self._channels[channel] = Seen(MAX_TIME if retired else 0)
+        return seen
 
-    def fresh(self, subscription: int, producer: int, sequences: Sequence[int]) -> Sequence[int] | None:
-        """Positions of new ids in ascending `sequences`; None when all are new (the fast path)."""
-        seen = self._channels.get((subscription, producer))
-        if seen is None or not sequences or (sequences[0] > seen.top and sequences[0] >= seen.frontier):
+    def fresh(
+        self, subscription: int, producer: int, sequences: Sequence[int], stored: Collection[int] = ()
+    ) -> list[int] | None:
+        """Positions of new ids in ascending `sequences`; None when all are new (the fast path).
+
+        `stored` is what the store has of those that `unsure` named; before it was asked they are taken for new.
+        """
+        seen = self._channels.get((subscription, producer)) or self._seen(subscription, producer)
+        frontier = seen.frontier
+        if not sequences or (sequences[0] > seen.top and sequences[0] >= frontier):
             return None
-        frontier, ids = seen.frontier, seen.ids
-        if sequences[0] >= frontier and ids.isdisjoint(sequences):
-            return None
-        return [i for i, s in enumerate(sequences) if s >= frontier and s not in ids]
+        known = seen.exact(sequences)
+        known.update(stored)
+        return [i for i, sequence in enumerate(sequences) if sequence >= frontier and sequence not in known]
+
+    def unsure(self, subscription: int, producer: int, sequences: Sequence[int]) -> list[int]:
+        """Which of `sequences`, that `fresh` takes for new, only the store can tell."""
+        channel = (subscription, producer)
+        seen = self._channels[channel]
+        maybe: dict[int, bool] = {}
+        found = []
+        for sequence in sequences:
+            block = sequence >> BLOCK_BITS
+            if sequence <= seen.stored:
+                found.append(sequence)
+            elif sequence <= seen.sealed:
+                if block not in maybe:
+                    maybe[block] = self._maybe(channel, block)
+                if maybe[block]:
+                    found.append(sequence)
+        return found
+
+    def _maybe(self, channel: Channel, block: int) -> bool:
+        return any(channel in sealed.tops and _name(channel, block) in sealed.filter for sealed in self._sealed)
+
+    def restored(self, subscription: int, producer: int) -> int:
+        """Up to here the store is asked because of an earlier owner, above it because of a filter."""
+        return self._channels[subscription, producer].stored
 
     def add(self, subscription: int, producer: int, sequences: Sequence[int]) -> None:
         """Mark ascending `sequences` as consumed."""
-        if not sequences:
-            return
-        seen = self._channels.get((subscription, producer))
-        if seen is None:
-            seen = self._channels[subscription, producer] = Seen()
-        seen.ids.update(sequences)
-        if sequences[-1] > seen.top:
-            seen.top = sequences[-1]
+        if sequences:
+            self._seen(subscription, producer).add(sequences)
 
     def advance(self, subscription: int, producer: int, frontier: int) -> None:
         """The sender will never retry below `frontier`: collect those ids."""
         if frontier <= 0:
             return
-        seen = self._channels.get((subscription, producer))
-        if seen is None:
-            seen = self._channels[subscription, producer] = Seen()
+        seen = self._seen(subscription, producer)
         if frontier <= seen.frontier:
             return
-        # Rebuilding the set costs its size: wait until at least half of it would go.
+        in_filters = seen.sealed >= seen.frontier
         seen.frontier = frontier
-        if len(seen.ids) > 2 * max(0, seen.top - frontier + 1):
-            seen.ids = {s for s in seen.ids if s >= frontier}
+        while seen.runs and seen.runs[0].last < frontier:
+            seen.runs.popleft()
+        if in_filters:
+            self._drop_filters((subscription, producer), frontier)
+
+    def _drop_filters(self, channel: Channel, frontier: int) -> None:
+        for sealed in self._sealed:
+            if sealed.tops.get(channel, frontier) < frontier:
+                del sealed.tops[channel]
+        self._sealed = [sealed for sealed in self._sealed if sealed.tops]
 
     def frontier(self, subscription: int, producer: int) -> int:
         """The highest frontier advertised on this channel."""
         seen = self._channels.get((subscription, producer))
         return seen.frontier if seen else 0
 
+    def folded(self, checkpointed: Iterable[Ids]) -> None:
+        """The ids of one more checkpoint, which a channel's are in the order in which they were added, are folded."""
+        for ids in checkpointed:
+            if ids.sequences:
+                self._channels[ids.subscription, ids.producer].folded += len(ids.sequences)
+
+    def seal(self, now: int) -> None:
+        """When the bucket of wall time `now`, us, is another one: put what is folded into a filter.
+
+        Time only paces this: an id is never sealed before the store can be asked for it.
+        """
+        bucket = now // limits.ID_BUCKET_US
+        if bucket == self._bucket:
+            return
+        turned, self._bucket = self._bucket is not None, bucket
+        if not turned:
+            return
+        blocks = {channel: found for channel, seen in self._channels.items() if (found := seen.take_folded())}
+        if not blocks:
+            return
+        filter_ = BloomFilter(sum(map(len, blocks.values())), limits.ID_FILTER_ERROR_RATE)
+        for channel, numbers in blocks.items():
+            for number in sorted(numbers):
+                filter_.add(_name(channel, number), skip_check=True)
+        self._sealed.append(Sealed(filter_, {channel: self._channels[channel].sealed for channel in blocks}))
+
     def size(self) -> int:
-        """Exact ids in memory."""
-        return sum(len(seen.ids) for seen in self._channels.values())
+        """Ids that are listed in memory one by one."""
+        return sum(len(run.ids) for seen in self._channels.values() for run in seen.runs if run.ids is not None)
+
+    def filters(self) -> int:
+        """Filters in memory."""
+        return len(self._sealed)
+
+
+def _name(channel: Channel, block: int) -> str:
+    return f"{channel[0]}.{channel[1]}.{block}"

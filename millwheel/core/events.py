@@ -45,6 +45,13 @@ class Folded(Struct, gc=False):
     upto: int
 
 
+class IdsFound(Struct, gc=False):
+    """Answer to `LookupIds`: which of them the store has."""
+
+    sender: int
+    found: set[int]
+
+
 class AckArrived(Struct, gc=False):
     """A receiver made the bundle `number` durable."""
 
@@ -98,7 +105,7 @@ class Advanced(Struct, gc=False):
 
 
 Event = (
-    BundleArrived | Loaded | Invoked | Committed | Fenced | Folded | AckArrived | AlarmRang | WatermarkMoved
+    BundleArrived | Loaded | Invoked | Committed | Fenced | Folded | IdsFound | AckArrived | AlarmRang | WatermarkMoved
     | RedriveAsked | QuarantineFetched | RowsRead | Advanced
 )  # fmt: skip
 
@@ -121,6 +128,15 @@ class Commit(Struct, gc=False):
     """Insert one log row; an interval's commits are submitted, and must be applied, in seq order."""
 
     write: LogWrite
+
+
+class LookupIds(Struct, gc=False):
+    """Ask the folded tables which of `sequences` were consumed: a bundle of `sender` waits for it."""
+
+    sender: int
+    subscription: int
+    producer: int
+    sequences: list[int]
 
 
 class Fold(Struct, gc=False):
@@ -184,5 +200,6 @@ class Halt(Struct, gc=False):
 
 
 Effect = (
-    Load | Invoke | Commit | Fold | Send | Ack | SetAlarm | ReportWatermark | FetchQuarantine | Read | Advance | Halt
+    Load | LookupIds | Invoke | Commit | Fold | Send | Ack | SetAlarm | ReportWatermark | FetchQuarantine | Read | Advance
+    | Halt
 )  # fmt: skip

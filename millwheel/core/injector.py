@@ -68,7 +68,7 @@ class InjectorCore:
         self._promise(watermark)
         if self.finished:
             self._reported = MAX_TIME
-            effects += [ev.ReportWatermark(MAX_TIME), *map(ev.Send, self._notes())]
+            effects.append(ev.ReportWatermark(MAX_TIME))
         self._after(effects, now)
         return effects
 

@@ -101,6 +101,10 @@ class Counters(msgspec.Struct):
     checkpoints: int = 0
     quarantined: int = 0
     expired: int = 0
+    lookups: int = 0
+    """Bundles for which the store was asked whether their ids are new."""
+    queued: int = 0
+    """Bundles that waited behind such a one."""
 
 
 class IntervalCore:
@@ -112,6 +116,8 @@ class IntervalCore:
         self._weak = config.settings.productions == "weak"
         self._cache = StateCache(config.settings.cache_limit_bytes)
         self._ids = DeliveredIds()
+        self._lanes: dict[int, deque[Bundle]] = {}
+        """Sender to the bundles that wait for the store's answer about the first one's ids."""
         self._outbox = Outbox(config.interval, config.sequencer, config.routes)
         self._timers = TimerQueue(("watermark", "wall"))
         self._expiry: MinHeap[str] = MinHeap()
@@ -151,17 +157,19 @@ class IntervalCore:
     def start(self, now: int, live: Collection[Channel] | None = None) -> list[ev.Effect]:
         """First effects after assignment: resend what is unacked, report the watermark.
 
-        `live` are the channels on which something may still be sent, when that is known: ids of all others are
-        collected.  A producer that is live on one subscription only will never tell its frontier on the others.
+        `live` are the channels on which something may still come, of producers numbered below this interval's own
+        sequencer, when that is known; it may gain members.  All others have been retired: their ids go, late copies
+        are refused.
         """
         recovered, self._recovered = self._recovered, None
         assert recovered is not None, "start() is called once"
+        if live is not None:
+            self._ids = DeliveredIds(live, self.config.sequencer)
         for ids in recovered.ids:
-            if live is not None and (ids.subscription, ids.producer) not in live and ids.frontier < MAX_TIME:
-                self._ids.retire(ids.subscription, ids.producer)
+            if live is not None and (ids.subscription, ids.producer) not in live:
                 self._frontiers[ids.subscription, ids.producer] = MAX_TIME
             else:
-                self._ids.restore(ids.subscription, ids.producer, ids.frontier, ids.sequences)
+                self._ids.restore(ids.subscription, ids.producer, ids.frontier, ids.top)
         self._restore_timers(recovered)
         effects: list[ev.Effect] = []
         for bundle in recovered.productions:
@@ -191,7 +199,9 @@ class IntervalCore:
                 self.halted = True
                 return [ev.Halt(f"interval {self.config.interval} of {self.config.computation!r} was fenced")]
             case ev.Folded(upto):
-                self._fold_done(upto)
+                self._fold_done(upto, now)
+            case ev.IdsFound(sender, found):
+                self._ids_found(sender, found, effects)
             case ev.AckArrived(number):
                 self._acked(number)
             case ev.AlarmRang():
@@ -212,7 +222,7 @@ class IntervalCore:
         return not (
             self._inbox or self._work or self._inflight or self._outbox.unacked or self._committed
             or self._folding or self._outbox.has_unrecorded() or self._redrive or self._redriving
-            or self._frontiers or self._outbox.frontier_moved
+            or self._frontiers or self._outbox.frontier_moved or self._lanes
         )  # fmt: skip
 
     def flush(self, now: int) -> list[ev.Effect]:
@@ -264,14 +274,75 @@ class IntervalCore:
     # --- arrival ----------------------------------------------------------------------------------------------
 
     def _arrive(self, bundle: Bundle, effects: list[ev.Effect]) -> None:
-        part: Part | None = Part(
-            bundle.subscription, bundle.producer, bundle.frontier,
-            bundle.sequences, bundle.keys, bundle.values, bundle.timestamps,
-        )  # fmt: skip
         if self.config.settings.exactly_once:
-            part = self._dedup(bundle, part)
-        if not bundle.sequences:
+            self._note_frontier(bundle)
+            if self._lanes and bundle.sender in self._lanes and bundle.sequences:
+                self.counters.queued += 1
+                self._lanes[bundle.sender].append(bundle)  # order is per sender, whatever the producer
+                return
+            fresh = self._ids.fresh(bundle.subscription, bundle.producer, bundle.sequences)
+            if fresh and self._ask(bundle, fresh, effects):
+                self._lanes[bundle.sender] = deque([bundle])
+                return
+            self._accept(bundle, fresh, effects)
+        elif bundle.sequences:
+            self._enqueue(bundle, None, effects)
+
+    def _note_frontier(self, bundle: Bundle) -> None:
+        sub, producer = bundle.subscription, bundle.producer
+        if bundle.frontier > self._ids.frontier(sub, producer):
+            self._ids.advance(sub, producer, bundle.frontier)
+            self._frontiers[sub, producer] = bundle.frontier
+
+    def _ask(self, bundle: Bundle, fresh: list[int], effects: list[ev.Effect]) -> bool:
+        """Ask the store for ids that memory is unsure of; false when there are none."""
+        sub, producer = bundle.subscription, bundle.producer
+        unsure = self._ids.unsure(sub, producer, [bundle.sequences[i] for i in fresh])
+        if not unsure:
+            return False
+        self.counters.lookups += 1
+        effects.append(ev.LookupIds(bundle.sender, sub, producer, unsure))
+        return True
+
+    def _ids_found(self, sender: int, found: set[int], effects: list[ev.Effect]) -> None:
+        """The answer for the first bundle of a lane; those behind it follow until one needs an answer itself."""
+        lane = self._lanes[sender]
+        bundle = lane.popleft()
+        fresh = self._ids.fresh(bundle.subscription, bundle.producer, bundle.sequences, found)
+        self._accept(bundle, fresh, effects)
+        while lane:
+            bundle = lane[0]
+            fresh = self._ids.fresh(bundle.subscription, bundle.producer, bundle.sequences)
+            if fresh and self._ask(bundle, fresh, effects):
+                return
+            self._accept(lane.popleft(), fresh, effects)
+        del self._lanes[sender]
+
+    def _accept(self, bundle: Bundle, fresh: list[int] | None, effects: list[ev.Effect]) -> None:
+        """Consume what is fresh of a bundle: the records at these positions, or all (None)."""
+        sub, producer, sequences = bundle.subscription, bundle.producer, bundle.sequences
+        if not sequences:
             return  # it only carried a frontier
+        if fresh is None:
+            self._ids.add(sub, producer, sequences)
+        else:
+            self.counters.duplicates += len(sequences) - len(fresh)
+            self._ids.add(sub, producer, [sequences[i] for i in fresh])
+        self._enqueue(bundle, fresh, effects)
+
+    def _enqueue(self, bundle: Bundle, fresh: list[int] | None, effects: list[ev.Effect]) -> None:
+        part: Part | None = None
+        if fresh is None:
+            part = Part(
+                bundle.subscription, bundle.producer, bundle.frontier,
+                bundle.sequences, bundle.keys, bundle.values, bundle.timestamps,
+            )  # fmt: skip
+        elif fresh:
+            part = Part(
+                bundle.subscription, bundle.producer, bundle.frontier, [bundle.sequences[i] for i in fresh],
+                [bundle.keys[i] for i in fresh], [bundle.values[i] for i in fresh],
+                [bundle.timestamps[i] for i in fresh],
+            )  # fmt: skip
         if part is None and not self._inbox and self._work is None and not self._inflight:
             effects.append(ev.Ack(bundle.sender, bundle.number))
             return
@@ -280,25 +351,6 @@ class IntervalCore:
         size = _size(part) if part else 0
         self._inbox.append(Item(part, bundle.sender, bundle.number, oldest, size))
         self._inbox_bytes += size
-
-    def _dedup(self, bundle: Bundle, part: Part | None) -> Part | None:
-        sub, producer, sequences = bundle.subscription, bundle.producer, bundle.sequences
-        if bundle.frontier > self._ids.frontier(sub, producer):
-            self._ids.advance(sub, producer, bundle.frontier)
-            self._frontiers[sub, producer] = bundle.frontier
-        fresh = self._ids.fresh(sub, producer, sequences)
-        if fresh is None:
-            self._ids.add(sub, producer, sequences)
-            return part
-        self.counters.duplicates += len(sequences) - len(fresh)
-        if not fresh:
-            return None
-        kept = [sequences[i] for i in fresh]
-        self._ids.add(sub, producer, kept)
-        return Part(
-            sub, producer, bundle.frontier, kept,
-            [bundle.keys[i] for i in fresh], [bundle.values[i] for i in fresh], [bundle.timestamps[i] for i in fresh],
-        )  # fmt: skip
 
     # --- running ----------------------------------------------------------------------------------------------
 
@@ -604,8 +656,9 @@ class IntervalCore:
         for item in items:
             part = item.part
             if part is not None:
-                ids.append(Ids(part.subscription, part.producer, part.frontier, part.sequences))
-                self._frontiers.pop((part.subscription, part.producer), None)
+                channel = (part.subscription, part.producer)
+                # The newest frontier, which may have come after the records: once for all, as it is taken off here.
+                ids.append(Ids(*channel, self._frontiers.pop(channel, part.frontier), part.sequences))
         for (subscription, producer), frontier in self._frontiers.items() if ids else ():
             ids.append(Ids(subscription, producer, frontier, []))
         if ids:
@@ -777,10 +830,12 @@ class IntervalCore:
             self._folding = True
             effects.append(ev.Fold(*self._committed.prefix(goal)))
 
-    def _fold_done(self, upto: int) -> None:
+    def _fold_done(self, upto: int, now: int) -> None:
         self._folding = False
         self._folded_seq = upto
-        self._committed.folded(upto)
+        for image in self._committed.folded(upto):
+            self._ids.folded(image.ids)
+        self._ids.seal(now)
         self._cache.folded(upto)
         if self._cache.over_limit() and self._work is None:
             self._cache.evict(lambda key: self._timers.next_of(key, MAX_TIME))
@@ -801,6 +856,7 @@ class IntervalCore:
     def _oldest_work(self) -> int:
         return min(
             min((item.oldest for item in self._inbox), default=MAX_TIME),
+            min((bundle.oldest() for lane in self._lanes.values() for bundle in lane), default=MAX_TIME),
             self._work_oldest,
             min((entry.oldest for entry in self._inflight), default=MAX_TIME),
             self._outbox.oldest(),

@@ -124,6 +124,8 @@ class EmbeddedRun:
         self._subscriptions: Mapping[str, int] = {}
         self._intervals_of: dict[str, list[Actor]] = {}
         self._known: dict[str, set[str]] = {}
+        self._live: set[Channel] = set()
+        """Where something may still come from producers that were numbered before this run, or by it."""
         self._ordered: dict[str, deque[Actor]] = {}
         self._sources_complete = False
         self._rejected = 0
@@ -209,20 +211,20 @@ class EmbeddedRun:
         }
         for name, spec in names.items():
             self._executors[name] = Executor(spec, self._graph, self._subscriptions, self._tables)
-        live: set[Channel] = set()
         for row in rows:
-            live |= await self._adopt(row.id, row.computation, row.low, row.high, sequencers[row.id])
-        for name in self._graph.sources:
+            await self._adopt(row.id, row.computation, row.low, row.high, sequencers[row.id])
+        for name, source in self._graph.sources.items():
             for position in await self._store.source_partitions(name):
-                live |= {(number, position.producer) for number in self._subscriptions.values()}
+                if not position.finished:
+                    self._expect(position.producer, source.stream)
         now = self._clock()
         for actor in list(self._actors.values()):
             assert isinstance(actor.core, IntervalCore)
-            self._perform(actor, actor.core.start(now, live))
+            self._perform(actor, actor.core.start(now, self._live))
             self._events.append((actor, ev.WatermarkMoved(self._authority.input_of(actor.owner))))
 
-    async def _adopt(self, interval: int, owner: str, low: str, high: str | None, sequencer: int) -> set[Channel]:
-        """Recover one interval; returns the channels of its unacked productions."""
+    async def _adopt(self, interval: int, owner: str, low: str, high: str | None, sequencer: int) -> None:
+        """Recover one interval."""
         recovered = await self._store.recover(interval, sequencer)
         if recovered is None:
             raise Fenced(f"interval {interval} of {owner!r}: another run took the store over during start")
@@ -236,7 +238,13 @@ class EmbeddedRun:
         self._actors[interval] = actor
         self._intervals_of.setdefault(owner, []).append(actor)
         self._authority.expect(owner, interval)
-        return {(bundle.subscription, bundle.producer) for bundle in recovered.productions}
+        self._live |= {(bundle.subscription, bundle.producer) for bundle in recovered.productions}
+        for output in spec.outputs:
+            self._expect(sequencer, output)
+
+    def _expect(self, producer: int, stream: str) -> None:
+        """The producer may still send on the stream."""
+        self._live |= {(self._subscriptions[s.name], producer) for s in self._graph.subscriptions(stream)}
 
     # --- sources ----------------------------------------------------------------------------------------------
 
@@ -276,6 +284,8 @@ class EmbeddedRun:
         self._known[source].add(partition.name)
         position = await self._store.open_source(source, partition.name, partition.fingerprint())
         if not position.finished:
+            # An earlier run may have numbered it, and have been seen to do so only now.
+            self._expect(position.producer, self._graph.sources[source].stream)
             partition.resume(position.position, position.state)
         sequencer = (await self._store.acquire([position.interval]))[position.interval]
         routes = {self._subscriptions[s.name]: None for s in self._graph.subscriptions(stream)}
@@ -421,6 +431,8 @@ class EmbeddedRun:
                     self._spawn(self._load(actor, keys))
                 case ev.Fold():
                     self._spawn(self._fold(actor, effect))
+                case ev.LookupIds():
+                    self._spawn(self._lookup(actor, effect))
                 case ev.FetchQuarantine(key, limit):
                     self._spawn(self._fetch(actor, key, limit))
                 case ev.Halt(reason):
@@ -456,6 +468,13 @@ class EmbeddedRun:
     async def _load(self, actor: Actor, keys: list[str]) -> None:
         rows = await self._retry("load", lambda: self._store.load(actor.interval, keys))
         self._post(actor, ev.Loaded(rows))
+
+    async def _lookup(self, actor: Actor, effect: ev.LookupIds) -> None:
+        store, subscription, producer = self._store, effect.subscription, effect.producer
+        found = await self._retry(
+            "ids", lambda: store.find_ids(actor.interval, subscription, producer, effect.sequences)
+        )
+        self._post(actor, ev.IdsFound(effect.sender, found))
 
     async def _fold(self, actor: Actor, fold: ev.Fold) -> None:
         upto, images, acked = fold.upto, fold.images, fold.acked

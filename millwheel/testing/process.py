@@ -125,7 +125,7 @@ class Process:
         self._requests: list[Request] = []
         self._loaded: dict[int, set[str]] = {}
         self._live: set[Channel] = set()
-        """Channels on which something may still be sent."""
+        """Where something may still come."""
         self._restored: set[tuple[str, str]] = set()
         self._parked: dict[int, Actor] = {}
 
@@ -158,6 +158,7 @@ class Process:
         for actor in self.actors.values():
             if isinstance(actor.core, IntervalCore):
                 self.world.kernel.probes["duplicate dropped"] += actor.core.counters.duplicates
+                self.world.kernel.probes["bundle queued behind a lookup"] += actor.core.counters.queued
 
     def die(self) -> None:
         """Lose everything that is soft; requests on the wire may still arrive at the store."""
@@ -166,7 +167,7 @@ class Process:
         kernel = self.world.kernel
         kernel.trace(f"p{self.number} dies")
         for request in self._requests:
-            if request.step != "load" and self.world.nemesis.orphan():
+            if request.step not in ("load", "lookup") and self.world.nemesis.orphan():
                 kernel.at(kernel.now + self.world.nemesis.delay_us("orphan"), self._orphan, request)
 
     def _orphan(self, request: Request) -> None:
@@ -278,17 +279,24 @@ class Process:
         self._intervals_of.setdefault(spec.name, []).append(actor)
         self.authority.expect(spec.name, row.id)
         self._live |= {(bundle.subscription, bundle.producer) for bundle in recovered.productions}
+        for output in spec.outputs:
+            self._expect(sequencer, output)
         if recovered.productions:
             self.world.kernel.probes["productions resent after restart"] += 1
         self._restored.update(zip(recovered.timers.keys, recovered.timers.tags, strict=True))
         if recovered.timers.keys:
             self.world.kernel.probes["timers restored after restart"] += 1
 
+    def _expect(self, producer: int, stream: str) -> None:
+        """The producer may still send on the stream."""
+        self._live |= {(self._subscriptions[s.name], producer) for s in self.world.graph.subscriptions(stream)}
+
     def _serve(self) -> None:
         self.serving = True
-        for source in self.world.graph.sources:
-            positions = self._call("source", lambda source=source: self.world.store.source_partitions(source))  # type: ignore[misc]
-            self._live |= {(number, p.producer) for p in positions for number in self._subscriptions.values()}
+        for source, spec in self.world.graph.sources.items():
+            for position in self._call("source", lambda source=source: self.world.store.source_partitions(source)):  # type: ignore[misc]
+                if not position.finished:
+                    self._expect(position.producer, spec.stream)
         for actor in list(self.actors.values()):
             assert isinstance(actor.core, IntervalCore)
             self._perform(actor, actor.core.start(self.clock(), self._live))
@@ -330,6 +338,7 @@ class Process:
         except (StoreUnavailable, CommitUnknown) as error:
             raise Crash from error
         if not position.finished:
+            self._expect(position.producer, stream)
             partition.resume(position.position, position.state)
         routes = {self._subscriptions[s.name]: None for s in graph.subscriptions(stream)}
         core = InjectorCore(position.interval, position, {number: self._ranges[number] for number in routes})
@@ -452,6 +461,8 @@ class Process:
                 )
             case ev.Fold():
                 self._fold(actor, effect)
+            case ev.LookupIds():
+                self._lookup(actor, effect)
             case ev.FetchQuarantine(key, limit):
                 self._fetch(actor, key, limit)
             case ev.Halt():
@@ -459,6 +470,24 @@ class Process:
                 raise Crash
             case _:
                 raise AssertionError(f"unknown effect {effect!r}")
+
+    def _lookup(self, actor: Actor, effect: ev.LookupIds) -> None:
+        store, interval, subscription, producer = (
+            self.world.store, actor.interval, effect.subscription, effect.producer,
+        )  # fmt: skip
+        self._request(
+            "lookup",
+            lambda: store.find_ids(interval, subscription, producer, effect.sequences),
+            lambda found: self._found(actor, effect, found),
+        )
+
+    def _found(self, actor: Actor, effect: ev.LookupIds, found: set[int]) -> None:
+        assert isinstance(actor.core, IntervalCore)
+        restored = actor.core._ids.restored(effect.subscription, effect.producer)
+        for sequence in effect.sequences:
+            who = "earlier owner's id" if sequence <= restored else "Bloom hit"
+            self.world.kernel.probes[f"{who} found {'present' if sequence in found else 'absent'}"] += 1
+        self._handle(actor, ev.IdsFound(effect.sender, found))
 
     def _got(self, actor: Actor, event: ev.Event) -> None:
         self._handle(actor, event)
@@ -487,7 +516,8 @@ class Process:
         channel = (
             self._channels.get(("send", effect.bundle.sender, actor.interval), 0) if type(effect) is ev.Send else 0
         )
-        delay_us = max(0, channel - kernel.now) + self.world.nemesis.delay_us("again") * 4
+        # A third of them so late that the ids of the original may have been sealed, or collected.
+        delay_us = max(0, channel - kernel.now) + self.world.nemesis.delay_us("again") * kernel.rng.choice((4, 4, 60))
         self.later(delay_us, self._handle, actor, event)
 
     def _ring(self) -> None:

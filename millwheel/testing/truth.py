@@ -94,6 +94,14 @@ class WatchedStore:
         """See `Store`."""
         return await self.inner.load(interval, keys)
 
+    async def find_ids(self, interval: int, subscription: int, producer: int, sequences: Sequence[int]) -> set[int]:
+        """See `Store`; what was consumed durably and is not collected must be found (I14)."""
+        found = await self.inner.find_ids(interval, subscription, producer, sequences)
+        known = self.consumed.get((subscription, producer), set())
+        if not found <= known:
+            self.fail(f"I14: ids {sorted(found - known)} of producer {producer} are found, but nobody consumed them")
+        return found
+
     async def commit(self, writes: Sequence[LogWrite]) -> set[tuple[int, int]]:
         """See `Store`; every row that becomes durable is checked."""
         before = set(self.inner.log)
@@ -391,6 +399,11 @@ class WatchedStore:
             empty = held - {key + "\0quarantine" for key, entries in durable.fifo.items() if entries}
             if empty:
                 self.fail(f"I10: {name} is held by quarantines with nothing in them: {sorted(empty)}")
+        current = set(self.owner.values())
+        for interval, frontiers in store.frontiers.items():
+            retired = sorted(producer for _, producer in frontiers if producer not in current)
+            if retired and self.graph.computations[self._computation[interval]].settings.exactly_once:
+                self.fail(f"I15: interval {interval} keeps frontiers of producers {retired}, which are retired")
         self._check_tables()
 
     def _check_tables(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -10,7 +11,6 @@ from millwheel.bundles import (
     CHECKPOINT_FORMAT,
     Bundle,
     Checkpoint,
-    Ids,
     KeyRows,
     QuarantineEntry,
     TimerWrites,
@@ -18,7 +18,6 @@ from millwheel.bundles import (
 )
 from millwheel.errors import IncompatibleStore
 from millwheel.limits import WORK_LIMIT_RECORDS
-from millwheel_storage.fold import Channel
 from millwheel_storage.productions import bundles, unpack_ids
 
 Rows = list[tuple[Any, ...]]
@@ -35,17 +34,11 @@ def decode_image(payload: bytes) -> Checkpoint:
     return image
 
 
-def ids(rows: Rows) -> list[Ids]:
-    frontiers: dict[Channel, int] = {}
-    sequences: dict[Channel, set[int]] = {}
-    for subscription, producer, frontier, packed in rows:
-        channel = (subscription, producer)
-        frontiers[channel] = max(frontier, frontiers.get(channel, 0))
-        sequences.setdefault(channel, set()).update([] if packed is None else unpack_ids(packed))
-    return [
-        Ids(*channel, frontiers[channel], sorted(s for s in sequences[channel] if s >= frontiers[channel]))
-        for channel in sorted(frontiers)
-    ]
+def found_ids(rows: Rows, asked: Sequence[int]) -> set[int]:
+    """Which of `asked` are in the segments of `rows`, and not below the frontier that comes with each."""
+    wanted = set(asked)
+    found = ((wanted.intersection(unpack_ids(packed)), frontier) for packed, frontier in rows)
+    return {sequence for sequences, frontier in found for sequence in sequences if sequence >= frontier}
 
 
 def productions(rows: Rows) -> list[Bundle]:

@@ -14,8 +14,8 @@ from millwheel.bundles import (
     Acked,
     Bundle,
     Checkpoint,
+    Delivered,
     HoldWrites,
-    Ids,
     KeyRows,
     LogWrite,
     QuarantineEntry,
@@ -24,7 +24,7 @@ from millwheel.bundles import (
 )
 from millwheel.errors import StoreError
 from millwheel.limits import WORK_LIMIT_RECORDS
-from millwheel.model import MIN_TIME
+from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import (
     IntervalRow,
     Opened,
@@ -150,12 +150,9 @@ class MemoryStore:
             watermark=self.watermark.get(row.computation, MIN_TIME),
         )
 
-    def _ids(self, interval: int) -> list[Ids]:
+    def _ids(self, interval: int) -> list[Delivered]:
         delivered, frontiers = self.delivered.get(interval, {}), self.frontiers.get(interval, {})
-        return [
-            Ids(*channel, frontiers.get(channel, 0), sorted(delivered.get(channel, ())))
-            for channel in sorted({*delivered, *frontiers})
-        ]
+        return [Delivered(*c, frontiers[c], max(delivered.get(c, ()), default=-1)) for c in sorted(frontiers)]
 
     def _timers(self, row: IntervalRow) -> TimerWrites:
         writes = TimerWrites([], [], [], [])
@@ -177,6 +174,10 @@ class MemoryStore:
         """See `Store.load`."""
         stored = self.key_state.get(self._row(interval).computation, {})
         return [KeyRows(key, dict(stored[key])) for key in sorted(set(keys)) if key in stored]
+
+    async def find_ids(self, interval: int, subscription: int, producer: int, sequences: Sequence[int]) -> set[int]:
+        """See `Store.find_ids`."""
+        return self.delivered.get(interval, {}).get((subscription, producer), set()).intersection(sequences)
 
     async def commit(self, writes: Sequence[LogWrite]) -> set[tuple[int, int]]:
         """See `Store.commit`."""
@@ -239,13 +240,13 @@ class MemoryStore:
         delivered = self.delivered.setdefault(interval, {})
         frontiers = self.frontiers.setdefault(interval, {})
         for channel, frontier in folded.frontiers.items():
-            if frontier > frontiers.get(channel, 0):
-                frontiers[channel] = frontier
-        for channel in folded.frontiers:
+            frontiers[channel] = max(frontier, frontiers.get(channel, 0))
             known = {*delivered.pop(channel, ()), *folded.ids.get(channel, ())}
-            kept = {sequence for sequence in known if sequence >= frontiers.get(channel, 0)}
+            kept = {sequence for sequence in known if sequence >= frontiers[channel]}
             if kept:
                 delivered[channel] = kept
+            if frontiers[channel] >= MAX_TIME:  # retired: nobody will be asked about it again
+                del frontiers[channel]
 
     def _apply_quarantine(self, computation: str, folded: Folded) -> None:
         for key, fifo in folded.quarantine.items():
@@ -350,7 +351,6 @@ class MemoryStore:
                 (interval, *channel, frontier)
                 for interval, channels in self.frontiers.items()
                 for channel, frontier in channels.items()
-                if frontier
             ),
             "quarantine": [
                 (*place, index, entry.subscription, entry.producer, entry.sequence, entry.value)

@@ -17,6 +17,7 @@ from psycopg.types.numeric import Int4, Int8
 from millwheel.bundles import (
     Acked,
     Checkpoint,
+    Delivered,
     HoldWrites,
     KeyRows,
     LogWrite,
@@ -39,7 +40,7 @@ from millwheel_storage import statements
 from millwheel_storage.arrays import ByteaArray
 from millwheel_storage.connection import CONFLICTS, Connection, Session, Sessions
 from millwheel_storage.creation import add_interval, add_name, open_schema
-from millwheel_storage.decode import decode_image, ids, key_rows, productions, quarantine_entry, timers
+from millwheel_storage.decode import decode_image, found_ids, key_rows, productions, quarantine_entry, timers
 from millwheel_storage.fold import check_prefix, fifo_rows, fold, quarantine_row
 from millwheel_storage.shape import SOURCE_PREFIX, check_shape, schema_name
 from millwheel_storage.sinks import coalesce, sink_intervals
@@ -183,6 +184,18 @@ class PostgresStore:
             parameters = (Int4(number), encoded)
             cursor = await connection.execute(statements.LOAD_KEYS, parameters, prepare=True, binary=True)
             return key_rows(await cursor.fetchall())
+
+        return await self._loads.run(work)
+
+    async def find_ids(self, interval: int, subscription: int, producer: int, sequences: Sequence[int]) -> set[int]:
+        """See `Store.find_ids`; reads the segments that lie between the first and the last."""
+        if not sequences:
+            return set()
+
+        async def work(connection: Connection) -> set[int]:
+            parameters = (Int8(interval), Int4(subscription), Int8(producer), Int8(sequences[0]), Int8(sequences[-1]))
+            cursor = await connection.execute(statements.FIND_IDS, parameters, prepare=True, binary=True)
+            return found_ids(await cursor.fetchall(), sequences)
 
         return await self._loads.run(work)
 
@@ -401,7 +414,7 @@ async def _recovered(connection: Connection, row: IntervalRow, number: int) -> R
     quarantined = await _all(connection, statements.LOAD_QUARANTINED, place)
     watermark = await _first(connection, statements.READ_WATERMARK, (row.computation,))
     return Recovered(
-        ids=ids(await _all(connection, statements.LOAD_IDS, {"interval": row.id})),
+        ids=[Delivered(*channel) for channel in await _all(connection, statements.LOAD_CHANNELS, (row.id,))],
         productions=productions(await _all(connection, statements.LOAD_PRODUCTIONS, (row.id,))),
         timers=timers(timer_rows),
         holds=HoldWrites([key.decode() for key, _ in holds], [time for _, time in holds]),

@@ -274,8 +274,16 @@ def creation() -> list[str]:
     return [*sequences, *tables, *indexes, *_STORAGE]
 
 
-MIGRATIONS: Final[list[list[str]]] = [creation()]
-"""MIGRATIONS[v] takes a store from format v to v + 1; only ever appended to."""
+_CHANNELS_BY_FRONTIER: Final = """
+INSERT INTO delivered_frontier (interval_id, subscription, producer, frontier)
+SELECT DISTINCT interval_id, subscription, producer, 0 FROM delivered
+ON CONFLICT (interval_id, subscription, producer) DO NOTHING
+"""
+"""From format 2 on a channel is known by its frontier, also one whose sender has not advertised any."""
+
+MIGRATIONS: Final[list[list[str]]] = [creation(), [_CHANNELS_BY_FRONTIER]]
+"""MIGRATIONS[v] takes a store from format v to v + 1; only ever appended to.  A new store runs them all, and the first
+makes its tables as they are today: those that follow do no harm to them."""
 
 
 _SINK_TYPES: Final[dict[str, Any]] = {

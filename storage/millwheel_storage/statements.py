@@ -159,10 +159,20 @@ READ_LOG: Final = """
 SELECT sequencer, seq, payload FROM checkpoint_log WHERE interval_id = %s ORDER BY sequencer, seq
 """
 DELETE_LOG: Final = "DELETE FROM checkpoint_log WHERE interval_id = %s"
-LOAD_IDS: Final = """
-SELECT subscription, producer, 0, ids FROM delivered WHERE interval_id = %(interval)s
-UNION ALL
-SELECT subscription, producer, frontier, NULL FROM delivered_frontier WHERE interval_id = %(interval)s
+LOAD_CHANNELS: Final = """
+SELECT f.subscription, f.producer, f.frontier, coalesce((
+    SELECT d.last_sequence FROM delivered d
+    WHERE d.interval_id = f.interval_id AND d.subscription = f.subscription AND d.producer = f.producer
+    ORDER BY d.last_sequence DESC LIMIT 1
+), -1)
+FROM delivered_frontier f WHERE f.interval_id = %s ORDER BY f.subscription, f.producer
+"""
+"""One index probe for each channel, however many ids it has: every channel has a frontier."""
+
+FIND_IDS: Final = """
+SELECT d.ids, f.frontier FROM delivered d JOIN delivered_frontier f USING (interval_id, subscription, producer)
+WHERE d.interval_id = %b AND d.subscription = %b AND d.producer = %b
+  AND d.last_sequence >= %b AND d.first_sequence <= %b
 """
 LOAD_PRODUCTIONS: Final = """
 SELECT subscription, producer, sequence, key, value, timestamp FROM production WHERE interval_id = %s
@@ -262,6 +272,12 @@ FROM unnest(%b::int[], %b::bigint[], %b::bigint[]) AS w (subscription, producer,
 ON CONFLICT (interval_id, subscription, producer) DO UPDATE SET frontier = excluded.frontier
 WHERE f.frontier < excluded.frontier
 """
+DROP_FRONTIERS: Final = """
+DELETE FROM delivered_frontier f USING unnest(%b::int[], %b::bigint[]) AS w (subscription, producer)
+WHERE f.interval_id = %b AND f.subscription = w.subscription AND f.producer = w.producer
+"""
+"""For producers that are retired: nobody will be asked about them again."""
+
 COLLECT_IDS: Final = """
 DELETE FROM delivered d USING unnest(%b::int[], %b::bigint[], %b::bigint[]) AS w (subscription, producer, frontier)
 WHERE d.interval_id = %b AND d.subscription = w.subscription AND d.producer = w.producer

@@ -12,6 +12,7 @@ from typing import Any
 
 from psycopg.types.numeric import Int4, Int8
 
+from millwheel.model import MAX_TIME
 from millwheel_storage import statements
 from millwheel_storage.arrays import BigintArray, ByteaArray, TextArray
 from millwheel_storage.fold import Channel, Folded
@@ -116,11 +117,16 @@ def _runs(sequences: Sequence[int]) -> tuple[list[int], list[int]]:
 
 
 def _ids(interval: int, folded: Folded) -> Iterator[Step]:
-    frontiers = {channel: frontier for channel, frontier in folded.frontiers.items() if frontier}
-    if frontiers:
-        columns = _columns([(*channel, frontier) for channel, frontier in sorted(frontiers.items())], 3)
-        yield statements.FOLD_FRONTIERS, (interval, *columns)
-        yield statements.COLLECT_IDS, (*columns, interval)
+    # Every channel gets a frontier, 0 as well: by its frontier recovery finds it.  A retired one keeps nothing.
+    kept = [(*channel, frontier) for channel, frontier in sorted(folded.frontiers.items()) if frontier < MAX_TIME]
+    retired = [channel for channel, frontier in sorted(folded.frontiers.items()) if frontier >= MAX_TIME]
+    if kept:
+        yield statements.FOLD_FRONTIERS, (interval, *_columns(kept, 3))
+    if retired:
+        yield statements.DROP_FRONTIERS, (*_columns(retired, 2), interval)
+    moved = [(*channel, frontier) for channel, frontier in sorted(folded.frontiers.items()) if frontier]
+    if moved:
+        yield statements.COLLECT_IDS, (*_columns(moved, 3), interval)
     segments = _segments(folded.new_ids())
     if segments:
         yield statements.FOLD_IDS, (interval, *_columns(segments, 5))

@@ -21,6 +21,7 @@ import pytest
 from millwheel.bundles import (
     CHECKPOINT_FORMAT,
     Checkpoint,
+    Delivered,
     HoldWrites,
     Ids,
     LogWrite,
@@ -424,6 +425,54 @@ def test_one_shot_keys_leave_no_rows_and_recovery_does_not_read_keys(postgres: E
         recovered = await store.recover(first, sequencer)
         assert recovered is not None
         assert [len(bundle.keys) for bundle in recovered.productions] == [10]
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_recovery_does_not_read_ids_and_one_is_found_among_a_million(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        first = (await store.open_pipeline(shape(pipeline))).intervals[0].id
+        sequencer = (await store.acquire([first]))[first]
+        for number in range(1, 26):  # 40,000 ids a fold, every third of the producer's
+            one = image([])
+            one.ids = [Ids(1, 5, 0, list(range(number * 120_000, (number + 1) * 120_000, 3)))]
+            await store.commit([LogWrite(first, sequencer, number, 0, encode_checkpoint(one))])
+            assert await store.fold(first, sequencer, number, [one])
+        sequencer = (await store.acquire([first]))[first]
+        recovered = await store.recover(first, sequencer)
+        assert recovered is not None
+        assert recovered.ids == [Delivered(1, 5, 0, 26 * 120_000 - 3)]
+        asked = [119_997, 120_000, 600_000, 600_001, 26 * 120_000 - 3]
+        assert await store.find_ids(first, 1, 5, asked) == {120_000, 600_000, 26 * 120_000 - 3}
+        assert await store.find_ids(first, 1, 6, asked) == set()
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_store_of_the_first_format_gets_its_channels(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    """There a channel whose sender had not advertised a frontier had ids, but no frontier."""
+
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        first = (await store.open_pipeline(shape(pipeline))).intervals[0].id
+        sequencer = (await store.acquire([first]))[first]
+        one = image([])
+        one.ids = [Ids(1, 5, 0, [3, 4]), Ids(1, 6, 2, [7])]
+        await store.commit([LogWrite(first, sequencer, 1, 0, encode_checkpoint(one))])
+        assert await store.fold(first, sequencer, 1, [one])
+        await store.close()
+        with psycopg.connect(postgres.url) as connection:
+            connection.execute(f'DELETE FROM "{pipeline}".delivered_frontier WHERE frontier = 0')
+            connection.execute(f'DELETE FROM "{pipeline}".migration WHERE version > 1')
+        store = PostgresStore(postgres.url, pipeline)
+        await store.open_pipeline(shape(pipeline))
+        sequencer = (await store.acquire([first]))[first]
+        recovered = await store.recover(first, sequencer)
+        assert recovered is not None
+        assert recovered.ids == [Delivered(1, 5, 0, 4), Delivered(1, 6, 2, 7)]
         await store.close()
 
     asyncio.run(main())

@@ -28,6 +28,7 @@ from millwheel.bundles import (
     encode_checkpoint,
 )
 from millwheel.errors import StoreError
+from millwheel.model import MAX_TIME
 from millwheel.ports import PipelineShape, PositionWrite, SinkTable, Store
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.memory import MemoryStore
@@ -42,6 +43,8 @@ SINK = SinkTable("counts", {"name": "text", "total": "bigint"}, ("name",))
 # Interval 1 of "left" holds keys below "m", interval 2 the rest, interval 3 is all of "right".
 KEYS = {1: ["", "a", "b\0", "lé"], 2: ["m", "z", "\U0001f600", "zz"], 3: ["a", "m", "x"]}
 INTERVALS = st.sampled_from([1, 2, 3])
+FRONTIERS = st.integers(0, 6) | st.sampled_from([0, 0, 3, MAX_TIME])
+"""What a sender advertises; `MAX_TIME` is its last word."""
 
 
 def shape(name: str) -> PipelineShape:
@@ -67,7 +70,7 @@ def checkpoints(draw: st.DrawFn, interval: int) -> Checkpoint:
         format=CHECKPOINT_FORMAT,
         shape="",
         epoch=0,
-        ids=[Ids(*c, draw(st.integers(0, 6)), draw(some)) for c in draw(channels)],
+        ids=[Ids(*c, draw(FRONTIERS), draw(some)) for c in draw(channels)],
         produced=[],
         acked=[Acked(*c, draw(some)) for c in draw(channels)],
         state=StateWrites.of(draw(st.lists(state_row, max_size=4))),
@@ -196,6 +199,11 @@ class Twins(RuleBasedStateMachine):
     @rule(interval=INTERVALS)
     def load(self, interval: int) -> None:
         self.both(lambda store: store.load(interval, [*KEYS[interval], "absent", ""]))
+
+    @rule(interval=INTERVALS, subscription=st.sampled_from([1, 2, 3]), low=st.integers(0, 12), high=st.integers(0, 12))
+    def find_ids(self, interval: int, subscription: int, low: int, high: int) -> None:
+        asked = list(range(low, high + 1))
+        assert self.both(lambda store: store.find_ids(interval, subscription, 5, asked)) <= set(asked)
 
     @rule(name=st.sampled_from(["left", "right", "src"]), value=st.integers(-(2**62), 2**62))
     def watermarks(self, name: str, value: int) -> None:

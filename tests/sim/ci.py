@@ -21,13 +21,17 @@ EVENTS_LIMIT = 2_000
 FAULTS_LIMIT = 5
 
 PROBES = (
+    "Bloom hit found present",
     "ack delivered twice",
     "applied, reply lost: commit",
     "applied, reply lost: fold",
     "applied, reply lost: advance",
     "applied, reply lost: persist",
     "bundle delivered twice",
+    "bundle queued behind a lookup",
     "commit found applied",
+    "earlier owner's id found absent",
+    "earlier owner's id found present",
     "fenced commit refused",
     "fenced fold refused",
     "fenced position refused",

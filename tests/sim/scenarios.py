@@ -9,7 +9,11 @@ from millwheel.testing.sources import Script
 from tests.sim.workload import StageSpec, Token, Workload, World, _number, build
 
 START_US = 1_000 * SECOND
-TINY = {"FOLD_TRIGGER_CHECKPOINTS": 2, "LOG_LIMIT_CHECKPOINTS": 4, "IDLE_RECORD_DELAY_US": 20_000}
+TINY: dict[str, float] = {
+    "FOLD_TRIGGER_CHECKPOINTS": 2,
+    "LOG_LIMIT_CHECKPOINTS": 4,
+    "IDLE_RECORD_DELAY_US": 20_000,
+}
 
 
 def _two(**settings: Any) -> list[StageSpec]:

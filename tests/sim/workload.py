@@ -211,7 +211,7 @@ class Workload(msgspec.Struct):
     scripts: dict[str, list[Script]]
     world: World
     poisoned: bool
-    exotic: dict[str, int]
+    exotic: dict[str, float]
     """Limits to shrink while it runs."""
 
     @property
@@ -221,7 +221,7 @@ class Workload(msgspec.Struct):
 
 
 @contextlib.contextmanager
-def shrunk(values: dict[str, int]) -> Iterator[None]:
+def shrunk(values: dict[str, float]) -> Iterator[None]:
     """Limits that a long run would meet, met in a short one."""
     before = {name: getattr(limits, name) for name in values}
     try:
@@ -269,12 +269,18 @@ def draw(seed: int) -> Workload:
     one_by_one = any(stage.settings["work_limit_records"] <= 3 for stage in stages)
     count = 700 if one_by_one and not any(stage.windows for stage in stages) else 1_100
     scripts = {name: _scripts(rng, name, count, poisoned, late) for name in names}
-    exotic = {
+    exotic: dict[str, float] = {
         "FOLD_TRIGGER_CHECKPOINTS": rng.choice([3, 10, 256]),
         "IDLE_RECORD_DELAY_US": rng.choice([50_000, SECOND]),
     }
     # A log that is much longer than what starts a fold is folded although its productions are not acked.
     exotic["LOG_LIMIT_CHECKPOINTS"] = exotic["FOLD_TRIGGER_CHECKPOINTS"] * (1 + seed % 4)
+    ids = random.Random(f"ids {seed}")  # a stream of its own: the workloads of old seeds stay what they were
+    if ids.random() < 0.7:
+        exotic |= {
+            "ID_BUCKET_US": ids.choice([1, 20_000, SECOND]),
+            "ID_FILTER_ERROR_RATE": ids.choice([0.01, 0.5, 0.9]),
+        }
     if rng.random() < 0.3:
         exotic |= {"INFLIGHT_LIMIT_CHECKPOINTS": rng.choice([1, 2, 8]), "OUTBOX_LIMIT_BUNDLES": rng.choice([3, 256])}
     world = World()

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 from millwheel.bundles import (
     Bundle,
     Checkpoint,
+    Delivered,
     HoldWrites,
-    Ids,
     QuarantineEntry,
     Recovered,
     TimerWrites,
     decode_checkpoint,
 )
 from millwheel.core import events as ev
+from millwheel.core.dedup import Channel
 from millwheel.core.interval import Config, IntervalCore
 from millwheel.graph import Settings
 from millwheel.intervals import Ranges
@@ -29,7 +30,7 @@ CELL = "c"
 
 
 def recovered(
-    ids: list[Ids] | None = None,
+    ids: list[Delivered] | None = None,
     productions: list[Bundle] | None = None,
     timers: list[tuple[str, str, str, int]] | None = None,
     quarantined: list[str] | None = None,
@@ -70,11 +71,13 @@ def failed(key: str, timestamp: int, sequence: int = 0) -> Outcome:
 class Bench:
     """One core; effects of the last event by kind, and the clock."""
 
-    def __init__(self, recover: Recovered | None = None, **settings: Any) -> None:
+    def __init__(
+        self, recover: Recovered | None = None, live: Collection[Channel] | None = None, **settings: Any
+    ) -> None:
         config = Config(INTERVAL, SEQUENCER, "c", "1", Settings(**settings), {OUT: Ranges([("", TARGET)])})
         self.core = IntervalCore(config, recover or recovered())
         self.now = 0
-        self.effects = self.core.start(0)
+        self.effects = self.core.start(0, live)
 
     def __call__(self, event: ev.Event) -> Bench:
         self.effects = self.core.handle(event, self.now)

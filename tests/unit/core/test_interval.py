@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millwheel import limits
-from millwheel.bundles import Ids, Produced, QuarantineEntry, decode_checkpoint
+from millwheel.bundles import Delivered, Ids, Produced, QuarantineEntry, decode_checkpoint
 from millwheel.core import events as ev
 from millwheel.model import MAX_TIME, MIN_TIME
 from tests.unit.core.bench import (
@@ -97,10 +97,85 @@ def test_a_duplicate_is_not_acked_before_its_original_is() -> None:
 
 
 def test_of_a_mixed_bundle_only_the_new_part_runs() -> None:
-    bench = Bench(recovered(ids=[Ids(IN, PRODUCER, 2, [3])]))
+    bench = Bench(recovered(ids=[Delivered(IN, PRODUCER, 2, 3)]))
     bench.arrive(4, {1: ("k", 5), 2: ("k", 5), 3: ("k", 5), 4: ("k", 5)})
+    (asked,) = bench.of(ev.LookupIds)
+    assert (asked.sender, asked.subscription, asked.producer, asked.sequences) == (SENDER, IN, PRODUCER, [2, 3])
+    bench(ev.IdsFound(SENDER, {3}))
     assert bench.load().parts[0].sequences == [2, 4]
     assert bench.core.counters.duplicates == 2
+
+
+def test_what_comes_behind_a_bundle_that_waits_for_the_store_keeps_its_place() -> None:
+    # Also under the name of a new owner: one producing key may have sent the first and the last of these.
+    bench = Bench(recovered(ids=[Delivered(IN, PRODUCER, 0, 3)]))
+    bench.arrive(1, {3: ("k", 5)})
+    bench.arrive(2, {4: ("k", 6)})
+    later = bundle(3, {0: ("k", 7)})
+    later.producer = PRODUCER + 1
+    bench(ev.BundleArrived(later))
+    assert not bench.of(ev.Load)
+    assert bench.core.counters.queued == 2
+    assert not bench.core.quiet()
+    bench(ev.WatermarkMoved(100))
+    assert bench.core.reported == 5
+    bench(ev.IdsFound(SENDER, {3}))
+    assert bench.acks() == [1]
+    parts = bench.load().parts
+    assert [(part.producer, part.sequences) for part in parts] == [(PRODUCER, [4]), (PRODUCER + 1, [0])]
+
+
+def test_another_sender_does_not_wait_for_the_store() -> None:
+    bench = Bench(recovered(ids=[Delivered(IN, PRODUCER, 0, 3)]))
+    bench.arrive(1, {3: ("k", 5)})
+    other = bundle(1, {0: ("k", 7)})
+    other.producer, other.sender = PRODUCER + 1, SENDER + 1
+    bench(ev.BundleArrived(other))
+    assert bench.load().parts[0].producer == PRODUCER + 1
+
+
+def test_each_bundle_of_a_lane_may_have_a_question_of_its_own() -> None:
+    bench = Bench(recovered(ids=[Delivered(IN, PRODUCER, 0, 9)]))
+    for number, sequence in enumerate((3, 8, 12), 1):
+        bench.arrive(number, {sequence: (f"k{sequence}", 5)})
+    bench(ev.IdsFound(SENDER, {3}))
+    assert bench.of(ev.LookupIds)[-1].sequences == [8]
+    assert bench.acks() == [1]
+    bench(ev.IdsFound(SENDER, set()))
+    assert bench.load().parts[0].sequences == [8]
+    assert bench.core.counters.lookups == 2
+
+
+def test_a_frontier_that_comes_while_the_store_is_asked_decides() -> None:
+    # The store had collected the id when it was asked: it answered that it has nothing.
+    bench = Bench(recovered(ids=[Delivered(IN, PRODUCER, 0, 9)]))
+    bench.arrive(1, {3: ("k", 5)})
+    bench(ev.BundleArrived(bundle(0, {}, frontier=4)))
+    bench(ev.IdsFound(SENDER, set()))
+    assert bench.acks() == [1]
+    assert not bench.of(ev.Load)
+
+
+def test_a_channel_that_is_not_live_is_retired_and_told_to_the_store() -> None:
+    stored = [Delivered(IN, PRODUCER, 3, 9), Delivered(IN, PRODUCER + 1, 0, 9)]
+    bench = Bench(recovered(ids=stored), live={(IN, PRODUCER + 1)})
+    assert bench.arrive(1, {12: ("k", 5)}).acks() == [1]
+    bench.effects = bench.core.flush(0)
+    assert bench.images()[0].ids == [Ids(IN, PRODUCER, MAX_TIME, [])]
+
+
+def test_ids_are_sealed_by_the_fold_after_the_bucket_turned() -> None:
+    bench = Bench()
+    for number in range(3):
+        bench.run(number + 1, {2 * number: ("k", 5)}, wrote("k", b"1"))
+        bench(ev.Committed(number + 1))
+        bench.effects = bench.core.flush(bench.now)
+        (fold,) = bench.of(ev.Fold)
+        bench.now += limits.ID_BUCKET_US
+        bench(ev.Folded(fold.upto))
+    assert [lookup.sequences for lookup in bench.arrive(9, {4: ("k", 5)}).of(ev.LookupIds)] == [[4]]
+    bench(ev.IdsFound(SENDER, {4}))
+    assert bench.acks() == [9]
 
 
 def test_without_exactly_once_nothing_is_deduplicated_or_stored() -> None:
