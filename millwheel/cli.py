@@ -6,16 +6,19 @@ Lives here: parsing, printing, exit codes (0 fine, 1 an error that is named, 2 w
 from __future__ import annotations
 
 import argparse
+import base64
+import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
+from millwheel.committed import Committed, Published, reset
 from millwheel.errors import MillwheelError, WiringError
-from millwheel.launch import DEFAULT_DATA, import_pipeline, open_store, run
+from millwheel.launch import DEFAULT_DATA, import_pipeline, run
 from millwheel.model import format_time
 from millwheel.runtime.embedded import Progress
-from millwheel_storage.reader import Reader, reset
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,6 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # whoever read our output has seen enough, for example `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -43,6 +49,10 @@ def _parser() -> argparse.ArgumentParser:
     quarantine = _command(commands, "quarantine", _quarantine, "quarantine list|show|redrive PIPELINE …", ["verb"])
     quarantine.add_argument("computation", nargs="?", default="")
     quarantine.add_argument("key", nargs="?", default="")
+    tail = _command(commands, "tail", _tail, "the last records of a published stream as JSON lines")
+    tail.add_argument("stream")
+    tail.add_argument("-n", type=int, default=10, metavar="N", help="how many records to begin with (10)")
+    tail.add_argument("-f", "--follow", action="store_true", help="go on with what is committed later, until Ctrl-C")
     sink = _command(commands, "rows", _rows, "rows of a sink table as JSON lines")
     sink.add_argument("table")
     forget = _command(commands, "reset", _reset, "drop everything the store holds of a pipeline")
@@ -83,21 +93,18 @@ def _show(progress: Progress, seconds: float) -> None:
     )
 
 
-@contextmanager
-def _reader(options: argparse.Namespace) -> Iterator[Reader]:
-    pipeline = import_pipeline(options.pipeline)
-    with open_store(options.store, options.data) as url, Reader(url, pipeline.name) as reader:
-        yield reader
+def _committed(options: argparse.Namespace) -> Committed:
+    return Committed(import_pipeline(options.pipeline), options.store, options.data)
 
 
 def _state(options: argparse.Namespace) -> int:
     if options.verb not in ("get", "scan"):
         raise WiringError(f"state {options.verb!r}: use 'state get' or 'state scan'")
-    with _reader(options) as reader:
+    with _committed(options) as committed:
         rows = (
-            reader.get_state(options.computation, options.key)
+            committed.reader.get_state(options.computation, options.key)
             if options.verb == "get"
-            else reader.scan_state(options.computation, options.key)
+            else committed.reader.scan_state(options.computation, options.key)
         )
         for row in rows:
             entry = f"[{row.entry}]" if row.entry else ""
@@ -106,44 +113,70 @@ def _state(options: argparse.Namespace) -> int:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    graph = import_pipeline(options.pipeline).graph()
-    if options.computation not in graph.computations:
-        raise WiringError(f"no computation {options.computation!r}; there are {sorted(graph.computations)}")
-    with _reader(options) as reader:
-        watermarks = reader.watermarks()
-        for name in [*sorted(graph.senders(options.computation)), options.computation]:
-            print(f"{name}\twatermark {format_time(watermarks.get(name, -(2**62)))}")
-        for timer in reader.timers(options.computation)[:10]:
-            print(f"timer\t{format_time(timer.timestamp)}\tkey {timer.key!r} tag {timer.tag!r} ({timer.kind})")
-        for key, at in sorted(reader.holds(options.computation).items(), key=lambda hold: hold[1])[:10]:
-            print(f"hold\t{format_time(at)}\tkey {key!r}")
-        for oldest in reader.oldest_productions():
-            print(f"{oldest.kind}\t{format_time(oldest.timestamp)}\tinterval {oldest.interval} key {oldest.key!r}")
+    with _committed(options) as committed:
+        for held in committed.explain(options.computation):
+            print(held)
     return 0
 
 
 def _quarantine(options: argparse.Namespace) -> int:
-    with _reader(options) as reader:
+    with _committed(options) as committed:
         match options.verb:
             case "list":
-                for computation, key, count in reader.quarantined():
+                for computation, key, count in committed.quarantined():
                     print(f"{computation}\t{key}\t{count} waiting")
             case "show":
-                for row in reader.quarantine_rows(options.computation, options.key):
+                for row in committed.quarantine(options.computation, options.key):
                     print(f"#{row.order} {format_time(row.timestamp)} {row.tag or row.value!r}\n{row.error}")
             case "redrive":
-                reader.request_redrive(options.computation, options.key)
+                committed.redrive(options.computation, options.key)
                 print(f"millwheel: {options.key!r} will be redriven by the running pipeline, or by the next run")
             case _:
                 raise WiringError(f"quarantine {options.verb!r}: use list, show or redrive")
     return 0
 
 
-def _rows(options: argparse.Namespace) -> int:
-    import msgspec
+def _tail(options: argparse.Namespace) -> int:
+    if ":" in options.stream and ":" not in options.pipeline:  # a stream's name holds no colon: either order will do
+        options.pipeline, options.stream = options.stream, options.pipeline
+    if options.n < 0:
+        raise WiringError(f"tail -n {options.n}: a number of records")
+    with _committed(options) as committed:
+        read = committed.follow if options.follow else committed.tail
+        for record in read(options.stream, options.n):
+            if record.missed:
+                print(f"millwheel: missed {record.missed:,} records that are no longer kept", file=sys.stderr)
+            print(_json_line(record), flush=options.follow)
+    return 0
 
-    with _reader(options) as reader:
-        for row in reader.sink_rows(options.table):
+
+def _json_line(record: Published) -> str:
+    line = {"position": record.position, "time": format_time(record.timestamp), "value": _shown(record.value)}
+    return msgspec.json.encode(line, enc_hook=_shown_inside).decode()
+
+
+def _shown(value: Any) -> Any:
+    """Bytes as text if they are text, else as base64; a protobuf message as its JSON; the rest is for msgspec."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return base64.b64encode(value).decode()
+    if hasattr(value, "DESCRIPTOR"):
+        from google.protobuf.json_format import MessageToDict
+
+        return MessageToDict(value)
+    return value
+
+
+def _shown_inside(value: Any) -> str:
+    """What a coder of the user's own has decoded and JSON does not know."""
+    return repr(value)
+
+
+def _rows(options: argparse.Namespace) -> int:
+    with _committed(options) as committed:
+        for row in committed.rows(options.table):
             print(msgspec.json.encode(row).decode())
     return 0
 
@@ -152,8 +185,7 @@ def _reset(options: argparse.Namespace) -> int:
     pipeline = import_pipeline(options.pipeline)
     if not options.yes:
         raise WiringError(f"reset drops all state, timers and rows of {pipeline.name!r}: add --yes")
-    with open_store(options.store, options.data) as url:
-        found = reset(url, pipeline.name)
+    found = reset(pipeline, options.store, options.data)
     print(f"millwheel: {pipeline.name!r} " + ("is gone" if found else "was not there"))
     return 0
 

@@ -67,6 +67,8 @@ class ComputationSpec(msgspec.Struct, frozen=True):
     outputs: tuple[str, ...]
     settings: Settings
     cells: Mapping[str, str]
+    encoded: bool = False
+    """Its hooks get values as the stream's coder encoded them."""
 
 
 class SourceSpec(msgspec.Struct, frozen=True):

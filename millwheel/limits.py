@@ -61,6 +61,12 @@ IDLE_RECORD_DELAY_US: Final = 1_000_000
 TRACEBACK_LIMIT_CHARS: Final = 8_000
 """The stored traceback of a quarantined record."""
 
+PUBLISH_RECORDS: Final = 10_000
+"""Records of a published stream that are kept unless it says otherwise: minutes at human rates, megabytes on disk."""
+
+TAIL_CHUNK_ROWS: Final = 1_000
+"""Published records that a reader fetches at a time: bounds its memory, not what it sees."""
+
 STORE_LOCK_TIMEOUT_MS: Final = 15_000
 """A statement that waits longer for a lock gives up and is retried; above the idle limit, so that a frozen
 process (SIGSTOP in the middle of a transaction) has lost its locks by then."""

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
+
+PUBLISH_PREFIX: Final = "published:"
+"""The computation behind `Pipeline.publish` is named this and the stream; no name of a user's holds a colon."""
+
+PUBLISHED_TABLE: Final = "millwheel_published"
+"""The sink table of published streams; the prefix is reserved."""
 
 
 class SinkTable(msgspec.Struct, frozen=True):

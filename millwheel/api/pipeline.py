@@ -15,6 +15,8 @@ import msgspec
 from millwheel import limits
 from millwheel.api.computation import Computation, cells_of
 from millwheel.api.context import Stream, Table
+from millwheel.api.publish import TABLE as PUBLISHED
+from millwheel.api.publish import Publisher, check_keep
 from millwheel.errors import WiringError
 from millwheel.graph import (
     ComputationSpec,
@@ -29,6 +31,7 @@ from millwheel.graph import (
     declare_stream,
     subscription_names,
 )
+from millwheel.shape import PUBLISH_PREFIX
 from millwheel.source import Source
 
 
@@ -117,9 +120,26 @@ class Pipeline:
             name, factory, subscriptions, tuple(dict.fromkeys(o.name for o in outputs)), settings, cells
         )
 
+    def publish(self, stream: Stream, keep: int = limits.PUBLISH_RECORDS) -> None:
+        """Keep the last `keep` records of `stream` in the store, for `millwheel tail` and `Committed.tail`.
+
+        Exactly once and in order, by a computation of its own that reads the stream under one key, so each record of
+        the stream costs a delivery and a row more.  Taking the call out again stops it; what is kept stays.
+        """
+        check_keep(stream, keep)
+        name = PUBLISH_PREFIX + stream.name
+        if name in self._computations:
+            raise WiringError(f"stream {stream.name!r} is published twice")
+        one_key = Input(stream, lambda _: stream.name)
+        spec = self._spec(name, Publisher, lambda: Publisher(stream.name, keep), [one_key], (), Settings())
+        self._computations[name] = msgspec.structs.replace(spec, encoded=True)
+        self._tables[PUBLISHED.name] = PUBLISHED
+
     def sink(self, table: Table) -> None:
         """Declare a table for `context.upsert`."""
         check_name("table", table.name)
+        if table.name.lower().startswith("millwheel_"):
+            raise WiringError(f"sink table {table.name!r}: names that begin with 'millwheel_' are reserved; rename it")
         if table.name in self._tables:
             raise WiringError(f"sink table {table.name!r} is declared twice")
         missing = [column for column in table.key if column not in table.columns]

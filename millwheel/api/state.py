@@ -13,7 +13,7 @@ Values are stored encoded, so changing a value that was read has no effect until
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from millwheel import limits
@@ -21,6 +21,7 @@ from millwheel.api.context import MISSING
 from millwheel.coders import Coder, raw
 from millwheel.errors import LimitError, WiringError
 from millwheel.limits import VALUE_LIMIT_BYTES
+from millwheel.work import Slot
 
 if TYPE_CHECKING:
     from millwheel.api.computation import Computation
@@ -257,3 +258,20 @@ class MapCell(Cell, Generic[T]):
         bound: BoundMap[T] = BoundMap(self._context(computation), self.name, self.coder)
         computation.__dict__[self.name] = bound
         return bound
+
+
+def decoded_state(declared: Mapping[str, Cell], cells: Mapping[Slot, bytes]) -> dict[str, Any]:
+    """Stored `cells` of one key as cell name to value: the value, a list or a dict; cells not set are absent."""
+    found = {name: _decoded(cell, cells) for name, cell in declared.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _decoded(cell: Cell, cells: Mapping[Slot, bytes]) -> Any:
+    decode = cell.coder.decode
+    entries = {entry: value for (name, entry), value in sorted(cells.items()) if name == cell.name}
+    whole = entries.pop("", None)
+    if cell.kind == "value":
+        return None if whole is None else decode(whole)
+    if cell.kind == "list":
+        return [decode(value) for value in entries.values()] or None
+    return {entry: decode(value) for entry, value in entries.items()} or None

@@ -165,7 +165,10 @@ class IntervalCore:
         self._restore_timers(recovered)
         effects: list[ev.Effect] = []
         for bundle in recovered.productions:
-            self._outbox_send(self._outbox.adopt(bundle), effects)
+            if bundle.subscription in self.config.routes:
+                self._outbox_send(self._outbox.adopt(bundle), effects)
+            else:
+                self._outbox.abandon(bundle)  # of a stream that is no longer published
         self._after(effects, now)
         return effects
 

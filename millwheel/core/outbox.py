@@ -29,6 +29,7 @@ class Outbox:
         self._oldest: dict[int, int] = {}
         self._unrecorded: dict[int, Bundle] = {}
         self._recording: dict[int, list[Bundle]] = {}
+        self._abandoned: list[Bundle] = []
         self._live: dict[Channel, dict[int, int]] = {}
         self.frontier_moved = False
         """Receivers have not been told of the newest frontier by a bundle."""
@@ -92,17 +93,21 @@ class Outbox:
         self._unrecorded[number] = bundle
         return True
 
+    def abandon(self, bundle: Bundle) -> None:
+        """Unacked productions of an earlier owner on a subscription that is no more: recorded as acked."""
+        self._abandoned.append(bundle)
+
     def has_unrecorded(self) -> bool:
         """True when acks wait to be recorded in a checkpoint."""
-        return bool(self._unrecorded)
+        return bool(self._unrecorded or self._abandoned)
 
     def record_acks(self, seq: int) -> list[Acked]:
         """Acks to store in checkpoint `seq`."""
-        if not self._unrecorded:
+        if not self.has_unrecorded():
             return []
         bundles = self._recording[seq] = list(self._unrecorded.values())
-        self._unrecorded = {}
-        return [Acked(b.subscription, b.producer, b.sequences) for b in bundles]
+        gone, self._unrecorded, self._abandoned = self._abandoned, {}, []
+        return [Acked(b.subscription, b.producer, b.sequences) for b in (*bundles, *gone)]
 
     def recorded(self, seq: int) -> None:
         """Checkpoint `seq` is durable: the frontier may pass the acks it carried."""

@@ -32,6 +32,7 @@ from millwheel.ports import Opened, PositionWrite, SourcePartition, Store
 from millwheel.runtime.commits import GroupCommit
 from millwheel.runtime.executor import Executor, output_of
 from millwheel.runtime.sources import read_rows
+from millwheel.shape import PUBLISH_PREFIX
 from millwheel.source import Source
 from millwheel.work import Work
 
@@ -159,13 +160,15 @@ class EmbeddedRun:
         """Counters and watermarks now."""
         cores = [a.core for a in self._actors.values() if isinstance(a.core, IntervalCore)]
         injectors = [a.core for a in self._actors.values() if isinstance(a.core, InjectorCore)]
+        # A published stream's records are delivered once more, to be kept: they are nobody's hooks.
+        hooks = [c for c in cores if not c.config.computation.startswith(PUBLISH_PREFIX)]
         names = [*self._graph.computations, *(f"source:{name}" for name in self._graph.sources)]
         return Progress(
-            records=sum(c.counters.records for c in cores),
+            records=sum(c.counters.records for c in hooks),
             injected=sum(c.rows for c in injectors),
             rejected=self._rejected,
-            late=sum(c.counters.late for c in cores),
-            duplicates=sum(c.counters.duplicates for c in cores),
+            late=sum(c.counters.late for c in hooks),
+            duplicates=sum(c.counters.duplicates for c in hooks),
             quarantined=sum(c.counters.quarantined for c in cores),
             backdated=sum(c.counters.backdated for c in cores),
             checkpoints=sum(c.counters.checkpoints for c in cores),

@@ -30,10 +30,12 @@ class Executor:
         self._attempts = spec.settings.hook_attempts
         self._context = Context(outputs_of(graph, spec, subscriptions), tables, spec.settings.strict_timestamps)
         self._inputs: dict[int, tuple[Callable[[bytes], Any], str]] = {
-            subscriptions[s.name]: (graph.streams[s.stream].coder.decode, s.stream) for s in spec.inputs
+            subscriptions[s.name]: (_as_encoded if spec.encoded else graph.streams[s.stream].coder.decode, s.stream)
+            for s in spec.inputs
         }
         self._raw: dict[int, Callable[[bytes], Any]] = {
-            subscriptions[s.name]: raw(graph.streams[s.stream].coder)[1] for s in spec.inputs
+            subscriptions[s.name]: _as_encoded if spec.encoded else raw(graph.streams[s.stream].coder)[1]
+            for s in spec.inputs
         }
         self.computation: Computation[Any] = spec.factory()
         self.computation.__dict__["_context"] = self._context
@@ -176,6 +178,10 @@ def output_of(graph: Graph, stream: str, subscriptions: Mapping[str, int]) -> Ou
     """Encoder and routes of one stream."""
     routes = tuple((subscriptions[s.name], s.key) for s in graph.subscriptions(stream))
     return Output(graph.streams[stream].coder.encode, routes)
+
+
+def _as_encoded(data: bytes) -> bytes:
+    return data
 
 
 def _trace(error: Exception | None) -> str:

@@ -14,7 +14,7 @@ import msgspec
 from millwheel.api.computation import Computation, cells_of
 from millwheel.api.context import Context
 from millwheel.api.pipeline import Pipeline
-from millwheel.api.state import Cell, ListCell
+from millwheel.api.state import ListCell, decoded_state
 from millwheel.bundles import decode_checkpoint
 from millwheel.coders import BytesCoder, Coder, JsonCoder
 from millwheel.errors import WiringError
@@ -101,8 +101,7 @@ class Results:
         self._check(computation)
         cells = self._cells(computation, key)
         declared = cells_of(type(self._graph.computations[computation].factory()))
-        found = {name: _decoded(cell, cells) for name, cell in declared.items()}
-        return {name: value for name, value in found.items() if value is not None}
+        return decoded_state(declared, cells)
 
     def states(self, computation: str) -> dict[str, dict[str, Any]]:
         """`state` of every key that has some."""
@@ -153,14 +152,3 @@ class Results:
             else:
                 cells[slot] = value
         return cells
-
-
-def _decoded(cell: Cell, cells: dict[Slot, bytes]) -> Any:
-    decode = cell.coder.decode
-    entries = {entry: value for (name, entry), value in sorted(cells.items()) if name == cell.name}
-    tail = entries.pop("", None)
-    if cell.kind == "value":
-        return None if tail is None else decode(tail)
-    if cell.kind == "list":
-        return [decode(value) for value in entries.values()] or None
-    return {entry: decode(value) for entry, value in entries.items()} or None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Iterator, Mapping
+from time import monotonic, sleep
 from typing import Any
 
 import msgspec
@@ -19,8 +20,10 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from millwheel.bundles import Checkpoint
-from millwheel.errors import StoreError
+from millwheel.errors import StoreError, StoreUnavailable
+from millwheel.limits import STORE_RECONNECT_LIMIT_US, TAIL_CHUNK_ROWS
 from millwheel.ports import IntervalRow, PipelineShape, QuarantineRow, SourcePosition
+from millwheel.shape import PUBLISH_PREFIX
 from millwheel_storage import statements
 from millwheel_storage.decode import decode_image, quarantine_entry
 from millwheel_storage.fold import Cells, Folded, fifo_rows, fold, quarantine_row
@@ -57,16 +60,37 @@ class Oldest(msgspec.Struct, frozen=True):
     timestamp: int
 
 
+class PublishedRow(msgspec.Struct, frozen=True):
+    """One record of a published stream; `value` is behind the stream's coder, `timestamp` in us.
+
+    `missed` counts records between it and the position that was asked for that the table no longer holds.
+    """
+
+    position: int
+    timestamp: int
+    value: bytes
+    missed: int = 0
+
+
 class Reader:
     """Views of one pipeline's committed state.  Use as a context manager; not for several threads at once."""
 
     def __init__(self, url: str, pipeline: str) -> None:
         self.schema = schema_name(pipeline)
-        self._connection: Connection = psycopg.connect(url, autocommit=True)
-        if not self._connection.execute(statements.SCHEMA_TABLES, (self.schema,)).fetchone():
-            self._connection.close()
-            raise StoreError(f"there is no pipeline {pipeline!r} in this store; run it first")
-        self._connection.execute("SELECT set_config('search_path', %s, false)", (f'"{self.schema}"',))
+        self._url = url
+        self._pipeline = pipeline
+        self._connection = self._connected()
+
+    def _connected(self) -> Connection:
+        try:
+            connection = psycopg.connect(self._url, autocommit=True)
+        except psycopg.OperationalError as error:
+            raise StoreUnavailable(f"cannot connect to Postgres: {error}") from error
+        if not connection.execute(statements.SCHEMA_TABLES, (self.schema,)).fetchone():
+            connection.close()
+            raise StoreError(f"there is no pipeline {self._pipeline!r} in this store; run it first")
+        connection.execute("SELECT set_config('search_path', %s, false)", (f'"{self.schema}"',))
+        return connection
 
     def __enter__(self) -> Reader:
         return self
@@ -222,6 +246,67 @@ class Reader:
             return None
         time, key = min(pending.values())
         return Oldest(row.id, row.computation, "production", key, time)
+
+    # Published streams
+
+    def published(self) -> list[str]:
+        """Streams that the pipeline publishes."""
+        found = (name for name in self.shape().computations if name.startswith(PUBLISH_PREFIX))
+        return sorted(name.removeprefix(PUBLISH_PREFIX) for name in found)
+
+    def tail(self, stream: str, after: int, limit: int = TAIL_CHUNK_ROWS) -> list[PublishedRow]:
+        """At most `limit` committed records of a published stream with a position above `after`, in order.
+
+        Positions are dense and start at 1; asking again with the last one that was seen misses nothing, or says how
+        many records were replaced in the meantime.  `StoreError` when the stream is not published.
+        """
+        self._check_published(stream)
+        found = []
+        for position, timestamp, value in self._connection.execute(statements.TAIL, (stream, after, limit)):
+            found.append(PublishedRow(position, timestamp, value, position - after - 1))
+            after = position
+        return found
+
+    def follow(self, stream: str, after: int, poll_s: float = 0.2) -> Iterator[PublishedRow]:
+        """`tail` without an end: waits for what comes next, and for a Postgres that restarts."""
+        while True:
+            try:
+                rows = self.tail(stream, after)
+            except psycopg.OperationalError:
+                self._reconnect()
+                continue
+            for row in rows:
+                after = row.position
+                yield row
+            if len(rows) < TAIL_CHUNK_ROWS:
+                sleep(poll_s)
+
+    def _reconnect(self) -> None:
+        self._connection.close()
+        deadline = monotonic() + STORE_RECONNECT_LIMIT_US / 1_000_000
+        while True:
+            try:
+                self._connection = self._connected()
+                return
+            except StoreUnavailable:
+                if monotonic() > deadline:
+                    raise
+                sleep(0.2)
+
+    def tail_end(self, stream: str) -> int:
+        """Position of a published stream's newest record; 0 when there is none.  `StoreError` as for `tail`."""
+        self._check_published(stream)
+        row = self._connection.execute(statements.TAIL_END, (stream,)).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def _check_published(self, stream: str) -> None:
+        published = self.published()
+        if stream not in published:
+            raise StoreError(
+                f"stream {stream!r} is not published (published are {published}): call pipeline.publish({stream}) "
+                "where the pipeline is made and run it; records from then on are kept"
+            )
 
     # Quarantine and operations
 

@@ -15,6 +15,7 @@ from typing import Final
 from millwheel.bundles import CHECKPOINT_FORMAT
 from millwheel.errors import IncompatibleStore, WiringError
 from millwheel.ports import IntervalRow, PipelineShape
+from millwheel.shape import PUBLISH_PREFIX
 from millwheel_storage.sinks import check_table
 
 STORE_FORMAT: Final = 1
@@ -74,7 +75,8 @@ def check_compatible(stored: PipelineShape, shape: PipelineShape) -> None:
         ("computation", stored.computations, shape.computations),
         ("subscription", stored.subscriptions, shape.subscriptions),
     ):
-        gone = sorted(set(old) - set(new))
+        # A stream that is no longer published takes nobody's state with it.
+        gone = sorted(name for name in set(old) - set(new) if not name.startswith(PUBLISH_PREFIX))
         if gone:
             raise IncompatibleStore(
                 f"the store holds work of {what} {gone[0]!r}, which the pipeline no longer has; reset it"

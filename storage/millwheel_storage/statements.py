@@ -330,6 +330,13 @@ READ_HOLDS: Final = "SELECT key, timestamp FROM hold WHERE computation = %(compu
 PENDING_PRODUCTIONS: Final = """
 SELECT subscription, producer, sequence, key, timestamp FROM production WHERE interval_id = %s
 """
+TAIL: Final = """
+SELECT position, timestamp, decode(value, 'base64') FROM millwheel_published
+WHERE stream = %s AND position > %s ORDER BY position LIMIT %s
+"""
+TAIL_END: Final = """
+SELECT coalesce(max(position), 0) FROM millwheel_published WHERE stream = %s
+"""
 TABLE_BYTES: Final = """
 SELECT c.relname, pg_total_relation_size(c.oid) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relkind = 'r' ORDER BY c.relname

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -44,6 +45,8 @@ def rows():
 pipeline = Pipeline("words")
 pipeline.inject(IterableSource("text", rows), into=words)
 pipeline.add(Count, inputs=[subscribe(words, key=str)], work_limit_records=100)
+if "KEEP" in os.environ:
+    pipeline.publish(words, keep=int(os.environ["KEEP"]))
 no_pipeline = 7
 """
 
@@ -134,7 +137,7 @@ def test_views_on_state(shell: Shell) -> None:
     assert shell("state", "scan", "words:pipeline", "Count", "b") == (0, "bad\tseen\t5\n", "")
     status, out, err = shell("explain", "words:pipeline", "Count")
     assert (status, err) == (0, "")
-    assert out == "source:text\twatermark the end of time\nCount\twatermark the end of time\n"
+    assert out == "watermark\tthe end of time\tsource:text\nwatermark\tthe end of time\tCount\n"
 
 
 def test_quarantine_is_listed_shown_and_redriven(shell: Shell) -> None:
@@ -154,6 +157,49 @@ def test_quarantine_is_listed_shown_and_redriven(shell: Shell) -> None:
     status, out, err = shell("quarantine", "redrive", "words:pipeline", "Count", "bad")
     assert (status, out) == (1, "")
     assert err == "millwheel: key 'bad' of 'Count' is not in quarantine\n"
+
+
+def test_the_last_records_of_a_published_stream_are_shown(shell: Shell) -> None:
+    status, out, err = shell("tail", "words:pipeline", "words")
+    assert (status, out, err) == (1, "", "millwheel: there is no pipeline 'words' in this store; run it first\n")
+    assert shell("run", "words:pipeline", COUNT="10")[0] == 0
+    status, out, err = shell("tail", "words:pipeline", "words")
+    assert (status, out) == (1, "")
+    assert "stream 'words' is not published" in err
+    assert "call pipeline.publish(words)" in err
+    status, out, err = shell("tail", "words:pipeline", "wordz", KEEP="7")
+    assert (status, out, err) == (1, "", "millwheel: no stream 'wordz'; there are ['words']\n")
+
+    shell("reset", "words:pipeline", "--yes")
+    assert shell("run", "words:pipeline", COUNT="10", KEEP="7")[0] == 0
+    lines = [
+        f'{{"position":{i + 1},"time":"1970-01-01T00:00:00.00000{i}+00:00","value":"{value}"}}\n'
+        for i, value in enumerate(["", "", "", "word 3", "word 4", "word 0", "word 1", "bad", "word 3", "word 4"])
+        if i >= 3
+    ]
+    assert shell("tail", "words:pipeline", "words", KEEP="7") == (0, "".join(lines), "")
+    assert shell("tail", "words", "words:pipeline", "-n", "2", KEEP="7") == (0, "".join(lines[-2:]), "")
+
+
+def test_a_stream_is_followed_while_it_runs(shell: Shell) -> None:
+    """The follower sees every record from its first one on, survives the end of the run, and ends with Ctrl-C."""
+    with shell.start("run", "words:pipeline", COUNT="20000", SLOW="1", KEEP="100000") as running:
+        assert running.stdout is not None
+        while records_of(running.stdout.readline()) < 1_000:
+            assert running.poll() is None
+        with shell.start("tail", "words:pipeline", "words", "-f", "-n", "1", KEEP="100000") as tail:
+            assert tail.stdout is not None
+            positions: list[int] = []
+            while not positions or positions[-1] < 20_000:
+                positions.append(json.loads(tail.stdout.readline())["position"])
+            tail.send_signal(signal.SIGINT)
+            _, err = tail.communicate(timeout=60)
+            assert (tail.returncode, err) == (130, "")
+        assert running.communicate(timeout=60)[1] == ""
+        assert running.returncode == 0
+    assert positions == list(range(positions[0], 20_001))
+    assert positions[0] < 15_000
+    shell.check_stopped()
 
 
 def test_reset_asks_first_and_then_forgets_all(shell: Shell) -> None:

@@ -1,0 +1,201 @@
+"""Questions about a pipeline, answered from what its store has committed: the Python side of every query command.
+
+Lives here: `Committed`, which decodes what the storage's reader finds, and `reset`.  Never here: soft state, printing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from millwheel.api.computation import cells_of
+from millwheel.api.context import Stream
+from millwheel.api.pipeline import Pipeline
+from millwheel.api.state import Cell, decoded_state
+from millwheel.errors import WiringError
+from millwheel.graph import ComputationSpec
+from millwheel.launch import DEFAULT_DATA, open_store
+from millwheel.model import MIN_TIME, format_time
+from millwheel.ports import QuarantineRow
+from millwheel.shape import PUBLISH_PREFIX
+from millwheel_storage.reader import PublishedRow, Reader, StateRow
+from millwheel_storage.reader import reset as reset_schema
+
+
+class Published(msgspec.Struct, frozen=True):
+    """A record of a published stream: its place in the stream (dense, from 1), event time us, decoded value.
+
+    `missed` counts the records right before it that were replaced before they were read.
+    """
+
+    position: int
+    timestamp: int
+    value: Any
+    missed: int = 0
+
+
+class Held(msgspec.Struct, frozen=True):
+    """One thing that a computation's low watermark waits for: `kind`, its time (us), and what it is."""
+
+    kind: str
+    timestamp: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}\t{format_time(self.timestamp)}\t{self.what}"
+
+
+class Committed:
+    """A pipeline's committed state, also while it runs elsewhere.  Use it as a context manager.
+
+    `store` and `data` are as for `millwheel.launch.run`.  Names that the pipeline does not have are a `WiringError`, a
+    pipeline that never ran is a `StoreError`.
+
+        with Committed(pipeline) as committed:
+            committed.state("Count", "to")  # {"seen": 2}
+    """
+
+    def __init__(self, pipeline: Pipeline, store: str | None = None, data: str | Path = DEFAULT_DATA) -> None:
+        self._pipeline = pipeline
+        self._graph = pipeline.graph()
+        self._place = (store, data)
+        self._stack = contextlib.ExitStack()
+        self._reader: Reader | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._reader = None
+        self._stack.close()
+
+    @property
+    def reader(self) -> Reader:
+        """The same questions with values as bytes, and more of them: timers, holds, sources, table sizes.
+
+        Opened, and an embedded Postgres started, when it is needed first.
+        """
+        if self._reader is None:
+            with contextlib.ExitStack() as stack:
+                url = stack.enter_context(open_store(*self._place))
+                self._reader = stack.enter_context(Reader(url, self._pipeline.name))
+                self._stack = stack.pop_all()
+        return self._reader
+
+    # --- state ------------------------------------------------------------------------------------------------
+
+    def state(self, computation: str, key: str) -> dict[str, Any]:
+        """Cell name to value of one key: the value, a list or a dict; cells that are not set are absent."""
+        return decoded_state(self._cells(computation), _slots(self.reader.get_state(computation, key)))
+
+    def states(self, computation: str, prefix: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+        """(key, `state`) of every key that begins with `prefix`, in key order; streamed, so any number will do."""
+        declared = self._cells(computation)
+        last: str | None = None
+        rows: list[StateRow] = []
+        for row in self.reader.scan_state(computation, prefix):
+            if row.key != last and last is not None:
+                yield last, decoded_state(declared, _slots(rows))
+                rows = []
+            last = row.key
+            rows.append(row)
+        if last is not None:
+            yield last, decoded_state(declared, _slots(rows))
+
+    def _cells(self, computation: str) -> Mapping[str, Cell]:
+        return cells_of(type(self._spec(computation).factory()))
+
+    def _spec(self, computation: str) -> ComputationSpec:
+        spec = self._graph.computations.get(computation)
+        if spec is None:
+            known = sorted(name for name in self._graph.computations if not name.startswith(PUBLISH_PREFIX))
+            raise WiringError(f"no computation {computation!r}; there are {known}")
+        return spec
+
+    # --- time -------------------------------------------------------------------------------------------------
+
+    def explain(self, computation: str, limit: int = 10) -> list[Held]:
+        """What `computation`'s low watermark waits for: its senders, then what is oldest of its own.
+
+        Watermarks of everything that sends to it and its own; its first `limit` timers, its first `limit` holds, and
+        each of its intervals' oldest production that the receiver has not taken.
+        """
+        self._spec(computation)
+        watermarks = self.reader.watermarks()
+        found = [
+            Held("watermark", watermarks.get(name, MIN_TIME), name)
+            for name in (*sorted(self._graph.senders(computation)), computation)
+        ]
+        for timer in self.reader.timers(computation)[:limit]:
+            found.append(Held("timer", timer.timestamp, f"key {timer.key!r} tag {timer.tag!r} ({timer.kind})"))
+        holds = sorted(self.reader.holds(computation).items(), key=lambda hold: hold[1])
+        found += [Held("hold", at, f"key {key!r}") for key, at in holds[:limit]]
+        for oldest in self.reader.oldest_productions():
+            if oldest.computation == computation:
+                found.append(Held(oldest.kind, oldest.timestamp, f"interval {oldest.interval} key {oldest.key!r}"))
+        return found
+
+    # --- quarantine -------------------------------------------------------------------------------------------
+
+    def quarantined(self) -> list[tuple[str, str, int]]:
+        """(computation, key, number of elements that wait) of every quarantined key."""
+        return self.reader.quarantined()
+
+    def quarantine(self, computation: str, key: str) -> list[QuarantineRow]:
+        """The elements that wait for a key, in order; the first one carries the error."""
+        return self.reader.quarantine_rows(computation, key)
+
+    def redrive(self, computation: str, key: str) -> None:
+        """Ask the running pipeline, or the next run, to run a key's quarantine; `StoreError` when there is none."""
+        self.reader.request_redrive(computation, key)
+
+    # --- tables and streams -----------------------------------------------------------------------------------
+
+    def rows(self, table: str, limit: int | None = None) -> list[Mapping[str, Any]]:
+        """Rows of a sink table by primary key, as column name to value."""
+        return self.reader.sink_rows(table, limit)
+
+    def tail(self, stream: str | Stream, count: int = 10) -> list[Published]:
+        """The last `count` records of a published stream, oldest first; see `Pipeline.publish`."""
+        return list(self._tail(stream, count, follow=False))
+
+    def follow(self, stream: str | Stream, count: int = 10) -> Iterator[Published]:
+        """The last `count` records of a published stream and then, without an end, those that are committed later."""
+        return self._tail(stream, count, follow=True)
+
+    def _tail(self, stream: str | Stream, count: int, follow: bool) -> Iterator[Published]:
+        name = stream if isinstance(stream, str) else stream.name
+        if name not in self._graph.streams:
+            raise WiringError(f"no stream {name!r}; there are {sorted(self._graph.streams)}")
+        end = self.reader.tail_end(name)
+        start = max(0, end - count)
+        for row in self.reader.follow(name, start) if follow else self._until(name, start, end):
+            # What came before the first one was not asked for.
+            missed = row.missed if row.position - row.missed > start + 1 else 0
+            yield Published(row.position, row.timestamp, self._graph.streams[name].coder.decode(row.value), missed)
+
+    def _until(self, stream: str, after: int, end: int) -> Iterator[PublishedRow]:
+        rows = self.reader.tail(stream, after)
+        while rows and after < end:
+            for row in rows:
+                after = row.position
+                if after <= end:
+                    yield row
+            rows = self.reader.tail(stream, after)
+
+
+def reset(pipeline: Pipeline, store: str | None = None, data: str | Path = DEFAULT_DATA) -> bool:
+    """Drop everything the store holds of `pipeline`, its sink tables too; False when there was nothing.
+
+    The pipeline must not run.  There is no way back.
+    """
+    with open_store(store, data) as url:
+        return reset_schema(url, pipeline.name)
+
+
+def _slots(rows: list[StateRow]) -> dict[tuple[str, str], bytes]:
+    return {(row.cell, row.entry): row.value for row in rows}

@@ -1,0 +1,257 @@
+"""Committed state from Python, above all published streams: dense, in order, bounded, through restarts and while a
+run goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from millwheel import Computation, Context, JsonCoder, MapCell, Pipeline, Record, Stream, TextCoder, subscribe
+from millwheel.committed import Committed, Held, reset
+from millwheel.core import injector
+from millwheel.core.interval import IntervalCore
+from millwheel.errors import StoreError, WiringError
+from millwheel.launch import run
+from millwheel.runtime.embedded import EmbeddedRun
+from millwheel_injectors import IterableSource
+from millwheel_storage.embedded import EmbeddedPostgres
+from millwheel_storage.postgres import PostgresStore
+from tests.unit.runtime.drive import Count as Counted
+from tests.unit.runtime.drive import (
+    Split,
+    Tap,
+    lines,
+    run_cancelled,
+    run_to_end,
+    run_until,
+    text_lines,
+    until,
+    word_count,
+    words,
+)
+
+pytestmark = pytest.mark.postgres
+
+ROWS = text_lines(1_500, seed=4)
+
+
+def places(rows: int) -> int:
+    """Words in the first rows."""
+    return sum(len(line.words) for _, line in ROWS[:rows])
+
+
+PLACES = places(len(ROWS))
+
+texts = Stream("texts", TextCoder())
+
+
+class Count(Computation[str]):
+    """Counts values per key, and holds the watermark for the key "held"."""
+
+    seen = MapCell(JsonCoder(int))
+
+    def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+        if record.value == "bad":
+            raise ValueError("bad value")
+        self.seen.set(record.value, (self.seen.get(record.value) or 0) + 1)
+        if record.key == "held":
+            context.hold(record.timestamp)
+        context.set_timer("end", record.timestamp + 50)
+
+
+def counting(name: str, source: Any, keep: int | None = None) -> Pipeline:
+    pipeline = Pipeline(name)
+    pipeline.inject(source, into=texts)
+    pipeline.add(Count, [subscribe(texts, str)], hook_attempts=1)
+    if keep is not None:
+        pipeline.publish(texts, keep)
+    return pipeline
+
+
+def published(name: str, keep: int = 100_000) -> Pipeline:
+    pipeline = word_count(name, ROWS, {"work_limit_records": 60}, {"work_limit_records": 60})
+    pipeline.publish(words, keep)
+    return pipeline
+
+
+@pytest.fixture
+def small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(injector, "READ_LIMIT_ROWS", 100)
+
+
+@pytest.mark.filterwarnings("ignore:.*was deleted while still open:ResourceWarning")
+@pytest.mark.usefixtures("small_reads")
+def test_every_record_is_published_once_and_in_order_through_restarts(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    made = published(pipeline)
+    cancelled = 0
+    while cancelled < 6 and run_cancelled(made, PostgresStore(postgres.url, pipeline), 0.05 + 0.02 * cancelled) is None:
+        cancelled += 1
+    assert cancelled
+    progress = run_to_end(made, PostgresStore(postgres.url, pipeline))
+    assert progress.records <= len(ROWS) + PLACES, "a published record is nobody's hook"
+    with Committed(made, postgres.url) as committed:
+        found = committed.tail(words, PLACES + 10)
+    assert [record.position for record in found] == list(range(1, PLACES + 1))
+    assert sorted(record.value.place for record in found) == list(range(PLACES))
+    times = {place: at for at, line in ROWS for _, place in line.words}
+    newest: dict[str, int] = {}
+    for record in found:  # from one key to one key: in the order of production
+        word = record.value
+        assert newest.get(word.line, -1) < word.place
+        newest[word.line] = word.place
+        assert (record.timestamp, record.missed) == (times[word.place], 0)
+
+
+def test_only_the_last_ones_are_kept(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    made = published(pipeline, keep=7)
+    run_to_end(made, PostgresStore(postgres.url, pipeline))
+    with Committed(made, postgres.url) as committed:
+        assert [record.position for record in committed.tail(words, 100)] == list(range(PLACES - 6, PLACES + 1))
+        assert [record.position for record in committed.tail("words", 2)] == [PLACES - 1, PLACES]
+        assert committed.tail(words, 0) == []
+        # Whoever has seen the first one only is told how many are gone.
+        late = committed.reader.tail("words", after=1)
+        assert [late[0].missed, *(row.missed for row in late[1:])] == [PLACES - 8, 0, 0, 0, 0, 0, 0]
+        assert len(committed.rows("millwheel_published")) == 7
+
+
+def test_a_follower_sees_everything_while_the_run_goes_on(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    tap = Tap(rows=[(i, f"line {i}") for i in range(20)])
+    made = counting(pipeline, tap, keep=1_000)
+    run_until(made, PostgresStore(postgres.url, pipeline), lambda run: run.progress().checkpoints >= 2)
+    seen: list[str] = []
+
+    def follow() -> None:
+        with Committed(made, postgres.url) as committed:
+            for record in committed.follow(texts, 5):
+                assert record.missed == 0
+                seen.append(record.value)
+                if record.value == "line 519":
+                    return
+
+    async def feed() -> None:
+        follower = threading.Thread(target=follow)
+        follower.start()
+        run = asyncio.create_task(
+            until(made, PostgresStore(postgres.url, pipeline), lambda run: not follower.is_alive())
+        )
+        for i in range(20, 520):
+            tap.rows.append((i, f"line {i}"))
+            if i % 50 == 0:
+                await asyncio.sleep(0.02)
+        await run
+
+    asyncio.run(feed())
+    assert seen == [f"line {i}" for i in range(15, 520)]
+
+
+def test_a_stream_that_is_no_longer_published_leaves_nobody_waiting(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    """Stopped while its sender had productions for it that nothing says are acked; and it may be published again."""
+    tap = Tap(rows=ROWS[:500])
+
+    def build(publish: bool) -> Pipeline:
+        made = Pipeline(pipeline)
+        made.inject(tap, into=lines)
+        made.add(Split, [subscribe(lines, lambda line: line.name)], [words])
+        made.add(Counted, [subscribe(words, lambda word: word.text)], name="Count")
+        if publish:
+            made.publish(words)
+        return made
+
+    def counted() -> int:
+        with Committed(build(publish=False), postgres.url) as committed:
+            return sum(state["count"] for _, state in committed.states("Count"))
+
+    def checkpoints(run: EmbeddedRun) -> bool:
+        cores = [actor.core for actor in run._actors.values()]
+        return all(core.counters.checkpoints for core in cores if isinstance(core, IntervalCore)) and bool(cores)
+
+    run_until(build(publish=True), PostgresStore(postgres.url, pipeline), checkpoints)
+    with Committed(build(publish=True), postgres.url) as committed:
+        assert committed.reader.oldest_productions(), "stopped too late for this test"
+        first = len(committed.tail(words, 10_000))
+    assert first
+
+    tap.rows, tap.closed = ROWS[:1_000], False
+    run_until(build(publish=False), PostgresStore(postgres.url, pipeline), lambda run: counted() == places(1_000))
+    with (
+        Committed(build(publish=False), postgres.url) as committed,
+        pytest.raises(StoreError, match=r"stream 'words' is not published .*pipeline\.publish\(words\)"),
+    ):
+        committed.tail(words)
+
+    tap.rows, tap.closed = ROWS, True
+    run_to_end(build(publish=True), PostgresStore(postgres.url, pipeline))
+    assert counted() == PLACES
+    with Committed(build(publish=True), postgres.url) as committed:
+        found = committed.tail(words, 10_000)
+        assert committed.reader.oldest_productions() == []
+    assert [record.position for record in found] == list(range(1, len(found) + 1))
+    kept = {record.value.place for record in found}
+    assert len(kept) == len(found)
+    assert kept >= set(range(places(1_000), PLACES)), "what was produced since it is published again"
+    assert not kept & set(range(places(500), places(1_000))), "produced while nobody published"
+
+
+def test_every_query_of_the_command_line_can_be_asked_from_python(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    rows = [(10, "a"), (20, "held"), (30, "a"), (40, "bad"), (50, "bad")]
+    tap = Tap(rows=rows, promise=45)
+    made = counting(pipeline, tap)
+    run_until(
+        made, PostgresStore(postgres.url, pipeline), lambda run: run.progress().watermarks["Count"] == 20
+    )  # the oldest hold
+    with Committed(made, postgres.url) as committed:
+        assert committed.state("Count", "a") == {"seen": {"a": 2}}
+        assert committed.state("Count", "nobody") == {}
+        assert dict(committed.states("Count", "h")) == {"held": {"seen": {"held": 1}}}
+        assert committed.explain("Count") == [
+            Held("watermark", 45, "source:tap"),
+            Held("watermark", 20, "Count"),
+            Held("timer", 70, "key 'held' tag 'end' (watermark)"),
+            Held("timer", 80, "key 'a' tag 'end' (watermark)"),
+            Held("hold", 20, "key 'held'"),
+        ]
+        assert committed.quarantined() == [("Count", "bad", 2)]
+        waiting = committed.quarantine("Count", "bad")
+        assert [(row.timestamp, row.value) for row in waiting] == [(40, b"bad"), (50, b"bad")]
+        assert "bad value" in waiting[0].error
+        committed.redrive("Count", "bad")
+        with pytest.raises(StoreError, match="not in quarantine"):
+            committed.redrive("Count", "a")
+        with pytest.raises(StoreError, match="no sink table"):
+            committed.rows("nothing")
+        with pytest.raises(WiringError, match=r"no computation 'Cuont'; there are \['Count'\]"):
+            committed.state("Cuont", "a")
+        with pytest.raises(WiringError, match=r"no stream 'textz'; there are \['texts'\]"):
+            committed.tail("textz")
+    assert reset(made, postgres.url)
+    assert not reset(made, postgres.url)
+    with pytest.raises(StoreError, match="run it first"), Committed(made, postgres.url) as committed:
+        committed.state("Count", "a")
+
+
+def test_explain_names_the_productions_of_the_computation_asked_for_only(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    made = word_count(pipeline, ROWS)
+    store = PostgresStore(postgres.url, pipeline)
+    run_until(made, store, lambda run: run.progress().checkpoints > 0)  # stopped with productions under way
+    with Committed(made, postgres.url) as committed:
+        assert {oldest.computation for oldest in committed.reader.oldest_productions()} == {"Split"}
+        assert [held.kind for held in committed.explain("Split")].count("production") == 1
+        assert [held.kind for held in committed.explain("Count")].count("production") == 0
+
+
+def test_from_run_to_tail_without_a_server_of_ones_own(tmp_path: Any) -> None:
+    made = counting("own", IterableSource("text", [(1, "x"), (2, "y")]), keep=10)
+    progress = run(made, data=tmp_path / "data")
+    assert progress.records == 2
+    with Committed(made, data=tmp_path / "data") as committed:
+        assert [(record.position, record.timestamp, record.value) for record in committed.tail(texts)] == [
+            (1, 1, "x"), (2, 2, "y"),
+        ]  # fmt: skip
