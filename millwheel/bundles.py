@@ -178,6 +178,8 @@ class LogWrite(msgspec.Struct, frozen=True, gc=False):
     epoch: int
     payload: bytes
     sinks: tuple[SinkRow, ...] = ()
+    keys: tuple[str, ...] = ()
+    """The key whose hook wrote each sink row: blame for a row that is refused ends at its key."""
 
 
 class Delivered(msgspec.Struct, gc=False):

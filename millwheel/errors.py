@@ -38,13 +38,21 @@ class IncompatibleStore(StoreError):
     """What the store holds was written by an incompatible format, coder or pipeline shape."""
 
 
-class RowRefused(StoreError):
-    """The database refused a sink row: constraint, type, unknown table."""
+class RowError(MillwheelError):
+    """A row does not fit the columns of its sink table."""
 
-    def __init__(self, message: str, interval: int, seq: int) -> None:
+
+class RowRefused(StoreError):
+    """The database refused sink rows of the checkpoint `seq` of `interval`, for example by a constraint.
+
+    `rows` are (place among the checkpoint's sink rows, the database's answer).  Nothing of this checkpoint is durable.
+    """
+
+    def __init__(self, message: str, interval: int, seq: int, rows: tuple[tuple[int, str], ...] = ()) -> None:
         super().__init__(message)
         self.interval = interval
         self.seq = seq
+        self.rows = rows
 
 
 class CommitUnknown(MillwheelError):

@@ -88,6 +88,10 @@ class Store(Protocol):
         """Take ownership: a new sequencer for each interval, durable on return; older owners are fenced from now on."""
         ...
 
+    async def reacquire(self, interval: int, sequencer: int) -> int | None:
+        """A new sequencer for an interval that `sequencer` still owns, as `acquire`; None when it is fenced."""
+        ...
+
     async def recover(self, interval: int, sequencer: int) -> Recovered | None:
         """Fold the interval's whole log, then load what it needs to serve; None when fenced."""
         ...
@@ -107,7 +111,9 @@ class Store(Protocol):
         """Insert log rows (and sink rows) in one transaction; the (interval, seq) pairs that are durable.
 
         A pair that is missing was fenced.  Committing a row again under its primary key is a success.
-        Raises `CommitUnknown` when the reply was lost, `RowRefused` when the database refused a sink row.
+        Raises `CommitUnknown` when the reply was lost, `RowRefused` when the database refused sink rows of a
+        checkpoint: then all earlier ones of its interval are durable, it and the later ones are not, and of other
+        intervals nothing is said.  Commit those again, and no more of this one before it is recovered.
         """
         ...
 

@@ -15,8 +15,7 @@ PUBLISHED_TABLE: Final = "millwheel_published"
 
 
 class SinkTable(msgspec.Struct, frozen=True):
-    """A user's sink table: column name to SQL type ("text", "bigint", "double precision", "boolean", "timestamptz",
-    "jsonb"), and the columns of its primary key."""
+    """A user's sink table: column name to SQL type, one of `rows.SQL_TYPES`, and the columns of its primary key."""
 
     name: str
     columns: Mapping[str, str]

@@ -6,6 +6,7 @@ Lives here: plain values between the sans-IO core and the executor.  Never here:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,6 +21,25 @@ Values = Mapping[str, Mapping[str, bytes]]
 
 Entries = Mapping[str, Mapping[str, Mapping[str, bytes]]]
 """cell to key to entry to the value: elements of lists, entries of maps."""
+
+
+class Cause(NamedTuple):
+    """Why a hook ran under `key`: a record, by its id, or a timer (`subscription` -1), by its name and time."""
+
+    key: str
+    subscription: int
+    producer: int
+    sequence: int
+    tag: str = ""
+    kind: str = ""
+    timestamp: int = 0
+
+    @staticmethod
+    def of(entry: QuarantineEntry) -> Cause:
+        """What a quarantined element would make run."""
+        if entry.subscription < 0:
+            return Cause(entry.key, -1, 0, 0, entry.tag, entry.kind, entry.timestamp)
+        return Cause(entry.key, entry.subscription, entry.producer, entry.sequence)
 
 
 class Part(msgspec.Struct, gc=False):
@@ -67,6 +87,8 @@ class Outcome(msgspec.Struct, gc=False):
     holds: dict[str, int | None] = {}
     produced: dict[int, Columns] = {}
     sinks: list[SinkRow] = []
+    causes: list[Cause] = []
+    """Of each sink row."""
     quarantined: list[QuarantineEntry] = []
     processed: int = 0
     late: int = 0

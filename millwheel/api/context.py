@@ -15,11 +15,12 @@ import msgspec
 from millwheel import limits
 from millwheel.bundles import SinkRow
 from millwheel.coders import Coder
-from millwheel.errors import CoderError, LimitError, TimestampError, WiringError
+from millwheel.errors import CoderError, LimitError, RowError, TimestampError, WiringError
 from millwheel.limits import VALUE_LIMIT_BYTES
 from millwheel.model import MAX_TIME, MIN_TIME, TimerKind, format_time
+from millwheel.rows import check_row
 from millwheel.shape import SinkTable
-from millwheel.work import Columns, Entries, Outcome, Values, Work
+from millwheel.work import Cause, Columns, Entries, Outcome, Values, Work
 
 T = TypeVar("T")
 
@@ -40,7 +41,8 @@ class Stream(msgspec.Struct, frozen=True):
 class Table(msgspec.Struct, frozen=True):
     """A sink table in the pipeline's schema: column name to SQL type, and its primary key.
 
-    Types: text, bigint, double precision, boolean, timestamptz, jsonb.
+    Types: text, bigint, integer, double precision, boolean, timestamptz and date (values are ISO 8601 text, or datetime
+    and date objects), jsonb.
     """
 
     name: str
@@ -128,7 +130,7 @@ class Context:
 
     def __init__(self, outputs: Mapping[str, Output], tables: Mapping[str, Table], strict: bool) -> None:
         self._outputs = outputs
-        self._tables = tables
+        self._tables = {name: table.spec() for name, table in tables.items()}
         self._strict = strict
         self._watermark = MIN_TIME
         self._wall = 0
@@ -215,16 +217,23 @@ class Context:
         self._holds = None
 
     def upsert(self, table: Table, row: Mapping[str, Any]) -> None:
-        """Insert or replace `row` in a sink table, in the same transaction as this record's checkpoint."""
+        """Insert or replace `row` in a sink table, in the same transaction as this record's checkpoint.
+
+        A row has exactly the declared columns; raises `RowError` for a value that its column cannot hold.
+        """
         known = self._tables.get(table.name)
         if known is None:
             raise WiringError(f"table {table.name!r} is not declared: call pipeline.sink(table)")
-        if set(row) != set(known.columns):
+        if row.keys() != known.columns.keys():
             raise WiringError(
                 f"row for table {table.name!r} has columns {sorted(row)}, declared are {sorted(known.columns)}"
             )
+        try:
+            checked = check_row(known, msgspec.to_builtins(row, str_keys=True))
+        except ValueError as error:
+            raise RowError(f"row for table {table.name!r}: {error}") from None
         self._effects = True
-        self._sinks.append(SinkRow(table.name, msgspec.json.encode(row)))
+        self._sinks.append(SinkRow(table.name, msgspec.json.encode(checked)))
 
     # --- for state cells --------------------------------------------------------------------------------------
 
@@ -258,13 +267,17 @@ class Context:
         for cell, entries in self._entry_columns.items():
             entries.base, entries.written = work.entries.get(cell, _NOTHING), {}
 
-    def _commit(self, outcome: Outcome) -> None:
-        """The hook returned: keep its rarer effects too (only needed when `_effects` is set)."""
+    def _commit(self, outcome: Outcome, cause: tuple[Any, ...]) -> None:
+        """The hook returned: keep its rarer effects too (only needed when `_effects` is set).
+
+        `cause` is what made it run: a `Cause` without its key.
+        """
         if self._timers:
             outcome.timers.setdefault(self.key, {}).update(self._timers)
             self._timers.clear()
         if self._sinks:
             outcome.sinks += self._sinks
+            outcome.causes += [Cause(self.key, *cause)] * len(self._sinks)
             self._sinks.clear()
         if self._holds is not MISSING:
             outcome.holds[self.key] = self._input_hold = self._holds

@@ -5,7 +5,42 @@ from __future__ import annotations
 from msgspec import Struct
 
 from millwheel.bundles import Acked, Bundle, Checkpoint, KeyRows, LogWrite, QuarantineEntry
+from millwheel.core.dedup import Channel
+from millwheel.core.refused import RefusedRows
 from millwheel.work import Columns, Outcome, Work
+
+
+class Counters(Struct):
+    """What an interval has made durable since the run began; what is about arrivals is counted at once."""
+
+    records: int = 0
+    duplicates: int = 0
+    late: int = 0
+    backdated: int = 0
+    timers: int = 0
+    checkpoints: int = 0
+    quarantined: int = 0
+    redriven: int = 0
+    expired: int = 0
+    lookups: int = 0
+    """Bundles for which the store was asked whether their ids are new."""
+    queued: int = 0
+    """Bundles that waited behind such a one."""
+
+    def add(self, other: Counters) -> None:
+        """Count what `other` has counted."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class Inherited(Struct):
+    """What an interval's core knows of the one before it in this process."""
+
+    refused: RefusedRows
+    channels: list[Channel]
+    """On which it may have sent: whoever has nothing left there can be told so."""
+    counters: Counters
+
 
 # --- events -----------------------------------------------------------------------------------------------------
 
@@ -37,6 +72,22 @@ class Committed(Struct, gc=False):
 
 class Fenced(Struct, gc=False):
     """A write of this interval was refused: another owner has it."""
+
+
+class Refused(Struct, gc=False):
+    """The store refused sink rows of checkpoint `seq`: (place among its sink rows, the store's answer).
+
+    Everything before `seq` is durable, nothing from it on.
+    """
+
+    seq: int
+    rows: tuple[tuple[int, str], ...]
+
+
+class Resend(Struct, gc=False):
+    """The interval `target` has lost what it had not made durable: send it again whatever it has not acked."""
+
+    target: int
 
 
 class Folded(Struct, gc=False):
@@ -105,8 +156,8 @@ class Advanced(Struct, gc=False):
 
 
 Event = (
-    BundleArrived | Loaded | Invoked | Committed | Fenced | Folded | IdsFound | AckArrived | AlarmRang | WatermarkMoved
-    | RedriveAsked | QuarantineFetched | RowsRead | Advanced
+    BundleArrived | Loaded | Invoked | Committed | Fenced | Refused | Resend | Folded | IdsFound | AckArrived | AlarmRang
+    | WatermarkMoved | RedriveAsked | QuarantineFetched | RowsRead | Advanced
 )  # fmt: skip
 
 # --- effects ----------------------------------------------------------------------------------------------------
@@ -199,7 +250,14 @@ class Halt(Struct, gc=False):
     reason: str
 
 
+class Restart(Struct, gc=False):
+    """This core is void, its interval is not: drop what it has not committed, take a new sequencer, recover, give the
+    new core `inherited`, and let every sender `Resend` to it before anything else is sent to it."""
+
+    inherited: Inherited
+
+
 Effect = (
     Load | LookupIds | Invoke | Commit | Fold | Send | Ack | SetAlarm | ReportWatermark | FetchQuarantine | Read | Advance
-    | Halt
+    | Halt | Restart
 )  # fmt: skip

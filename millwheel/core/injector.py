@@ -44,7 +44,7 @@ class InjectorCore:
         self._durable = start.position
         self._state = start.state
         self._reads: deque[ReadEntry] = deque()
-        self._by_number: dict[int, ReadEntry] = {}
+        self._by_number: dict[int, tuple[ReadEntry, Bundle]] = {}
         self._number = 0
         self._acked_position: tuple[int, bytes] | None = None
         self._advancing = False
@@ -82,6 +82,9 @@ class InjectorCore:
                 self._read(event, effects, now)
             case ev.AckArrived(number):
                 self._acked(number)
+            case ev.Resend(target):
+                again = [bundle for _, bundle in self._by_number.values()] + (self._notes() if self.finished else [])
+                effects += [ev.Send(bundle) for bundle in again if bundle.target == target]
             case ev.Advanced(position, finished):
                 self._advanced(position, finished, effects)
             case ev.AlarmRang():
@@ -111,7 +114,7 @@ class InjectorCore:
             for bundle in self._bundles(subscription, sequences, columns):
                 entry.waiting.add(bundle.number)
                 entry.oldest = min(entry.oldest, bundle.oldest())
-                self._by_number[bundle.number] = entry
+                self._by_number[bundle.number] = (entry, bundle)
                 effects.append(ev.Send(bundle))
         self._reads.append(entry)
         self._pop_acked()
@@ -141,9 +144,9 @@ class InjectorCore:
         )  # fmt: skip
 
     def _acked(self, number: int) -> None:
-        entry = self._by_number.pop(number, None)
-        if entry is not None:
-            entry.waiting.discard(number)
+        sent = self._by_number.pop(number, None)
+        if sent is not None:
+            sent[0].waiting.discard(number)
             self._pop_acked()
 
     def _pop_acked(self) -> None:

@@ -37,11 +37,12 @@ from millwheel.core.committed import CommittedLog
 from millwheel.core.dedup import Channel, DeliveredIds
 from millwheel.core.minheap import MinHeap
 from millwheel.core.outbox import Outbox
+from millwheel.core.refused import RefusedRows
 from millwheel.core.timers import TimerQueue
 from millwheel.graph import Settings
 from millwheel.intervals import Ranges
 from millwheel.model import MAX_TIME, MIN_TIME, Timer
-from millwheel.work import Outcome, Part, Work
+from millwheel.work import Cause, Outcome, Part, Work
 
 EXPIRY_TAG: Final = "\0expire"
 EXPIRY_KIND: Final = "expire"
@@ -71,6 +72,10 @@ class Inflight(msgspec.Struct, gc=False):
     waits: set[int]
     """Weak: numbers of its bundles whose acks the checkpoint waits for."""
     oldest: int
+    counts: ev.Counters
+    causes: list[Cause] = []
+    """Of each of its sink rows."""
+    redrive: bool = False
     deadline: int = 0
     submitted: bool = False
     done: bool = False
@@ -90,29 +95,14 @@ class Config(msgspec.Struct, frozen=True):
     high: str | None = None
 
 
-class Counters(msgspec.Struct):
-    """What an interval has done since it was assigned."""
-
-    records: int = 0
-    duplicates: int = 0
-    late: int = 0
-    backdated: int = 0
-    timers: int = 0
-    checkpoints: int = 0
-    quarantined: int = 0
-    expired: int = 0
-    lookups: int = 0
-    """Bundles for which the store was asked whether their ids are new."""
-    queued: int = 0
-    """Bundles that waited behind such a one."""
-
-
 class IntervalCore:
     """Sans-IO core of one interval: feed `handle` with events, perform the effects it returns, in order."""
 
-    def __init__(self, config: Config, recovered: Recovered) -> None:
+    def __init__(self, config: Config, recovered: Recovered, inherited: ev.Inherited | None = None) -> None:
         self.config = config
-        self.counters = Counters()
+        self.counters = inherited.counters if inherited else ev.Counters()
+        self._refused = inherited.refused if inherited else RefusedRows()
+        self._inherited = inherited.channels if inherited else []
         self._weak = config.settings.productions == "weak"
         self._cache = StateCache(config.settings.cache_limit_bytes)
         self._ids = DeliveredIds()
@@ -124,6 +114,7 @@ class IntervalCore:
         self._holds: MinHeap[str] = MinHeap()
         self._quarantine: set[str] = set(recovered.quarantined)
         self._quarantine_seq: dict[str, int] = {}
+        self._newly_poisoned = 0
         self._redrive: deque[str] = deque()
         self._fetch_seq = 0
         self._redriving: str | None = None
@@ -177,6 +168,8 @@ class IntervalCore:
                 self._outbox_send(self._outbox.adopt(bundle), effects)
             else:
                 self._outbox.abandon(bundle)  # of a stream that is no longer published
+        self._outbox.retire(self._inherited)
+        self._redrive.extend(key for key in self._refused.stopped() if key in self._quarantine)
         self._after(effects, now)
         return effects
 
@@ -198,6 +191,12 @@ class IntervalCore:
             case ev.Fenced():
                 self.halted = True
                 return [ev.Halt(f"interval {self.config.interval} of {self.config.computation!r} was fenced")]
+            case ev.Refused(seq, rows):
+                self._restart(seq, rows, now, effects)
+                return effects
+            case ev.Resend(target):
+                kept_back = [bundle.number for entry in self._inflight for bundle in entry.sends]
+                self._outbox_send(self._outbox.resend(target, kept_back), effects)
             case ev.Folded(upto):
                 self._fold_done(upto, now)
             case ev.IdsFound(sender, found):
@@ -209,6 +208,7 @@ class IntervalCore:
             case ev.WatermarkMoved(value):
                 self._move_watermark(value)
             case ev.RedriveAsked(key):
+                self._refused.may_redrive(key, now)
                 self._ask_redrive(key)
             case ev.QuarantineFetched(key, entries):
                 self._quarantine_fetched(key, entries)
@@ -464,7 +464,7 @@ class IntervalCore:
         self._cache.touch(keys)
         holds = self._holds.items
         work.holds = {key: holds[key] for key in keys if key in holds} if holds else {}
-        effects.append(ev.Invoke(self._divert(work) if self._quarantine else work))
+        effects.append(ev.Invoke(self._divert(work) if self._quarantine or self._refused else work))
 
     def _loaded(self, rows: dict[str, dict[tuple[str, str], bytes]], effects: list[ev.Effect], now: int) -> None:
         assert self._work is not None, "Loaded without work"
@@ -502,26 +502,50 @@ class IntervalCore:
     # --- quarantine -------------------------------------------------------------------------------------------
 
     def _divert(self, work: Work) -> Work:
-        """Keep records of quarantined keys away from user code: they queue up in their FIFOs.  Timers sleep."""
-        if work.redrive or work.timers:
-            return work
-        parts = [self._divert_part(part) for part in work.parts]
-        return Work(parts, [], work.values, work.entries, work.holds, work.watermark, work.wall_time)
+        """Keep records of quarantined keys away from user code: they queue up in their FIFOs.  Timers sleep.
 
-    def _divert_part(self, part: Part) -> Part:
-        poisoned = self._quarantine
-        if poisoned.isdisjoint(part.keys):
+        What wrote a row that the store has refused goes there too, and then everything of its key.
+        """
+        if work.redrive:
+            return work
+        stopped: set[str] = set()
+        timers = self._divert_timers(work, stopped) if work.timers else []
+        parts = [self._divert_part(part, stopped) for part in work.parts]
+        return Work(parts, timers, work.values, work.entries, work.holds, work.watermark, work.wall_time)
+
+    def _divert_timers(self, work: Work, stopped: set[str]) -> list[Timer]:
+        kept, back = [], []
+        for timer in work.timers:
+            if timer.key in stopped:
+                back.append(timer)
+            elif not self._diverts(_frozen(timer), stopped):
+                kept.append(timer)
+        for timer in back:  # it stays, and sleeps once its key is in quarantine
+            self._timers.set(timer.key, timer.kind, timer.tag, timer.timestamp)
+            work.timers.remove(timer)
+        return kept
+
+    def _diverts(self, entry: QuarantineEntry, stopped: set[str]) -> bool:
+        """Whether a record or timer is for the quarantine; `stopped` are keys that this invocation sends there."""
+        if entry.key not in self._quarantine and entry.key not in stopped:
+            answer = self._refused.answer(Cause.of(entry))
+            if answer is None:
+                return False
+            entry.error = answer
+            stopped.add(entry.key)
+        self._diverted.append(entry)
+        return True
+
+    def _divert_part(self, part: Part, stopped: set[str]) -> Part:
+        if self._quarantine.isdisjoint(part.keys) and self._refused.untouched(part.keys):
             return part
-        kept = []
-        for i, key in enumerate(part.keys):
-            if key not in poisoned:
-                kept.append(i)
-                continue
-            self._diverted.append(
-                QuarantineEntry(
-                    key, part.subscription, part.producer, part.sequences[i], part.values[i], part.timestamps[i]
-                )
-            )
+        sub, producer = part.subscription, part.producer
+        columns = zip(part.keys, part.sequences, part.values, part.timestamps, strict=True)
+        kept = [
+            i
+            for i, (key, sequence, value, at) in enumerate(columns)
+            if not self._diverts(QuarantineEntry(key, sub, producer, sequence, value, at), stopped)
+        ]
         return Part(
             part.subscription, part.producer, part.frontier,
             [part.sequences[i] for i in kept], [part.keys[i] for i in kept],
@@ -549,10 +573,12 @@ class IntervalCore:
         effects.append(ev.FetchQuarantine(key, REDRIVE_BATCH))
 
     def _quarantine_fetched(self, key: str, entries: list[QuarantineEntry]) -> None:
-        self._fetched = entries
-        if entries:
+        self._fetched = self._refused.before_culprit(key, entries)
+        if self._fetched:
             return
         self._redriving = None
+        if entries:
+            return  # the first one has just been refused
         if self._quarantine_seq.get(key, 0) != self._fetch_seq or any(e.key == key for e in self._diverted):
             self._redrive.append(key)  # the FIFO was empty, but since then more has gone into it
         elif key in self._quarantine:
@@ -567,7 +593,7 @@ class IntervalCore:
             if entry.key not in self._quarantine:
                 self._quarantine.add(entry.key)
                 self._timers.sleep(entry.key)
-                self.counters.quarantined += 1
+                self._newly_poisoned += 1
             self._quarantine_seq[entry.key] = seq
             # A wall timer may produce at the watermark it was started under.
             self._hold_quarantine(entry.key, work.watermark if entry.kind == "wall" else entry.timestamp, holds)
@@ -609,7 +635,8 @@ class IntervalCore:
             bundles += cut
         entry = Inflight(
             seq, None, image, [(item.sender, item.number) for item in items if item.number], bundles, set(),
-            self._work_oldest, now + self.config.settings.straggler_delay_us,
+            self._work_oldest, self._counts(work, expired, outcome), outcome.causes, bool(work.redrive),
+            now + self.config.settings.straggler_delay_us,
         )  # fmt: skip
         self._work_oldest = MAX_TIME
         self._inflight.append(entry)
@@ -617,11 +644,13 @@ class IntervalCore:
             entry.waits = {bundle.number for bundle in bundles}
             entry.sends = []
             effects += [ev.Send(self._outbox.sendable(bundle)) for bundle in bundles]
-        self.counters.records += outcome.processed
-        self.counters.late += outcome.late
-        self.counters.backdated += outcome.backdated
-        self.counters.timers += len(work.timers)
-        self.counters.expired += len(expired)
+
+    def _counts(self, work: Work, expired: list[str], outcome: Outcome) -> ev.Counters:
+        poisoned, self._newly_poisoned = self._newly_poisoned, 0
+        return ev.Counters(
+            records=outcome.processed, late=outcome.late, backdated=outcome.backdated, timers=len(work.timers),
+            quarantined=poisoned, redriven=outcome.redriven, expired=len(expired),
+        )  # fmt: skip
 
     def _image(self, seq: int, work: Work, items: list[Item], expired: list[str], outcome: Outcome) -> Checkpoint:
         timers, holds = TimerWrites(), HoldWrites()
@@ -747,7 +776,7 @@ class IntervalCore:
             image.acked = self._outbox.record_acks(entry.seq)
             entry.write = LogWrite(
                 self.config.interval, self.config.sequencer, entry.seq, 0,
-                encode_checkpoint(image), tuple(image.sinks),
+                encode_checkpoint(image), tuple(image.sinks), tuple(cause.key for cause in entry.causes),
             )  # fmt: skip
             effects.append(ev.Commit(entry.write))
         self._pop_done(effects)
@@ -768,12 +797,32 @@ class IntervalCore:
     def _pop_done(self, effects: list[ev.Effect]) -> None:
         while self._inflight and self._inflight[0].done:
             entry = self._inflight.popleft()
+            self.counters.add(entry.counts)
             if entry.write is not None and entry.image is not None:
+                self._refused.settled(entry.image.quarantined)
                 self._outbox.recorded(entry.seq)
                 self._committed.add(entry.seq, len(entry.write.payload), entry.image)
                 self.counters.checkpoints += 1
             effects += [ev.Ack(sender, number) for sender, number in entry.acks]
             effects += [ev.Send(self._outbox.sendable(bundle)) for bundle in entry.sends]
+
+    def _restart(self, seq: int, rows: tuple[tuple[int, str], ...], now: int, effects: list[ev.Effect]) -> None:
+        """Sink rows of a checkpoint were refused: it is void, and so is what ran on its soft state after it.
+
+        The next core diverts the culprits to quarantine and does the rest again, as after a crash.
+        """
+        self.halted = True
+        for entry in self._inflight:
+            entry.done = entry.done or entry.seq < seq
+        self._pop_done(effects)
+        entry = self._inflight[0]
+        assert entry.seq == seq, "a checkpoint was refused that is not under way"
+        for place, answer in rows:
+            if entry.redrive:
+                self._refused.stop_redrive(entry.causes[place], now)
+            else:
+                self._refused.add(entry.causes[place], answer)
+        effects.append(ev.Restart(ev.Inherited(self._refused, self._outbox.channels(), self.counters)))
 
     def _outbox_send(self, bundles: list[Bundle], effects: list[ev.Effect]) -> None:
         effects += [ev.Send(self._outbox.sendable(bundle)) for bundle in bundles]
@@ -816,7 +865,8 @@ class IntervalCore:
         self._frontiers.clear()
         image.acked = self._outbox.record_acks(self._seq)
         write = LogWrite(self.config.interval, self.config.sequencer, self._seq, 0, encode_checkpoint(image))
-        self._inflight.append(Inflight(self._seq, write, image, [], [], set(), MAX_TIME, now, submitted=True))
+        counts = self._counts(Work([], [], {}, {}, {}, MIN_TIME, now), [], Outcome())
+        self._inflight.append(Inflight(self._seq, write, image, [], [], set(), MAX_TIME, counts, submitted=True))
         effects.append(ev.Commit(write))
 
     # --- fold -------------------------------------------------------------------------------------------------
@@ -910,6 +960,10 @@ def _newest_by_key(work: Work) -> dict[str, int]:
         if timer.kind == "watermark" and timer.timestamp > newest.get(timer.key, MIN_TIME):
             newest[timer.key] = timer.timestamp
     return newest
+
+
+def _frozen(timer: Timer) -> QuarantineEntry:
+    return QuarantineEntry(timer.key, -1, 0, 0, b"", timer.timestamp, timer.tag, timer.kind)
 
 
 def _cut(part: Part, first: int, end: int) -> Part:

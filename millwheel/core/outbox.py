@@ -24,7 +24,8 @@ class Outbox:
         self._producer = producer
         self._routes = routes
         self._next_sequence: dict[int, int] = {}
-        self._next_number = 1
+        # Never a number of an earlier owner of the interval: an ack of its bundles may still be on its way.
+        self._next_number = (producer << 32) + 1
         self.unacked: dict[int, Bundle] = {}
         self._oldest: dict[int, int] = {}
         self._unrecorded: dict[int, Bundle] = {}
@@ -125,11 +126,31 @@ class Outbox:
     def frontier_notes(self) -> list[Bundle]:
         """Bundles without records that tell every receiver the frontiers."""
         self.frontier_moved = False
-        return [
+        notes = [
             Bundle(sub, self._sender, 0, target, producer, self.frontier(sub, producer), [], [], [], [])
             for sub, producer in self._live
             for target in self._routes[sub].ids
         ]
+        # An earlier owner's producer that has nothing left has just been told so, for good.
+        self._live = {place: live for place, live in self._live.items() if live or place[1] == self._producer}
+        return notes
+
+    def resend(self, target: int, kept_back: Iterable[int]) -> list[Bundle]:
+        """Everything that `target` has not acked, in the order of sending, but for the numbers not sent so far."""
+        self.frontier_moved = bool(self._live) or self.frontier_moved
+        held = set(kept_back)
+        return [b for b in self.unacked.values() if b.target == target and b.number not in held]
+
+    def channels(self) -> list[Channel]:
+        """On which anything was sent, by this owner or in the name of an earlier one."""
+        return [*self._live]
+
+    def retire(self, channels: Iterable[Channel]) -> None:
+        """Earlier owners sent on `channels`: once nothing of theirs is unacked, receivers may collect all ids."""
+        for subscription, producer in channels:
+            if subscription in self._routes:
+                self._live.setdefault((subscription, producer), {})
+                self.frontier_moved = True
 
     def frontier(self, subscription: int, producer: int) -> int:
         """Every id below it is durably acked and will never be sent again."""

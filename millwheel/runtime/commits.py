@@ -53,6 +53,11 @@ class GroupCommit:
         self._sinks.waiting += [write for write in self._shared.waiting if write.interval == interval]
         self._shared.waiting = [write for write in self._shared.waiting if write.interval != interval]
 
+    def drop(self, interval: int) -> None:
+        """Forget what waits of an interval: its core is void, and the next one must not find it durable."""
+        for lane in (self._shared, self._sinks):
+            lane.waiting = [write for write in lane.waiting if write.interval != interval]
+
     def idle(self) -> bool:
         """True when nothing waits or is under way."""
         return not (self._shared.waiting or self._sinks.waiting or self._shared.open or self._sinks.open)

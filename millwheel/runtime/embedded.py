@@ -24,7 +24,7 @@ from millwheel.core.authority import Authority
 from millwheel.core.dedup import Channel
 from millwheel.core.injector import InjectorCore
 from millwheel.core.interval import Config, IntervalCore
-from millwheel.errors import CommitUnknown, Fenced, SourceError, StoreUnavailable
+from millwheel.errors import CommitUnknown, Fenced, RowRefused, SourceError, StoreUnavailable
 from millwheel.graph import Graph
 from millwheel.intervals import Ranges
 from millwheel.model import MAX_TIME, MIN_TIME
@@ -114,6 +114,8 @@ class EmbeddedRun:
         self._alarms: list[tuple[int, int, Actor]] = []
         self._alarm_count = 0
         self._commits = GroupCommit(self._commit, self._committed)
+        self._restarting: set[int] = set()
+        """Intervals whose core is void and not yet replaced."""
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
@@ -223,9 +225,17 @@ class EmbeddedRun:
             self._perform(actor, actor.core.start(now, self._live))
             self._events.append((actor, ev.WatermarkMoved(self._authority.input_of(actor.owner))))
 
-    async def _adopt(self, interval: int, owner: str, low: str, high: str | None, sequencer: int) -> None:
+    async def _adopt(
+        self,
+        interval: int,
+        owner: str,
+        low: str,
+        high: str | None,
+        sequencer: int,
+        inherited: ev.Inherited | None = None,
+    ) -> None:
         """Recover one interval."""
-        recovered = await self._store.recover(interval, sequencer)
+        recovered = await self._retry("recovery", lambda: self._store.recover(interval, sequencer))
         if recovered is None:
             raise Fenced(f"interval {interval} of {owner!r}: another run took the store over during start")
         spec = self._graph.computations[owner]
@@ -234,9 +244,9 @@ class EmbeddedRun:
             interval, sequencer, owner, SHAPE_VERSION, spec.settings,
             {number: self._ranges[number] for number in outputs}, low, high,
         )  # fmt: skip
-        actor = Actor(interval, sequencer, owner, IntervalCore(config, recovered), self._executors[owner])
+        actor = Actor(interval, sequencer, owner, IntervalCore(config, recovered, inherited), self._executors[owner])
         self._actors[interval] = actor
-        self._intervals_of.setdefault(owner, []).append(actor)
+        self._intervals_of[owner] = [a for a in self._intervals_of.get(owner, ()) if a.interval != interval] + [actor]
         self._authority.expect(owner, interval)
         self._live |= {(bundle.subscription, bundle.producer) for bundle in recovered.productions}
         for output in spec.outputs:
@@ -357,6 +367,8 @@ class EmbeddedRun:
         now = self._clock()
         while events and time.perf_counter_ns() < until:
             actor, event = events.popleft()
+            if actor.core.halted:
+                continue
             if isinstance(event, Work):
                 assert actor.executor is not None
                 began = time.perf_counter_ns()
@@ -387,6 +399,7 @@ class EmbeddedRun:
         return (
             done
             and not self._events
+            and not self._restarting
             and all(actor.core.quiet() for actor in self._actors.values() if isinstance(actor.core, InjectorCore))
         )
 
@@ -435,6 +448,9 @@ class EmbeddedRun:
                     self._spawn(self._lookup(actor, effect))
                 case ev.FetchQuarantine(key, limit):
                     self._spawn(self._fetch(actor, key, limit))
+                case ev.Restart(inherited):
+                    self._restarting.add(actor.interval)
+                    self._spawn(self._restart(actor, inherited))
                 case ev.Halt(reason):
                     self._fail(Fenced(f"{reason}: another run owns this pipeline's store now; this run ends"))
 
@@ -490,11 +506,45 @@ class EmbeddedRun:
         self._post(actor, ev.QuarantineFetched(key, entries))
 
     async def _commit(self, group: list[LogWrite]) -> set[tuple[int, int]]:
-        durable: set[tuple[int, int]] = await self._retry("commit", lambda: self._store.commit(group))
+        durable: set[tuple[int, int]] = set()
+        while group:
+            try:
+                durable = await self._retry("commit", lambda group=group: self._store.commit(group))  # type: ignore[misc]
+                break
+            except RowRefused as refusal:
+                self._set_aside(refusal)
+                group = [write for write in group if write.interval != refusal.interval]
         return durable
 
     def _committed(self, write: LogWrite, kept: bool) -> None:
-        self._post(self._actors[write.interval], ev.Committed(write.seq) if kept else ev.Fenced())
+        actor = self._actors[write.interval]
+        if actor.sequencer == write.sequencer:  # not what a void core had submitted
+            self._post(actor, ev.Committed(write.seq) if kept else ev.Fenced())
+
+    def _set_aside(self, refusal: RowRefused) -> None:
+        """Before anything else happens: nothing of the interval may be committed any more but by its next core."""
+        actor = self._actors[refusal.interval]
+        logger.warning("%s; in %s %d records or timers go to quarantine", refusal, actor.owner, len(refusal.rows))
+        self._commits.drop(actor.interval)
+        self._perform(actor, actor.core.handle(ev.Refused(refusal.seq, refusal.rows), self._clock()))
+
+    async def _restart(self, old: Actor, inherited: ev.Inherited) -> None:
+        """Another core for an interval of ours whose soft state is void; what it had not made durable comes again."""
+        interval, core = old.interval, old.core
+        assert isinstance(core, IntervalCore)
+        sequencer = await self._retry("restart", lambda: self._store.reacquire(interval, old.sequencer))
+        if sequencer is None:
+            raise Fenced(f"interval {interval} of {old.owner!r}: another run owns this pipeline's store now")
+        await self._adopt(interval, old.owner, core.config.low, core.config.high, sequencer, inherited)
+        # Without a pause: a bundle that is sent to the new core before the older ones would overtake them.
+        now, actor = self._clock(), self._actors[interval]
+        for sender in [*self._actors.values()]:
+            self._perform(sender, sender.core.handle(ev.Resend(interval), now) if sender is not actor else [])
+        assert isinstance(actor.core, IntervalCore)
+        self._perform(actor, actor.core.start(now, self._live))
+        self._perform(actor, actor.core.handle(ev.WatermarkMoved(self._authority.input_of(actor.owner)), now))
+        self._restarting.discard(interval)
+        self._wake.set()
 
     async def _advance_loop(self) -> None:
         while True:

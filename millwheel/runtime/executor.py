@@ -90,7 +90,7 @@ class Executor:
             try:
                 hook(context, Record(key, decode(value), timestamp, is_late, producer, sequence))
                 if context._effects:
-                    context._commit(outcome)
+                    context._commit(outcome, (part.subscription, producer, sequence))
             except Exception as error:
                 context._rollback(began, produced)
                 entry = QuarantineEntry(key, part.subscription, producer, sequence, value, timestamp)
@@ -133,7 +133,7 @@ class Executor:
             context,
             Record(entry.key, decode(entry.value), entry.timestamp, late, entry.producer, entry.sequence),
         )
-        context._commit(outcome)
+        context._commit(outcome, (entry.subscription, entry.producer, entry.sequence))
 
     def _timer(self, timer: Timer, work: Work, outcome: Outcome) -> None:
         # An earlier hook of this invocation moved or cancelled it: then this setting is over.
@@ -159,7 +159,7 @@ class Executor:
         else:  # wall time says nothing about event time: the watermark is the oldest it may speak of
             context._cause = min(max(work.watermark, MIN_TIME + 1), MAX_TIME - 1)
         self.computation.ProcessTimer(context, timer)
-        context._commit(outcome)
+        context._commit(outcome, (-1, 0, 0, timer.tag, timer.kind, timer.timestamp))
 
     def _redrive(self, entry: QuarantineEntry, work: Work, outcome: Outcome) -> None:
         if entry.subscription >= 0:

@@ -7,8 +7,10 @@ because nothing interrupts it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import msgspec
 
 from millwheel.bundles import (
     Acked,
@@ -22,7 +24,7 @@ from millwheel.bundles import (
     Recovered,
     TimerWrites,
 )
-from millwheel.errors import StoreError
+from millwheel.errors import RowRefused, StoreError
 from millwheel.limits import WORK_LIMIT_RECORDS
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import (
@@ -34,6 +36,7 @@ from millwheel.ports import (
     SinkTable,
     SourcePosition,
 )
+from millwheel.rows import Row
 from millwheel_storage.decode import decode_image
 from millwheel_storage.fold import Channel, Folded, Payload, check_prefix, fifo_rows, fold, quarantine_row
 from millwheel_storage.productions import bundles
@@ -45,7 +48,7 @@ from millwheel_storage.shape import (
     merged_shape,
     ranges,
 )
-from millwheel_storage.sinks import Row, coalesce, sink_intervals
+from millwheel_storage.sinks import blame, coalesce, sink_intervals
 from millwheel_storage.tables import RESERVED_NAMES
 
 LogKey = tuple[int, int, int]
@@ -78,6 +81,8 @@ class MemoryStore:
         self.watermark: dict[str, int] = {}
         self.sources: dict[tuple[str, str], SourcePosition] = {}
         self.sinks: dict[str, dict[tuple[Any, ...], Row]] = {}
+        self.constraint: Callable[[str, Row], str | None] = lambda table, row: None
+        """Stands for what only a database knows: why it refuses a row of a table, None when it takes it."""
         self._subscriptions: dict[str, int] = {}
         self._sink_tables: dict[str, SinkTable] = {}
         self._sequencer = 0
@@ -127,6 +132,14 @@ class MemoryStore:
         taken = {interval: self._next_sequencer() for interval in sorted(set(intervals))}
         self.ownership.update(taken)
         return taken
+
+    async def reacquire(self, interval: int, sequencer: int) -> int | None:
+        """See `Store.reacquire`; a number is used up in any case, as by its twin."""
+        fresh = self._next_sequencer()
+        if self.ownership[interval] != sequencer:
+            return None
+        self.ownership[interval] = fresh
+        return fresh
 
     async def recover(self, interval: int, sequencer: int) -> Recovered | None:
         """See `Store.recover`."""
@@ -183,14 +196,42 @@ class MemoryStore:
         """See `Store.commit`."""
         apart = sink_intervals(writes)
         ordered = sorted(writes, key=lambda write: (write.interval in apart, write.interval, write.seq))
-        coalesce(self._sink_tables, ordered)  # refuses a bad row before anything is written
         owned = [write for write in ordered if self.ownership.get(write.interval) == write.sequencer]
         fresh = [write for write in owned if (write.interval, write.sequencer, write.seq) not in self.log]
-        for rows in coalesce(self._sink_tables, fresh):
-            self.sinks[rows.table.name].update(rows.rows)
-        for write in fresh:
+        shared = [write for write in fresh if write.interval not in apart]
+        with_sinks = [write for write in fresh if write.interval in apart]
+        refused = self._try_rows(with_sinks) is not None
+        for write in shared + with_sinks:
+            # As one transaction, or one by one up to the first that is refused.
+            if refused and write.sinks and self._try_rows([write]) is not None:
+                self._blame(write)
             self.log[write.interval, write.sequencer, write.seq] = write
+            self._upsert([write])
         return {(write.interval, write.seq) for write in owned}
+
+    def _upsert(self, writes: Sequence[LogWrite]) -> None:
+        for rows in coalesce(self._sink_tables, writes):
+            self.sinks[rows.table.name].update(rows.rows)
+
+    def _try_rows(self, writes: Sequence[LogWrite]) -> str | None:
+        """Why the sink rows of `writes` cannot be written together; None when they can."""
+        try:
+            tables = coalesce(self._sink_tables, writes)
+        except RowRefused as refusal:
+            return str(refusal)
+        answers = (self.constraint(rows.table.name, row) for rows in tables for row in rows.rows.values())
+        return next((answer for answer in answers if answer is not None), None)
+
+    def _blame(self, write: LogWrite) -> NoReturn:
+        search = blame(write.keys or ("",) * len(write.sinks))
+        try:
+            rows = next(search)
+            while True:
+                some = msgspec.structs.replace(write, sinks=tuple(write.sinks[row] for row in rows))
+                rows = search.send(self._try_rows([some]))
+        except StopIteration as found:
+            refused: tuple[tuple[int, str], ...] = found.value
+        raise RowRefused(f"the database refused a sink row: {refused[0][1]}", write.interval, write.seq, refused)
 
     async def fold(
         self, interval: int, sequencer: int, upto: int, images: Sequence[Checkpoint], acked: Sequence[Acked] = ()

@@ -8,7 +8,7 @@ a FOR SHARE lock that its own transaction holds to the end.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn, cast
 
 import msgspec
 import psycopg
@@ -24,7 +24,7 @@ from millwheel.bundles import (
     QuarantineEntry,
     Recovered,
 )
-from millwheel.errors import RowRefused, StoreError
+from millwheel.errors import RowRefused, StoreError, StoreUnavailable
 from millwheel.limits import RECOVERY_CHUNK_BYTES, WORK_LIMIT_RECORDS
 from millwheel.model import MIN_TIME
 from millwheel.ports import (
@@ -38,20 +38,24 @@ from millwheel.ports import (
 )
 from millwheel_storage import statements
 from millwheel_storage.arrays import ByteaArray
-from millwheel_storage.connection import CONFLICTS, Connection, Session, Sessions
+from millwheel_storage.connection import Connection, Session, Sessions
 from millwheel_storage.creation import add_interval, add_name, open_schema
 from millwheel_storage.decode import decode_image, found_ids, key_rows, productions, quarantine_entry, timers
 from millwheel_storage.fold import check_prefix, fifo_rows, fold, quarantine_row
 from millwheel_storage.shape import SOURCE_PREFIX, check_shape, schema_name
-from millwheel_storage.sinks import coalesce, sink_intervals
+from millwheel_storage.sinks import blame, coalesce, sink_intervals
 from millwheel_storage.tables import RESERVED_NAMES
 from millwheel_storage.writes import Step, fold_steps
 
 Pair = tuple[int, int]
 """(interval, seq) of a durable checkpoint."""
 
-_REFUSALS: Final = (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError)
-"""What Postgres answers when a row does not fit its table; the record is at fault, not the store."""
+_ROW_FAULTS: Final = {"22", "23", "44", "54"}
+"""Classes of SQLSTATE that blame the row, not the store: a value, a constraint, a view's check option, a limit (an
+index entry that is too long).  A table or a right that is missing is no row's fault."""
+
+_RAISED: Final = "P0001"
+"""A trigger of the user's own refuses the row."""
 
 
 class PostgresStore:
@@ -102,6 +106,22 @@ class PostgresStore:
 
         return await self._folds.run(work)
 
+    async def reacquire(self, interval: int, sequencer: int) -> int | None:
+        """See `Store.reacquire`.  The number is taken first, so that a repeated update knows its own."""
+
+        async def number(connection: Connection) -> int:
+            row = await _first(connection, statements.NEXT_SEQUENCER, ())
+            assert row is not None
+            return int(row[0])
+
+        fresh = await self._folds.run(number)
+
+        async def work(connection: Connection) -> int | None:
+            parameters = (fresh, interval, [Int8(sequencer), Int8(fresh)])
+            return None if await _first(connection, statements.REACQUIRE, parameters) is None else fresh
+
+        return await self._folds.run(work)
+
     # Commits
 
     async def commit(self, writes: Sequence[LogWrite]) -> set[Pair]:
@@ -110,7 +130,6 @@ class PostgresStore:
         apart = sink_intervals(writes)
         ordered = sorted(writes, key=lambda write: (write.interval, write.seq))
         with_sinks = [write for write in ordered if write.interval in apart]
-        coalesce(self._sinks, with_sinks)  # refuses a bad row before anything is written
         shared = [write for write in ordered if write.interval not in apart]
         durable: set[Pair] = set()
         if shared:
@@ -130,24 +149,60 @@ class PostgresStore:
     async def _commit_with_sinks(self, writes: list[LogWrite]) -> set[Pair]:
         """All in one transaction; if a row is refused, one by one in order, so that the refused one is known."""
 
-        async def work(connection: Connection) -> set[Pair] | psycopg.Error:
+        async def work(connection: Connection) -> set[Pair] | None:
             try:
                 return await self._sink_transaction(connection, writes)
-            except CONFLICTS:
-                raise
-            except _REFUSALS as error:
-                return error
+            except RowRefused:
+                return None
+            except psycopg.Error as error:
+                if not _refuses_a_row(error):
+                    raise
+                return None
 
-        outcome = await self._commits.run(work, repeatable=False)
-        if not isinstance(outcome, psycopg.Error):
-            return outcome
+        durable = await self._commits.run(work, repeatable=False)
+        if durable is not None:
+            return durable
         if len(writes) == 1:
-            message = f"the database refused a sink row: {outcome}"
-            raise RowRefused(message, writes[0].interval, writes[0].seq) from outcome
-        durable: set[Pair] = set()
+            await self._blame(writes[0])
+        durable = set()
         for write in writes:
             durable |= await self._commit_with_sinks([write])
         return durable
+
+    async def _blame(self, write: LogWrite) -> NoReturn:
+        """Find the rows at fault by writing them again, in a transaction that is undone; raises `RowRefused`."""
+
+        async def work(connection: Connection) -> tuple[tuple[int, str], ...]:
+            async with connection.transaction(force_rollback=True):
+                # What is checked at the end of a transaction would else be found too late to know the row.
+                await connection.execute(statements.CONSTRAINTS_NOW)
+                search = blame(write.keys or ("",) * len(write.sinks))
+                try:
+                    rows = next(search)
+                    while True:
+                        rows = search.send(await self._try_rows(connection, write, rows))
+                except StopIteration as found:
+                    return cast("tuple[tuple[int, str], ...]", found.value)
+
+        refused = await self._commits.run(work)
+        if not refused:
+            raise StoreUnavailable("the database refused sink rows, but took each of them when they were tried again")
+        message = f"the database refused a sink row: {refused[0][1]}"
+        raise RowRefused(message, write.interval, write.seq, refused)
+
+    async def _try_rows(self, connection: Connection, write: LogWrite, rows: list[int]) -> str | None:
+        """Write some rows of a checkpoint; the database's answer if it refuses them, and then nothing of them is left."""
+        some = msgspec.structs.replace(write, sinks=tuple(write.sinks[row] for row in rows))
+        try:
+            async with connection.transaction():
+                await self._upsert(connection, [some])
+        except RowRefused as refusal:
+            return str(refusal)
+        except psycopg.Error as error:
+            if not _refuses_a_row(error):
+                raise
+            return str(error)
+        return None
 
     async def _insert_one(self, connection: Connection, write: LogWrite) -> set[Pair]:
         sinks = coalesce(self._sinks, [write])
@@ -167,11 +222,13 @@ class PostgresStore:
             rows = await _insert_log(connection, writes)
             # A row that was there already brought its sink rows then; later ones may have replaced them.
             fresh = {(interval, seq) for interval, seq, inserted in rows if inserted}
-            own = [write for write in writes if (write.interval, write.seq) in fresh]
-            for sink in coalesce(self._sinks, own):
-                encoded = msgspec.json.encode(list(sink.rows.values())).decode()
-                await connection.execute(statements.sink_upsert(sink.table), (encoded,), prepare=True)
+            await self._upsert(connection, [write for write in writes if (write.interval, write.seq) in fresh])
         return {(row[0], row[1]) for row in rows}
+
+    async def _upsert(self, connection: Connection, writes: list[LogWrite]) -> None:
+        for sink in coalesce(self._sinks, writes):
+            encoded = msgspec.json.encode(list(sink.rows.values())).decode()
+            await connection.execute(statements.sink_upsert(sink.table), (encoded,), prepare=True)
 
     # Loads, folds and recovery
 
@@ -346,6 +403,10 @@ class PostgresStore:
         """See `Store.close`."""
         for session in (self._commits, self._progress, self._loads, self._folds):
             await session.close()
+
+
+def _refuses_a_row(error: psycopg.Error) -> bool:
+    return (error.sqlstate or "")[:2] in _ROW_FAULTS or error.sqlstate == _RAISED
 
 
 async def _check_settings(connection: Connection) -> None:

@@ -1,16 +1,13 @@
-"""Sink rows: checked against their table, coalesced by primary key, in lock order.
+"""Sink rows: checked against their table, coalesced by primary key, in lock order; and which of them is at fault.
 
-Lives here: what both stores must agree on before a row reaches a table.  Never here: SQL, I/O. A row is
-checked strictly, so that one key has one spelling (1 and "1" would be two keys here and one in Postgres)
-and a row that cannot be stored is refused before anything is written.
+Lives here: what both stores must agree on before a row reaches a table.  Never here: SQL, I/O.  The check of a row is
+`millwheel.rows`, where the context makes it first.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, date, datetime
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -18,71 +15,9 @@ import msgspec
 from millwheel.bundles import LogWrite, SinkRow
 from millwheel.errors import RowRefused, WiringError
 from millwheel.ports import SinkTable
-
-Row = dict[str, Any]
+from millwheel.rows import SQL_TYPES, Row, check_row
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str) or "\x00" in value:
-        raise ValueError("not text, or text with a NUL character")
-    return value
-
-
-def _integer(bits: int) -> Callable[[object], int]:
-    limit = 2 ** (bits - 1)
-
-    def check(value: object) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or not -limit <= value < limit:
-            raise ValueError(f"not an integer of {bits} bits")
-        return value
-
-    return check
-
-
-def _double(value: object) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise ValueError("not a finite number")
-    return float(value)
-
-
-def _boolean(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("not a boolean")
-    return value
-
-
-def _timestamp(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("not an ISO 8601 time")
-    time = datetime.fromisoformat(value)
-    if time.tzinfo is None:
-        raise ValueError("a time without a time zone")
-    return time.astimezone(UTC).isoformat()
-
-
-def _date(value: object) -> str:
-    return date.fromisoformat(_text(value)).isoformat()
-
-
-def _json(value: object) -> object:
-    if b"\\u0000" in msgspec.json.encode(value):
-        raise ValueError("JSON with a NUL character")
-    return value
-
-
-SQL_TYPES: Final[Mapping[str, Callable[[object], object]]] = {
-    "text": _text,
-    "bigint": _integer(64),
-    "integer": _integer(32),
-    "double precision": _double,
-    "boolean": _boolean,
-    "timestamptz": _timestamp,
-    "date": _date,
-    "jsonb": _json,
-}
-"""Column types a sink may declare, each with its check.  The list also keeps user text out of DDL."""
 
 
 def check_table(table: SinkTable, reserved: frozenset[str]) -> None:
@@ -137,27 +72,28 @@ def _checked(tables: Mapping[str, SinkTable], write: LogWrite, sink: SinkRow) ->
         raise RowRefused(message, write.interval, write.seq) from error
 
 
-def check_row(table: SinkTable, values: object) -> Row:
-    """A full row of `table`, absent columns None; raises ValueError for what a column cannot hold."""
-    if not isinstance(values, dict):
-        raise ValueError("not an object of column values")
-    unknown = sorted(set(values) - set(table.columns))
-    if unknown:
-        raise ValueError(f"unknown columns {unknown}")
-    row = {column: _check_value(column, kind, values.get(column)) for column, kind in table.columns.items()}
-    missing = [column for column in table.key if row[column] is None]
-    if missing:
-        raise ValueError(f"key columns {missing} are null")
-    return row
+def blame(keys: Sequence[str]) -> Generator[list[int], str | None, tuple[tuple[int, str], ...]]:
+    """Find out which rows of a refused checkpoint are at fault; `keys` are those whose hooks wrote them, in order.
 
-
-def _check_value(column: str, kind: str, value: object) -> object:
-    if value is None:
-        return None
-    try:
-        return SQL_TYPES[kind](value)
-    except (ValueError, OverflowError) as error:
-        raise ValueError(f"column {column!r} ({kind}): {error}: {value!r:.80}") from None
+    A generator, so that stores that wait and stores that do not use the same search: it yields indices of rows to
+    write, on top of all that went well before, and is sent what the table answered (None: fine).  It returns (index,
+    answer) of the first refused row of each key; what comes later for such a key will wait behind it in quarantine, so
+    it is not tried.  With k of n rows at fault that is about k log n questions.
+    """
+    refused: list[tuple[int, str]] = []
+    stopped: set[str] = set()
+    open_: list[list[int]] = [list(range(len(keys)))]
+    while open_:
+        rows = [row for row in open_.pop() if keys[row] not in stopped]
+        answer = (yield rows) if rows else None
+        if answer is None:
+            continue
+        if len(rows) == 1:
+            refused.append((rows[0], answer))
+            stopped.add(keys[rows[0]])
+        else:
+            open_ += [rows[len(rows) // 2 :], rows[: len(rows) // 2]]
+    return tuple(refused)
 
 
 def sink_intervals(writes: Sequence[LogWrite]) -> set[int]:

@@ -76,6 +76,10 @@ WHERE i.indrelid = to_regclass(%s) AND i.indisprimary ORDER BY k.place
 # Ownership
 
 ACQUIRE: Final = "UPDATE ownership SET sequencer = nextval('sequencer') WHERE interval_id = %s RETURNING sequencer"
+NEXT_SEQUENCER: Final = "SELECT nextval('sequencer')"
+REACQUIRE: Final = """
+UPDATE ownership SET sequencer = %b WHERE interval_id = %b AND sequencer = ANY(%b::bigint[]) RETURNING sequencer
+"""
 OWNED: Final = "SELECT 1 FROM ownership WHERE interval_id = %s AND sequencer = %s FOR SHARE"
 
 # Commits
@@ -149,6 +153,8 @@ def _upsert(table: SinkTable, condition: sql.SQL) -> sql.Composed:
         action=sql.SQL("UPDATE SET ") + sql.SQL(", ").join(sets) if sets else sql.SQL("NOTHING"),
     )
 
+
+CONSTRAINTS_NOW: Final = "SET CONSTRAINTS ALL IMMEDIATE"
 
 # Loads and recovery
 

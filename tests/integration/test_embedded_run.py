@@ -25,7 +25,7 @@ from millwheel import (
     ValueCell,
 )
 from millwheel.core import injector
-from millwheel.errors import Fenced, IncompatibleStore, RowRefused
+from millwheel.errors import Fenced, IncompatibleStore
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel_injectors import IterableSource
 from millwheel_storage.embedded import EmbeddedPostgres
@@ -418,7 +418,7 @@ def test_a_poison_key_is_kept_apart_and_redriven_in_order(place: Place, fragile:
     assert tables["quarantine"] == tables["redrive"] == []
 
 
-# --- two runs at once, refused rows -------------------------------------------------------------------------------
+# --- two runs at once, rows that do not fit -------------------------------------------------------------------------------
 
 
 def test_a_second_run_fences_the_first_with_a_clear_message(place: Place) -> None:
@@ -441,7 +441,9 @@ def test_a_second_run_fences_the_first_with_a_clear_message(place: Place) -> Non
     assert "another run owns this pipeline's store now" in str(error)
 
 
-refusing = Table("numbers", {"key": "text", "number": "bigint"}, ("key",))
+# Rows that only the database can refuse have a file of their own, test_refused_rows.py.
+
+typed = Table("numbers", {"key": "text", "number": "bigint"}, ("key",))
 
 
 class Write(Computation[str]):
@@ -455,7 +457,7 @@ class Write(Computation[str]):
         if self.guarded and not record.value.isdigit():
             return
         number = int(record.value) if record.value.isdigit() else record.value
-        context.upsert(refusing, {"key": record.key, "number": number})
+        context.upsert(typed, {"key": record.key, "number": number})
 
 
 class Guarded(Write):
@@ -465,20 +467,26 @@ class Guarded(Write):
 
 
 def writer(place: Place, computation: type[Write]) -> Pipeline:
-    rows = [(i, "no number" if i == 700 else str(i)) for i in range(1_000)]
+    rows = [(i, "7 is no number" if i == 700 else str(i)) for i in range(1_000)]
     pipeline = Pipeline(place.name)
     pipeline.inject(IterableSource("text", rows), into=texts)
     pipeline.add(computation, [subscribe(texts, lambda text: text[0])], name="Write", work_limit_records=50)
-    pipeline.sink(refusing)
+    pipeline.sink(typed)
     return pipeline
 
 
 @pytest.mark.usefixtures("small_reads")
-def test_a_row_that_the_database_refuses_ends_the_run_and_repaired_code_goes_on_exactly(place: Place) -> None:
-    for _ in range(2):  # it is not skipped by trying again
-        with pytest.raises(RowRefused, match=r"numbers.*no number"):
-            run_to_end(writer(place, Write), place.store())
-        assert sum(cells["count"] for cells in place.cells("Write").values()) <= 700
+def test_a_row_that_its_column_cannot_hold_fails_its_hook(place: Place) -> None:
+    run_to_end(writer(place, Write), place.store())
+    found = place.cells("Write")
+    assert {key: cells["count"] for key, cells in found.items()} == {
+        "0": 1, "7": 11, **dict.fromkeys("12345689", 111),
+    }  # fmt: skip
+    with Reader(place.url, place.name) as reader:
+        assert reader.quarantined() == [("Write", "7", 100)]
+        first = reader.quarantine_rows("Write", "7")[0]
+        assert "column 'number' (bigint): not an integer of 64 bits: '7 is no number'" in first.error
+        reader.request_redrive("Write", "7")
     run_to_end(writer(place, Guarded), place.store())
     assert sum(cells["count"] for cells in place.cells("Write").values()) == 1_000
     assert {row["key"]: row["number"] for row in place.rows("numbers")} == {

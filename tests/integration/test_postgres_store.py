@@ -298,18 +298,79 @@ def test_a_row_the_database_refuses_is_named_and_nothing_after_it_commits(
         writes = [
             LogWrite(high, owned[high], 1, 0, b"x"),
             LogWrite(low, owned[low], 1, 0, b"x", (row(k="fine", n=1),)),
-            LogWrite(low, owned[low], 2, 0, b"x", (row(k="bad", n=10),)),
+            LogWrite(low, owned[low], 2, 0, b"x", (row(k="good", n=9), row(k="bad", n=10)), ("good", "bad")),
             LogWrite(low, owned[low], 3, 0, b"x"),
         ]
         with pytest.raises(RowRefused, match="check constraint") as caught:
             await store.commit(writes)
         assert (caught.value.interval, caught.value.seq) == (low, 2)
+        assert [place for place, _ in caught.value.rows] == [1]
         assert await store.commit(writes[:2]) == {(high, 1), (low, 1)}
         await store.close()
 
     asyncio.run(main())
     log = postgres_tables(postgres.url, pipeline)["checkpoint_log"]
     assert {(r[0], r[2]) for r in log} == {(1, 1), (2, 1)}
+
+
+FOREIGN_KEY = """
+CREATE TABLE known (n bigint PRIMARY KEY);
+INSERT INTO known SELECT generate_series(0, 9);
+ALTER TABLE out ADD CONSTRAINT is_known FOREIGN KEY (n) REFERENCES known
+"""
+
+TRIGGER = """
+CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF NEW.n > 9 THEN RAISE EXCEPTION 'too many: %', NEW.n; END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER no BEFORE INSERT ON out FOR EACH ROW EXECUTE FUNCTION no()
+"""
+
+REFUSALS = {
+    "a check": ("ALTER TABLE out ADD CONSTRAINT low CHECK (n < 10)", "low"),
+    "another unique column": ("ALTER TABLE out ADD CONSTRAINT alone UNIQUE (n)", "alone"),
+    "checked at the end": ("ALTER TABLE out ADD CONSTRAINT alone UNIQUE (n) DEFERRABLE INITIALLY DEFERRED", "alone"),
+    "not null": ("ALTER TABLE out ALTER COLUMN x SET NOT NULL", '"x"'),
+    "a foreign key": (FOREIGN_KEY, "is_known"),
+    "a trigger": (TRIGGER, "too many: 10"),
+    "an index entry that is too long": ("CREATE INDEX long_one ON out (k)", "index row"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_the_rows_at_fault_are_found(postgres: EmbeddedPostgres, pipeline: str, name: str) -> None:
+    """The culprit is in the middle; a later row of its key is not blamed, other keys' rows are fine."""
+    statement, words = REFUSALS[name]
+    noise = "".join(chr(0x4E00 + 7919 * i % 20_000) for i in range(3_000))  # Postgres cannot compress it away
+    fine = [row(k=f"k{i}", n=i, x=1.0) for i in range(10)]
+    bad = {
+        "another unique column": row(k="twice", n=3, x=1.0),
+        "checked at the end": row(k="twice", n=3, x=1.0),
+        "not null": row(k="bad", n=1_000),
+        "an index entry that is too long": row(k=noise, n=1_000, x=1.0),
+    }.get(name, row(k="bad", n=10, x=1.0))
+    sinks = (*fine[:6], bad, *fine[6:], bad)
+    keys = (*(f"k{i}" for i in range(6)), "bad", *(f"k{i}" for i in range(6, 10)), "bad")
+
+    async def main() -> RowRefused:
+        store = PostgresStore(postgres.url, pipeline)
+        first = (await store.open_pipeline(shape(pipeline))).intervals[0].id
+        owned = await store.acquire([first])
+        with psycopg.connect(postgres.url, options=f"-c search_path={pipeline}") as connection:
+            connection.execute(statement.encode())
+        with pytest.raises(RowRefused) as caught:
+            await store.commit([LogWrite(first, owned[first], 1, 0, b"x", sinks, keys)])
+        again = LogWrite(first, owned[first], 1, 0, b"x", tuple(fine), keys[:10])
+        assert await store.commit([again]) == {(first, 1)}
+        await store.close()
+        return caught.value
+
+    error = asyncio.run(main())
+    assert [place for place, _ in error.rows] == [6]
+    assert words in error.rows[0][1]
+    with Reader(postgres.url, pipeline) as reader:
+        assert len(reader.sink_rows("out")) == 10
 
 
 def test_a_lost_reply_is_unknown_and_committing_again_resolves_it(postgres: EmbeddedPostgres, pipeline: str) -> None:

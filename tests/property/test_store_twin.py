@@ -27,7 +27,7 @@ from millwheel.bundles import (
     TimerWrites,
     encode_checkpoint,
 )
-from millwheel.errors import StoreError
+from millwheel.errors import RowRefused, StoreError
 from millwheel.model import MAX_TIME
 from millwheel.ports import PipelineShape, PositionWrite, SinkTable, Store
 from millwheel_storage.embedded import EmbeddedPostgres
@@ -112,6 +112,8 @@ class Twins(RuleBasedStateMachine):
         self.written: list[LogWrite] = []
         self.next_produced = 0
         self.both(lambda store: store.open_pipeline(shape(self.name)))
+        self.connection.execute(f'ALTER TABLE "{self.name}".counts ADD CHECK (total <> 7)')
+        self.memory.constraint = lambda _, row: "seven" if row["total"] == 7 else None
 
     def both(self, call: Callable[[Store], Awaitable[T]]) -> T:
         """The answer of both stores, asserted to be the same; errors are answers."""
@@ -122,8 +124,20 @@ class Twins(RuleBasedStateMachine):
     def _answer(self, call: Callable[[Store], Awaitable[T]], store: Store) -> Any:
         try:
             return self.loop.run_until_complete(_await(call(store)))
+        except RowRefused as refusal:
+            return refusal.interval, refusal.seq, [place for place, _ in refusal.rows]
         except StoreError as error:
             return type(error)
+
+    @rule(interval=INTERVALS, stale=st.booleans())
+    def reacquire(self, interval: int, stale: bool) -> None:
+        taken = self.both(lambda store: store.reacquire(interval, self.sequencers[interval] - stale))
+        assert (taken is None) == stale
+        if taken is not None:
+            self.sequencers[interval] = taken
+            self.seqs[interval] = 0
+            self.unfolded[interval] = []
+            assert self.both(lambda store: store.recover(interval, taken)) is not None
 
     @rule(interval=INTERVALS)
     def acquire_and_recover(self, interval: int) -> None:
@@ -153,7 +167,8 @@ class Twins(RuleBasedStateMachine):
         self.seqs[interval] += 1
         seq = self.seqs[interval]
         sequencer = self.sequencers[interval] - (stale == 9)
-        write = LogWrite(interval, sequencer, seq, 0, encode_checkpoint(image), sinks)
+        keys = tuple(data.draw(st.sampled_from("ab")) for _ in sinks)
+        write = LogWrite(interval, sequencer, seq, 0, encode_checkpoint(image), sinks, keys)
         others = data.draw(st.lists(st.sampled_from(self.written), max_size=2)) if self.written else []
         done = self.both(lambda store: store.commit([*others, write, write]))
         if isinstance(done, set) and stale < 9 and (interval, seq) in done:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from millwheel.bundles import Bundle, HoldWrites, Ids, QuarantineEntry, Recovered, TimerWrites, decode_checkpoint
+from millwheel.bundles import Bundle, Delivered, HoldWrites, QuarantineEntry, Recovered, TimerWrites, decode_checkpoint
 from millwheel.core import events as ev
 from millwheel.core.authority import Authority
 from millwheel.core.interval import Config, IntervalCore
@@ -185,7 +185,7 @@ def test_a_wall_timer_that_is_redriven_after_the_clock_was_set_back_is_not_early
 
 def test_ids_of_a_producer_that_is_live_on_another_subscription_only_are_collected() -> None:
     # Live was a matter of the producer: nobody ever told its frontier on this subscription, and its ids stayed.
-    ids = [Ids(1, 3, 5, [7]), Ids(2, 3, 5, [7])]
+    ids = [Delivered(1, 3, 5, 7), Delivered(2, 3, 5, 7)]
     interval = IntervalCore(
         Config(1, 9, "c", "1", Settings(), {}),
         Recovered(ids, [], TimerWrites(), HoldWrites([], []), [], MIN_TIME),

@@ -72,10 +72,15 @@ class Bench:
     """One core; effects of the last event by kind, and the clock."""
 
     def __init__(
-        self, recover: Recovered | None = None, live: Collection[Channel] | None = None, **settings: Any
+        self,
+        recover: Recovered | None = None,
+        inherited: ev.Inherited | None = None,
+        sequencer: int = SEQUENCER,
+        live: Collection[Channel] | None = None,
+        **settings: Any,
     ) -> None:
-        config = Config(INTERVAL, SEQUENCER, "c", "1", Settings(**settings), {OUT: Ranges([("", TARGET)])})
-        self.core = IntervalCore(config, recover or recovered())
+        config = Config(INTERVAL, sequencer, "c", "1", Settings(**settings), {OUT: Ranges([("", TARGET)])})
+        self.core = IntervalCore(config, recover or recovered(), inherited)
         self.now = 0
         self.effects = self.core.start(0, live)
 

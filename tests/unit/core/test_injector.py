@@ -90,6 +90,24 @@ def test_reading_pauses_while_too_much_is_unacked() -> None:
     assert of(injector.handle(ev.AckArrived(sent[0]), 0), ev.Read)
 
 
+def test_what_a_receiver_has_lost_is_sent_again_in_order() -> None:
+    injector = core(lows=("", "m"))
+    injector.start(0)
+    first = [s.bundle for s in of(injector.handle(rows(0, [1, 2, 3], 0, "azb"), 0), ev.Send)]
+    second = [s.bundle for s in of(injector.handle(rows(3, [4, 5], 0, "cc"), 0), ev.Send)]
+    injector.handle(ev.AckArrived(first[0].number), 0)
+    assert [s.bundle for s in of(injector.handle(ev.Resend(1), 0), ev.Send)] == second
+    assert [s.bundle for s in of(injector.handle(ev.Resend(2), 0), ev.Send)] == [first[1]]
+    assert of(injector.handle(ev.Resend(3), 0), ev.Send) == []
+
+
+def test_a_receiver_that_has_lost_it_is_told_again_that_nothing_more_comes() -> None:
+    injector = core(finished=True, lows=("", "m"))
+    injector.start(0)
+    (note,) = [s.bundle for s in of(injector.handle(ev.Resend(2), 0), ev.Send)]
+    assert (note.target, note.frontier, note.sequences) == (2, MAX_TIME, [])
+
+
 def test_an_empty_read_polls_again_later() -> None:
     injector = core()
     injector.start(0)

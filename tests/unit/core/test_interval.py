@@ -348,6 +348,7 @@ def test_a_key_is_forgotten_when_its_time_has_passed() -> None:
     bench(ev.Committed(1))
     assert expire(bench, 5 + 80) == []
     assert expire(bench, 5 + 80 + 10) == ["k"]  # an eighth of slack
+    bench(ev.Committed(2))
     assert bench.core.counters.expired == 1
     bench.arrive(2, {1: ("k", 200)})
     assert "k" not in bench.load().values["c"]

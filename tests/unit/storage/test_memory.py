@@ -63,15 +63,26 @@ def test_a_stale_owner_changes_nothing(store: MemoryStore) -> None:
     assert store.sinks == {"out": {}}
 
 
-def test_a_refused_row_stops_the_whole_call(store: MemoryStore) -> None:
+def test_a_refused_row_stops_its_interval_from_its_checkpoint_on(store: MemoryStore) -> None:
     owned = run(store.acquire([1, 2]))
     good = LogWrite(1, owned[1], 1, 0, b"x", (SinkRow("out", b'{"k": "a"}'),))
     bad = LogWrite(2, owned[2], 7, 0, b"x", (SinkRow("out", b'{"k": "a", "n": "1"}'),))
-    coroutine = store.commit([good, bad])
+    coroutine = store.commit([LogWrite(2, owned[2], 8, 0, b"x"), good, bad, LogWrite(2, owned[2], 6, 0, b"x")])
     with pytest.raises(RowRefused, match="bigint") as caught:
         coroutine.send(None)
     assert (caught.value.interval, caught.value.seq) == (2, 7)
-    assert store.tables()["checkpoint_log"] == []
+    assert [row[:3] for row in store.tables()["checkpoint_log"]] == [(1, 1, 1), (2, 2, 6)]
+    assert store.sinks["out"] == {("a",): {"k": "a", "n": None}}
+
+
+def test_an_interval_is_taken_anew_by_its_owner_only(store: MemoryStore) -> None:
+    owned = run(store.acquire([1, 2]))
+    taken = run(store.reacquire(1, owned[1]))
+    assert taken is not None
+    assert taken > owned[2]
+    assert run(store.reacquire(1, owned[1])) is None
+    assert run(store.commit([LogWrite(1, owned[1], 1, 0, b"x")])) == set()
+    assert run(store.commit([LogWrite(1, taken, 1, 0, b"x")])) == {(1, 1)}
 
 
 def test_a_log_of_another_format_is_refused(store: MemoryStore) -> None:

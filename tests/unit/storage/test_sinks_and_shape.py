@@ -6,12 +6,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from millwheel.bundles import LogWrite, SinkRow
 from millwheel.errors import IncompatibleStore, RowRefused, WiringError
 from millwheel.ports import PipelineShape, SinkTable
+from millwheel.rows import check_row
 from millwheel_storage.shape import STORE_FORMAT, check_compatible, check_formats, check_shape, ranges, schema_name
-from millwheel_storage.sinks import check_row, check_table, coalesce
+from millwheel_storage.sinks import blame, check_table, coalesce
 from millwheel_storage.tables import RESERVED_NAMES
 
 KINDS = {
@@ -81,6 +84,27 @@ def test_a_value_that_does_not_fit_is_refused_by_name(column: str, given: object
 def test_what_is_no_row_of_a_table_is_refused(sink: SinkRow) -> None:
     with pytest.raises(RowRefused):
         coalesce({"out": TABLE}, [LogWrite(1, 1, 1, 0, b"", (sink,))])
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans()), max_size=40))
+def test_blame_finds_the_first_bad_row_of_each_key(rows: list[tuple[str, bool]]) -> None:
+    search = blame([key for key, _ in rows])
+    written: list[int] = []
+    try:
+        asked = next(search)
+        while True:
+            fine = not any(rows[row][1] for row in asked)
+            assert all(row not in written for row in asked)
+            written += asked if fine else []
+            asked = search.send(None if fine else f"no {asked}")
+    except StopIteration as found:
+        refused = dict(found.value)
+    first = {key: next((i for i, row in enumerate(rows) if row == (key, True)), None) for key, _ in rows}
+    assert refused.keys() == {row for row in first.values() if row is not None}
+    assert all(answer == f"no [{row}]" for row, answer in refused.items())
+    # What is before it for its key was written, in order, as it will be when it is done again.
+    expected = [i for i, (key, _) in enumerate(rows) if (bad := first[key]) is None or i < bad]
+    assert written == sorted(written) == expected
 
 
 def test_rows_are_coalesced_and_sorted() -> None:

@@ -1,0 +1,69 @@
+"""What the store has refused of an interval: rows of sink tables, and so the records and timers that wrote them.
+
+Lives here: the memory of it from the refusal until the quarantine of the culprit is durable.  It is handed from one
+incarnation of the interval to the next, because the checkpoint with the refused row, and all that ran on its soft
+state, is void and is done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from millwheel.bundles import QuarantineEntry
+from millwheel.work import Cause
+
+REDRIVE_AGAIN_US: Final = 10_000_000
+"""A redriven element whose row was refused is not tried again before: each try restarts the interval."""
+
+
+class RefusedRows:
+    """Culprits by key, with the database's answer."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, dict[Cause, str]] = {}
+        self._redrives: dict[str, tuple[Cause, int]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_key)
+
+    def add(self, cause: Cause, answer: str) -> None:
+        """A record or timer must be quarantined instead of being run."""
+        self._by_key.setdefault(cause.key, {})[cause] = answer
+
+    def untouched(self, keys: Iterable[str]) -> bool:
+        """True when none of `keys` has a culprit."""
+        return self._by_key.keys().isdisjoint(keys)
+
+    def answer(self, cause: Cause) -> str | None:
+        """Why a record or timer must not run; None when it may."""
+        return self._by_key.get(cause.key, {}).get(cause)
+
+    def settled(self, entries: Iterable[QuarantineEntry]) -> None:
+        """The quarantine of `entries` is durable."""
+        for entry in entries if self._by_key else ():
+            causes = self._by_key.get(entry.key, {})
+            causes.pop(Cause.of(entry), None)
+            if not causes:
+                self._by_key.pop(entry.key, None)
+
+    def stop_redrive(self, cause: Cause, now: int) -> None:
+        """The redrive of a key must end before this element, for a while."""
+        self._redrives[cause.key] = (cause, now + REDRIVE_AGAIN_US)
+
+    def stopped(self) -> list[str]:
+        """Keys whose redrive was broken off: what comes before the culprit is still to be redriven."""
+        return sorted(self._redrives)
+
+    def may_redrive(self, key: str, now: int) -> None:
+        """A redrive of `key` was asked for: after a while the culprit is tried again."""
+        if key in self._redrives and now >= self._redrives[key][1]:
+            del self._redrives[key]
+
+    def before_culprit(self, key: str, entries: list[QuarantineEntry]) -> list[QuarantineEntry]:
+        """The first elements of a key's FIFO that may be redriven."""
+        culprit = self._redrives.get(key)
+        if culprit is None:
+            return entries
+        causes = [Cause.of(entry) for entry in entries]
+        return entries[: causes.index(culprit[0])] if culprit[0] in causes else entries

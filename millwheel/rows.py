@@ -1,0 +1,101 @@
+"""What a row of a sink table may hold: one strict check per column type.
+
+Lives here: types, checks and the one spelling of each value.  Never here: SQL, I/O.  A row is checked when a hook
+writes it, so that what no column could hold fails that hook; and strictly, so that one key has one spelling (1 and "1"
+would be two keys here and one in Postgres).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
+from typing import Any, Final
+
+import msgspec
+
+from millwheel.shape import SinkTable
+
+Row = dict[str, Any]
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or "\x00" in value:
+        raise ValueError("not text, or text with a NUL character")
+    value.encode()  # a lone surrogate is no text either (UnicodeEncodeError is a ValueError)
+    return value
+
+
+def _integer(bits: int) -> Callable[[object], int]:
+    limit = 2 ** (bits - 1)
+
+    def check(value: object) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not -limit <= value < limit:
+            raise ValueError(f"not an integer of {bits} bits")
+        return value
+
+    return check
+
+
+def _double(value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise ValueError("not a finite number")
+    return float(value)
+
+
+def _boolean(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("not a boolean")
+    return value
+
+
+def _timestamp(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("not an ISO 8601 time")
+    time = datetime.fromisoformat(value)
+    if time.tzinfo is None:
+        raise ValueError("a time without a time zone")
+    return time.astimezone(UTC).isoformat()
+
+
+def _date(value: object) -> str:
+    return date.fromisoformat(_text(value)).isoformat()
+
+
+def _json(value: object) -> object:
+    if b"\\u0000" in msgspec.json.encode(value):
+        raise ValueError("JSON with a NUL character")
+    return value
+
+
+SQL_TYPES: Final[Mapping[str, Callable[[object], object]]] = {
+    "text": _text,
+    "bigint": _integer(64),
+    "integer": _integer(32),
+    "double precision": _double,
+    "boolean": _boolean,
+    "timestamptz": _timestamp,
+    "date": _date,
+    "jsonb": _json,
+}
+"""Column types a sink may declare, each with its check.  The list also keeps user text out of DDL."""
+
+
+def check_row(table: SinkTable, values: object) -> Row:
+    """A full row of `table`, absent columns None; raises ValueError for what a column cannot hold."""
+    if not isinstance(values, dict):
+        raise ValueError("not an object of column values")
+    if not values.keys() <= table.columns.keys():
+        raise ValueError(f"unknown columns {sorted(set(values) - set(table.columns))}")
+    row = {}
+    for column, kind in table.columns.items():
+        value = values.get(column)
+        if value is not None:
+            try:
+                value = SQL_TYPES[kind](value)
+            except (ValueError, OverflowError) as error:
+                raise ValueError(f"column {column!r} ({kind}): {error}: {value!r:.80}") from None
+        elif column in table.key:
+            raise ValueError(f"key column {column!r} is null")
+        row[column] = value
+    return row
