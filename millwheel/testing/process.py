@@ -180,7 +180,8 @@ class Process:
         """The wall clock jumps."""
         self.offset_us += by_us
         self.world.kernel.trace(f"p{self.number} clock {by_us:+}")
-        self._ring()
+        # Later, as the runtime does: now, the effects of another event may be half performed.
+        self.later(0, self._ring)
 
     # --- the store --------------------------------------------------------------------------------------------
 
