@@ -106,6 +106,8 @@ class IntervalCore:
         self._weak = config.settings.productions == "weak"
         self._cache = StateCache(config.settings.cache_limit_bytes)
         self._ids = DeliveredIds()
+        self._known: dict[int, list[int]] = {}
+        """Ids of the bundle asked about that were duplicates then: their runs may be sealed before the answer comes."""
         self._lanes: dict[int, deque[Bundle]] = {}
         """Sender to the bundles that wait for the store's answer about the first one's ids."""
         self._outbox = Outbox(config.interval, config.sequencer, config.routes)
@@ -300,6 +302,8 @@ class IntervalCore:
         unsure = self._ids.unsure(sub, producer, [bundle.sequences[i] for i in fresh])
         if not unsure:
             return False
+        new = set(fresh)
+        self._known[bundle.sender] = [s for i, s in enumerate(bundle.sequences) if i not in new]
         self.counters.lookups += 1
         effects.append(ev.LookupIds(bundle.sender, sub, producer, unsure))
         return True
@@ -308,7 +312,8 @@ class IntervalCore:
         """The answer for the first bundle of a lane; those behind it follow until one needs an answer itself."""
         lane = self._lanes[sender]
         bundle = lane.popleft()
-        fresh = self._ids.fresh(bundle.subscription, bundle.producer, bundle.sequences, found)
+        known = found.union(self._known.pop(sender))
+        fresh = self._ids.fresh(bundle.subscription, bundle.producer, bundle.sequences, known)
         self._accept(bundle, fresh, effects)
         while lane:
             bundle = lane[0]

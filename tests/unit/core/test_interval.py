@@ -164,6 +164,24 @@ def test_a_channel_that_is_not_live_is_retired_and_told_to_the_store() -> None:
     assert bench.images()[0].ids == [Ids(IN, PRODUCER, MAX_TIME, [])]
 
 
+def test_what_was_a_duplicate_when_the_store_was_asked_is_one_when_it_answers() -> None:
+    # Its run was sealed in between, and the store had been asked about the other id only: it ran twice.
+    bench = Bench(recovered(ids=[Delivered(IN, PRODUCER, 0, 0)]))
+    folds = []
+    for number, sequence in enumerate((2, 4), 1):
+        bench.run(number, {sequence: ("k", 5)}, wrote("k", b"1"))
+        bench(ev.Committed(number))
+        bench.effects = bench.core.flush(bench.now)
+        folds += bench.of(ev.Fold)
+        if number == 1:
+            bench(ev.Folded(folds[0].upto))
+    bench.now += limits.ID_BUCKET_US
+    assert [lookup.sequences for lookup in bench.arrive(9, {0: ("k", 5), 4: ("k", 5)}).of(ev.LookupIds)] == [[0]]
+    bench(ev.Folded(folds[1].upto))
+    bench(ev.IdsFound(SENDER, set()))
+    assert [part.sequences for part in bench.load().parts] == [[0]]
+
+
 def test_ids_are_sealed_by_the_fold_after_the_bucket_turned() -> None:
     bench = Bench()
     for number in range(3):
