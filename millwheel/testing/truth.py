@@ -12,7 +12,16 @@ from typing import Any
 
 import msgspec
 
-from millwheel.bundles import Acked, Bundle, Checkpoint, KeyRows, LogWrite, Recovered, decode_checkpoint
+from millwheel.bundles import (
+    Acked,
+    Bundle,
+    Checkpoint,
+    KeyRows,
+    LogWrite,
+    QuarantineEntry,
+    Recovered,
+    decode_checkpoint,
+)
 from millwheel.graph import Graph, SubscriptionSpec
 from millwheel.model import MAX_TIME
 from millwheel.ports import Opened, PipelineShape, PositionWrite, QuarantineRow, SourcePosition
@@ -54,6 +63,8 @@ class WatchedStore:
         self.subscriptions: dict[int, SubscriptionSpec] = {}
         self.owner: dict[int, int] = {}
         self.seqs: dict[tuple[int, int], int] = {}
+        self.failures: list[tuple[str, QuarantineEntry]] = []
+        """(computation, element) of every hook that failed to the last attempt, in order."""
         self._computation: dict[int, str] = {}
         self._in_flight: dict[tuple[int, int, int, int], Bundle] = {}
         self._sources: dict[int, tuple[str, int]] = {}
@@ -298,6 +309,8 @@ class WatchedStore:
         for entry in image.quarantined:
             fifo.setdefault(entry.key, []).append((entry.subscription, entry.kind, entry.timestamp))
             self.kernel.probes["record quarantined"] += 1
+            if entry.error:
+                self.failures.append((name, entry))
         for key, count in image.redriven:
             del fifo[key][:count]
 
