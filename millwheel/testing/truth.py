@@ -27,7 +27,7 @@ from millwheel.model import MAX_TIME
 from millwheel.ports import Opened, PipelineShape, PositionWrite, QuarantineRow, SourcePosition
 from millwheel.testing.sources import ScriptedSource
 from millwheel.testing.story import Kernel, Violation
-from millwheel.work import Slot
+from millwheel.work import QUARANTINE_HOLD, Slot
 from millwheel_storage.memory import MemoryStore
 
 Channel = tuple[int, int]
@@ -408,8 +408,8 @@ class WatchedStore:
         if asked:
             self.fail(f"I15: requests to redrive {asked} are left, and nothing is in quarantine there")
         for name, durable in self.durable.items():
-            held = {key for key in durable.holds if key.endswith("\0quarantine")}
-            empty = held - {key + "\0quarantine" for key, entries in durable.fifo.items() if entries}
+            held = {key for key in durable.holds if key.endswith(QUARANTINE_HOLD)}
+            empty = held - {key + QUARANTINE_HOLD for key, entries in durable.fifo.items() if entries}
             if empty:
                 self.fail(f"I10: {name} is held by quarantines with nothing in them: {sorted(empty)}")
         current = set(self.owner.values())
