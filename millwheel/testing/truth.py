@@ -22,6 +22,7 @@ from millwheel.bundles import (
     Recovered,
     decode_checkpoint,
 )
+from millwheel.errors import RowRefused
 from millwheel.graph import Graph, SubscriptionSpec
 from millwheel.model import MAX_TIME
 from millwheel.ports import Opened, PipelineShape, PositionWrite, QuarantineRow, SourcePosition
@@ -94,6 +95,16 @@ class WatchedStore:
                 self.maker[sequencer] = self._computation[interval]
         return taken
 
+    async def reacquire(self, interval: int, sequencer: int) -> int | None:
+        """See `Store`; only the owner gets a new sequencer, and it is new (I5)."""
+        fresh = await self.inner.reacquire(interval, sequencer)
+        if fresh is not None:
+            if self.owner[interval] != sequencer or fresh <= sequencer or fresh in self.maker:
+                self.fail(f"I5: interval {interval} got sequencer {fresh} after {sequencer}, which is not its owner's")
+            self.owner[interval] = fresh
+            self.maker[fresh] = self._computation[interval]
+        return fresh
+
     async def recover(self, interval: int, sequencer: int) -> Recovered | None:
         """See `Store`."""
         recovered = await self.inner.recover(interval, sequencer)
@@ -116,7 +127,12 @@ class WatchedStore:
     async def commit(self, writes: Sequence[LogWrite]) -> set[tuple[int, int]]:
         """See `Store`; every row that becomes durable is checked."""
         before = set(self.inner.log)
-        kept = await self.inner.commit(writes)
+        refusal: RowRefused | None = None
+        try:
+            kept = await self.inner.commit(writes)
+        except RowRefused as error:  # what comes before the refused checkpoint may be durable
+            refusal = error
+            kept = {(place[0], place[2]) for place in self.inner.log.keys() - before}
         applied: list[tuple[LogWrite, Checkpoint]] = []
         for write in writes:
             place = (write.interval, write.sequencer, write.seq)
@@ -129,6 +145,8 @@ class WatchedStore:
                 applied.append((write, self._applied(write)))
         for write, image in applied:
             self.on_commit(self._computation[write.interval], write, image)
+        if refusal is not None:
+            raise refusal
         return kept
 
     async def fold(

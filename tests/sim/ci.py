@@ -52,6 +52,8 @@ PROBES = (
     "retried: CommitUnknown",
     "retried: StoreUnavailable",
     "late record",
+    "sink row refused",
+    "interval restarted",
     "two groups commit",
     "timer fired after restart",
     "timers restored after restart",
