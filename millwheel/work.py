@@ -6,7 +6,7 @@ Lives here: plain values between the sans-IO core and the executor.  Never here:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -21,6 +21,10 @@ Values = Mapping[str, Mapping[str, bytes]]
 
 Entries = Mapping[str, Mapping[str, Mapping[str, bytes]]]
 """cell to key to entry to the value: elements of lists, entries of maps."""
+
+
+QUARANTINE_HOLD: Final = "\0quarantine"
+"""Behind a key: the name of the hold of its quarantine.  It sorts right after the key, so it stays in its interval."""
 
 
 class Cause(NamedTuple):

@@ -108,7 +108,7 @@ class WindowCounter(Computation[Request]):
             context.upsert(dropped, {"key": record.key, "count": self.late.get()})
             return
         entry = str(start_us)
-        count = (self.windows.get(entry) or 0) + 1
+        count = self.windows.get(entry, 0) + 1
         self.windows.set(entry, count)
         if count == 1:
             context.set_timer(entry, start_us + WINDOW_US)
@@ -118,7 +118,7 @@ class WindowCounter(Computation[Request]):
 
     def ProcessTimer(self, context: Context, timer: Timer) -> None:
         """The window named by the tag is closed."""
-        count = self.windows.get(timer.tag) or 0
+        count = self.windows.get(timer.tag, 0)
         self.windows.delete(timer.tag)
         context.produce(counts, WindowCount(timer.key, int(timer.tag), count, True))
 

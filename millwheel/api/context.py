@@ -20,7 +20,7 @@ from millwheel.limits import VALUE_LIMIT_BYTES
 from millwheel.model import MAX_TIME, MIN_TIME, TimerKind, format_time
 from millwheel.rows import check_row
 from millwheel.shape import SinkTable
-from millwheel.work import Cause, Columns, Entries, Outcome, Values, Work
+from millwheel.work import QUARANTINE_HOLD, Cause, Columns, Entries, Outcome, Values, Work
 
 T = TypeVar("T")
 
@@ -208,13 +208,17 @@ class Context:
         this key may be that old.  It is stored with the state."""
         if not MIN_TIME < timestamp < MAX_TIME:
             raise TimestampError(f"hold at {timestamp} us is out of range")
-        self._effects = True
-        self._holds = timestamp
+        self._hold(timestamp)
 
     def release_hold(self) -> None:
         """End this key's hold."""
+        self._hold(None)
+
+    def _hold(self, timestamp: int | None) -> None:
+        if self.key.endswith(QUARANTINE_HOLD):
+            raise LimitError(f"key {self.key!r:.80} cannot have a hold: that name is the hold of another's quarantine")
         self._effects = True
-        self._holds = None
+        self._holds = timestamp
 
     def upsert(self, table: Table, row: Mapping[str, Any]) -> None:
         """Insert or replace `row` in a sink table, in the same transaction as this record's checkpoint.

@@ -137,10 +137,16 @@ class BoundMap(_Bound, Generic[T]):
         super().__init__(context, cell, coder)
         self._entries = context._entry_column(cell)
 
-    def get(self, entry: str) -> T | None:
-        """The value of `entry`, or None."""
+    @overload
+    def get(self, entry: str) -> T | None: ...
+
+    @overload
+    def get(self, entry: str, default: T) -> T: ...
+
+    def get(self, entry: str, default: T | None = None) -> T | None:
+        """The value of `entry`, or the default."""
         data = self._entries.read(_entry(entry))
-        return None if data is None else self._decode(data)
+        return default if data is None else self._decode(data)
 
     def set(self, entry: str, value: T) -> None:
         """Set one entry."""

@@ -42,7 +42,7 @@ from millwheel.core.timers import TimerQueue
 from millwheel.graph import Settings
 from millwheel.intervals import Ranges
 from millwheel.model import MAX_TIME, MIN_TIME, Timer
-from millwheel.work import Cause, Outcome, Part, Work
+from millwheel.work import QUARANTINE_HOLD, Cause, Outcome, Part, Work
 
 EXPIRY_TAG: Final = "\0expire"
 EXPIRY_KIND: Final = "expire"
@@ -991,8 +991,7 @@ def _or_end(timestamp: int | None) -> int:
 
 
 def _quarantine_hold(key: str) -> str:
-    """The name of the hold of a quarantined key; it sorts right after the key, so it stays in the key's interval."""
-    return key + "\0quarantine"
+    return key + QUARANTINE_HOLD
 
 
 def _add_timer(writes: TimerWrites, key: str, tag: str, kind: str, at: int | None) -> None:

@@ -1,8 +1,19 @@
 """Test kit: step a pipeline by hand (`Stepper`), or run it under crashes and reordering (`simulate`)."""
 
 from millwheel.testing.faults import NO_FAULTS, ROUGH, Faults
-from millwheel.testing.kit import Outcome, Stepper, simulate
+from millwheel.testing.kit import HookFailed, Outcome, Stepper, simulate
 from millwheel.testing.story import Violation
 from millwheel.testing.view import Out, Results
 
-__all__ = ["NO_FAULTS", "ROUGH", "Faults", "Out", "Outcome", "Results", "Stepper", "Violation", "simulate"]
+__all__ = [
+    "NO_FAULTS",
+    "ROUGH",
+    "Faults",
+    "HookFailed",
+    "Out",
+    "Outcome",
+    "Results",
+    "Stepper",
+    "Violation",
+    "simulate",
+]

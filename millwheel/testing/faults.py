@@ -108,7 +108,7 @@ class Seeded:
         dice -= faults.crash
         if dice < faults.refused:
             return self._note("refused", step)
-        if dice < faults.refused + faults.unknown:
+        if step != "restart" and dice < faults.refused + faults.unknown:  # the store itself tries that one again
             return self._note("lost" if self._rng.random() < 0.5 else "absent", step)
         return ""
 

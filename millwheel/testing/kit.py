@@ -11,7 +11,7 @@ from typing import Any, Final
 from millwheel.api.context import Table
 from millwheel.api.pipeline import Pipeline
 from millwheel.errors import WiringError
-from millwheel.model import MAX_TIME, SECOND
+from millwheel.model import MAX_TIME, SECOND, format_time
 from millwheel.testing.faults import ROUGH, Faults, Nemesis, Planned, Seeded
 from millwheel.testing.process import Process
 from millwheel.testing.simulator import Simulation
@@ -25,6 +25,10 @@ STEP_LIMIT_EVENTS: Final = 1_000_000
 START_US: Final = 1_700_000_000 * SECOND
 
 
+class HookFailed(AssertionError):
+    """User code raised, on every attempt; the message has its traceback."""
+
+
 class _Instant(Planned):
     """No faults, and everything takes no time."""
 
@@ -36,7 +40,8 @@ class _Instant(Planned):
 class Stepper(Results):
     """A pipeline whose records, watermark and clock a test moves by hand.  Each call runs until nothing is left to do.
 
-    The pipeline's own sources are not read: `send` takes their place.  Wall time stands still between the calls.
+    The pipeline's own sources are not read: `send` takes their place.  Wall time stands still between the calls.  A hook
+    that raises makes the call raise `HookFailed`; with `quarantine=True` it stops its key instead, as in production.
 
     >>> from millwheel import Computation, JsonCoder, Pipeline, Stream, TextCoder, ValueCell, subscribe
     >>> words = Stream("words", TextCoder())
@@ -52,7 +57,8 @@ class Stepper(Results):
     {'seen': 1}
     """
 
-    def __init__(self, pipeline: Pipeline, wall_time_us: int = START_US) -> None:
+    def __init__(self, pipeline: Pipeline, wall_time_us: int = START_US, quarantine: bool = False) -> None:
+        self._quarantine = quarantine
         self.kernel = Kernel(0, wall_time_us)
         self.nemesis: Nemesis = _Instant()
         self._sources = {stream: ManualSource(f"manual-{stream}") for stream in inputs_of(pipeline)}
@@ -96,7 +102,7 @@ class Stepper(Results):
         self._settle(until_us=self.kernel.now + by_us)
 
     def redrive(self, computation: str, key: str) -> None:
-        """Drain the quarantine of a key, as `millwheel redrive` does; takes up to a second of wall time."""
+        """Drain the quarantine of a key, as `millwheel quarantine redrive` does; a second of wall time passes."""
         self.store.inner.request_redrive(computation, key)
         self.advance_clock(SECOND)
 
@@ -123,6 +129,12 @@ class Stepper(Results):
         else:
             raise Violation("the pipeline never comes to rest", self.kernel.story())
         self.kernel.now = until
+        if not self._quarantine:
+            _raise_failure(self.store)
+
+    def story(self, word: str = "", limit: int = 60) -> str:
+        """The last lines of what happened, those with `word` (a key, say) in them."""
+        return self.kernel.story(word, limit)
 
     def crashed(self, process: Process) -> None:
         """Nothing crashes here."""
@@ -158,12 +170,14 @@ def simulate(
     inputs: Mapping[str, Iterable[tuple[Any, int]]],
     seed: int = 0,
     faults: Faults = ROUGH,
+    quarantine: bool = False,
 ) -> Outcome:
     """Run a pipeline to the end of its `inputs` under crashes, lost replies, duplicates and reordering.
 
     `inputs` maps the name of each stream from outside to its (value, event time us) pairs; rows arrive in their order,
     over ten virtual seconds.  The same seed gives the same run.  Compare the outcome with that of `faults=NO_FAULTS`.
-    Raises `Violation` when the framework breaks one of its own promises: a bug of ours, please report it with the seed.
+    Raises `HookFailed` when a hook raised to its last attempt, unless `quarantine` says that this is meant; and
+    `Violation` when the framework breaks one of its own promises: a bug of ours, please report it with the seed.
     """
     missing = set(inputs_of(pipeline)) ^ set(inputs)
     if missing:
@@ -177,7 +191,19 @@ def simulate(
     simulation = Simulation(graph, pipeline.tables, kernel, Seeded(faults, kernel.rng), store, 12 * SECOND)
     simulation.run()
     store.check_end()
+    if not quarantine:
+        _raise_failure(store)
     return Outcome(simulation)
+
+
+def _raise_failure(store: WatchedStore) -> None:
+    failures, store.failures = store.failures, []
+    for computation, entry in failures:
+        what = f"timer {entry.tag!r}" if entry.subscription < 0 else "a record"
+        raise HookFailed(
+            f"{computation} failed on {what} of key {entry.key!r} at {format_time(entry.timestamp)}; in production that "
+            f"key would wait in quarantine (quarantine=True to test that):\n{entry.error}"
+        )
 
 
 def _script(kernel: Kernel, rows: Iterable[tuple[Any, int]]) -> Script:

@@ -16,13 +16,13 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from millwheel.api.context import Output, Table
-from millwheel.bundles import Bundle, LogWrite, QuarantineEntry, decode_checkpoint
+from millwheel.bundles import Bundle, LogWrite, QuarantineEntry, Recovered, decode_checkpoint
 from millwheel.core import events as ev
 from millwheel.core.authority import Authority
 from millwheel.core.dedup import Channel
 from millwheel.core.injector import InjectorCore
 from millwheel.core.interval import Config, IntervalCore
-from millwheel.errors import CommitUnknown, StoreUnavailable
+from millwheel.errors import CommitUnknown, RowRefused, StoreUnavailable
 from millwheel.graph import Graph
 from millwheel.intervals import Ranges
 from millwheel.model import MAX_TIME, MIN_TIME
@@ -91,6 +91,8 @@ class Request(msgspec.Struct, eq=False):
     step: str
     call: Callable[[], Coroutine[Any, Any, Any]]
     done: Callable[[Any], None]
+    refused: Callable[[RowRefused], None] | None = None
+    """Told when the database refuses a sink row."""
 
 
 class Process:
@@ -128,6 +130,8 @@ class Process:
         """Where something may still come."""
         self._restored: set[tuple[str, str]] = set()
         self._parked: dict[int, Actor] = {}
+        self._restarting: set[int] = set()
+        """Intervals whose core is void and not yet replaced."""
 
     # --- time -------------------------------------------------------------------------------------------------
 
@@ -210,8 +214,14 @@ class Process:
             raise CommitUnknown(f"{step}: reply lost, applied")
         return answer
 
-    def _request(self, step: str, call: Callable[[], Coroutine[Any, Any, Any]], done: Callable[[Any], None]) -> None:
-        request = Request(step, call, done)
+    def _request(
+        self,
+        step: str,
+        call: Callable[[], Coroutine[Any, Any, Any]],
+        done: Callable[[Any], None],
+        refused: Callable[[RowRefused], None] | None = None,
+    ) -> None:
+        request = Request(step, call, done, refused)
         self._requests.append(request)
         self.later(self.world.nemesis.delay_us(step), self._attempt, request)
 
@@ -221,6 +231,11 @@ class Process:
         except (StoreUnavailable, CommitUnknown) as error:
             self.world.kernel.probes[f"retried: {type(error).__name__}"] += 1
             self.later(RETRY_US, self._attempt, request)
+            return
+        except RowRefused as refusal:
+            assert request.refused is not None
+            self._requests.remove(request)
+            self.later(self.world.nemesis.delay_us("reply"), request.refused, refusal)
             return
         self._requests.remove(request)
         self.later(self.world.nemesis.delay_us("reply"), request.done, answer)
@@ -275,18 +290,30 @@ class Process:
         streams = [s for output in spec.outputs for s in self.world.graph.subscriptions(output)]
         routes = {self._subscriptions[s.name]: self._ranges[self._subscriptions[s.name]] for s in streams}
         config = Config(row.id, sequencer, spec.name, SHAPE_VERSION, spec.settings, routes, row.low, row.high)
-        actor = Actor(row.id, sequencer, spec.name, IntervalCore(config, recovered), self._executors[spec.name])
-        self.actors[row.id] = actor
-        self._intervals_of.setdefault(spec.name, []).append(actor)
-        self.authority.expect(spec.name, row.id)
+        self._install(config, recovered)
+
+    def _install(self, config: Config, recovered: Recovered, inherited: ev.Inherited | None = None) -> Actor:
+        """The actor of an interval, with a core that is not started yet."""
+        interval, name = config.interval, config.computation
+        core = IntervalCore(config, recovered, inherited)
+        actor = self.actors[interval] = Actor(interval, config.sequencer, name, core, self._executors[name])
+        others = [other for other in self._intervals_of.get(name, ()) if other.interval != interval]
+        self._intervals_of[name] = [*others, actor]
+        self.authority.expect(name, interval)
         self._live |= {(bundle.subscription, bundle.producer) for bundle in recovered.productions}
-        for output in spec.outputs:
-            self._expect(sequencer, output)
+        for output in self.world.graph.computations[name].outputs:
+            self._expect(config.sequencer, output)
         if recovered.productions:
             self.world.kernel.probes["productions resent after restart"] += 1
         self._restored.update(zip(recovered.timers.keys, recovered.timers.tags, strict=True))
         if recovered.timers.keys:
             self.world.kernel.probes["timers restored after restart"] += 1
+        return actor
+
+    def _begin(self, actor: Actor) -> None:
+        assert isinstance(actor.core, IntervalCore)
+        self._perform(actor, actor.core.start(self.clock(), self._live))
+        self._handle(actor, ev.WatermarkMoved(self.authority.input_of(actor.owner)))
 
     def _expect(self, producer: int, stream: str) -> None:
         """The producer may still send on the stream."""
@@ -299,9 +326,7 @@ class Process:
                 if not position.finished:
                     self._expect(position.producer, spec.stream)
         for actor in list(self.actors.values()):
-            assert isinstance(actor.core, IntervalCore)
-            self._perform(actor, actor.core.start(self.clock(), self._live))
-            self._handle(actor, ev.WatermarkMoved(self.authority.input_of(actor.owner)))
+            self._begin(actor)
         self._open_sources()
         self._discover()
         self._ask_redrives()
@@ -381,6 +406,8 @@ class Process:
 
     def _handle(self, actor: Actor, event: ev.Event | Work) -> None:
         kernel = self.world.kernel
+        if actor.core.halted:
+            return  # void, another core has its interval
         if isinstance(event, Work):
             assert actor.executor is not None
             for timer in event.timers:
@@ -466,6 +493,8 @@ class Process:
                 self._lookup(actor, effect)
             case ev.FetchQuarantine(key, limit):
                 self._fetch(actor, key, limit)
+            case ev.Restart(inherited):
+                self._restart(actor, inherited)
             case ev.Halt():
                 self.world.kernel.probes["process halted by a fence"] += 1
                 raise Crash
@@ -547,17 +576,79 @@ class Process:
         self.world.kernel.probes["two groups commit"] += bool(self._committing)
         self._committing.append(batch)
         self._commits = deque(write for write in self._commits if write.interval in busy)
-        self._request("commit", lambda: self.world.store.commit(batch), lambda kept: self._committed(batch, kept))
+        self._commit_group(batch, batch)
+
+    def _commit_group(self, batch: list[LogWrite], group: list[LogWrite]) -> None:
+        """Commit `group`, what is left of `batch`."""
+        self._request(
+            "commit",
+            lambda: self.world.store.commit(group),
+            lambda kept: self._committed(batch, kept),
+            lambda refusal: self._set_aside(batch, group, refusal),
+        )
+
+    def _set_aside(self, batch: list[LogWrite], group: list[LogWrite], refusal: RowRefused) -> None:
+        """A sink row was refused: the interval's core is void, the others' checkpoints are tried again."""
+        self.world.kernel.probes["sink row refused"] += 1
+        self.world.kernel.trace(f"p{self.number} i{refusal.interval} row refused in #{refusal.seq} {refusal.rows}")
+        self._commits = deque(write for write in self._commits if write.interval != refusal.interval)
+        self._handle(self.actors[refusal.interval], ev.Refused(refusal.seq, refusal.rows))
+        group = [write for write in group if write.interval != refusal.interval]
+        if group:
+            self._commit_group(batch, group)
+        else:
+            self._committed(batch, set())
 
     def _committed(self, batch: list[LogWrite], durable: set[tuple[int, int]]) -> None:
         self._committing.remove(batch)
         for write in batch:
+            actor = self.actors[write.interval]
+            if actor.sequencer != write.sequencer or actor.core.halted:
+                continue  # of a core that is void
             kept = (write.interval, write.seq) in durable
             if not kept:
                 self.world.kernel.probes["fenced commit refused"] += 1
             event = ev.Committed(write.seq) if kept else ev.Fenced()
-            self.post(self.actors[write.interval], event, "committed", ("committed", write.interval))
+            self.post(actor, event, "committed", ("committed", write.interval))
         self._commit()
+
+    # --- another core for an interval of ours ------------------------------------------------------------------
+
+    def _restart(self, old: Actor, inherited: ev.Inherited) -> None:
+        store, interval = self.world.store, old.interval
+        self._restarting.add(interval)
+        self._request(
+            "restart",
+            lambda: store.reacquire(interval, old.sequencer),
+            lambda sequencer: self._reacquired(old, inherited, sequencer),
+        )
+
+    def _reacquired(self, old: Actor, inherited: ev.Inherited, sequencer: int | None) -> None:
+        if sequencer is None:
+            self.world.kernel.probes["fenced during a restart"] += 1
+            raise Crash
+        store, interval = self.world.store, old.interval
+        self._request(
+            "recover",
+            lambda: store.recover(interval, sequencer),
+            lambda recovered: self._replaced(old, inherited, sequencer, recovered),
+        )
+
+    def _replaced(self, old: Actor, inherited: ev.Inherited, sequencer: int, recovered: Recovered | None) -> None:
+        if recovered is None:
+            self.world.kernel.probes["fenced during a restart"] += 1
+            raise Crash
+        core = old.core
+        assert isinstance(core, IntervalCore)
+        self.world.kernel.probes["interval restarted"] += 1
+        self.world.kernel.trace(f"p{self.number} i{old.interval} restarts as q{sequencer}")
+        actor = self._install(msgspec.structs.replace(core.config, sequencer=sequencer), recovered, inherited)
+        # All of this without a pause, as in `EmbeddedRun._restart`.
+        for sender in [*self.actors.values()]:
+            if sender is not actor:
+                self._perform(sender, sender.core.handle(ev.Resend(actor.interval), self.clock()))
+        self._begin(actor)
+        self._restarting.discard(actor.interval)
 
     def _advance(self) -> None:
         if "advance" in self._busy or not self._advances:
@@ -650,6 +741,7 @@ class Process:
             self._complete
             and all(self.authority.value(name) >= MAX_TIME for name in names)
             and not self._queued
+            and not self._restarting
             and all(a.core.quiet() for a in self.actors.values() if isinstance(a.core, InjectorCore))
         )
 

@@ -12,13 +12,23 @@ from typing import Any
 
 import msgspec
 
-from millwheel.bundles import Acked, Bundle, Checkpoint, KeyRows, LogWrite, Recovered, decode_checkpoint
+from millwheel.bundles import (
+    Acked,
+    Bundle,
+    Checkpoint,
+    KeyRows,
+    LogWrite,
+    QuarantineEntry,
+    Recovered,
+    decode_checkpoint,
+)
+from millwheel.errors import RowRefused
 from millwheel.graph import Graph, SubscriptionSpec
 from millwheel.model import MAX_TIME
 from millwheel.ports import Opened, PipelineShape, PositionWrite, QuarantineRow, SourcePosition
 from millwheel.testing.sources import ScriptedSource
 from millwheel.testing.story import Kernel, Violation
-from millwheel.work import Slot
+from millwheel.work import QUARANTINE_HOLD, Slot
 from millwheel_storage.memory import MemoryStore
 
 Channel = tuple[int, int]
@@ -54,6 +64,8 @@ class WatchedStore:
         self.subscriptions: dict[int, SubscriptionSpec] = {}
         self.owner: dict[int, int] = {}
         self.seqs: dict[tuple[int, int], int] = {}
+        self.failures: list[tuple[str, QuarantineEntry]] = []
+        """(computation, element) of every hook that failed to the last attempt, in order."""
         self._computation: dict[int, str] = {}
         self._in_flight: dict[tuple[int, int, int, int], Bundle] = {}
         self._sources: dict[int, tuple[str, int]] = {}
@@ -83,6 +95,16 @@ class WatchedStore:
                 self.maker[sequencer] = self._computation[interval]
         return taken
 
+    async def reacquire(self, interval: int, sequencer: int) -> int | None:
+        """See `Store`; only the owner gets a new sequencer, and it is new (I5)."""
+        fresh = await self.inner.reacquire(interval, sequencer)
+        if fresh is not None:
+            if self.owner[interval] != sequencer or fresh <= sequencer or fresh in self.maker:
+                self.fail(f"I5: interval {interval} got sequencer {fresh} after {sequencer}, which is not its owner's")
+            self.owner[interval] = fresh
+            self.maker[fresh] = self._computation[interval]
+        return fresh
+
     async def recover(self, interval: int, sequencer: int) -> Recovered | None:
         """See `Store`."""
         recovered = await self.inner.recover(interval, sequencer)
@@ -105,7 +127,12 @@ class WatchedStore:
     async def commit(self, writes: Sequence[LogWrite]) -> set[tuple[int, int]]:
         """See `Store`; every row that becomes durable is checked."""
         before = set(self.inner.log)
-        kept = await self.inner.commit(writes)
+        refusal: RowRefused | None = None
+        try:
+            kept = await self.inner.commit(writes)
+        except RowRefused as error:  # what comes before the refused checkpoint may be durable
+            refusal = error
+            kept = {(place[0], place[2]) for place in self.inner.log.keys() - before}
         applied: list[tuple[LogWrite, Checkpoint]] = []
         for write in writes:
             place = (write.interval, write.sequencer, write.seq)
@@ -118,6 +145,8 @@ class WatchedStore:
                 applied.append((write, self._applied(write)))
         for write, image in applied:
             self.on_commit(self._computation[write.interval], write, image)
+        if refusal is not None:
+            raise refusal
         return kept
 
     async def fold(
@@ -298,6 +327,8 @@ class WatchedStore:
         for entry in image.quarantined:
             fifo.setdefault(entry.key, []).append((entry.subscription, entry.kind, entry.timestamp))
             self.kernel.probes["record quarantined"] += 1
+            if entry.error:
+                self.failures.append((name, entry))
         for key, count in image.redriven:
             del fifo[key][:count]
 
@@ -395,8 +426,8 @@ class WatchedStore:
         if asked:
             self.fail(f"I15: requests to redrive {asked} are left, and nothing is in quarantine there")
         for name, durable in self.durable.items():
-            held = {key for key in durable.holds if key.endswith("\0quarantine")}
-            empty = held - {key + "\0quarantine" for key, entries in durable.fifo.items() if entries}
+            held = {key for key in durable.holds if key.endswith(QUARANTINE_HOLD)}
+            empty = held - {key + QUARANTINE_HOLD for key, entries in durable.fifo.items() if entries}
             if empty:
                 self.fail(f"I10: {name} is held by quarantines with nothing in them: {sorted(empty)}")
         current = set(self.owner.values())

@@ -76,9 +76,12 @@ def run_workload(
     """Run a drawn workload under a nemesis, to its verdict."""
     store = LedgerStore(MemoryStore(), workload.graph, kernel, workload.honest)
     store.check = check_commit(workload)
+    store.inner.constraint = workload.world.constraint
     simulation = Simulation(workload.graph, workload.tables, kernel, nemesis, store, until_us, mend_us)
     simulation.on_mend = lambda: mend(workload, store)
     simulation.hold_open = lambda: unmended(workload, store)
+    if seed % 2:  # somebody is impatient: these redrives fail, at the first element or at a later one
+        kernel.at(kernel.now + mend_us // 2, ask_redrives, store)
     with shrunk(workload.exotic):
         try:
             simulation.run()
@@ -111,6 +114,11 @@ def unmended(workload: Workload, store: WatchedStore) -> bool:
 def mend(workload: Workload, store: WatchedStore) -> None:
     """User code is mended; every key in quarantine, now or later, is redriven."""
     workload.world.mended = True
+    ask_redrives(store)
+
+
+def ask_redrives(store: WatchedStore) -> None:
+    """For every key that is in quarantine now."""
     for name, durable in store.durable.items():
         for key in durable.fifo:
             store.inner.request_redrive(name, key)

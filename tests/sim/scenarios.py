@@ -1,4 +1,4 @@
-"""Eleven small scenarios for the crash points: each must end the same whatever breaks at whichever step."""
+"""Twelve small scenarios for the crash points: each must end the same whatever breaks at whichever step."""
 
 from __future__ import annotations
 
@@ -29,6 +29,12 @@ def _one_by_one() -> list[StageSpec]:
 
 def _poison_holds() -> list[StageSpec]:
     return _two(quarantine_holds=True)
+
+
+def _refused() -> list[StageSpec]:
+    stages = _two(work_limit_records=2)
+    stages[0].sink = True
+    return stages
 
 
 def _windows() -> list[StageSpec]:
@@ -84,6 +90,7 @@ SCENARIOS = {
     "tiny caches": (_tiny_cache, False), "subscribed twice": (_twice, False), "three stages": (_three, False),
     "wall timers": (_wall, False), "poison and redrive": (_two, True),
     "poison that holds the watermark": (_poison_holds, True),
+    "refused sink rows": (_refused, True),
 }  # fmt: skip
 
 
@@ -92,12 +99,14 @@ def scenario(name: str, rows: int = 5) -> Workload:
     make, poisoned = SCENARIOS[name]
     stages = make()
     tokens = [Token(f"t{i}", i, "la" if i % 3 else "lz", "rb" if i % 2 else "ry", "") for i in range(rows)]
-    if poisoned:
+    world = World()
+    if name == "refused sink rows":
+        world.refused_of = 3
+    elif poisoned:
         tokens[1].bad = "raise"
     _number(tokens, "p")
     times = [SECOND + 70_000 * i for i in range(rows)]
     script = Script("p", list(zip(tokens, times, strict=True)), [START_US + 4_000 * i for i in range(rows)])
-    world = World()
     for stage in stages:
         stage.honest = not poisoned
     pipeline = build(stages, {"in0": [script]}, world)

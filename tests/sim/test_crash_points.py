@@ -1,4 +1,4 @@
-"""Every crash point: at every commit, fold, advance, persist, send and ack of eleven scenarios, all that can break."""
+"""Every crash point: at every commit, fold, advance, persist, send and ack of twelve scenarios, all that can break."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from millwheel.testing.faults import STORE_STEPS, Action, Planned
 from millwheel.testing.story import Kernel, Violation
+from tests.sim import ci
 from tests.sim.harness import run_workload
 from tests.sim.scenarios import SCENARIOS, START_US, scenario
 
@@ -55,3 +56,4 @@ def test_every_break_at_every_step_ends_like_the_undisturbed_run(name: str) -> N
         tried += nemesis.struck.total()
     assert tried == sum(1 for _ in breaks(undisturbed.steps)), "a fault that was planned did not strike"
     assert tried >= 100
+    ci.publish("crash_points", {name: tried}, more=True)

@@ -5,35 +5,59 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from benchmarks import common, others
-from tests.sim import ci
+from tests.mutants import MUTANTS
+from tests.sim import ci, report
 from tests.sim.harness import simulate_seed
+from tests.sim.scenarios import SCENARIOS
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_every_seed_keeps_every_invariant_and_together_they_reach_every_probe() -> None:
-    begin = time.monotonic()
-    verdicts, failures = ci.run_seeds(range(ci.SEEDS))
-    found = ci.figures(verdicts, failures, time.monotonic() - begin)
+    found = ci.run_seeds(range(ci.SEEDS))
     ci.publish("simulator", found)
-    assert not failures
+    assert not found["failures"]
     assert found["events_least"] >= ci.EVENTS_LIMIT
     assert found["faults_least"] >= ci.FAULTS_LIMIT
     assert not [name for name in ci.PROBES if not found["probes"][name]]
+    assert found["cpu_seconds"] <= ci.CPU_LIMIT_S
 
 
 def test_the_benchmark_reads_the_figures_of_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(ci, "ROOT", tmp_path)
     monkeypatch.setattr(common, "ROOT", tmp_path)
-    ci.publish("simulator", ci.figures([simulate_seed(3)], [], 2.0))
+    ci.publish("simulator", ci.figures([simulate_seed(3)], [], 2.0, 2.0))
     assert others.simulator().value == 150
     assert not others.simulator().met
+
+
+def test_the_report_shows_what_the_runs_found_and_nothing_else_of_the_page_changes(tmp_path: Path) -> None:
+    figures = {
+        "simulator": ci.figures([simulate_seed(3)], ["seed 4: I1: lost"], 2.0, 2.0),
+        "crash_points": {"one": 700, "two": 900},
+        "mutants": {"no fence": {"tried": 3, "kind": "seeds", "by": "I5"}, "no lunch": {}},
+    }
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{report.BEGIN}old\n{report.END}after\n")
+    report.write(page, figures)
+    text = page.read_text()
+    assert text.startswith(f"before\n{report.BEGIN}## Figures\n")
+    assert text.endswith(f"{report.END}after\n")
+    for line in ("| seeds | 2, of which 1 failed |", "| all | 1,600 |", "| no fence | 3 seeds | I5 |"):
+        assert line in text.splitlines()
+    assert "| no lunch | **not noticed** |  |" in text
+
+
+def test_the_published_figures_are_of_these_bugs_and_these_scenarios() -> None:
+    """Somebody who adds one runs `make reliability`."""
+    text = report.PAGE.read_text(encoding="utf-8").partition(report.BEGIN)[2]
+    assert not [name for name in (*MUTANTS, *SCENARIOS) if f"| {name} |" not in text]
+    assert "**not noticed**" not in text
 
 
 @pytest.mark.parametrize("seed", [3, 17])

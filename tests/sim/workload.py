@@ -11,7 +11,7 @@ import contextlib
 import random
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -38,7 +38,8 @@ from millwheel.testing.story import Violation
 
 WINDOW_US = 200_000
 KEYS = ["", "a", "b", "é", "hot", "m", "n\x01", "zz", "\U0001f600"]
-SINK = Table("ledger", {"stage": "text", "key": "text", "count": "bigint", "total": "bigint"}, ("stage", "key"))
+COLUMNS = {"stage": "text", "key": "text", "count": "bigint", "total": "bigint", "note": "text"}
+SINK = Table("ledger", COLUMNS, ("stage", "key"))
 
 
 class Token(msgspec.Struct):
@@ -65,6 +66,16 @@ class World:
         self.breaches: list[str] = []
         self.tried: set[tuple[str, str]] = set()
         self.late = 0
+        self.refused_of = 0
+        """The database refuses the sink row of about one token in so many, until mended; 0: of none."""
+
+    def refuses(self, id_: str) -> bool:
+        """Whether the database has something against the row that this token makes a hook write."""
+        return bool(self.refused_of) and not self.mended and not zlib.crc32(id_.encode()) % self.refused_of
+
+    def constraint(self, table: str, row: Mapping[str, Any]) -> str | None:
+        """What the database says of a row."""
+        return f"{row['note']!r} violates a check" if row["note"] and not self.mended else None
 
 
 class StageSpec(msgspec.Struct, kw_only=True):
@@ -157,7 +168,8 @@ class Ledger(Computation[Token]):
             context.set_timer("flush", context.wall_time + 30_000, "wall")
         if self.spec.sink:
             row = {"stage": self.spec.name, "key": context.key, "count": self.count.get(), "total": self.total.get()}
-            context.upsert(SINK, row)
+            note = record.value.id if self.world.refuses(record.value.id) else ""
+            context.upsert(SINK, {**row, "note": note})
 
     def ProcessTimer(self, context: Context, timer: Timer) -> None:
         if timer.kind == "wall":
@@ -285,6 +297,8 @@ def draw(seed: int) -> Workload:
     if rng.random() < 0.3:
         exotic |= {"INFLIGHT_LIMIT_CHECKPOINTS": rng.choice([1, 2, 8]), "OUTBOX_LIMIT_BUNDLES": rng.choice([3, 256])}
     world = World()
+    if poisoned:
+        world.refused_of = random.Random(f"rows {seed}").choice([0, 10, 30, 100])
     pipeline = build(stages, scripts, world)
     return Workload(pipeline.graph(), pipeline.tables, stages, scripts, world, poisoned, exotic)
 

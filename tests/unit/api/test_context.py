@@ -76,6 +76,14 @@ def test_what_is_refused_says_why_and_leaves_nothing(name: str) -> None:
     assert (done.produced, done.timers, done.holds, done.sinks) == ({}, {}, {}, [])
 
 
+@pytest.mark.parametrize("call", [lambda c: c.hold(3), lambda c: c.release_hold()])
+def test_a_key_that_is_named_like_the_hold_of_a_quarantine_cannot_have_one(call: Any) -> None:
+    executor = executor_of(computation_of(lambda self, context, record: call(context)))
+    done = executor.run(work(part(("k\0quarantine", 7))))
+    assert done.holds == {}
+    assert "cannot have a hold" in done.quarantined[0].error
+
+
 def test_a_hold_allows_older_productions_until_it_is_released() -> None:
     def hook(self: Any, context: Context, record: Record[str]) -> None:
         context.produce(out, "old", 3)

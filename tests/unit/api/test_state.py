@@ -87,6 +87,12 @@ def outcome_of(hook: Any) -> Any:
     return executor_of(It).run(work(part(("k", 1))))
 
 
+def test_a_map_entry_that_is_not_there_has_the_default() -> None:
+    got: list[int | None] = []
+    outcome_of(lambda it: got.extend([it.map.get("a"), it.map.get("a", 3), it.map.set("a", 4), it.map.get("a", 3)]))
+    assert got == [None, 3, None, 4]
+
+
 def test_appending_never_rewrites_the_rest() -> None:
     done = outcome_of(lambda it: [it.items.append(i) for i in range(3)])
     assert [*done.entries["items"]["k"]] == ["0000000000000000", "0000000000000001", "0000000000000002"]

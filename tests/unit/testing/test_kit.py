@@ -25,7 +25,7 @@ from millwheel import (
     subscribe,
 )
 from millwheel.errors import WiringError
-from millwheel.testing import NO_FAULTS, Faults, Stepper, simulate
+from millwheel.testing import NO_FAULTS, Faults, HookFailed, Stepper, simulate
 
 ROOT = Path(__file__).resolve().parents[3]
 WORDS = Stream("words", TextCoder())
@@ -116,7 +116,7 @@ def test_a_restart_keeps_what_is_committed() -> None:
 
 
 def test_a_bad_record_waits_in_quarantine_until_it_is_redriven(monkeypatch: pytest.MonkeyPatch) -> None:
-    stepper = Stepper(pipeline())
+    stepper = Stepper(pipeline(), quarantine=True)
     stepper.send(WORDS, "bad", 7)
     stepper.send(WORDS, "bad", 8)
     assert [(row.key, row.timestamp) for row in stepper.quarantined()] == [("bad", 7), ("bad", 8)]
@@ -126,6 +126,16 @@ def test_a_bad_record_waits_in_quarantine_until_it_is_redriven(monkeypatch: pyte
     stepper.redrive("Count", "bad")
     assert stepper.quarantined() == []
     assert stepper.state("Count", "bad")["times"] == [7, 8]
+
+
+def test_a_hook_that_fails_fails_the_test() -> None:
+    stepper = Stepper(pipeline())
+    with pytest.raises(HookFailed, match=r"Count failed on a record of key 'bad' at .*\n(.*\n)*ValueError: bad"):
+        stepper.send(WORDS, "bad", 7)
+    with pytest.raises(HookFailed, match="ValueError: bad"):
+        simulate(pipeline(), {"words": [("bad", 1)]}, 1)
+    waiting = simulate(pipeline(), {"words": [("bad", 1)]}, 1, quarantine=True).quarantined()
+    assert [row.key for row in waiting] == ["bad"]
 
 
 def test_wrong_names_are_refused() -> None:
