@@ -151,6 +151,8 @@ def vertices_of(links: Partitioned[Adjacency], column: str, values: Any) -> Part
 
 def lower(column: str, part: Part, rows: Rows) -> Part:
     """The rows of `part` for which a message brings a smaller value: one min for each key, then a comparison."""
+    if not len(rows):
+        return part.take(np.empty(0, np.intp))
     places = part.places(rows.keys)
     least = part[column].copy()
     np.minimum.at(least, places, rows[column])

@@ -72,7 +72,7 @@ class Partitioned(Generic[T]):
         """`f(element, rows, *elements beside it)` in every partition, with all rows that were sent to it.
 
         The rows come in the order of the sending partitions, each sender's in its own order: a partition that is
-        computed again is equal to the last bit.
+        computed again is equal to the last bit. Where nothing arrives, the rows are none and have no columns.
         """
         rdd, slots = _aligned([self, *beside], messages)
         received = rdd.mapPartitionsWithIndex(partial(_receive, slots, f), preservesPartitioning=True)
