@@ -62,7 +62,7 @@ def spark(executors: int, *, memory_mb: int = 1024, log_level: str = "OFF") -> I
 
 def executor_pids(context: SparkContext) -> list[int]:
     """The executor processes, oldest first: the grandparents of Python workers. Needs executors of their own."""
-    slots = 4 * max(context.defaultParallelism, 1)
+    slots = 2 * max(context.defaultParallelism, 1)
     found = context.parallelize(range(slots), slots).mapPartitions(_executor_pid).collect()
     return sorted(set(found))
 
@@ -73,6 +73,7 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _executor_pid(_: Iterable[int]) -> Iterator[int]:
+def _executor_pid(numbers: Iterable[int]) -> Iterator[int]:
+    list(numbers)  # a worker that leaves input unread is thrown away
     shown = subprocess.run(["ps", "-o", "ppid=", "-p", str(os.getppid())], capture_output=True, text=True, check=True)
     yield int(shown.stdout)

@@ -54,11 +54,14 @@ def ready(context: SparkContext, *, any_version: bool = False) -> None:
         raise SparkVersionError(f"PySpark {pyspark.__version__} has no door where {TESTED} has it: {error}") from error
 
 
+def alike(rdd: RDD[Any]) -> RDD[Any]:
+    """The RDD in the form that a shuffle's output has, so that a union with one needs no pass through Python."""
+    return rdd._reserialize(BatchedSerializer(rdd.ctx._unbatched_serializer))  # type: ignore[no-untyped-call]
+
+
 def kept(rdd: RDD[Any]) -> RDD[Any]:
-    """The RDD, to be cached in memory and on disk, in the form that a shuffle's output has."""
-    serializer = BatchedSerializer(rdd.ctx._unbatched_serializer)  # type: ignore[no-untyped-call]
-    same = rdd._reserialize(serializer)
-    return same.persist(StorageLevel.MEMORY_AND_DISK)
+    """The RDD, to be cached in memory and on disk, in that form."""
+    return alike(rdd).persist(StorageLevel.MEMORY_AND_DISK)
 
 
 def materialise(rdd: RDD[Any]) -> None:

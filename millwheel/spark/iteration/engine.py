@@ -97,8 +97,8 @@ def iterate(
 ) -> Outcome[Any]:
     """Bulk iteration: `step` maps the whole state to the next, until the norm between two is small or a count is reached.
 
-    A step must end in `receive` or `map` of the state that it is given, and keep its keys, columns and types. It only
-    describes work: it runs again for every superstep, and after a loss for the same one. `deliver(final state)` runs
+    A step must keep the state's keys, columns and types; one that ends in `receive` of the state itself saves a pass.
+    It only describes work: it runs again for every superstep, and after a loss for the same one. `deliver(final state)` runs
     under the same protection as a superstep (a loss in it is recovered, and it runs again); reading `Outcome.state`
     later does not. `recovery` is `Restart()` unless given. `name` is part of what a checkpoint must match.
 
@@ -108,9 +108,9 @@ def iterate(
     def compute(state: _State) -> RDD[Any]:
         given = Partitioned(state.rdd, initial.partitions, cells.part_in)
         result = step(given)
-        if not isinstance(result, Partitioned) or result.base is not given:
-            raise IterationError(f"{name}: a step must end in receive or map of the state that it was given")
-        return result.source
+        if not isinstance(result, Partitioned) or result.partitions != initial.partitions:
+            raise IterationError(f"{name}: a step must return a Partitioned of {initial.partitions}, not {result!r}")
+        return given.with_result(result)
 
     first = initial.map(partial(cells.first_bulk, initial.partitions))
     job = _Iteration(name, initial, first, compute, cells.next_bulk, recovery or Restart(), listener, delta=False)
@@ -250,7 +250,7 @@ class _Iteration:
             self._checkpoint = checkpoints.newest(str(self._recovery.path), self._job)
             if self._checkpoint is not None:
                 return self._restored(self._checkpoint)
-        return self._materialised(0, self._first.source, _second)
+        return self._materialised(0, self._first.source_of_values(), _whole)
 
     def _describe(self) -> None:
         """Learn the columns of the state, and what a checkpoint must have been written by to be ours."""
@@ -322,7 +322,7 @@ class _Iteration:
         files = [(file.number, file) for file in checkpoint.files]
         placed = numbered_partitions(self._context.parallelize(files, len(files)), len(files))
         read = placed.map(cells.reading(checkpoint.folder))
-        return self._materialised(checkpoint.superstep, read.source, _second)
+        return self._materialised(checkpoint.superstep, read.source_of_values(), _whole)
 
     # --- loss ---
 
@@ -381,16 +381,16 @@ class _Iteration:
         """Survivors read in place, the lost partitions from the user's function, checked and cached."""
         partitions = self._initial.partitions
         surviving = sorted(set(range(partitions)) - lost)
-        empty = [(number, cells.empty_cell(number, self._model.columns, self._delta)) for number in sorted(lost)]
-        pieces: RDD[Any] = self._context.parallelize(empty, len(empty))
+        empty = [cells.empty_cell(number, self._model.columns, self._delta) for number in sorted(lost)]
+        pieces = doors.alike(self._context.parallelize(empty, len(empty)))
         if surviving:
-            pieces = pieces.union(doors.only(state.rdd, surviving).map(_numbered))
-        rescued: Partitioned[Cell] = numbered_partitions(pieces, partitions)
+            pieces = pieces.union(doors.only(state.rdd, surviving))
+        rescued: Partitioned[Cell] = numbered_partitions(pieces.map(_numbered), partitions)
         loss = Loss(
-            state.superstep, Partitioned(rescued.source, partitions, cells.part_in), self._initial,
+            state.superstep, rescued.map(cells.part_in), self._initial,
             tuple(sorted(lost)), {number: header.rows for number, header in state.headers.items()},
             {number: header.total for number, header in state.headers.items()},
-            Partitioned(rescued.source, partitions, cells.work_in) if self._delta else None,
+            rescued.map(cells.work_in) if self._delta else None,
         )  # fmt: skip
         given = policy.compensate(loss)
         expected = Repair if self._delta else Partitioned
@@ -402,7 +402,7 @@ class _Iteration:
         beside = [given.solution, self._initial, given.wake] if isinstance(given, Repair) else [given, self._initial]
         whole = rescued.map(partial(cells.repaired, frozenset(lost), policy.check), *beside)
         try:
-            repaired = self._materialised(state.superstep, whole.source, _second)
+            repaired = self._materialised(state.superstep, whole.source_of_values(), _whole)
         except JobFailed as error:
             if doors.is_loss(error):
                 raise
@@ -475,8 +475,8 @@ def _written(rdd: RDD[Cell], folder: str) -> list[PartFile]:
     return list(rdd.mapPartitions(partial(cells.written, folder)).collect())
 
 
-def _second(keeping: Keeping, element: tuple[Any, Cell]) -> Cell:
-    return element[1]
+def _whole(keeping: Keeping, cell: Cell) -> Cell:
+    return cell
 
 
 def _numbered(cell: Cell) -> tuple[int, Cell]:
