@@ -15,7 +15,7 @@ PIP_INSTALL := $(PY) -m pip install --quiet --quiet --disable-pip-version-check
 TYPED := $(foreach d,millwheel storage injectors examples tests,$(if $(shell find $(d) -name '*.py' -print -quit 2>/dev/null),$(d)))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test lint format types wheel-test zeitgeist queries bench mutants lock clean
+.PHONY: help venv test lint format types wheel-test zeitgeist queries bench mutants iteration-grid lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -63,6 +63,9 @@ bench: $(STAMP) ## every benchmark, or one: NAME=
 
 mutants: $(STAMP) ## break the code on purpose and see that a test notices
 	$(PY) -m tests.mutants $(ARGS)
+
+iteration-grid: $(STAMP) ## iterations on Spark: every policy x algorithm x kill; ARGS="--policy head"
+	$(PY) -m tests.chaos.iteration_grid $(ARGS)
 
 lock: $(STAMP) ## regenerate the lock files from PyPI; ARGS="--upgrade" to move every version
 	$(PY) scripts/lock.py $(ARGS)
