@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -287,6 +288,16 @@ def test_compensation_wakes_the_neighbours_of_the_lost(context: SparkContext) ->
     expected = {key for key, number in home.items() if number == 2}
     expected |= {int(s) for s, t in zip(graph.source, graph.target, strict=True) if home[int(t)] == 2}
     assert woken == expected
+
+
+def test_the_blocks_of_the_guide_run(context: SparkContext, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    guide = ROOT / "docs" / "guide-iteration.md"
+    blocks = re.findall(r"^```python\n(.*?)^```$", guide.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    names: dict[str, Any] = {"__name__": "guide", "context": context, "path": tmp_path}
+    for block in blocks:
+        exec(compile(block, str(guide), "exec"), names)
+    assert float(capsys.readouterr().out.split()[1]) == pytest.approx(100.0)
 
 
 # --- a killed driver ---

@@ -56,6 +56,8 @@ class Loss:
     For every partition, lost or not, `rows` is how many rows it had and `totals` the sum of its conserved column (0 if
     none is): known to the driver, so that asking costs no pass over the data, each of which would make the recovery longer.
     In a delta iteration the state is the solution, and `pending` is the surviving workset; else it is None.
+
+    A function that runs in the executors may refer to a `Loss`: its plain fields travel, its data is None there.
     """
 
     superstep: int
@@ -65,6 +67,9 @@ class Loss:
     rows: Mapping[int, int]
     totals: Mapping[int, float]
     pending: Partitioned[Part] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Loss, (self.superstep, None, None, self.lost, self.rows, self.totals, None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
