@@ -18,7 +18,7 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components, dijkstra
 
 from examples.graphs import kmeans
-from examples.graphs.__main__ import chosen, places, rows_of
+from examples.graphs.__main__ import chosen, places
 from examples.graphs.cluster import executor_pids, kill
 from examples.graphs.components import Components
 from examples.graphs.graph import ATHLETES, HOLLINS, Floats, Graph, cliques, load, partitioned, scale_free
@@ -125,18 +125,18 @@ def clustering(context: SparkContext) -> Case:
     return Case("kmeans", job.run, job.optimistic(), judge)
 
 
+def chain(context: SparkContext) -> Case:
+    """Components of a long thin graph: many supersteps for a delta iteration."""
+    return components(context, cliques(30, 5))
+
+
 CASES: Mapping[str, Callable[[SparkContext], Case]] = {
     "pagerank": pagerank,
     "components": components,
+    "chain": chain,
     "paths": paths,
     "kmeans": clustering,
 }
-CHAIN = (30, 5)
-
-
-def chain() -> Graph:
-    """A long thin graph: many supersteps for a delta iteration."""
-    return cliques(*CHAIN)
 
 
 def _matrix(graph: Graph) -> Any:
@@ -158,18 +158,3 @@ def _equal(graph: Graph, values: Any) -> Callable[[dict[int, Any]], str | None]:
         return f"{len(wrong)} keys differ, {wrong[0]} first: {found.get(wrong[0])}" if wrong else None
 
     return judge
-
-
-__all__ = [
-    "CASES",
-    "CHAIN",
-    "PARTITIONS",
-    "POLICIES",
-    "Case",
-    "Kills",
-    "chain",
-    "components",
-    "pagerank",
-    "paths",
-    "rows_of",
-]

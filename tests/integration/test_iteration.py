@@ -18,8 +18,10 @@ import numpy as np
 import pytest
 from pyspark import SparkContext
 
+from examples.graphs.__main__ import rows_of
 from examples.graphs.cluster import ROOT, kill, spark
 from examples.graphs.components import beside
+from examples.graphs.graph import cliques
 from millwheel.spark.iteration import (
     Changes,
     CompensationError,
@@ -30,7 +32,6 @@ from millwheel.spark.iteration import (
     Part,
     Partitioned,
     Recovered,
-    Repair,
     Rows,
     Steps,
     Superstep,
@@ -41,7 +42,7 @@ from millwheel.spark.iteration import (
     iterate,
     iterate_delta,
 )
-from tests.chaos.iteration import POLICIES, Case, Kills, chain, components, pagerank, paths, rows_of, whole
+from tests.chaos.iteration import Case, Kills, components, pagerank, paths, whole
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -69,10 +70,8 @@ def recoveries(kills: Kills) -> list[Recovered]:
 # --- a killed executor, every policy ---
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_components_are_exact_under_every_policy(
-    context: SparkContext, labels: Case, tmp_path: Path, policy: str
-) -> None:
+@pytest.mark.parametrize("policy", ["restart", "tail", "head", "optimistic"])  # blocking: killed while it writes, below
+def test_components_are_exact_after_a_kill(context: SparkContext, labels: Case, tmp_path: Path, policy: str) -> None:
     kills = Kills(context, after=[3])
     found = labels.run(labels.policy(policy, tmp_path), deliver=rows_of, listener=kills)
     assert labels.judge(found.value) is None
@@ -85,12 +84,12 @@ def test_components_are_exact_under_every_policy(
 
 
 def test_pagerank_goes_on_after_two_kills(context: SparkContext) -> None:
-    case = pagerank(context, "relax")
-    kills = Kills(context, after=[6, 16])
+    case = pagerank(context, "relax", below=1e-5)
+    kills = Kills(context, after=[4, 9])
     found = case.run(case.optimistic, deliver=rows_of, listener=kills)
     assert case.judge(found.value) is None
     assert len(recoveries(kills)) == 2
-    assert found.executed < 38 + 16  # fewer than a restart after the second kill alone
+    assert found.executed < 26 + 9  # 26 undisturbed: fewer than a restart after the second kill alone
     totals = [event.total for event in kills.events if isinstance(event, Superstep)]
     assert max(abs(total - 1.0) for total in totals) < 1e-9
 
@@ -152,19 +151,6 @@ def test_a_kill_during_a_checkpoint_falls_back_to_the_one_before(
 # --- what must be refused ---
 
 
-def test_wrong_content_for_a_lost_partition_is_refused_with_the_key(context: SparkContext, labels: Case) -> None:
-    def compensate(loss: Loss) -> Repair:
-        def wrong(part: Part) -> Part:
-            return part.having(label=part.keys + 1) if part.number in loss.lost else part.take(np.arange(0))
-
-        return Repair(loss.initial.map(wrong), loss.initial.map(lambda part: part))
-
-    with pytest.raises(
-        CompensationError, match=r"components: after superstep \d: .*partition \d: key \d+ has component \d+"
-    ):
-        labels.run(Optimistic(compensate, labels.optimistic.check), listener=Kills(context, after=[2]))
-
-
 def test_a_total_that_changes_is_refused(context: SparkContext) -> None:
     case = pagerank(context)
 
@@ -199,8 +185,8 @@ def test_a_count_and_a_tolerance_both_end_an_iteration(context: SparkContext) ->
     found = iterate(state, halved, Steps(3), deliver=rows_of)
     assert (found.supersteps, found.value[64]) == (3, 8.0)
     found = iterate(state, halved, Converged(below=4.0, column="x"), deliver=rows_of)
-    assert (found.supersteps, found.converged) == (4, True)
-    assert found.history[-1].norm == pytest.approx(99 / 16 / 1)
+    assert (found.supersteps, found.converged) == (5, True)
+    assert found.history[-1].norm == pytest.approx(99 / 32)
     stopped = iterate(state, halved, Converged(below=0.0, at_most=2))
     assert (stopped.supersteps, stopped.converged) == (2, False)
 
@@ -271,19 +257,19 @@ def test_the_doors_see_what_is_held_and_read_only_that(context: SparkContext) ->
 
 
 def test_a_chain_of_cliques_has_one_component(context: SparkContext, tmp_path: Path) -> None:
-    case = components(context, chain())
+    case = components(context, cliques(10, 5))
     found = case.run(case.policy("head", tmp_path, every=4), deliver=rows_of)
     assert case.judge(found.value) is None
-    assert found.supersteps > 30
+    assert found.supersteps > 12
     assert all(event.checkpoint is None or event.checkpoint % 4 == 0 for event in found.history)
-    assert max(event.checkpoint or 0 for event in found.history) >= 24
+    assert max(event.checkpoint or 0 for event in found.history) >= 8
 
 
 def test_compensation_wakes_the_neighbours_of_the_lost(context: SparkContext) -> None:
-    case = components(context, chain())
+    case = components(context, cliques(10, 5))
     links = case.optimistic.compensate.__self__.links  # type: ignore[attr-defined]
     woken = {int(key) for part in links.map(partial(beside, frozenset({2}))).collect() for key in part.keys}
-    graph = chain()
+    graph = cliques(10, 5)
     home = {int(key): part.number for part in links.collect() for key in part.keys}
     expected = {key for key, number in home.items() if number == 2}
     expected |= {int(s) for s, t in zip(graph.source, graph.target, strict=True) if home[int(t)] == 2}
@@ -303,9 +289,9 @@ def test_the_blocks_of_the_guide_run(context: SparkContext, tmp_path: Path, caps
 # --- a killed driver ---
 
 
-@pytest.mark.parametrize("policy", ["tail"])
-def test_a_killed_driver_resumes_from_its_newest_checkpoint(tmp_path: Path, policy: str) -> None:
-    command = [sys.executable, "-m", "examples.graphs", "pagerank", "--recovery", policy, "--executors", "0"]
+def test_a_killed_driver_resumes_from_its_newest_checkpoint(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "examples.graphs", "pagerank", "--recovery", "tail", "--executors", "0"]
+    command += ["--below", "1e-5"]
     command += ["--path", str(tmp_path), "--plot", str(tmp_path / "run.png")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *(p for p in sys.path if p)])}
     first = subprocess.Popen(
@@ -314,13 +300,13 @@ def test_a_killed_driver_resumes_from_its_newest_checkpoint(tmp_path: Path, poli
     assert first.stdout is not None
     try:
         for line in first.stdout:
-            if line.startswith("superstep   12"):
+            if line.startswith("superstep    6"):
                 break
     finally:
         os.killpg(first.pid, signal.SIGKILL)
         first.communicate()
     second = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     steps = [line for line in second.stdout.splitlines() if line.startswith("superstep")]
-    assert 11 <= int(steps[0].split()[1]) <= 14, steps[0]
-    assert "converged after superstep 38" in second.stdout
+    assert 6 <= int(steps[0].split()[1]) <= 9, steps[0]
+    assert "converged after superstep 26" in second.stdout
     assert not (tmp_path / "pagerank").exists()
