@@ -244,10 +244,10 @@ def _forms(context: Any) -> dict[str, Any]:
 
 
 def _overhead_runs(context: Any, kind: str) -> dict[str, Any]:
-    from examples.graphs.__main__ import chosen
     from examples.graphs.components import Components
     from examples.graphs.graph import cliques, partitioned, scale_free
     from examples.graphs.pagerank import PageRank
+    from examples.graphs.runs import chosen
 
     if kind == "bulk":
         graph = scale_free(200_000, 1_000_000, seed=11)
@@ -279,10 +279,10 @@ def _overhead_runs(context: Any, kind: str) -> dict[str, Any]:
 
 
 def _ranking(context: Any) -> dict[str, Any]:
-    from examples.graphs.__main__ import places, rows_of
     from examples.graphs.cluster import executor_pids
     from examples.graphs.graph import HOLLINS, load, partitioned
     from examples.graphs.pagerank import PageRank, exact
+    from examples.graphs.runs import places, rows_of
     from millwheel.spark.iteration import Restart
 
     graph = load(HOLLINS)
@@ -314,11 +314,11 @@ def _ranking(context: Any) -> dict[str, Any]:
 
 
 def _recovery_runs(context: Any, kind: str) -> dict[str, Any]:
-    from examples.graphs.__main__ import places, rows_of
     from examples.graphs.cluster import executor_pids
     from examples.graphs.components import Components
     from examples.graphs.graph import HOLLINS, cliques, load, partitioned
     from examples.graphs.pagerank import PageRank
+    from examples.graphs.runs import places, rows_of
     from millwheel.spark.iteration import Restart
 
     if kind == "bulk":

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pyspark import SparkContext
 
 from examples.graphs import kmeans
@@ -27,26 +26,20 @@ from examples.graphs.graph import HOLLINS, load, partitioned
 from examples.graphs.pagerank import PageRank
 from examples.graphs.paths import Paths
 from examples.graphs.plot import draw
+from examples.graphs.runs import POLICIES, chosen, places, rows_of
 from millwheel.spark.iteration import (
-    Blocking,
-    Head,
     IterationError,
     Optimistic,
     Outcome,
-    Part,
-    Partitioned,
     Recovered,
     Recovery,
     Restart,
     Superstep,
-    Tail,
 )
 
-POLICIES = ("restart", "blocking", "tail", "head", "optimistic")
 ALGORITHMS = ("pagerank", "components", "paths", "kmeans")
 
 Run = Callable[..., Outcome[Any]]
-Rows = dict[int, Any]
 
 
 @dataclass
@@ -106,34 +99,6 @@ def prepared(context: SparkContext, options: argparse.Namespace) -> tuple[Run, O
     source = int(graph.vertices[0]) if options.source is None else options.source
     paths = Paths(partitioned(context, graph, options.partitions), source)
     return paths.run, paths.optimistic()
-
-
-def chosen(name: str, path: Path, every: int, optimistic: Optimistic) -> Recovery:
-    """The policy of that name."""
-    if name == "optimistic":
-        return optimistic
-    if name == "restart":
-        return Restart()
-    checkpointed: dict[str, Callable[[Path, int], Recovery]] = {"blocking": Blocking, "tail": Tail, "head": Head}
-    return checkpointed[name](path, every)
-
-
-def rows_of(state: Partitioned[Part]) -> Rows:
-    """The final state as a plain mapping from key to value (its only column)."""
-    found: Rows = {}
-    for part in state.collect():
-        (column,) = part.columns.values()
-        found.update(zip(part.keys.tolist(), column.tolist(), strict=True))
-    return found
-
-
-def places(rows: Rows) -> NDArray[np.int64]:
-    """The place of each key, in the order of the keys, when the highest value comes first; equal values by key."""
-    keys = sorted(rows)
-    order = np.lexsort((np.arange(len(keys)), -np.array([rows[key] for key in keys])))
-    found = np.empty(len(keys), dtype=np.int64)
-    found[order] = np.arange(len(keys))
-    return found
 
 
 def _with_kill(context: SparkContext, options: argparse.Namespace, run: Run, policy: Recovery) -> int:

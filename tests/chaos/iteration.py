@@ -18,15 +18,14 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components, dijkstra
 
 from examples.graphs import kmeans
-from examples.graphs.__main__ import chosen, places
 from examples.graphs.cluster import executor_pids, kill
 from examples.graphs.components import Components
 from examples.graphs.graph import ATHLETES, HOLLINS, Floats, Graph, cliques, load, partitioned, scale_free
 from examples.graphs.pagerank import PageRank, exact
 from examples.graphs.paths import Paths
+from examples.graphs.runs import chosen, places
 from millwheel.spark.iteration import Optimistic, Outcome, Recovered, Recovery, Superstep, doors
 
-POLICIES = ("restart", "blocking", "tail", "head", "optimistic")
 PARTITIONS = 4
 
 

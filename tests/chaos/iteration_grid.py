@@ -18,9 +18,9 @@ from typing import Any
 
 from pyspark import SparkContext
 
-from examples.graphs.__main__ import rows_of
 from examples.graphs.cluster import spark
-from tests.chaos.iteration import CASES, POLICIES, Case, Kills
+from examples.graphs.runs import POLICIES, rows_of
+from tests.chaos.iteration import CASES, Case, Kills
 
 SHARES = (0.1, 0.5, 0.9)
 LIMIT_S = 600.0

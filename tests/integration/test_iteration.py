@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 from pyspark import SparkContext
 
-from examples.graphs.__main__ import rows_of
 from examples.graphs.cluster import ROOT, kill, spark
 from examples.graphs.components import beside
 from examples.graphs.graph import cliques
+from examples.graphs.runs import rows_of
 from millwheel.spark.iteration import (
     Changes,
     CompensationError,
