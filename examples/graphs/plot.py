@@ -31,7 +31,7 @@ def draw(path: Path, title: str, runs: Mapping[str, Outcome[Any]]) -> None:
     figure.suptitle(title)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
-    print(f"picture: {path}")
+    print(f"picture: {path}", flush=True)
 
 
 def _draw_one(left: Any, right: Any, name: str, run: Outcome[Any], colour: str) -> None:

@@ -291,7 +291,7 @@ def test_the_blocks_of_the_guide_run(context: SparkContext, tmp_path: Path, caps
 
 def test_a_killed_driver_resumes_from_its_newest_checkpoint(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "examples.graphs", "pagerank", "--recovery", "tail", "--executors", "0"]
-    command += ["--below", "1e-5"]
+    command += ["--below", "1e-5", "--partitions", "2"]
     command += ["--path", str(tmp_path), "--plot", str(tmp_path / "run.png")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *(p for p in sys.path if p)])}
     first = subprocess.Popen(
