@@ -15,7 +15,7 @@ PIP_INSTALL := $(PY) -m pip install --quiet --quiet --disable-pip-version-check
 TYPED := $(foreach d,millwheel storage injectors examples tests,$(if $(shell find $(d) -name '*.py' -print -quit 2>/dev/null),$(d)))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test lint format types wheel-test zeitgeist queries bench mutants reliability lock clean
+.PHONY: help venv test lint format types wheel-test zeitgeist queries bench mutants reliability iteration-grid lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -69,6 +69,9 @@ reliability: $(STAMP) ## simulator, crash points and planted bugs; their figures
 	$(PY) -m pytest -q tests/sim/test_crash_points.py
 	$(PY) -m tests.mutants
 	$(PY) -m tests.sim.report
+
+iteration-grid: $(STAMP) ## iterations on Spark: every policy x algorithm x kill; ARGS="--policy head"
+	$(PY) -m tests.chaos.iteration_grid $(ARGS)
 
 lock: $(STAMP) ## regenerate the lock files from PyPI; ARGS="--upgrade" to move every version
 	$(PY) scripts/lock.py $(ARGS)

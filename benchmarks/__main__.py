@@ -7,7 +7,7 @@ import time
 import traceback
 from collections.abc import Callable
 
-from benchmarks import common, expiry, latency, others, plots, restart, throughput
+from benchmarks import common, expiry, iteration, latency, others, plots, restart, throughput
 from benchmarks.common import Result
 
 BENCHMARKS: dict[str, Callable[[], Result]] = {
@@ -20,6 +20,13 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
     "expiry": expiry.expiry,
     "zeitgeist": others.zeitgeist,
     "simulator": others.simulator,
+    "iteration_forms": iteration.iteration_forms,
+    "iteration_overhead_bulk": iteration.iteration_overhead_bulk,
+    "iteration_overhead_delta": iteration.iteration_overhead_delta,
+    "iteration_ranking": iteration.iteration_ranking,
+    "iteration_recovery_bulk": iteration.iteration_recovery_bulk,
+    "iteration_recovery_delta": iteration.iteration_recovery_delta,
+    "iteration_memory": iteration.iteration_memory,
 }
 
 

@@ -1,0 +1,218 @@
+"""What one partition of an iteration's state is in Spark's cache, and everything that runs in the executors on it.
+
+Lives here: functions of one partition. Never here: a SparkContext. The invariant: a `Cell` is whole (rows, workset and
+figures of one superstep in one element), so that a loss takes all of a partition or nothing of it, and a partition's
+figures are always those of the content that was kept.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from pyspark import Accumulator, AccumulatorParam
+
+from millwheel.spark.iteration.checkpoints import PartFile, read_parts, write_parts
+from millwheel.spark.iteration.columns import (
+    Column,
+    Part,
+    changed_rows,
+    check_alike,
+    check_home,
+    distance,
+    merged,
+)
+from millwheel.spark.iteration.errors import ColumnsError
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Figures of one partition after a superstep. `active`: size of the workset; `norm`: infinite after a repair."""
+
+    number: int
+    rows: int
+    changed: int
+    norm: float
+    active: int
+    total: float = 0.0
+    file: PartFile | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Partition `part.number` after one superstep; `work` are the rows that changed (delta), or None (bulk)."""
+
+    part: Part
+    work: Part | None
+    header: Header
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How the cells of one superstep are finished: what is measured, where they are written (None: nowhere)."""
+
+    ticket: int
+    headers: Accumulator[Headers]
+    column: str | None
+    conserved: str | None
+    folder: str | None = None
+
+
+Headers = dict[tuple[int, int], Header]
+"""By (ticket, partition). A ticket is one try to produce one state."""
+
+
+class HeaderParam(AccumulatorParam[Headers]):
+    """Figures travel with the tasks' results. A partition computed twice has one entry."""
+
+    def zero(self, value: Headers) -> Headers:
+        return {}
+
+    def addInPlace(self, value1: Headers, value2: Headers) -> Headers:
+        value1.update(value2)
+        return value1
+
+
+def part_in(cell: Cell) -> Part:
+    """The solution's rows."""
+    return cell.part
+
+
+def work_in(cell: Cell) -> Part:
+    """The workset's rows."""
+    assert cell.work is not None
+    return cell.work
+
+
+def header_in(cell: Cell) -> Header:
+    """The figures."""
+    return cell.header
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The columns of a state without its rows, and a digest of the rows it began with."""
+
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    digest: int = 0
+
+
+def model_of(part: Part) -> Model:
+    """Of one partition."""
+    digest = zlib.crc32(part.keys.tobytes())
+    for name in sorted(part.columns):
+        digest = zlib.crc32(part[name].tobytes(), digest)
+    return Model({name: column[:0] for name, column in part.columns.items()}, digest)
+
+
+def first_bulk(partitions: int, part: Part) -> Cell:
+    """A cell of the initial state."""
+    check_home(part, partitions)
+    return _cell(part, None, len(part), np.inf)
+
+
+def first_delta(partitions: int, part: Part, work: Part) -> Cell:
+    """A cell of the initial solution with the initial workset's keys."""
+    check_home(part, partitions)
+    return _cell(part, part.take(part.places(work.keys)), len(work), np.inf)
+
+
+def next_bulk(keeping: Keeping, pair: tuple[Part, Part]) -> Cell:
+    """The cell after a bulk superstep, from the state before it and after it."""
+    old, new = pair
+    check_alike(new, old, "the step's result")
+    return _cell(new, None, changed_rows(new, old), distance(new, old, keeping.column))
+
+
+def next_delta(keeping: Keeping, pair: tuple[Part, Part]) -> Cell:
+    """The cell after a delta superstep, from the solution before it and its changes, which are the next workset."""
+    old, changes = pair
+    if changes.number != old.number:
+        raise ColumnsError(f"changes of partition {changes.number} stand where those of {old.number} belong")
+    if len(changes):
+        check_alike(changes, replace(old.take(old.places(changes.keys)), number=changes.number), "the changes")
+    new = merged(old, changes)
+    places = old.places(changes.keys)
+    gap = distance(changes, old.take(places), keeping.column) if len(changes) else 0.0
+    return _cell(new, changes, len(changes), gap)
+
+
+def empty_cell(number: int, columns: Mapping[str, Column], delta: bool) -> Cell:
+    """What stands for a lost partition while the others are read."""
+    none = Part(number, np.empty(0, np.int64), columns)
+    return _cell(none, none if delta else None, 0, np.inf)
+
+
+def repaired(
+    lost: frozenset[int],
+    check: Callable[[Part, Part], str | None] | None,
+    cell: Cell,
+    given: Part,
+    initial: Part,
+    wake: Part | None = None,
+) -> Cell:
+    """The surviving cell, or the one that compensation gives; with the woken keys in its workset (delta).
+
+    Raises ColumnsError, which names the partition and the key, when the compensation broke its contract.
+    """
+    number = cell.part.number
+    if number not in lost:
+        if len(given):
+            raise ColumnsError(
+                f"partition {number} was not lost, and compensation gave content for it (key {given.keys[0]} first)"
+            )
+        part = cell.part
+    else:
+        check_alike(given, initial, "what compensation gave")
+        wrong = check(given, initial) if check is not None else None
+        if wrong:
+            raise ColumnsError(f"what compensation gave: partition {number}: {wrong}")
+        part = given
+    if wake is None:
+        return _cell(part, None, len(part), np.inf)
+    active = np.union1d(work_in(cell).keys, wake.keys) if len(wake) else work_in(cell).keys
+    return _cell(part, part.take(part.places(active)), len(part), np.inf)
+
+
+def finished(keeping: Keeping, make: Callable[[Any], Cell], stream: Iterable[Any]) -> Iterator[Cell]:
+    """Make the cell, write it if this is a tail checkpoint, and report its figures."""
+    for element in stream:
+        cell = make(element)
+        header = cell.header
+        if keeping.conserved is not None:
+            header = replace(header, total=float(cell.part[keeping.conserved].sum()))
+        if keeping.folder is not None:
+            header = replace(header, file=_write(keeping.folder, cell))
+        keeping.headers.add({(keeping.ticket, header.number): header})
+        yield replace(cell, header=header)
+
+
+def written(folder: str, stream: Iterable[Cell]) -> Iterator[PartFile]:
+    """Write the cells of a state that is cached: blocking and head checkpoints."""
+    for cell in stream:
+        yield _write(folder, cell)
+
+
+def read_cell(folder: str, file: PartFile) -> Cell:
+    """A cell from a checkpoint."""
+    parts = read_parts(folder, file)
+    return _cell(parts["part"], parts.get("work"), len(parts["part"]), np.inf)
+
+
+def reading(folder: str) -> Callable[[PartFile], Cell]:
+    """`read_cell` of one checkpoint."""
+    return partial(read_cell, folder)
+
+
+def _write(folder: str, cell: Cell) -> PartFile:
+    parts = {"part": cell.part} if cell.work is None else {"part": cell.part, "work": cell.work}
+    return write_parts(folder, cell.part.number, parts)
+
+
+def _cell(part: Part, work: Part | None, changed: int, norm: float) -> Cell:
+    active = len(work) if work is not None else 0
+    return Cell(part, work, Header(part.number, len(part), changed, norm, active))

@@ -1,0 +1,112 @@
+"""What happens to one partition, without a Spark: figures, the delta merge, and the compensation contract."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from pyspark import Accumulator
+
+from millwheel.spark.iteration import ColumnsError, Part
+from millwheel.spark.iteration.cells import (
+    Cell,
+    HeaderParam,
+    Keeping,
+    empty_cell,
+    finished,
+    first_delta,
+    next_bulk,
+    next_delta,
+    repaired,
+)
+
+
+def part(keys: list[int], labels: list[int], number: int = 0) -> Part:
+    return Part(number, np.array(keys, dtype=np.int64), {"label": np.array(labels, dtype=np.int64)})
+
+
+@pytest.fixture
+def keeping() -> Keeping:
+    return Keeping(1, Accumulator(999_001, {}, HeaderParam()), "label", None)
+
+
+def test_a_delta_superstep_merges_and_its_changes_are_the_next_workset(keeping: Keeping) -> None:
+    cell = next_delta(keeping, (part([1, 2, 3], [1, 2, 3]), part([2], [0])))
+    assert cell.part["label"].tolist() == [1, 0, 3]
+    assert cell.work is not None
+    assert cell.work.keys.tolist() == [2]
+    assert (cell.header.active, cell.header.norm, cell.header.rows) == (1, 2.0, 3)
+
+
+@pytest.mark.parametrize(("keys", "says"), [([4], "no key 4"), ([1, 9], "no key 9")])
+def test_a_delta_step_that_changes_what_is_not_there_is_refused(keeping: Keeping, keys: list[int], says: str) -> None:
+    with pytest.raises(ColumnsError, match=says):
+        next_delta(keeping, (part([1, 2], [1, 2]), part(keys, [0] * len(keys))))
+
+
+def test_a_bulk_step_that_drops_a_key_is_refused(keeping: Keeping) -> None:
+    with pytest.raises(ColumnsError, match="the step's result: partition 0: key 2 is missing"):
+        next_bulk(keeping, (part([1, 2], [1, 2]), part([1], [1])))
+
+
+def test_the_first_workset_takes_its_values_from_the_solution() -> None:
+    cell = first_delta(1, part([1, 2], [7, 8]), part([2], [99]))
+    assert cell.work is not None
+    assert cell.work["label"].tolist() == [8]
+
+
+def test_figures_are_reported_once_a_partition(keeping: Keeping) -> None:
+    def make(element: Any) -> Cell:
+        return next_bulk(keeping, element)
+
+    list(finished(keeping, make, [(part([1], [1]), part([1], [5]))]))
+    list(finished(keeping, make, [(part([1], [1]), part([1], [5]))]))
+    assert {key: header.norm for key, header in keeping.headers.value.items()} == {(1, 0): 4.0}
+
+
+# The compensation contract: partition 0 survived, partition 1 is lost.
+
+INITIAL = part([4, 6], [4, 6], number=1)
+LOST = empty_cell(1, {"label": np.empty(0, np.int64)}, delta=True)
+
+
+def no_label_above_key(given: Part, initial: Part) -> str | None:
+    wrong = np.flatnonzero(given["label"] > given.keys)
+    return f"key {given.keys[wrong[0]]} is too high" if len(wrong) else None
+
+
+def test_a_repaired_partition_is_woken_where_asked() -> None:
+    cell = repaired(frozenset({1}), None, LOST, INITIAL, INITIAL, Part(1, np.array([6])))
+    assert cell.part["label"].tolist() == [4, 6]
+    assert cell.work is not None
+    assert (cell.work.keys.tolist(), cell.work["label"].tolist(), cell.header.norm) == ([6], [6], np.inf)
+
+
+def test_a_survivor_keeps_its_rows_and_its_workset_and_wakes_more() -> None:
+    cell = first_delta(1, part([1, 2, 3], [1, 1, 1]), part([3], [0]))
+    found = repaired(frozenset({1}), None, cell, part([], []), part([1, 2, 3], [1, 2, 3]), Part(0, np.array([1])))
+    assert found.part["label"].tolist() == [1, 1, 1]
+    assert found.work is not None
+    assert found.work.keys.tolist() == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("given", "wake", "says"),
+    [
+        (part([4], [4], number=1), [], "key 6 is missing"),
+        (part([4, 7], [4, 7], number=1), [], "key 7 is not one of it"),
+        (part([4, 6], [4, 9], number=1), [], "partition 1: key 6 is too high"),
+        (part([4, 6], [4, 6], number=0), [], "partition 0 stands where 1 belongs"),
+        (INITIAL, [5], "no key 5"),
+    ],
+)
+def test_wrong_content_for_a_lost_partition_is_refused(given: Part, wake: list[int], says: str) -> None:
+    with pytest.raises(ColumnsError, match=says):
+        repaired(frozenset({1}), no_label_above_key, LOST, given, INITIAL, Part(1, np.array(wake, dtype=np.int64)))
+
+
+def test_content_for_a_partition_that_was_not_lost_is_refused() -> None:
+    cell = first_delta(1, part([1, 2], [1, 1]), part([], []))
+    with pytest.raises(ColumnsError, match=r"partition 0 was not lost.*key 2 first"):
+        repaired(frozenset({1}), None, cell, part([2], [2]), part([1, 2], [1, 2]), Part(0, np.empty(0, np.int64)))

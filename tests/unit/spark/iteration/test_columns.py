@@ -1,0 +1,125 @@
+"""Columns: where keys live, what travels, and that whatever is wrong is refused with the key named."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millwheel.spark.iteration import ColumnsError, Part, Rows, combined, partition_of
+from millwheel.spark.iteration.columns import (
+    changed_rows,
+    check_alike,
+    check_home,
+    distance,
+    joined,
+    merged,
+    part_of,
+    split,
+)
+
+KEYS = st.lists(st.integers(-(2**62), 2**62), max_size=50)
+
+
+def rows(keys: list[int], **columns: list[float]) -> Rows:
+    return Rows(np.array(keys, dtype=np.int64), {name: np.array(column) for name, column in columns.items()})
+
+
+def part(keys: list[int], number: int = 0, **columns: list[float]) -> Part:
+    return Part(number, np.array(keys, dtype=np.int64), {name: np.array(column) for name, column in columns.items()})
+
+
+@given(KEYS, st.integers(1, 9))
+def test_split_sends_every_row_home_once_and_in_order(keys: list[int], partitions: int) -> None:
+    given_rows = rows(keys, at=list(range(len(keys))))
+    pieces = split(given_rows, partitions)
+    assert len(pieces) == partitions
+    for number, piece in enumerate(pieces):
+        assert (partition_of(piece.keys, partitions) == number).all()
+        assert (np.diff(piece["at"]) > 0).all() if len(piece) else True
+    everything = joined(pieces)
+    assert sorted(everything["at"].tolist() if len(everything) else []) == list(range(len(keys)))
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(-5, 5)), max_size=40))
+def test_combined_is_a_reduction_by_key(pairs: list[tuple[int, int]]) -> None:
+    given_rows = rows([key for key, _ in pairs], n=[value for _, value in pairs])
+    found = combined(given_rows, n=np.minimum)
+    expected: dict[int, int] = {}
+    for key, value in pairs:
+        expected[key] = min(value, expected.get(key, value))
+    values = found["n"].tolist() if len(found) else []
+    assert dict(zip(found.keys.tolist(), values, strict=True)) == expected
+    assert found.keys.tolist() == sorted(expected)
+
+
+def test_keys_with_a_common_stride_do_not_share_a_partition() -> None:
+    for stride in (2, 4, 8, 64, 1000):
+        counts = np.bincount(partition_of(np.arange(0, 8000 * stride, stride, dtype=np.int64), 8), minlength=8)
+        assert counts.min() > 700, stride
+
+
+def test_totals_add_up_and_reach_everybody() -> None:
+    one, other = (
+        Rows(np.empty(0, np.int64), {}, {"mass": 0.25}),
+        Rows(np.array([3]), {"x": np.array([1.0])}, {"mass": 0.5}),
+    )
+    assert joined([one, other]).totals == {"mass": 0.75}
+    assert all(piece.totals == {"mass": 0.5} for piece in split(other, 3))
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: part([3, 3]), "3 follows 3"),
+        (lambda: part([3, 1]), "1 follows 3"),
+        (lambda: rows([1, 2], x=[1.0]), "'x' has shape"),
+        (lambda: Rows(np.array([1.0]), {}), "int64"),
+        (lambda: Rows(np.array([1]), {"x": np.array([object()])}), "'x' holds Python objects"),
+        (lambda: part([1, 5]).places(np.array([1, 4])), "no key 4"),
+        (lambda: part([1, 5]).places(np.array([6])), "no key 6"),
+        (lambda: part_of(0, 1, rows([7, 7])), "key 7 comes more than once"),
+        (lambda: joined([rows([1], x=[1.0]), rows([1], y=[1.0])]), "differ in columns"),
+    ],
+)
+def test_what_is_wrong_is_named(make: object, says: str) -> None:
+    assert callable(make)
+    with pytest.raises(ColumnsError, match=says):
+        make()
+
+
+def test_a_key_in_a_strange_partition_is_named() -> None:
+    stray = next(key for key in range(100) if partition_of(np.array([key]), 4)[0] == 2)
+    with pytest.raises(ColumnsError, match=f"key {stray} belongs to partition 2"):
+        check_home(part([stray], number=1), 4)
+
+
+def test_a_part_that_differs_in_more_than_values_is_refused() -> None:
+    model = part([1, 2], x=[0.0, 0.0])
+    check_alike(part([1, 2], x=[5.0, 6.0]), model, "it")
+    for wrong, says in [
+        (part([1, 3], x=[0.0, 0.0]), "key 3 is not one of it"),
+        (part([1], x=[0.0]), "key 2 is missing"),
+        (part([1, 2], y=[0.0, 0.0]), "has columns"),
+        (part([1, 2], x=[0, 0]), "has columns"),
+        (part([1, 2], number=3, x=[0.0, 0.0]), "partition 3 stands where 0"),
+    ]:
+        with pytest.raises(ColumnsError, match=says):
+            check_alike(wrong, model, "it")
+
+
+def test_figures_of_a_superstep() -> None:
+    old, new = part([1, 2, 3], x=[0.0, 1.0, 2.0]), part([1, 2, 3], x=[0.0, 1.5, -1.0])
+    assert distance(new, old, "x") == distance(new, old, None) == 3.0
+    assert changed_rows(new, old) == 2
+    assert distance(part([]), part([]), None) == 0.0
+
+
+def test_merging_changes_only_what_is_named_and_not_the_old_part() -> None:
+    base = part([1, 2, 3], x=[0.0, 1.0, 2.0])
+    assert merged(base, part([2], x=[9.0]))["x"].tolist() == [0.0, 9.0, 2.0]
+    assert base["x"].tolist() == [0.0, 1.0, 2.0]
+    assert merged(base, part([])) is base
+    with pytest.raises(ColumnsError, match="no key 4"):
+        merged(base, part([4], x=[9.0]))
