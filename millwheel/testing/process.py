@@ -16,13 +16,13 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from millwheel.api.context import Output, Table
-from millwheel.bundles import Bundle, LogWrite, QuarantineEntry, decode_checkpoint
+from millwheel.bundles import Bundle, LogWrite, QuarantineEntry, Recovered, decode_checkpoint
 from millwheel.core import events as ev
 from millwheel.core.authority import Authority
 from millwheel.core.dedup import Channel
 from millwheel.core.injector import InjectorCore
 from millwheel.core.interval import Config, IntervalCore
-from millwheel.errors import CommitUnknown, StoreUnavailable
+from millwheel.errors import CommitUnknown, RowRefused, StoreUnavailable
 from millwheel.graph import Graph
 from millwheel.intervals import Ranges
 from millwheel.model import MAX_TIME, MIN_TIME
@@ -120,6 +120,7 @@ class Process:
         self._commits: deque[LogWrite] = deque()
         self._advances: deque[tuple[Actor, ev.Advance]] = deque()
         self._busy: set[str] = set()
+        self._restarting: set[int] = set()
         self._requests: list[Request] = []
         self._loaded: dict[int, set[str]] = {}
         self._live: set[Channel] = set()
@@ -263,7 +264,11 @@ class Process:
             self._executors[name] = Executor(spec, graph, self._subscriptions, self.world.tables)
 
     def _adopt(self, row: IntervalRow, sequencer: int) -> None:
-        recovered = self._call("recover", lambda: self.world.store.recover(row.id, sequencer))
+        self._install(row, sequencer, self._call("recover", lambda: self.world.store.recover(row.id, sequencer)))
+
+    def _install(
+        self, row: IntervalRow, sequencer: int, recovered: Recovered | None, inherited: ev.Inherited | None = None
+    ) -> None:
         if recovered is None:
             self.world.kernel.probes["fenced during recovery"] += 1
             raise Crash
@@ -271,9 +276,11 @@ class Process:
         streams = [s for output in spec.outputs for s in self.world.graph.subscriptions(output)]
         routes = {self._subscriptions[s.name]: self._ranges[self._subscriptions[s.name]] for s in streams}
         config = Config(row.id, sequencer, spec.name, SHAPE_VERSION, spec.settings, routes, row.low, row.high)
-        actor = Actor(row.id, sequencer, spec.name, IntervalCore(config, recovered), self._executors[spec.name])
+        core = IntervalCore(config, recovered, inherited)
+        actor = Actor(row.id, sequencer, spec.name, core, self._executors[spec.name])
         self.actors[row.id] = actor
-        self._intervals_of.setdefault(spec.name, []).append(actor)
+        self._intervals_of[spec.name] = [a for a in self._intervals_of.get(spec.name, ()) if a.interval != row.id]
+        self._intervals_of[spec.name].append(actor)
         self.authority.expect(spec.name, row.id)
         self._live |= {(bundle.subscription, bundle.producer) for bundle in recovered.productions}
         if recovered.productions:
@@ -368,6 +375,8 @@ class Process:
         self._handle(actor, event)
 
     def _handle(self, actor: Actor, event: ev.Event | Work) -> None:
+        if actor.core.halted:
+            return
         kernel = self.world.kernel
         if isinstance(event, Work):
             assert actor.executor is not None
@@ -452,6 +461,8 @@ class Process:
                 self._fold(actor, effect)
             case ev.FetchQuarantine(key, limit):
                 self._fetch(actor, key, limit)
+            case ev.Restart(inherited):
+                self._restart(actor, inherited)
             case ev.Halt():
                 self.world.kernel.probes["process halted by a fence"] += 1
                 raise Crash
@@ -511,11 +522,69 @@ class Process:
         self._busy.add("commit")
         batch = list(self._commits)
         self._commits.clear()
-        self._request("commit", lambda: self.world.store.commit(batch), lambda kept: self._committed(batch, kept))
 
-    def _committed(self, batch: list[LogWrite], durable: set[tuple[int, int]]) -> None:
+        async def commit() -> set[tuple[int, int]] | RowRefused:
+            try:
+                return await self.world.store.commit(batch)
+            except RowRefused as refusal:
+                return refusal
+
+        self._request("commit", commit, lambda kept: self._committed(batch, kept))
+
+    def _set_aside(self, refusal: RowRefused, batch: list[LogWrite]) -> None:
+        """As `EmbeddedRun._set_aside`."""
+        self.world.kernel.probes["sink row refused"] += len(refusal.rows)
+        self._commits = deque(write for write in self._commits if write.interval != refusal.interval)
+        self._handle(self.actors[refusal.interval], ev.Refused(refusal.seq, refusal.rows))
+        self._busy.discard("commit")
+        self._commits.extendleft(reversed([write for write in batch if write.interval != refusal.interval]))
+        self._commit()
+
+    def _restart(self, old: Actor, inherited: ev.Inherited) -> None:
+        store, interval = self.world.store, old.interval
+        self._restarting.add(interval)
+        self._request(
+            "reacquire",
+            lambda: store.reacquire(interval, old.sequencer),
+            lambda sequencer: self._reacquired(old, inherited, sequencer),
+        )
+
+    def _reacquired(self, old: Actor, inherited: ev.Inherited, sequencer: int | None) -> None:
+        if sequencer is None:
+            self.world.kernel.probes["fenced before a restart"] += 1
+            raise Crash
+        assert isinstance(old.core, IntervalCore)
+        row = IntervalRow(old.interval, old.owner, old.core.config.low, old.core.config.high)
+        self._request(
+            "recover",
+            lambda: self.world.store.recover(row.id, sequencer),
+            lambda recovered: self._restarted(row, sequencer, recovered, inherited),
+        )
+
+    def _restarted(
+        self, row: IntervalRow, sequencer: int, recovered: Recovered | None, inherited: ev.Inherited
+    ) -> None:
+        """As `EmbeddedRun._restart`: nothing is sent to the new core before what the old one had not acked."""
+        self._install(row, sequencer, recovered, inherited)
+        self.world.kernel.probes["interval restarted"] += 1
+        self._loaded.pop(row.id, None)
+        actor = self.actors[row.id]
+        assert isinstance(actor.core, IntervalCore)
+        for sender in [*self.actors.values()]:
+            if sender is not actor:
+                self._handle(sender, ev.Resend(row.id))
+        self._perform(actor, actor.core.start(self.clock()))
+        self._handle(actor, ev.WatermarkMoved(self.authority.input_of(actor.owner)))
+        self._restarting.discard(row.id)
+
+    def _committed(self, batch: list[LogWrite], durable: set[tuple[int, int]] | RowRefused) -> None:
+        if isinstance(durable, RowRefused):
+            self._set_aside(durable, batch)
+            return
         self._busy.discard("commit")
         for write in batch:
+            if self.actors[write.interval].sequencer != write.sequencer:
+                continue
             kept = (write.interval, write.seq) in durable
             if not kept:
                 self.world.kernel.probes["fenced commit refused"] += 1
@@ -614,6 +683,7 @@ class Process:
             self._complete
             and all(self.authority.value(name) >= MAX_TIME for name in names)
             and not self._queued
+            and not self._restarting
             and all(a.core.quiet() for a in self.actors.values() if isinstance(a.core, InjectorCore))
         )
 

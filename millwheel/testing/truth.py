@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from millwheel.bundles import Acked, Bundle, Checkpoint, KeyRows, LogWrite, Recovered, decode_checkpoint
+from millwheel.errors import RowRefused
 from millwheel.graph import Graph, SubscriptionSpec
 from millwheel.model import MAX_TIME
 from millwheel.ports import Opened, PipelineShape, PositionWrite, QuarantineRow, SourcePosition
@@ -57,6 +58,7 @@ class WatchedStore:
         self._computation: dict[int, str] = {}
         self._in_flight: dict[tuple[int, int, int, int], Bundle] = {}
         self._sources: dict[int, tuple[str, int]] = {}
+        self._refused: dict[int, dict[bytes, tuple[int, int]]] = {}
 
     def fail(self, message: str, word: str = "") -> None:
         """An invariant broke."""
@@ -76,11 +78,22 @@ class WatchedStore:
         """See `Store`; sequencers only ever rise (I5)."""
         taken = await self.inner.acquire(intervals)
         for interval, sequencer in taken.items():
+            self._refused.pop(interval, None)  # another process: it does not know
             if sequencer <= self.owner.get(interval, 0) or sequencer in self.maker:
                 self.fail(f"I5: interval {interval} got sequencer {sequencer}, which is not new")
             self.owner[interval] = sequencer
             if interval in self._computation:
                 self.maker[sequencer] = self._computation[interval]
+        return taken
+
+    async def reacquire(self, interval: int, sequencer: int) -> int | None:
+        """See `Store`; only the present owner gets a new sequencer (I5)."""
+        taken = await self.inner.reacquire(interval, sequencer)
+        if taken is not None:
+            if self.owner[interval] != sequencer or taken <= sequencer or taken in self.maker:
+                self.fail(f"I5: interval {interval} was taken back with {taken} under stale sequencer {sequencer}")
+            self.owner[interval] = taken
+            self.maker[taken] = self._computation[interval]
         return taken
 
     async def recover(self, interval: int, sequencer: int) -> Recovered | None:
@@ -97,7 +110,12 @@ class WatchedStore:
     async def commit(self, writes: Sequence[LogWrite]) -> set[tuple[int, int]]:
         """See `Store`; every row that becomes durable is checked."""
         before = set(self.inner.log)
-        kept = await self.inner.commit(writes)
+        refusal: RowRefused | None = None
+        try:
+            kept = await self.inner.commit(writes)
+        except RowRefused as error:
+            refusal, log = error, self.inner.log
+            kept = {(w.interval, w.seq) for w in writes if (w.interval, w.sequencer, w.seq) in log}
         applied: list[tuple[LogWrite, Checkpoint]] = []
         for write in writes:
             place = (write.interval, write.sequencer, write.seq)
@@ -109,7 +127,22 @@ class WatchedStore:
                 applied.append((write, self._applied(write)))
         for write, image in applied:
             self.on_commit(self._computation[write.interval], write, image)
+        if refusal is not None:
+            if any(interval == refusal.interval and seq >= refusal.seq for interval, seq in kept):
+                self.fail(f"I4: interval {refusal.interval} has committed past #{refusal.seq}, which was refused")
+            self._refuse(refusal, writes)
+            raise refusal
         return kept
+
+    def _refuse(self, refusal: RowRefused, writes: Sequence[LogWrite]) -> None:
+        """What wrote a refused row runs once more at most, when it is redriven (I16)."""
+        write = next(w for w in writes if (w.interval, w.seq) == (refusal.interval, refusal.seq))
+        if decode_checkpoint(write.payload).redriven:
+            return
+        known, place = self._refused.setdefault(write.interval, {}), (write.sequencer, write.seq)
+        for row in (write.sinks[row].values for row, _ in refusal.rows):
+            if known.setdefault(row, place) != place:  # the same one may be tried again: its reply was lost
+                self.fail(f"I16: interval {write.interval} has run again what wrote the refused row {row!r}")
 
     async def fold(
         self, interval: int, sequencer: int, upto: int, images: Sequence[Checkpoint], acked: Sequence[Acked] = ()

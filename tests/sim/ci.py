@@ -40,6 +40,8 @@ PROBES = (
     "productions resent after restart",
     "duplicate dropped",
     "quarantine redriven",
+    "sink row refused",
+    "interval restarted",
     "record quarantined",
     "request of a dead process applied",
     "retried: CommitUnknown",

@@ -14,7 +14,7 @@ from millwheel.testing.simulator import Simulation
 from millwheel.testing.story import Kernel, Violation
 from millwheel.testing.truth import WatchedStore
 from millwheel_storage.memory import MemoryStore
-from tests.sim.workload import Workload, check_commit, check_state, draw, shrunk
+from tests.sim.workload import MARKS, Workload, check_commit, check_state, draw, shrunk
 
 DELIVERED_LIMIT = 0
 """Ids that a finished run may keep: those whose sender's last frontier crossed a duplicate; thousands were delivered."""
@@ -71,7 +71,9 @@ def run_workload(
     seed: int, workload: Workload, kernel: Kernel, nemesis: Nemesis, until_us: int, mend_us: int, keep: Any = None
 ) -> Verdict:
     """Run a drawn workload under a nemesis, to its verdict."""
-    store = LedgerStore(MemoryStore(), workload.graph, kernel, workload.honest)
+    memory = MemoryStore()
+    memory.constraint = lambda table, _: refuses(workload, table)
+    store = LedgerStore(memory, workload.graph, kernel, workload.honest)
     store.check = check_commit(workload)
     simulation = Simulation(workload.graph, workload.tables, kernel, nemesis, store, until_us, mend_us)
     simulation.on_mend = lambda: mend(workload, store)
@@ -97,6 +99,11 @@ def run_workload(
     )  # fmt: skip
 
 
+def refuses(workload: Workload, table: str) -> str | None:
+    """Why the database takes no row of `table` at the moment."""
+    return "not now" if table == MARKS.name and not workload.world.rows_mended else None
+
+
 def unmended(workload: Workload, store: WatchedStore) -> bool:
     """Whether something is still in quarantine; what came late is redriven as well."""
     if workload.world.mended and any(durable.fifo for durable in store.durable.values()):
@@ -106,7 +113,8 @@ def unmended(workload: Workload, store: WatchedStore) -> bool:
 
 
 def mend(workload: Workload, store: WatchedStore) -> None:
-    """User code is mended; every key in quarantine, now or later, is redriven."""
+    """User code is mended, and the next time the database too; every key in quarantine, now or later, is redriven."""
+    workload.world.rows_mended = workload.world.mended
     workload.world.mended = True
     for name, durable in store.durable.items():
         for key in durable.fifo:

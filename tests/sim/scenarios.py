@@ -1,4 +1,4 @@
-"""Eleven small scenarios for the crash points: each must end the same whatever breaks at whichever step."""
+"""Twelve small scenarios for the crash points: each must end the same whatever breaks at whichever step."""
 
 from __future__ import annotations
 
@@ -75,26 +75,26 @@ def _wall() -> list[StageSpec]:
 
 
 SCENARIOS = {
-    "one record at a time": (_one_by_one, False), "windows and holds": (_windows, False), "weak": (_weak, False),
-    "weak windows": (_weak_windows, False), "several intervals": (_split, False),
-    "tiny caches": (_tiny_cache, False), "subscribed twice": (_twice, False), "three stages": (_three, False),
-    "wall timers": (_wall, False), "poison and redrive": (_two, True),
-    "poison that holds the watermark": (_poison_holds, True),
+    "one record at a time": (_one_by_one, ""), "windows and holds": (_windows, ""), "weak": (_weak, ""),
+    "weak windows": (_weak_windows, ""), "several intervals": (_split, ""),
+    "tiny caches": (_tiny_cache, ""), "subscribed twice": (_twice, ""), "three stages": (_three, ""),
+    "wall timers": (_wall, ""), "poison and redrive": (_two, "raise"),
+    "poison that holds the watermark": (_poison_holds, "raise"), "refused rows and redrive": (_two, "row"),
 }  # fmt: skip
+"""How to make the stages, and what the second token's hook does."""
 
 
 def scenario(name: str, rows: int = 5) -> Workload:
     """A fresh workload of this name."""
-    make, poisoned = SCENARIOS[name]
+    make, bad = SCENARIOS[name]
     stages = make()
     tokens = [Token(f"t{i}", i, "la" if i % 3 else "lz", "rb" if i % 2 else "ry", "") for i in range(rows)]
-    if poisoned:
-        tokens[1].bad = "raise"
+    tokens[1].bad = bad
     _number(tokens, "p")
     times = [SECOND + 70_000 * i for i in range(rows)]
     script = Script("p", list(zip(tokens, times, strict=True)), [START_US + 4_000 * i for i in range(rows)])
     world = World()
     for stage in stages:
-        stage.honest = not poisoned
+        stage.honest = not bad
     pipeline = build(stages, {"in0": [script]}, world)
-    return Workload(pipeline.graph(), pipeline.tables, stages, {"in0": [script]}, world, poisoned, TINY)
+    return Workload(pipeline.graph(), pipeline.tables, stages, {"in0": [script]}, world, bool(bad), TINY)

@@ -1,4 +1,4 @@
-"""Every crash point: at every commit, fold, advance, persist, send and ack of eleven scenarios, all that can break."""
+"""Every crash point: at every commit, fold, advance, persist, send and ack of twelve scenarios, all that can break."""
 
 from __future__ import annotations
 

@@ -39,6 +39,8 @@ from millwheel.testing.story import Violation
 WINDOW_US = 200_000
 KEYS = ["", "a", "b", "é", "hot", "m", "n\x01", "zz", "\U0001f600"]
 SINK = Table("ledger", {"stage": "text", "key": "text", "count": "bigint", "total": "bigint"}, ("stage", "key"))
+MARKS = Table("marks", {"mark": "text", "times": "bigint"}, ("mark",))
+"""Rows that the database refuses until it is mended: of records, and of timers."""
 
 
 class Token(msgspec.Struct):
@@ -52,7 +54,8 @@ class Token(msgspec.Struct):
     left_order: int = 0
     right_order: int = 0
     bad: str = ""
-    """What its hook does: fail until mended ("raise"), fail once ("flaky"), send an oversized key ("key")."""
+    """What its hook does: fail until mended ("raise"), fail once ("flaky"), send an oversized key ("key"), write a row
+    that is refused until the database is mended ("row")."""
     members: list[str] = []
     pad: str = ""
 
@@ -62,6 +65,7 @@ class World:
 
     def __init__(self) -> None:
         self.mended = False
+        self.rows_mended = False
         self.breaches: list[str] = []
         self.tried: set[tuple[str, str]] = set()
         self.late = 0
@@ -78,6 +82,8 @@ class StageSpec(msgspec.Struct, kw_only=True):
     windows: bool = False
     holds: bool = False
     wall: bool = False
+    marks: bool = False
+    """Some of its records and timers write rows that the database refuses until it is mended."""
     settings: dict[str, Any] = {}
     exact: bool = True
     """Exactly-once holds here: this stage and everything above it is strong and deduplicated."""
@@ -101,6 +107,7 @@ class Ledger(Computation[Token]):
     fired = MapCell(JsonCoder(int))
     held = ValueCell(JsonCoder(int), default=0)
     touched = ValueCell(JsonCoder(int), default=0)
+    marks = ValueCell(JsonCoder(int), default=0)
 
     def __init__(self, spec: StageSpec, world: World, stream: Stream | None) -> None:
         self.spec = spec
@@ -121,6 +128,8 @@ class Ledger(Computation[Token]):
             raise RuntimeError("fails once, after it has written")
         if token.bad == "raise" and not self.world.mended:
             raise RuntimeError("poison")
+        if token.bad == "row" or (self.spec.marks and zlib.crc32(token.id.encode()) % 97 == 0):
+            self._mark(context, token.id)
         if self.spec.windows:
             self._window(context, token, record.timestamp)
         elif self.spec.output is not None:
@@ -175,11 +184,17 @@ class Ledger(Computation[Token]):
         times = (self.fired.get(end) or 0) + 1
         self.fired.set(end, times)
         self.open.delete(end)
+        if self.spec.marks and zlib.crc32(f"{timer.key}/{end}".encode()) % 23 == 0:
+            self._mark(context, f"{timer.key}/{end}/{times}")
         if self.spec.output is not None:
             self._emit(context, f"{self.spec.name}/{timer.key}/{end}/{times}", len(waiting), waiting)
         if self.spec.holds and not len(self.open):
             self.held.clear()
             context.release_hold()
+
+    def _mark(self, context: Context, mark: str) -> None:
+        self.marks.set(self.marks.get() + 1)
+        context.upsert(MARKS, {"mark": f"{self.spec.name}:{mark}", "times": self.marks.get()})
 
     def _emit(self, context: Context, id_: str, n: int, members: list[str], bad: str = "") -> None:
         left, right = route(id_, self.spec.name)
@@ -286,6 +301,7 @@ def _settings(rng: random.Random, stage: StageSpec, poisoned: bool) -> None:
     stage.windows = stage.output is not None and rng.random() < 0.4
     stage.holds = stage.windows and rng.random() < 0.5
     stage.wall = rng.random() < 0.3
+    stage.marks = poisoned and rng.random() < 0.5
     settings = stage.settings = {
         "work_limit_records": rng.choice([1, 3, 10, 4096]),
         "straggler_delay_us": rng.choice([5_000, 100_000, SECOND]),
@@ -325,6 +341,8 @@ def _scripts(rng: random.Random, name: str, total: int, poisoned: bool, late: bo
         _number(tokens, f"{name}.{part}")
         times, behind = _times(rng, count, late)
         arrivals = sorted(rng.randrange(0, 6 * SECOND) for _ in range(count))
+        if poisoned and rng.random() < 0.5:  # bursts: an interval that restarts is in the middle of much
+            arrivals = [at - at % 300_000 for at in arrivals]
         rows = list(zip(tokens, times, strict=True))
         scripts.append(Script(f"{name}.{part}", rows, arrivals, behind, rng.choice([0, 0, 700_000])))
     return scripts
@@ -334,7 +352,7 @@ def _token(rng: random.Random, id_: str, poisoned: bool) -> Token:
     left, right = ("l" + ("hot" if rng.random() < 0.3 else rng.choice(KEYS)) for _ in range(2))
     bad = ""
     if poisoned and rng.random() < 0.02:
-        bad = rng.choice(["raise", "key"])
+        bad = rng.choice(["raise", "key", "row"])
     elif rng.random() < 0.02:
         bad = "flaky"
     pad = "p" * rng.choice([0, 0, 0, 10, 3_000])
@@ -369,6 +387,7 @@ def build(stages: list[StageSpec], scripts: dict[str, list[Script]], world: Worl
     names = [*scripts, *(stage.output for stage in stages if stage.output is not None)]
     streams = {name: Stream(name, JsonCoder(Token)) for name in names}
     pipeline.sink(SINK)
+    pipeline.sink(MARKS)
     for name, parts in scripts.items():
         pipeline.inject(ScriptedSource(f"src-{name}", parts), into=streams[name])
     for stage in stages:
