@@ -11,6 +11,7 @@ import copy
 import heapq
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -178,7 +179,8 @@ class Process:
         kernel = self.world.kernel
         kernel.trace(f"p{self.number} orphan {request.step}")
         kernel.probes["request of a dead process applied"] += 1
-        run(request.call())
+        with suppress(RowRefused):  # nobody is left to hear of it
+            run(request.call())
 
     def step_clock(self, by_us: int) -> None:
         """The wall clock jumps."""
