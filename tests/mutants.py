@@ -150,6 +150,31 @@ def forgets_to_resend() -> Patches:
 
 
 @mutant
+def numbers_used_again() -> Patches:
+    """Bundle numbers start anew in a restarted interval, while acks of the old ones are on their way."""
+    original = Outbox.__init__
+
+    def init(self: Outbox, *arguments: Any) -> None:
+        original(self, *arguments)
+        self._next_number = 1
+
+    return {(Outbox, "__init__"): init}
+
+
+@mutant
+def not_sent_again() -> Patches:
+    """Nothing is sent again to an interval that restarts."""
+    return {(Outbox, "resend"): lambda self, target, kept_back: []}
+
+
+@mutant
+def sent_before_durable_again() -> Patches:
+    """What is sent again to an interval that restarts includes what is not durable yet."""
+    original = Outbox.resend
+    return {(Outbox, "resend"): lambda self, target, kept_back: original(self, target, ())}
+
+
+@mutant
 def injector_position_ahead() -> Patches:
     """An injector's position counts rows that are read, not rows that are acked."""
 

@@ -451,6 +451,8 @@ class Process:
                 self._send(actor, bundle)
             case ev.Ack(sender, number):
                 self.world.store.saw_ack(actor.interval, sender, number, self.number)
+                if number >> 32 not in (0, self.actors[sender].sequencer):
+                    self.world.kernel.probes["ack of a bundle that a void core had sent"] += 1
                 self.post(self.actors[sender], ev.AckArrived(number), "ack")
             case ev.Invoke(work):
                 self.post(actor, work, "invoke")

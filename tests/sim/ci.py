@@ -26,6 +26,7 @@ CPU_LIMIT_S = 600
 PROBES = (
     "Bloom hit found present",
     "ack delivered twice",
+    "ack of a bundle that a void core had sent",
     "applied, reply lost: commit",
     "applied, reply lost: fold",
     "applied, reply lost: advance",

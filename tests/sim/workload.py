@@ -274,8 +274,10 @@ def draw(seed: int) -> Workload:
     stages = topology(rng)
     poisoned = rng.random() < 0.3
     late = rng.random() < 0.2
+    rows = random.Random(f"rows {seed}")
     for stage in stages:
         _settings(rng, stage, poisoned)
+        stage.sink = stage.sink or (stage.output is not None and rows.random() < 0.4)
     _taint(stages, poisoned, late)
     names = sorted({stream for stage in stages for stream, _ in stage.inputs if stream.startswith("in")})
     # Stages that take many records at a time, or make one of many, make few events of them: they get more records.
@@ -298,7 +300,7 @@ def draw(seed: int) -> Workload:
         exotic |= {"INFLIGHT_LIMIT_CHECKPOINTS": rng.choice([1, 2, 8]), "OUTBOX_LIMIT_BUNDLES": rng.choice([3, 256])}
     world = World()
     if poisoned:
-        world.refused_of = random.Random(f"rows {seed}").choice([0, 10, 30, 100])
+        world.refused_of = rows.choice([0, 10, 30, 100])
     pipeline = build(stages, scripts, world)
     return Workload(pipeline.graph(), pipeline.tables, stages, scripts, world, poisoned, exotic)
 
