@@ -97,7 +97,7 @@ def two_stages(name: str, source: Source, *, shown: bool = False, **settings: An
     return pipeline
 
 
-class Rows:
+class Rows(Source):
     """A source with one partition whose row `number` is `row(number)`, for `count` rows; resumes anywhere at no cost.
 
     The event times never fall.  With `due`, row `number` can be read from `due(number)` on, on the monotonic clock,

@@ -17,6 +17,7 @@ from millwheel.shape import SinkTable as SinkTable
 from millwheel.source import Batch as Batch
 from millwheel.source import Source as Source
 from millwheel.source import SourcePartition as SourcePartition
+from millwheel.source import SourcePosition as SourcePosition
 
 
 class IntervalRow(msgspec.Struct, frozen=True):
@@ -33,18 +34,6 @@ class Opened(msgspec.Struct, frozen=True):
 
     intervals: tuple[IntervalRow, ...]
     subscriptions: Mapping[str, int]
-
-
-class SourcePosition(msgspec.Struct, frozen=True):
-    """Durable progress of one source partition.  `position` counts raw rows that are durably acked."""
-
-    partition: str
-    interval: int
-    producer: int
-    position: int
-    finished: bool
-    state: bytes
-    """Opaque to all but the injector: fingerprint, byte offset and so on (JSON)."""
 
 
 class PositionWrite(msgspec.Struct, frozen=True):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any, Protocol
 
 import msgspec
+
+logger = logging.getLogger("millwheel.injectors")
 
 
 class Batch(msgspec.Struct, gc=False):
@@ -53,10 +56,35 @@ class SourcePartition(Protocol):
         ...
 
 
+class SourcePosition(msgspec.Struct, frozen=True):
+    """Durable progress of one source partition.  `position` counts raw rows that are durably acked."""
+
+    partition: str
+    interval: int
+    producer: int
+    position: int
+    finished: bool
+    state: bytes
+    """Opaque to all but the injector: fingerprint, byte offset and so on (JSON)."""
+
+
 class Source(Protocol):
-    """An injector's outside: discovers partitions (§5.2)."""
+    """An injector's outside: discovers partitions (§5.2).
+
+    Subclass it: what has a value or a body here is optional.
+    """
 
     name: str
+
+    ordered: bool = False
+    """Partitions follow each other in event time, in the order in which `discover` gives them: they are read one after
+    the other, and those to come do not hold the watermark."""
+
+    idle_after_us: int | None = None
+    """Silence of a partition, us of wall time, after which the watermark may follow the wall clock; None: never."""
+
+    disorder_us: int = 0
+    """How far behind the wall clock it stays then, us."""
 
     def discover(self, known: Iterable[str]) -> list[SourcePartition]:
         """Partitions that are there now, except those whose names are in `known`."""
@@ -69,3 +97,11 @@ class Source(Protocol):
     def pending_watermark(self) -> int:
         """Bound on the event time of rows in partitions that are not discovered yet, us."""
         ...
+
+    def recall(self, positions: Iterable[SourcePosition]) -> None:
+        """Before the first `discover`: what the store knows of this source's partitions, so that they keep names."""
+        return
+
+    def reject(self, partition: str, row: int, reason: str, value: Any) -> None:
+        """A row that has no key or cannot be encoded; it is counted, and without a place of its own logged."""
+        logger.warning("rejected row %d of %s: %s: %.200r", row, partition, reason, value)

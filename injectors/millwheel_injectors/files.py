@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from millwheel.errors import SourceError
 from millwheel.model import MAX_TIME, MIN_TIME, SECOND
-from millwheel.ports import SourcePartition, SourcePosition, WallClock
+from millwheel.ports import Source, SourcePartition, SourcePosition, WallClock
 from millwheel_injectors.formats import Format, TextLines
 from millwheel_injectors.identity import Catalog, FoundFile
 from millwheel_injectors.partition import Reading, TextPartition, decode_state
@@ -41,7 +41,7 @@ def modification_time(path: Path) -> int:
     return path.stat().st_mtime_ns
 
 
-class FileSource:
+class FileSource(Source):
     """Rows of text files, plain or gzip.
 
     `paths` is a file, a directory (the files in it) or a glob pattern, or several of them.  `event_time`

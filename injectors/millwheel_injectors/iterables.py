@@ -14,7 +14,7 @@ import msgspec
 
 from millwheel.errors import SourceError
 from millwheel.model import MAX_TIME, MIN_TIME
-from millwheel.ports import Batch, SourcePartition
+from millwheel.ports import Batch, Source, SourcePartition
 from millwheel_injectors.watermarks import BoundedDisorder, Exact, FileCreation, Gauge, Minima, Policy
 
 Row: TypeAlias = tuple[int, Any]
@@ -23,7 +23,7 @@ Row: TypeAlias = tuple[int, Any]
 PARTITION = "rows"
 
 
-class IterableSource:
+class IterableSource(Source):
     """`rows` of (event time us, value): a sequence, or a function that makes the same iterable at every call.
 
     The watermark is exact for a sequence, `BoundedDisorder(0)` for a function, unless given.
@@ -32,9 +32,6 @@ class IterableSource:
     >>> source.discover(())[0].read(10).values
     ['to', 'be']
     """
-
-    ordered = False
-    idle_after_us: int | None = None
 
     def __init__(
         self, name: str, rows: Sequence[Row] | Callable[[], Iterable[Row]], watermark: Policy | None = None

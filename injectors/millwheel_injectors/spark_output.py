@@ -16,7 +16,7 @@ import msgspec
 
 from millwheel.errors import SourceError
 from millwheel.model import MAX_TIME, MIN_TIME
-from millwheel.ports import SourcePartition, WallClock
+from millwheel.ports import Source, SourcePartition, WallClock
 from millwheel_injectors.files import AnyPath, wall_clock
 from millwheel_injectors.formats import Format, JsonLines, MalformedError, Parsed, Parser, convert_each
 from millwheel_injectors.identity import inspect_file
@@ -30,7 +30,7 @@ from millwheel_injectors.watermarks import BoundedDisorder, FileCreation, Fronti
 OutputPartition: TypeAlias = ParquetPartition | TextPartition
 
 
-class SparkOutputSource:
+class SparkOutputSource(Source):
     """Rows that Spark committed below `directory`: Parquet or JSON (or text and CSV, with `format`).
 
     A streaming sink's directory is read through its `_spark_metadata`; a batch output only once it has

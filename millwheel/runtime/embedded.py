@@ -262,10 +262,7 @@ class EmbeddedRun:
         for name in self._graph.sources:
             self._known[name] = set()
             positions = await self._store.source_partitions(name)
-            # Only sources whose files can be renamed need to know what they were called before.
-            recall = getattr(self._graph.sources[name].source, "recall", None)
-            if recall is not None:
-                recall(positions)
+            self._graph.sources[name].source.recall(positions)
             for position in positions:
                 self._authority.expect(f"source:{name}", position.interval)
                 if position.finished:
@@ -304,7 +301,7 @@ class EmbeddedRun:
         actor = Actor(position.interval, sequencer, f"source:{source}", core, None, partition, output)
         self._actors[position.interval] = actor
         self._authority.expect(actor.owner, position.interval)
-        if getattr(self._graph.sources[source].source, "ordered", False) and not position.finished:
+        if self._graph.sources[source].source.ordered and not position.finished:
             queue = self._ordered.setdefault(source, deque())
             core.paused = bool(queue)
             queue.append(actor)
@@ -322,20 +319,16 @@ class EmbeddedRun:
     def _note_idleness(self, actor: Actor, source: Source, rows: ev.RowsRead) -> None:
         """A source that is silent for its declared time may let the watermark follow the wall clock."""
         now = self._clock()
-        idle_after_us: int | None = getattr(source, "idle_after_us", None)
         if rows.progressed or not actor.last_row_at:
             actor.last_row_at = now
-        elif idle_after_us is not None and now - actor.last_row_at >= idle_after_us:
-            rows.watermark = max(rows.watermark, now - int(getattr(source, "disorder_us", 0)))
-
-    def _reject(self, partition: str, row: int, reason: str, value: Any) -> None:
-        logger.warning("rejected row %d of %s: %s: %.200r", row, partition, reason, value)
+        elif source.idle_after_us is not None and now - actor.last_row_at >= source.idle_after_us:
+            rows.watermark = max(rows.watermark, now - source.disorder_us)
 
     def _read(self, actor: Actor, limit: int) -> None:
         assert actor.partition is not None
         assert actor.output is not None
         source = self._graph.sources[actor.owner.removeprefix("source:")].source
-        rows = read_rows(actor.partition, actor.output, limit, getattr(source, "reject", self._reject))
+        rows = read_rows(actor.partition, actor.output, limit, source.reject)
         self._rejected += rows.rejected
         self._note_idleness(actor, source, rows)
         self._events.append((actor, rows))

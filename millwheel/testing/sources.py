@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from millwheel.model import MAX_TIME, MIN_TIME
-from millwheel.source import Batch, SourcePartition
+from millwheel.source import Batch, Source, SourcePartition
 
 
 class Script(msgspec.Struct, gc=False):
@@ -85,10 +85,8 @@ def _promises(script: Script) -> list[int]:
     return promises[::-1]
 
 
-class ScriptedSource:
+class ScriptedSource(Source):
     """Partitions that appear and rows that arrive in virtual time."""
-
-    ordered = False
 
     def __init__(self, name: str, scripts: Sequence[Script]) -> None:
         self.name = name
@@ -112,10 +110,8 @@ class ScriptedSource:
         return min((s.promise() for s in self.scripts if s.appears_at > self.clock()), default=MAX_TIME)
 
 
-class ManualSource:
+class ManualSource(Source):
     """One partition that is fed by hand and never ends."""
-
-    ordered = False
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -29,7 +29,7 @@ from millwheel import (
 )
 from millwheel import subscribe as subscribe
 from millwheel.model import MAX_TIME, MIN_TIME
-from millwheel.ports import Batch, SourcePartition, Store
+from millwheel.ports import Batch, Source, SourcePartition, Store
 from millwheel.runtime.embedded import EmbeddedRun, Progress
 from millwheel_injectors import IterableSource
 
@@ -130,10 +130,8 @@ def word_count(
     return pipeline
 
 
-class Tap:
+class Tap(Source):
     """A source that a test feeds by hand: it stays open until `close`, and promises what `promise` says."""
-
-    ordered = False
 
     def __init__(self, name: str = "tap", rows: Iterable[tuple[int, Any]] = (), promise: int = MIN_TIME) -> None:
         self.name = name
