@@ -12,6 +12,8 @@ from typing import Final
 
 import msgspec
 
+from millwheel.limits import RECORD_OVERHEAD_BYTES
+
 CHECKPOINT_FORMAT: Final = 1
 """Version of `Checkpoint`'s serialised form; another one is refused before the first write."""
 
@@ -38,6 +40,10 @@ class Bundle(msgspec.Struct, gc=False):
     def oldest(self) -> int:
         """The smallest event time in the bundle, which must not be one that only carries a frontier."""
         return min(self.timestamps)
+
+    def size_bytes(self) -> int:
+        """What it takes in memory, roughly."""
+        return sum(map(len, self.values)) + RECORD_OVERHEAD_BYTES * len(self.values)
 
 
 class Ids(msgspec.Struct, array_like=True, gc=False):

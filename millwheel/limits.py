@@ -25,8 +25,15 @@ WORK_LIMIT_BYTES: Final = 8 * 1024 * 1024
 INFLIGHT_LIMIT_CHECKPOINTS: Final = 8
 """Checkpoints of one interval that may wait for their commit before its user code pauses."""
 
+RECORD_OVERHEAD_BYTES: Final = 100
+"""What a record costs in memory besides its value, roughly, wherever bytes are counted."""
+
 INBOX_LIMIT_BYTES: Final = 32 * 1024 * 1024
-"""Bytes waiting at one interval before its injectors are asked to pause."""
+"""Bytes waiting at one interval above which no injector reads for it."""
+
+UNACKED_LIMIT_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of one sender that are not acked above which it pauses: an injector reads no more, an interval runs no user
+code.  What waits at a receiver is bounded by its senders, and kept there in case it must be sent again."""
 
 OUTBOX_LIMIT_BUNDLES: Final = 256
 """Unacked bundles of one interval before its user code pauses (back-pressure)."""

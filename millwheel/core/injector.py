@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from millwheel import limits
 from millwheel.bundles import Bundle
 from millwheel.core import events as ev
 from millwheel.intervals import Ranges
@@ -20,6 +21,8 @@ from millwheel.ports import SourcePosition
 from millwheel.work import Columns
 
 READ_LIMIT_ROWS: Final = 4_096
+READ_LIMIT_BYTES: Final = 4 * 1024 * 1024
+FIRST_READ_ROWS: Final = 1_024
 UNACKED_LIMIT_READS: Final = 12
 ADVANCE_DELAY_US: Final = 200_000
 POLL_DELAY_US: Final = 2_000
@@ -44,8 +47,11 @@ class InjectorCore:
         self._durable = start.position
         self._state = start.state
         self._reads: deque[ReadEntry] = deque()
-        self._by_number: dict[int, tuple[ReadEntry, Bundle]] = {}
+        self._by_number: dict[int, tuple[ReadEntry, Bundle, int]] = {}
+        """Bundles that are not acked, with their read and their size in bytes."""
         self._number = 0
+        self._unacked_bytes = 0
+        self._read_limit = FIRST_READ_ROWS
         self._acked_position: tuple[int, bytes] | None = None
         self._advancing = False
         self._advance_due: int | None = None
@@ -83,7 +89,7 @@ class InjectorCore:
             case ev.AckArrived(number):
                 self._acked(number)
             case ev.Resend(target):
-                again = [bundle for _, bundle in self._by_number.values()] + (self._notes() if self.finished else [])
+                again = [bundle for _, bundle, _ in self._by_number.values()] + (self._notes() if self.finished else [])
                 effects += [ev.Send(bundle) for bundle in again if bundle.target == target]
             case ev.Advanced(position, finished):
                 self._advanced(position, finished, effects)
@@ -109,14 +115,19 @@ class InjectorCore:
         if not event.progressed:
             return
         self.rows += event.count
+        size = 0
         entry = ReadEntry(event.next_position, event.state, set(), MAX_TIME)
         for subscription, (sequences, columns) in event.columns.items():
             for bundle in self._bundles(subscription, sequences, columns):
                 entry.waiting.add(bundle.number)
                 entry.oldest = min(entry.oldest, bundle.oldest())
-                self._by_number[bundle.number] = (entry, bundle)
+                self._by_number[bundle.number] = (entry, bundle, bundle.size_bytes())
+                size += self._by_number[bundle.number][2]
                 effects.append(ev.Send(bundle))
         self._reads.append(entry)
+        self._unacked_bytes += size
+        # A source knows rows, not bytes: how many of them are a read's worth is learnt from the last one.
+        self._read_limit = min(4 * self._read_limit, READ_LIMIT_BYTES * max(1, event.count) // max(1, size))
         self._pop_acked()
 
     def _promise(self, watermark: int) -> None:
@@ -147,6 +158,7 @@ class InjectorCore:
         sent = self._by_number.pop(number, None)
         if sent is not None:
             sent[0].waiting.discard(number)
+            self._unacked_bytes -= sent[2]
             self._pop_acked()
 
     def _pop_acked(self) -> None:
@@ -176,7 +188,8 @@ class InjectorCore:
             self._poll_at = None
         if self._may_read():
             self._reading = True
-            effects.append(ev.Read(READ_LIMIT_ROWS))
+            self._read_limit = max(1, min(self._read_limit, READ_LIMIT_ROWS))
+            effects.append(ev.Read(self._read_limit))
         elif self._poll_at is not None:
             effects.append(ev.SetAlarm(self._poll_at))
         self._advance(effects, now)
@@ -185,7 +198,7 @@ class InjectorCore:
     def _may_read(self) -> bool:
         return not (
             self._reading or self._exhausted or self.finished or self.paused or self._poll_at is not None
-            or len(self._reads) >= UNACKED_LIMIT_READS
+            or len(self._reads) >= UNACKED_LIMIT_READS or self._unacked_bytes >= limits.UNACKED_LIMIT_BYTES
         )  # fmt: skip
 
     def _advance(self, effects: list[ev.Effect], now: int) -> None:

@@ -41,6 +41,7 @@ from millwheel.core.refused import RefusedRows
 from millwheel.core.timers import TimerQueue
 from millwheel.graph import Settings
 from millwheel.intervals import Ranges
+from millwheel.limits import RECORD_OVERHEAD_BYTES
 from millwheel.model import MAX_TIME, MIN_TIME, Timer
 from millwheel.work import QUARANTINE_HOLD, Cause, Outcome, Part, Work
 
@@ -48,7 +49,6 @@ EXPIRY_TAG: Final = "\0expire"
 EXPIRY_KIND: Final = "expire"
 WEAK_INFLIGHT_LIMIT: Final = 64
 REDRIVE_BATCH: Final = 256
-RECORD_OVERHEAD_BYTES: Final = 100
 
 
 class Item(msgspec.Struct, gc=False):
@@ -395,7 +395,11 @@ class IntervalCore:
 
     def _has_room(self) -> bool:
         limit = WEAK_INFLIGHT_LIMIT if self._weak else limits.INFLIGHT_LIMIT_CHECKPOINTS
-        return len(self._inflight) < limit and len(self._outbox.unacked) < limits.OUTBOX_LIMIT_BUNDLES
+        return (
+            len(self._inflight) < limit
+            and len(self._outbox.unacked) < limits.OUTBOX_LIMIT_BUNDLES
+            and self._outbox.unacked_bytes < limits.UNACKED_LIMIT_BYTES
+        )
 
     def _take(self, effects: list[ev.Effect], now: int) -> tuple[Work, list[Item], list[str]]:
         work = Work([], [], self._cache.values, self._cache.entries, {}, self._watermark, now)

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from millwheel import limits
 from millwheel.api.context import Output, Table
 from millwheel.bundles import LogWrite, QuarantineEntry
 from millwheel.core import events as ev
@@ -90,6 +91,8 @@ class Actor(msgspec.Struct, eq=False):
     executor: Executor | None = None
     partition: SourcePartition | None = None
     output: Output | None = None
+    receivers: frozenset[int] = frozenset()
+    """Intervals that a source partition feeds."""
     last_row_at: int = 0
     """Wall time of the last row of a source partition, us."""
 
@@ -114,6 +117,8 @@ class EmbeddedRun:
         self._alarms: list[tuple[int, int, Actor]] = []
         self._alarm_count = 0
         self._commits = GroupCommit(self._commit, self._committed)
+        self._parked: list[tuple[Actor, int]] = []
+        """Reads that wait until their receivers have worked something off."""
         self._restarting: set[int] = set()
         """Intervals whose core is void and not yet replaced."""
         self._wake = asyncio.Event()
@@ -299,6 +304,7 @@ class EmbeddedRun:
         core = InjectorCore(position.interval, position, {number: self._ranges[number] for number in routes})
         output = output_of(self._graph, stream, self._subscriptions)
         actor = Actor(position.interval, sequencer, f"source:{source}", core, None, partition, output)
+        actor.receivers = frozenset(interval for number in routes for interval in self._ranges[number].ids)
         self._actors[position.interval] = actor
         self._authority.expect(actor.owner, position.interval)
         if self._graph.sources[source].source.ordered and not position.finished:
@@ -324,6 +330,16 @@ class EmbeddedRun:
         elif source.idle_after_us is not None and now - actor.last_row_at >= source.idle_after_us:
             rows.watermark = max(rows.watermark, now - source.disorder_us)
 
+    def _crowded(self, actor: Actor) -> bool:
+        """Back-pressure: so much waits at one of its receivers that nothing more is read for it."""
+        cores = (self._actors[interval].core for interval in actor.receivers)
+        return any(isinstance(c, IntervalCore) and c.inbox_bytes >= limits.INBOX_LIMIT_BYTES for c in cores)
+
+    def _unpark(self) -> None:
+        parked, self._parked = self._parked, []
+        for actor, limit in parked:
+            self._perform(actor, [ev.Read(limit)])
+
     def _read(self, actor: Actor, limit: int) -> None:
         assert actor.partition is not None
         assert actor.output is not None
@@ -343,6 +359,8 @@ class EmbeddedRun:
                 raise self._failure
             self._ring()
             self._turn()
+            if self._parked:
+                self._unpark()
             if self._events:
                 await asyncio.sleep(0)
             elif self._finished():
@@ -429,7 +447,10 @@ class EmbeddedRun:
                 case ev.SetAlarm(at):
                     heapq.heappush(self._alarms, (at, self._count(), actor))
                 case ev.Read(limit):
-                    self._read(actor, limit)
+                    if self._crowded(actor):
+                        self._parked.append((actor, limit))
+                    else:
+                        self._read(actor, limit)
                 case ev.Advance():
                     self._advances.append((actor, effect))
                     self._advance_wake.set()

@@ -1,0 +1,124 @@
+"""A fast source before a slow computation: what is in memory is bounded in bytes, whatever the number of records."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from millwheel import BytesCoder, Computation, Context, Pipeline, Record, Stream, limits, subscribe
+from millwheel.core import injector
+from millwheel.core.injector import InjectorCore
+from millwheel.core.interval import IntervalCore
+from millwheel.runtime.embedded import Actor, EmbeddedRun
+from millwheel_injectors import IterableSource
+from millwheel_storage.memory import MemoryStore
+
+KIB = 1024
+ROW_BYTES = 10 * KIB
+ROWS = 2_000
+LIMIT_BYTES = 400 * KIB
+
+blobs = Stream("blobs", BytesCoder())
+copies = Stream("copies", BytesCoder())
+
+
+def rows() -> Iterator[tuple[int, bytes]]:
+    return ((i, b"x" * ROW_BYTES) for i in range(ROWS))
+
+
+class Peaks:
+    """The most bytes that were seen at a time: read and not acked, waiting at an interval, sent and not acked."""
+
+    def __init__(self) -> None:
+        self.run: EmbeddedRun | None = None
+        self.unread = self.waiting = self.sent = 0
+
+    def look(self) -> None:
+        assert self.run is not None
+        cores = [actor.core for actor in self.run._actors.values()]
+        intervals = [core for core in cores if isinstance(core, IntervalCore)]
+        sources = [core for core in cores if isinstance(core, InjectorCore)]
+        self.unread = max([self.unread, *(core._unacked_bytes for core in sources)])
+        self.waiting = max([self.waiting, *(core.inbox_bytes for core in intervals)])
+        self.sent = max([self.sent, *(core._outbox.unacked_bytes for core in intervals)])
+
+
+class Copy(Computation[bytes]):
+    """Sends each value on, ten times."""
+
+    def ProcessRecord(self, context: Context, record: Record[bytes]) -> None:
+        for _ in range(10):
+            context.produce(copies, record.value)
+
+
+class Look(Computation[bytes]):
+    """The slow one, as far as the peaks are concerned: every record is one invocation and one commit."""
+
+    def __init__(self, peaks: Peaks) -> None:
+        self.peaks = peaks
+
+    def ProcessRecord(self, context: Context, record: Record[bytes]) -> None:
+        self.peaks.look()
+
+
+def peaks_of(sources: int, copied: bool = False) -> Peaks:
+    peaks = Peaks()
+    pipeline = Pipeline("p")
+    for number in range(sources):
+        pipeline.inject(IterableSource(f"source {number}".replace(" ", "-"), rows), into=blobs)
+    if copied:
+        pipeline.add(Copy, [subscribe(blobs, lambda _: "k")], [copies], work_limit_records=5)
+    stream = copies if copied else blobs
+    pipeline.add(lambda: Look(peaks), [subscribe(stream, lambda _: "k")], name="Look", work_limit_records=5)
+    peaks.run = EmbeddedRun(pipeline.graph(), MemoryStore(), {})
+    progress = asyncio.run(peaks.run.run())
+    assert progress.injected == sources * ROWS
+    return peaks
+
+
+@pytest.fixture(autouse=True)
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(injector, "FIRST_READ_ROWS", 4)
+    monkeypatch.setattr(injector, "READ_LIMIT_BYTES", 50 * KIB)
+    monkeypatch.setattr(limits, "INBOX_LIMIT_BYTES", LIMIT_BYTES)
+    monkeypatch.setattr(limits, "UNACKED_LIMIT_BYTES", LIMIT_BYTES)
+
+
+ONE_READ = 5 * (ROW_BYTES + limits.RECORD_OVERHEAD_BYTES)
+
+
+def test_one_source_stops_at_its_unacked_bytes() -> None:
+    peaks = peaks_of(1)
+    assert LIMIT_BYTES // 2 < peaks.unread < LIMIT_BYTES + ONE_READ
+
+
+def test_many_sources_stop_at_what_waits_before_the_computation() -> None:
+    peaks = peaks_of(6)
+    # Each source may have one read on its way to the computation and one more that nobody has looked at.
+    assert LIMIT_BYTES // 2 < peaks.waiting < LIMIT_BYTES + 6 * 2 * ONE_READ
+
+
+def test_without_the_bound_there_would_be_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "INBOX_LIMIT_BYTES", 10**9)
+    assert peaks_of(6).waiting > 3 * LIMIT_BYTES
+
+
+def test_an_interval_stops_at_its_unacked_productions() -> None:
+    peaks = peaks_of(1, copied=True)
+    assert LIMIT_BYTES // 2 < peaks.sent < LIMIT_BYTES + 2 * 10 * ONE_READ
+
+
+def test_how_many_rows_are_a_reads_worth_is_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    original = EmbeddedRun._read
+
+    def read(self: EmbeddedRun, actor: Actor, limit: int) -> None:
+        asked.append(limit)
+        original(self, actor, limit)
+
+    monkeypatch.setattr(EmbeddedRun, "_read", read)
+    peaks_of(1)
+    assert asked[0] == 4
+    assert set(asked[2:]) == {50 * KIB // (ROW_BYTES + limits.RECORD_OVERHEAD_BYTES)}
