@@ -69,6 +69,7 @@ class WatchedStore:
         self._computation: dict[int, str] = {}
         self._in_flight: dict[tuple[int, int, int, int], Bundle] = {}
         self._sources: dict[int, tuple[str, int]] = {}
+        self._refused: dict[int, dict[bytes, tuple[int, int]]] = {}
 
     def fail(self, message: str, word: str = "") -> None:
         """An invariant broke."""
@@ -88,6 +89,7 @@ class WatchedStore:
         """See `Store`; sequencers only ever rise (I5)."""
         taken = await self.inner.acquire(intervals)
         for interval, sequencer in taken.items():
+            self._refused.pop(interval, None)  # another process: it does not know
             if sequencer <= self.owner.get(interval, 0) or sequencer in self.maker:
                 self.fail(f"I5: interval {interval} got sequencer {sequencer}, which is not new")
             self.owner[interval] = sequencer
@@ -146,8 +148,21 @@ class WatchedStore:
         for write, image in applied:
             self.on_commit(self._computation[write.interval], write, image)
         if refusal is not None:
+            self._check_refusal(refusal, kept, writes)
             raise refusal
         return kept
+
+    def _check_refusal(self, refusal: RowRefused, kept: set[tuple[int, int]], writes: Sequence[LogWrite]) -> None:
+        """Nothing is durable from a refused checkpoint on; what wrote its row runs again if it is redriven (I16)."""
+        if any(interval == refusal.interval and seq >= refusal.seq for interval, seq in kept):
+            self.fail(f"I16: interval {refusal.interval} has committed past #{refusal.seq}, which was refused")
+        write = next(w for w in writes if (w.interval, w.seq) == (refusal.interval, refusal.seq))
+        if decode_checkpoint(write.payload).redriven:
+            return
+        known, place = self._refused.setdefault(write.interval, {}), (write.sequencer, write.seq)
+        for row in (write.sinks[row].values for row, _ in refusal.rows):
+            if known.setdefault(row, place) != place:  # the same one may be tried again: its reply was lost
+                self.fail(f"I16: interval {write.interval} has run again what wrote the refused row {row!r}")
 
     async def fold(
         self, interval: int, sequencer: int, upto: int, images: Sequence[Checkpoint], acked: Sequence[Acked] = ()
