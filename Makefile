@@ -71,6 +71,7 @@ reliability: $(STAMP) ## simulator, crash points and planted bugs; their figures
 	$(PY) -m tests.sim.report
 
 iteration-grid: $(STAMP) ## iterations on Spark: every policy x algorithm x kill; ARGS="--policy head"
+	$(PY) -m pytest -m grid tests/integration/test_iteration.py
 	$(PY) -m tests.chaos.iteration_grid $(ARGS)
 
 lock: $(STAMP) ## regenerate the lock files from PyPI; ARGS="--upgrade" to move every version

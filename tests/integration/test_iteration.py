@@ -70,7 +70,16 @@ def recoveries(kills: Kills) -> list[Recovered]:
 # --- a killed executor, every policy ---
 
 
-@pytest.mark.parametrize("policy", ["restart", "tail", "head", "optimistic"])  # blocking: killed while it writes, below
+# blocking: killed while it writes, below
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "tail",
+        "optimistic",
+        pytest.param("restart", marks=pytest.mark.grid),
+        pytest.param("head", marks=pytest.mark.grid),
+    ],
+)
 def test_components_are_exact_after_a_kill(context: SparkContext, labels: Case, tmp_path: Path, policy: str) -> None:
     kills = Kills(context, after=[3])
     found = labels.run(labels.policy(policy, tmp_path), deliver=rows_of, listener=kills)
@@ -83,6 +92,7 @@ def test_components_are_exact_after_a_kill(context: SparkContext, labels: Case, 
     assert list(tmp_path.iterdir()) == [] if tmp_path.exists() else True  # checkpoints go when the run has ended
 
 
+@pytest.mark.grid
 def test_pagerank_goes_on_after_two_kills(context: SparkContext) -> None:
     case = pagerank(context, "relax", below=1e-5)
     kills = Kills(context, after=[4, 9])
@@ -94,6 +104,7 @@ def test_pagerank_goes_on_after_two_kills(context: SparkContext) -> None:
     assert max(abs(total - 1.0) for total in totals) < 1e-9
 
 
+@pytest.mark.grid
 def test_paths_are_exact_after_a_kill(context: SparkContext) -> None:
     case = paths(context)
     kills = Kills(context, after=[4])
