@@ -41,7 +41,9 @@ MUTANTS: dict[str, Callable[[], Patches]] = {}
 def mutant(make: Callable[[], Patches]) -> Callable[[], Patches]:
     """Register a mutant; its name is its docstring's first line."""
     assert make.__doc__ is not None
-    MUTANTS[make.__doc__.splitlines()[0].rstrip(".")] = make
+    name = make.__doc__.splitlines()[0].rstrip(".")
+    assert name not in MUTANTS, f"two mutants are called {name!r}"
+    MUTANTS[name] = make
     return make
 
 
@@ -148,24 +150,6 @@ def forgets_to_resend() -> Patches:
         return original(self, now, live)
 
     return {(IntervalCore, "start"): start}
-
-
-@mutant
-def numbers_used_again() -> Patches:
-    """Bundle numbers start anew in a restarted interval, while acks of the old ones are on their way."""
-    original = Outbox.__init__
-
-    def init(self: Outbox, *arguments: Any) -> None:
-        original(self, *arguments)
-        self._next_number = 1
-
-    return {(Outbox, "__init__"): init}
-
-
-@mutant
-def not_sent_again() -> Patches:
-    """Nothing is sent again to an interval that restarts."""
-    return {(Outbox, "resend"): lambda self, target, kept_back: []}
 
 
 @mutant

@@ -65,8 +65,8 @@ class Nemesis(Protocol):
         """How long this step takes."""
         ...
 
-    def zombie_us(self) -> int:
-        """How long the process freezes now, 0 for not at all."""
+    def zombie_us(self, weight: int = 1) -> int:
+        """How long the process freezes now, 0 for not at all; `weight` times as likely as usual."""
         ...
 
     def clock_step_us(self) -> int:
@@ -129,10 +129,10 @@ class Seeded:
             return rng.randrange(10_000, 2_000_000)
         return rng.randrange(0, 3_000) if rng.random() < 0.9 else rng.randrange(0, 60_000)
 
-    def zombie_us(self) -> int:
+    def zombie_us(self, weight: int = 1) -> int:
         """Up to three seconds."""
         faults = self.faults
-        if not faults.zombie or self._restarts >= faults.restarts_limit or self._rng.random() >= faults.zombie:
+        if not faults.zombie or self._restarts >= faults.restarts_limit or self._rng.random() >= faults.zombie * weight:
             return 0
         self._restarts += 1
         self.struck["zombie"] += 1
@@ -174,7 +174,7 @@ class Planned:
         """Always the same."""
         return 200 if step in STORE_STEPS else 50
 
-    def zombie_us(self) -> int:
+    def zombie_us(self, weight: int = 1) -> int:
         """Never."""
         return 0
 

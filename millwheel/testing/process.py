@@ -40,6 +40,8 @@ TICK_US: Final = 20_000
 DISCOVER_US: Final = 300_000
 REDRIVE_US: Final = 300_000
 COMMIT_LANES: Final = 2
+RESTART_WEIGHT: Final = 200
+"""Restarts of an interval are rare, and a process that is overtaken during one is what there is to see."""
 SHAPE_VERSION: Final = "1"
 
 STEPS: Final = {
@@ -435,12 +437,12 @@ class Process:
                 raise Crash
             self._mishap()
 
-    def _mishap(self) -> None:
+    def _mishap(self, weight: int = 1) -> None:
         nemesis = self.world.nemesis
         by_us = nemesis.clock_step_us()
         if by_us:
             self.step_clock(by_us)
-        frozen_us = nemesis.zombie_us()
+        frozen_us = nemesis.zombie_us(weight)
         if frozen_us:
             self.frozen_until = self.world.kernel.now + frozen_us
             self.world.overtaken(self)
@@ -626,6 +628,7 @@ class Process:
             lambda: store.reacquire(interval, old.sequencer),
             lambda sequencer: self._reacquired(old, inherited, sequencer),
         )
+        self._mishap(RESTART_WEIGHT)
 
     def _reacquired(self, old: Actor, inherited: ev.Inherited, sequencer: int | None) -> None:
         if sequencer is None:

@@ -67,9 +67,10 @@ class WatchedStore:
         self.failures: list[tuple[str, QuarantineEntry]] = []
         """(computation, element) of every hook that failed to the last attempt, in order."""
         self._computation: dict[int, str] = {}
+        self._refused: dict[int, dict[bytes, tuple[int, int]]] = {}
+        """Interval to refused row to (sequencer, seq) of its checkpoint."""
         self._in_flight: dict[tuple[int, int, int, int], Bundle] = {}
         self._sources: dict[int, tuple[str, int]] = {}
-        self._refused: dict[int, dict[bytes, tuple[int, int]]] = {}
 
     def fail(self, message: str, word: str = "") -> None:
         """An invariant broke."""
@@ -133,8 +134,8 @@ class WatchedStore:
         try:
             kept = await self.inner.commit(writes)
         except RowRefused as error:  # what comes before the refused checkpoint may be durable
-            refusal = error
-            kept = {(place[0], place[2]) for place in self.inner.log.keys() - before}
+            refusal, log = error, self.inner.log
+            kept = {(w.interval, w.seq) for w in writes if (w.interval, w.sequencer, w.seq) in log}
         applied: list[tuple[LogWrite, Checkpoint]] = []
         for write in writes:
             place = (write.interval, write.sequencer, write.seq)
@@ -158,6 +159,7 @@ class WatchedStore:
             self.fail(f"I16: interval {refusal.interval} has committed past #{refusal.seq}, which was refused")
         write = next(w for w in writes if (w.interval, w.seq) == (refusal.interval, refusal.seq))
         if decode_checkpoint(write.payload).redriven:
+            self.kernel.probes["redrive refused"] += 1
             return
         known, place = self._refused.setdefault(write.interval, {}), (write.sequencer, write.seq)
         for row in (write.sinks[row].values for row, _ in refusal.rows):

@@ -112,7 +112,8 @@ def unmended(workload: Workload, store: WatchedStore) -> bool:
 
 
 def mend(workload: Workload, store: WatchedStore) -> None:
-    """User code is mended; every key in quarantine, now or later, is redriven."""
+    """User code is mended, and the next time the database too; every key in quarantine, now or later, is redriven."""
+    workload.world.rows_mended = workload.world.mended
     workload.world.mended = True
     ask_redrives(store)
 

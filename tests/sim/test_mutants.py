@@ -8,9 +8,7 @@ from tests.mutants import MUTANTS, crash_points_to_detect, seeds_to_detect
 
 BUDGET_SEEDS = 100
 SLOW = {
-    "Bundle numbers start anew in a restarted interval, while acks of the old ones are on their way": 52,
     "What is sent again to an interval that restarts includes what is not durable yet": 20,
-    "Nothing is sent again to an interval that restarts": 8,
     "Timers of a quarantined key fire": 20,
     "A quarantine is released while a record is on its way into it": 50,
     "A quarantine holds the watermark at its first element only, though an older one came later": 33,

@@ -67,15 +67,16 @@ class World:
         self.tried: set[tuple[str, str]] = set()
         self.late = 0
         self.refused_of = 0
-        """The database refuses the sink row of about one token in so many, until mended; 0: of none."""
+        """The database refuses the sink row of about one token or timer in so many; 0: of none."""
+        self.rows_mended = False
 
     def refuses(self, id_: str) -> bool:
-        """Whether the database has something against the row that this token makes a hook write."""
-        return bool(self.refused_of) and not self.mended and not zlib.crc32(id_.encode()) % self.refused_of
+        """Whether the database has something against the row that this token or timer makes a hook write."""
+        return bool(self.refused_of) and not self.rows_mended and not zlib.crc32(id_.encode()) % self.refused_of
 
     def constraint(self, table: str, row: Mapping[str, Any]) -> str | None:
         """What the database says of a row."""
-        return f"{row['note']!r} violates a check" if row["note"] and not self.mended else None
+        return f"{row['note']!r} violates a check" if row["note"] and not self.rows_mended else None
 
 
 class StageSpec(msgspec.Struct, kw_only=True):
@@ -167,15 +168,19 @@ class Ledger(Computation[Token]):
             self.touched.set(1)
             context.set_timer("flush", context.wall_time + 30_000, "wall")
         if self.spec.sink:
-            row = {"stage": self.spec.name, "key": context.key, "count": self.count.get(), "total": self.total.get()}
-            note = record.value.id if self.world.refuses(record.value.id) else ""
-            context.upsert(SINK, {**row, "note": note})
+            self._upsert(context, record.value.id)
+
+    def _upsert(self, context: Context, cause: str) -> None:
+        row = {"stage": self.spec.name, "key": context.key, "count": self.count.get(), "total": self.total.get()}
+        context.upsert(SINK, {**row, "note": cause if self.world.refuses(cause) else ""})
 
     def ProcessTimer(self, context: Context, timer: Timer) -> None:
         if timer.kind == "wall":
             if context.wall_time < timer.timestamp:
                 self.world.breaches.append(f"I8: wall timer of {timer.key!r} rang early")
             self.touched.set(0)
+            if self.spec.sink:
+                self._upsert(context, f"{timer.key} {timer.timestamp}")
             return
         if context.watermark < timer.timestamp:
             self.world.breaches.append(f"I8: {timer.tag!r} of {timer.key!r} fired early")
@@ -188,6 +193,8 @@ class Ledger(Computation[Token]):
         times = (self.fired.get(end) or 0) + 1
         self.fired.set(end, times)
         self.open.delete(end)
+        if self.spec.sink:
+            self._upsert(context, f"{timer.key} {timer.tag}")
         if self.spec.output is not None:
             self._emit(context, f"{self.spec.name}/{timer.key}/{end}/{times}", len(waiting), waiting)
         if self.spec.holds and not len(self.open):
