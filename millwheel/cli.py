@@ -85,12 +85,18 @@ def _run(options: argparse.Namespace) -> int:
 def _show(progress: Progress, seconds: float) -> None:
     rate = f" {progress.injected / seconds:,.0f}/s" if seconds else ""
     watermark = format_time(min(progress.watermarks.values()))
-    extras = {"late": progress.late, "rejected": progress.rejected, "quarantined keys": progress.quarantined}
+    extras = {
+        "late": progress.late, "rejected": progress.rejected, "quarantined keys": progress.quarantined,
+        "redriven": progress.redriven,
+    }  # fmt: skip
     noted = "".join(f" {name} {count:,}" for name, count in extras.items() if count)
     print(
         f"millwheel: {progress.injected:,} rows in{rate}, {progress.records:,} records, watermark {watermark}{noted}",
         flush=True,
     )
+    if progress.waits_for:
+        where = "quarantine list" if progress.waits_for.startswith("the quarantine") else "explain"
+        print(f"millwheel: all input is read; waiting for {progress.waits_for}: see millwheel {where}", flush=True)
 
 
 def _committed(options: argparse.Namespace) -> Committed:

@@ -22,6 +22,7 @@ from millwheel.launch import DEFAULT_DATA, open_store
 from millwheel.model import MIN_TIME, format_time
 from millwheel.ports import QuarantineRow
 from millwheel.shape import PUBLISH_PREFIX
+from millwheel.work import QUARANTINE_HOLD
 from millwheel_storage.reader import PublishedRow, Reader, StateRow
 from millwheel_storage.reader import reset as reset_schema
 
@@ -121,8 +122,8 @@ class Committed:
     def explain(self, computation: str, limit: int = 10) -> list[Held]:
         """What `computation`'s low watermark waits for: its senders, then what is oldest of its own.
 
-        Watermarks of everything that sends to it and its own; its first `limit` timers, its first `limit` holds, and
-        each of its intervals' oldest production that the receiver has not taken.
+        Watermarks of everything that sends to it and its own; its first `limit` timers, its first `limit` holds, those
+        of quarantines among them, and each of its intervals' oldest production that the receiver has not taken.
         """
         self._spec(computation)
         watermarks = self.reader.watermarks()
@@ -130,10 +131,13 @@ class Committed:
             Held("watermark", watermarks.get(name, MIN_TIME), name)
             for name in (*sorted(self._graph.senders(computation)), computation)
         ]
-        for timer in self.reader.timers(computation)[:limit]:
+        asleep = self.reader.quarantined_keys(computation)  # whose timers do not fire
+        timers = [timer for timer in self.reader.timers(computation) if timer.key not in asleep]
+        for timer in timers[:limit]:
             found.append(Held("timer", timer.timestamp, f"key {timer.key!r} tag {timer.tag!r} ({timer.kind})"))
-        holds = sorted(self.reader.holds(computation).items(), key=lambda hold: hold[1])
-        found += [Held("hold", at, f"key {key!r}") for key, at in holds[:limit]]
+        kept = self._spec(computation).settings.quarantine_holds
+        holds = {key: at for key, at in self.reader.holds(computation).items() if kept or key not in asleep}
+        found += [_hold(*hold) for hold in sorted(holds.items(), key=lambda hold: hold[1])[:limit]]
         for oldest in self.reader.oldest_productions():
             if oldest.computation == computation:
                 found.append(Held(oldest.kind, oldest.timestamp, f"interval {oldest.interval} key {oldest.key!r}"))
@@ -195,6 +199,11 @@ def reset(pipeline: Pipeline, store: str | None = None, data: str | Path = DEFAU
     """
     with open_store(store, data) as url:
         return reset_schema(url, pipeline.name)
+
+
+def _hold(name: str, at: int) -> Held:
+    key = name.removesuffix(QUARANTINE_HOLD)
+    return Held("hold" if key == name else "quarantine", at, f"key {key!r}")
 
 
 def _slots(rows: list[StateRow]) -> dict[tuple[str, str], bytes]:

@@ -27,7 +27,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     `exactly_once`: deduplicate deliveries by record id.  `expire_after`: event time, us, after a key's last state write
     at which its state is dropped.  `split_keys`: ascending keys at which the key space is cut into intervals.
     `strict_timestamps`: refuse a production older than its input, timer or hold.  `quarantine_holds`: a quarantined
-    key keeps holding the low watermark at its oldest waiting element.
+    key keeps holding the low watermark, at its oldest waiting element, timer or own hold; otherwise none of them counts.
     """
 
     productions: Literal["strong", "weak"] = "strong"

@@ -1,4 +1,4 @@
-"""Durable per-key state: declared cells (§4.2, design section 5).
+"""Durable per-key state: declared cells (§4.2, §6.1.2).
 
 Declare cells as class attributes; in a hook they are bound to the current key.  Only what is set is logged.
 

@@ -215,7 +215,7 @@ class InjectorCore:
         effects.append(ev.Advance(position, state, last))
 
     def _report(self, effects: list[ev.Effect]) -> None:
-        # Finished is durable, and counts only after all its records are acked (design section 8).
+        # Finished is durable, and counts only after all its records are acked.
         bound = MAX_TIME if self.finished else self._source_watermark
         value = min(bound, min((entry.oldest for entry in self._reads), default=MAX_TIME))
         if value > self._reported:

@@ -1,4 +1,4 @@
-"""One key interval of one computation: the state machine of design section 4.
+"""One key interval of one computation: a state machine (docs/architecture.md).
 
 Lives here: the order of things.  Never here: I/O, clocks, user code.  Invariants:
 
@@ -35,6 +35,7 @@ from millwheel.core import events as ev
 from millwheel.core.cache import StateCache
 from millwheel.core.committed import CommittedLog
 from millwheel.core.dedup import Channel, DeliveredIds
+from millwheel.core.holds import Holds
 from millwheel.core.minheap import MinHeap
 from millwheel.core.outbox import Outbox
 from millwheel.core.refused import RefusedRows
@@ -113,7 +114,7 @@ class IntervalCore:
         self._outbox = Outbox(config.interval, config.sequencer, config.routes)
         self._timers = TimerQueue(("watermark", "wall"))
         self._expiry: MinHeap[str] = MinHeap()
-        self._holds: MinHeap[str] = MinHeap()
+        self._holds = Holds()
         self._quarantine: set[str] = set(recovered.quarantined)
         self._quarantine_seq: dict[str, int] = {}
         self._newly_poisoned = 0
@@ -270,7 +271,7 @@ class IntervalCore:
             found.append(("timer", at or 0, f"key {timer[0]!r} tag {timer[1]!r}"))
         hold = self._holds.first()
         if hold is not None:
-            found.append(("hold", self._holds.minimum() or 0, f"key {hold!r}"))
+            found.append(_blamed_hold(hold, self._holds.minimum()))
         return sorted(found, key=lambda blamed: blamed[1])
 
     # --- arrival ----------------------------------------------------------------------------------------------
@@ -463,7 +464,7 @@ class IntervalCore:
         expired = []
         limit = self.config.settings.work_limit_records
         for timestamp, key in self._expiry.pop_due(self._watermark, limit):
-            if key in self._quarantine or key in self._holds.items or self._timers.pending(key):
+            if key in self._quarantine or key in self._holds.all or self._timers.pending(key):
                 self._expiry.set(key, timestamp + (self.config.settings.expire_after or 1))
             else:
                 expired.append(key)
@@ -471,7 +472,7 @@ class IntervalCore:
 
     def _invoke(self, work: Work, keys: Mapping[str, None], effects: list[ev.Effect]) -> None:
         self._cache.touch(keys)
-        holds = self._holds.items
+        holds = self._holds.all
         work.holds = {key: holds[key] for key in keys if key in holds} if holds else {}
         effects.append(ev.Invoke(self._divert(work) if self._quarantine or self._refused else work))
 
@@ -494,7 +495,7 @@ class IntervalCore:
             if at is not None:
                 self._set_timer(key, kind, tag, at)
         for key in self._quarantine:
-            self._timers.sleep(key)
+            self._sleep(key)
         for key, hold in zip(recovered.holds.keys, recovered.holds.timestamps, strict=True):
             if hold is not None:
                 self._holds.set(key, hold)
@@ -595,13 +596,14 @@ class IntervalCore:
             self._quarantine.discard(key)
             self._quarantine_seq.pop(key, None)
             self._timers.wake(key)
+            self._holds.wake(key)
             self._released.append(key)
 
     def _poison(self, entries: list[QuarantineEntry], seq: int, work: Work, holds: HoldWrites) -> None:
         for entry in entries:
             if entry.key not in self._quarantine:
                 self._quarantine.add(entry.key)
-                self._timers.sleep(entry.key)
+                self._sleep(entry.key)
                 self._newly_poisoned += 1
             self._quarantine_seq[entry.key] = seq
             # A wall timer may produce at the watermark it was started under.
@@ -609,13 +611,19 @@ class IntervalCore:
         for entry in work.redrive[:1]:
             self._hold_quarantine(entry.key, entry.timestamp, holds)
 
+    def _sleep(self, key: str) -> None:
+        """A key in quarantine: its timers rest, and its hold too unless the setting keeps it."""
+        self._timers.sleep(key)
+        if not self.config.settings.quarantine_holds:
+            self._holds.sleep(key)
+
     def _hold_quarantine(self, key: str, at: int, holds: HoldWrites) -> None:
         """A quarantine that holds the watermark does so at the oldest of what waits in it, sleeping timers included."""
         if not self.config.settings.quarantine_holds or key not in self._quarantine:
             return
         at = min([at, MAX_TIME - 1, *(at for (kind, _), at in self._timers.of(key) if kind == "watermark")])
         name = _quarantine_hold(key)
-        if at < self._holds.items.get(name, MAX_TIME):
+        if at < self._holds.counting(name):
             self._holds.set(name, at)
             holds.keys.append(name)
             holds.timestamps.append(at)
@@ -674,7 +682,7 @@ class IntervalCore:
             self._extend_expiries(state.keys(), self.config.settings.expire_after, timers, work)
         released, self._released = self._released, []
         for name in map(_quarantine_hold, released):
-            if name in self._holds.items:  # whatever the setting says now
+            if name in self._holds.all:  # whatever the setting says now
                 self._holds.remove(name)
                 holds.keys.append(name)
                 holds.timestamps.append(None)
@@ -900,10 +908,14 @@ class IntervalCore:
             self._cache.evict(lambda key: self._timers.next_of(key, MAX_TIME))
 
     def _oldest_undone(self, outcome: Outcome) -> int:
-        """Of the timers and holds that `outcome` moves or ends: until that commits, a crash brings them back."""
+        """Of the timers and holds that `outcome` moves, ends or puts to sleep: a crash before it commits brings them
+        back."""
         oldest = MAX_TIME
-        for key in (*outcome.holds, *map(_quarantine_hold, self._released)):
-            oldest = min(oldest, self._holds.items.get(key, MAX_TIME))
+        stopped = {entry.key for entry in (*outcome.quarantined, *self._diverted)} - self._quarantine
+        for key in (*outcome.holds, *map(_quarantine_hold, self._released), *stopped):
+            oldest = min(oldest, self._holds.counting(key))
+        for key in stopped:
+            oldest = min([oldest, *(at for (kind, _), at in self._timers.of(key) if kind == "watermark")])
         for key, changes in outcome.timers.items():
             for (kind, tag), at in self._timers.of(key):
                 if kind == "watermark" and (kind, tag) in changes:
@@ -920,7 +932,7 @@ class IntervalCore:
             min((entry.oldest for entry in self._inflight), default=MAX_TIME),
             self._outbox.oldest(),
             _or_end(self._timers.minimum("watermark")),
-            _or_end(self._holds.minimum()),
+            self._holds.minimum(),
         )
 
     def _report(self, effects: list[ev.Effect]) -> None:
@@ -992,6 +1004,11 @@ def _first_key(part: Part | None) -> str:
 
 def _or_end(timestamp: int | None) -> int:
     return MAX_TIME if timestamp is None else timestamp
+
+
+def _blamed_hold(name: str, at: int) -> tuple[str, int, str]:
+    key = name.removesuffix(QUARANTINE_HOLD)
+    return ("hold" if key == name else "quarantine", at, f"key {key!r}")
 
 
 def _quarantine_hold(key: str) -> str:

@@ -8,12 +8,16 @@ not durably recorded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from millwheel.bundles import Acked, Bundle, Produced
 from millwheel.core.dedup import Channel
 from millwheel.intervals import Ranges
 from millwheel.model import MAX_TIME
 from millwheel.work import Columns
+
+RETIRED_LIMIT_CHANNELS: Final = 64
+"""Channels of void cores that are remembered.  Should a receiver ever miss that one is done, it keeps some ids."""
 
 
 class Outbox:
@@ -136,8 +140,10 @@ class Outbox:
             for sub, producer in self._live
             for target in self._routes[sub].ids
         ]
-        # An earlier owner's producer that has nothing left has just been told so, for good.
-        self._live = {place: live for place, live in self._live.items() if live or place[1] == self._producer}
+        # An earlier owner's producer that has nothing left is told so again to a receiver that restarts, within reason.
+        done = [place for place, live in self._live.items() if not live and place[1] != self._producer]
+        for place in done[:-RETIRED_LIMIT_CHANNELS]:
+            del self._live[place]
         return notes
 
     def resend(self, target: int, kept_back: Iterable[int]) -> list[Bundle]:

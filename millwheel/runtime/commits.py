@@ -1,4 +1,4 @@
-"""Group commit: whatever is ready goes into one transaction (design section 4, step 5).
+"""Group commit: whatever is ready goes into one transaction.
 
 Lives here: who commits with whom, and in which order.  Never here: what a checkpoint is.  Invariant: an interval's
 checkpoints are handed to the store in the order of submission, the next group only when the last one is durable.

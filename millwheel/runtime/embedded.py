@@ -1,4 +1,4 @@
-"""Everything in one process: intervals, injectors, authority, on one store (design section 3).
+"""Everything in one process: intervals, injectors, authority, on one store (docs/architecture.md).
 
 Lives here: the asyncio driver that performs effects.  All user code runs on the event loop's thread, one invocation
 at a time; while a checkpoint commits, the next bundle already runs.
@@ -28,7 +28,7 @@ from millwheel.core.interval import Config, IntervalCore
 from millwheel.errors import CommitUnknown, Fenced, RowRefused, SourceError, StoreUnavailable
 from millwheel.graph import Graph
 from millwheel.intervals import Ranges
-from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.model import MAX_TIME, MIN_TIME, format_time
 from millwheel.ports import Opened, PositionWrite, SourcePartition, Store
 from millwheel.runtime.commits import GroupCommit
 from millwheel.runtime.executor import Executor, output_of
@@ -65,6 +65,10 @@ class Progress(msgspec.Struct, frozen=True):
     checkpoints: int
     watermarks: Mapping[str, int]
     finished: bool
+    redriven: int = 0
+    """Quarantined elements that a redrive has run."""
+    waits_for: str = ""
+    """Why the run does not end although all input is read: the hold or quarantine that keeps the watermark."""
 
 
 class Core(Protocol):
@@ -183,12 +187,24 @@ class EmbeddedRun:
             checkpoints=sum(c.counters.checkpoints for c in cores),
             watermarks={name: self._authority.value(name) for name in names},
             finished=self._finished(),
+            redriven=sum(c.counters.redriven for c in cores),
+            waits_for=self._waits_for(),
         )
+
+    def _waits_for(self) -> str:
+        """The first computation whose inputs are at the end of time and that is held by what nobody works on."""
+        for name in self._graph.order():
+            if self._authority.input_of(name) < MAX_TIME:
+                return ""
+            if self._authority.value(name) < MAX_TIME:
+                held = [blamed for blamed in self.explain(name) if blamed[1] in ("hold", "quarantine")]
+                return f"the {held[0][1]} of {held[0][3]} in {name} at {format_time(held[0][2])}" if held else ""
+        return ""
 
     def explain(self, computation: str) -> list[tuple[str, str, int, str]]:
         """(who, what, timestamp us, detail) of everything that holds `computation`'s watermark, oldest first."""
         found = []
-        for actor in self._intervals_of[computation]:
+        for actor in self._intervals_of.get(computation, ()):
             assert isinstance(actor.core, IntervalCore)
             found += [(f"interval {actor.interval}", *blamed) for blamed in actor.core.blame()]
         found += [(sender, "input", self._authority.value(sender), "") for sender in self._senders[computation]]
@@ -576,7 +592,7 @@ class EmbeddedRun:
                         self._post(actor, ev.Fenced())
 
     async def _persist_loop(self) -> None:
-        """A watermark is persisted before anybody hears of it (design section 8)."""
+        """A watermark is persisted before anybody hears of it (§4.5)."""
         while True:
             await self._persist_wake.wait()
             self._persist_wake.clear()

@@ -1,6 +1,6 @@
-"""Runs user code: one tight synchronous loop per invocation (design section 4, step 4).
+"""Runs user code: one tight synchronous loop per invocation.
 
-Lives here: calling hooks and keeping a bad record to its key (design section 9).  Never here: durability, order
+Lives here: calling hooks and keeping a bad record to its key.  Never here: durability, order
 between invocations.  Invariant: a hook that raised has left nothing in the outcome.
 """
 

@@ -1,4 +1,5 @@
-"""The store on Postgres (design, section 5): psycopg 3, connections of their own for what must not wait for each other.
+"""The store on Postgres (docs/architecture.md, "The store"): psycopg 3, connections of their own for what must not
+wait for each other.
 
 Lives here: transactions and their order.  Never here: SQL text (`statements`), the merge of checkpoints
 (`fold`), error translation (`connection`).  Every write is fenced in the statement that writes, or behind

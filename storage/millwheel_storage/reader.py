@@ -314,13 +314,14 @@ class Reader:
         """(computation, key, length of its FIFO) of every quarantined key."""
         found = []
         for name in sorted(self._numbers("computation")):
-            for key in sorted(self._quarantined_keys(name)):
+            for key in sorted(self.quarantined_keys(name)):
                 rows = self.quarantine_rows(name, key)
                 if rows:
                     found.append((name, key, len(rows)))
         return found
 
-    def _quarantined_keys(self, computation: str) -> set[str]:
+    def quarantined_keys(self, computation: str) -> set[str]:
+        """Keys of a computation that are in quarantine, or were and are not released yet."""
         number = self._computation(computation)
         with self._snapshot():
             place = {"computation": number, "low": b"", "high": None}

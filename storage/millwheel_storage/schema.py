@@ -1,4 +1,4 @@
-"""The tables of a pipeline's schema (design, section 5), as SQLAlchemy Core values, and their DDL.
+"""The tables of a pipeline's schema (docs/architecture.md, "The store"), as SQLAlchemy Core values, and their DDL.
 
 Lives here: tables, storage parameters, migrations.  Never here: statements of the hot path, I/O. Tables
 carry no schema name: a connection's search_path chooses the pipeline.  Keys, entries and tags are `bytea`

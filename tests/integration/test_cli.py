@@ -202,6 +202,51 @@ def test_a_stream_is_followed_while_it_runs(shell: Shell) -> None:
     shell.check_stopped()
 
 
+HELD = """
+import os
+from millwheel import Computation, Pipeline, Stream, TextCoder, subscribe
+from millwheel_injectors import IterableSource
+
+jobs = Stream("jobs", TextCoder())
+
+class Open(Computation[str]):
+    def ProcessRecord(self, context, record):
+        context.hold(record.timestamp)
+        if record.value == "printer" and "BROKEN" in os.environ:
+            raise RuntimeError("out of paper")
+        if "RELEASE" in os.environ:
+            context.release_hold()
+
+pipeline = Pipeline("jobs")
+pipeline.inject(IterableSource("jobs", [(60_000_000, "printer")]), into=jobs)
+pipeline.add(Open, [subscribe(jobs, str)], quarantine_holds="BROKEN" in os.environ)
+"""
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_run_that_does_not_end_says_what_it_waits_for(shell: Shell, broken: bool) -> None:
+    (shell.directory / "jobs.py").write_text(HELD)
+    environment = {"BROKEN": "1"} if broken else {}
+    what, where = ("quarantine", "quarantine list") if broken else ("hold", "explain")
+    with shell.start("run", "jobs:pipeline", **environment) as process:
+        assert process.stdout is not None
+        while "waiting" not in (line := process.stdout.readline()):
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert line == (
+        f"millwheel: all input is read; waiting for the {what} of key 'printer' in Open at 1970-01-01T00:01:00+00:00: "
+        f"see millwheel {where}\n"
+    )
+    status, out, err = shell("explain", "jobs:pipeline", "Open", **environment)
+    assert (status, err) == (0, "")
+    assert out.splitlines()[-1] == f"{what}\t1970-01-01T00:01:00+00:00\tkey 'printer'"
+    if broken:
+        shell("quarantine", "redrive", "jobs:pipeline", "Open", "printer")
+        status, out, _ = shell("run", "jobs:pipeline", RELEASE="1")
+        assert (status, out) == (0, "millwheel: 0 rows in, 0 records, watermark the end of time redriven 1\n")
+
+
 def test_reset_asks_first_and_then_forgets_all(shell: Shell) -> None:
     assert shell("run", "words:pipeline", COUNT="10")[0] == 0
     status, _, err = shell("reset", "words:pipeline")

@@ -1,6 +1,8 @@
-"""The interval core: event in, effects out (design section 4).  What is acked is durable, what is sent is durable."""
+"""The interval core: event in, effects out (docs/architecture.md).  What is acked is durable, what is sent is durable."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
@@ -458,6 +460,55 @@ def test_a_quarantine_that_holds_keeps_the_watermark() -> None:
 
 
 # --- folds, acks, the end -----------------------------------------------------------------------------------------
+
+
+def held_and_failed(**settings: Any) -> Bench:
+    """A key sets a hold at 10 and a timer at 30, and then fails at 50; the input is read up to 100."""
+    bench = Bench(**settings)
+    bench.run(1, {0: ("bad", 10)}, outcome(holds={"bad": 10}, timers=set_timer("bad", "t", 30)))
+    bench(ev.Committed(1))
+    bench.run(2, {1: ("bad", 50)}, failed("bad", 50, 1))
+    bench(ev.WatermarkMoved(100))
+    return bench
+
+
+def test_the_hold_of_a_quarantined_key_does_not_count_once_that_is_durable() -> None:
+    bench = held_and_failed()
+    assert bench.core.reported == 10  # a crash now would bring it back
+    bench(ev.Committed(2))
+    assert bench.core.reported == 100
+
+
+def test_a_quarantine_that_holds_keeps_the_keys_own_hold_too() -> None:
+    bench = held_and_failed(quarantine_holds=True)
+    bench(ev.Committed(2))
+    assert bench.core.reported == 10
+    assert [blamed[0] for blamed in bench.core.blame()] == ["hold", "input watermark"]
+
+
+def test_a_redriven_hook_has_its_hold_and_may_end_it() -> None:
+    bench = held_and_failed()
+    bench(ev.Committed(2))
+    (fold,) = bench.core.flush(0)[-1:]
+    assert isinstance(fold, ev.Fold)
+    bench(ev.Folded(fold.upto))
+    bench(ev.RedriveAsked("bad"))
+    bench(ev.QuarantineFetched("bad", [QuarantineEntry("bad", IN, PRODUCER, 1, b"v", 50)]))
+    assert bench.load().holds == {"bad": 10}
+    bench.invoked(outcome(holds={"bad": None}, redriven=1))
+    assert (bench.images()[0].holds.keys, bench.images()[0].holds.timestamps) == (["bad"], [None])
+    assert dict(bench.core._holds.all) == {}
+
+
+def test_after_the_release_a_hold_counts_again() -> None:
+    bench = Bench(recovered(quarantined=["bad"]))
+    bench.core._holds.set("bad", 10)
+    bench(ev.WatermarkMoved(5))
+    bench(ev.RedriveAsked("bad"))
+    bench(ev.QuarantineFetched("bad", []))
+    bench(ev.Committed(1))
+    bench(ev.WatermarkMoved(100))
+    assert bench.core.reported == 10
 
 
 def test_a_flush_folds_everything_and_then_it_is_quiet() -> None:
