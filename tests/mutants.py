@@ -275,7 +275,7 @@ def hold_of_the_first() -> Patches:
     original = IntervalCore._hold_quarantine
 
     def hold(self: IntervalCore, key: str, at: int, holds: Any) -> None:
-        if key + QUARANTINE_HOLD not in self._holds.items:
+        if key + QUARANTINE_HOLD not in self._holds.all:
             original(self, key, at, holds)
 
     return {(IntervalCore, "_hold_quarantine"): hold}
