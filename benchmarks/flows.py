@@ -27,6 +27,7 @@ from millwheel.source import Batch, Source, SourcePartition
 
 KEY_BYTES: Final = 9
 VALUE_BYTES: Final = 64
+ID_AT: Final = 25
 
 ENTERED: Final = Stream("entered", BytesCoder())
 COUNTED: Final = Stream("counted", BytesCoder())
@@ -39,6 +40,16 @@ Row = tuple[int, bytes]
 def value_of(key: int, number: int = 0) -> bytes:
     """64 bytes: the key, then a number."""
     return b"%09d%016d" % (key, number) + b"." * (VALUE_BYTES - KEY_BYTES - 16)
+
+
+def with_id(value: bytes, number: int) -> bytes:
+    """The value with an id in it, 32 hexadecimal digits, where it had dots."""
+    return value[:ID_AT] + b"%032x" % number + value[ID_AT + 32 :]
+
+
+def id_of(value: bytes) -> bytes:
+    """The id in a value."""
+    return value[ID_AT : ID_AT + 32]
 
 
 def key_of(value: bytes) -> str:
@@ -179,7 +190,9 @@ def _due_before(due: Callable[[int], float], first: int, end: int, now: float) -
 
 
 class Ready(Rows):
-    """Rows that are in memory already, as (event time, value)."""
+    """Rows that are in memory already, as (event time, value); `record_id` may give ids that clients chose."""
+
+    record_id: Callable[[bytes], bytes] | None = None
 
     def __init__(self, name: str, rows: list[Row]) -> None:
         super().__init__(name, rows.__getitem__, len(rows))

@@ -36,6 +36,8 @@ class Bundle(msgspec.Struct, gc=False):
     values: list[bytes]
     timestamps: list[int]
     epoch: int = 0
+    opaque: list[bytes] = []
+    """Ids that an outside client chose, one a record, or none at all."""
 
     def oldest(self) -> int:
         """The smallest event time in the bundle, which must not be one that only carries a frontier."""
@@ -53,6 +55,17 @@ class Ids(msgspec.Struct, array_like=True, gc=False):
     producer: int
     frontier: int
     sequences: list[int]
+
+
+class Opaque(msgspec.Struct, array_like=True, gc=False):
+    """Ids chosen by outside clients that one checkpoint takes on one subscription, until wall time `expires`, us.
+
+    Without ids it says that what has expired by then may be removed, the oldest bucket first.
+    """
+
+    subscription: int
+    expires: int
+    ids: list[bytes]
 
 
 class Produced(msgspec.Struct, array_like=True, gc=False):
@@ -173,6 +186,8 @@ class Checkpoint(msgspec.Struct, array_like=True, gc=False):
     """(key, n): the first n elements of the key's quarantine FIFO are done."""
     released: list[str] = []
     """Keys whose quarantine ends here."""
+    opaque: list[Opaque] = []
+    """Ids chosen by outside clients of the records that were taken; `ids` has those of dropped records as well."""
 
 
 class LogWrite(msgspec.Struct, frozen=True, gc=False):
@@ -201,6 +216,14 @@ class Delivered(msgspec.Struct, gc=False):
     top: int
 
 
+class OpaqueBucket(msgspec.Struct, gc=False):
+    """A time bucket of ids chosen by outside clients in the store: `count` of them at most."""
+
+    subscription: int
+    expires: int
+    count: int
+
+
 class Recovered(msgspec.Struct, gc=False):
     """What an interval needs before it serves: everything but key state, which loads on demand."""
 
@@ -211,6 +234,7 @@ class Recovered(msgspec.Struct, gc=False):
     holds: HoldWrites
     quarantined: list[str]
     watermark: int
+    opaque: list[OpaqueBucket] = []
 
 
 class KeyRows(msgspec.Struct, gc=False):

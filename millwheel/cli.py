@@ -86,8 +86,8 @@ def _show(progress: Progress, seconds: float) -> None:
     rate = f" {progress.injected / seconds:,.0f}/s" if seconds else ""
     watermark = format_time(min(progress.watermarks.values()))
     extras = {
-        "late": progress.late, "rejected": progress.rejected, "quarantined keys": progress.quarantined,
-        "redriven": progress.redriven,
+        "late": progress.late, "rejected": progress.rejected, "repeated": progress.repeated,
+        "quarantined keys": progress.quarantined, "redriven": progress.redriven,
     }  # fmt: skip
     noted = "".join(f" {name} {count:,}" for name, count in extras.items() if count)
     print(

@@ -98,6 +98,16 @@ class Graph(msgspec.Struct, frozen=True):
         sources = {f"source:{s.name}" for s in self.sources.values() if s.stream in streams}
         return sources | {c.name for c in self.computations.values() if streams & set(c.outputs)}
 
+    def slack(self, stream: str) -> int | None:
+        """How long ids that outside clients gave to rows of `stream` are remembered, us; None when rows have none."""
+        found = [s.source for s in self.sources.values() if s.stream == stream and s.source.record_id is not None]
+        return found[0].id_slack if found else None
+
+    def slacks(self, computation: str, subscriptions: Mapping[str, int]) -> dict[int, int]:
+        """`slack` of the computation's inputs that have one, by subscription number."""
+        found = ((subscriptions[s.name], self.slack(s.stream)) for s in self.computations[computation].inputs)
+        return {number: slack for number, slack in found if slack is not None}
+
     def order(self) -> list[str]:
         """Computations, senders before receivers; raises `WiringError` for a cycle."""
         remaining = {name: self.senders(name) & set(self.computations) for name in self.computations}
@@ -144,8 +154,24 @@ def check_graph(graph: Graph) -> Graph:
     for source in graph.sources.values():
         if not graph.subscriptions(source.stream):
             raise WiringError(f"source {source.name!r} injects into {source.stream!r}, to which nobody subscribes")
+    _check_ids(graph)
     graph.order()
     return graph
+
+
+def _check_ids(graph: Graph) -> None:
+    owners: dict[str, str] = {}
+    for spec in graph.sources.values():
+        if spec.source.record_id is None:
+            continue
+        other = owners.setdefault(spec.stream, spec.name)
+        if other != spec.name:
+            raise WiringError(
+                f"sources {other!r} and {spec.name!r} both give record ids to stream {spec.stream!r}, where an id of one "
+                "could not be told from the same id of the other: inject them into streams of their own"
+            )
+        if (graph.slack(spec.stream) or 0) <= 0:
+            raise WiringError(f"source {spec.name!r}: id_slack must be a positive number of us")
 
 
 def _check_computation(graph: Graph, computation: ComputationSpec) -> None:

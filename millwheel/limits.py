@@ -50,6 +50,10 @@ LOG_LIMIT_BYTES: Final = 32 * 1024 * 1024
 LOG_LIMIT_CHECKPOINTS: Final = 1_024
 """The same in checkpoints."""
 
+FOLD_TRIGGER_IDS: Final = 65_536
+"""Ids of outside clients in the unfolded log that start a fold: each is a row of its own, a second of inserting in all.
+Sooner would write the keys' state more often than it saves."""
+
 CACHE_LIMIT_BYTES: Final = 64 * 1024 * 1024
 """Soft state of one interval; clean keys are evicted above it."""
 
@@ -70,6 +74,31 @@ ID_BUCKET_US: Final = 60_000_000
 
 ID_FILTER_ERROR_RATE: Final = 0.01
 """Share of unknown blocks that a full filter takes for its own: each costs one read of the store, and 10 bits buy it."""
+
+OPAQUE_ID_LIMIT_BYTES: Final = 1_024
+"""An id that an outside client chose; a longer one is more likely a mistake."""
+
+OPAQUE_WHOLE_BYTES: Final = 40
+"""Such an id is kept whole up to this length (a UUID as text has 36 bytes), a longer one as 128 bits of BLAKE2b."""
+
+OPAQUE_SLACK_US: Final = 6 * 3_600 * 1_000_000
+"""How long such an id is remembered unless its source says otherwise: a client that retries does so within hours."""
+
+OPAQUE_BUCKETS: Final = 4
+"""Buckets in a slack: each costs one test per id, and an id is remembered for up to one bucket longer than the slack."""
+
+OPAQUE_FILTER_IDS: Final = 8_192
+"""Ids for which a new filter has room at least: 32 KiB."""
+
+OPAQUE_FILTER_BITS: Final = 24
+"""Bits per id of a filter that is full: with eight hashes 1 unknown id in 20,000 is taken for one of its own.  More would
+make most bundles of 4,096 wait for the store."""
+
+OPAQUE_READ_IDS: Final = 4_096
+"""Ids that are read at once to fill a filter after a restart: a few ms of the event loop."""
+
+OPAQUE_DELETE_ROWS: Final = 16_384
+"""Expired ids that one fold deletes at most; more than a fold adds, so that deleting keeps up with adding."""
 
 TRACEBACK_LIMIT_CHARS: Final = 8_000
 """The stored traceback of a quarantined record."""

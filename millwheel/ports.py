@@ -15,6 +15,7 @@ from millwheel.bundles import Acked, Checkpoint, KeyRows, LogWrite, Recovered
 from millwheel.shape import PipelineShape as PipelineShape
 from millwheel.shape import SinkTable as SinkTable
 from millwheel.source import Batch as Batch
+from millwheel.source import RecordId as RecordId
 from millwheel.source import Source as Source
 from millwheel.source import SourcePartition as SourcePartition
 from millwheel.source import SourcePosition as SourcePosition
@@ -94,6 +95,19 @@ class Store(Protocol):
 
         Not fenced: what a stale owner reads is durable all the same.
         """
+        ...
+
+    async def find_opaque(self, interval: int, subscription: int, now: int, ids: Sequence[bytes]) -> set[bytes]:
+        """Which of `ids`, chosen by outside clients, were taken, and do not expire until wall time `now`, us.
+
+        Folded tables only; not fenced, as `find_ids`.
+        """
+        ...
+
+    async def read_opaque(
+        self, interval: int, subscription: int, expires: int, after: bytes, limit: int
+    ) -> list[bytes]:
+        """The first `limit` ids after `after`, ascending, of the bucket that expires at `expires`, us."""
         ...
 
     async def commit(self, writes: Sequence[LogWrite]) -> set[tuple[int, int]]:

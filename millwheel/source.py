@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import msgspec
 
+from millwheel.limits import OPAQUE_SLACK_US
+
 logger = logging.getLogger("millwheel.injectors")
+
+RecordId = Callable[[Any], str | bytes]
+"""The id that an outside client gave to a row, of the row's value."""
 
 
 class Batch(msgspec.Struct, gc=False):
@@ -85,6 +90,13 @@ class Source(Protocol):
 
     disorder_us: int = 0
     """How far behind the wall clock it stays then, us."""
+
+    record_id: RecordId | None = None
+    """Gives the id of a row that an outside client chose: of the rows with one id, in whichever partitions they come, one
+    is delivered within the slack."""
+
+    id_slack: int = OPAQUE_SLACK_US
+    """How long such an id is remembered, us of wall time."""
 
     def discover(self, known: Iterable[str]) -> list[SourcePartition]:
         """Partitions that are there now, except those whose names are in `known`."""

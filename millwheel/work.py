@@ -56,6 +56,10 @@ class Part(msgspec.Struct, gc=False):
     keys: list[str]
     values: list[bytes]
     timestamps: list[int]
+    opaque: list[bytes] = []
+    """Ids that an outside client chose, one a record, or none at all."""
+    expires: int = 0
+    """Wall time, us, until which these must be remembered."""
 
 
 class Work(msgspec.Struct, gc=False):
@@ -72,11 +76,12 @@ class Work(msgspec.Struct, gc=False):
 
 
 class Columns(msgspec.Struct, gc=False):
-    """Productions on one subscription, in order."""
+    """Productions on one subscription, in order; or rows of a source, with the ids that an outside client gave them."""
 
     keys: list[str]
     values: list[bytes]
     timestamps: list[int]
+    opaque: list[bytes] = []
 
 
 class Outcome(msgspec.Struct, gc=False):

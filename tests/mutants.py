@@ -18,11 +18,13 @@ from unittest.mock import patch
 from millwheel.api.context import Context
 from millwheel.bundles import Acked, StateWrites, decode_checkpoint, encode_checkpoint
 from millwheel.core import events as ev
+from millwheel.core.arrivals import Arrivals
 from millwheel.core.authority import Authority
 from millwheel.core.cache import StateCache
 from millwheel.core.dedup import DeliveredIds, Seen
 from millwheel.core.injector import InjectorCore
 from millwheel.core.interval import IntervalCore
+from millwheel.core.opaque import OpaqueIds
 from millwheel.core.outbox import Outbox
 from millwheel.core.refused import RefusedRows
 from millwheel.core.timers import TimerQueue
@@ -178,16 +180,13 @@ def injector_position_ahead() -> Patches:
 @mutant
 def duplicate_acked_early() -> Patches:
     """Duplicate acked before its original is durable."""
-    original = IntervalCore._arrive
+    original = IntervalCore._enter
 
-    def arrive(self: IntervalCore, bundle: Any, effects: list[ev.Effect]) -> None:
-        known = self._ids.fresh(bundle.subscription, bundle.producer, bundle.sequences)
-        if known is not None and not known and bundle.sequences:
-            effects.append(ev.Ack(bundle.sender, bundle.number))
-            return
-        original(self, bundle, effects)
+    def enter(self: IntervalCore, items: Any, effects: list[ev.Effect]) -> None:
+        effects += [ev.Ack(item.sender, item.number) for item in items if item.part is None]
+        original(self, [item for item in items if item.part is not None], effects)
 
-    return {(IntervalCore, "_arrive"): arrive}
+    return {(IntervalCore, "_enter"): enter}
 
 
 @mutant
@@ -308,23 +307,73 @@ def filter_dropped_early() -> Patches:
 @mutant
 def answer_ignored() -> Patches:
     """What the store says of an id is ignored."""
-    original = IntervalCore._ids_found
-    return {(IntervalCore, "_ids_found"): lambda self, sender, found, effects: original(self, sender, set(), effects)}
+    original = Arrivals.found
+
+    def found(self: Arrivals, answer: ev.IdsFound, now: int, effects: list[ev.Effect]) -> Any:
+        return original(self, ev.IdsFound(answer.sender, set(), answer.opaque), now, effects)
+
+    return {(Arrivals, "found"): found}
 
 
 @mutant
-def lane_overtaken() -> Patches:
-    """Bundles do not queue behind one that waits for the store's answer."""
-    original = IntervalCore._arrive
+def queue_overtaken() -> Patches:
+    """Bundles that need no answer overtake one of their sender that waits for the store's."""
+    original = Arrivals.arrive
 
-    def arrive(self: IntervalCore, bundle: Any, effects: list[ev.Effect]) -> None:
-        lane = self._lanes.pop(bundle.sender, None) if self._lanes else None
-        original(self, bundle, effects)
-        if lane is not None:
-            lane.extend(self._lanes.pop(bundle.sender, ()))
-            self._lanes[bundle.sender] = lane
+    def arrive(self: Arrivals, bundle: Any, now: int, effects: list[ev.Effect]) -> Any:
+        fresh = self.ids.fresh(bundle.subscription, bundle.producer, bundle.sequences)
+        if bundle.sender in self._queues and bundle.sequences and fresh is None and not bundle.opaque:
+            return [self._accept(bundle, None, (), now)]
+        return original(self, bundle, now, effects)
 
-    return {(IntervalCore, "_arrive"): arrive}
+    return {(Arrivals, "arrive"): arrive}
+
+
+@mutant
+def outside_ids_forgotten() -> Patches:
+    """Ids that outside clients chose are not asked for after a restart."""
+
+    def init(self: OpaqueIds, slacks: Any, stored: Any = ()) -> None:
+        original(self, slacks)
+
+    original = OpaqueIds.__init__
+    return {(OpaqueIds, "__init__"): init}
+
+
+@mutant
+def outside_ids_leave_early() -> Patches:
+    """An outside id is forgotten when it is folded, while an answer that does not know it is on its way."""
+
+    def leave(self: OpaqueIds) -> None:
+        self._asked.clear()
+        original(self)
+
+    original = OpaqueIds._leave
+    return {(OpaqueIds, "_leave"): leave}
+
+
+@mutant
+def outside_answer_ignored() -> Patches:
+    """What the store says of an outside id is ignored."""
+    original = OpaqueIds.take
+
+    def take(self: OpaqueIds, subscription: int, ids: Any, stored: Any, now: int) -> Any:
+        return original(self, subscription, ids, (), now)
+
+    return {(OpaqueIds, "take"): take}
+
+
+@mutant
+def dropped_not_recorded() -> Patches:
+    """A record dropped by its outside id is not checkpointed as delivered."""
+    original = Arrivals._without
+
+    def without(self: Arrivals, *given: Any) -> Any:
+        item = original(self, *given)
+        item.dropped = []
+        return item
+
+    return {(Arrivals, "_without"): without}
 
 
 @mutant

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from millwheel.errors import SourceError
+from millwheel.limits import OPAQUE_SLACK_US
 from millwheel.model import MAX_TIME, MIN_TIME, SECOND
-from millwheel.ports import Source, SourcePartition, SourcePosition, WallClock
+from millwheel.ports import RecordId, Source, SourcePartition, SourcePosition, WallClock
 from millwheel_injectors.formats import Format, TextLines
 from millwheel_injectors.identity import Catalog, FoundFile
 from millwheel_injectors.partition import Reading, TextPartition, decode_state
@@ -52,7 +53,13 @@ class FileSource(Source):
     bound; they are then read one after the other.  A tailed file is finished when it was not written for
     `quiet_us` and, if the source is ordered or its watermark is `FileCreation`, a later file exists (there
     the default is 5 s). `later_files_not_before` bounds the event times in files not there yet.  Malformed
-    rows go to the file `rejects`, or to the log.  After `idle_after_us` of silence the runtime may advance
+    rows go to the file `rejects`, or to the log.
+
+    `record_id` gives the id by which an outside client knows a value (text or bytes): of several rows with one id, in
+    whichever file and whichever run, only the first is delivered, for `id_slack` us of wall time at least.  A row that is
+    sent again must have the same content, so that it gets the same key.
+
+    After `idle_after_us` of silence the runtime may advance
     the watermark to wall time minus the bound.
     """
 
@@ -70,10 +77,14 @@ class FileSource(Source):
         quiet_us: int | None = None,
         later_files_not_before: int | Callable[[], int] | None = None,
         rejects: AnyPath | None = None,
+        record_id: RecordId | None = None,
+        id_slack: int = OPAQUE_SLACK_US,
         idle_after_us: int | None = None,
         clock: WallClock = wall_clock,
     ) -> None:
         self.name = name
+        self.record_id = record_id
+        self.id_slack = id_slack
         self.idle_after_us = idle_after_us
         self._patterns = [Path(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
         self._tail = tail

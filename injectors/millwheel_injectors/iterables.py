@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 import msgspec
 
 from millwheel.errors import SourceError
+from millwheel.limits import OPAQUE_SLACK_US
 from millwheel.model import MAX_TIME, MIN_TIME
-from millwheel.ports import Batch, Source, SourcePartition
+from millwheel.ports import Batch, RecordId, Source, SourcePartition
 from millwheel_injectors.watermarks import BoundedDisorder, Exact, FileCreation, Gauge, Minima, Policy
 
 Row: TypeAlias = tuple[int, Any]
@@ -26,7 +27,8 @@ PARTITION = "rows"
 class IterableSource(Source):
     """`rows` of (event time us, value): a sequence, or a function that makes the same iterable at every call.
 
-    The watermark is exact for a sequence, `BoundedDisorder(0)` for a function, unless given.
+    The watermark is exact for a sequence, `BoundedDisorder(0)` for a function, unless given.  `record_id` and
+    `id_slack` are those of `FileSource`.
 
     >>> source = IterableSource("words", [(1, "to"), (2, "be")])
     >>> source.discover(())[0].read(10).values
@@ -34,11 +36,19 @@ class IterableSource(Source):
     """
 
     def __init__(
-        self, name: str, rows: Sequence[Row] | Callable[[], Iterable[Row]], watermark: Policy | None = None
+        self,
+        name: str,
+        rows: Sequence[Row] | Callable[[], Iterable[Row]],
+        watermark: Policy | None = None,
+        *,
+        record_id: RecordId | None = None,
+        id_slack: int = OPAQUE_SLACK_US,
     ) -> None:
         if isinstance(watermark, FileCreation) or (isinstance(watermark, Exact) and callable(rows)):
             raise ValueError(f"source {name}: {watermark} needs {'a sequence' if callable(rows) else 'files'}")
         self.name = name
+        self.record_id = record_id
+        self.id_slack = id_slack
         self._rows = rows
         self._policy = watermark or (BoundedDisorder() if callable(rows) else Exact())
         self.disorder_us = self._policy.bound_us if isinstance(self._policy, BoundedDisorder) else 0

@@ -9,14 +9,17 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
 
 from millwheel.errors import SourceError
+from millwheel.limits import OPAQUE_SLACK_US
 from millwheel.model import MAX_TIME, MIN_TIME
-from millwheel.ports import Source, SourcePartition, WallClock
+from millwheel.ports import RecordId, Source, SourcePartition, WallClock
+from millwheel_injectors.columns import field_types
 from millwheel_injectors.files import AnyPath, wall_clock
 from millwheel_injectors.formats import Format, JsonLines, MalformedError, Parsed, Parser, convert_each
 from millwheel_injectors.identity import inspect_file
@@ -40,6 +43,8 @@ class SparkOutputSource(Source):
     `columns` (Parquet).  Directories like `day=2026-01-01` are columns.  With `tail` the source waits for
     what Spark commits later.
 
+    `record_id` is as in `FileSource`, or the name of a column that values have.
+
     `ordered` says that the files, in commit and then path order, are in event time order within the bound.
     The other arguments are those of `FileSource`.
     """
@@ -58,10 +63,14 @@ class SparkOutputSource(Source):
         ordered: bool = False,
         later_files_not_before: int | Callable[[], int] | None = None,
         rejects: AnyPath | None = None,
+        record_id: str | RecordId | None = None,
+        id_slack: int = OPAQUE_SLACK_US,
         idle_after_us: int | None = None,
         clock: WallClock = wall_clock,
     ) -> None:
         self.name = name
+        self.record_id = _record_id(name, record_id, type, columns)
+        self.id_slack = id_slack
         self.ordered = ordered
         self.idle_after_us = idle_after_us
         policy = BoundedDisorder() if watermark is None else watermark
@@ -147,6 +156,18 @@ class SparkOutputSource(Source):
         if self.ordered:
             return self._frontier.value()
         return MIN_TIME
+
+
+def _record_id(
+    source: str, record_id: str | RecordId | None, type_: Any, columns: Sequence[str] | None
+) -> RecordId | None:
+    """A column's name as a function of structs or dicts."""
+    if not isinstance(record_id, str):
+        return record_id
+    known = list(field_types(type_)) if type_ is not None else columns
+    if known is not None and record_id not in known:
+        raise ValueError(f"source {source}: values have no column {record_id!r} for record_id, but {', '.join(known)}")
+    return itemgetter(record_id) if type_ is None else attrgetter(record_id)
 
 
 class WithConstants:

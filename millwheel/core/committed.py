@@ -41,6 +41,7 @@ class CommittedLog:
         self._bytes = 0
         self._settled = 0
         self._settled_bytes = 0
+        self._settled_ids = 0
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -59,6 +60,7 @@ class CommittedLog:
             self._pressed(goal)
             or self._settled_bytes >= limits.FOLD_TRIGGER_BYTES
             or self._settled >= limits.FOLD_TRIGGER_CHECKPOINTS
+            or self._settled_ids >= limits.FOLD_TRIGGER_IDS
             or (hurry and self._settled > 0)
         )
 
@@ -76,6 +78,7 @@ class CommittedLog:
                 break
             self._settled += 1
             self._settled_bytes += row.size_bytes
+            self._settled_ids += _ids_of(row.image)
 
     def prefix(self, goal: int) -> tuple[int, list[Checkpoint], list[Acked]]:
         """(upto, images, later acks) of the next fold: as much as one short transaction can do.
@@ -107,9 +110,16 @@ class CommittedLog:
             if self._settled:
                 self._settled -= 1
                 self._settled_bytes -= row.size_bytes
+                self._settled_ids -= _ids_of(row.image)
         return gone
 
 
 def _rows_of(image: Checkpoint) -> int:
     """Rows that a fold of this image touches besides its keys' state and its productions."""
-    return len(image.timers.keys) + len(image.holds.keys) + len(image.forgotten) + len(image.quarantined)
+    written = len(image.timers.keys) + len(image.holds.keys) + len(image.forgotten) + len(image.quarantined)
+    return written + _ids_of(image) // 8
+
+
+def _ids_of(image: Checkpoint) -> int:
+    """Ids of outside clients: rows as well, but a fold is started by their number, so its limit is for the others."""
+    return sum(len(opaque.ids) for opaque in image.opaque)

@@ -15,6 +15,8 @@ class Counters(Struct):
 
     records: int = 0
     duplicates: int = 0
+    repeated: int = 0
+    """Records whose id, chosen by an outside client, was taken before."""
     late: int = 0
     backdated: int = 0
     timers: int = 0
@@ -101,6 +103,15 @@ class IdsFound(Struct, gc=False):
 
     sender: int
     found: set[int]
+    opaque: set[bytes] = set()
+
+
+class OpaqueRead(Struct, gc=False):
+    """Answer to `ReadOpaque`."""
+
+    subscription: int
+    expires: int
+    ids: list[bytes]
 
 
 class AckArrived(Struct, gc=False):
@@ -156,7 +167,8 @@ class Advanced(Struct, gc=False):
 
 
 Event = (
-    BundleArrived | Loaded | Invoked | Committed | Fenced | Refused | Resend | Folded | IdsFound | AckArrived | AlarmRang
+    BundleArrived | Loaded | Invoked | Committed | Fenced | Refused | Resend | Folded | IdsFound | OpaqueRead | AckArrived
+    | AlarmRang
     | WatermarkMoved | RedriveAsked | QuarantineFetched | RowsRead | Advanced
 )  # fmt: skip
 
@@ -188,6 +200,18 @@ class LookupIds(Struct, gc=False):
     subscription: int
     producer: int
     sequences: list[int]
+    opaque: list[bytes] = []
+    """Ids chosen by outside clients: which of them were taken, and have not expired by wall time `now`, us?"""
+    now: int = 0
+
+
+class ReadOpaque(Struct, gc=False):
+    """Read the next `limit` ids of a bucket, in order, after the id `after`."""
+
+    subscription: int
+    expires: int
+    after: bytes
+    limit: int
 
 
 class Fold(Struct, gc=False):
@@ -258,6 +282,6 @@ class Restart(Struct, gc=False):
 
 
 Effect = (
-    Load | LookupIds | Invoke | Commit | Fold | Send | Ack | SetAlarm | ReportWatermark | FetchQuarantine | Read | Advance
-    | Halt | Restart
+    Load | LookupIds | ReadOpaque | Invoke | Commit | Fold | Send | Ack | SetAlarm | ReportWatermark | FetchQuarantine
+    | Read | Advance | Halt | Restart
 )  # fmt: skip

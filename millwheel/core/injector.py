@@ -142,8 +142,9 @@ class InjectorCore:
         bundles = []
         for target, at in ranges.group(columns.keys).items():
             cut = Columns(
-                [columns.keys[i] for i in at], [columns.values[i] for i in at], [columns.timestamps[i] for i in at]
-            )
+                [columns.keys[i] for i in at], [columns.values[i] for i in at], [columns.timestamps[i] for i in at],
+                [columns.opaque[i] for i in at] if columns.opaque else [],
+            )  # fmt: skip
             bundles.append(self._bundle(subscription, target, [sequences[i] for i in at], cut))
         return bundles
 
@@ -151,7 +152,7 @@ class InjectorCore:
         self._number += 1
         return Bundle(
             subscription, self._interval, self._number, target, self._producer, self._durable,
-            sequences, columns.keys, columns.values, columns.timestamps,
+            sequences, columns.keys, columns.values, columns.timestamps, opaque=columns.opaque,
         )  # fmt: skip
 
     def _acked(self, number: int) -> None:

@@ -22,7 +22,6 @@ from millwheel.bundles import (
     Bundle,
     Checkpoint,
     HoldWrites,
-    Ids,
     LogWrite,
     Produced,
     QuarantineEntry,
@@ -32,9 +31,10 @@ from millwheel.bundles import (
     encode_checkpoint,
 )
 from millwheel.core import events as ev
+from millwheel.core.arrivals import Arrivals, Item, cut, size_of
 from millwheel.core.cache import StateCache
 from millwheel.core.committed import CommittedLog
-from millwheel.core.dedup import Channel, DeliveredIds
+from millwheel.core.dedup import Channel
 from millwheel.core.holds import Holds
 from millwheel.core.minheap import MinHeap
 from millwheel.core.outbox import Outbox
@@ -50,16 +50,6 @@ EXPIRY_TAG: Final = "\0expire"
 EXPIRY_KIND: Final = "expire"
 WEAK_INFLIGHT_LIMIT: Final = 64
 REDRIVE_BATCH: Final = 256
-
-
-class Item(msgspec.Struct, gc=False):
-    """A delivered bundle waiting to run: its fresh part (None: all duplicates) and the ack it owes."""
-
-    part: Part | None
-    sender: int
-    number: int
-    oldest: int
-    size_bytes: int
 
 
 class Inflight(msgspec.Struct, gc=False):
@@ -94,6 +84,8 @@ class Config(msgspec.Struct, frozen=True):
     """Subscriptions that this computation produces to, and their receivers' interval maps."""
     low: str = ""
     high: str | None = None
+    slacks: Mapping[int, int] = {}
+    """Subscriptions on which outside clients choose record ids, and how long these are remembered, us."""
 
 
 class IntervalCore:
@@ -106,11 +98,7 @@ class IntervalCore:
         self._inherited = inherited.channels if inherited else []
         self._weak = config.settings.productions == "weak"
         self._cache = StateCache(config.settings.cache_limit_bytes)
-        self._ids = DeliveredIds()
-        self._known: dict[int, list[int]] = {}
-        """Ids of the bundle asked about that were duplicates then: their runs may be sealed before the answer comes."""
-        self._lanes: dict[int, deque[Bundle]] = {}
-        """Sender to the bundles that wait for the store's answer about the first one's ids."""
+        self._arrivals = Arrivals(self.counters, config.settings.exactly_once, config.slacks, recovered.opaque)
         self._outbox = Outbox(config.interval, config.sequencer, config.routes)
         self._timers = TimerQueue(("watermark", "wall"))
         self._expiry: MinHeap[str] = MinHeap()
@@ -123,7 +111,6 @@ class IntervalCore:
         self._redriving: str | None = None
         self._released: list[str] = []
         self._diverted: list[QuarantineEntry] = []
-        self._frontiers: dict[tuple[int, int], int] = {}
         self._folded_seq = 0
         self._fetched: list[QuarantineEntry] = []
         self._inbox: deque[Item] = deque()
@@ -157,13 +144,7 @@ class IntervalCore:
         """
         recovered, self._recovered = self._recovered, None
         assert recovered is not None, "start() is called once"
-        if live is not None:
-            self._ids = DeliveredIds(live, self.config.sequencer)
-        for ids in recovered.ids:
-            if live is not None and (ids.subscription, ids.producer) not in live:
-                self._frontiers[ids.subscription, ids.producer] = MAX_TIME
-            else:
-                self._ids.restore(ids.subscription, ids.producer, ids.frontier, ids.top)
+        self._arrivals.begin(recovered.ids, live, self.config.sequencer)
         self._restore_timers(recovered)
         effects: list[ev.Effect] = []
         for bundle in recovered.productions:
@@ -183,7 +164,7 @@ class IntervalCore:
         effects: list[ev.Effect] = []
         match event:
             case ev.BundleArrived(bundle):
-                self._arrive(bundle, effects)
+                self._enter(self._arrivals.arrive(bundle, now, effects), effects)
             case ev.Loaded(rows):
                 self._loaded({row.key: row.cells for row in rows}, effects, now)
             case ev.Invoked(outcome, elapsed_us):
@@ -202,8 +183,10 @@ class IntervalCore:
                 self._outbox_send(self._outbox.resend(target, kept_back), effects)
             case ev.Folded(upto):
                 self._fold_done(upto, now)
-            case ev.IdsFound(sender, found):
-                self._ids_found(sender, found, effects)
+            case ev.IdsFound():
+                self._enter(self._arrivals.found(event, now, effects), effects)
+            case ev.OpaqueRead():
+                self._arrivals.was_read(event)
             case ev.AckArrived(number):
                 self._acked(number)
             case ev.AlarmRang():
@@ -225,7 +208,7 @@ class IntervalCore:
         return not (
             self._inbox or self._work or self._inflight or self._outbox.unacked or self._committed
             or self._folding or self._outbox.has_unrecorded() or self._redrive or self._redriving
-            or self._frontiers or self._outbox.frontier_moved or self._lanes
+            or self._outbox.frontier_moved or not self._arrivals.quiet()
         )  # fmt: skip
 
     def flush(self, now: int) -> list[ev.Effect]:
@@ -241,7 +224,7 @@ class IntervalCore:
     @property
     def inbox_bytes(self) -> int:
         """Bytes waiting to run."""
-        return self._inbox_bytes
+        return self._inbox_bytes + self._arrivals.size_bytes()
 
     @property
     def watermark(self) -> int:
@@ -276,87 +259,14 @@ class IntervalCore:
 
     # --- arrival ----------------------------------------------------------------------------------------------
 
-    def _arrive(self, bundle: Bundle, effects: list[ev.Effect]) -> None:
-        if self.config.settings.exactly_once:
-            self._note_frontier(bundle)
-            if self._lanes and bundle.sender in self._lanes and bundle.sequences:
-                self.counters.queued += 1
-                self._lanes[bundle.sender].append(bundle)  # order is per sender, whatever the producer
-                return
-            fresh = self._ids.fresh(bundle.subscription, bundle.producer, bundle.sequences)
-            if fresh and self._ask(bundle, fresh, effects):
-                self._lanes[bundle.sender] = deque([bundle])
-                return
-            self._accept(bundle, fresh, effects)
-        elif bundle.sequences:
-            self._enqueue(bundle, None, effects)
-
-    def _note_frontier(self, bundle: Bundle) -> None:
-        sub, producer = bundle.subscription, bundle.producer
-        if bundle.frontier > self._ids.frontier(sub, producer):
-            self._ids.advance(sub, producer, bundle.frontier)
-            self._frontiers[sub, producer] = bundle.frontier
-
-    def _ask(self, bundle: Bundle, fresh: list[int], effects: list[ev.Effect]) -> bool:
-        """Ask the store for ids that memory is unsure of; false when there are none."""
-        sub, producer = bundle.subscription, bundle.producer
-        unsure = self._ids.unsure(sub, producer, [bundle.sequences[i] for i in fresh])
-        if not unsure:
-            return False
-        new = set(fresh)
-        self._known[bundle.sender] = [s for i, s in enumerate(bundle.sequences) if i not in new]
-        self.counters.lookups += 1
-        effects.append(ev.LookupIds(bundle.sender, sub, producer, unsure))
-        return True
-
-    def _ids_found(self, sender: int, found: set[int], effects: list[ev.Effect]) -> None:
-        """The answer for the first bundle of a lane; those behind it follow until one needs an answer itself."""
-        lane = self._lanes[sender]
-        bundle = lane.popleft()
-        known = found.union(self._known.pop(sender))
-        fresh = self._ids.fresh(bundle.subscription, bundle.producer, bundle.sequences, known)
-        self._accept(bundle, fresh, effects)
-        while lane:
-            bundle = lane[0]
-            fresh = self._ids.fresh(bundle.subscription, bundle.producer, bundle.sequences)
-            if fresh and self._ask(bundle, fresh, effects):
-                return
-            self._accept(lane.popleft(), fresh, effects)
-        del self._lanes[sender]
-
-    def _accept(self, bundle: Bundle, fresh: list[int] | None, effects: list[ev.Effect]) -> None:
-        """Consume what is fresh of a bundle: the records at these positions, or all (None)."""
-        sub, producer, sequences = bundle.subscription, bundle.producer, bundle.sequences
-        if not sequences:
-            return  # it only carried a frontier
-        if fresh is None:
-            self._ids.add(sub, producer, sequences)
-        else:
-            self.counters.duplicates += len(sequences) - len(fresh)
-            self._ids.add(sub, producer, [sequences[i] for i in fresh])
-        self._enqueue(bundle, fresh, effects)
-
-    def _enqueue(self, bundle: Bundle, fresh: list[int] | None, effects: list[ev.Effect]) -> None:
-        part: Part | None = None
-        if fresh is None:
-            part = Part(
-                bundle.subscription, bundle.producer, bundle.frontier,
-                bundle.sequences, bundle.keys, bundle.values, bundle.timestamps,
-            )  # fmt: skip
-        elif fresh:
-            part = Part(
-                bundle.subscription, bundle.producer, bundle.frontier, [bundle.sequences[i] for i in fresh],
-                [bundle.keys[i] for i in fresh], [bundle.values[i] for i in fresh],
-                [bundle.timestamps[i] for i in fresh],
-            )  # fmt: skip
-        if part is None and not self._inbox and self._work is None and not self._inflight:
-            effects.append(ev.Ack(bundle.sender, bundle.number))
-            return
-        # Nothing fresh, but the originals may not be durable yet: its ack queues up behind them.
-        oldest = min(part.timestamps) if part else MAX_TIME
-        size = _size(part) if part else 0
-        self._inbox.append(Item(part, bundle.sender, bundle.number, oldest, size))
-        self._inbox_bytes += size
+    def _enter(self, items: list[Item], effects: list[ev.Effect]) -> None:
+        for item in items:
+            if item.part is None and not self._inbox and self._work is None and not self._inflight:
+                effects.append(ev.Ack(item.sender, item.number))
+                continue
+            # Nothing fresh, but the originals may not be durable yet: its ack queues up behind them.
+            self._inbox.append(item)
+            self._inbox_bytes += item.size_bytes
 
     # --- running ----------------------------------------------------------------------------------------------
 
@@ -366,6 +276,7 @@ class IntervalCore:
         while self._pump(effects, now):
             self._submit(effects, now)
         self._record_idle(effects, now)
+        self._arrivals.read(effects)
         self._maybe_fold(effects)
         self._set_alarm(effects, now)
         self._report(effects)
@@ -426,7 +337,7 @@ class IntervalCore:
             self._inbox_bytes -= item.size_bytes
             size += item.size_bytes
             items.append(item)
-            if item.part is not None:
+            if item.part is not None and item.part.keys:
                 records += len(item.part.keys)
                 work.parts.append(item.part)
 
@@ -441,8 +352,8 @@ class IntervalCore:
             records = min(records, max(1, sum(1 for size in sizes if size <= size_bytes)))
         if len(part.keys) <= records:
             return self._inbox.popleft()
-        head, tail = _cut(part, 0, records), _cut(part, records, len(part.keys))
-        self._inbox[0] = Item(tail, item.sender, item.number, min(tail.timestamps), _size(tail))
+        head, tail = cut(part, 0, records), cut(part, records, len(part.keys))
+        self._inbox[0] = Item(tail, item.sender, item.number, min(tail.timestamps), size_of(tail), item.dropped)
         return Item(head, item.sender, 0, min(head.timestamps), item.size_bytes - self._inbox[0].size_bytes)
 
     def _take_timers(self, now: int) -> list[Timer]:
@@ -689,27 +600,11 @@ class IntervalCore:
         # After the releases: a key may fail again in the same checkpoint.
         self._poison(quarantined, seq, work, holds)
         redriven = self._redriven(seq, work, outcome)
-        ids = self._image_ids(items)
+        ids, opaque = self._arrivals.checkpointed(items, work.wall_time)
         return Checkpoint(
             CHECKPOINT_FORMAT, self.config.shape, 0, ids, [], [], state, timers, holds,
-            outcome.sinks, quarantined, expired, redriven, released,
+            outcome.sinks, quarantined, expired, redriven, released, opaque,
         )  # fmt: skip
-
-    def _image_ids(self, items: list[Item]) -> list[Ids]:
-        if not self.config.settings.exactly_once:
-            return []
-        ids = []
-        for item in items:
-            part = item.part
-            if part is not None:
-                channel = (part.subscription, part.producer)
-                # The newest frontier, which may have come after the records: once for all, as it is taken off here.
-                ids.append(Ids(*channel, self._frontiers.pop(channel, part.frontier), part.sequences))
-        for (subscription, producer), frontier in self._frontiers.items() if ids else ():
-            ids.append(Ids(subscription, producer, frontier, []))
-        if ids:
-            self._frontiers.clear()
-        return ids
 
     def _redriven(self, seq: int, work: Work, outcome: Outcome) -> list[tuple[str, int]]:
         if not work.redrive:
@@ -859,7 +754,7 @@ class IntervalCore:
         if self._inbox or self._work is not None or self._inflight:
             self._idle_since = None
             return
-        recordable = self._outbox.has_unrecorded() or bool(self._frontiers)
+        recordable = self._outbox.has_unrecorded() or self._arrivals.recordable(now)
         foldable = bool(self._committed) and not self._folding
         if not (recordable or foldable or self._outbox.frontier_moved):
             self._idle_since = None
@@ -878,8 +773,7 @@ class IntervalCore:
     def _commit_records(self, effects: list[ev.Effect], now: int) -> None:
         self._seq += 1
         image = self._image(self._seq, Work([], [], {}, {}, {}, self._watermark, now), [], [], Outcome())
-        image.ids = [Ids(sub, producer, at, []) for (sub, producer), at in self._frontiers.items()]
-        self._frontiers.clear()
+        image.ids, image.opaque = self._arrivals.checkpointed([], now, idle=True)
         image.acked = self._outbox.record_acks(self._seq)
         write = LogWrite(self.config.interval, self.config.sequencer, self._seq, 0, encode_checkpoint(image))
         counts = self._counts(Work([], [], {}, {}, {}, MIN_TIME, now), [], Outcome())
@@ -901,8 +795,8 @@ class IntervalCore:
         self._folding = False
         self._folded_seq = upto
         for image in self._committed.folded(upto):
-            self._ids.folded(image.ids)
-        self._ids.seal(now)
+            self._arrivals.folded(image.ids, image.opaque)
+        self._arrivals.ids.seal(now)
         self._cache.folded(upto)
         if self._cache.over_limit() and self._work is None:
             self._cache.evict(lambda key: self._timers.next_of(key, MAX_TIME))
@@ -927,7 +821,7 @@ class IntervalCore:
     def _oldest_work(self) -> int:
         return min(
             min((item.oldest for item in self._inbox), default=MAX_TIME),
-            min((bundle.oldest() for lane in self._lanes.values() for bundle in lane), default=MAX_TIME),
+            self._arrivals.oldest(),
             self._work_oldest,
             min((entry.oldest for entry in self._inflight), default=MAX_TIME),
             self._outbox.oldest(),
@@ -947,6 +841,7 @@ class IntervalCore:
         at = _or_end(self._timers.minimum("wall"))
         if at <= now:
             at = MAX_TIME  # due, but user code is busy: whatever ends that runs it, an alarm now would only spin
+        at = min(at, self._arrivals.opaque.next_expiry)
         if self._idle_since is not None:
             at = min(at, self._idle_since + limits.IDLE_RECORD_DELAY_US)
         for entry in self._inflight:
@@ -985,17 +880,6 @@ def _newest_by_key(work: Work) -> dict[str, int]:
 
 def _frozen(timer: Timer) -> QuarantineEntry:
     return QuarantineEntry(timer.key, -1, 0, 0, b"", timer.timestamp, timer.tag, timer.kind)
-
-
-def _cut(part: Part, first: int, end: int) -> Part:
-    return Part(
-        part.subscription, part.producer, part.frontier, part.sequences[first:end],
-        part.keys[first:end], part.values[first:end], part.timestamps[first:end],
-    )  # fmt: skip
-
-
-def _size(part: Part) -> int:
-    return sum(map(len, part.values)) + RECORD_OVERHEAD_BYTES * len(part.values)
 
 
 def _first_key(part: Part | None) -> str:

@@ -53,13 +53,18 @@ def wall_clock_us() -> int:
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """A picture of the run: counts since start, watermarks by computation and source, us."""
+    """A picture of the run: counts since start, watermarks by computation and source, us.
+
+    `duplicates` are deliveries that came again, `repeated` rows whose id, given by an outside client, was taken before:
+    both are dropped, and counted by each subscription on which they came.
+    """
 
     records: int
     injected: int
     rejected: int
     late: int
     duplicates: int
+    repeated: int
     quarantined: int
     backdated: int
     checkpoints: int
@@ -182,6 +187,7 @@ class EmbeddedRun:
             rejected=self._rejected,
             late=sum(c.counters.late for c in hooks),
             duplicates=sum(c.counters.duplicates for c in hooks),
+            repeated=sum(c.counters.repeated for c in hooks),
             quarantined=sum(c.counters.quarantined for c in cores),
             backdated=sum(c.counters.backdated for c in cores),
             checkpoints=sum(c.counters.checkpoints for c in cores),
@@ -264,6 +270,7 @@ class EmbeddedRun:
         config = Config(
             interval, sequencer, owner, SHAPE_VERSION, spec.settings,
             {number: self._ranges[number] for number in outputs}, low, high,
+            self._graph.slacks(owner, self._subscriptions),
         )  # fmt: skip
         actor = Actor(interval, sequencer, owner, IntervalCore(config, recovered, inherited), self._executors[owner])
         self._actors[interval] = actor
@@ -360,7 +367,7 @@ class EmbeddedRun:
         assert actor.partition is not None
         assert actor.output is not None
         source = self._graph.sources[actor.owner.removeprefix("source:")].source
-        rows = read_rows(actor.partition, actor.output, limit, source.reject)
+        rows = read_rows(actor.partition, actor.output, limit, source.reject, source.record_id)
         self._rejected += rows.rejected
         self._note_idleness(actor, source, rows)
         self._events.append((actor, rows))
@@ -476,6 +483,8 @@ class EmbeddedRun:
                     self._spawn(self._fold(actor, effect))
                 case ev.LookupIds():
                     self._spawn(self._lookup(actor, effect))
+                case ev.ReadOpaque():
+                    self._spawn(self._read_opaque(actor, effect))
                 case ev.FetchQuarantine(key, limit):
                     self._spawn(self._fetch(actor, key, limit))
                 case ev.Restart(inherited):
@@ -515,12 +524,24 @@ class EmbeddedRun:
         rows = await self._retry("load", lambda: self._store.load(actor.interval, keys))
         self._post(actor, ev.Loaded(rows))
 
-    async def _lookup(self, actor: Actor, effect: ev.LookupIds) -> None:
-        store, subscription, producer = self._store, effect.subscription, effect.producer
-        found = await self._retry(
-            "ids", lambda: store.find_ids(actor.interval, subscription, producer, effect.sequences)
-        )
-        self._post(actor, ev.IdsFound(effect.sender, found))
+    async def _lookup(self, actor: Actor, asked: ev.LookupIds) -> None:
+        store, interval, subscription = self._store, actor.interval, asked.subscription
+        found: set[int] = set()
+        opaque: set[bytes] = set()
+        if asked.sequences:
+            found = await self._retry(
+                "ids", lambda: store.find_ids(interval, subscription, asked.producer, asked.sequences)
+            )
+        if asked.opaque:
+            opaque = await self._retry(
+                "ids", lambda: store.find_opaque(interval, subscription, asked.now, asked.opaque)
+            )
+        self._post(actor, ev.IdsFound(asked.sender, found, opaque))
+
+    async def _read_opaque(self, actor: Actor, asked: ev.ReadOpaque) -> None:
+        store, bucket = self._store, (asked.subscription, asked.expires)
+        ids = await self._retry("ids", lambda: store.read_opaque(actor.interval, *bucket, asked.after, asked.limit))
+        self._post(actor, ev.OpaqueRead(*bucket, ids))
 
     async def _fold(self, actor: Actor, fold: ev.Fold) -> None:
         upto, images, acked = fold.upto, fold.images, fold.acked

@@ -7,6 +7,7 @@ never lost in silence.
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Any
 
 from millwheel import limits
@@ -14,19 +15,21 @@ from millwheel.api.context import Output, check_key
 from millwheel.core.events import RowsRead
 from millwheel.errors import LimitError, SourceError, TimestampError
 from millwheel.model import MAX_TIME, MIN_TIME, format_time
-from millwheel.ports import Batch, SourcePartition
+from millwheel.ports import Batch, RecordId, SourcePartition
 from millwheel.work import Columns
 
 Reject = Callable[[str, int, str, Any], None]
 """(partition, raw row, reason, value)."""
 
 
-def read_rows(partition: SourcePartition, output: Output, limit: int, reject: Reject) -> RowsRead:
+def read_rows(
+    partition: SourcePartition, output: Output, limit: int, reject: Reject, record_id: RecordId | None = None
+) -> RowsRead:
     """Read at most `limit` rows and key them for every subscription."""
     batch = partition.read(limit)
     if batch is None:
         return RowsRead({}, 0, 0, b"", partition.watermark(), partition.finished(), False)
-    columns, refused = _key_all(partition.name, batch, output, reject)
+    columns, refused = _key_all(partition.name, batch, output, reject, record_id)
     return RowsRead(
         columns,
         len(batch.rows),
@@ -43,15 +46,17 @@ Keyed = dict[int, tuple[list[int], Columns]]
 """By subscription: raw rows, and their columns."""
 
 
-def _key_all(partition: str, batch: Batch, output: Output, reject: Reject) -> tuple[Keyed, int]:
+def _key_all(
+    partition: str, batch: Batch, output: Output, reject: Reject, record_id: RecordId | None
+) -> tuple[Keyed, int]:
     """Columns per subscription, and how many rows were rejected."""
     try:
-        return _key_whole(partition, batch, output), 0
+        return _key_whole(partition, batch, output, record_id), 0
     except Exception:
-        return _key_one_by_one(partition, batch, output, reject)  # some row is at fault: find out which
+        return _key_one_by_one(partition, batch, output, reject, record_id)  # some row is at fault: find out which
 
 
-def _key_whole(partition: str, batch: Batch, output: Output) -> Keyed:
+def _key_whole(partition: str, batch: Batch, output: Output, record_id: RecordId | None) -> Keyed:
     """The batch column by column; raises if any row of it must be rejected."""
     rows, values, timestamps = list(batch.rows), batch.values, list(batch.timestamps)
     data = list(map(output.encode, values))
@@ -61,6 +66,7 @@ def _key_whole(partition: str, batch: Batch, output: Output) -> Keyed:
         raise LimitError("a value is too long")
     if timestamps and not MIN_TIME < min(timestamps) <= max(timestamps) < MAX_TIME:
         raise TimestampError("an event time is out of range")
+    opaque = opaque_ids(list(map(record_id, values))) if record_id is not None else []
     keyed = {}
     for sub, extract in output.routes:
         found = list(map(extract, values))
@@ -69,14 +75,45 @@ def _key_whole(partition: str, batch: Batch, output: Output) -> Keyed:
             for key in keys:
                 check_key(key, partition)
         if len(keys) == len(found):
-            keyed[sub] = (rows, Columns(keys, data, timestamps))
+            keyed[sub] = (rows, Columns(keys, data, timestamps, opaque))
         else:
             at = [i for i, key in enumerate(found) if key is not None]
-            keyed[sub] = ([rows[i] for i in at], Columns(keys, [data[i] for i in at], [timestamps[i] for i in at]))
+            columns = Columns(keys, [data[i] for i in at], [timestamps[i] for i in at])
+            columns.opaque = [opaque[i] for i in at] if opaque else []
+            keyed[sub] = ([rows[i] for i in at], columns)
     return keyed
 
 
-def _key_one_by_one(partition: str, batch: Batch, output: Output, reject: Reject) -> tuple[Keyed, int]:
+def opaque_ids(ids: list[str | bytes]) -> list[bytes]:
+    """Ids of outside clients as they are compared and kept: a text as its UTF-8, a long id as 128 bits of BLAKE2b.
+
+    No two different ids are the same here but by a collision of 128 bits: what is kept whole never begins as a digest
+    does.  Raises `TypeError` for what is neither text nor bytes, `LimitError` for an empty or an oversized id.
+
+    >>> opaque_ids(["a", b"b"])
+    [b'a', b'b']
+    """
+    if {*map(type, ids)} - {str, bytes}:
+        wrong = next(type(id_).__name__ for id_ in ids if type(id_) not in (str, bytes))
+        raise TypeError(f"record_id gave {wrong}, not str or bytes")
+    made = [id_.encode() if isinstance(id_, str) else id_ for id_ in ids]
+    if b"" in made:
+        raise LimitError("record_id gave an empty id")
+    longest = max(map(len, made), default=0)
+    if longest > limits.OPAQUE_ID_LIMIT_BYTES:
+        raise LimitError(f"record_id gave an id of {longest} bytes; limit {limits.OPAQUE_ID_LIMIT_BYTES}")
+    if longest > limits.OPAQUE_WHOLE_BYTES or b"\0" in {id_[:1] for id_ in made}:
+        return [id_ if _is_whole(id_) else b"\0" + blake2b(id_, digest_size=16).digest() for id_ in made]
+    return made
+
+
+def _is_whole(id_: bytes) -> bool:
+    return len(id_) <= limits.OPAQUE_WHOLE_BYTES and id_[0] != 0
+
+
+def _key_one_by_one(
+    partition: str, batch: Batch, output: Output, reject: Reject, record_id: RecordId | None
+) -> tuple[Keyed, int]:
     columns: Keyed = {sub: ([], Columns([], [], [])) for sub, _ in output.routes}
     encode = output.encode
     refused = 0
@@ -91,6 +128,7 @@ def _key_one_by_one(partition: str, batch: Batch, output: Output, reject: Reject
                 raise LimitError(f"value of {len(data)} bytes; limit {limits.VALUE_LIMIT_BYTES}")
             if not MIN_TIME < timestamp < MAX_TIME:
                 raise TimestampError(f"event time {format_time(timestamp)} is out of range")
+            opaque = opaque_ids([record_id(value)]) if record_id is not None else []
         except Exception as error:
             reject(partition, row, f"{type(error).__name__}: {error}", value)
             refused += 1
@@ -101,4 +139,5 @@ def _key_one_by_one(partition: str, batch: Batch, output: Output, reject: Reject
             target.keys.append(key)
             target.values.append(data)
             target.timestamps.append(timestamp)
+            target.opaque += opaque
     return columns, refused

@@ -166,6 +166,7 @@ class Process:
             if isinstance(actor.core, IntervalCore):
                 self.world.kernel.probes["duplicate dropped"] += actor.core.counters.duplicates
                 self.world.kernel.probes["bundle queued behind a lookup"] += actor.core.counters.queued
+                self.world.kernel.probes["outside id repeated"] += actor.core.counters.repeated
 
     def die(self) -> None:
         """Lose everything that is soft; requests on the wire may still arrive at the store."""
@@ -293,7 +294,8 @@ class Process:
         spec = self.world.graph.computations[row.computation]
         streams = [s for output in spec.outputs for s in self.world.graph.subscriptions(output)]
         routes = {self._subscriptions[s.name]: self._ranges[self._subscriptions[s.name]] for s in streams}
-        config = Config(row.id, sequencer, spec.name, SHAPE_VERSION, spec.settings, routes, row.low, row.high)
+        slacks = self.world.graph.slacks(spec.name, self._subscriptions)
+        config = Config(row.id, sequencer, spec.name, SHAPE_VERSION, spec.settings, routes, row.low, row.high, slacks)
         self._install(config, recovered)
 
     def _install(self, config: Config, recovered: Recovered, inherited: ev.Inherited | None = None) -> Actor:
@@ -384,7 +386,8 @@ class Process:
         if not getattr(actor.partition, "news", lambda: True)():
             self._parked[actor.interval] = actor
             return
-        rows = read_rows(actor.partition, actor.output, limit, _reject)
+        source = self.world.graph.sources[actor.owner.removeprefix("source:")].source
+        rows = read_rows(actor.partition, actor.output, limit, _reject, source.record_id)
         self.post(actor, rows, "read")
 
     def wake_sources(self) -> None:
@@ -497,6 +500,8 @@ class Process:
                 self._fold(actor, effect)
             case ev.LookupIds():
                 self._lookup(actor, effect)
+            case ev.ReadOpaque():
+                self._read_opaque(actor, effect)
             case ev.FetchQuarantine(key, limit):
                 self._fetch(actor, key, limit)
             case ev.Restart(inherited):
@@ -507,23 +512,34 @@ class Process:
             case _:
                 raise AssertionError(f"unknown effect {effect!r}")
 
-    def _lookup(self, actor: Actor, effect: ev.LookupIds) -> None:
-        store, interval, subscription, producer = (
-            self.world.store, actor.interval, effect.subscription, effect.producer,
-        )  # fmt: skip
+    def _lookup(self, actor: Actor, asked: ev.LookupIds) -> None:
+        async def call() -> tuple[set[int], set[bytes]]:
+            store, interval, subscription = self.world.store, actor.interval, asked.subscription
+            found = await store.find_ids(interval, subscription, asked.producer, asked.sequences)
+            return found, await store.find_opaque(interval, subscription, asked.now, asked.opaque)
+
+        self._request("lookup", call, lambda answer: self._found(actor, asked, *answer))
+
+    def _found(self, actor: Actor, asked: ev.LookupIds, found: set[int], opaque: set[bytes]) -> None:
+        assert isinstance(actor.core, IntervalCore)
+        restored = actor.core._arrivals.ids.restored(asked.subscription, asked.producer)
+        probes = self.world.kernel.probes
+        for sequence in asked.sequences:
+            who = "earlier owner's id" if sequence <= restored else "Bloom hit"
+            probes[f"{who} found {'present' if sequence in found else 'absent'}"] += 1
+        unread = any(bucket.unread for bucket in actor.core._arrivals.opaque._buckets.values())
+        for id_ in asked.opaque:
+            who = "outside id" if unread else "outside id in a filter"
+            probes[f"{who} found {'present' if id_ in opaque else 'absent'}"] += 1
+        self._handle(actor, ev.IdsFound(asked.sender, found, opaque))
+
+    def _read_opaque(self, actor: Actor, asked: ev.ReadOpaque) -> None:
+        store, bucket = self.world.store, (asked.subscription, asked.expires)
         self._request(
             "lookup",
-            lambda: store.find_ids(interval, subscription, producer, effect.sequences),
-            lambda found: self._found(actor, effect, found),
+            lambda: store.read_opaque(actor.interval, *bucket, asked.after, asked.limit),
+            lambda ids: self._handle(actor, ev.OpaqueRead(*bucket, ids)),
         )
-
-    def _found(self, actor: Actor, effect: ev.LookupIds, found: set[int]) -> None:
-        assert isinstance(actor.core, IntervalCore)
-        restored = actor.core._ids.restored(effect.subscription, effect.producer)
-        for sequence in effect.sequences:
-            who = "earlier owner's id" if sequence <= restored else "Bloom hit"
-            self.world.kernel.probes[f"{who} found {'present' if sequence in found else 'absent'}"] += 1
-        self._handle(actor, ev.IdsFound(effect.sender, found))
 
     def _got(self, actor: Actor, event: ev.Event) -> None:
         self._handle(actor, event)

@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
+from millwheel import limits
 from millwheel.model import MAX_TIME, MIN_TIME
-from millwheel.source import Batch, Source, SourcePartition
+from millwheel.source import Batch, RecordId, Source, SourcePartition
 
 
 class Script(msgspec.Struct, gc=False):
@@ -86,11 +87,19 @@ def _promises(script: Script) -> list[int]:
 
 
 class ScriptedSource(Source):
-    """Partitions that appear and rows that arrive in virtual time."""
+    """Partitions that appear and rows that arrive in virtual time; `record_id` and `id_slack` as other sources have."""
 
-    def __init__(self, name: str, scripts: Sequence[Script]) -> None:
+    def __init__(
+        self,
+        name: str,
+        scripts: Sequence[Script],
+        record_id: RecordId | None = None,
+        id_slack: int = limits.OPAQUE_SLACK_US,
+    ) -> None:
         self.name = name
         self.scripts = list(scripts)
+        self.record_id = record_id
+        self.id_slack = id_slack
         self.clock: Callable[[], int] = lambda: 0
         self.chunk: Callable[[], int] = lambda: 1_000
         """How many rows the next read may give."""

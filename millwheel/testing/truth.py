@@ -59,6 +59,8 @@ class WatchedStore:
         self.produced: dict[Channel, dict[int, Payload]] = {}
         self.pending: dict[Channel, dict[int, int]] = {}
         """Durable and not durably consumed: sequence to timestamp."""
+        self.opaque: dict[tuple[int, int], dict[bytes, int]] = {}
+        """(interval, subscription) to the ids that outside clients chose, and when they expire."""
         self.maker: dict[int, str] = {}
         """Producer to computation, or "source:name"."""
         self.subscriptions: dict[int, SubscriptionSpec] = {}
@@ -126,6 +128,16 @@ class WatchedStore:
         if not found <= known:
             self.fail(f"I14: ids {sorted(found - known)} of producer {producer} are found, but nobody consumed them")
         return found
+
+    async def find_opaque(self, interval: int, subscription: int, now: int, ids: Sequence[bytes]) -> set[bytes]:
+        """See `Store`."""
+        return await self.inner.find_opaque(interval, subscription, now, ids)
+
+    async def read_opaque(
+        self, interval: int, subscription: int, expires: int, after: bytes, limit: int
+    ) -> list[bytes]:
+        """See `Store`."""
+        return await self.inner.read_opaque(interval, subscription, expires, after, limit)
 
     async def commit(self, writes: Sequence[LogWrite]) -> set[tuple[int, int]]:
         """See `Store`; every row that becomes durable is checked."""
@@ -268,6 +280,7 @@ class WatchedStore:
         image = decode_checkpoint(write.payload)
         name = self._computation[write.interval]
         self._apply_ids(name, image)
+        self._apply_opaque(write.interval, image)
         self._apply_productions(write, image)
         self._apply_keys(self.durable[name], image)
         self._apply_fifo(name, image)
@@ -298,6 +311,16 @@ class WatchedStore:
                     f"I14: {name} may collect ids of {spec.name!r} from producer {ids.producer} below {ids.frontier}, "
                     f"but {min(pending)} is not consumed"
                 )
+
+    def _apply_opaque(self, interval: int, image: Checkpoint) -> None:
+        for opaque in image.opaque:
+            if not opaque.ids:
+                self.kernel.probes["outside ids expired"] += 1
+            taken = self.opaque.setdefault((interval, opaque.subscription), {})
+            for id_ in opaque.ids:
+                if taken.get(id_, 0) >= opaque.expires - 1:
+                    self.fail(f"I1: interval {interval} takes the outside id {id_!r} twice within its slack")
+                taken[id_] = opaque.expires
 
     def _apply_productions(self, write: LogWrite, image: Checkpoint) -> None:
         for produced in image.produced:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from millwheel import limits
 from millwheel.bundles import (
     Acked,
     Bundle,
@@ -20,6 +21,7 @@ from millwheel.bundles import (
     HoldWrites,
     KeyRows,
     LogWrite,
+    OpaqueBucket,
     QuarantineEntry,
     Recovered,
     TimerWrites,
@@ -76,6 +78,9 @@ class MemoryStore:
         self.productions: dict[int, dict[Channel, dict[int, Payload]]] = {}
         self.delivered: dict[int, dict[Channel, set[int]]] = {}
         self.frontiers: dict[int, dict[Channel, int]] = {}
+        self.opaque: dict[tuple[int, int, int], set[bytes]] = {}
+        """(interval, subscription, expires) to ids."""
+        self.opaque_counts: dict[tuple[int, int, int], int] = {}
         self.quarantine: dict[tuple[str, str], list[QuarantineEntry]] = {}
         self.redrives: set[tuple[str, str]] = set()
         self.watermark: dict[str, int] = {}
@@ -161,6 +166,7 @@ class MemoryStore:
             holds=self._holds(row),
             quarantined=sorted(k for c, k in self.quarantine if c == row.computation and holds_key(row, k)),
             watermark=self.watermark.get(row.computation, MIN_TIME),
+            opaque=[OpaqueBucket(*p[1:], count) for p, count in sorted(self.opaque_counts.items()) if p[0] == row.id],
         )
 
     def _ids(self, interval: int) -> list[Delivered]:
@@ -191,6 +197,17 @@ class MemoryStore:
     async def find_ids(self, interval: int, subscription: int, producer: int, sequences: Sequence[int]) -> set[int]:
         """See `Store.find_ids`."""
         return self.delivered.get(interval, {}).get((subscription, producer), set()).intersection(sequences)
+
+    async def find_opaque(self, interval: int, subscription: int, now: int, ids: Sequence[bytes]) -> set[bytes]:
+        """See `Store.find_opaque`."""
+        buckets = (b for place, b in self.opaque.items() if place[:2] == (interval, subscription) and place[2] > now)
+        return set(ids).intersection(set[bytes]().union(*buckets))
+
+    async def read_opaque(
+        self, interval: int, subscription: int, expires: int, after: bytes, limit: int
+    ) -> list[bytes]:
+        """See `Store.read_opaque`."""
+        return sorted(id_ for id_ in self.opaque.get((interval, subscription, expires), ()) if id_ > after)[:limit]
 
     async def commit(self, writes: Sequence[LogWrite]) -> set[tuple[int, int]]:
         """See `Store.commit`."""
@@ -253,6 +270,7 @@ class MemoryStore:
         self._apply_keys(row.computation, folded)
         self._apply_productions(row.id, folded)
         self._apply_ids(row.id, folded)
+        self._apply_opaque(row.id, folded)
         self._apply_quarantine(row.computation, folded)
 
     def _apply_keys(self, computation: str, folded: Folded) -> None:
@@ -288,6 +306,19 @@ class MemoryStore:
                 delivered[channel] = kept
             if frontiers[channel] >= MAX_TIME:  # retired: nobody will be asked about it again
                 del frontiers[channel]
+
+    def _apply_opaque(self, interval: int, folded: Folded) -> None:
+        for bucket, ids in folded.opaque.items():
+            place = (interval, *bucket)
+            self.opaque.setdefault(place, set()).update(ids)
+            self.opaque_counts[place] = self.opaque_counts.get(place, 0) + len(ids)
+        for subscription, now in folded.expired.items():
+            mine = (p for p in self.opaque_counts if p[:2] == (interval, subscription) and p[2] <= now)
+            for place in sorted(mine)[:1]:
+                gone = sorted(self.opaque[place])[: limits.OPAQUE_DELETE_ROWS]
+                self.opaque[place].difference_update(gone)
+                if not self.opaque[place]:
+                    del self.opaque[place], self.opaque_counts[place]
 
     def _apply_quarantine(self, computation: str, folded: Folded) -> None:
         for key, fifo in folded.quarantine.items():
@@ -393,6 +424,8 @@ class MemoryStore:
                 for interval, channels in self.frontiers.items()
                 for channel, frontier in channels.items()
             ),
+            "opaque_id": sorted((*place, id_) for place, ids in self.opaque.items() for id_ in ids),
+            "opaque_bucket": sorted((*place, count) for place, count in self.opaque_counts.items()),
             "quarantine": [
                 (*place, index, entry.subscription, entry.producer, entry.sequence, entry.value)
                 for place in sorted(self.quarantine)

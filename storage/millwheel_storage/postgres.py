@@ -22,6 +22,7 @@ from millwheel.bundles import (
     HoldWrites,
     KeyRows,
     LogWrite,
+    OpaqueBucket,
     QuarantineEntry,
     Recovered,
 )
@@ -257,6 +258,30 @@ class PostgresStore:
 
         return await self._loads.run(work)
 
+    async def find_opaque(self, interval: int, subscription: int, now: int, ids: Sequence[bytes]) -> set[bytes]:
+        """See `Store.find_opaque`: an index probe for each id and bucket."""
+        if not ids:
+            return set()
+
+        async def work(connection: Connection) -> set[bytes]:
+            parameters = (ByteaArray(ids), Int8(interval), Int4(subscription), Int8(now))
+            cursor = await connection.execute(statements.FIND_OPAQUE, parameters, prepare=True, binary=True)
+            return {row[0] for row in await cursor.fetchall()}
+
+        return await self._loads.run(work)
+
+    async def read_opaque(
+        self, interval: int, subscription: int, expires: int, after: bytes, limit: int
+    ) -> list[bytes]:
+        """See `Store.read_opaque`."""
+
+        async def work(connection: Connection) -> list[bytes]:
+            parameters = (Int8(interval), Int4(subscription), Int8(expires), after, Int8(limit))
+            cursor = await connection.execute(statements.READ_OPAQUE, parameters, prepare=True, binary=True)
+            return [row[0] for row in await cursor.fetchall()]
+
+        return await self._loads.run(work)
+
     async def fold(
         self, interval: int, sequencer: int, upto: int, images: Sequence[Checkpoint], acked: Sequence[Acked] = ()
     ) -> bool:
@@ -482,6 +507,7 @@ async def _recovered(connection: Connection, row: IntervalRow, number: int) -> R
         holds=HoldWrites([key.decode() for key, _ in holds], [time for _, time in holds]),
         quarantined=[key.decode() for (key,) in quarantined],
         watermark=MIN_TIME if watermark is None else watermark[0],
+        opaque=[OpaqueBucket(*row) for row in await _all(connection, statements.LOAD_OPAQUE_BUCKETS, (row.id,))],
     )
 
 

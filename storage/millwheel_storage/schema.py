@@ -213,6 +213,30 @@ delivered_frontier = Table(
     postgresql_with=_NARROW,
 )
 
+opaque_bucket = Table(
+    "opaque_bucket",
+    metadata,
+    Column("number", BigInteger, Identity(always=True), nullable=False),
+    _number("interval_id"),
+    _small("subscription"),
+    _number("expires"),
+    _number("count"),
+    _primary("interval_id", "subscription", "expires"),
+    postgresql_with=_NARROW,
+)
+"""Buckets of ids that outside clients chose, which expire together (wall time, us); `count` of them were put in."""
+
+opaque_id = Table(
+    "opaque_id",
+    metadata,
+    _number("bucket"),
+    _bytes("id"),
+    Index("opaque_id_by_bucket", "bucket", "id"),
+    postgresql_with=_HOT,
+)
+"""Such ids.  Not unique: only a wall clock that was set back brings one into its bucket twice, and to make sure of it
+doubled the cost of an insert."""
+
 quarantine = Table(
     "quarantine",
     metadata,
@@ -281,7 +305,12 @@ ON CONFLICT (interval_id, subscription, producer) DO NOTHING
 """
 """From format 2 on a channel is known by its frontier, also one whose sender has not advertised any."""
 
-MIGRATIONS: Final[list[list[str]]] = [creation(), [_CHANNELS_BY_FRONTIER]]
+_OPAQUE_IDS: Final = [
+    *(_compile(CreateTable(table, if_not_exists=True)) for table in (opaque_bucket, opaque_id)),
+    *(_compile(CreateIndex(index, if_not_exists=True)) for index in opaque_id.indexes),
+]
+
+MIGRATIONS: Final[list[list[str]]] = [creation(), [_CHANNELS_BY_FRONTIER], _OPAQUE_IDS]
 """MIGRATIONS[v] takes a store from format v to v + 1; only ever appended to.  A new store runs them all, and the first
 makes its tables as they are today: those that follow do no harm to them."""
 

@@ -19,6 +19,8 @@ RESERVED_NAMES: Final = frozenset(
         "production",
         "delivered",
         "delivered_frontier",
+        "opaque_bucket",
+        "opaque_id",
         "quarantine",
         "redrive",
         "watermark",

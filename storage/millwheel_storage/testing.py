@@ -48,6 +48,9 @@ _TABLES: Final[dict[str, str]] = {
     "hold": f"SELECT n.name, key, timestamp FROM hold t {_NAMED}",
     "production": "SELECT interval_id, subscription, producer, sequence, key, value, timestamp FROM production",
     "delivered_frontier": "SELECT interval_id, subscription, producer, frontier FROM delivered_frontier",
+    "opaque_id": "SELECT DISTINCT interval_id, subscription, expires, id FROM opaque_id "
+    "JOIN opaque_bucket ON number = bucket",
+    "opaque_bucket": "SELECT interval_id, subscription, expires, count FROM opaque_bucket",
     "quarantine": "SELECT n.name, key, row_number() OVER (PARTITION BY n.name, key ORDER BY place) - 1, "
     f"subscription, producer, sequence, value FROM quarantine t {_NAMED}",
     "redrive": f"SELECT n.name, key FROM redrive t {_NAMED}",

@@ -12,6 +12,7 @@ from typing import Any
 
 from psycopg.types.numeric import Int4, Int8
 
+from millwheel import limits
 from millwheel.model import MAX_TIME
 from millwheel_storage import statements
 from millwheel_storage.arrays import BigintArray, ByteaArray, TextArray
@@ -31,6 +32,7 @@ def fold_steps(interval: int, computation: int, folded: Folded) -> Iterator[Step
     yield from _holds(number, folded)
     yield from _productions(Int8(interval), folded)
     yield from _ids(interval, folded)
+    yield from _opaque(Int8(interval), folded)
     yield from _quarantine(computation, folded)
 
 
@@ -130,6 +132,16 @@ def _ids(interval: int, folded: Folded) -> Iterator[Step]:
     segments = _segments(folded.new_ids())
     if segments:
         yield statements.FOLD_IDS, (interval, *_columns(segments, 5))
+
+
+def _opaque(interval: Int8, folded: Folded) -> Iterator[Step]:
+    for (subscription, expires), ids in sorted(folded.opaque.items()):
+        bucket = (interval, Int4(subscription), Int8(expires), Int8(len(ids)))
+        yield statements.FOLD_OPAQUE, (*bucket, ByteaArray(ids))
+    for subscription, now in sorted(folded.expired.items()):
+        passed = (interval, Int4(subscription), Int8(now))
+        yield statements.EXPIRE_OPAQUE, (*passed, Int8(limits.OPAQUE_DELETE_ROWS))
+        yield statements.DROP_OPAQUE_BUCKETS, passed
 
 
 def _segments(ids: Mapping[Channel, list[int]]) -> list[tuple[Any, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import msgspec
 import psycopg
@@ -13,6 +14,7 @@ from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
+from millwheel import limits
 from millwheel.bundles import (
     CHECKPOINT_FORMAT,
     Acked,
@@ -20,6 +22,7 @@ from millwheel.bundles import (
     HoldWrites,
     Ids,
     LogWrite,
+    Opaque,
     Produced,
     QuarantineEntry,
     SinkRow,
@@ -111,6 +114,7 @@ class Twins(RuleBasedStateMachine):
         self.unfolded: dict[int, list[tuple[int, Checkpoint]]] = {1: [], 2: [], 3: []}
         self.written: list[LogWrite] = []
         self.next_produced = 0
+        self.next_id = 0
         self.both(lambda store: store.open_pipeline(shape(self.name)))
         self.connection.execute(f'ALTER TABLE "{self.name}".counts ADD CHECK (total <> 7)')
         self.memory.constraint = lambda _, row: "seven" if row["total"] == 7 else None
@@ -161,6 +165,7 @@ class Twins(RuleBasedStateMachine):
     @rule(data=st.data(), interval=INTERVALS, stale=st.integers(0, 9), sinks=sink_rows())
     def commit(self, data: st.DataObject, interval: int, stale: int, sinks: tuple[SinkRow, ...]) -> None:
         image = data.draw(checkpoints(interval))
+        image.opaque = data.draw(st.lists(self.outside_ids(), max_size=2))
         if data.draw(st.booleans()):
             image.produced = [Produced(1, 5, self.next_produced, ["k", "l"], [b"x", b""], [1, 2])]
             self.next_produced += 2
@@ -175,6 +180,24 @@ class Twins(RuleBasedStateMachine):
             self.unfolded[interval].append((seq, image))
         else:
             self.seqs[interval] -= 1
+
+    def outside_ids(self) -> st.SearchStrategy[Opaque]:
+        """Some ids that no checkpoint has had, as the core sees to it, or the word that some may go."""
+
+        def fresh(count: int) -> list[bytes]:
+            first, self.next_id = self.next_id, self.next_id + count
+            return [b"\0%d" % (n * 7 % 50) + b"%d" % n for n in range(first, first + count)]
+
+        places = st.tuples(st.sampled_from([1, 2]), st.integers(0, 5))
+        return st.builds(lambda place, count: Opaque(place[0], place[1], fresh(count)), places, st.integers(0, 4))
+
+    @rule(interval=INTERVALS, subscription=st.sampled_from([1, 2, 3]), now=st.integers(-1, 6), limit=st.integers(1, 4))
+    def outside(self, interval: int, subscription: int, now: int, limit: int) -> None:
+        asked = [b"\0%d" % (n * 7 % 50) + b"%d" % n for n in range(0, self.next_id, 2)]
+        self.both(lambda store: store.find_opaque(interval, subscription, now, asked))
+        first = self.both(lambda store: store.read_opaque(interval, subscription, now, b"", limit))
+        if first:
+            self.both(lambda store: store.read_opaque(interval, subscription, now, first[-1], limit))
 
     @rule(data=st.data(), interval=INTERVALS)
     def commit_again(self, data: st.DataObject, interval: int) -> None:
@@ -328,6 +351,13 @@ HISTORY = [
         redriven=[("bad", 3)],
     ),
     image(4, forgotten=["all", "k3"], released=["bad"], quarantined=[]),
+    image(
+        5,
+        produced=[],
+        quarantined=[],
+        opaque=[Opaque(1, 100, [b"a", b"b"]), Opaque(1, 50, [b"c"]), Opaque(2, 50, [b"d"])],
+    ),
+    image(5, produced=[], quarantined=[], opaque=[Opaque(1, 60, []), Opaque(1, 100, [b"e"])]),
     image(5, ids=[Ids(1, 5, 23, [30]), Ids(2, 5, 0, [1])], acked=[Acked(1, 7, [2, 3, 15, 99])]),
     image(6, forgotten=["k6", "k5"], redriven=[("bad", 1)]),
 ]
@@ -395,7 +425,8 @@ def test_a_recovery_folds_the_logs_of_all_owners_in_their_order(
 @pytest.mark.postgres
 @pytest.mark.slow
 def test_memory_and_postgres_are_twins(server: EmbeddedPostgres, loop: asyncio.AbstractEventLoop) -> None:
-    with psycopg.connect(server.url, autocommit=True) as connection:
+    tiny = patch.object(limits, "OPAQUE_DELETE_ROWS", 3)
+    with psycopg.connect(server.url, autocommit=True) as connection, tiny:
         Twins.url, Twins.loop, Twins.connection = server.url, loop, connection
         run_state_machine_as_test(
             Twins,

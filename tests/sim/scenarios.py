@@ -10,6 +10,10 @@ from tests.sim.workload import StageSpec, Token, Workload, World, _number, build
 
 START_US = 1_000 * SECOND
 TINY: dict[str, float] = {
+    "OPAQUE_FILTER_BITS": 2,
+    "OPAQUE_FILTER_IDS": 1,
+    "OPAQUE_READ_IDS": 2,
+    "ID_BUCKET_US": 1,
     "FOLD_TRIGGER_CHECKPOINTS": 2,
     "LOG_LIMIT_CHECKPOINTS": 4,
     "IDLE_RECORD_DELAY_US": 20_000,
@@ -84,13 +88,18 @@ def _wall() -> list[StageSpec]:
     return stages
 
 
+def _outside() -> list[StageSpec]:
+    """Two partitions, in which clients have sent some rows twice: `scenario` sees to it."""
+    return _two(split_keys=("lb",))
+
+
 SCENARIOS = {
     "one record at a time": (_one_by_one, False), "windows and holds": (_windows, False), "weak": (_weak, False),
     "weak windows": (_weak_windows, False), "several intervals": (_split, False),
     "tiny caches": (_tiny_cache, False), "subscribed twice": (_twice, False), "three stages": (_three, False),
     "wall timers": (_wall, False), "poison and redrive": (_two, True),
     "poison that holds the watermark": (_poison_holds, True),
-    "refused sink rows": (_refused, True),
+    "refused sink rows": (_refused, True), "clients send again": (_outside, False),
 }  # fmt: skip
 
 
@@ -106,8 +115,23 @@ def scenario(name: str, rows: int = 5) -> Workload:
         tokens[1].bad = "raise"
     _number(tokens, "p")
     times = [SECOND + 70_000 * i for i in range(rows)]
-    script = Script("p", list(zip(tokens, times, strict=True)), [START_US + 4_000 * i for i in range(rows)])
+    given = list(zip(tokens, times, strict=True))
+    scripts = [Script("p", given, [START_US + 4_000 * i for i in range(rows)])]
+    if make is _outside:
+        scripts = _sent_again(given)
     for stage in stages:
         stage.honest = not poisoned
-    pipeline = build(stages, {"in0": [script]}, world)
-    return Workload(pipeline.graph(), pipeline.tables, stages, {"in0": [script]}, world, poisoned, TINY)
+    pipeline = build(stages, {"in0": scripts}, world)
+    return Workload(pipeline.graph(), pipeline.tables, stages, {"in0": scripts}, world, poisoned, TINY)
+
+
+def _sent_again(given: list[tuple[Token, int]]) -> list[Script]:
+    """The rows, of which the first comes again at once and at the end, and all but it in another partition as well."""
+    for token, _ in given:
+        token.outside = True
+        token.left_order = token.right_order = 0  # which copy is taken is open, and with it the order
+    first = [given[0], *given, given[0]]
+    return [
+        Script("p", first, [START_US + 4_000 * i for i in range(len(first))]),
+        Script("q", given[1:], [START_US + 6_000 * i for i in range(len(given) - 1)]),
+    ]

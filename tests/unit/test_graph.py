@@ -176,3 +176,30 @@ def test_ranges_cover_the_keys_once() -> None:
     for lows in ([], [("a", 1)], [("", 1), ("a", 2), ("a", 3)]):
         with pytest.raises(ValueError, match="exactly once"):
             Ranges(lows)
+
+
+def identified(name: str, **options: Any) -> IterableSource:
+    return IterableSource(name, [(1, "x")], record_id=str, **options)
+
+
+def test_a_subscription_knows_how_long_ids_of_outside_clients_are_remembered() -> None:
+    pipeline = wired()
+    pipeline.inject(identified("clients", id_slack=77), into=a)
+    graph = pipeline.graph()
+    assert (graph.slack("a"), graph.slack("b")) == (77, None)
+    assert graph.slacks("second", {"first<a": 1, "second<b": 2, "second<a": 3, "second<b#2": 4}) == {3: 77}
+
+
+def test_ids_of_two_sources_must_not_meet_in_one_stream() -> None:
+    pipeline = wired()
+    pipeline.inject(identified("one"), into=a)
+    pipeline.inject(identified("two"), into=a)
+    with pytest.raises(WiringError, match="'one' and 'two' both give record ids to stream 'a'"):
+        pipeline.graph()
+
+
+def test_a_slack_must_be_positive() -> None:
+    pipeline = wired()
+    pipeline.inject(identified("one", id_slack=0), into=a)
+    with pytest.raises(WiringError, match="'one': id_slack must be a positive number"):
+        pipeline.graph()

@@ -10,6 +10,7 @@ from millwheel.bundles import (
     Checkpoint,
     Delivered,
     HoldWrites,
+    OpaqueBucket,
     QuarantineEntry,
     Recovered,
     TimerWrites,
@@ -35,10 +36,13 @@ def recovered(
     timers: list[tuple[str, str, str, int]] | None = None,
     quarantined: list[str] | None = None,
     watermark: int = MIN_TIME,
+    opaque: list[OpaqueBucket] | None = None,
 ) -> Recovered:
     rows = timers or []
     writes = TimerWrites([r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows], [r[3] for r in rows])
-    return Recovered(ids or [], productions or [], writes, HoldWrites([], []), quarantined or [], watermark)
+    return Recovered(
+        ids or [], productions or [], writes, HoldWrites([], []), quarantined or [], watermark, opaque or []
+    )
 
 
 def bundle(number: int, rows: Mapping[int, tuple[str, int]], frontier: int = 0) -> Bundle:
@@ -77,9 +81,11 @@ class Bench:
         inherited: ev.Inherited | None = None,
         sequencer: int = SEQUENCER,
         live: Collection[Channel] | None = None,
+        slacks: Mapping[int, int] | None = None,
         **settings: Any,
     ) -> None:
-        config = Config(INTERVAL, sequencer, "c", "1", Settings(**settings), {OUT: Ranges([("", TARGET)])})
+        routes = {OUT: Ranges([("", TARGET)])}
+        config = Config(INTERVAL, sequencer, "c", "1", Settings(**settings), routes, slacks=slacks or {})
         self.core = IntervalCore(config, recover or recovered(), inherited)
         self.now = 0
         self.effects = self.core.start(0, live)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from millwheel import limits
-from millwheel.bundles import Delivered, Ids, Produced, QuarantineEntry, decode_checkpoint
+from millwheel.bundles import Delivered, Ids, Opaque, OpaqueBucket, Produced, QuarantineEntry, decode_checkpoint
 from millwheel.core import events as ev
 from millwheel.model import MAX_TIME, MIN_TIME
 from tests.unit.core.bench import (
@@ -204,6 +204,88 @@ def test_without_exactly_once_nothing_is_deduplicated_or_stored() -> None:
     assert bench.images()[0].ids == []
     bench.arrive(1, {0: ("k", 5)})
     assert bench.of(ev.Invoke)
+
+
+# --- ids of outside clients ---------------------------------------------------------------------------------------
+
+SLACK = 4_000
+
+
+def outside(number: int, *ids: bytes, first: int = 0, sender: int = SENDER) -> ev.BundleArrived:
+    """A bundle whose records have these ids."""
+    made = bundle(number, {first + i: (f"k{i}", 5 + i) for i in range(len(ids))})
+    made.opaque, made.sender, made.producer = list(ids), sender, PRODUCER + sender
+    return ev.BundleArrived(made)
+
+
+def test_a_row_whose_outside_id_was_taken_is_recorded_as_delivered_and_not_run() -> None:
+    bench = Bench(slacks={IN: SLACK})
+    bench(outside(1, b"a", b"b", b"a"))
+    work = bench.load()
+    assert (work.parts[0].keys, work.parts[0].opaque) == (["k0", "k1"], [b"a", b"b"])
+    assert bench.invoked().acks() == []
+    (image,) = bench.images()
+    assert image.ids == [Ids(IN, PRODUCER + SENDER, 0, [0, 1, 2])]
+    assert image.opaque == [Opaque(IN, 5_000, [b"a", b"b"])]
+    assert bench(ev.Committed(1)).acks() == [1]
+    assert bench.core.counters.repeated == 1
+    assert bench.core.counters.duplicates == 0
+
+
+def test_a_bundle_of_which_every_row_was_taken_commits_its_ids_before_its_ack() -> None:
+    # Acked without, it would come again when the slack has passed, and be taken.
+    bench = Bench(slacks={IN: SLACK})
+    bench(outside(1, b"a"))
+    bench.load()
+    bench.invoked()
+    bench(outside(9, b"a", sender=SENDER + 1))
+    assert bench.acks() == []
+    (image,) = bench.images()
+    assert (image.ids, image.opaque) == ([Ids(IN, PRODUCER + SENDER + 1, 0, [0])], [])
+    assert bench(ev.Committed(1)).acks() == [1]
+    assert bench(ev.Committed(2)).acks() == [9]
+
+
+def test_what_runs_in_pieces_records_the_dropped_rows_with_its_end() -> None:
+    bench = Bench(slacks={IN: SLACK}, work_limit_records=1)
+    bench(outside(1, b"a", b"a", b"b"))
+    bench.load()
+    (first,) = bench.invoked().images()
+    assert (first.ids[0].sequences, first.opaque[0].ids) == ([0], [b"a"])
+    bench.load()
+    (second,) = bench.invoked().images()
+    assert (second.ids[0].sequences, second.opaque[0].ids) == ([2, 1], [b"b"])
+
+
+def test_after_a_restart_an_outside_id_is_asked_for_and_the_filter_is_filled_meanwhile() -> None:
+    bench = Bench(recovered(opaque=[OpaqueBucket(IN, 5_000, 2)]), slacks={IN: SLACK})
+    (read,) = bench.of(ev.ReadOpaque)
+    assert (read.subscription, read.expires, read.after) == (IN, 5_000, b"")
+    bench(outside(1, b"a", b"b"))
+    (asked,) = bench.of(ev.LookupIds)
+    assert (asked.sequences, asked.opaque, asked.now) == ([], [b"a", b"b"], 0)
+    bench(ev.IdsFound(SENDER, set(), {b"a"}))
+    assert bench.load().parts[0].opaque == [b"b"]
+    bench(ev.OpaqueRead(IN, 5_000, [b"a", b"x"]))
+    assert not bench(outside(2, b"c", first=9)).of(ev.LookupIds)
+    assert bench(outside(3, b"x", first=19)).of(ev.LookupIds)[0].opaque == [b"x"]
+
+
+def test_what_has_expired_is_deleted_by_an_idle_interval_too() -> None:
+    bench = Bench(recovered(opaque=[OpaqueBucket(IN, 5_000, 2)]), slacks={IN: SLACK})
+    assert min(alarm.at for alarm in bench.of(ev.SetAlarm)) == 5_000
+    bench.now = 5_000
+    bench(ev.AlarmRang())
+    bench.now += limits.IDLE_RECORD_DELAY_US
+    (image,) = bench(ev.AlarmRang()).images()
+    assert image.opaque == [Opaque(IN, bench.now, [])]
+
+
+def test_without_exactly_once_outside_ids_count_for_nothing() -> None:
+    bench = Bench(slacks={IN: SLACK}, exactly_once=False)
+    bench(outside(1, b"a", b"a"))
+    assert bench.load().parts[0].keys == ["k0", "k1"]
+    assert bench.invoked(wrote("k0", b"1")).images()[0].opaque == []
 
 
 # --- weak productions ---------------------------------------------------------------------------------------------

@@ -387,3 +387,17 @@ def test_rows_the_pipeline_refuses_join_the_rejects(tmp_path: Path) -> None:
     source = SparkOutputSource("s", tmp_path, "ts", rejects=tmp_path / "rejects")
     source.reject("part-0", 3, "no key", Row("u", 1, T))
     assert reject_lines(tmp_path / "rejects")[0].row == 3
+
+
+def test_an_id_column_is_read_from_structs_and_dicts(tmp_path: Path) -> None:
+    for type_ in (Row, None):
+        source = SparkOutputSource("s", batch(tmp_path / str(type_), table([7])), "ts", type=type_, record_id="user")
+        ((value,),) = values_of(source).values()
+        assert source.record_id is not None
+        assert source.record_id(value) == "u7"
+
+
+@pytest.mark.parametrize("options", [{"type": Row}, {"columns": ["n", "ts"]}])
+def test_an_id_column_that_values_do_not_have_is_refused_at_once(tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"source s: .* no column 'message' for record_id"):
+        SparkOutputSource("s", tmp_path, "ts", record_id="message", **options)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from millwheel import SECOND, Computation, Context, Pipeline, Record, Stream, TextCoder, Timer
+from millwheel import SECOND, Computation, Context, JsonCoder, MapCell, Pipeline, Record, Stream, TextCoder, Timer
 from millwheel.core import injector
 from millwheel.errors import WiringError
 from millwheel.launch import import_pipeline
-from millwheel_injectors import IterableSource
+from millwheel.runtime.embedded import Progress
+from millwheel_injectors import FileSource, IterableSource
 from millwheel_storage.memory import MemoryStore
 from tests.unit.runtime.drive import (
     Cells,
@@ -103,3 +105,36 @@ def test_rows_without_a_usable_key_or_time_are_rejected_and_counted() -> None:
 def test_a_pipeline_path_needs_both_halves(path: str) -> None:
     with pytest.raises(WiringError, match="module:attribute"):
         import_pipeline(path)
+
+
+class Keep(Computation[str]):
+    """How often each line of a key was seen."""
+
+    seen = MapCell(JsonCoder(int))
+
+    def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+        self.seen.set(record.value, (self.seen.get(record.value) or 0) + 1)
+
+
+def test_a_row_that_a_client_sends_again_is_counted_once_across_partitions_and_runs(tmp_path: Path) -> None:
+    def run(store: MemoryStore) -> Progress:
+        source = FileSource("text", tmp_path, record_id=lambda line: line.split()[0], event_time=lambda line: 1)
+        pipeline = Pipeline("ids")
+        stream = Stream("lines", TextCoder())
+        pipeline.inject(source, into=stream)
+        pipeline.add(Keep, [subscribe(stream, lambda line: line.split()[1])], split_keys=["m"])
+        return run_to_end(pipeline, store)
+
+    store = MemoryStore()
+    (tmp_path / "1.log").write_text("i1 apple\ni2 zoo\ni1 apple\n")
+    (tmp_path / "2.log").write_text("i2 zoo\ni3 apple\n")
+    progress = run(store)
+    assert (progress.injected, progress.records, progress.repeated, progress.duplicates) == (5, 3, 2, 0)
+    (tmp_path / "3.log").write_text("i3 apple\ni4 apple\n")
+    progress = run(store)
+    assert (progress.injected, progress.records, progress.repeated) == (2, 1, 1)
+    assert cells(store, "Keep") == {
+        "apple": {"seen[i1 apple]": 1, "seen[i3 apple]": 1, "seen[i4 apple]": 1},
+        "zoo": {"seen[i2 zoo]": 1},
+    }
+    assert len(store.tables()["opaque_id"]) == 4
