@@ -354,7 +354,7 @@ class IntervalCore:
             return
         # Nothing fresh, but the originals may not be durable yet: its ack queues up behind them.
         oldest = min(part.timestamps) if part else MAX_TIME
-        size = _size(part) if part else 0
+        size = 0 if part is None else bundle.size() if part.sequences is bundle.sequences else _size(part)
         self._inbox.append(Item(part, bundle.sender, bundle.number, oldest, size))
         self._inbox_bytes += size
 
