@@ -38,14 +38,18 @@ class Bundle(msgspec.Struct, gc=False):
     epoch: int = 0
     opaque: list[bytes] = []
     """Ids that an outside client chose, one a record, or none at all."""
+    size_bytes: int = -1
+    """See `size`."""
 
     def oldest(self) -> int:
         """The smallest event time in the bundle, which must not be one that only carries a frontier."""
         return min(self.timestamps)
 
-    def size_bytes(self) -> int:
-        """What it takes in memory, roughly."""
-        return sum(map(len, self.values)) + RECORD_OVERHEAD_BYTES * len(self.values)
+    def size(self) -> int:
+        """What it takes in memory, bytes, roughly; counted once."""
+        if self.size_bytes < 0:
+            self.size_bytes = sum(map(len, self.values)) + RECORD_OVERHEAD_BYTES * len(self.values)
+        return self.size_bytes
 
 
 class Ids(msgspec.Struct, array_like=True, gc=False):

@@ -204,7 +204,7 @@ class Arrivals:
 
     def size_bytes(self) -> int:
         """Bytes of the bundles that wait."""
-        return sum(bundle.size_bytes() for queue in self._queues.values() for bundle in queue)
+        return sum(bundle.size() for queue in self._queues.values() for bundle in queue)
 
     def oldest(self) -> int:
         """The smallest event time among the bundles that wait, or MAX_TIME."""
@@ -220,7 +220,8 @@ def _item(bundle: Bundle, fresh: list[int] | None) -> Item:
     )  # fmt: skip
     if fresh is not None:
         part = pick(part, fresh)
-    return Item(part, bundle.sender, bundle.number, oldest_of(part), size_of(part))
+    size = bundle.size() if fresh is None else size_of(part)
+    return Item(part, bundle.sender, bundle.number, oldest_of(part), size)
 
 
 def pick(part: Part, at: list[int]) -> Part:

@@ -47,8 +47,8 @@ class InjectorCore:
         self._durable = start.position
         self._state = start.state
         self._reads: deque[ReadEntry] = deque()
-        self._by_number: dict[int, tuple[ReadEntry, Bundle, int]] = {}
-        """Bundles that are not acked, with their read and their size in bytes."""
+        self._by_number: dict[int, tuple[ReadEntry, Bundle]] = {}
+        """Bundles that are not acked, and what they were read with."""
         self._number = 0
         self._unacked_bytes = 0
         self._read_limit = FIRST_READ_ROWS
@@ -89,7 +89,7 @@ class InjectorCore:
             case ev.AckArrived(number):
                 self._acked(number)
             case ev.Resend(target):
-                again = [bundle for _, bundle, _ in self._by_number.values()] + (self._notes() if self.finished else [])
+                again = [bundle for _, bundle in self._by_number.values()] + (self._notes() if self.finished else [])
                 effects += [ev.Send(bundle) for bundle in again if bundle.target == target]
             case ev.Advanced(position, finished):
                 self._advanced(position, finished, effects)
@@ -121,8 +121,8 @@ class InjectorCore:
             for bundle in self._bundles(subscription, sequences, columns):
                 entry.waiting.add(bundle.number)
                 entry.oldest = min(entry.oldest, bundle.oldest())
-                self._by_number[bundle.number] = (entry, bundle, bundle.size_bytes())
-                size += self._by_number[bundle.number][2]
+                self._by_number[bundle.number] = (entry, bundle)
+                size += bundle.size()
                 effects.append(ev.Send(bundle))
         self._reads.append(entry)
         self._unacked_bytes += size
@@ -159,7 +159,7 @@ class InjectorCore:
         sent = self._by_number.pop(number, None)
         if sent is not None:
             sent[0].waiting.discard(number)
-            self._unacked_bytes -= sent[2]
+            self._unacked_bytes -= sent[1].size()
             self._pop_acked()
 
     def _pop_acked(self) -> None:

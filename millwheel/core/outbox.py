@@ -32,7 +32,6 @@ class Outbox:
         self._next_number = (producer << 32) + 1
         self.unacked: dict[int, Bundle] = {}
         self.unacked_bytes = 0
-        self._sizes: dict[int, int] = {}
         self._oldest: dict[int, int] = {}
         self._unrecorded: dict[int, Bundle] = {}
         self._recording: dict[int, list[Bundle]] = {}
@@ -82,8 +81,7 @@ class Outbox:
         self._next_number += 1
         bundle = Bundle(subscription, self._sender, number, target, producer, 0, sequences, keys, values, timestamps)
         self.unacked[number] = bundle
-        self._sizes[number] = bundle.size_bytes()
-        self.unacked_bytes += self._sizes[number]
+        self.unacked_bytes += bundle.size()
         self._oldest[number] = min(timestamps)
         self._live.setdefault((subscription, producer), {})[number] = sequences[0]
         return bundle
@@ -98,7 +96,7 @@ class Outbox:
         bundle = self.unacked.pop(number, None)
         if bundle is None:
             return False
-        self.unacked_bytes -= self._sizes.pop(number)
+        self.unacked_bytes -= bundle.size()
         del self._oldest[number]
         self._unrecorded[number] = bundle
         return True
