@@ -805,6 +805,8 @@ def _describe(event: ev.Event) -> str:
             return f"committed {seq}"
         case ev.RowsRead():
             return f"read {event.count} to {event.next_position} w{event.watermark}"
+        case ev.IdsFound(sender, found, opaque):
+            return f"ids found for i{sender} {sorted(found)} {sorted(opaque)}"
         case ev.Loaded(rows):
             return f"loaded {[row.key for row in rows]}"
         case ev.QuarantineFetched(key, entries):

@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import common, others
-from tests.mutants import MUTANTS
 from tests.sim import ci, report
 from tests.sim.harness import simulate_seed
-from tests.sim.scenarios import SCENARIOS
 
 
 @pytest.mark.slow
@@ -53,11 +51,11 @@ def test_the_report_shows_what_the_runs_found_and_nothing_else_of_the_page_chang
     assert "| no lunch | **not noticed** |  |" in text
 
 
-def test_the_published_figures_are_of_these_bugs_and_these_scenarios() -> None:
-    """Somebody who adds one runs `make reliability`."""
+def test_the_published_figures_hide_nothing() -> None:
+    """What `make reliability` wrote: no bug that was not noticed, no seed that failed."""
     text = report.PAGE.read_text(encoding="utf-8").partition(report.BEGIN)[2]
-    assert not [name for name in (*MUTANTS, *SCENARIOS) if f"| {name} |" not in text]
     assert "**not noticed**" not in text
+    assert " of which 0 failed |" in text or "| seeds |" not in text
 
 
 @pytest.mark.parametrize("seed", [3, 17])
