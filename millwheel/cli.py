@@ -17,7 +17,7 @@ import msgspec
 from millwheel.committed import Committed, Published, reset
 from millwheel.errors import MillwheelError, WiringError
 from millwheel.launch import DEFAULT_DATA, import_pipeline, run
-from millwheel.model import format_time
+from millwheel.model import SECOND, format_time
 from millwheel.runtime.embedded import Progress
 
 
@@ -85,13 +85,15 @@ def _run(options: argparse.Namespace) -> int:
 def _show(progress: Progress, seconds: float) -> None:
     rate = f" {progress.injected / seconds:,.0f}/s" if seconds else ""
     watermark = format_time(min(progress.watermarks.values()))
+    lag = "" if progress.lag_us is None else f", lag {max(0, progress.lag_us) / SECOND:,.1f} s"
     extras = {
         "late": progress.late, "rejected": progress.rejected, "repeated": progress.repeated,
         "quarantined keys": progress.quarantined, "redriven": progress.redriven,
     }  # fmt: skip
     noted = "".join(f" {name} {count:,}" for name, count in extras.items() if count)
     print(
-        f"millwheel: {progress.injected:,} rows in{rate}, {progress.records:,} records, watermark {watermark}{noted}",
+        f"millwheel: {progress.injected:,} rows in{rate}, {progress.records:,} records, "
+        f"watermark {watermark}{lag}{noted}",
         flush=True,
     )
     if progress.waits_for:

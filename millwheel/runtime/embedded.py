@@ -75,6 +75,16 @@ class Progress(msgspec.Struct, frozen=True):
     waits_for: str = ""
     """Why the run does not end although all input is read: the hold or quarantine that keeps the watermark."""
 
+    @property
+    def lag_us(self) -> int | None:
+        """Event time, us, by which the slowest computation is behind what the sources promise; None while either is
+        at an end of time."""
+        of = {True: [MAX_TIME], False: [MAX_TIME]}
+        for name, watermark in self.watermarks.items():
+            of[name.startswith("source:")].append(watermark)
+        promised, applied = min(of[True]), min(of[False])
+        return promised - applied if applied > MIN_TIME and promised < MAX_TIME else None
+
 
 class Core(Protocol):
     """What the driver needs of a core."""
