@@ -30,7 +30,7 @@ KEYS = 50
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.postgres, pytest.mark.timeout(600)]
 
 PROGRAM = """
-import json, sys
+import json, sys, time
 from millwheel import Computation, JsonCoder, Pipeline, Stream, Table, ValueCell, limits, subscribe
 from millwheel.launch import run
 from millwheel_injectors import FileSource, JsonLines
@@ -46,6 +46,7 @@ sums = Table("sums", {"key": "text", "count": "bigint", "total": "bigint"}, ("ke
 
 class Pass(Computation):
     def ProcessRecord(self, context, record):
+        time.sleep(0.0001)  # a quick machine would be done before it is killed often enough
         context.produce(counted, record.value)
 
 
