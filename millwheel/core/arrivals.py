@@ -167,8 +167,10 @@ class Arrivals:
                 continue
             channel = (part.subscription, part.producer)
             sequences = part.sequences + item.dropped if item.dropped else part.sequences
-            # The newest frontier, which may have come after the records: once for all, as it is taken off here.
-            ids.append(Ids(*channel, self._frontiers.pop(channel, part.frontier), sequences))
+            # The newest frontier, which may have come after the records: once for all, as it is taken off here.  An
+            # older one would bring a channel back that the store has dropped since, for good.
+            self._frontiers.pop(channel, None)
+            ids.append(Ids(*channel, self.ids.frontier(*channel), sequences))
             if part.opaque:
                 opaque.append(Opaque(part.subscription, part.expires, part.opaque))
         if ids or idle:

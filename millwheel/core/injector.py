@@ -25,7 +25,7 @@ READ_LIMIT_BYTES: Final = 4 * 1024 * 1024
 FIRST_READ_ROWS: Final = 1_024
 UNACKED_LIMIT_READS: Final = 12
 ADVANCE_DELAY_US: Final = 200_000
-POLL_DELAY_US: Final = 2_000
+POLL_DELAY_US: Final = 1_500
 
 
 class ReadEntry(msgspec.Struct, gc=False):

@@ -166,6 +166,20 @@ def test_a_channel_that_is_not_live_is_retired_and_told_to_the_store() -> None:
     assert bench.images()[0].ids == [Ids(IN, PRODUCER, MAX_TIME, [])]
 
 
+def test_records_that_waited_while_their_producer_was_retired_do_not_bring_its_frontier_back() -> None:
+    # Their checkpoint came after the one that had let the store drop the channel, and it said frontier 0.
+    bench = Bench()
+    bench.arrive(1, {0: ("k", 5)})
+    bench(ev.Loaded([]))
+    bench.arrive(2, {1: ("l", 5)})
+    bench(ev.BundleArrived(bundle(0, {}, frontier=MAX_TIME)))
+    images = bench(ev.Invoked(wrote("k", b"1"))).images()
+    bench.load()
+    images += bench(ev.Invoked(wrote("l", b"1"))).images()
+    found = [(ids.frontier, ids.sequences) for image in images for ids in image.ids]
+    assert found == [(MAX_TIME, [0]), (MAX_TIME, [1])]
+
+
 def test_what_was_a_duplicate_when_the_store_was_asked_is_one_when_it_answers() -> None:
     # Its run was sealed in between, and the store had been asked about the other id only: it ran twice.
     bench = Bench(recovered(ids=[Delivered(IN, PRODUCER, 0, 0)]))
