@@ -239,6 +239,10 @@ class Recovered(msgspec.Struct, gc=False):
     quarantined: list[str]
     watermark: int
     opaque: list[OpaqueBucket] = []
+    ends: int = 0
+    """How often in a row a process that had the interval has not ended in order."""
+    suspicion: bytes = b""
+    """What the last mark says (`core.suspects`)."""
 
 
 class KeyRows(msgspec.Struct, gc=False):

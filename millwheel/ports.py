@@ -47,6 +47,18 @@ class PositionWrite(msgspec.Struct, frozen=True):
     state: bytes
 
 
+class MarkWrite(msgspec.Struct, frozen=True):
+    """What an interval is about to run, or has run, fenced by its sequencer (`core.suspects`).
+
+    `ends` None leaves the count of unclean ends; 0 is an orderly end, 1 that this process is one of many that served.
+    """
+
+    interval: int
+    sequencer: int
+    mark: bytes
+    ends: int | None = None
+
+
 class QuarantineRow(msgspec.Struct, frozen=True):
     """One stored element of a poisoned key's FIFO; `order` is its place."""
 
@@ -147,6 +159,13 @@ class Store(Protocol):
 
     async def advance(self, writes: Sequence[PositionWrite]) -> set[int]:
         """Persist positions in one transaction; the intervals that were not fenced."""
+        ...
+
+    async def mark(self, writes: Sequence[MarkWrite]) -> set[int]:
+        """Store marks, at most one an interval, in one transaction; the intervals that were not fenced.
+
+        Only for intervals that were recovered: `recover` counts an end that is not in order until `ends` says otherwise.
+        """
         ...
 
     async def quarantine_rows(self, computation: str, key: str, limit: int) -> list[QuarantineRow]:

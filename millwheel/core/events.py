@@ -7,6 +7,7 @@ from msgspec import Struct
 from millwheel.bundles import Acked, Bundle, Checkpoint, KeyRows, LogWrite, QuarantineEntry
 from millwheel.core.dedup import Channel
 from millwheel.core.refused import RefusedRows
+from millwheel.core.suspects import Suspects
 from millwheel.work import Columns, Outcome, Work
 
 
@@ -42,6 +43,7 @@ class Inherited(Struct):
     channels: list[Channel]
     """On which it may have sent: whoever has nothing left there can be told so."""
     counters: Counters
+    suspects: Suspects
 
 
 # --- events -----------------------------------------------------------------------------------------------------
@@ -64,6 +66,10 @@ class Invoked(Struct, gc=False):
 
     outcome: Outcome
     elapsed_us: int = 0
+
+
+class Marked(Struct, gc=False):
+    """The mark of `Mark` is durable, and the invocation may run."""
 
 
 class Committed(Struct, gc=False):
@@ -167,9 +173,8 @@ class Advanced(Struct, gc=False):
 
 
 Event = (
-    BundleArrived | Loaded | Invoked | Committed | Fenced | Refused | Resend | Folded | IdsFound | OpaqueRead | AckArrived
-    | AlarmRang
-    | WatermarkMoved | RedriveAsked | QuarantineFetched | RowsRead | Advanced
+    BundleArrived | Loaded | Marked | Invoked | Committed | Fenced | Refused | Resend | Folded | IdsFound | OpaqueRead
+    | AckArrived | AlarmRang | WatermarkMoved | RedriveAsked | QuarantineFetched | RowsRead | Advanced
 )  # fmt: skip
 
 # --- effects ----------------------------------------------------------------------------------------------------
@@ -185,6 +190,21 @@ class Invoke(Struct, gc=False):
     """Run user code."""
 
     work: Work
+
+
+class Mark(Struct, gc=False):
+    """Store `suspicion`, what is about to run; when `alone`, keep every other invocation of this process from running
+    from before it is durable until the `Unmark` that follows is."""
+
+    suspicion: bytes
+    alone: bool
+
+
+class Unmark(Struct, gc=False):
+    """Store `suspicion`: what ran has not killed the process.  `trusted`: nor has anything else for a long time."""
+
+    suspicion: bytes
+    trusted: bool = False
 
 
 class Commit(Struct, gc=False):
@@ -282,6 +302,6 @@ class Restart(Struct, gc=False):
 
 
 Effect = (
-    Load | LookupIds | ReadOpaque | Invoke | Commit | Fold | Send | Ack | SetAlarm | ReportWatermark | FetchQuarantine
-    | Read | Advance | Halt | Restart
+    Load | LookupIds | ReadOpaque | Mark | Unmark | Invoke | Commit | Fold | Send | Ack | SetAlarm
+    | ReportWatermark | FetchQuarantine | Read | Advance | Halt | Restart
 )  # fmt: skip

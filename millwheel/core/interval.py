@@ -39,6 +39,7 @@ from millwheel.core.holds import Holds
 from millwheel.core.minheap import MinHeap
 from millwheel.core.outbox import Outbox
 from millwheel.core.refused import RefusedRows
+from millwheel.core.suspects import Suspects
 from millwheel.core.timers import TimerQueue
 from millwheel.graph import Settings
 from millwheel.intervals import Ranges
@@ -96,6 +97,8 @@ class IntervalCore:
         self.counters = inherited.counters if inherited else ev.Counters()
         self._refused = inherited.refused if inherited else RefusedRows()
         self._inherited = inherited.channels if inherited else []
+        self.suspects = inherited.suspects if inherited else Suspects(recovered.ends, recovered.suspicion)
+        self._trust_at = MAX_TIME
         self._weak = config.settings.productions == "weak"
         self._cache = StateCache(config.settings.cache_limit_bytes)
         self._arrivals = Arrivals(self.counters, config.settings.exactly_once, config.slacks, recovered.opaque)
@@ -117,6 +120,8 @@ class IntervalCore:
         self._inbox_bytes = 0
         self._inflight: deque[Inflight] = deque()
         self._work: tuple[Work, list[Item], list[str]] | None = None
+        self._marked: Work | None = None
+        """What runs as soon as its mark is durable."""
         self._work_oldest = MAX_TIME
         self._work_limit = config.settings.work_limit_records
         """Records or timers of the next invocation."""
@@ -125,7 +130,7 @@ class IntervalCore:
         self._folding = False
         self._fold_goal = 0
         """Everything up to this seq is wanted in the tables, however little it is."""
-        self._watermark = MIN_TIME
+        self._watermark = recovered.watermark  # its input was there when that was persisted
         self._reported = recovered.watermark
         self._alarm = MAX_TIME
         self._idle_since: int | None = None
@@ -145,6 +150,8 @@ class IntervalCore:
         recovered, self._recovered = self._recovered, None
         assert recovered is not None, "start() is called once"
         self._arrivals.begin(recovered.ids, live, self.config.sequencer)
+        if self.suspects.watching:
+            self._trust_at = now + limits.TRUST_US
         self._restore_timers(recovered)
         effects: list[ev.Effect] = []
         for bundle in recovered.productions:
@@ -167,8 +174,13 @@ class IntervalCore:
                 self._enter(self._arrivals.arrive(bundle, now, effects), effects)
             case ev.Loaded(rows):
                 self._loaded({row.key: row.cells for row in rows}, effects, now)
+            case ev.Marked():
+                assert self._marked is not None, "Marked without a mark"
+                effects.append(ev.Invoke(self._marked))
+                self._marked = None
             case ev.Invoked(outcome, elapsed_us):
                 self._pace(outcome, elapsed_us)
+                self._unmark(effects)
                 self._invoked(outcome, now, effects)
             case ev.Committed(seq):
                 self._commit_done(seq, effects)
@@ -272,6 +284,9 @@ class IntervalCore:
 
     def _after(self, effects: list[ev.Effect], now: int) -> None:
         """What every event may make possible: run, record acks, fold, alarm, report."""
+        if now >= self._trust_at and not self.suspects.watching:
+            self._trust_at = MAX_TIME
+            effects.append(ev.Unmark(self.suspects.encoded(), trusted=True))
         self._submit(effects, now)
         while self._pump(effects, now):
             self._submit(effects, now)
@@ -332,14 +347,21 @@ class IntervalCore:
 
     def _take_records(self, work: Work, items: list[Item]) -> None:
         records = size = 0
-        while self._inbox and records < self._work_limit and size < limits.WORK_LIMIT_BYTES:
-            item = self._take_item(self._work_limit - records, limits.WORK_LIMIT_BYTES - size)
+        limit = self.suspects.limit(self._work_limit)
+        while self._inbox and records < limit and size < limits.WORK_LIMIT_BYTES:
+            part = self._inbox[0].part
+            room = self.suspects.room(part.keys if part else (), limit - records, records > 0)
+            if not room:
+                return
+            item = self._take_item(room, limits.WORK_LIMIT_BYTES - size)
             self._inbox_bytes -= item.size_bytes
             size += item.size_bytes
             items.append(item)
             if item.part is not None and item.part.keys:
                 records += len(item.part.keys)
                 work.parts.append(item.part)
+                if self.suspects.suspects(item.part.keys[0]):
+                    return
 
     def _take_item(self, records: int, size_bytes: int) -> Item:
         """The first bundle, or as much of it as there is room for; the ack goes with its end."""
@@ -357,7 +379,7 @@ class IntervalCore:
         return Item(head, item.sender, 0, min(head.timestamps), item.size_bytes - self._inbox[0].size_bytes)
 
     def _take_timers(self, now: int) -> list[Timer]:
-        limit = self._work_limit
+        limit = self.suspects.limit_timers(self._work_limit)
         due = [
             Timer(key, tag, timestamp, "watermark")
             for timestamp, (key, tag) in self._timers.pop_due("watermark", self._watermark, limit)
@@ -385,7 +407,19 @@ class IntervalCore:
         self._cache.touch(keys)
         holds = self._holds.all
         work.holds = {key: holds[key] for key in keys if key in holds} if holds else {}
-        effects.append(ev.Invoke(self._divert(work) if self._quarantine or self._refused else work))
+        if self._quarantine or self._refused or self.suspects:
+            work = self._divert(work)
+        mark = self.suspects.begin(work)
+        if mark is None:
+            effects.append(ev.Invoke(work))
+        else:
+            self._marked = work
+            effects.append(ev.Mark(mark, self.suspects.alone))
+
+    def _unmark(self, effects: list[ev.Effect]) -> None:
+        mark = self.suspects.done()
+        if mark is not None:
+            effects.append(ev.Unmark(mark))
 
     def _loaded(self, rows: dict[str, dict[tuple[str, str], bytes]], effects: list[ev.Effect], now: int) -> None:
         assert self._work is not None, "Loaded without work"
@@ -449,7 +483,7 @@ class IntervalCore:
     def _diverts(self, entry: QuarantineEntry, stopped: set[str]) -> bool:
         """Whether a record or timer is for the quarantine; `stopped` are keys that this invocation sends there."""
         if entry.key not in self._quarantine and entry.key not in stopped:
-            answer = self._refused.answer(Cause.of(entry))
+            answer = self._refused.answer(Cause.of(entry)) or self.suspects.answer(entry)
             if answer is None:
                 return False
             entry.error = answer
@@ -458,7 +492,8 @@ class IntervalCore:
         return True
 
     def _divert_part(self, part: Part, stopped: set[str]) -> Part:
-        if self._quarantine.isdisjoint(part.keys) and self._refused.untouched(part.keys):
+        keys = part.keys
+        if self._quarantine.isdisjoint(keys) and self._refused.untouched(keys) and self.suspects.untouched(keys):
             return part
         sub, producer = part.subscription, part.producer
         columns = zip(part.keys, part.sequences, part.values, part.timestamps, strict=True)
@@ -494,7 +529,7 @@ class IntervalCore:
         effects.append(ev.FetchQuarantine(key, REDRIVE_BATCH))
 
     def _quarantine_fetched(self, key: str, entries: list[QuarantineEntry]) -> None:
-        self._fetched = self._refused.before_culprit(key, entries)
+        self._fetched = self.suspects.before_condemned(self._refused.before_culprit(key, entries))
         if self._fetched:
             return
         self._redriving = None
@@ -734,7 +769,8 @@ class IntervalCore:
                 self._refused.stop_redrive(entry.causes[place], now)
             else:
                 self._refused.add(entry.causes[place], answer)
-        effects.append(ev.Restart(ev.Inherited(self._refused, self._outbox.channels(), self.counters)))
+        suspects = self.suspects.interrupted()
+        effects.append(ev.Restart(ev.Inherited(self._refused, self._outbox.channels(), self.counters, suspects)))
 
     def _outbox_send(self, bundles: list[Bundle], effects: list[ev.Effect]) -> None:
         effects += [ev.Send(self._outbox.sendable(bundle)) for bundle in bundles]

@@ -11,7 +11,7 @@ import heapq
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -25,11 +25,12 @@ from millwheel.core.authority import Authority
 from millwheel.core.dedup import Channel
 from millwheel.core.injector import InjectorCore
 from millwheel.core.interval import Config, IntervalCore
-from millwheel.errors import CommitUnknown, Fenced, RowRefused, SourceError, StoreUnavailable
+from millwheel.errors import CommitUnknown, Fenced, RowRefused, SourceError, StoreError, StoreUnavailable
 from millwheel.graph import Graph
 from millwheel.intervals import Ranges
 from millwheel.model import MAX_TIME, MIN_TIME, format_time
-from millwheel.ports import Opened, PositionWrite, SourcePartition, Store
+from millwheel.ports import MarkWrite, Opened, PositionWrite, SourcePartition, Store
+from millwheel.runtime.alone import Alone
 from millwheel.runtime.commits import GroupCommit
 from millwheel.runtime.executor import Executor, output_of
 from millwheel.runtime.sources import read_rows
@@ -44,6 +45,7 @@ PERSIST_DELAY_S = 0.01
 DISCOVER_DELAY_S = 1.0
 REDRIVE_DELAY_S = 1.0
 RETRY_DELAY_S = 0.2
+PART_LIMIT_S = 2.0
 SHAPE_VERSION = "1"
 
 
@@ -146,6 +148,11 @@ class EmbeddedRun:
         self._stopping = False
         self._advances: deque[tuple[Actor, ev.Advance]] = deque()
         self._advance_wake = asyncio.Event()
+        self._alone: Alone[Actor] = Alone()
+        self._marks: deque[tuple[Actor, ev.Mark | ev.Unmark]] = deque()
+        self._mark_wake = asyncio.Event()
+        self._in_hook = False
+        """User code runs; still so at the end of the run when it ended the run (sys.exit)."""
         self._persist_wake = asyncio.Event()
         self._subscriptions: Mapping[str, int] = {}
         self._intervals_of: dict[str, list[Actor]] = {}
@@ -169,7 +176,7 @@ class EmbeddedRun:
         """
         try:
             await self._assign(await self._store.open_pipeline(self._graph.shape()))
-            services = (self._persist_loop(), self._advance_loop(), self._redrive_loop())
+            services = (self._persist_loop(), self._advance_loop(), self._mark_loop(), self._redrive_loop())
             for service in (*self._commits.loops(), *services):
                 self._spawn(service)
             await self._open_sources()
@@ -230,11 +237,20 @@ class EmbeddedRun:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if not self._in_hook:
+            await self._end_in_order()
         for actor in self._actors.values():
             if actor.partition is not None:
                 actor.partition.close()
         for executor in self._executors.values():
             executor.teardown()
+
+    async def _end_in_order(self) -> None:
+        """Say so; a store that is away will have to suspect what is innocent."""
+        actors = [a for a in self._actors.values() if isinstance(a.core, IntervalCore)]
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(PART_LIMIT_S):
+                await self._store.mark([MarkWrite(a.interval, a.sequencer, b"", 0) for a in actors])
 
     async def _assign(self, opened: Opened) -> None:
         self._subscriptions = opened.subscriptions
@@ -282,7 +298,10 @@ class EmbeddedRun:
             {number: self._ranges[number] for number in outputs}, low, high,
             self._graph.slacks(owner, self._subscriptions),
         )  # fmt: skip
-        actor = Actor(interval, sequencer, owner, IntervalCore(config, recovered, inherited), self._executors[owner])
+        core = IntervalCore(config, recovered, inherited)
+        for note in core.suspects.notes() if inherited is None else ():
+            logger.warning("%s: %s", owner, note)
+        actor = Actor(interval, sequencer, owner, core, self._executors[owner])
         self._actors[interval] = actor
         self._intervals_of[owner] = [a for a in self._intervals_of.get(owner, ()) if a.interval != interval] + [actor]
         self._authority.expect(owner, interval)
@@ -414,9 +433,13 @@ class EmbeddedRun:
             if actor.core.halted:
                 continue
             if isinstance(event, Work):
+                if self._alone.keeps(actor, event):
+                    continue
                 assert actor.executor is not None
                 began = time.perf_counter_ns()
+                self._in_hook = True
                 outcome = actor.executor.run(event)
+                self._in_hook = False
                 event = ev.Invoked(outcome, (time.perf_counter_ns() - began) // 1_000)
                 now = self._clock()
             self._perform(actor, actor.core.handle(event, now))
@@ -493,6 +516,11 @@ class EmbeddedRun:
                     self._spawn(self._fold(actor, effect))
                 case ev.LookupIds():
                     self._spawn(self._lookup(actor, effect))
+                case ev.Mark(suspicion, alone):
+                    if not alone or self._alone.enter(actor, suspicion):
+                        self._submit_mark(actor, effect)
+                case ev.Unmark():
+                    self._submit_mark(actor, effect)
                 case ev.ReadOpaque():
                     self._spawn(self._read_opaque(actor, effect))
                 case ev.FetchQuarantine(key, limit):
@@ -588,6 +616,7 @@ class EmbeddedRun:
         logger.warning("%s; in %s %d records or timers go to quarantine", refusal, actor.owner, len(refusal.rows))
         self._commits.drop(actor.interval)
         self._perform(actor, actor.core.handle(ev.Refused(refusal.seq, refusal.rows), self._clock()))
+        self._leave(actor)
 
     async def _restart(self, old: Actor, inherited: ev.Inherited) -> None:
         """Another core for an interval of ours whose soft state is void; what it had not made durable comes again."""
@@ -622,6 +651,41 @@ class EmbeddedRun:
                     else:
                         self._post(actor, ev.Fenced())
 
+    def _submit_mark(self, actor: Actor, mark: ev.Mark | ev.Unmark) -> None:
+        self._marks.append((actor, mark))
+        self._mark_wake.set()
+
+    async def _mark_loop(self) -> None:
+        """What is about to run is durable before it runs, when it may kill the process."""
+        while True:
+            await self._mark_wake.wait()
+            self._mark_wake.clear()
+            while self._marks:
+                batch = [*self._marks]
+                self._marks.clear()
+                writes = mark_writes((a.interval, a.sequencer, mark) for a, mark in batch if not a.core.halted)
+                kept = await self._retry("mark", lambda writes=writes: self._store.mark(writes))  # type: ignore[misc]
+                for actor, mark in batch:
+                    if actor.interval not in kept:
+                        self._post(actor, ev.Fenced())
+                    elif type(mark) is ev.Mark:
+                        self._post(actor, ev.Marked())
+                    else:
+                        self._leave(actor)
+
+    def _leave(self, actor: Actor) -> None:
+        """The suspect that ran alone is done, or void: the next one, or everything that had to wait."""
+        while True:
+            kept, after = self._alone.leave(actor)
+            self._events.extend(kept)
+            if after is None:
+                break
+            actor, suspicion = after
+            if not actor.core.halted:
+                self._submit_mark(actor, ev.Mark(suspicion, alone=True))
+                break
+        self._wake.set()
+
     async def _persist_loop(self) -> None:
         """A watermark is persisted before anybody hears of it (§4.5)."""
         while True:
@@ -649,6 +713,16 @@ class EmbeddedRun:
                 config = actor.core.config
                 if config.low <= key and (config.high is None or key < config.high):
                     self._post(actor, ev.RedriveAsked(key))
+
+
+def mark_writes(marks: Iterable[tuple[int, int, ev.Mark | ev.Unmark]]) -> list[MarkWrite]:
+    """The newest of each interval's marks: (interval, sequencer, mark)."""
+    writes: dict[int, MarkWrite] = {}
+    for interval, sequencer, mark in marks:
+        before = writes.get(interval)
+        ends = 1 if type(mark) is ev.Unmark and mark.trusted else before.ends if before else None
+        writes[interval] = MarkWrite(interval, sequencer, mark.suspicion, ends)
+    return [*writes.values()]
 
 
 def check_sources(graph: Graph) -> None:

@@ -27,10 +27,11 @@ from millwheel.errors import CommitUnknown, RowRefused, StoreUnavailable
 from millwheel.graph import Graph
 from millwheel.intervals import Ranges
 from millwheel.model import MAX_TIME, MIN_TIME
-from millwheel.ports import IntervalRow, Opened, PositionWrite, SourcePartition
+from millwheel.ports import IntervalRow, MarkWrite, Opened, PositionWrite, SourcePartition
 from millwheel.runtime.executor import Executor, output_of
 from millwheel.runtime.sources import read_rows
 from millwheel.testing.faults import Action, Nemesis
+from millwheel.testing.marks import Marks
 from millwheel.testing.story import Kernel
 from millwheel.testing.truth import WatchedStore
 from millwheel.work import Work
@@ -50,8 +51,8 @@ STEPS: Final = {
 }  # fmt: skip
 
 
-class Crash(Exception):
-    """This process dies here."""
+class Crash(BaseException):
+    """This process dies here.  No `Exception`: a hook that raises it is a hook that kills its process."""
 
 
 class World(Protocol):
@@ -133,6 +134,7 @@ class Process:
         """Where something may still come."""
         self._restored: set[tuple[str, str]] = set()
         self._parked: dict[int, Actor] = {}
+        self._marks = Marks(self)
         self._restarting: set[int] = set()
         """Intervals whose core is void and not yet replaced."""
 
@@ -178,6 +180,18 @@ class Process:
             if request.step not in ("load", "lookup") and self.world.nemesis.orphan():
                 kernel.at(kernel.now + self.world.nemesis.delay_us("orphan"), self._orphan, request)
 
+    def end_in_order(self) -> None:
+        """Stop as on Ctrl-C: what is not committed is done again, and nothing is suspected."""
+        self.world.kernel.trace(f"p{self.number} ends in order")
+        self.dead = True
+        self.count()
+        cores = [a for a in self.actors.values() if isinstance(a.core, IntervalCore)]
+        run(self.world.store.mark([MarkWrite(a.interval, a.sequencer, b"", 0) for a in cores]))
+
+    def condemned(self) -> bool:
+        """Whether anything must not run here because it has killed processes."""
+        return any(bool(a.core.suspects) for a in self.actors.values() if isinstance(a.core, IntervalCore))
+
     def _orphan(self, request: Request) -> None:
         kernel = self.world.kernel
         kernel.trace(f"p{self.number} orphan {request.step}")
@@ -219,13 +233,14 @@ class Process:
             raise CommitUnknown(f"{step}: reply lost, applied")
         return answer
 
-    def _request(
+    def request(
         self,
         step: str,
         call: Callable[[], Coroutine[Any, Any, Any]],
         done: Callable[[Any], None],
         refused: Callable[[RowRefused], None] | None = None,
     ) -> None:
+        """Call the store until it answers; each attempt takes its time."""
         request = Request(step, call, done, refused)
         self._requests.append(request)
         self.later(self.world.nemesis.delay_us(step), self._attempt, request)
@@ -416,6 +431,8 @@ class Process:
         if actor.core.halted:
             return  # void, another core has its interval
         if isinstance(event, Work):
+            if self._marks.keeps(actor, event):
+                return
             assert actor.executor is not None
             for timer in event.timers:
                 kernel.trace(f"p{self.number} i{actor.interval} fires {timer.key!r} {timer.tag!r} {timer.timestamp}")
@@ -493,9 +510,7 @@ class Process:
                 self.world.kernel.probes["key evicted"] += len(loaded.intersection(keys))
                 loaded.update(keys)
                 store, interval = self.world.store, actor.interval
-                self._request(
-                    "load", lambda: store.load(interval, keys), lambda rows: self._got(actor, ev.Loaded(rows))
-                )
+                self.request("load", lambda: store.load(interval, keys), lambda rows: self._got(actor, ev.Loaded(rows)))
             case ev.Fold():
                 self._fold(actor, effect)
             case ev.LookupIds():
@@ -504,6 +519,8 @@ class Process:
                 self._read_opaque(actor, effect)
             case ev.FetchQuarantine(key, limit):
                 self._fetch(actor, key, limit)
+            case ev.Mark() | ev.Unmark():
+                self._marks.perform(actor, effect)
             case ev.Restart(inherited):
                 self._restart(actor, inherited)
             case ev.Halt():
@@ -518,7 +535,7 @@ class Process:
             found = await store.find_ids(interval, subscription, asked.producer, asked.sequences)
             return found, await store.find_opaque(interval, subscription, asked.now, asked.opaque)
 
-        self._request("lookup", call, lambda answer: self._found(actor, asked, *answer))
+        self.request("lookup", call, lambda answer: self._found(actor, asked, *answer))
 
     def _found(self, actor: Actor, asked: ev.LookupIds, found: set[int], opaque: set[bytes]) -> None:
         assert isinstance(actor.core, IntervalCore)
@@ -535,7 +552,7 @@ class Process:
 
     def _read_opaque(self, actor: Actor, asked: ev.ReadOpaque) -> None:
         store, bucket = self.world.store, (asked.subscription, asked.expires)
-        self._request(
+        self.request(
             "lookup",
             lambda: store.read_opaque(actor.interval, *bucket, asked.after, asked.limit),
             lambda ids: self._handle(actor, ev.OpaqueRead(*bucket, ids)),
@@ -602,7 +619,7 @@ class Process:
 
     def _commit_group(self, batch: list[LogWrite], group: list[LogWrite]) -> None:
         """Commit `group`, what is left of `batch`."""
-        self._request(
+        self.request(
             "commit",
             lambda: self.world.store.commit(group),
             lambda kept: self._committed(batch, kept),
@@ -615,6 +632,7 @@ class Process:
         self.world.kernel.trace(f"p{self.number} i{refusal.interval} row refused in #{refusal.seq} {refusal.rows}")
         self._commits = deque(write for write in self._commits if write.interval != refusal.interval)
         self._handle(self.actors[refusal.interval], ev.Refused(refusal.seq, refusal.rows))
+        self._marks.leave(self.actors[refusal.interval])
         group = [write for write in group if write.interval != refusal.interval]
         if group:
             self._commit_group(batch, group)
@@ -639,7 +657,7 @@ class Process:
     def _restart(self, old: Actor, inherited: ev.Inherited) -> None:
         store, interval = self.world.store, old.interval
         self._restarting.add(interval)
-        self._request(
+        self.request(
             "restart",
             lambda: store.reacquire(interval, old.sequencer),
             lambda sequencer: self._reacquired(old, inherited, sequencer),
@@ -651,7 +669,7 @@ class Process:
             self.world.kernel.probes["fenced during a restart"] += 1
             raise Crash
         store, interval = self.world.store, old.interval
-        self._request(
+        self.request(
             "recover",
             lambda: store.recover(interval, sequencer),
             lambda recovered: self._replaced(old, inherited, sequencer, recovered),
@@ -680,7 +698,7 @@ class Process:
         batch = list(self._advances)
         self._advances.clear()
         writes = [PositionWrite(a.interval, a.sequencer, e.position, e.finished, e.state) for a, e in batch]
-        self._request("advance", lambda: self.world.store.advance(writes), lambda kept: self._advanced(batch, kept))
+        self.request("advance", lambda: self.world.store.advance(writes), lambda kept: self._advanced(batch, kept))
 
     def _advanced(self, batch: list[tuple[Actor, ev.Advance]], kept: set[int]) -> None:
         self._busy.discard("advance")
@@ -699,7 +717,7 @@ class Process:
             return
         self._busy.add("persist")
         store = self.world.store
-        self._request("persist", lambda: store.persist_watermarks(changed), lambda _: self._persisted(changed))
+        self.request("persist", lambda: store.persist_watermarks(changed), lambda _: self._persisted(changed))
 
     def _persisted(self, changed: dict[str, int]) -> None:
         self._busy.discard("persist")
@@ -712,7 +730,7 @@ class Process:
         store, upto, images, acked = self.world.store, effect.upto, effect.images, effect.acked
         self.world.kernel.probes["fold"] += 1
         self.world.kernel.probes["fold used later acks"] += bool(acked)
-        self._request(
+        self.request(
             "fold",
             lambda: store.fold(actor.interval, actor.sequencer, upto, images, acked),
             lambda kept: self._folded(actor, upto, kept),
@@ -725,7 +743,7 @@ class Process:
 
     def _fetch(self, actor: Actor, key: str, limit: int) -> None:
         store, owner = self.world.store, actor.owner
-        self._request(
+        self.request(
             "quarantine", lambda: store.quarantine_rows(owner, key, limit), lambda rows: self._fetched(actor, key, rows)
         )
 

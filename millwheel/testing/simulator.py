@@ -79,6 +79,12 @@ class Simulation:
 
     def _mend(self) -> None:
         self.on_mend()
+        newest = self.processes[-1]
+        if newest.serving and not newest.dead and newest.condemned():
+            # Mended code comes with a new process; only an orderly end lets what has killed others be tried again.
+            self.kernel.probes["ended in order"] += 1
+            newest.end_in_order()
+            self.launch()
         self.kernel.at(self.kernel.now + SECOND, self._mend)
 
     # --- what processes tell ----------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from millwheel.bundles import (
 from millwheel.errors import RowRefused
 from millwheel.graph import Graph, SubscriptionSpec
 from millwheel.model import MAX_TIME
-from millwheel.ports import Opened, PipelineShape, PositionWrite, QuarantineRow, SourcePosition
+from millwheel.ports import MarkWrite, Opened, PipelineShape, PositionWrite, QuarantineRow, SourcePosition
 from millwheel.testing.sources import ScriptedSource
 from millwheel.testing.story import Kernel, Violation
 from millwheel.work import QUARANTINE_HOLD, Slot
@@ -234,6 +234,14 @@ class WatchedStore:
             for channel, rows in self.pending.items():
                 if channel[1] == producer and rows and min(rows) < bound:
                     self.fail(f"I2: position {bound} of producer {producer} passes row {min(rows)} not consumed")
+        return kept
+
+    async def mark(self, writes: Sequence[MarkWrite]) -> set[int]:
+        """See `Store`; only an owner says what runs (I5)."""
+        kept = await self.inner.mark(writes)
+        for write in writes:
+            if write.interval in kept and self.owner[write.interval] != write.sequencer:
+                self.fail(f"I5: interval {write.interval} marked by stale sequencer {write.sequencer}")
         return kept
 
     async def quarantine_rows(self, computation: str, key: str, limit: int) -> list[QuarantineRow]:

@@ -31,6 +31,7 @@ from millwheel.limits import WORK_LIMIT_RECORDS
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import (
     IntervalRow,
+    MarkWrite,
     Opened,
     PipelineShape,
     PositionWrite,
@@ -83,6 +84,8 @@ class MemoryStore:
         self.opaque_counts: dict[tuple[int, int, int], int] = {}
         self.quarantine: dict[tuple[str, str], list[QuarantineEntry]] = {}
         self.redrives: set[tuple[str, str]] = set()
+        self.suspicions: dict[int, tuple[int, bytes]] = {}
+        """(unclean ends, mark) by interval."""
         self.watermark: dict[str, int] = {}
         self.sources: dict[tuple[str, str], SourcePosition] = {}
         self.sinks: dict[str, dict[tuple[Any, ...], Row]] = {}
@@ -155,7 +158,10 @@ class MemoryStore:
         self._apply(row, fold(decode_image(self.log[key].payload) for key in keys))
         for key in keys:
             del self.log[key]
-        return self._recovered(row)
+        recovered = self._recovered(row)
+        recovered.ends, recovered.suspicion = self.suspicions.get(interval, (0, b""))
+        self.suspicions[interval] = recovered.ends + 1, recovered.suspicion
+        return recovered
 
     def _recovered(self, row: IntervalRow) -> Recovered:
         stored = self.productions.get(row.id, {})
@@ -365,6 +371,14 @@ class MemoryStore:
             )
         return {write.interval for write in owned}
 
+    async def mark(self, writes: Sequence[MarkWrite]) -> set[int]:
+        """See `Store.mark`."""
+        owned = [write for write in writes if self.ownership.get(write.interval) == write.sequencer]
+        for write in owned:
+            ends, _ = self.suspicions[write.interval]
+            self.suspicions[write.interval] = (ends if write.ends is None else write.ends, write.mark)
+        return {write.interval for write in owned}
+
     async def quarantine_rows(self, computation: str, key: str, limit: int) -> list[QuarantineRow]:
         """See `Store.quarantine_rows`; what is committed but not folded yet is part of the answer."""
         stored = self.quarantine.get((computation, key), [])
@@ -432,6 +446,7 @@ class MemoryStore:
                 for index, entry in enumerate(self.quarantine[place])
             ],
             "redrive": sorted(self.redrives),
+            "suspicion": sorted((interval, *known) for interval, known in self.suspicions.items()),
             "watermark": sorted(self.watermark.items()),
             "source": [
                 (source, row.partition, row.interval, row.producer, row.position, row.finished, row.state)

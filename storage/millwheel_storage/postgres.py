@@ -31,6 +31,7 @@ from millwheel.limits import RECOVERY_CHUNK_BYTES, WORK_LIMIT_RECORDS
 from millwheel.model import MIN_TIME
 from millwheel.ports import (
     IntervalRow,
+    MarkWrite,
     Opened,
     PipelineShape,
     PositionWrite,
@@ -315,7 +316,11 @@ class PostgresStore:
                 async for images in _log_chunks(connection, interval):
                     await _apply(connection, fold_steps(interval, number, fold(images)))
                 await connection.execute(statements.DELETE_LOG, (interval,))
-                return await _recovered(connection, row, number)
+                recovered = await _recovered(connection, row, number)
+                suspicion = await _first(connection, statements.BEGIN_SUSPICION, (interval,))
+                assert suspicion is not None
+                recovered.ends, recovered.suspicion = suspicion
+                return recovered
 
         return await self._folds.run(work)
 
@@ -392,6 +397,25 @@ class PostgresStore:
                 [Int8(write.interval) for write in writes],
             )
             cursor = await connection.execute(statements.ADVANCE, parameters, prepare=True)
+            return {row[0] for row in await cursor.fetchall()}
+
+        return await self._progress.run(work)
+
+    async def mark(self, writes: Sequence[MarkWrite]) -> set[int]:
+        """See `Store.mark`; repeating it is harmless."""
+        if not writes:
+            return set()
+
+        async def work(connection: Connection) -> set[int]:
+            intervals = [Int8(write.interval) for write in writes]
+            parameters = (
+                intervals,
+                [Int8(write.sequencer) for write in writes],
+                [write.mark for write in writes],
+                [None if write.ends is None else Int4(write.ends) for write in writes],
+                intervals,
+            )
+            cursor = await connection.execute(statements.MARK, parameters, prepare=True)
             return {row[0] for row in await cursor.fetchall()}
 
         return await self._progress.run(work)

@@ -119,6 +119,16 @@ ownership = Table(
 )
 """The fence, and nothing else: every commit locks its rows here, FOR SHARE."""
 
+suspicion = Table(
+    "suspicion",
+    metadata,
+    Column("interval_id", BigInteger, primary_key=True, autoincrement=False),
+    _small("ends"),
+    _bytes("mark"),
+    postgresql_with=_NARROW,
+)
+"""Of an interval: processes in a row that had it and have not ended in order so far, and what the last one ran."""
+
 checkpoint_log = Table(
     "checkpoint_log",
     metadata,
@@ -310,7 +320,9 @@ _OPAQUE_IDS: Final = [
     *(_compile(CreateIndex(index, if_not_exists=True)) for index in opaque_id.indexes),
 ]
 
-MIGRATIONS: Final[list[list[str]]] = [creation(), [_CHANNELS_BY_FRONTIER], _OPAQUE_IDS]
+_SUSPICION: Final = _compile(CreateTable(suspicion, if_not_exists=True))
+
+MIGRATIONS: Final[list[list[str]]] = [creation(), [_CHANNELS_BY_FRONTIER], _OPAQUE_IDS, [_SUSPICION]]
 """MIGRATIONS[v] takes a store from format v to v + 1; only ever appended to.  A new store runs them all, and the first
 makes its tables as they are today: those that follow do no harm to them."""
 

@@ -377,6 +377,23 @@ WHERE s.interval_id = w.interval_id
 RETURNING s.interval_id
 """
 
+# Suspicions
+
+BEGIN_SUSPICION: Final = """
+INSERT INTO suspicion AS s (interval_id, ends, mark) VALUES (%s, 1, '')
+ON CONFLICT (interval_id) DO UPDATE SET ends = s.ends + 1 RETURNING s.ends - 1, s.mark
+"""
+MARK: Final = """
+UPDATE suspicion s SET mark = w.mark, ends = coalesce(w.ends, s.ends)
+FROM unnest(%b::bigint[], %b::bigint[], %b::bytea[], %b::int[]) AS w (interval_id, sequencer, mark, ends)
+JOIN (
+    SELECT o.interval_id, o.sequencer FROM ownership o WHERE o.interval_id = ANY(%b::bigint[])
+    ORDER BY o.interval_id FOR SHARE
+) AS owned USING (interval_id, sequencer)
+WHERE s.interval_id = w.interval_id
+RETURNING s.interval_id
+"""
+
 # Views
 
 READ_KEY: Final = "SELECT key, cell, entry, value FROM key_state WHERE computation = %s AND key = %s"

@@ -12,6 +12,7 @@ RESERVED_NAMES: Final = frozenset(
         "name",
         "interval",
         "ownership",
+        "suspicion",
         "checkpoint_log",
         "key_state",
         "hold",

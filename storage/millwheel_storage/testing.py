@@ -54,6 +54,7 @@ _TABLES: Final[dict[str, str]] = {
     "quarantine": "SELECT n.name, key, row_number() OVER (PARTITION BY n.name, key ORDER BY place) - 1, "
     f"subscription, producer, sequence, value FROM quarantine t {_NAMED}",
     "redrive": f"SELECT n.name, key FROM redrive t {_NAMED}",
+    "suspicion": "SELECT interval_id, ends, mark FROM suspicion",
     "watermark": "SELECT name, value FROM watermark",
     "source": "SELECT source, partition, interval_id, producer, position, finished, state FROM source",
 }

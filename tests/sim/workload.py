@@ -33,6 +33,7 @@ from millwheel import (
 from millwheel.bundles import Checkpoint
 from millwheel.graph import Graph
 from millwheel.model import SECOND
+from millwheel.testing.process import Crash
 from millwheel.testing.sources import Script, ScriptedSource
 from millwheel.testing.story import Violation
 
@@ -71,6 +72,12 @@ class World:
         self.refused_of = 0
         """The database refuses the sink row of about one token or timer in so many; 0: of none."""
         self.rows_mended = False
+        self.kills_of = 0
+        """About one token or timer in so many ends the process that runs it; 0: none."""
+
+    def kills(self, id_: str) -> bool:
+        """Whether running this token or timer ends the process."""
+        return bool(self.kills_of) and not self.mended and not zlib.crc32(b"kill " + id_.encode()) % self.kills_of
 
     def refuses(self, id_: str) -> bool:
         """Whether the database has something against the row that this token or timer makes a hook write."""
@@ -123,6 +130,8 @@ class Ledger(Computation[Token]):
 
     def ProcessRecord(self, context: Context, record: Record[Token]) -> None:
         token = record.value
+        if self.world.kills(f"{self.spec.name} {token.id}"):
+            raise Crash
         if record.late:
             self.world.late += 1
             if self.spec.honest and not self.spec.redrives:
@@ -177,6 +186,8 @@ class Ledger(Computation[Token]):
         context.upsert(SINK, {**row, "note": cause if self.world.refuses(cause) else ""})
 
     def ProcessTimer(self, context: Context, timer: Timer) -> None:
+        if timer.kind == "watermark" and self.world.kills(f"{self.spec.name} {timer.key} {timer.tag}"):
+            raise Crash
         if timer.kind == "wall":
             if context.wall_time < timer.timestamp:
                 self.world.breaches.append(f"I8: wall timer of {timer.key!r} rang early")
@@ -320,6 +331,10 @@ def draw(seed: int) -> Workload:
     world = World()
     if poisoned:
         world.refused_of = rows.choice([0, 10, 30, 100])
+    kills = random.Random(f"kills {seed}")
+    exotic |= {"MARKED_INVOCATIONS": kills.choice([4, 64, 1_024]), "MARKED_RECORDS": kills.choice([1, 3, 256])}
+    if poisoned:
+        world.kills_of = kills.choice([0, 200, 500, 1_000])
     pipeline = build(stages, scripts, world)
     return Workload(pipeline.graph(), pipeline.tables, stages, scripts, world, poisoned, exotic)
 

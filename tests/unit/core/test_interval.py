@@ -640,6 +640,12 @@ def test_an_idle_interval_records_its_acks_durably_and_then_tells_the_frontier()
     assert [(note.frontier, note.sequences, note.number) for note in notes] == [(1, [], 0)]
 
 
+def test_what_is_due_at_the_start_runs_under_the_watermark_that_was_persisted() -> None:
+    # Under none at all a wall timer could produce behind it, and one that is quarantined held the watermark for ever.
+    bench = Bench(recovered(timers=[("k", "t", "wall", -1)], watermark=70), quarantine_holds=True)
+    assert bench.load().watermark == 70
+
+
 def test_many_checkpoints_start_a_fold_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "FOLD_TRIGGER_CHECKPOINTS", 3)
     bench = Bench()
