@@ -44,6 +44,8 @@ class Inherited(Struct):
     """On which it may have sent: whoever has nothing left there can be told so."""
     counters: Counters
     suspects: Suspects
+    watermark: int
+    """Its input low watermark, under which it may have reported more than is persisted."""
 
 
 # --- events -----------------------------------------------------------------------------------------------------

@@ -130,7 +130,8 @@ class IntervalCore:
         self._folding = False
         self._fold_goal = 0
         """Everything up to this seq is wanted in the tables, however little it is."""
-        self._watermark = recovered.watermark  # its input was there when that was persisted
+        # The inputs were there when it was persisted.
+        self._watermark = max(recovered.watermark, inherited.watermark if inherited else MIN_TIME)
         self._reported = recovered.watermark
         self._alarm = MAX_TIME
         self._idle_since: int | None = None
@@ -769,8 +770,10 @@ class IntervalCore:
                 self._refused.stop_redrive(entry.causes[place], now)
             else:
                 self._refused.add(entry.causes[place], answer)
-        suspects = self.suspects.interrupted()
-        effects.append(ev.Restart(ev.Inherited(self._refused, self._outbox.channels(), self.counters, suspects)))
+        inherited = ev.Inherited(
+            self._refused, self._outbox.channels(), self.counters, self.suspects.interrupted(), self._watermark
+        )
+        effects.append(ev.Restart(inherited))
 
     def _outbox_send(self, bundles: list[Bundle], effects: list[ev.Effect]) -> None:
         effects += [ev.Send(self._outbox.sendable(bundle)) for bundle in bundles]

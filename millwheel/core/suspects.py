@@ -43,6 +43,11 @@ _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(Suspicion)
 
 
+def read_mark(stored: bytes) -> Suspicion:
+    """What a mark says; none says nothing."""
+    return _decoder.decode(stored) if stored else Suspicion()
+
+
 class Suspects:
     """The suspicions about one interval's records and timers.
 
@@ -53,13 +58,13 @@ class Suspects:
         self._suspected: dict[Unit, int] = {}
         self._condemned: dict[Unit, int] = {}
         self._left = limits.MARKED_INVOCATIONS * 4 ** min(ends - 1, WIDENINGS) if ends else 0
-        self._running: list[Unit] = []
+        self.running: list[Unit] = []
+        """What was marked and runs now."""
         self._marked = False
         """The store holds a mark of this process."""
         self.alone = False
         """What runs now is a suspect, by itself."""
-        if stored:
-            self._suspect(_decoder.decode(stored))
+        self._suspect(read_mark(stored))
         self._index()
 
     def _suspect(self, found: Suspicion) -> None:
@@ -159,13 +164,13 @@ class Suspects:
         if not units:
             return None
         self._left -= 1
-        self._running, self._marked = units, True
+        self.running, self._marked = units, True
         self.alone = len(units) == 1 and units[0] in self._suspected
         return self.encoded()
 
     def done(self) -> bytes | None:
         """The hooks have run: what the store should hold from now on; None when it may stay as it is."""
-        running, self._running = self._running, []
+        running, self.running = self.running, []
         if self.alone:
             self.alone = False
             self._suspected.pop(running[0], None)
@@ -179,13 +184,13 @@ class Suspects:
 
     def interrupted(self) -> Suspects:
         """The invocation that was to run, or ran, is void, and so is its mark."""
-        self._running, self.alone = [], False
+        self.running, self.alone = [], False
         return self
 
     def encoded(self) -> bytes:
         """What the store should hold now."""
         deaths = [(*unit, count) for known in (self._suspected, self._condemned) for unit, count in known.items()]
-        return _encoder.encode(Suspicion(deaths, self._running, self.alone))
+        return _encoder.encode(Suspicion(deaths, self.running, self.alone))
 
 
 def _units(work: Work) -> list[Unit]:

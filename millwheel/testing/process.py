@@ -34,7 +34,7 @@ from millwheel.testing.faults import Action, Nemesis
 from millwheel.testing.marks import Marks
 from millwheel.testing.story import Kernel
 from millwheel.testing.truth import WatchedStore
-from millwheel.work import Work
+from millwheel.work import Outcome, Work
 
 RETRY_US: Final = 50_000
 TICK_US: Final = 20_000
@@ -438,11 +438,21 @@ class Process:
                 kernel.trace(f"p{self.number} i{actor.interval} fires {timer.key!r} {timer.tag!r} {timer.timestamp}")
                 kernel.probes[f"{timer.kind} timer fired"] += 1
                 kernel.probes["timer fired after restart"] += (timer.key, timer.tag) in self._restored
-            event = ev.Invoked(actor.executor.run(event))
+            event = ev.Invoked(self._run(actor, actor.executor, event))
             kernel.probes["late record"] += event.outcome.late
         kernel.events += 1
         kernel.trace(f"p{self.number} i{actor.interval} {_describe(event)}")
         self._perform(actor, actor.core.handle(event, self.clock()))
+
+    def _run(self, actor: Actor, executor: Executor, work: Work) -> Outcome:
+        try:
+            return executor.run(work)
+        except Crash:
+            assert isinstance(actor.core, IntervalCore)
+            self.world.kernel.trace(f"p{self.number} i{actor.interval} is killed by its hook")
+            self.world.kernel.probes["hook killed the process"] += 1
+            self.world.store.saw_kill(actor.interval, actor.sequencer, actor.core.suspects.running)
+            raise
 
     def _perform(self, actor: Actor, effects: list[ev.Effect]) -> None:
         for effect in effects:

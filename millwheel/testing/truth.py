@@ -7,11 +7,13 @@ Numbers in messages (I1 … I17) are those of the project's list of invariants, 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from millwheel import limits
 from millwheel.bundles import (
     Acked,
     Bundle,
@@ -22,6 +24,7 @@ from millwheel.bundles import (
     Recovered,
     decode_checkpoint,
 )
+from millwheel.core.suspects import Suspicion, Unit, read_mark
 from millwheel.errors import RowRefused
 from millwheel.graph import Graph, SubscriptionSpec
 from millwheel.model import MAX_TIME
@@ -71,6 +74,10 @@ class WatchedStore:
         self._computation: dict[int, str] = {}
         self._refused: dict[int, dict[bytes, tuple[int, int]]] = {}
         """Interval to refused row to (sequencer, seq) of its checkpoint."""
+        self._marks: dict[int, tuple[int, Suspicion]] = {}
+        """Interval to its mark, and the sequencer under which it was written."""
+        self._kills: dict[int, Counter[Unit]] = {}
+        """Interval to what has killed a process while it ran alone, and how many since the last orderly end."""
         self._in_flight: dict[tuple[int, int, int, int], Bundle] = {}
         self._sources: dict[int, tuple[str, int]] = {}
 
@@ -242,7 +249,27 @@ class WatchedStore:
         for write in writes:
             if write.interval in kept and self.owner[write.interval] != write.sequencer:
                 self.fail(f"I5: interval {write.interval} marked by stale sequencer {write.sequencer}")
+            if write.interval in kept:
+                self._marks[write.interval] = (write.sequencer, read_mark(write.mark))
+                if write.ends == 0:
+                    self._kills.pop(write.interval, None)
         return kept
+
+    def saw_kill(self, interval: int, sequencer: int, running: list[Unit]) -> None:
+        """A hook ended the process that ran it; `running` was marked before, if anything was (I16)."""
+        if self.owner[interval] != sequencer:
+            return
+        owner, mark = self._marks.get(interval, (0, Suspicion()))
+        if running and (owner != sequencer or mark.running != running):
+            self.fail(f"I16: interval {interval} ran {running}, which kills, and the store does not know")
+        for other, (marker, suspicion) in self._marks.items():
+            if other != interval and self.owner[other] == marker and suspicion.alone:
+                self.fail(f"I16: interval {interval} killed while interval {other} ran {suspicion.running} alone")
+        if running and mark.alone:
+            kills = self._kills.setdefault(interval, Counter())
+            kills[running[0]] += 1
+            if kills[running[0]] > limits.DEATHS_LIMIT:
+                self.fail(f"I16: interval {interval} runs {running} again, which has killed {kills} processes alone")
 
     async def quarantine_rows(self, computation: str, key: str, limit: int) -> list[QuarantineRow]:
         """See `Store`."""

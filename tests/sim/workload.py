@@ -40,6 +40,9 @@ from millwheel.testing.story import Violation
 WINDOW_US = 200_000
 KEYS = ["", "a", "b", "é", "hot", "m", "n\x01", "zz", "\U0001f600"]
 COLUMNS = {"stage": "text", "key": "text", "count": "bigint", "total": "bigint", "note": "text"}
+KILLS_LIMIT = 16
+"""Processes that one token may end: the first unmarked, then until the window of marks is wide enough, then alone; and
+redrives that come too early, and zombies."""
 SINK = Table("ledger", COLUMNS, ("stage", "key"))
 
 
@@ -72,12 +75,19 @@ class World:
         self.refused_of = 0
         """The database refuses the sink row of about one token or timer in so many; 0: of none."""
         self.rows_mended = False
+        self.killed: Counter[str] = Counter()
+        self.salt = 0
         self.kills_of = 0
         """About one token or timer in so many ends the process that runs it; 0: none."""
 
     def kills(self, id_: str) -> bool:
         """Whether running this token or timer ends the process."""
-        return bool(self.kills_of) and not self.mended and not zlib.crc32(b"kill " + id_.encode()) % self.kills_of
+        if not self.kills_of or self.mended or zlib.crc32(f"{self.salt} {id_}".encode()) % self.kills_of:
+            return False
+        self.killed[id_] += 1
+        if self.killed[id_] > KILLS_LIMIT:
+            self.breaches.append(f"I16: {id_!r} has killed {self.killed[id_]} processes")
+        return True
 
     def refuses(self, id_: str) -> bool:
         """Whether the database has something against the row that this token or timer makes a hook write."""
@@ -334,7 +344,7 @@ def draw(seed: int) -> Workload:
     kills = random.Random(f"kills {seed}")
     exotic |= {"MARKED_INVOCATIONS": kills.choice([4, 64, 1_024]), "MARKED_RECORDS": kills.choice([1, 3, 256])}
     if poisoned:
-        world.kills_of = kills.choice([0, 200, 500, 1_000])
+        world.kills_of, world.salt = kills.choice([0, 100, 300, 1_000]), seed
     pipeline = build(stages, scripts, world)
     return Workload(pipeline.graph(), pipeline.tables, stages, scripts, world, poisoned, exotic)
 

@@ -87,7 +87,6 @@ def test_a_timer_is_a_culprit_too() -> None:
     first(ev.WatermarkMoved(30)).load()
     first.invoked(upserted(Cause("k", -1, 0, 0, "t", "watermark", 10)))
     second = Bench(recovered(timers=timers), inherited=refused(first, 1, 0))
-    second(ev.WatermarkMoved(30))
     assert second.load().timers == [Timer("j", "t", 15)]
     second.invoked()
     (image,) = second.images()
@@ -95,6 +94,19 @@ def test_a_timer_is_a_culprit_too() -> None:
     gone = zip(image.timers.keys, image.timers.tags, image.timers.timestamps, strict=True)
     assert list(gone) == [("k", "t", None), ("j", "t", None)]
     assert list(second.core._timers.of("k")) == [(("watermark", "u"), 20)]  # it stays, and sleeps
+
+
+def test_the_next_core_runs_under_the_watermark_under_which_the_first_one_reported() -> None:
+    # Under what is persisted it quarantined a wall timer with a hold behind what had been reported.
+    timers = [("k", "t", "wall", 0)]
+    first = Bench(recovered(timers=timers, watermark=10), quarantine_holds=True)
+    first.load()
+    first.invoked(upserted(Cause("k", -1, 0, 0, "t", "wall", 0)))
+    assert first(ev.WatermarkMoved(30)).reported() == []
+    second = Bench(recovered(timers=timers, watermark=10), inherited=refused(first, 1, 0), quarantine_holds=True)
+    second.load()
+    (image,) = second.invoked().images()
+    assert image.holds.timestamps == [30]
 
 
 def element(sequence: int) -> QuarantineEntry:
