@@ -69,7 +69,7 @@ MARKED_INVOCATIONS: Final = 1_024
 Four times as many each time that was not enough, and at most 64 times as many: what had been read and not committed,
 and so is run again first, is bounded in bytes."""
 
-MARKED_RECORDS: Final = 256
+MARKED_RECORDS: Final = 64
 """Records of a marked invocation: if it kills the process, they are tried one by one, two small commits each."""
 
 TRUST_US: Final = 600_000_000

@@ -27,8 +27,11 @@ from millwheel.core.interval import IntervalCore
 from millwheel.core.opaque import OpaqueIds
 from millwheel.core.outbox import Outbox
 from millwheel.core.refused import RefusedRows
+from millwheel.core.suspects import Suspects
 from millwheel.core.timers import TimerQueue
 from millwheel.model import MAX_TIME
+from millwheel.runtime.alone import Alone
+from millwheel.testing.marks import Marks
 from millwheel.testing.story import Violation
 from millwheel.work import QUARANTINE_HOLD
 from millwheel_storage.memory import MemoryStore
@@ -746,6 +749,56 @@ def restart_steals() -> Patches:
         return (await self.acquire([interval]))[interval]
 
     return {(MemoryStore, "reacquire"): reacquire}
+
+
+# --- what kills the process -------------------------------------------------------------------------------------
+
+
+@mutant
+def nothing_is_marked() -> Patches:
+    """What runs after a death is not marked: the same record kills every process."""
+    return {(Suspects, "begin"): lambda self, work: None}
+
+
+@mutant
+def marked_too_late() -> Patches:
+    """A hook runs while its mark is still on the way."""
+
+    def perform(self: Marks, actor: Any, mark: Any) -> None:
+        self._submit(actor, mark)
+        if isinstance(mark, ev.Mark):
+            self._process.post(actor, ev.Marked(), "marked")
+
+    original = IntervalCore.handle
+
+    def handle(self: IntervalCore, event: ev.Event, now: int) -> list[ev.Effect]:
+        return [] if isinstance(event, ev.Marked) and self._marked is None else original(self, event, now)
+
+    return {(Marks, "perform"): perform, (IntervalCore, "handle"): handle}
+
+
+@mutant
+def deaths_not_counted() -> Patches:
+    """What was alone when the process died stays a suspect, however often."""
+    original = Suspects._suspect
+
+    def suspect(self: Suspects, found: Any) -> None:
+        found.alone = False
+        original(self, found)
+
+    return {(Suspects, "_suspect"): suspect}
+
+
+@mutant
+def not_alone() -> Patches:
+    """Other invocations run beside a suspect."""
+    return {(Alone, "keeps"): lambda self, actor, work: False}
+
+
+@mutant
+def condemned_runs() -> Patches:
+    """What has killed often enough is run again."""
+    return {(Suspects, "answer"): lambda self, entry: None}
 
 
 def main() -> int:

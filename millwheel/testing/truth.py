@@ -262,6 +262,9 @@ class WatchedStore:
         owner, mark = self._marks.get(interval, (0, Suspicion()))
         if running and (owner != sequencer or mark.running != running):
             self.fail(f"I16: interval {interval} ran {running}, which kills, and the store does not know")
+        condemned = {(key, digest) for key, digest, deaths in mark.deaths if deaths >= limits.DEATHS_LIMIT}
+        if not condemned.isdisjoint(running):
+            self.fail(f"I16: interval {interval} runs {running}, of which some has killed often enough")
         for other, (marker, suspicion) in self._marks.items():
             if other != interval and self.owner[other] == marker and suspicion.alone:
                 self.fail(f"I16: interval {interval} killed while interval {other} ran {suspicion.running} alone")

@@ -373,7 +373,8 @@ class MemoryStore:
 
     async def mark(self, writes: Sequence[MarkWrite]) -> set[int]:
         """See `Store.mark`."""
-        owned = [write for write in writes if self.ownership.get(write.interval) == write.sequencer]
+        known = [write for write in writes if write.interval in self.suspicions]
+        owned = [write for write in known if self.ownership[write.interval] == write.sequencer]
         for write in owned:
             ends, _ = self.suspicions[write.interval]
             self.suspicions[write.interval] = (ends if write.ends is None else write.ends, write.mark)

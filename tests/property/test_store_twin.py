@@ -32,7 +32,7 @@ from millwheel.bundles import (
 )
 from millwheel.errors import RowRefused, StoreError
 from millwheel.model import MAX_TIME
-from millwheel.ports import PipelineShape, PositionWrite, SinkTable, Store
+from millwheel.ports import MarkWrite, PipelineShape, PositionWrite, SinkTable, Store
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.memory import MemoryStore
 from millwheel_storage.postgres import PostgresStore
@@ -256,6 +256,14 @@ class Twins(RuleBasedStateMachine):
         write = PositionWrite(opened.interval, sequencer, opened.position + move, move == 9, b"{}")
         assert self.both(lambda store: store.advance([write])) == (set() if stale else {opened.interval})
         self.both(lambda store: store.source_partitions("src"))
+
+    @rule(interval=INTERVALS, mark=st.binary(max_size=3), ends=st.sampled_from([None, 0, 1]), stale=st.booleans())
+    def mark(self, interval: int, mark: bytes, ends: int | None, stale: bool) -> None:
+        mine = self.sequencers[interval]
+        write = MarkWrite(interval, mine + 1 if stale else mine, mark, ends)
+        kept = self.both(lambda store: store.mark([write]))
+        assert kept <= (set() if stale else {interval})
+        self.acquire_and_recover(interval)
 
     @rule(interval=INTERVALS, index=st.integers(0, 2), limit=st.integers(1, 3))
     def quarantine(self, interval: int, index: int, limit: int) -> None:

@@ -342,7 +342,7 @@ def draw(seed: int) -> Workload:
     if poisoned:
         world.refused_of = rows.choice([0, 10, 30, 100])
     kills = random.Random(f"kills {seed}")
-    exotic |= {"MARKED_INVOCATIONS": kills.choice([4, 64, 1_024]), "MARKED_RECORDS": kills.choice([1, 3, 256])}
+    exotic |= {"MARKED_INVOCATIONS": kills.choice([4, 64, 1_024]), "MARKED_RECORDS": kills.choice([1, 3, 64])}
     if poisoned:
         world.kills_of, world.salt = kills.choice([0, 100, 300, 1_000]), seed
     pipeline = build(stages, scripts, world)

@@ -1,0 +1,106 @@
+"""Hooks that end the process: after a few restarts they are in quarantine, and everything else is exact."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from millwheel_storage.embedded import EmbeddedPostgres
+
+pytestmark = [pytest.mark.postgres, pytest.mark.chaos]
+
+ROWS = 1_000
+STARTS_LIMIT = 9
+"""One death unmarked, one marked, three alone; as many restarts, and some to spare."""
+
+PIPELINE = """
+import os, signal, sys
+from millwheel import Computation, JsonCoder, Pipeline, Stream, ValueCell, subscribe
+from millwheel_injectors import IterableSource
+
+HOW = os.environ.get("HOW")
+numbers = Stream("numbers", JsonCoder(int))
+passed = Stream("passed", JsonCoder(int))
+
+
+def end():
+    if HOW == "exit":
+        sys.exit(3)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Pass(Computation[int]):
+    count = ValueCell(JsonCoder(int), default=0)
+
+    def ProcessRecord(self, context, record):
+        self.count.set(self.count.get() + 1)
+        context.produce(passed, record.value)
+
+
+class Count(Computation[int]):
+    count = ValueCell(JsonCoder(int), default=0)
+
+    def ProcessRecord(self, context, record):
+        if HOW == "exit" and record.value == 444:
+            end()
+        self.count.set(self.count.get() + 1)
+        if record.value == 555:
+            context.set_timer("lethal", record.timestamp)
+
+    def ProcessTimer(self, context, timer):
+        if HOW == "kill":
+            end()
+        self.count.set(self.count.get() + 1_000)
+
+
+pipeline = Pipeline("lethal")
+pipeline.inject(IterableSource("numbers", [(i, i) for i in range(ROWS)]), into=numbers)
+pipeline.add(Pass, [subscribe(numbers, lambda number: f"p{number % 50}")], [passed], split_keys=("p3",))
+pipeline.add(Count, [subscribe(passed, lambda number: f"c{number % 10}")], split_keys=("c2", "c4", "c5", "c8"))
+""".replace("ROWS", str(ROWS))
+
+
+def command(directory: Path, *arguments: str, how: str = "") -> tuple[int, str, str]:
+    """Exit status, standard output and standard error."""
+    millwheel = str(Path(sys.executable).with_name("millwheel"))
+    done = subprocess.run(
+        [millwheel, *arguments], cwd=directory, text=True, capture_output=True, timeout=100,
+        env={**os.environ, "HOW": how},
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+def counts(directory: Path) -> dict[str, int]:
+    _, out, _ = command(directory, "state", "scan", "lethal:pipeline", "Count")
+    return {line.split("\t")[0]: int(line.split("\t")[-1]) for line in out.splitlines()}
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(("how", "key"), [("exit", "c4"), ("kill", "c5")])
+def test_what_ends_the_process_is_quarantined_and_only_that(tmp_path: Path, how: str, key: str) -> None:
+    (tmp_path / "lethal.py").write_text(PIPELINE)
+    said = ""
+    for _ in range(STARTS_LIMIT):
+        status, _, err = command(tmp_path, "run", "lethal:pipeline", how=how)
+        said += err
+        if status == 0:
+            break
+    assert status == 0, said
+    assert "the last process did not end in order" in said
+    assert f"key '{key}': the process ended 3 times" in said
+    expected = {f"c{i}": ROWS // 10 for i in range(10)} | {"c5": ROWS // 10 + 1_000}
+    found = counts(tmp_path)
+    assert {k: v for k, v in found.items() if k != key} == {k: v for k, v in expected.items() if k != key}
+    assert command(tmp_path, "quarantine", "list", "lethal:pipeline")[1].startswith(f"Count\t{key}\t")
+    shown = command(tmp_path, "quarantine", "show", "lethal:pipeline", "Count", key)[1]
+    assert f"the process ended 3 times while this {'timer' if how == 'kill' else 'record'}" in shown
+
+    command(tmp_path, "quarantine", "redrive", "lethal:pipeline", "Count", key)
+    status, _, err = command(tmp_path, "run", "lethal:pipeline")
+    assert (status, err) == (0, "")
+    assert counts(tmp_path) == expected
+    assert EmbeddedPostgres(tmp_path / ".millwheel" / "postgres").pid is None
