@@ -54,6 +54,12 @@ FOLD_TRIGGER_IDS: Final = 65_536
 """Ids of outside clients in the unfolded log that start a fold: each is a row of its own, a second of inserting in all.
 Sooner would write the keys' state more often than it saves."""
 
+TIMER_PAGE_ROWS: Final = 16_384
+"""Pending timers of one kind that an interval reads at a time, those that are due next: 20 to 50 ms, and 5 MB."""
+
+TIMERS_IN_MEMORY: Final = 131_072
+"""Pending timers of an interval above which those that are far and whose key is not in memory leave it: 50 MB."""
+
 CACHE_LIMIT_BYTES: Final = 64 * 1024 * 1024
 """Soft state of one interval; clean keys are evicted above it."""
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from millwheel.bundles import Acked, Checkpoint, KeyRows, LogWrite, Recovered
+from millwheel.bundles import Acked, Checkpoint, KeyRows, LogWrite, Recovered, TimerPlace, TimerWrites
 from millwheel.shape import PipelineShape as PipelineShape
 from millwheel.shape import SinkTable as SinkTable
 from millwheel.source import Batch as Batch
@@ -86,8 +86,17 @@ class Store(Protocol):
         """Fold the interval's whole log, then load what it needs to serve; None when fenced."""
         ...
 
-    async def load(self, interval: int, keys: Sequence[str]) -> list[KeyRows]:
-        """Folded state of `keys`; a key without state is absent from the answer."""
+    async def load(self, interval: int, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
+        """Folded state of `keys`, and if asked for their timers; a key without either is absent from the answer."""
+        ...
+
+    async def load_timers(
+        self, interval: int, sequencer: int, kind: str, after: TimerPlace, limit: int
+    ) -> TimerWrites | None:
+        """The next `limit` folded timers of a kind after (timestamp, (key, tag)), in that order; None: fenced.
+
+        Fenced, because the watermark that an interval reports rests on there being none before them.
+        """
         ...
 
     async def find_ids(self, interval: int, subscription: int, producer: int, sequences: Sequence[int]) -> set[int]:

@@ -626,6 +626,31 @@ def early_timers() -> Patches:
 
 
 @mutant
+def timers_come_back() -> Patches:
+    """A page of timers overwrites what is set in memory."""
+    original = TimerQueue.turn
+    return {(TimerQueue, "turn"): lambda self, kind, page, more, held: original(self, kind, page, more, ())}
+
+
+@mutant
+def far_timers_hold_nothing() -> Patches:
+    """Watermark reported past timers that are not in memory."""
+    return {(TimerQueue, "minimum"): lambda self, kind: self._heaps[kind].minimum()}
+
+
+@mutant
+def expires_with_far_timers() -> Patches:
+    """A key expires though it has a timer that is not in memory."""
+    original = TimerQueue.recall
+
+    def recall(self: TimerQueue, key: str, kind: str, tag: str, timestamp: int) -> None:
+        if kind not in ("watermark", "wall"):
+            original(self, key, kind, tag, timestamp)
+
+    return {(TimerQueue, "recall"): recall}
+
+
+@mutant
 def report_without_work() -> Patches:
     """Watermark reported without the oldest work."""
     return {(IntervalCore, "_oldest_work"): lambda self: MAX_TIME}

@@ -9,7 +9,8 @@ cost of a dict update, not key by key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Mapping
 from itertools import islice, repeat
 from typing import Final
 
@@ -33,6 +34,8 @@ class StateCache:
         """Every key that is here, and when it was last read."""
         self._written: dict[str, int] = {}
         """The seq of a key's last write; absent for one that was never written here."""
+        self._forgotten: deque[tuple[int, str]] = deque()
+        """Keys that were cleared, and the seq that did it."""
         self._folded = 0
         self._turn = 0
 
@@ -92,12 +95,17 @@ class StateCache:
             log.values += writes.values()
         return log
 
+    def mark(self, keys: Iterable[str], seq: int) -> None:
+        """Something else of `keys`, all of which are here, was written: they are dirty until it is folded."""
+        self._written.update(dict.fromkeys(keys, seq))
+
     def forget(self, key: str, seq: int) -> None:
         """Clear a key's cells; the removal itself is dirty until it is folded."""
         if key in self.turns:
             self._clear(key)
         self.insert(key, {})
         self._written[key] = seq
+        self._forgotten.append((seq, key))
 
     def _clear(self, key: str) -> None:
         size = ENTRY_OVERHEAD_BYTES
@@ -122,26 +130,41 @@ class StateCache:
         """True when the cache holds more bytes than it may."""
         return self.size_bytes > self.limit_bytes
 
-    def evict(self, next_timer: Callable[[str], int]) -> int:
-        """Drop clean keys until the bound holds; returns how many went.
+    def trim(self, busy: Container[str], next_timer: Callable[[str], int]) -> list[str]:
+        """Drop what is empty, and more if there is too much, but not what is `busy`; returns the keys that went."""
+        gone = []
+        while self._forgotten and self._forgotten[0][0] <= self._folded:
+            seq, key = self._forgotten.popleft()
+            # Nothing was written since: it is empty.
+            if key in self.turns and self._written.get(key) == seq and key not in busy:
+                self._drop(key)
+                gone.append(key)
+        return gone + self.evict(busy, next_timer) if self.over_limit() else gone
+
+    def _drop(self, key: str) -> None:
+        self._clear(key)
+        del self.turns[key]
+        self._written.pop(key, None)
+
+    def evict(self, busy: Container[str], next_timer: Callable[[str], int]) -> list[str]:
+        """Drop clean keys until there is an eighth of room, for this is not done for each new key; returns those.
 
         Not LRU: of a sample the half goes that was read longest ago, and among equals whose next timer is furthest
         away, because windowed keys that were just written are read last (§8.3).
         """
-        dropped, scanned, budget = 0, 0, len(self.turns)
+        gone: list[str] = []
+        scanned, budget = 0, len(self.turns)
         keys = iter(list(self.turns))
-        while self.over_limit() and scanned < budget:
+        while self.size_bytes > self.limit_bytes - self.limit_bytes // 8 and scanned < budget:
             sample = list(islice(keys, SAMPLE))
             scanned += len(sample)
-            clean = [key for key in sample if not self.dirty(key)]
+            clean = [key for key in sample if key not in busy and not self.dirty(key)]
             clean.sort(key=lambda key: (self.turns[key], -next_timer(key)))
             keep = 0 if scanned >= budget else len(clean) // 2
             for key in clean[: len(clean) - keep]:
-                self._clear(key)
-                del self.turns[key]
-                self._written.pop(key, None)
-                dropped += 1
-        return dropped
+                self._drop(key)
+                gone.append(key)
+        return gone
 
 
 def _apply(column: dict[str, bytes], writes: Mapping[str, bytes | None]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from millwheel.bundles import Acked, Bundle, Checkpoint, KeyRows, LogWrite, QuarantineEntry
+from millwheel.bundles import Acked, Bundle, Checkpoint, KeyRows, LogWrite, QuarantineEntry, TimerPlace, TimerWrites
 from millwheel.core.dedup import Channel
 from millwheel.core.refused import RefusedRows
 from millwheel.work import Columns, Outcome, Work
@@ -57,6 +57,14 @@ class Loaded(Struct, gc=False):
     """Answer to `Load`."""
 
     rows: list[KeyRows]
+
+
+class TimersLoaded(Struct, gc=False):
+    """Answer to `LoadTimers`: in order of (timestamp, key, tag); `more` are stored behind them."""
+
+    kind: str
+    timers: TimerWrites
+    more: bool
 
 
 class Invoked(Struct, gc=False):
@@ -167,18 +175,26 @@ class Advanced(Struct, gc=False):
 
 
 Event = (
-    BundleArrived | Loaded | Invoked | Committed | Fenced | Refused | Resend | Folded | IdsFound | OpaqueRead | AckArrived
-    | AlarmRang
-    | WatermarkMoved | RedriveAsked | QuarantineFetched | RowsRead | Advanced
+    BundleArrived | Loaded | TimersLoaded | Invoked | Committed | Fenced | Refused | Resend | Folded | IdsFound
+    | OpaqueRead | AckArrived | AlarmRang | WatermarkMoved | RedriveAsked | QuarantineFetched | RowsRead | Advanced
 )  # fmt: skip
 
 # --- effects ----------------------------------------------------------------------------------------------------
 
 
 class Load(Struct, gc=False):
-    """Read the folded state of `keys`."""
+    """Read the folded state of `keys`, and their timers when not all are in memory."""
 
     keys: list[str]
+    timers: bool = False
+
+
+class LoadTimers(Struct, gc=False):
+    """Read the next `limit` timers of a kind from the folded tables, those after (timestamp, (key, tag))."""
+
+    kind: str
+    after: TimerPlace
+    limit: int
 
 
 class Invoke(Struct, gc=False):
@@ -282,6 +298,7 @@ class Restart(Struct, gc=False):
 
 
 Effect = (
-    Load | LookupIds | ReadOpaque | Invoke | Commit | Fold | Send | Ack | SetAlarm | ReportWatermark | FetchQuarantine
+    Load | LoadTimers | LookupIds | ReadOpaque | Invoke | Commit | Fold | Send | Ack | SetAlarm | ReportWatermark
+    | FetchQuarantine
     | Read | Advance | Halt | Restart
 )  # fmt: skip

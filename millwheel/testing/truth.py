@@ -20,6 +20,8 @@ from millwheel.bundles import (
     LogWrite,
     QuarantineEntry,
     Recovered,
+    TimerPlace,
+    TimerWrites,
     decode_checkpoint,
 )
 from millwheel.errors import RowRefused
@@ -117,9 +119,18 @@ class WatchedStore:
             self.fail(f"I5: interval {interval} recovered under the stale sequencer {sequencer}")
         return recovered
 
-    async def load(self, interval: int, keys: Sequence[str]) -> list[KeyRows]:
+    async def load(self, interval: int, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
         """See `Store`."""
-        return await self.inner.load(interval, keys)
+        return await self.inner.load(interval, keys, timers)
+
+    async def load_timers(
+        self, interval: int, sequencer: int, kind: str, after: TimerPlace, limit: int
+    ) -> TimerWrites | None:
+        """See `Store`; a stale owner must not read on (I5)."""
+        page = await self.inner.load_timers(interval, sequencer, kind, after, limit)
+        if page is not None and self.owner[interval] != sequencer:
+            self.fail(f"I5: interval {interval} read timers under the stale sequencer {sequencer}")
+        return page
 
     async def find_ids(self, interval: int, subscription: int, producer: int, sequences: Sequence[int]) -> set[int]:
         """See `Store`; what was consumed durably and is not collected must be found (I14)."""

@@ -50,6 +50,7 @@ PROBES = (
     "outside id in a filter found absent",
     "outside id in a filter found present",
     "outside id repeated",
+    "page of timers read",
     "process halted by a fence",
     "productions resent after restart",
     "duplicate dropped",
