@@ -514,15 +514,7 @@ def stale_position() -> Patches:
 @mutant
 def evicts_dirty() -> Patches:
     """Dirty keys are evicted."""
-
-    def evict(self: StateCache, *arguments: Any) -> int:
-        dropped = len(self.turns)
-        for held in (self.turns, self.values, self.entries):
-            held.clear()
-        self.size_bytes = 0
-        return dropped
-
-    return {(StateCache, "evict"): evict}
+    return {(StateCache, "dirty"): lambda self, key: False}
 
 
 @mutant
@@ -648,6 +640,36 @@ def expires_with_far_timers() -> Patches:
             original(self, key, kind, tag, timestamp)
 
     return {(TimerQueue, "recall"): recall}
+
+
+@mutant
+def timers_are_not_writes() -> Patches:
+    """A key leaves memory though a timer of it is not folded yet."""
+    return {(StateCache, "mark"): lambda self, keys, seq: None}
+
+
+@mutant
+def leaves_behind_a_page() -> Patches:
+    """A key leaves memory while a page is on its way, which is outdated about it."""
+    original = IntervalCore._fold_done
+
+    def folded(self: IntervalCore, *arguments: Any) -> None:
+        paging, self._paging = self._paging, False
+        original(self, *arguments)
+        self._paging = paging
+
+    return {(IntervalCore, "_fold_done"): folded}
+
+
+@mutant
+def unfenced_page() -> Patches:
+    """The fence is skipped: a stale sequencer reads a page of timers."""
+    original = MemoryStore.load_timers
+
+    async def load_timers(self: MemoryStore, interval: int, sequencer: int, *arguments: Any) -> Any:
+        return await original(self, interval, self.ownership[interval], *arguments)
+
+    return {(MemoryStore, "load_timers"): load_timers}
 
 
 @mutant

@@ -140,3 +140,14 @@ def test_a_page_of_a_fenced_owner_ends_it() -> None:
     bench(ev.WatermarkMoved(10))
     assert bench(ev.Fenced()).of(ev.Halt)
     assert bench(ev.TimersLoaded("watermark", timer_writes(), False)).effects == []
+
+
+def test_a_key_stays_in_memory_until_its_timers_are_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FOLD_TRIGGER_CHECKPOINTS", 1)
+    bench = Bench(cache_limit_bytes=0)
+    bench.run(1, {0: ("a", 1)}, outcome(timers={"a": {("watermark", "t"): 100}}))
+    (fold,) = bench(ev.Committed(1)).of(ev.Fold)
+    bench.run(2, {1: ("a", 2)}, outcome(timers={"a": {("watermark", "t"): 200}}))
+    bench(ev.Committed(2))
+    bench(ev.Folded(fold.upto))  # the tables say 100
+    assert not bench.arrive(3, {2: ("a", 3)}).of(ev.Load)
