@@ -1,9 +1,10 @@
 """From process start to the first new output after `kill -9` of everything: Python, Postgres and all its workers.
 
 Two pipelines on one server: one with 1,000,000 live keys, one with as many live and as many that have expired.  Each
-is filled through the pipeline, and has updated its live keys for `LOAD_S` when it is killed.  The clock starts with the
-new process, `python` itself and Postgres' own recovery included, and stops when an outside connection sees a sink row
-that was not there when Postgres came up.
+is filled through the pipeline, and is killed while it updates its live keys, when Postgres has `REPLAYED_MB` to replay:
+equally much for both, and near the most there can be.  The clock starts with the new process, `python` itself and
+Postgres' own recovery included, and stops when an outside connection sees a sink row that was not there when Postgres
+came up.
 
 Filling takes minutes, so what was killed is kept in `build/bench`, and the next run of the same code goes on from there.
 """
@@ -31,9 +32,11 @@ from millwheel.launch import run
 from millwheel_storage.embedded import EmbeddedPostgres
 
 KEYS: Final = int(os.environ.get("MILLWHEEL_BENCH_KEYS", 1_000_000))
-ROUNDS: Final = 3
+ROUNDS: Final = 5
 RATE: Final = 1_000
-LOAD_S: Final = 2.0
+REPLAYED_MB: Final = 192
+"""WAL that Postgres has to replay after every kill: three quarters of the most that `max_wal_size` lets there be."""
+LOAD_LIMIT_S: Final = 60.0
 EXPIRE_AFTER: Final = HOUR
 GAP_S: Final = 4.0
 LIVE_AT: Final = 3 * HOUR
@@ -130,10 +133,21 @@ def _restart(path: Path, name: str, dead: int) -> tuple[float, float]:
 
 
 def _load(path: Path, name: str) -> None:
-    """Let the pipeline update its keys for a while, and note how far it came."""
-    time.sleep(LOAD_S)
-    with psycopg.connect(EmbeddedPostgres(path / "postgres").url) as connection:
+    """Let the pipeline update its keys until there is enough to replay, and note how far it came."""
+    deadline = time.monotonic() + LOAD_LIMIT_S
+    with psycopg.connect(EmbeddedPostgres(path / "postgres").url, autocommit=True) as connection:
+        while _replayed_mb(connection) < REPLAYED_MB:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no {REPLAYED_MB} MB of WAL in {LOAD_LIMIT_S} s")
+            time.sleep(0.05)
         (path / f"{name}.seen").write_text(str(_newest(connection, name)))
+
+
+def _replayed_mb(connection: psycopg.Connection[Any]) -> float:
+    """What Postgres would have to replay if it died now."""
+    behind = "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), redo_lsn)::float8 FROM pg_control_checkpoint()"
+    row = connection.execute(behind).fetchone()
+    return float(row[0]) / 2**20 if row else 0.0
 
 
 def _await(

@@ -50,6 +50,10 @@ LOG_LIMIT_BYTES: Final = 32 * 1024 * 1024
 LOG_LIMIT_CHECKPOINTS: Final = 1_024
 """The same in checkpoints."""
 
+LOG_FULL_FACTOR: Final = 2
+"""Times these limits at which an interval runs no user code until a fold has made room: without it a pipeline that makes
+keys faster than Postgres stores them takes ever more memory, and ever longer to recover."""
+
 FOLD_TRIGGER_IDS: Final = 65_536
 """Ids of outside clients in the unfolded log that start a fold: each is a row of its own, a second of inserting in all.
 Sooner would write the keys' state more often than it saves."""

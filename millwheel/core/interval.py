@@ -322,6 +322,7 @@ class IntervalCore:
             len(self._inflight) < limit
             and len(self._outbox.unacked) < limits.OUTBOX_LIMIT_BUNDLES
             and self._outbox.unacked_bytes < limits.UNACKED_LIMIT_BYTES
+            and not self._committed.full()
         )
 
     def _take(self, effects: list[ev.Effect], now: int) -> tuple[Work, list[Item], dict[str, int]]:
