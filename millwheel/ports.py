@@ -6,7 +6,7 @@ without an event loop, so nothing is written twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Protocol
 
 import msgspec
@@ -130,11 +130,19 @@ class Store(Protocol):
         ...
 
     async def fold(
-        self, interval: int, sequencer: int, upto: int, images: Sequence[Checkpoint], acked: Sequence[Acked] = ()
+        self,
+        interval: int,
+        sequencer: int,
+        upto: int,
+        images: Sequence[Checkpoint],
+        acked: Sequence[Acked] = (),
+        fresh: Set[str] = frozenset(),
     ) -> bool:
         """Fold the committed `images` (contiguous, the last one is `upto`) and delete their log rows; False: fenced.
 
         `acked` are the acks in committed checkpoints after `upto`: a production among them is not stored at all.
+        `fresh` are keys without any stored state, which may be inserted without looking for what they replace; a store
+        that finds some raises `StoreError`.
         """
         ...
 

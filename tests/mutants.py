@@ -518,6 +518,12 @@ def evicts_dirty() -> Patches:
 
 
 @mutant
+def fresh_for_ever() -> Patches:
+    """A key that a fold has inserted is inserted again."""
+    return {(StateCache, "take_absent"): lambda self, keys: keys & self._absent}
+
+
+@mutant
 def no_rollback() -> Patches:
     """State that a hook wrote before it raised is kept."""
     original = Context._rollback

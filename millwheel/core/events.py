@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from msgspec import Struct
 
 from millwheel.bundles import Acked, Bundle, Checkpoint, KeyRows, LogWrite, QuarantineEntry, TimerPlace, TimerWrites
@@ -231,11 +233,13 @@ class ReadOpaque(Struct, gc=False):
 
 
 class Fold(Struct, gc=False):
-    """Fold committed images, a contiguous prefix ending at `upto`; `acked` are acks in committed checkpoints after it."""
+    """Fold committed images, a contiguous prefix ending at `upto`; `acked` are acks in committed checkpoints after it,
+    and of `fresh` keys the tables have no state."""
 
     upto: int
     images: list[Checkpoint]
     acked: list[Acked]
+    fresh: Set[str]
 
 
 class Send(Struct, gc=False):

@@ -409,13 +409,14 @@ class IntervalCore:
         effects.append(ev.Invoke(self._divert(work) if self._quarantine or self._refused else work))
 
     def _loaded(self, rows: list[KeyRows], effects: list[ev.Effect], now: int) -> None:
-        found = {row.key: row for row in rows}
-        loading, self._loading = self._loading, []
-        for key in loading:
-            row = found.get(key)
-            self._cache.insert(key, row.cells if row else {})
-            for (kind, tag), timestamp in row.timers.items() if row else ():
-                self._timers.recall(key, kind, tag, timestamp)
+        stored = {row.key for row in rows if row.cells}
+        self._cache.insert_absent([key for key in self._loading if key not in stored] if stored else self._loading)
+        self._loading = []
+        for row in rows:
+            if row.cells:
+                self._cache.insert(row.key, row.cells)
+            for (kind, tag), timestamp in row.timers.items():
+                self._timers.recall(row.key, kind, tag, timestamp)
         self._run(effects, now)
 
     def _move_watermark(self, value: int) -> None:
@@ -816,7 +817,9 @@ class IntervalCore:
         goal = 0 if self._inflight and self._inflight[0].seq <= self._fold_goal else self._fold_goal
         if self._committed.due(goal, self._cache.over_limit()):
             self._folding = True
-            effects.append(ev.Fold(*self._committed.prefix(goal)))
+            upto, images, later = self._committed.prefix(goal)
+            fresh = self._cache.take_absent(set().union(*(image.state.keys() for image in images)))
+            effects.append(ev.Fold(upto, images, later, fresh))
 
     def _fold_done(self, upto: int, now: int) -> None:
         self._folding = False

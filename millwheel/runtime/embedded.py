@@ -562,9 +562,9 @@ class EmbeddedRun:
         self._post(actor, ev.OpaqueRead(*bucket, ids))
 
     async def _fold(self, actor: Actor, fold: ev.Fold) -> None:
-        upto, images, acked = fold.upto, fold.images, fold.acked
-        kept = await self._retry("fold", lambda: self._store.fold(actor.interval, actor.sequencer, upto, images, acked))
-        self._post(actor, ev.Folded(upto) if kept else ev.Fenced())
+        place, store = (actor.interval, actor.sequencer, fold.upto), self._store
+        kept = await self._retry("fold", lambda: store.fold(*place, fold.images, fold.acked, fold.fresh))
+        self._post(actor, ev.Folded(fold.upto) if kept else ev.Fenced())
 
     async def _fetch(self, actor: Actor, key: str, limit: int) -> None:
         rows = await self._retry("quarantine", lambda: self._store.quarantine_rows(actor.owner, key, limit))

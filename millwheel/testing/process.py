@@ -738,12 +738,13 @@ class Process:
         self._persist()
 
     def _fold(self, actor: Actor, effect: ev.Fold) -> None:
-        store, upto, images, acked = self.world.store, effect.upto, effect.images, effect.acked
+        store, upto, images, acked, fresh = self.world.store, effect.upto, effect.images, effect.acked, effect.fresh
         self.world.kernel.probes["fold"] += 1
         self.world.kernel.probes["fold used later acks"] += bool(acked)
+        self.world.kernel.probes["fold of a fresh key"] += bool(fresh)
         self._request(
             "fold",
-            lambda: store.fold(actor.interval, actor.sequencer, upto, images, acked),
+            lambda: store.fold(actor.interval, actor.sequencer, upto, images, acked, fresh),
             lambda kept: self._folded(actor, upto, kept),
         )
 

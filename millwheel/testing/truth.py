@@ -7,7 +7,7 @@ Numbers in messages (I1 … I17) are those of the project's list of invariants, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import msgspec
@@ -191,7 +191,13 @@ class WatchedStore:
                 self.fail(f"I16: interval {write.interval} has run again what wrote the refused row {row!r}")
 
     async def fold(
-        self, interval: int, sequencer: int, upto: int, images: Sequence[Checkpoint], acked: Sequence[Acked] = ()
+        self,
+        interval: int,
+        sequencer: int,
+        upto: int,
+        images: Sequence[Checkpoint],
+        acked: Sequence[Acked] = (),
+        fresh: Set[str] = frozenset(),
     ) -> bool:
         """See `Store`; a stale owner must not fold (I5), and only what the log says is acked is left out (I2)."""
         log = self.inner.log
@@ -200,7 +206,7 @@ class WatchedStore:
         if self.owner[interval] == sequencer and any(one not in recorded for one in acked):
             self.fail(f"I2: interval {interval} folds up to {upto} by acks that are not in its log")
         stored = [self.inner.log[p] for p in sorted(self.inner.log) if p[:2] == (interval, sequencer) and p[2] <= upto]
-        kept = await self.inner.fold(interval, sequencer, upto, images, acked)
+        kept = await self.inner.fold(interval, sequencer, upto, images, acked, fresh)
         if kept and self.owner[interval] != sequencer:
             self.fail(f"I5: interval {interval} folded under the stale sequencer {sequencer}")
         if kept and stored and [decode_checkpoint(w.payload) for w in stored] != list(images):

@@ -7,7 +7,7 @@ because nothing interrupts it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from heapq import nsmallest
 from typing import Any, NoReturn
 
@@ -43,7 +43,7 @@ from millwheel.ports import (
 )
 from millwheel.rows import Row
 from millwheel_storage.decode import TimerRow, decode_image, timer_writes
-from millwheel_storage.fold import Channel, Folded, Payload, check_prefix, fifo_rows, fold, quarantine_row
+from millwheel_storage.fold import Channel, Folded, Payload, check_fresh, check_prefix, fifo_rows, fold, quarantine_row
 from millwheel_storage.productions import bundles
 from millwheel_storage.shape import (
     SOURCE_PREFIX,
@@ -266,7 +266,13 @@ class MemoryStore:
         raise RowRefused(f"the database refused a sink row: {refused[0][1]}", write.interval, write.seq, refused)
 
     async def fold(
-        self, interval: int, sequencer: int, upto: int, images: Sequence[Checkpoint], acked: Sequence[Acked] = ()
+        self,
+        interval: int,
+        sequencer: int,
+        upto: int,
+        images: Sequence[Checkpoint],
+        acked: Sequence[Acked] = (),
+        fresh: Set[str] = frozenset(),
     ) -> bool:
         """See `Store.fold`; folding again what is folded already changes nothing."""
         row = self._row(interval)
@@ -276,6 +282,7 @@ class MemoryStore:
         if not keys:
             return True
         check_prefix(interval, upto, len(keys), len(images))
+        check_fresh(interval, fresh & self.key_state.get(row.computation, {}).keys())
         self._apply(row, fold(images, acked))
         for key in keys:
             del self.log[key]

@@ -8,7 +8,7 @@ a FOR SHARE lock that its own transaction holds to the end.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence, Set
 from typing import Any, Final, NoReturn, cast
 
 import msgspec
@@ -314,7 +314,13 @@ class PostgresStore:
         return await self._loads.run(work)
 
     async def fold(
-        self, interval: int, sequencer: int, upto: int, images: Sequence[Checkpoint], acked: Sequence[Acked] = ()
+        self,
+        interval: int,
+        sequencer: int,
+        upto: int,
+        images: Sequence[Checkpoint],
+        acked: Sequence[Acked] = (),
+        fresh: Set[str] = frozenset(),
     ) -> bool:
         """See `Store.fold`.  Folding again what is folded already (its reply was lost) changes nothing."""
         folded = fold(images, acked)
@@ -329,7 +335,7 @@ class PostgresStore:
                 if deleted.rowcount == 0:
                     return True
                 check_prefix(interval, upto, deleted.rowcount, len(images))
-                await _apply(connection, fold_steps(interval, number, folded))
+                await _apply(connection, fold_steps(interval, number, folded, fresh))
             return True
 
         return await self._folds.run(work)

@@ -215,10 +215,12 @@ DELETE FROM checkpoint_log WHERE interval_id = %b AND sequencer = %b AND seq <= 
 FORGET_STATE: Final = "DELETE FROM key_state WHERE computation = %b AND key = ANY(%b::bytea[])"
 FORGET_TIMERS: Final = "DELETE FROM timer WHERE computation = %b AND key = ANY(%b::bytea[])"
 FORGET_HOLDS: Final = "DELETE FROM hold WHERE computation = %b AND key = ANY(%b::bytea[])"
-FOLD_STATE: Final = """
+ADD_STATE: Final = """
 INSERT INTO key_state (computation, key, cell, entry, value)
 SELECT %b, w.key, %b, w.entry, w.value
 FROM unnest(%b::bytea[], %b::bytea[], %b::bytea[]) AS w (key, entry, value)
+"""
+FOLD_STATE: Final = f"""{ADD_STATE.rstrip()}
 ON CONFLICT (computation, key, cell, entry) DO UPDATE SET value = excluded.value
 """
 CLEAR_STATE: Final = """

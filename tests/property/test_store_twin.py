@@ -222,8 +222,10 @@ class Twins(RuleBasedStateMachine):
         upto, images = prefix[-1][0], [image for _, image in prefix]
         sequencer = self.sequencers[interval]
         later = [acked for _, image in self.unfolded[interval][share:] for acked in image.acked]
+        stored = self.memory.key_state.get(self.memory._row(interval).computation, {}).keys()
+        fresh = set().union(*(image.state.keys() for image in images)) - stored
         for _ in range(1 + twice):
-            assert self.both(lambda store: store.fold(interval, sequencer, upto, images, later)) is True
+            assert self.both(lambda store: store.fold(interval, sequencer, upto, images, later, fresh)) is True
         del self.unfolded[interval][:share]
 
     @rule(interval=INTERVALS)

@@ -42,6 +42,7 @@ PROBES = (
     "fenced during a restart",
     "fenced during recovery",
     "fold",
+    "fold of a fresh key",
     "fold used later acks",
     "key expired",
     "key evicted",

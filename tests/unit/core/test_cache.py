@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel.bundles import StateWrites
+from millwheel.core import cache as cache_module
 from millwheel.core.cache import ENTRY_OVERHEAD_BYTES, SAMPLE, StateCache
 from millwheel.model import MAX_TIME
 from millwheel.work import Outcome
@@ -96,6 +98,30 @@ def test_an_empty_key_leaves_when_its_end_is_folded_unless_it_came_back() -> Non
     cache.limit_bytes -= 1
     assert cache.trim((), never)
     assert cache.size_bytes <= cache.limit_bytes * 7 // 8
+
+
+def test_a_key_that_was_absent_is_so_for_one_fold() -> None:
+    cache = cache_of(a=b"1")
+    cache.insert_absent(["b", "c"])
+    assert cache.size_bytes == exact_size(cache)
+    assert cache.missing({"b": None, "c": None}) == []
+    cache.write_all(wrote("b", b"2"), 1)
+    assert cache.take_absent({"a", "b", "d"}) == {"b"}
+    assert cache.take_absent({"a", "b"}) == set()
+    cache.limit_bytes = 0
+    assert cache.evict((), never) == ["a", "c"]
+    cache.insert("c", {("c", ""): b"3"})
+    assert cache.take_absent({"c"}) == set()
+
+
+def test_an_eviction_looks_at_a_bounded_number_of_keys_and_goes_on_behind_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "EVICTION_SCAN", SAMPLE)
+    cache = StateCache(0)
+    for i in range(2 * SAMPLE):
+        cache.insert(f"{i:03}", {})
+    cache.write_all(Outcome({"c": dict.fromkeys(list(cache.turns)[:SAMPLE], b"1")}), 1)
+    assert cache.evict((), never) == []
+    assert cache.evict((), never) == [f"{i:03}" for i in range(SAMPLE, 2 * SAMPLE)]
 
 
 def test_of_a_sample_the_half_goes_that_was_read_longest_ago_and_is_due_last() -> None:
