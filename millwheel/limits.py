@@ -58,6 +58,10 @@ FOLD_TRIGGER_IDS: Final = 65_536
 """Ids of outside clients in the unfolded log that start a fold: each is a row of its own, a second of inserting in all.
 Sooner would write the keys' state more often than it saves."""
 
+UNFOLDED_LIMIT_KEYS: Final = 131_072
+"""Keys in the unfolded log of an interval at which no user code runs: two seconds of a recovery.  Bytes say little of
+that: a log of hot keys is folded at once, and one of new keys takes 10 to 20 us for each 130 bytes."""
+
 TIMER_PAGE_ROWS: Final = 16_384
 """Pending timers of one kind that an interval reads at a time, those that are due next: 20 to 50 ms, and 5 MB."""
 

@@ -36,7 +36,9 @@ class StateCache:
         self.turns: dict[str, int] = {}
         """Every key that is here, and when it was last read."""
         self._written: dict[str, int] = {}
-        """The seq of a key's last write; absent for one that was never written here."""
+        """Dirty keys, and the seq of their last write."""
+        self._writes: deque[tuple[int, Collection[str]]] = deque()
+        """What was written and is not folded: the seq, and its keys."""
         self._forgotten: deque[tuple[int, str]] = deque()
         """Keys that were cleared, and the seq that did it."""
         self._folded = 0
@@ -94,13 +96,14 @@ class StateCache:
         for cell, writes in outcome.values.items():
             column = self.values.setdefault(cell, {})
             self.size_bytes += _apply(column, writes)
-            self._written.update(dict.fromkeys(writes, seq))
             log.append(CellWrites(cell, list(writes), list(writes.values())))
+            self.mark(log[-1].keys, seq)
         for cell, by_key in outcome.entries.items():
-            log.append(self._write_entries(cell, by_key, seq))
+            log.append(self._write_entries(cell, by_key))
+            self.mark(list(by_key), seq)
         return log
 
-    def _write_entries(self, cell: str, by_key: Mapping[str, Mapping[str, bytes | None]], seq: int) -> CellWrites:
+    def _write_entries(self, cell: str, by_key: Mapping[str, Mapping[str, bytes | None]]) -> CellWrites:
         columns = self.entries.setdefault(cell, {})
         log = CellWrites(cell, [], [], [])
         for key, writes in by_key.items():
@@ -108,22 +111,23 @@ class StateCache:
             self.size_bytes += _apply(column, writes)
             if not column:
                 del columns[key]
-            self._written[key] = seq
             log.keys += repeat(key, len(writes))
             log.entries += writes
             log.values += writes.values()
         return log
 
-    def mark(self, keys: Iterable[str], seq: int) -> None:
-        """Something else of `keys`, all of which are here, was written: they are dirty until it is folded."""
-        self._written.update(dict.fromkeys(keys, seq))
+    def mark(self, keys: Collection[str], seq: int) -> None:
+        """Something of `keys`, all of which are here, was written: they are dirty until it is folded."""
+        if keys:
+            self._written.update(dict.fromkeys(keys, seq))
+            self._writes.append((seq, keys))
 
     def forget(self, key: str, seq: int) -> None:
         """Clear a key's cells; the removal itself is dirty until it is folded."""
         if key in self.turns:
             self._clear(key)
         self.insert(key, {})
-        self._written[key] = seq
+        self.mark((key,), seq)
         self._forgotten.append((seq, key))
 
     def _clear(self, key: str) -> None:
@@ -140,10 +144,20 @@ class StateCache:
     def folded(self, upto: int) -> None:
         """Writes of checkpoints up to `upto` are in the folded tables."""
         self._folded = upto
+        written = self._written
+        while self._writes and self._writes[0][0] <= upto:
+            _, keys = self._writes.popleft()
+            for key in [key for key in keys if written.get(key, upto + 1) <= upto]:
+                written.pop(key, None)
+
+    @property
+    def unfolded(self) -> int:
+        """Dirty keys."""
+        return len(self._written)
 
     def dirty(self, key: str) -> bool:
         """True when something written under `key` is not folded yet."""
-        return self._written.get(key, 0) > self._folded
+        return key in self._written
 
     def over_limit(self) -> bool:
         """True when the cache holds more bytes than it may."""
@@ -153,9 +167,9 @@ class StateCache:
         """Drop what is empty, and more if there is too much, but not what is `busy`; returns the keys that went."""
         gone = []
         while self._forgotten and self._forgotten[0][0] <= self._folded:
-            seq, key = self._forgotten.popleft()
-            # Nothing was written since: it is empty.
-            if key in self.turns and self._written.get(key) == seq and key not in busy:
+            _, key = self._forgotten.popleft()
+            # Nothing was written since, or it is folded as well.
+            if key in self.turns and key not in self._written and key not in busy:
                 self._drop(key)
                 gone.append(key)
         return gone + self.evict(busy, next_timer) if self.over_limit() else gone
@@ -163,7 +177,6 @@ class StateCache:
     def _drop(self, key: str) -> None:
         self._clear(key)
         del self.turns[key]
-        self._written.pop(key, None)
         self._absent.discard(key)
 
     def evict(self, busy: Container[str], next_timer: Callable[[str], int]) -> list[str]:

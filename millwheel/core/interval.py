@@ -323,6 +323,7 @@ class IntervalCore:
             and len(self._outbox.unacked) < limits.OUTBOX_LIMIT_BUNDLES
             and self._outbox.unacked_bytes < limits.UNACKED_LIMIT_BYTES
             and not self._committed.full()
+            and self._cache.unfolded < limits.UNFOLDED_LIMIT_KEYS
         )
 
     def _take(self, effects: list[ev.Effect], now: int) -> tuple[Work, list[Item], dict[str, int]]:
@@ -598,7 +599,7 @@ class IntervalCore:
         diverted, self._diverted = self._diverted, []
         quarantined = outcome.quarantined + diverted
         quarantined += self._apply_timers(work, outcome, timers)
-        self._cache.mark((*(timer.key for timer in work.timers), *outcome.timers), seq)
+        self._cache.mark([*(timer.key for timer in work.timers), *outcome.timers], seq)
         self._apply_holds(outcome, holds)
         state = StateWrites(self._cache.write_all(outcome, seq))
         if self.config.settings.expire_after is not None:
@@ -815,6 +816,8 @@ class IntervalCore:
             return
         # What is wanted is folded together, when the last of it is durable: the acks that it may carry spare rows.
         goal = 0 if self._inflight and self._inflight[0].seq <= self._fold_goal else self._fold_goal
+        if self._cache.unfolded >= limits.UNFOLDED_LIMIT_KEYS:
+            goal = self._seq  # user code waits for it
         if self._committed.due(goal, self._cache.over_limit()):
             self._folding = True
             upto, images, later = self._committed.prefix(goal)

@@ -673,6 +673,20 @@ def test_user_code_pauses_while_the_log_is_full(monkeypatch: pytest.MonkeyPatch)
     assert bench(ev.Folded(folded.upto)).of(ev.Invoke)
 
 
+def test_user_code_pauses_while_too_many_keys_are_not_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "UNFOLDED_LIMIT_KEYS", 2)
+    bench = Bench()
+    bench.run(1, {0: ("a", 5)}, wrote("a", b"1"))
+    assert not bench(ev.Committed(1)).of(ev.Fold)
+    bench.run(2, {1: ("a", 5)}, wrote("a", b"2"))  # the same key once more
+    assert not bench(ev.Committed(2)).of(ev.Fold)
+    bench.run(3, {2: ("b", 5)}, wrote("b", b"1"))
+    (folded,) = bench.of(ev.Fold)
+    assert folded.upto == 2
+    assert not bench.arrive(4, {3: ("b", 5)}).of(ev.Invoke)
+    assert bench(ev.Folded(2)).of(ev.Invoke)
+
+
 def test_what_was_absent_when_it_was_loaded_is_folded_as_new_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "FOLD_TRIGGER_CHECKPOINTS", 1)
     bench = Bench()
