@@ -649,12 +649,6 @@ def expires_with_far_timers() -> Patches:
 
 
 @mutant
-def timers_are_not_writes() -> Patches:
-    """A key leaves memory though a timer of it is not folded yet."""
-    return {(StateCache, "mark"): lambda self, keys, seq: None}
-
-
-@mutant
 def leaves_behind_a_page() -> Patches:
     """A key leaves memory while a page is on its way, which is outdated about it."""
     original = IntervalCore._fold_done
