@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import threading
@@ -14,7 +13,7 @@ import psycopg
 from benchmarks import common, flows
 from benchmarks.common import Reference, Result
 from millwheel import DAY, MINUTE, Computation, Context, MsgpackCoder, Pipeline, Record, ValueCell, subscribe
-from millwheel.launch import _run as run_on
+from millwheel.launch import run as run_on
 
 KEYS: Final = int(os.environ.get("MILLWHEEL_BENCH_KEYS", 1_000_000))
 STEP_US: Final = 10_000
@@ -110,7 +109,7 @@ def _pipeline(given: dict[str, Any]) -> None:
     pipeline.inject(flows.Rows("rows", row, KEYS + TICKS, due, ended=empty.is_set), into=flows.ENTERED)
     pipeline.add(Once, [subscribe(flows.ENTERED, key=flows.key_of)], name="once", expire_after=MINUTE)
     threading.Thread(target=watch, daemon=True).start()
-    progress = asyncio.run(run_on(pipeline, given["url"], None))
+    progress = run_on(pipeline, given["url"])
     if progress.records != KEYS + TICKS:
         raise AssertionError(f"{progress.records} of {KEYS + TICKS} records ran")
     common.answer(records=progress.records)

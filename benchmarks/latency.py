@@ -9,7 +9,6 @@ commits on the same server: interleaved, and not slowed down by the load.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from typing import Any, Final
@@ -18,7 +17,7 @@ import psycopg
 
 from benchmarks import common, flows
 from benchmarks.common import RAW_LIMIT_MS, RawCommit, Reference, Result
-from millwheel.launch import _run as run_on
+from millwheel.launch import run as run_on
 
 RATE: Final = 1_000
 KEYS: Final = 1_000
@@ -127,7 +126,7 @@ def _pipeline(given: dict[str, Any]) -> None:
         due=lambda number: due_at(begin, number),
     )
     pipeline = flows.two_stages(given["name"], source, shown=True, **given["settings"])
-    progress = asyncio.run(run_on(pipeline, given["url"], None))
+    progress = run_on(pipeline, given["url"])
     common.answer(checkpoints=progress.checkpoints, records=progress.records)
 
 

@@ -142,6 +142,13 @@ class TimerWrites(msgspec.Struct, array_like=True, gc=False):
     timestamps: list[int | None] = []
 
 
+TimerPlace = tuple[int, tuple[str, str]]
+"""(timestamp, (key, tag)): the order in which timers of a kind come due."""
+
+BEFORE_TIMERS: Final[TimerPlace] = (-(2**63), ("", ""))
+"""Before every timer."""
+
+
 class HoldWrites(msgspec.Struct, array_like=True, gc=False):
     """Watermark holds per key, set (timestamp) or released (None)."""
 
@@ -235,10 +242,13 @@ class Recovered(msgspec.Struct, gc=False):
     productions: list[Bundle]
     """Unacked productions per (subscription, producer); `target`, `number` and `sender` are unset (0)."""
     timers: TimerWrites
+    """The first page of each kind, in order of (timestamp, key, tag)."""
     holds: HoldWrites
     quarantined: list[str]
     watermark: int
     opaque: list[OpaqueBucket] = []
+    more_timers: list[str] = []
+    """Kinds of timers of which more are stored."""
     ends: int = 0
     """How often in a row a process that had the interval has not ended in order."""
     suspicion: bytes = b""
@@ -246,10 +256,12 @@ class Recovered(msgspec.Struct, gc=False):
 
 
 class KeyRows(msgspec.Struct, gc=False):
-    """State of one key as the store holds it: {(cell, entry): bytes}."""
+    """One key as the store holds it: its state {(cell, entry): bytes}, and its timers {(kind, tag): timestamp} if they
+    were asked for."""
 
     key: str
     cells: dict[tuple[str, str], bytes]
+    timers: dict[tuple[str, str], int] = {}
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -50,9 +50,23 @@ LOG_LIMIT_BYTES: Final = 32 * 1024 * 1024
 LOG_LIMIT_CHECKPOINTS: Final = 1_024
 """The same in checkpoints."""
 
+LOG_FULL_FACTOR: Final = 2
+"""Times these limits at which an interval runs no user code until a fold has made room: without it a pipeline that makes
+keys faster than Postgres stores them takes ever more memory, and ever longer to recover."""
+
 FOLD_TRIGGER_IDS: Final = 65_536
 """Ids of outside clients in the unfolded log that start a fold: each is a row of its own, a second of inserting in all.
 Sooner would write the keys' state more often than it saves."""
+
+UNFOLDED_LIMIT_KEYS: Final = 131_072
+"""Keys in the unfolded log of an interval at which no user code runs: two seconds of a recovery.  Bytes say little of
+that: a log of hot keys is folded at once, and one of new keys takes 10 to 20 us for each 130 bytes."""
+
+TIMER_PAGE_ROWS: Final = 16_384
+"""Pending timers of one kind that an interval reads at a time, those that are due next: 20 to 50 ms, and 5 MB."""
+
+TIMERS_IN_MEMORY: Final = 131_072
+"""Pending timers of an interval above which those that are far and whose key is not in memory leave it: 50 MB."""
 
 CACHE_LIMIT_BYTES: Final = 64 * 1024 * 1024
 """Soft state of one interval; clean keys are evicted above it."""

@@ -26,6 +26,13 @@ DAY: Final = 24 * HOUR
 
 TimerKind = Literal["watermark", "wall"]
 
+EXPIRY_KIND: Final = "expire"
+EXPIRY_TAG: Final = "\0expire"
+"""A key's expiry is stored as a timer of this kind, under a tag that no user can give."""
+
+TIMER_KINDS: Final = ("watermark", "wall", EXPIRY_KIND)
+"""Every kind that is stored."""
+
 
 class RecordId(NamedTuple):
     """Identity of a delivery: the producer's sequencer and a number dense per subscription (§6.1.1)."""

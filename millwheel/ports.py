@@ -6,12 +6,12 @@ without an event loop, so nothing is written twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Protocol
 
 import msgspec
 
-from millwheel.bundles import Acked, Checkpoint, KeyRows, LogWrite, Recovered
+from millwheel.bundles import Acked, Checkpoint, KeyRows, LogWrite, Recovered, TimerPlace, TimerWrites
 from millwheel.shape import PipelineShape as PipelineShape
 from millwheel.shape import SinkTable as SinkTable
 from millwheel.source import Batch as Batch
@@ -98,8 +98,17 @@ class Store(Protocol):
         """Fold the interval's whole log, then load what it needs to serve; None when fenced."""
         ...
 
-    async def load(self, interval: int, keys: Sequence[str]) -> list[KeyRows]:
-        """Folded state of `keys`; a key without state is absent from the answer."""
+    async def load(self, interval: int, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
+        """Folded state of `keys`, and if asked for their timers; a key without either is absent from the answer."""
+        ...
+
+    async def load_timers(
+        self, interval: int, sequencer: int, kind: str, after: TimerPlace, limit: int
+    ) -> TimerWrites | None:
+        """The next `limit` folded timers of a kind after (timestamp, (key, tag)), in that order; None: fenced.
+
+        Fenced, because the watermark that an interval reports rests on there being none before them.
+        """
         ...
 
     async def find_ids(self, interval: int, subscription: int, producer: int, sequences: Sequence[int]) -> set[int]:
@@ -133,11 +142,19 @@ class Store(Protocol):
         ...
 
     async def fold(
-        self, interval: int, sequencer: int, upto: int, images: Sequence[Checkpoint], acked: Sequence[Acked] = ()
+        self,
+        interval: int,
+        sequencer: int,
+        upto: int,
+        images: Sequence[Checkpoint],
+        acked: Sequence[Acked] = (),
+        fresh: Set[str] = frozenset(),
     ) -> bool:
         """Fold the committed `images` (contiguous, the last one is `upto`) and delete their log rows; False: fenced.
 
         `acked` are the acks in committed checkpoints after `upto`: a production among them is not stored at all.
+        `fresh` are keys without any stored state, which may be inserted without looking for what they replace; a store
+        that finds some raises `StoreError`.
         """
         ...
 

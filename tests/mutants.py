@@ -517,15 +517,13 @@ def stale_position() -> Patches:
 @mutant
 def evicts_dirty() -> Patches:
     """Dirty keys are evicted."""
+    return {(StateCache, "dirty"): lambda self, key: False}
 
-    def evict(self: StateCache, *arguments: Any) -> int:
-        dropped = len(self.turns)
-        for held in (self.turns, self.values, self.entries):
-            held.clear()
-        self.size_bytes = 0
-        return dropped
 
-    return {(StateCache, "evict"): evict}
+@mutant
+def fresh_for_ever() -> Patches:
+    """A key that a fold has inserted is inserted again."""
+    return {(StateCache, "take_absent"): lambda self, keys: keys & self._absent}
 
 
 @mutant
@@ -626,6 +624,55 @@ def early_timers() -> Patches:
         return original(self, kind, until + (50_000 if until < MAX_TIME else 0), limit)
 
     return {(TimerQueue, "pop_due"): pop_due}
+
+
+@mutant
+def timers_come_back() -> Patches:
+    """A page of timers overwrites what is set in memory."""
+    original = TimerQueue.turn
+    return {(TimerQueue, "turn"): lambda self, kind, page, more, held: original(self, kind, page, more, ())}
+
+
+@mutant
+def far_timers_hold_nothing() -> Patches:
+    """Watermark reported past timers that are not in memory."""
+    return {(TimerQueue, "minimum"): lambda self, kind: self._heaps[kind].minimum()}
+
+
+@mutant
+def expires_with_far_timers() -> Patches:
+    """A key expires though it has a timer that is not in memory."""
+    original = TimerQueue.recall
+
+    def recall(self: TimerQueue, key: str, kind: str, tag: str, timestamp: int) -> None:
+        if kind not in ("watermark", "wall"):
+            original(self, key, kind, tag, timestamp)
+
+    return {(TimerQueue, "recall"): recall}
+
+
+@mutant
+def leaves_behind_a_page() -> Patches:
+    """A key leaves memory while a page is on its way, which is outdated about it."""
+    original = IntervalCore._fold_done
+
+    def folded(self: IntervalCore, *arguments: Any) -> None:
+        paging, self._paging = self._paging, False
+        original(self, *arguments)
+        self._paging = paging
+
+    return {(IntervalCore, "_fold_done"): folded}
+
+
+@mutant
+def unfenced_page() -> Patches:
+    """The fence is skipped: a stale sequencer reads a page of timers."""
+    original = MemoryStore.load_timers
+
+    async def load_timers(self: MemoryStore, interval: int, sequencer: int, *arguments: Any) -> Any:
+        return await original(self, interval, self.ownership[interval], *arguments)
+
+    return {(MemoryStore, "load_timers"): load_timers}
 
 
 @mutant

@@ -9,7 +9,8 @@ cost of a dict update, not key by key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Set
 from itertools import islice, repeat
 from typing import Final
 
@@ -19,6 +20,9 @@ from millwheel.work import Outcome, Slot
 ENTRY_OVERHEAD_BYTES: Final = 200
 SLOT_OVERHEAD_BYTES: Final = 64
 SAMPLE: Final = 64
+EVICTION_SCAN: Final = 65_536
+"""Keys that one eviction looks at, four times what a fold makes clean: looking at all of them, most of them dirty, was a
+fifth of the time of a pipeline that only made new keys."""
 
 
 class StateCache:
@@ -32,9 +36,17 @@ class StateCache:
         self.turns: dict[str, int] = {}
         """Every key that is here, and when it was last read."""
         self._written: dict[str, int] = {}
-        """The seq of a key's last write; absent for one that was never written here."""
+        """Dirty keys, and the seq of their last write."""
+        self._writes: deque[tuple[int, Collection[str]]] = deque()
+        """What was written and is not folded: the seq, and its keys."""
+        self._forgotten: deque[tuple[int, str]] = deque()
+        """Keys that were cleared, and the seq that did it."""
         self._folded = 0
         self._turn = 0
+        self._absent: set[str] = set()
+        """Keys of which the tables had no state when they were loaded, and no fold has written any since."""
+        self._hand: Iterator[str] = iter(())
+        """Where eviction goes on: keys that were here when its round began."""
 
     def missing(self, keys: Mapping[str, None]) -> list[str]:
         """Those of `keys` that must be loaded."""
@@ -54,6 +66,18 @@ class StateCache:
             else:
                 self.values.setdefault(cell, {})[key] = value
 
+    def insert_absent(self, keys: Collection[str]) -> None:
+        """Add loaded keys of which the store has no state."""
+        self.turns.update(dict.fromkeys(keys, self._turn))
+        self.size_bytes += ENTRY_OVERHEAD_BYTES * len(keys)
+        self._absent.update(keys)
+
+    def take_absent(self, keys: Set[str]) -> Set[str]:
+        """Those of `keys` of which the tables have no state.  They are about to be folded: asked again, they have."""
+        absent = keys & self._absent
+        self._absent -= absent
+        return absent
+
     def cells(self, key: str) -> dict[Slot, bytes]:
         """Everything stored under `key`, which is here."""
         found: dict[Slot, bytes] = {(cell, ""): column[key] for cell, column in self.values.items() if key in column}
@@ -72,13 +96,14 @@ class StateCache:
         for cell, writes in outcome.values.items():
             column = self.values.setdefault(cell, {})
             self.size_bytes += _apply(column, writes)
-            self._written.update(dict.fromkeys(writes, seq))
             log.append(CellWrites(cell, list(writes), list(writes.values())))
+            self.mark(log[-1].keys, seq)
         for cell, by_key in outcome.entries.items():
-            log.append(self._write_entries(cell, by_key, seq))
+            log.append(self._write_entries(cell, by_key))
+            self.mark(list(by_key), seq)
         return log
 
-    def _write_entries(self, cell: str, by_key: Mapping[str, Mapping[str, bytes | None]], seq: int) -> CellWrites:
+    def _write_entries(self, cell: str, by_key: Mapping[str, Mapping[str, bytes | None]]) -> CellWrites:
         columns = self.entries.setdefault(cell, {})
         log = CellWrites(cell, [], [], [])
         for key, writes in by_key.items():
@@ -86,18 +111,24 @@ class StateCache:
             self.size_bytes += _apply(column, writes)
             if not column:
                 del columns[key]
-            self._written[key] = seq
             log.keys += repeat(key, len(writes))
             log.entries += writes
             log.values += writes.values()
         return log
+
+    def mark(self, keys: Collection[str], seq: int) -> None:
+        """Something of `keys`, all of which are here, was written: they are dirty until it is folded."""
+        if keys:
+            self._written.update(dict.fromkeys(keys, seq))
+            self._writes.append((seq, keys))
 
     def forget(self, key: str, seq: int) -> None:
         """Clear a key's cells; the removal itself is dirty until it is folded."""
         if key in self.turns:
             self._clear(key)
         self.insert(key, {})
-        self._written[key] = seq
+        self.mark((key,), seq)
+        self._forgotten.append((seq, key))
 
     def _clear(self, key: str) -> None:
         size = ENTRY_OVERHEAD_BYTES
@@ -113,35 +144,62 @@ class StateCache:
     def folded(self, upto: int) -> None:
         """Writes of checkpoints up to `upto` are in the folded tables."""
         self._folded = upto
+        written = self._written
+        while self._writes and self._writes[0][0] <= upto:
+            _, keys = self._writes.popleft()
+            for key in [key for key in keys if written.get(key, upto + 1) <= upto]:
+                written.pop(key, None)
+
+    @property
+    def unfolded(self) -> int:
+        """Dirty keys."""
+        return len(self._written)
 
     def dirty(self, key: str) -> bool:
         """True when something written under `key` is not folded yet."""
-        return self._written.get(key, 0) > self._folded
+        return key in self._written
 
     def over_limit(self) -> bool:
         """True when the cache holds more bytes than it may."""
         return self.size_bytes > self.limit_bytes
 
-    def evict(self, next_timer: Callable[[str], int]) -> int:
-        """Drop clean keys until the bound holds; returns how many went.
+    def trim(self, busy: Container[str], next_timer: Callable[[str], int]) -> list[str]:
+        """Drop what is empty, and more if there is too much, but not what is `busy`; returns the keys that went."""
+        gone = []
+        while self._forgotten and self._forgotten[0][0] <= self._folded:
+            _, key = self._forgotten.popleft()
+            # Nothing was written since, or it is folded as well.
+            if key in self.turns and key not in self._written and key not in busy:
+                self._drop(key)
+                gone.append(key)
+        return gone + self.evict(busy, next_timer) if self.over_limit() else gone
+
+    def _drop(self, key: str) -> None:
+        self._clear(key)
+        del self.turns[key]
+        self._absent.discard(key)
+
+    def evict(self, busy: Container[str], next_timer: Callable[[str], int]) -> list[str]:
+        """Drop clean keys until there is an eighth of room, for this is not done for each new key; returns those.
 
         Not LRU: of a sample the half goes that was read longest ago, and among equals whose next timer is furthest
         away, because windowed keys that were just written are read last (§8.3).
         """
-        dropped, scanned, budget = 0, 0, len(self.turns)
-        keys = iter(list(self.turns))
-        while self.over_limit() and scanned < budget:
-            sample = list(islice(keys, SAMPLE))
+        gone: list[str] = []
+        scanned, budget = 0, min(2 * len(self.turns), EVICTION_SCAN)
+        while self.size_bytes > self.limit_bytes - self.limit_bytes // 8 and scanned < budget:
+            sample = list(islice(self._hand, SAMPLE))
+            if not sample:
+                self._hand = iter(list(self.turns))
+                continue
             scanned += len(sample)
-            clean = [key for key in sample if not self.dirty(key)]
+            clean = [key for key in sample if key in self.turns and key not in busy and not self.dirty(key)]
             clean.sort(key=lambda key: (self.turns[key], -next_timer(key)))
             keep = 0 if scanned >= budget else len(clean) // 2
             for key in clean[: len(clean) - keep]:
-                self._clear(key)
-                del self.turns[key]
-                self._written.pop(key, None)
-                dropped += 1
-        return dropped
+                self._drop(key)
+                gone.append(key)
+        return gone
 
 
 def _apply(column: dict[str, bytes], writes: Mapping[str, bytes | None]) -> int:

@@ -64,6 +64,13 @@ class CommittedLog:
             or (hurry and self._settled > 0)
         )
 
+    def full(self) -> bool:
+        """True when nothing may be added until a fold has made room."""
+        factor = limits.LOG_FULL_FACTOR
+        return (
+            self._bytes >= factor * limits.LOG_LIMIT_BYTES or len(self._rows) >= factor * limits.LOG_LIMIT_CHECKPOINTS
+        )
+
     def _pressed(self, goal: int) -> bool:
         """True when a fold cannot wait for acks."""
         return (

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from msgspec import Struct
 
-from millwheel.bundles import Acked, Bundle, Checkpoint, KeyRows, LogWrite, QuarantineEntry
+from millwheel.bundles import Acked, Bundle, Checkpoint, KeyRows, LogWrite, QuarantineEntry, TimerPlace, TimerWrites
 from millwheel.core.dedup import Channel
 from millwheel.core.refused import RefusedRows
 from millwheel.core.suspects import Suspects
@@ -61,6 +63,14 @@ class Loaded(Struct, gc=False):
     """Answer to `Load`."""
 
     rows: list[KeyRows]
+
+
+class TimersLoaded(Struct, gc=False):
+    """Answer to `LoadTimers`: in order of (timestamp, key, tag); `more` are stored behind them."""
+
+    kind: str
+    timers: TimerWrites
+    more: bool
 
 
 class Invoked(Struct, gc=False):
@@ -175,17 +185,26 @@ class Advanced(Struct, gc=False):
 
 
 Event = (
-    BundleArrived | Loaded | Marked | Invoked | Committed | Fenced | Refused | Resend | Folded | IdsFound | OpaqueRead
-    | AckArrived | AlarmRang | WatermarkMoved | RedriveAsked | QuarantineFetched | RowsRead | Advanced
+    BundleArrived | Loaded | TimersLoaded | Marked | Invoked | Committed | Fenced | Refused | Resend | Folded | IdsFound
+    | OpaqueRead | AckArrived | AlarmRang | WatermarkMoved | RedriveAsked | QuarantineFetched | RowsRead | Advanced
 )  # fmt: skip
 
 # --- effects ----------------------------------------------------------------------------------------------------
 
 
 class Load(Struct, gc=False):
-    """Read the folded state of `keys`."""
+    """Read the folded state of `keys`, and their timers when not all are in memory."""
 
     keys: list[str]
+    timers: bool = False
+
+
+class LoadTimers(Struct, gc=False):
+    """Read the next `limit` timers of a kind from the folded tables, those after (timestamp, (key, tag))."""
+
+    kind: str
+    after: TimerPlace
+    limit: int
 
 
 class Invoke(Struct, gc=False):
@@ -237,11 +256,13 @@ class ReadOpaque(Struct, gc=False):
 
 
 class Fold(Struct, gc=False):
-    """Fold committed images, a contiguous prefix ending at `upto`; `acked` are acks in committed checkpoints after it."""
+    """Fold committed images, a contiguous prefix ending at `upto`; `acked` are acks in committed checkpoints after it,
+    and of `fresh` keys the tables have no state."""
 
     upto: int
     images: list[Checkpoint]
     acked: list[Acked]
+    fresh: Set[str]
 
 
 class Send(Struct, gc=False):
@@ -304,6 +325,6 @@ class Restart(Struct, gc=False):
 
 
 Effect = (
-    Load | LookupIds | ReadOpaque | Mark | Unmark | Invoke | Commit | Fold | Send | Ack | SetAlarm
+    Load | LoadTimers | LookupIds | ReadOpaque | Mark | Unmark | Invoke | Commit | Fold | Send | Ack | SetAlarm
     | ReportWatermark | FetchQuarantine | Read | Advance | Halt | Restart
 )  # fmt: skip

@@ -22,6 +22,7 @@ from millwheel.bundles import (
     Bundle,
     Checkpoint,
     HoldWrites,
+    KeyRows,
     LogWrite,
     Produced,
     QuarantineEntry,
@@ -36,7 +37,6 @@ from millwheel.core.cache import StateCache
 from millwheel.core.committed import CommittedLog
 from millwheel.core.dedup import Channel
 from millwheel.core.holds import Holds
-from millwheel.core.minheap import MinHeap
 from millwheel.core.outbox import Outbox
 from millwheel.core.refused import RefusedRows
 from millwheel.core.suspects import Suspects
@@ -44,11 +44,9 @@ from millwheel.core.timers import TimerQueue
 from millwheel.graph import Settings
 from millwheel.intervals import Ranges
 from millwheel.limits import RECORD_OVERHEAD_BYTES
-from millwheel.model import MAX_TIME, MIN_TIME, Timer
+from millwheel.model import EXPIRY_KIND, EXPIRY_TAG, MAX_TIME, MIN_TIME, Timer
 from millwheel.work import QUARANTINE_HOLD, Cause, Outcome, Part, Work
 
-EXPIRY_TAG: Final = "\0expire"
-EXPIRY_KIND: Final = "expire"
 WEAK_INFLIGHT_LIMIT: Final = 64
 REDRIVE_BATCH: Final = 256
 
@@ -103,8 +101,9 @@ class IntervalCore:
         self._cache = StateCache(config.settings.cache_limit_bytes)
         self._arrivals = Arrivals(self.counters, config.settings.exactly_once, config.slacks, recovered.opaque)
         self._outbox = Outbox(config.interval, config.sequencer, config.routes)
-        self._timers = TimerQueue(("watermark", "wall"))
-        self._expiry: MinHeap[str] = MinHeap()
+        self._timers = TimerQueue()
+        self._paging = False
+        """A page of timers is on its way."""
         self._holds = Holds()
         self._quarantine: set[str] = set(recovered.quarantined)
         self._quarantine_seq: dict[str, int] = {}
@@ -119,7 +118,9 @@ class IntervalCore:
         self._inbox: deque[Item] = deque()
         self._inbox_bytes = 0
         self._inflight: deque[Inflight] = deque()
-        self._work: tuple[Work, list[Item], list[str]] | None = None
+        self._work: tuple[Work, list[Item], dict[str, int]] | None = None
+        """What runs: user code, the bundles it came with, and keys that expire, with the time at which they do."""
+        self._loading: list[str] = []
         self._marked: Work | None = None
         """What runs as soon as its mark is durable."""
         self._work_oldest = MAX_TIME
@@ -174,7 +175,10 @@ class IntervalCore:
             case ev.BundleArrived(bundle):
                 self._enter(self._arrivals.arrive(bundle, now, effects), effects)
             case ev.Loaded(rows):
-                self._loaded({row.key: row.cells for row in rows}, effects, now)
+                self._loaded(rows, effects, now)
+            case ev.TimersLoaded(kind, timers, more):
+                self._paging = False
+                self._timers.turn(kind, timers, more, self._cache.turns)
             case ev.Marked():
                 assert self._marked is not None, "Marked without a mark"
                 effects.append(ev.Invoke(self._marked))
@@ -221,7 +225,7 @@ class IntervalCore:
         return not (
             self._inbox or self._work or self._inflight or self._outbox.unacked or self._committed
             or self._folding or self._outbox.has_unrecorded() or self._redrive or self._redriving
-            or self._outbox.frontier_moved or not self._arrivals.quiet()
+            or self._outbox.frontier_moved or not self._arrivals.quiet() or self._paging
         )  # fmt: skip
 
     def flush(self, now: int) -> list[ev.Effect]:
@@ -261,10 +265,9 @@ class IntervalCore:
             found.append(("uncommitted checkpoint", min(i.oldest for i in self._inflight), ""))
         for bundle in self._outbox.unacked.values():
             found.append(("unacked production", bundle.oldest(), f"to interval {bundle.target}"))
-        timer = self._timers.first("watermark")
-        if timer is not None:
-            at = self._timers.minimum("watermark")
-            found.append(("timer", at or 0, f"key {timer[0]!r} tag {timer[1]!r}"))
+        timer, at = self._timers.first("watermark"), self._timers.minimum("watermark")
+        if at is not None:
+            found.append(("timer", at, f"key {timer[0]!r} tag {timer[1]!r}" if timer else "not in memory yet"))
         hold = self._holds.first()
         if hold is not None:
             found.append(_blamed_hold(hold, self._holds.minimum()))
@@ -291,6 +294,7 @@ class IntervalCore:
         self._submit(effects, now)
         while self._pump(effects, now):
             self._submit(effects, now)
+        self._page_timers(effects, now)
         self._record_idle(effects, now)
         self._arrivals.read(effects)
         self._maybe_fold(effects)
@@ -310,16 +314,23 @@ class IntervalCore:
             # A wall timer may produce at the watermark it was started under.
             min((t.timestamp if t.kind == "watermark" else work.watermark for t in work.timers), default=MAX_TIME),
         )
-        keys = _keys(work)
-        missing = self._cache.missing(keys)
-        if missing:
-            effects.append(ev.Load(missing))
-        elif keys:
-            self._invoke(work, keys, effects)
+        # To expire, a key must have no timers: when not all are in memory the store has to say.
+        keys = _keys(work) | {key: None for key in expired if not self._timers.complete or self._kept(key)}
+        self._loading = self._cache.missing(keys)
+        if self._loading:
+            effects.append(ev.Load(self._loading, not self._timers.complete))
+            return False
+        return self._run(effects, now)
+
+    def _run(self, effects: list[ev.Effect], now: int) -> bool:
+        """Everything that the next invocation needs is in memory; true when it was finished on the spot."""
+        assert self._work is not None, "nothing to run"
+        keys = _keys(self._work[0])
+        if keys:
+            self._invoke(self._work[0], keys, effects)
         else:
             self._invoked(Outcome(), now, effects)
-            return True
-        return False
+        return not keys
 
     def _has_room(self) -> bool:
         limit = WEAK_INFLIGHT_LIMIT if self._weak else limits.INFLIGHT_LIMIT_CHECKPOINTS
@@ -327,9 +338,11 @@ class IntervalCore:
             len(self._inflight) < limit
             and len(self._outbox.unacked) < limits.OUTBOX_LIMIT_BUNDLES
             and self._outbox.unacked_bytes < limits.UNACKED_LIMIT_BYTES
+            and not self._committed.full()
+            and self._cache.unfolded < limits.UNFOLDED_LIMIT_KEYS
         )
 
-    def _take(self, effects: list[ev.Effect], now: int) -> tuple[Work, list[Item], list[str]]:
+    def _take(self, effects: list[ev.Effect], now: int) -> tuple[Work, list[Item], dict[str, int]]:
         work = Work([], [], self._cache.values, self._cache.entries, {}, self._watermark, now)
         expired = self._take_expired()
         if expired:
@@ -338,13 +351,13 @@ class IntervalCore:
             work.redrive, self._fetched = self._fetched, []
             # A wall timer that waits here was due once, even if the clock was set back since.
             work.wall_time = max([now, *(entry.timestamp for entry in work.redrive if entry.kind == "wall")])
-            return work, [], []
+            return work, [], {}
         self._next_redrive(effects)
         work.timers = self._take_timers(now)
         items: list[Item] = []
         if not work.timers:
             self._take_records(work, items)
-        return work, items, []
+        return work, items, {}
 
     def _take_records(self, work: Work, items: list[Item]) -> None:
         records = size = 0
@@ -391,18 +404,27 @@ class IntervalCore:
         ]
         return due
 
-    def _take_expired(self) -> list[str]:
-        # The end of input is not the passing of time: a finished run keeps its state.
-        if not len(self._expiry) or self._watermark >= MAX_TIME:
-            return []
-        expired = []
-        limit = self.config.settings.work_limit_records
-        for timestamp, key in self._expiry.pop_due(self._watermark, limit):
-            if key in self._quarantine or key in self._holds.all or self._timers.pending(key):
-                self._expiry.set(key, timestamp + (self.config.settings.expire_after or 1))
-            else:
-                expired.append(key)
-        return expired
+    def _take_expired(self) -> dict[str, int]:
+        due = self._timers.pop_due(EXPIRY_KIND, self._expiry_time(), self.config.settings.work_limit_records)
+        return {key: timestamp for timestamp, (key, _) in due}
+
+    def _expiry_time(self) -> int:
+        """Up to when keys expire.  The end of input is not the passing of time: a finished run keeps its state."""
+        return self._watermark if self._watermark < MAX_TIME else MIN_TIME
+
+    def _kept(self, key: str) -> bool:
+        """True when `key` must not expire."""
+        return key in self._quarantine or key in self._holds.all or self._timers.pending(key)
+
+    def _page_timers(self, effects: list[ev.Effect], now: int) -> None:
+        if self._paging or self._timers.complete:
+            return
+        for kind, until in (("watermark", self._watermark), ("wall", now), (EXPIRY_KIND, self._expiry_time())):
+            after = self._timers.wanted(kind, until)
+            if after is not None:
+                self._paging = True
+                effects.append(ev.LoadTimers(kind, after, limits.TIMER_PAGE_ROWS))
+                return
 
     def _invoke(self, work: Work, keys: Mapping[str, None], effects: list[ev.Effect]) -> None:
         self._cache.touch(keys)
@@ -422,13 +444,16 @@ class IntervalCore:
         if mark is not None:
             effects.append(ev.Unmark(mark))
 
-    def _loaded(self, rows: dict[str, dict[tuple[str, str], bytes]], effects: list[ev.Effect], now: int) -> None:
-        assert self._work is not None, "Loaded without work"
-        work = self._work[0]
-        keys = _keys(work)
-        for key in self._cache.missing(keys):
-            self._cache.insert(key, rows.get(key, {}))
-        self._invoke(work, keys, effects)
+    def _loaded(self, rows: list[KeyRows], effects: list[ev.Effect], now: int) -> None:
+        stored = {row.key for row in rows if row.cells}
+        self._cache.insert_absent([key for key in self._loading if key not in stored] if stored else self._loading)
+        self._loading = []
+        for row in rows:
+            if row.cells:
+                self._cache.insert(row.key, row.cells)
+            for (kind, tag), timestamp in row.timers.items():
+                self._timers.recall(row.key, kind, tag, timestamp)
+        self._run(effects, now)
 
     def _move_watermark(self, value: int) -> None:
         if value > self._watermark:
@@ -436,24 +461,12 @@ class IntervalCore:
             self._rearmed.clear()
 
     def _restore_timers(self, recovered: Recovered) -> None:
-        timers = recovered.timers
-        for key, tag, kind, at in zip(timers.keys, timers.tags, timers.kinds, timers.timestamps, strict=True):
-            if at is not None:
-                self._set_timer(key, kind, tag, at)
+        self._timers.restore(recovered.timers, recovered.more_timers)
         for key in self._quarantine:
             self._sleep(key)
         for key, hold in zip(recovered.holds.keys, recovered.holds.timestamps, strict=True):
             if hold is not None:
                 self._holds.set(key, hold)
-
-    def _set_timer(self, key: str, kind: str, tag: str, at: int | None) -> None:
-        if kind == EXPIRY_KIND:
-            if at is not None:
-                self._expiry.set(key, at)
-        elif at is None:
-            self._timers.remove(key, kind, tag)
-        else:
-            self._timers.set(key, kind, tag, at)
 
     # --- quarantine -------------------------------------------------------------------------------------------
 
@@ -588,10 +601,10 @@ class IntervalCore:
 
     def _invoked(self, outcome: Outcome, now: int, effects: list[ev.Effect]) -> None:
         assert self._work is not None, "Invoked without work"
-        (work, items, expired), self._work = self._work, None
+        (work, items, due), self._work = self._work, None
         self._work_oldest = min(self._work_oldest, self._oldest_undone(outcome))
         self._seq = seq = self._seq + 1
-        image = self._image(seq, work, items, expired, outcome)
+        image = self._image(seq, work, items, due, outcome)
         bundles = []
         for subscription, columns in outcome.produced.items():
             produced, cut = self._outbox.number(subscription, columns)
@@ -599,7 +612,7 @@ class IntervalCore:
             bundles += cut
         entry = Inflight(
             seq, None, image, [(item.sender, item.number) for item in items if item.number], bundles, set(),
-            self._work_oldest, self._counts(work, expired, outcome), outcome.causes, bool(work.redrive),
+            self._work_oldest, self._counts(work, image.forgotten, outcome), outcome.causes, bool(work.redrive),
             now + self.config.settings.straggler_delay_us,
         )  # fmt: skip
         self._work_oldest = MAX_TIME
@@ -616,13 +629,13 @@ class IntervalCore:
             quarantined=poisoned, redriven=outcome.redriven, expired=len(expired),
         )  # fmt: skip
 
-    def _image(self, seq: int, work: Work, items: list[Item], expired: list[str], outcome: Outcome) -> Checkpoint:
+    def _image(self, seq: int, work: Work, items: list[Item], due: dict[str, int], outcome: Outcome) -> Checkpoint:
         timers, holds = TimerWrites(), HoldWrites()
-        for key in expired:
-            self._cache.forget(key, seq)
+        expired = self._expire(due, seq, timers)
         diverted, self._diverted = self._diverted, []
         quarantined = outcome.quarantined + diverted
         quarantined += self._apply_timers(work, outcome, timers)
+        self._cache.mark([*(timer.key for timer in work.timers), *outcome.timers], seq)
         self._apply_holds(outcome, holds)
         state = StateWrites(self._cache.write_all(outcome, seq))
         if self.config.settings.expire_after is not None:
@@ -641,6 +654,21 @@ class IntervalCore:
             CHECKPOINT_FORMAT, self.config.shape, 0, ids, [], [], state, timers, holds,
             outcome.sinks, quarantined, expired, redriven, released, opaque,
         )  # fmt: skip
+
+    def _expire(self, due: dict[str, int], seq: int, timers: TimerWrites) -> list[str]:
+        """Drop keys that are due; those that must be kept are asked again later."""
+        expired = [key for key in due if not self._kept(key)]
+        for key in expired:
+            self._cache.forget(key, seq)
+        for key in [key for key in due if self._kept(key)] if len(expired) < len(due) else ():
+            at = min(max(due[key], self._watermark) + (self.config.settings.expire_after or 1), MAX_TIME - 1)
+            self._set_expiry(key, at, timers)
+            self._cache.mark((key,), seq)
+        return expired
+
+    def _set_expiry(self, key: str, at: int, timers: TimerWrites) -> None:
+        self._timers.set(key, EXPIRY_KIND, EXPIRY_TAG, at)
+        _add_timer(timers, key, EXPIRY_TAG, EXPIRY_KIND, at)
 
     def _redriven(self, seq: int, work: Work, outcome: Outcome) -> list[tuple[str, int]]:
         if not work.redrive:
@@ -668,7 +696,10 @@ class IntervalCore:
                         f"timer {tag!r} re-armed itself behind the watermark {limits.TIMER_REARM_LIMIT} times",
                     ))  # fmt: skip
                     at = None
-                self._set_timer(key, kind, tag, at)
+                if at is None:
+                    self._timers.remove(key, kind, tag)
+                else:
+                    self._timers.set(key, kind, tag, at)
                 _add_timer(writes, key, tag, kind, at)
         return looping
 
@@ -695,13 +726,11 @@ class IntervalCore:
             self._extend_expiry(key, max(newest.get(key, MIN_TIME), passed), expire_after, timers)
 
     def _extend_expiry(self, key: str, touched: int, expire_after: int, timers: TimerWrites) -> None:
-        known = self._expiry.items.get(key)
+        known = self._timers.expiry(key)
         # A hot key would rewrite its expiry in every checkpoint: an eighth of slack saves almost all of that, and
         # never lets a key expire before `expire_after` has passed.
         if known is None or touched + expire_after > known:
-            at = min(touched + expire_after + expire_after // 8, MAX_TIME - 1)
-            self._expiry.set(key, at)
-            _add_timer(timers, key, EXPIRY_TAG, EXPIRY_KIND, at)
+            self._set_expiry(key, min(touched + expire_after + expire_after // 8, MAX_TIME - 1), timers)
 
     # --- commit -----------------------------------------------------------------------------------------------
 
@@ -811,7 +840,7 @@ class IntervalCore:
 
     def _commit_records(self, effects: list[ev.Effect], now: int) -> None:
         self._seq += 1
-        image = self._image(self._seq, Work([], [], {}, {}, {}, self._watermark, now), [], [], Outcome())
+        image = self._image(self._seq, Work([], [], {}, {}, {}, self._watermark, now), [], {}, Outcome())
         image.ids, image.opaque = self._arrivals.checkpointed([], now, idle=True)
         image.acked = self._outbox.record_acks(self._seq)
         write = LogWrite(self.config.interval, self.config.sequencer, self._seq, 0, encode_checkpoint(image))
@@ -826,9 +855,13 @@ class IntervalCore:
             return
         # What is wanted is folded together, when the last of it is durable: the acks that it may carry spare rows.
         goal = 0 if self._inflight and self._inflight[0].seq <= self._fold_goal else self._fold_goal
+        if self._cache.unfolded >= limits.UNFOLDED_LIMIT_KEYS:
+            goal = self._seq  # user code waits for it
         if self._committed.due(goal, self._cache.over_limit()):
             self._folding = True
-            effects.append(ev.Fold(*self._committed.prefix(goal)))
+            upto, images, later = self._committed.prefix(goal)
+            fresh = self._cache.take_absent(set().union(*(image.state.keys() for image in images)))
+            effects.append(ev.Fold(upto, images, later, fresh))
 
     def _fold_done(self, upto: int, now: int) -> None:
         self._folding = False
@@ -837,8 +870,11 @@ class IntervalCore:
             self._arrivals.folded(image.ids, image.opaque)
         self._arrivals.ids.seal(now)
         self._cache.folded(upto)
-        if self._cache.over_limit() and self._work is None:
-            self._cache.evict(lambda key: self._timers.next_of(key, MAX_TIME))
+        if not self._paging:  # a page that was read before this fold may be outdated about a key that goes now
+            busy = _keys(self._work[0]) | self._work[2] if self._work else {}
+            gone = self._cache.trim(busy, lambda key: self._timers.next_of(key, MAX_TIME))
+            if not self._loading:  # the answer is for what is near now
+                self._timers.shed(gone, self._cache.turns.__contains__)
 
     def _oldest_undone(self, outcome: Outcome) -> int:
         """Of the timers and holds that `outcome` moves, ends or puts to sleep: a crash before it commits brings them

@@ -6,7 +6,7 @@ rebuilt when more than half of it is stale, so that memory follows what is pendi
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from heapq import heapify, heappop, heappush
 from typing import Any, Generic, TypeVar
 
@@ -36,12 +36,21 @@ class MinHeap(Generic[K]):
         self.items[name] = timestamp
         heappush(self._heap, (timestamp, name))
         if len(self._heap) > 64 and len(self._heap) > 2 * len(self.items):
-            self._heap = [(t, n) for n, t in self.items.items()]
-            heapify(self._heap)
+            self._rebuild()
 
     def remove(self, name: K) -> None:
         """Forget `name`; unknown names are fine."""
         self.items.pop(name, None)
+
+    def remove_all(self, names: Iterable[K]) -> None:
+        """Forget many names, and what they take in memory."""
+        for name in names:
+            self.items.pop(name, None)
+        self._rebuild()
+
+    def _rebuild(self) -> None:
+        self._heap = [(timestamp, name) for name, timestamp in self.items.items()]
+        heapify(self._heap)
 
     def minimum(self) -> int | None:
         """The smallest timestamp, or None when empty."""
@@ -55,14 +64,16 @@ class MinHeap(Generic[K]):
         name: K | None = None if self.minimum() is None else self._heap[0][1]
         return name
 
-    def pop_due(self, until: int, limit: int) -> list[tuple[int, K]]:
-        """Remove and return at most `limit` entries with timestamp <= `until`, in order."""
+    def due(self, until: int, end: tuple[int, K] | None = None) -> bool:
+        """True when there is an entry with timestamp <= `until` that does not come after `end`."""
+        timestamp = self.minimum()
+        return timestamp is not None and timestamp <= until and (end is None or self._heap[0] <= end)
+
+    def pop_due(self, until: int, limit: int, end: tuple[int, K] | None = None) -> list[tuple[int, K]]:
+        """Remove and return at most `limit` entries with timestamp <= `until` up to `end`, in order."""
         due: list[tuple[int, K]] = []
-        while len(due) < limit:
-            timestamp = self.minimum()
-            if timestamp is None or timestamp > until:
-                break
-            _, name = heappop(self._heap)
+        while len(due) < limit and self.due(until, end):
+            timestamp, name = heappop(self._heap)
             del self.items[name]
             due.append((timestamp, name))
         return due

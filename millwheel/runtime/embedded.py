@@ -510,8 +510,10 @@ class EmbeddedRun:
                 case ev.Advance():
                     self._advances.append((actor, effect))
                     self._advance_wake.set()
-                case ev.Load(keys):
-                    self._spawn(self._load(actor, keys))
+                case ev.Load():
+                    self._spawn(self._load(actor, effect))
+                case ev.LoadTimers():
+                    self._spawn(self._load_timers(actor, effect))
                 case ev.Fold():
                     self._spawn(self._fold(actor, effect))
                 case ev.LookupIds():
@@ -558,9 +560,15 @@ class EmbeddedRun:
                 logger.warning("%s: %s; trying again", what, error)
                 await asyncio.sleep(RETRY_DELAY_S)
 
-    async def _load(self, actor: Actor, keys: list[str]) -> None:
-        rows = await self._retry("load", lambda: self._store.load(actor.interval, keys))
+    async def _load(self, actor: Actor, load: ev.Load) -> None:
+        rows = await self._retry("load", lambda: self._store.load(actor.interval, load.keys, load.timers))
         self._post(actor, ev.Loaded(rows))
+
+    async def _load_timers(self, actor: Actor, load: ev.LoadTimers) -> None:
+        place, store = (actor.interval, actor.sequencer), self._store
+        rows = await self._retry("timers", lambda: store.load_timers(*place, load.kind, load.after, load.limit))
+        more = rows is not None and len(rows.keys) >= load.limit
+        self._post(actor, ev.Fenced() if rows is None else ev.TimersLoaded(load.kind, rows, more))
 
     async def _lookup(self, actor: Actor, asked: ev.LookupIds) -> None:
         store, interval, subscription = self._store, actor.interval, asked.subscription
@@ -582,9 +590,9 @@ class EmbeddedRun:
         self._post(actor, ev.OpaqueRead(*bucket, ids))
 
     async def _fold(self, actor: Actor, fold: ev.Fold) -> None:
-        upto, images, acked = fold.upto, fold.images, fold.acked
-        kept = await self._retry("fold", lambda: self._store.fold(actor.interval, actor.sequencer, upto, images, acked))
-        self._post(actor, ev.Folded(upto) if kept else ev.Fenced())
+        place, store = (actor.interval, actor.sequencer, fold.upto), self._store
+        kept = await self._retry("fold", lambda: store.fold(*place, fold.images, fold.acked, fold.fresh))
+        self._post(actor, ev.Folded(fold.upto) if kept else ev.Fenced())
 
     async def _fetch(self, actor: Actor, key: str, limit: int) -> None:
         rows = await self._retry("quarantine", lambda: self._store.quarantine_rows(actor.owner, key, limit))

@@ -125,6 +125,8 @@ class Seeded:
     def delay_us(self, step: str) -> int:
         """Short, and at times very long."""
         rng = self._rng
+        if step == "page":  # long enough for all that could overtake it
+            return rng.randrange(0, 100_000)
         if step != "start" and self.faults.slow and rng.random() < self.faults.slow:
             return rng.randrange(10_000, 2_000_000)
         return rng.randrange(0, 3_000) if rng.random() < 0.9 else rng.randrange(0, 60_000)
@@ -171,7 +173,9 @@ class Planned:
         return self.action
 
     def delay_us(self, step: str) -> int:
-        """Always the same."""
+        """Always the same; a page of timers takes longer than what could overtake it."""
+        if step == "page":
+            return 3_000
         return 200 if step in STORE_STEPS else 50
 
     def zombie_us(self, weight: int = 1) -> int:

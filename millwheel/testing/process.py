@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from millwheel.api.context import Output, Table
-from millwheel.bundles import Bundle, LogWrite, QuarantineEntry, Recovered, decode_checkpoint
+from millwheel.bundles import Bundle, LogWrite, QuarantineEntry, Recovered, TimerWrites, decode_checkpoint
 from millwheel.core import events as ev
 from millwheel.core.authority import Authority
 from millwheel.core.dedup import Channel
@@ -87,6 +87,8 @@ class Actor(msgspec.Struct, eq=False):
     executor: Executor | None = None
     partition: SourcePartition | None = None
     output: Output | None = None
+    timers: dict[tuple[str, str, str], int | None] = {}
+    """(key, kind, tag) to what it is set to, as hooks and the committed checkpoints say."""
 
 
 class Request(msgspec.Struct, eq=False):
@@ -177,7 +179,7 @@ class Process:
         kernel = self.world.kernel
         kernel.trace(f"p{self.number} dies")
         for request in self._requests:
-            if request.step not in ("load", "lookup") and self.world.nemesis.orphan():
+            if request.step not in ("load", "lookup", "page") and self.world.nemesis.orphan():
                 kernel.at(kernel.now + self.world.nemesis.delay_us("orphan"), self._orphan, request)
 
     def end_in_order(self) -> None:
@@ -326,7 +328,10 @@ class Process:
             self._expect(config.sequencer, output)
         if recovered.productions:
             self.world.kernel.probes["productions resent after restart"] += 1
-        self._restored.update(zip(recovered.timers.keys, recovered.timers.tags, strict=True))
+        for key, timers in self.world.store.durable[name].timers.items():
+            if config.low <= key and (config.high is None or key < config.high):
+                actor.timers.update(((key, *timer), at) for timer, at in timers.items())
+        self._restored.update((key, tag) for key, _, tag in actor.timers)
         if recovered.timers.keys:
             self.world.kernel.probes["timers restored after restart"] += 1
         return actor
@@ -434,12 +439,15 @@ class Process:
             if self._marks.keeps(actor, event):
                 return
             assert actor.executor is not None
+            self._check_timers(actor, event)
             for timer in event.timers:
                 kernel.trace(f"p{self.number} i{actor.interval} fires {timer.key!r} {timer.tag!r} {timer.timestamp}")
                 kernel.probes[f"{timer.kind} timer fired"] += 1
                 kernel.probes["timer fired after restart"] += (timer.key, timer.tag) in self._restored
             event = ev.Invoked(self._run(actor, actor.executor, event))
             kernel.probes["late record"] += event.outcome.late
+            for key, changes in event.outcome.timers.items():
+                actor.timers.update(((key, *name), at) for name, at in changes.items())
         kernel.events += 1
         kernel.trace(f"p{self.number} i{actor.interval} {_describe(event)}")
         self._perform(actor, actor.core.handle(event, self.clock()))
@@ -453,6 +461,14 @@ class Process:
             self.world.kernel.probes["hook killed the process"] += 1
             self.world.store.saw_kill(actor.interval, actor.sequencer, actor.core.suspects.running)
             raise
+
+    def _check_timers(self, actor: Actor, work: Work) -> None:
+        """A timer fires once for each time it is set (I8).  A zombie may have loaded what its successor has set."""
+        for timer in work.timers:
+            at = actor.timers.pop((timer.key, timer.kind, timer.tag), None)
+            if at != timer.timestamp and self.world.store.owner[actor.interval] == actor.sequencer:
+                name = f"{timer.kind} timer {timer.tag!r} of {timer.key!r}"
+                self.world.store.fail(f"I8: {name} fires for {timer.timestamp}, and is set to {at}", timer.key)
 
     def _perform(self, actor: Actor, effects: list[ev.Effect]) -> None:
         for effect in effects:
@@ -515,12 +531,16 @@ class Process:
             case ev.Advance():
                 self._advances.append((actor, effect))
                 self._advance()
-            case ev.Load(keys):
+            case ev.Load(keys, timers):
                 loaded = self._loaded.setdefault(actor.interval, set())
                 self.world.kernel.probes["key evicted"] += len(loaded.intersection(keys))
                 loaded.update(keys)
                 store, interval = self.world.store, actor.interval
-                self.request("load", lambda: store.load(interval, keys), lambda rows: self._got(actor, ev.Loaded(rows)))
+                self.request(
+                    "load", lambda: store.load(interval, keys, timers), lambda rows: self._got(actor, ev.Loaded(rows))
+                )
+            case ev.LoadTimers():
+                self._page(actor, effect)
             case ev.Fold():
                 self._fold(actor, effect)
             case ev.LookupIds():
@@ -566,6 +586,17 @@ class Process:
             "lookup",
             lambda: store.read_opaque(actor.interval, *bucket, asked.after, asked.limit),
             lambda ids: self._handle(actor, ev.OpaqueRead(*bucket, ids)),
+        )
+
+    def _page(self, actor: Actor, effect: ev.LoadTimers) -> None:
+        store, kind, limit = self.world.store, effect.kind, effect.limit
+        self.world.kernel.probes["page of timers read"] += 1
+
+        def done(rows: TimerWrites | None) -> None:
+            self._got(actor, ev.Fenced() if rows is None else ev.TimersLoaded(kind, rows, len(rows.keys) >= limit))
+
+        self.request(
+            "page", lambda: store.load_timers(actor.interval, actor.sequencer, kind, effect.after, limit), done
         )
 
     def _got(self, actor: Actor, event: ev.Event) -> None:
@@ -737,12 +768,13 @@ class Process:
         self._persist()
 
     def _fold(self, actor: Actor, effect: ev.Fold) -> None:
-        store, upto, images, acked = self.world.store, effect.upto, effect.images, effect.acked
+        store, upto, images, acked, fresh = self.world.store, effect.upto, effect.images, effect.acked, effect.fresh
         self.world.kernel.probes["fold"] += 1
         self.world.kernel.probes["fold used later acks"] += bool(acked)
+        self.world.kernel.probes["fold of a fresh key"] += bool(fresh)
         self.request(
             "fold",
-            lambda: store.fold(actor.interval, actor.sequencer, upto, images, acked),
+            lambda: store.fold(actor.interval, actor.sequencer, upto, images, acked, fresh),
             lambda kept: self._folded(actor, upto, kept),
         )
 

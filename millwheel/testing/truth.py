@@ -8,7 +8,7 @@ Numbers in messages (I1 … I17) are those of the project's list of invariants, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import msgspec
@@ -22,6 +22,8 @@ from millwheel.bundles import (
     LogWrite,
     QuarantineEntry,
     Recovered,
+    TimerPlace,
+    TimerWrites,
     decode_checkpoint,
 )
 from millwheel.core.suspects import Suspicion, Unit, read_mark
@@ -124,9 +126,18 @@ class WatchedStore:
             self.fail(f"I5: interval {interval} recovered under the stale sequencer {sequencer}")
         return recovered
 
-    async def load(self, interval: int, keys: Sequence[str]) -> list[KeyRows]:
+    async def load(self, interval: int, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
         """See `Store`."""
-        return await self.inner.load(interval, keys)
+        return await self.inner.load(interval, keys, timers)
+
+    async def load_timers(
+        self, interval: int, sequencer: int, kind: str, after: TimerPlace, limit: int
+    ) -> TimerWrites | None:
+        """See `Store`; a stale owner must not read on (I5)."""
+        page = await self.inner.load_timers(interval, sequencer, kind, after, limit)
+        if page is not None and self.owner[interval] != sequencer:
+            self.fail(f"I5: interval {interval} read timers under the stale sequencer {sequencer}")
+        return page
 
     async def find_ids(self, interval: int, subscription: int, producer: int, sequences: Sequence[int]) -> set[int]:
         """See `Store`; what was consumed durably and is not collected must be found (I14)."""
@@ -187,7 +198,13 @@ class WatchedStore:
                 self.fail(f"I16: interval {write.interval} has run again what wrote the refused row {row!r}")
 
     async def fold(
-        self, interval: int, sequencer: int, upto: int, images: Sequence[Checkpoint], acked: Sequence[Acked] = ()
+        self,
+        interval: int,
+        sequencer: int,
+        upto: int,
+        images: Sequence[Checkpoint],
+        acked: Sequence[Acked] = (),
+        fresh: Set[str] = frozenset(),
     ) -> bool:
         """See `Store`; a stale owner must not fold (I5), and only what the log says is acked is left out (I2)."""
         log = self.inner.log
@@ -196,7 +213,7 @@ class WatchedStore:
         if self.owner[interval] == sequencer and any(one not in recorded for one in acked):
             self.fail(f"I2: interval {interval} folds up to {upto} by acks that are not in its log")
         stored = [self.inner.log[p] for p in sorted(self.inner.log) if p[:2] == (interval, sequencer) and p[2] <= upto]
-        kept = await self.inner.fold(interval, sequencer, upto, images, acked)
+        kept = await self.inner.fold(interval, sequencer, upto, images, acked, fresh)
         if kept and self.owner[interval] != sequencer:
             self.fail(f"I5: interval {interval} folded under the stale sequencer {sequencer}")
         if kept and stored and [decode_checkpoint(w.payload) for w in stored] != list(images):

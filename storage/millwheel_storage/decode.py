@@ -46,20 +46,32 @@ def productions(rows: Rows) -> list[Bundle]:
     return bundles(decoded, WORK_LIMIT_RECORDS)
 
 
-def timers(rows: Rows) -> TimerWrites:
+TimerRow = tuple[int, str, str, str]
+"""(timestamp, key, tag, kind): in order of coming due within a kind."""
+
+
+def timer_rows(rows: Rows) -> list[TimerRow]:
+    return [(time, key.decode(), tag.decode(), kind) for key, kind, tag, time in rows]
+
+
+def timer_writes(rows: list[TimerRow]) -> TimerWrites:
     return TimerWrites(
-        keys=[key.decode() for key, _, _, _ in rows],
-        tags=[tag.decode() for _, _, tag, _ in rows],
-        kinds=[kind for _, kind, _, _ in rows],
-        timestamps=[time for _, _, _, time in rows],
+        keys=[key for _, key, _, _ in rows],
+        tags=[tag for _, _, tag, _ in rows],
+        kinds=[kind for _, _, _, kind in rows],
+        timestamps=[time for time, _, _, _ in rows],
     )
 
 
-def key_rows(rows: Rows) -> list[KeyRows]:
-    found: dict[bytes, dict[tuple[str, str], bytes]] = {}
-    for key, cell, entry, value in rows:
-        found.setdefault(key, {})[cell, entry.decode()] = value
-    return [KeyRows(key.decode(), found[key]) for key in sorted(found)]
+def key_rows(cells: Rows, timers: Rows) -> list[KeyRows]:
+    found: dict[bytes, KeyRows] = {}
+    for key, cell, entry, value in cells:
+        row = found.get(key) or found.setdefault(key, KeyRows(key.decode(), {}))
+        row.cells[cell, entry.decode()] = value
+    for key, kind, tag, timestamp in timers:
+        row = found.get(key) or found.setdefault(key, KeyRows(key.decode(), {}))
+        row.timers[kind, tag.decode()] = timestamp
+    return [found[key] for key in sorted(found)]
 
 
 def quarantine_entry(row: tuple[Any, ...]) -> QuarantineEntry:

@@ -7,7 +7,7 @@ image in order would.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
@@ -195,6 +195,14 @@ def check_prefix(interval: int, upto: int, stored: int, given: int) -> None:
     effects."""
     if stored != given:
         raise StoreError(f"fold of interval {interval} up to {upto}: {given} images for {stored} log rows")
+
+
+def check_fresh(interval: int, stored: Collection[str]) -> None:
+    """A fold may not insert keys that are stored."""
+    if stored:
+        raise StoreError(
+            f"fold of interval {interval}: {len(stored)} keys that it inserts are stored, {min(stored)!r} first"
+        )
 
 
 def quarantine_row(computation: str, order: int, entry: QuarantineEntry) -> QuarantineRow:

@@ -7,13 +7,15 @@ because nothing interrupts it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from heapq import nsmallest
 from typing import Any, NoReturn
 
 import msgspec
 
 from millwheel import limits
 from millwheel.bundles import (
+    BEFORE_TIMERS,
     Acked,
     Bundle,
     Checkpoint,
@@ -24,11 +26,12 @@ from millwheel.bundles import (
     OpaqueBucket,
     QuarantineEntry,
     Recovered,
+    TimerPlace,
     TimerWrites,
 )
 from millwheel.errors import RowRefused, StoreError
 from millwheel.limits import WORK_LIMIT_RECORDS
-from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.model import MAX_TIME, MIN_TIME, TIMER_KINDS
 from millwheel.ports import (
     IntervalRow,
     MarkWrite,
@@ -40,8 +43,8 @@ from millwheel.ports import (
     SourcePosition,
 )
 from millwheel.rows import Row
-from millwheel_storage.decode import decode_image
-from millwheel_storage.fold import Channel, Folded, Payload, check_prefix, fifo_rows, fold, quarantine_row
+from millwheel_storage.decode import TimerRow, decode_image, timer_writes
+from millwheel_storage.fold import Channel, Folded, Payload, check_fresh, check_prefix, fifo_rows, fold, quarantine_row
 from millwheel_storage.productions import bundles
 from millwheel_storage.shape import (
     SOURCE_PREFIX,
@@ -165,40 +168,52 @@ class MemoryStore:
 
     def _recovered(self, row: IntervalRow) -> Recovered:
         stored = self.productions.get(row.id, {})
+        pages = {kind: self._page(row, kind, BEFORE_TIMERS, limits.TIMER_PAGE_ROWS) for kind in TIMER_KINDS}
         return Recovered(
             ids=self._ids(row.id),
             productions=[bundle for channel in sorted(stored) for bundle in _bundles(channel, stored[channel])],
-            timers=self._timers(row),
+            timers=timer_writes([timer for page in pages.values() for timer in page]),
             holds=self._holds(row),
             quarantined=sorted(k for c, k in self.quarantine if c == row.computation and holds_key(row, k)),
             watermark=self.watermark.get(row.computation, MIN_TIME),
             opaque=[OpaqueBucket(*p[1:], count) for p, count in sorted(self.opaque_counts.items()) if p[0] == row.id],
+            more_timers=[kind for kind, page in pages.items() if len(page) >= limits.TIMER_PAGE_ROWS],
         )
 
     def _ids(self, interval: int) -> list[Delivered]:
         delivered, frontiers = self.delivered.get(interval, {}), self.frontiers.get(interval, {})
         return [Delivered(*c, frontiers[c], max(delivered.get(c, ()), default=-1)) for c in sorted(frontiers)]
 
-    def _timers(self, row: IntervalRow) -> TimerWrites:
-        writes = TimerWrites([], [], [], [])
-        timers = self.timers.get(row.computation, {})
-        for key in sorted(key for key in timers if holds_key(row, key)):
-            for (kind, tag), timestamp in sorted(timers[key].items()):
-                writes.keys.append(key)
-                writes.tags.append(tag)
-                writes.kinds.append(kind)
-                writes.timestamps.append(timestamp)
-        return writes
+    def _page(self, row: IntervalRow, kind: str, after: TimerPlace, limit: int) -> list[TimerRow]:
+        rows = (
+            (timestamp, key, tag, kind)
+            for key, timers in self.timers.get(row.computation, {}).items()
+            for (other, tag), timestamp in timers.items()
+            if other == kind and holds_key(row, key) and (timestamp, (key, tag)) > after
+        )
+        return nsmallest(limit, rows)
 
     def _holds(self, row: IntervalRow) -> HoldWrites:
         holds = self.holds.get(row.computation, {})
         keys = sorted(key for key in holds if holds_key(row, key))
         return HoldWrites(keys, [holds[key] for key in keys])
 
-    async def load(self, interval: int, keys: Sequence[str]) -> list[KeyRows]:
+    async def load(self, interval: int, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
         """See `Store.load`."""
-        stored = self.key_state.get(self._row(interval).computation, {})
-        return [KeyRows(key, dict(stored[key])) for key in sorted(set(keys)) if key in stored]
+        computation = self._row(interval).computation
+        stored, pending = self.key_state.get(computation, {}), self.timers.get(computation, {}) if timers else {}
+        return [
+            KeyRows(key, dict(stored.get(key, {})), dict(pending.get(key, {})))
+            for key in sorted(set(keys))
+            if key in stored or key in pending
+        ]
+
+    async def load_timers(
+        self, interval: int, sequencer: int, kind: str, after: TimerPlace, limit: int
+    ) -> TimerWrites | None:
+        """See `Store.load_timers`."""
+        row = self._row(interval)
+        return timer_writes(self._page(row, kind, after, limit)) if self.ownership[interval] == sequencer else None
 
     async def find_ids(self, interval: int, subscription: int, producer: int, sequences: Sequence[int]) -> set[int]:
         """See `Store.find_ids`."""
@@ -257,7 +272,13 @@ class MemoryStore:
         raise RowRefused(f"the database refused a sink row: {refused[0][1]}", write.interval, write.seq, refused)
 
     async def fold(
-        self, interval: int, sequencer: int, upto: int, images: Sequence[Checkpoint], acked: Sequence[Acked] = ()
+        self,
+        interval: int,
+        sequencer: int,
+        upto: int,
+        images: Sequence[Checkpoint],
+        acked: Sequence[Acked] = (),
+        fresh: Set[str] = frozenset(),
     ) -> bool:
         """See `Store.fold`; folding again what is folded already changes nothing."""
         row = self._row(interval)
@@ -267,6 +288,7 @@ class MemoryStore:
         if not keys:
             return True
         check_prefix(interval, upto, len(keys), len(images))
+        check_fresh(interval, fresh & self.key_state.get(row.computation, {}).keys())
         self._apply(row, fold(images, acked))
         for key in keys:
             del self.log[key]

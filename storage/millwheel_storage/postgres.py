@@ -8,14 +8,16 @@ a FOR SHARE lock that its own transaction holds to the end.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence, Set
 from typing import Any, Final, NoReturn, cast
 
 import msgspec
 import psycopg
 from psycopg.types.numeric import Int4, Int8
 
+from millwheel import limits
 from millwheel.bundles import (
+    BEFORE_TIMERS,
     Acked,
     Checkpoint,
     Delivered,
@@ -25,10 +27,12 @@ from millwheel.bundles import (
     OpaqueBucket,
     QuarantineEntry,
     Recovered,
+    TimerPlace,
+    TimerWrites,
 )
 from millwheel.errors import RowRefused, StoreError, StoreUnavailable
 from millwheel.limits import RECOVERY_CHUNK_BYTES, WORK_LIMIT_RECORDS
-from millwheel.model import MIN_TIME
+from millwheel.model import MIN_TIME, TIMER_KINDS
 from millwheel.ports import (
     IntervalRow,
     MarkWrite,
@@ -43,7 +47,16 @@ from millwheel_storage import statements
 from millwheel_storage.arrays import ByteaArray
 from millwheel_storage.connection import Connection, Session, Sessions
 from millwheel_storage.creation import add_interval, add_name, open_schema
-from millwheel_storage.decode import decode_image, found_ids, key_rows, productions, quarantine_entry, timers
+from millwheel_storage.decode import (
+    TimerRow,
+    decode_image,
+    found_ids,
+    key_rows,
+    productions,
+    quarantine_entry,
+    timer_rows,
+    timer_writes,
+)
 from millwheel_storage.fold import check_prefix, fifo_rows, fold, quarantine_row
 from millwheel_storage.shape import SOURCE_PREFIX, check_shape, schema_name
 from millwheel_storage.sinks import blame, coalesce, sink_intervals
@@ -235,15 +248,33 @@ class PostgresStore:
 
     # Loads, folds and recovery
 
-    async def load(self, interval: int, keys: Sequence[str]) -> list[KeyRows]:
+    async def load(self, interval: int, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
         """See `Store.load`; has a connection of its own, so that it never waits for a fold."""
         encoded = ByteaArray(sorted({key.encode() for key in keys}))
 
         async def work(connection: Connection) -> list[KeyRows]:
             number, _ = await self._row(connection, interval)
             parameters = (Int4(number), encoded)
-            cursor = await connection.execute(statements.LOAD_KEYS, parameters, prepare=True, binary=True)
-            return key_rows(await cursor.fetchall())
+            cells = await connection.execute(statements.LOAD_KEYS, parameters, prepare=True, binary=True)
+            stored = await cells.fetchall()
+            if not timers:
+                return key_rows(stored, [])
+            pending = await connection.execute(statements.LOAD_KEY_TIMERS, parameters, prepare=True, binary=True)
+            return key_rows(stored, await pending.fetchall())
+
+        return await self._loads.run(work)
+
+    async def load_timers(
+        self, interval: int, sequencer: int, kind: str, after: TimerPlace, limit: int
+    ) -> TimerWrites | None:
+        """See `Store.load_timers`."""
+
+        async def work(connection: Connection) -> TimerWrites | None:
+            number, row = await self._row(connection, interval)
+            async with connection.transaction():
+                if await _first(connection, statements.OWNED, (interval, sequencer)) is None:
+                    return None
+                return timer_writes(await _timer_page(connection, row, number, kind, after, limit))
 
         return await self._loads.run(work)
 
@@ -284,7 +315,13 @@ class PostgresStore:
         return await self._loads.run(work)
 
     async def fold(
-        self, interval: int, sequencer: int, upto: int, images: Sequence[Checkpoint], acked: Sequence[Acked] = ()
+        self,
+        interval: int,
+        sequencer: int,
+        upto: int,
+        images: Sequence[Checkpoint],
+        acked: Sequence[Acked] = (),
+        fresh: Set[str] = frozenset(),
     ) -> bool:
         """See `Store.fold`.  Folding again what is folded already (its reply was lost) changes nothing."""
         folded = fold(images, acked)
@@ -299,7 +336,7 @@ class PostgresStore:
                 if deleted.rowcount == 0:
                     return True
                 check_prefix(interval, upto, deleted.rowcount, len(images))
-                await _apply(connection, fold_steps(interval, number, folded))
+                await _apply(connection, fold_steps(interval, number, folded, fresh))
             return True
 
         return await self._folds.run(work)
@@ -520,19 +557,30 @@ async def _log_chunks(connection: Connection, interval: int) -> AsyncIterator[li
 async def _recovered(connection: Connection, row: IntervalRow, number: int) -> Recovered:
     high = None if row.high is None else row.high.encode()
     place = {"computation": number, "low": row.low.encode(), "high": high}
-    timer_rows = await _all(connection, statements.LOAD_TIMERS, place)
+    limit = limits.TIMER_PAGE_ROWS
+    pages = {kind: await _timer_page(connection, row, number, kind, BEFORE_TIMERS, limit) for kind in TIMER_KINDS}
     holds = await _all(connection, statements.LOAD_HOLDS, place)
     quarantined = await _all(connection, statements.LOAD_QUARANTINED, place)
     watermark = await _first(connection, statements.READ_WATERMARK, (row.computation,))
     return Recovered(
         ids=[Delivered(*channel) for channel in await _all(connection, statements.LOAD_CHANNELS, (row.id,))],
         productions=productions(await _all(connection, statements.LOAD_PRODUCTIONS, (row.id,))),
-        timers=timers(timer_rows),
+        timers=timer_writes([timer for page in pages.values() for timer in page]),
         holds=HoldWrites([key.decode() for key, _ in holds], [time for _, time in holds]),
         quarantined=[key.decode() for (key,) in quarantined],
         watermark=MIN_TIME if watermark is None else watermark[0],
         opaque=[OpaqueBucket(*row) for row in await _all(connection, statements.LOAD_OPAQUE_BUCKETS, (row.id,))],
+        more_timers=[kind for kind, page in pages.items() if len(page) >= limit],
     )
+
+
+async def _timer_page(
+    connection: Connection, row: IntervalRow, number: int, kind: str, after: TimerPlace, limit: int
+) -> list[TimerRow]:
+    timestamp, (key, tag) = after
+    place = {"computation": number, "low": row.low.encode(), "high": None if row.high is None else row.high.encode()}
+    start = {"kind": kind, "timestamp": timestamp, "key": key.encode(), "tag": tag.encode(), "limit": limit}
+    return timer_rows(await _all(connection, statements.LOAD_TIMERS, place | start))
 
 
 async def _sources(connection: Connection, source: str, partition: str | None) -> list[SourcePosition]:

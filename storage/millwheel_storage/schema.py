@@ -177,10 +177,10 @@ timer = Table(
     _key("tag"),
     _number("timestamp"),
     _primary("computation", "key", "kind", "tag"),
+    Index("timer_by_time", "computation", "kind", "timestamp", "key", "tag"),
     postgresql_with={"fillfactor": 85} | _HOT,
 )
-"""No index by timestamp: an owner keeps its timers in memory, and the index would cost every fold its HOT
-updates."""
+"""An owner has in memory what is due next; by the index it reads on.  See `docs/adr/0010-timers-in-pages.md`."""
 
 production = Table(
     "production",
@@ -320,9 +320,15 @@ _OPAQUE_IDS: Final = [
     *(_compile(CreateIndex(index, if_not_exists=True)) for index in opaque_id.indexes),
 ]
 
+_TIMERS_BY_TIME: Final = """
+CREATE INDEX IF NOT EXISTS timer_by_time ON timer (computation, kind, timestamp, key, tag)
+"""
+
 _SUSPICION: Final = _compile(CreateTable(suspicion, if_not_exists=True))
 
-MIGRATIONS: Final[list[list[str]]] = [creation(), [_CHANNELS_BY_FRONTIER], _OPAQUE_IDS, [_SUSPICION]]
+MIGRATIONS: Final[list[list[str]]] = [
+    creation(), [_CHANNELS_BY_FRONTIER], _OPAQUE_IDS, [_TIMERS_BY_TIME], [_SUSPICION],
+]  # fmt: skip
 """MIGRATIONS[v] takes a store from format v to v + 1; only ever appended to.  A new store runs them all, and the first
 makes its tables as they are today: those that follow do no harm to them."""
 

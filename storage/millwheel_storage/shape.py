@@ -18,7 +18,7 @@ from millwheel.ports import IntervalRow, PipelineShape
 from millwheel.shape import PUBLISH_PREFIX
 from millwheel_storage.sinks import check_table
 
-STORE_FORMAT: Final = 4
+STORE_FORMAT: Final = 5
 """Version of the tables; a store of a later version is refused, one of an earlier version is migrated."""
 
 SOURCE_PREFIX: Final = "source:"

@@ -26,7 +26,8 @@ SELECT set_config('search_path', %s, false), set_config('lock_timeout', %s, fals
        set_config('statement_timeout', %s, false), set_config('idle_in_transaction_session_timeout', %s, false),
        set_config('client_min_messages', 'warning', false), set_config('TimeZone', 'UTC', false),
        set_config('enable_seqscan', 'off', false), set_config('enable_hashjoin', 'off', false),
-       set_config('enable_mergejoin', 'off', false), set_config('jit', 'off', false)
+       set_config('enable_mergejoin', 'off', false), set_config('enable_sort', 'off', false),
+       set_config('jit', 'off', false)
 """
 """Every statement here finds its rows by an index.  Said aloud, because a plan made and kept while a table
 was empty would otherwise read all of it, for every fold, once it is not."""
@@ -184,10 +185,15 @@ LOAD_PRODUCTIONS: Final = """
 SELECT subscription, producer, sequence, key, value, timestamp FROM production WHERE interval_id = %s
 ORDER BY subscription, producer, sequence
 """
+LOAD_KEY_TIMERS: Final = """
+SELECT key, kind, tag, timestamp FROM timer WHERE computation = %b AND key = ANY(%b::bytea[])
+"""
 LOAD_TIMERS: Final = """
 SELECT key, kind, tag, timestamp FROM timer
-WHERE computation = %(computation)s AND key >= %(low)s AND (%(high)s::bytea IS NULL OR key < %(high)s::bytea)
-ORDER BY key, kind, tag
+WHERE computation = %(computation)s AND kind = %(kind)s
+  AND (timestamp, key, tag) > (%(timestamp)s::bigint, %(key)s::bytea, %(tag)s::bytea)
+  AND key >= %(low)s AND (%(high)s::bytea IS NULL OR key < %(high)s::bytea)
+ORDER BY timestamp, key, tag LIMIT %(limit)s
 """
 LOAD_HOLDS: Final = """
 SELECT key, timestamp FROM hold
@@ -209,10 +215,12 @@ DELETE FROM checkpoint_log WHERE interval_id = %b AND sequencer = %b AND seq <= 
 FORGET_STATE: Final = "DELETE FROM key_state WHERE computation = %b AND key = ANY(%b::bytea[])"
 FORGET_TIMERS: Final = "DELETE FROM timer WHERE computation = %b AND key = ANY(%b::bytea[])"
 FORGET_HOLDS: Final = "DELETE FROM hold WHERE computation = %b AND key = ANY(%b::bytea[])"
-FOLD_STATE: Final = """
+ADD_STATE: Final = """
 INSERT INTO key_state (computation, key, cell, entry, value)
 SELECT %b, w.key, %b, w.entry, w.value
 FROM unnest(%b::bytea[], %b::bytea[], %b::bytea[]) AS w (key, entry, value)
+"""
+FOLD_STATE: Final = f"""{ADD_STATE.rstrip()}
 ON CONFLICT (computation, key, cell, entry) DO UPDATE SET value = excluded.value
 """
 CLEAR_STATE: Final = """

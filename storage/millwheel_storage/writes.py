@@ -6,7 +6,7 @@ transaction.  Never here: I/O or transactions.  Only tables that a fold touches 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import pairwise
 from typing import Any
 
@@ -23,11 +23,14 @@ Step = tuple[str, tuple[Any, ...] | dict[str, Any]]
 """A statement and its parameters."""
 
 
-def fold_steps(interval: int, computation: int, folded: Folded) -> Iterator[Step]:
-    """Everything that applies `folded` to the tables, in order; each step is packed when it is asked for."""
+def fold_steps(interval: int, computation: int, folded: Folded, fresh: Set[str] = frozenset()) -> Iterator[Step]:
+    """Everything that applies `folded` to the tables, in order; each step is packed when it is asked for.
+
+    State of `fresh` keys is inserted, not upserted: nearly half the cost.
+    """
     number = Int4(computation)
     yield from _forget(number, folded)
-    yield from _state(number, folded)
+    yield from _state(number, folded, fresh)
     yield from _timers(number, folded)
     yield from _holds(number, folded)
     yield from _productions(Int8(interval), folded)
@@ -46,17 +49,27 @@ def _forget(computation: Int4, folded: Folded) -> Iterator[Step]:
 # Columns go in key order, which keeps neighbouring rows on one index page.  A forgotten key is deleted whole already.
 
 
-def _state(computation: Int4, folded: Folded) -> Iterator[Step]:
+def _state(computation: Int4, folded: Folded, fresh: Set[str]) -> Iterator[Step]:
     for cell, column in folded.values.items():
-        keys = sorted(column)
-        rows: list[list[Any]] = [keys, [""] * len(keys), [column[key] for key in keys]]
-        yield from _cell(computation, cell, rows, folded.forgotten)
+        for keys, write in _parts(column.keys(), fresh):
+            rows: list[list[Any]] = [keys, [""] * len(keys), [column[key] for key in keys]]
+            yield from _cell(write, computation, cell, rows, folded.forgotten)
     for cell, by_key in folded.entries.items():
-        places = [(key, entry, value) for key in sorted(by_key) for entry, value in by_key[key].items()]
-        yield from _cell(computation, cell, _columns(places, 3), folded.forgotten)
+        for keys, write in _parts(by_key.keys(), fresh):
+            places = [(key, entry, value) for key in keys for entry, value in by_key[key].items()]
+            yield from _cell(write, computation, cell, _columns(places, 3), folded.forgotten)
 
 
-def _cell(computation: Int4, cell: str, rows: list[list[Any]], forgotten: Container[str]) -> Iterator[Step]:
+def _parts(keys: Set[str], fresh: Set[str]) -> Iterator[tuple[list[str], str]]:
+    """What is inserted and what is upserted, each in key order."""
+    added = keys & fresh
+    if added:
+        yield sorted(added), statements.ADD_STATE
+    if len(added) < len(keys):
+        yield sorted(keys - added), statements.FOLD_STATE
+
+
+def _cell(write: str, computation: Int4, cell: str, rows: list[list[Any]], forgotten: Container[str]) -> Iterator[Step]:
     keys, entries, values = rows
     if None in values:
         places = list(zip(keys, entries, values, strict=True))
@@ -67,7 +80,7 @@ def _cell(computation: Int4, cell: str, rows: list[list[Any]], forgotten: Contai
         keys, entries, values = _columns([place for place in places if place[2] is not None], 3)
     if keys:
         written = (ByteaArray.of_texts(keys), ByteaArray.of_texts(entries), ByteaArray(values))
-        yield statements.FOLD_STATE, (computation, cell, *written)
+        yield write, (computation, cell, *written)
 
 
 def _timers(computation: Int4, folded: Folded) -> Iterator[Step]:

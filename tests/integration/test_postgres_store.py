@@ -513,6 +513,27 @@ def test_recovery_does_not_read_ids_and_one_is_found_among_a_million(postgres: E
     asyncio.run(main())
 
 
+def test_a_key_that_is_stored_is_not_inserted_as_new(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    """And then nothing of that fold is applied: a recovery, which trusts nobody, folds the log."""
+
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        first = (await store.open_pipeline(shape(pipeline))).intervals[0].id
+        sequencer = (await store.acquire([first]))[first]
+        images = [image(["a"]), image(["a", "b"])]
+        for number, one in enumerate(images, 1):
+            await store.commit([LogWrite(first, sequencer, number, 0, encode_checkpoint(one))])
+        assert await store.fold(first, sequencer, 1, images[:1], (), {"a"})
+        with pytest.raises(StoreError, match="duplicate key"):
+            await store.fold(first, sequencer, 2, images[1:], (), {"a", "b"})
+        assert [row.key for row in await store.load(first, ["a", "b"])] == ["a"]
+        assert await store.recover(first, sequencer) is not None
+        assert [row.key for row in await store.load(first, ["a", "b"])] == ["a", "b"]
+        await store.close()
+
+    asyncio.run(main())
+
+
 def test_a_store_of_the_first_format_gets_its_channels(postgres: EmbeddedPostgres, pipeline: str) -> None:
     """There a channel whose sender had not advertised a frontier had ids, but no frontier."""
 

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from millwheel import limits
 from millwheel.bundles import (
+    BEFORE_TIMERS,
     CHECKPOINT_FORMAT,
     Acked,
     Checkpoint,
@@ -31,7 +32,7 @@ from millwheel.bundles import (
     encode_checkpoint,
 )
 from millwheel.errors import RowRefused, StoreError
-from millwheel.model import MAX_TIME
+from millwheel.model import MAX_TIME, TIMER_KINDS
 from millwheel.ports import MarkWrite, PipelineShape, PositionWrite, SinkTable, Store
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.memory import MemoryStore
@@ -77,7 +78,7 @@ def checkpoints(draw: st.DrawFn, interval: int) -> Checkpoint:
         produced=[],
         acked=[Acked(*c, draw(some)) for c in draw(channels)],
         state=StateWrites.of(draw(st.lists(state_row, max_size=4))),
-        timers=TimerWrites(*rows(keys, text, st.sampled_from(["watermark", "wall"]), time)),
+        timers=TimerWrites(*rows(keys, text, st.sampled_from(TIMER_KINDS), time)),
         holds=HoldWrites(*rows(keys, time)),
         sinks=[],
         quarantined=[QuarantineEntry(draw(keys), 1, 2, 3, b"v", 4, "t\0", "", "e") for _ in range(draw(number) % 3)],
@@ -221,8 +222,10 @@ class Twins(RuleBasedStateMachine):
         upto, images = prefix[-1][0], [image for _, image in prefix]
         sequencer = self.sequencers[interval]
         later = [acked for _, image in self.unfolded[interval][share:] for acked in image.acked]
+        stored = self.memory.key_state.get(self.memory._row(interval).computation, {}).keys()
+        fresh = set().union(*(image.state.keys() for image in images)) - stored
         for _ in range(1 + twice):
-            assert self.both(lambda store: store.fold(interval, sequencer, upto, images, later)) is True
+            assert self.both(lambda store: store.fold(interval, sequencer, upto, images, later, fresh)) is True
         del self.unfolded[interval][:share]
 
     @rule(interval=INTERVALS)
@@ -236,7 +239,30 @@ class Twins(RuleBasedStateMachine):
 
     @rule(interval=INTERVALS)
     def load(self, interval: int) -> None:
-        self.both(lambda store: store.load(interval, [*KEYS[interval], "absent", ""]))
+        keys = [*KEYS[interval], "absent", ""]
+        stored = self.both(lambda store: store.load(interval, keys))
+        assert not any(row.timers for row in stored)
+        both = self.both(lambda store: store.load(interval, keys, timers=True))
+        assert [row.cells for row in both if row.cells] == [row.cells for row in stored]
+
+    @rule(interval=INTERVALS, kind=st.sampled_from(TIMER_KINDS), limit=st.integers(1, 3))
+    def timers(self, interval: int, kind: str, limit: int) -> None:
+        """Page by page: all timers of the interval, in order."""
+        sequencer, after, found = self.sequencers[interval], BEFORE_TIMERS, []
+        while True:
+            page = self.both(lambda store, after=after: store.load_timers(interval, sequencer, kind, after, limit))  # type: ignore[misc]
+            assert page is not None
+            assert {*page.kinds} <= {kind}
+            rows = [(at, (key, tag)) for key, tag, at in zip(page.keys, page.tags, page.timestamps, strict=True)]
+            found += rows
+            if len(rows) < limit:
+                break
+            assert rows[-1][0] is not None
+            after = (rows[-1][0], rows[-1][1])
+        name = "right" if interval == 3 else "left"
+        stored = [row[1:] for row in self.memory.tables()["timer"] if row[0] == name and row[1] in KEYS[interval]]
+        assert found == sorted((at, (key, tag)) for key, other, tag, at in stored if other == kind)
+        assert self.both(lambda store: store.load_timers(interval, sequencer - 1, kind, after, limit)) is None
 
     @rule(interval=INTERVALS, subscription=st.sampled_from([1, 2, 3]), low=st.integers(0, 12), high=st.integers(0, 12))
     def find_ids(self, interval: int, subscription: int, low: int, high: int) -> None:
@@ -434,7 +460,8 @@ def test_a_recovery_folds_the_logs_of_all_owners_in_their_order(
 @pytest.mark.slow
 def test_memory_and_postgres_are_twins(server: EmbeddedPostgres, loop: asyncio.AbstractEventLoop) -> None:
     tiny = patch.object(limits, "OPAQUE_DELETE_ROWS", 3)
-    with psycopg.connect(server.url, autocommit=True) as connection, tiny:
+    small = patch.object(limits, "TIMER_PAGE_ROWS", 2)  # a recovery reads one page
+    with psycopg.connect(server.url, autocommit=True) as connection, tiny, small:
         Twins.url, Twins.loop, Twins.connection = server.url, loop, connection
         run_state_machine_as_test(
             Twins,

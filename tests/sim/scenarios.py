@@ -17,6 +17,8 @@ TINY: dict[str, float] = {
     "FOLD_TRIGGER_CHECKPOINTS": 2,
     "LOG_LIMIT_CHECKPOINTS": 4,
     "IDLE_RECORD_DELAY_US": 20_000,
+    "TIMER_PAGE_ROWS": 2,
+    "TIMERS_IN_MEMORY": 2,
 }
 
 
@@ -82,6 +84,13 @@ def _three() -> list[StageSpec]:
     return [_two()[0], b, StageSpec(name="c", inputs=[("sb", "right")], sink=True)]
 
 
+def _pages() -> list[StageSpec]:
+    """A key for every record, all with a timer for the same moment: more than a page of them."""
+    stages = _two(cache_limit_bytes=1)
+    stages[0].windows = stages[1].wall = True
+    return stages
+
+
 def _wall() -> list[StageSpec]:
     stages = _two()
     stages[1].wall = True
@@ -100,6 +109,7 @@ SCENARIOS = {
     "wall timers": (_wall, False), "poison and redrive": (_two, True),
     "poison that holds the watermark": (_poison_holds, True),
     "refused sink rows": (_refused, True), "clients send again": (_outside, False),
+    "timers in pages": (_pages, False),
 }  # fmt: skip
 
 
@@ -113,8 +123,11 @@ def scenario(name: str, rows: int = 5) -> Workload:
         world.refused_of = 3
     elif poisoned:
         tokens[1].bad = "raise"
+    if make is _pages:
+        for i, token in enumerate(tokens):
+            token.left = f"l{i}"
     _number(tokens, "p")
-    times = [SECOND + 70_000 * i for i in range(rows)]
+    times = [SECOND + (1 if make is _pages else 70_000) * i for i in range(rows)]
     given = list(zip(tokens, times, strict=True))
     scripts = [Script("p", given, [START_US + 4_000 * i for i in range(rows)])]
     if make is _outside:

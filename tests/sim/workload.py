@@ -320,6 +320,7 @@ def draw(seed: int) -> Workload:
     }
     # A log that is much longer than what starts a fold is folded although its productions are not acked.
     exotic["LOG_LIMIT_CHECKPOINTS"] = exotic["FOLD_TRIGGER_CHECKPOINTS"] * (1 + seed % 4)
+    exotic["UNFOLDED_LIMIT_KEYS"] = (1, 3, 131_072)[seed % 3]
     ids = random.Random(f"ids {seed}")  # a stream of its own: the workloads of old seeds stay what they were
     if ids.random() < 0.7:
         exotic |= {
@@ -336,6 +337,8 @@ def draw(seed: int) -> Workload:
         }
         for parts in scripts.values():
             _repeat(ids, parts)
+    # Timers in pages of a few, most of them not in memory.
+    exotic |= {"TIMER_PAGE_ROWS": (1, 2, 5, 16_384)[seed % 4], "TIMERS_IN_MEMORY": (0, 0, 20)[seed % 3]}
     if rng.random() < 0.3:
         exotic |= {"INFLIGHT_LIMIT_CHECKPOINTS": rng.choice([1, 2, 8]), "OUTBOX_LIMIT_BUNDLES": rng.choice([3, 256])}
     world = World()

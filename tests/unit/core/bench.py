@@ -10,6 +10,7 @@ from millwheel.bundles import (
     Checkpoint,
     Delivered,
     HoldWrites,
+    KeyRows,
     OpaqueBucket,
     QuarantineEntry,
     Recovered,
@@ -37,12 +38,15 @@ def recovered(
     quarantined: list[str] | None = None,
     watermark: int = MIN_TIME,
     opaque: list[OpaqueBucket] | None = None,
+    more: list[str] | None = None,
 ) -> Recovered:
-    rows = timers or []
-    writes = TimerWrites([r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows], [r[3] for r in rows])
-    return Recovered(
-        ids or [], productions or [], writes, HoldWrites([], []), quarantined or [], watermark, opaque or []
-    )
+    page, holds = timer_writes(*timers or []), HoldWrites([], [])
+    return Recovered(ids or [], productions or [], page, holds, quarantined or [], watermark, opaque or [], more or [])
+
+
+def timer_writes(*rows: tuple[str, str, str, int]) -> TimerWrites:
+    """Timers as (key, tag, kind, timestamp)."""
+    return TimerWrites([r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows], [r[3] for r in rows])
 
 
 def bundle(number: int, rows: Mapping[int, tuple[str, int]], frontier: int = 0) -> Bundle:
@@ -100,10 +104,10 @@ class Bench:
     def arrive(self, number: int, rows: Mapping[int, tuple[str, int]], frontier: int = 0) -> Bench:
         return self(ev.BundleArrived(bundle(number, rows, frontier)))
 
-    def load(self) -> Work:
-        """Answer a load, if one is asked for, with empty state; the work that is then invoked."""
+    def load(self, rows: list[KeyRows] | None = None) -> Work:
+        """Answer a load, if one is asked for, with empty state or `rows`; the work that is then invoked."""
         if self.of(ev.Load):
-            self(ev.Loaded([]))
+            self(ev.Loaded(rows or []))
         (invoke,) = self.of(ev.Invoke)
         return invoke.work
 

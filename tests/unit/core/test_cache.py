@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel.bundles import StateWrites
+from millwheel.core import cache as cache_module
 from millwheel.core.cache import ENTRY_OVERHEAD_BYTES, SAMPLE, StateCache
 from millwheel.model import MAX_TIME
 from millwheel.work import Outcome
@@ -13,6 +15,11 @@ from millwheel.work import Outcome
 
 def wrote(key: str, value: bytes | None) -> Outcome:
     return Outcome({"c": {key: value}})
+
+
+def never(key: str) -> int:
+    """No key has a timer."""
+    return MAX_TIME
 
 
 def cache_of(**cells: bytes) -> StateCache:
@@ -53,12 +60,12 @@ def test_a_dirty_key_is_never_evicted() -> None:
     cache.limit_bytes = 0
     cache.write_all(wrote("a", b"3"), 1)
     cache.write_all(wrote("a", b"4"), 2)
-    assert cache.evict(lambda key: MAX_TIME) == 1
-    assert [*cache.turns] == ["a"]
+    assert cache.evict((), never) == ["b"]
     cache.folded(1)  # the write of checkpoint 2 is not in the tables yet
-    assert cache.evict(lambda key: MAX_TIME) == 0
+    assert cache.evict((), never) == []
     cache.folded(2)
-    assert cache.evict(lambda key: MAX_TIME) == 1
+    assert cache.evict({"a"}, never) == []  # it is about to be read
+    assert cache.evict((), never) == ["a"]
     assert cache.size_bytes == 0
 
 
@@ -69,9 +76,52 @@ def test_a_forgotten_key_is_empty_and_dirty_until_folded() -> None:
     cache.forget("never loaded", 3)
     assert (cache.cells("a"), cache.cells("never loaded")) == ({}, {})
     assert cache.missing({"a": None, "never loaded": None}) == []
-    assert cache.evict(lambda key: MAX_TIME) == 0
+    assert cache.trim((), never) == []
     cache.folded(3)
-    assert cache.evict(lambda key: MAX_TIME) == 2
+    assert cache.trim((), never) == ["a", "never loaded"]
+
+
+def test_an_empty_key_leaves_when_its_end_is_folded_unless_it_came_back() -> None:
+    cache = cache_of(a=b"1", b=b"2", c=b"3", d=b"4")
+    for key in "abd":
+        cache.forget(key, 1)
+    cache.write_all(wrote("b", b"3"), 2)
+    cache.mark({"d"}, 2)  # a timer, say
+    assert cache.trim((), never) == []
+    cache.folded(1)
+    assert cache.trim((), never) == ["a"]
+    cache.folded(2)
+    assert cache.trim((), never) == []
+    assert [*cache.turns] == ["b", "c", "d"]
+    cache.limit_bytes = cache.size_bytes
+    assert not cache.trim((), never)
+    cache.limit_bytes -= 1
+    assert cache.trim((), never)
+    assert cache.size_bytes <= cache.limit_bytes * 7 // 8
+
+
+def test_a_key_that_was_absent_is_so_for_one_fold() -> None:
+    cache = cache_of(a=b"1")
+    cache.insert_absent(["b", "c"])
+    assert cache.size_bytes == exact_size(cache)
+    assert cache.missing({"b": None, "c": None}) == []
+    cache.write_all(wrote("b", b"2"), 1)
+    assert cache.take_absent({"a", "b", "d"}) == {"b"}
+    assert cache.take_absent({"a", "b"}) == set()
+    cache.limit_bytes = 0
+    assert cache.evict((), never) == ["a", "c"]
+    cache.insert("c", {("c", ""): b"3"})
+    assert cache.take_absent({"c"}) == set()
+
+
+def test_an_eviction_looks_at_a_bounded_number_of_keys_and_goes_on_behind_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "EVICTION_SCAN", SAMPLE)
+    cache = StateCache(0)
+    for i in range(2 * SAMPLE):
+        cache.insert(f"{i:03}", {})
+    cache.write_all(Outcome({"c": dict.fromkeys(list(cache.turns)[:SAMPLE], b"1")}), 1)
+    assert cache.evict((), never) == []
+    assert cache.evict((), never) == [f"{i:03}" for i in range(SAMPLE, 2 * SAMPLE)]
 
 
 def test_of_a_sample_the_half_goes_that_was_read_longest_ago_and_is_due_last() -> None:
@@ -84,8 +134,8 @@ def test_of_a_sample_the_half_goes_that_was_read_longest_ago_and_is_due_last() -
     for i in range(SAMPLE):
         cache.forget(f"new {i}", 9)
     due = {key: i for i, key in enumerate(keys)}
-    cache.limit_bytes = cache.size_bytes - ENTRY_OVERHEAD_BYTES * SAMPLE // 2
-    assert cache.evict(due.__getitem__) == SAMPLE // 2
+    cache.limit_bytes = (cache.size_bytes - ENTRY_OVERHEAD_BYTES * SAMPLE // 2) * 8 // 7
+    assert len(cache.evict((), due.__getitem__)) == SAMPLE // 2
     assert [key for key in keys if key in cache.turns] == keys[SAMPLE // 4 : SAMPLE * 3 // 4]
 
 
@@ -116,7 +166,7 @@ def test_sizes_add_up_and_nothing_unfolded_is_lost(steps: list[tuple[str, str, b
             cache.folded(seq)
             folded = dict(truth)
         elif step == "evict":
-            cache.evict(lambda key: MAX_TIME)
+            cache.evict((), never)
         assert cache.size_bytes == exact_size(cache)
         for here in cache.turns:
             assert cache.cells(here).get(("c", "")) == truth.get(here)

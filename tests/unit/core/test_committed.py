@@ -74,6 +74,13 @@ def test_a_long_log_does_not_wait(monkeypatch: pytest.MonkeyPatch, limit: str, v
     producing(log, 4)
     assert log.due(0, hurry=False)
     assert log.prefix(0)[0] == 4
+    for seq in range(5, 8):
+        producing(log, seq)
+    assert not log.full()
+    producing(log, 8)
+    assert log.full()
+    log.folded(1)
+    assert not log.full()
 
 
 def test_what_is_wanted_does_not_wait() -> None:

@@ -7,9 +7,19 @@ from typing import Any
 import pytest
 
 from millwheel import limits
-from millwheel.bundles import Delivered, Ids, Opaque, OpaqueBucket, Produced, QuarantineEntry, decode_checkpoint
+from millwheel.bundles import (
+    Delivered,
+    Ids,
+    KeyRows,
+    Opaque,
+    OpaqueBucket,
+    Produced,
+    QuarantineEntry,
+    decode_checkpoint,
+)
 from millwheel.core import events as ev
 from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.work import Outcome
 from tests.unit.core.bench import (
     IN,
     OUT,
@@ -655,6 +665,46 @@ def test_many_checkpoints_start_a_fold_by_themselves(monkeypatch: pytest.MonkeyP
         bench(ev.Committed(number + 1))
     (folded,) = bench.of(ev.Fold)
     assert folded.upto == 3
+
+
+def test_user_code_pauses_while_the_log_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LOG_LIMIT_CHECKPOINTS", 1)
+    bench = Bench()
+    for number in range(2):
+        bench.run(number + 1, {number: ("k", 5)}, wrote("k", b"1"))
+    bench(ev.Committed(1))
+    (folded,) = bench.of(ev.Fold)
+    bench(ev.Committed(2))
+    assert not bench.arrive(3, {2: ("k", 5)}).of(ev.Invoke)
+    assert bench(ev.Folded(folded.upto)).of(ev.Invoke)
+
+
+def test_user_code_pauses_while_too_many_keys_are_not_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "UNFOLDED_LIMIT_KEYS", 2)
+    bench = Bench()
+    bench.run(1, {0: ("a", 5)}, wrote("a", b"1"))
+    assert not bench(ev.Committed(1)).of(ev.Fold)
+    bench.run(2, {1: ("a", 5)}, wrote("a", b"2"))  # the same key once more
+    assert not bench(ev.Committed(2)).of(ev.Fold)
+    bench.run(3, {2: ("b", 5)}, wrote("b", b"1"))
+    (folded,) = bench.of(ev.Fold)
+    assert folded.upto == 2
+    assert not bench.arrive(4, {3: ("b", 5)}).of(ev.Invoke)
+    assert bench(ev.Folded(2)).of(ev.Invoke)
+
+
+def test_what_was_absent_when_it_was_loaded_is_folded_as_new_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FOLD_TRIGGER_CHECKPOINTS", 1)
+    bench = Bench()
+    bench.arrive(1, {0: ("a", 1), 1: ("b", 1), 2: ("c", 1)})
+    bench.load([KeyRows("b", {("c", ""): b"1"}), KeyRows("c", {}, {("watermark", "t"): 9})])
+    bench.invoked(Outcome({"c": dict.fromkeys("abc", b"2")}))
+    (folded,) = bench(ev.Committed(1)).of(ev.Fold)
+    assert folded.fresh == {"a", "c"}
+    bench.run(2, {3: ("a", 1)}, wrote("a", b"3"))
+    bench(ev.Folded(1))
+    (folded,) = bench(ev.Committed(2)).of(ev.Fold)
+    assert folded.fresh == set()
 
 
 def test_two_bench_runs_write_the_same_bytes() -> None:
