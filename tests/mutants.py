@@ -22,10 +22,12 @@ from millwheel.core.arrivals import Arrivals
 from millwheel.core.authority import Authority
 from millwheel.core.cache import StateCache
 from millwheel.core.dedup import DeliveredIds, Seen
+from millwheel.core.inbox import Inbox
 from millwheel.core.injector import InjectorCore
 from millwheel.core.interval import IntervalCore
 from millwheel.core.opaque import OpaqueIds
 from millwheel.core.outbox import Outbox
+from millwheel.core.quarantine import Quarantine
 from millwheel.core.refused import RefusedRows
 from millwheel.core.suspects import Suspects
 from millwheel.core.timers import TimerQueue
@@ -229,16 +231,16 @@ def ids_not_restored() -> Patches:
 @mutant
 def split_bundle_acked_at_its_head() -> Patches:
     """A bundle that is run in two parts is acked after the first."""
-    original = IntervalCore._take_item
+    original = Inbox._take_first
 
-    def take(self: IntervalCore, records: int, size_bytes: int) -> Any:
-        bundle = self._inbox[0]
+    def take(self: Inbox, records: int, size_bytes: int) -> Any:
+        bundle = self._items[0]
         item = original(self, records, size_bytes)
         if item is not bundle:
-            item.number, self._inbox[0].number = self._inbox[0].number, 0
+            item.number, self._items[0].number = self._items[0].number, 0
         return item
 
-    return {(IntervalCore, "_take_item"): take}
+    return {(Inbox, "_take_first"): take}
 
 
 @mutant
@@ -260,27 +262,27 @@ def timers_of_the_quarantined() -> Patches:
 @mutant
 def released_with_one_in_hand() -> Patches:
     """A quarantine is released while a record is on its way into it."""
-    original = IntervalCore._quarantine_fetched
+    original = Quarantine.fetched
 
-    def fetched(self: IntervalCore, key: str, entries: Any) -> None:
+    def fetched(self: Quarantine, key: str, entries: Any) -> None:
         diverted, self._diverted = self._diverted, []
-        self._fetch_seq = self._quarantine_seq.get(key, 0)
+        self._fetched_at = self._written.get(key, 0)
         original(self, key, entries)
         self._diverted = diverted
 
-    return {(IntervalCore, "_quarantine_fetched"): fetched}
+    return {(Quarantine, "fetched"): fetched}
 
 
 @mutant
 def hold_of_the_first() -> Patches:
     """A quarantine holds the watermark at its first element only, though an older one came later."""
-    original = IntervalCore._hold_quarantine
+    original = Quarantine._hold
 
-    def hold(self: IntervalCore, key: str, at: int, holds: Any) -> None:
+    def hold(self: Quarantine, key: str, at: int, holds: Any) -> None:
         if key + QUARANTINE_HOLD not in self._holds.all:
             original(self, key, at, holds)
 
-    return {(IntervalCore, "_hold_quarantine"): hold}
+    return {(Quarantine, "_hold"): hold}
 
 
 @mutant
@@ -383,12 +385,12 @@ def dropped_not_recorded() -> Patches:
 def unfinished_redrive() -> Patches:
     """A redrive that died between its last element and the release is forgotten."""
 
-    def ask(self: IntervalCore, key: str) -> None:
-        if key in self._quarantine:
-            original(self, key)
+    def ask(self: Quarantine, key: str, now: int) -> None:
+        if key in self.keys:
+            original(self, key, now)
 
-    original = IntervalCore._ask_redrive
-    return {(IntervalCore, "_ask_redrive"): ask}
+    original = Quarantine.ask
+    return {(Quarantine, "ask"): ask}
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------
@@ -768,9 +770,9 @@ def culprits_key_goes_on() -> Patches:
     original = IntervalCore._image
 
     def image(self: IntervalCore, *arguments: Any) -> Any:
-        refused = {entry.key for entry in self._diverted if entry.error}
+        refused = {entry.key for entry in self._quarantine._diverted if entry.error}
         made = original(self, *arguments)
-        self._quarantine -= refused
+        self._quarantine.keys -= refused
         return made
 
     return {(IntervalCore, "_image"): image}

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from itertools import accumulate
 from typing import Final
 
 import msgspec
@@ -32,18 +31,19 @@ from millwheel.bundles import (
     encode_checkpoint,
 )
 from millwheel.core import events as ev
-from millwheel.core.arrivals import Arrivals, Item, cut, size_of
+from millwheel.core.arrivals import Arrivals, Item
 from millwheel.core.cache import StateCache
 from millwheel.core.committed import CommittedLog
 from millwheel.core.dedup import Channel
 from millwheel.core.holds import Holds
+from millwheel.core.inbox import Inbox
 from millwheel.core.outbox import Outbox
+from millwheel.core.quarantine import Quarantine, quarantine_hold
 from millwheel.core.refused import RefusedRows
 from millwheel.core.suspects import Suspects
 from millwheel.core.timers import TimerQueue
 from millwheel.graph import Settings
 from millwheel.intervals import Ranges
-from millwheel.limits import RECORD_OVERHEAD_BYTES
 from millwheel.model import EXPIRY_KIND, EXPIRY_TAG, MAX_TIME, MIN_TIME, Timer
 from millwheel.work import QUARANTINE_HOLD, Cause, Outcome, Part, Work
 
@@ -105,18 +105,11 @@ class IntervalCore:
         self._paging = False
         """A page of timers is on its way."""
         self._holds = Holds()
-        self._quarantine: set[str] = set(recovered.quarantined)
-        self._quarantine_seq: dict[str, int] = {}
-        self._newly_poisoned = 0
-        self._redrive: deque[str] = deque()
-        self._fetch_seq = 0
-        self._redriving: str | None = None
-        self._released: list[str] = []
-        self._diverted: list[QuarantineEntry] = []
-        self._folded_seq = 0
-        self._fetched: list[QuarantineEntry] = []
-        self._inbox: deque[Item] = deque()
-        self._inbox_bytes = 0
+        self._quarantine = Quarantine(
+            recovered.quarantined, self._refused, self.suspects, self._timers, self._holds,
+            config.settings.quarantine_holds,
+        )  # fmt: skip
+        self._inbox = Inbox()
         self._inflight: deque[Inflight] = deque()
         self._work: tuple[Work, list[Item], dict[str, int]] | None = None
         """What runs: user code, the bundles it came with, and keys that expire, with the time at which they do."""
@@ -162,7 +155,7 @@ class IntervalCore:
             else:
                 self._outbox.abandon(bundle)  # of a stream that is no longer published
         self._outbox.retire(self._inherited)
-        self._redrive.extend(key for key in self._refused.stopped() if key in self._quarantine)
+        self._quarantine.start()
         self._after(effects, now)
         return effects
 
@@ -211,10 +204,9 @@ class IntervalCore:
             case ev.WatermarkMoved(value):
                 self._move_watermark(value)
             case ev.RedriveAsked(key):
-                self._refused.may_redrive(key, now)
-                self._ask_redrive(key)
+                self._quarantine.ask(key, now)
             case ev.QuarantineFetched(key, entries):
-                self._quarantine_fetched(key, entries)
+                self._quarantine.fetched(key, entries)
             case _:
                 raise AssertionError(f"an interval core got {type(event).__name__}")
         self._after(effects, now)
@@ -224,7 +216,7 @@ class IntervalCore:
         """True when nothing is waiting, running, uncommitted, unacked or unfolded."""
         return not (
             self._inbox or self._work or self._inflight or self._outbox.unacked or self._committed
-            or self._folding or self._outbox.has_unrecorded() or self._redrive or self._redriving
+            or self._folding or self._outbox.has_unrecorded() or self._quarantine.busy()
             or self._outbox.frontier_moved or not self._arrivals.quiet() or self._paging
         )  # fmt: skip
 
@@ -241,7 +233,7 @@ class IntervalCore:
     @property
     def inbox_bytes(self) -> int:
         """Bytes waiting to run."""
-        return self._inbox_bytes + self._arrivals.size_bytes()
+        return self._inbox.size_bytes + self._arrivals.size_bytes()
 
     @property
     def watermark(self) -> int:
@@ -257,7 +249,7 @@ class IntervalCore:
         """What holds this interval's watermark: (kind, timestamp, detail), the oldest first (`explain`)."""
         found: list[tuple[str, int, str]] = [("input watermark", self._watermark, "")]
         if self._inbox:
-            oldest = min(self._inbox, key=lambda item: item.oldest)
+            oldest = self._inbox.first_oldest()
             found.append(("waiting record", oldest.oldest, _first_key(oldest.part)))
         if self._work is not None:
             found.append(("running work", self._work_oldest, ""))
@@ -281,8 +273,7 @@ class IntervalCore:
                 effects.append(ev.Ack(item.sender, item.number))
                 continue
             # Nothing fresh, but the originals may not be durable yet: its ack queues up behind them.
-            self._inbox.append(item)
-            self._inbox_bytes += item.size_bytes
+            self._inbox.put(item)
 
     # --- running ----------------------------------------------------------------------------------------------
 
@@ -306,7 +297,7 @@ class IntervalCore:
         if self._work is not None or not self._has_room():
             return False
         work, items, expired = self._take(effects, now)
-        if not (work.parts or work.timers or work.redrive or items or expired or self._released):
+        if not (work.parts or work.timers or work.redrive or items or expired or self._quarantine.released):
             return False
         self._work = (work, items, expired)
         self._work_oldest = min(
@@ -347,50 +338,18 @@ class IntervalCore:
         expired = self._take_expired()
         if expired:
             return work, [], expired  # alone, so that no hook of this invocation sees what is being dropped
-        if self._redriving and self._fetched:
-            work.redrive, self._fetched = self._fetched, []
+        work.redrive = self._quarantine.take_fetched()
+        if work.redrive:
             # A wall timer that waits here was due once, even if the clock was set back since.
             work.wall_time = max([now, *(entry.timestamp for entry in work.redrive if entry.kind == "wall")])
             return work, [], {}
-        self._next_redrive(effects)
+        self._read_quarantine(effects)
         work.timers = self._take_timers(now)
-        items: list[Item] = []
-        if not work.timers:
-            self._take_records(work, items)
+        if work.timers:
+            return work, [], {}
+        items = self._inbox.take(self.suspects.limit(self._work_limit), self.suspects)
+        work.parts = [item.part for item in items if item.part is not None and item.part.keys]
         return work, items, {}
-
-    def _take_records(self, work: Work, items: list[Item]) -> None:
-        records = size = 0
-        limit = self.suspects.limit(self._work_limit)
-        while self._inbox and records < limit and size < limits.WORK_LIMIT_BYTES:
-            part = self._inbox[0].part
-            room = self.suspects.room(part.keys if part else (), limit - records, records > 0)
-            if not room:
-                return
-            item = self._take_item(room, limits.WORK_LIMIT_BYTES - size)
-            self._inbox_bytes -= item.size_bytes
-            size += item.size_bytes
-            items.append(item)
-            if item.part is not None and item.part.keys:
-                records += len(item.part.keys)
-                work.parts.append(item.part)
-                if self.suspects.suspects(item.part.keys[0]):
-                    return
-
-    def _take_item(self, records: int, size_bytes: int) -> Item:
-        """The first bundle, or as much of it as there is room for; the ack goes with its end."""
-        item = self._inbox[0]
-        part = item.part
-        if part is None or (len(part.keys) <= records and item.size_bytes <= size_bytes):
-            return self._inbox.popleft()
-        if item.size_bytes > size_bytes:
-            sizes = accumulate(len(value) + RECORD_OVERHEAD_BYTES for value in part.values)
-            records = min(records, max(1, sum(1 for size in sizes if size <= size_bytes)))
-        if len(part.keys) <= records:
-            return self._inbox.popleft()
-        head, tail = cut(part, 0, records), cut(part, records, len(part.keys))
-        self._inbox[0] = Item(tail, item.sender, item.number, min(tail.timestamps), size_of(tail), item.dropped)
-        return Item(head, item.sender, 0, min(head.timestamps), item.size_bytes - self._inbox[0].size_bytes)
 
     def _take_timers(self, now: int) -> list[Timer]:
         limit = self.suspects.limit_timers(self._work_limit)
@@ -414,7 +373,7 @@ class IntervalCore:
 
     def _kept(self, key: str) -> bool:
         """True when `key` must not expire."""
-        return key in self._quarantine or key in self._holds.all or self._timers.pending(key)
+        return key in self._quarantine.keys or key in self._holds.all or self._timers.pending(key)
 
     def _page_timers(self, effects: list[ev.Effect], now: int) -> None:
         if self._paging or self._timers.complete:
@@ -430,14 +389,21 @@ class IntervalCore:
         self._cache.touch(keys)
         holds = self._holds.all
         work.holds = {key: holds[key] for key in keys if key in holds} if holds else {}
-        if self._quarantine or self._refused or self.suspects:
-            work = self._divert(work)
+        if self._quarantine.guards():
+            work = self._quarantine.divert(work)
         mark = self.suspects.begin(work)
         if mark is None:
             effects.append(ev.Invoke(work))
         else:
             self._marked = work
             effects.append(ev.Mark(mark, self.suspects.alone))
+
+    def _read_quarantine(self, effects: list[ev.Effect]) -> None:
+        key = self._quarantine.next()
+        if key is not None:
+            effects.append(ev.FetchQuarantine(key, REDRIVE_BATCH))
+        elif self._quarantine.waits_for_fold():
+            self._fold_goal = self._seq
 
     def _unmark(self, effects: list[ev.Effect]) -> None:
         mark = self.suspects.done()
@@ -462,131 +428,9 @@ class IntervalCore:
 
     def _restore_timers(self, recovered: Recovered) -> None:
         self._timers.restore(recovered.timers, recovered.more_timers)
-        for key in self._quarantine:
-            self._sleep(key)
         for key, hold in zip(recovered.holds.keys, recovered.holds.timestamps, strict=True):
             if hold is not None:
                 self._holds.set(key, hold)
-
-    # --- quarantine -------------------------------------------------------------------------------------------
-
-    def _divert(self, work: Work) -> Work:
-        """Keep records of quarantined keys away from user code: they queue up in their FIFOs.  Timers sleep.
-
-        What wrote a row that the store has refused goes there too, and then everything of its key.
-        """
-        if work.redrive:
-            return work
-        stopped: set[str] = set()
-        timers = self._divert_timers(work, stopped) if work.timers else []
-        parts = [self._divert_part(part, stopped) for part in work.parts]
-        return Work(parts, timers, work.values, work.entries, work.holds, work.watermark, work.wall_time)
-
-    def _divert_timers(self, work: Work, stopped: set[str]) -> list[Timer]:
-        kept, back = [], []
-        for timer in work.timers:
-            if timer.key in stopped:
-                back.append(timer)
-            elif not self._diverts(_frozen(timer), stopped):
-                kept.append(timer)
-        for timer in back:  # it stays, and sleeps once its key is in quarantine
-            self._timers.set(timer.key, timer.kind, timer.tag, timer.timestamp)
-            work.timers.remove(timer)
-        return kept
-
-    def _diverts(self, entry: QuarantineEntry, stopped: set[str]) -> bool:
-        """Whether a record or timer is for the quarantine; `stopped` are keys that this invocation sends there."""
-        if entry.key not in self._quarantine and entry.key not in stopped:
-            answer = self._refused.answer(Cause.of(entry)) or self.suspects.answer(entry)
-            if answer is None:
-                return False
-            entry.error = answer
-            stopped.add(entry.key)
-        self._diverted.append(entry)
-        return True
-
-    def _divert_part(self, part: Part, stopped: set[str]) -> Part:
-        keys = part.keys
-        if self._quarantine.isdisjoint(keys) and self._refused.untouched(keys) and self.suspects.untouched(keys):
-            return part
-        sub, producer = part.subscription, part.producer
-        columns = zip(part.keys, part.sequences, part.values, part.timestamps, strict=True)
-        kept = [
-            i
-            for i, (key, sequence, value, at) in enumerate(columns)
-            if not self._diverts(QuarantineEntry(key, sub, producer, sequence, value, at), stopped)
-        ]
-        return Part(
-            part.subscription, part.producer, part.frontier,
-            [part.sequences[i] for i in kept], [part.keys[i] for i in kept],
-            [part.values[i] for i in kept], [part.timestamps[i] for i in kept],
-        )  # fmt: skip
-
-    def _ask_redrive(self, key: str) -> None:
-        if key not in self._quarantine:
-            # An earlier owner emptied the FIFO and died before the release: its hold and the request are left.
-            if key not in self._released:
-                self._released.append(key)
-        elif key != self._redriving and key not in self._redrive:
-            self._redrive.append(key)
-
-    def _next_redrive(self, effects: list[ev.Effect]) -> None:
-        if self._redriving is not None or not self._redrive:
-            return
-        key = self._redrive[0]
-        if self._quarantine_seq.get(key, 0) > self._folded_seq:
-            self._fold_goal = self._seq
-            return
-        self._redrive.popleft()
-        self._redriving = key
-        self._fetch_seq = self._quarantine_seq.get(key, 0)
-        effects.append(ev.FetchQuarantine(key, REDRIVE_BATCH))
-
-    def _quarantine_fetched(self, key: str, entries: list[QuarantineEntry]) -> None:
-        self._fetched = self.suspects.before_condemned(self._refused.before_culprit(key, entries))
-        if self._fetched:
-            return
-        self._redriving = None
-        if entries:
-            return  # the first one has just been refused
-        if self._quarantine_seq.get(key, 0) != self._fetch_seq or any(e.key == key for e in self._diverted):
-            self._redrive.append(key)  # the FIFO was empty, but since then more has gone into it
-        elif key in self._quarantine:
-            # Atomic with the checkpoint that is built next: later arrivals run normally after it.
-            self._quarantine.discard(key)
-            self._quarantine_seq.pop(key, None)
-            self._timers.wake(key)
-            self._holds.wake(key)
-            self._released.append(key)
-
-    def _poison(self, entries: list[QuarantineEntry], seq: int, work: Work, holds: HoldWrites) -> None:
-        for entry in entries:
-            if entry.key not in self._quarantine:
-                self._quarantine.add(entry.key)
-                self._sleep(entry.key)
-                self._newly_poisoned += 1
-            self._quarantine_seq[entry.key] = seq
-            # A wall timer may produce at the watermark it was started under.
-            self._hold_quarantine(entry.key, work.watermark if entry.kind == "wall" else entry.timestamp, holds)
-        for entry in work.redrive[:1]:
-            self._hold_quarantine(entry.key, entry.timestamp, holds)
-
-    def _sleep(self, key: str) -> None:
-        """A key in quarantine: its timers rest, and its hold too unless the setting keeps it."""
-        self._timers.sleep(key)
-        if not self.config.settings.quarantine_holds:
-            self._holds.sleep(key)
-
-    def _hold_quarantine(self, key: str, at: int, holds: HoldWrites) -> None:
-        """A quarantine that holds the watermark does so at the oldest of what waits in it, sleeping timers included."""
-        if not self.config.settings.quarantine_holds or key not in self._quarantine:
-            return
-        at = min([at, MAX_TIME - 1, *(at for (kind, _), at in self._timers.of(key) if kind == "watermark")])
-        name = _quarantine_hold(key)
-        if at < self._holds.counting(name):
-            self._holds.set(name, at)
-            holds.keys.append(name)
-            holds.timestamps.append(at)
 
     # --- checkpoint -------------------------------------------------------------------------------------------
 
@@ -623,32 +467,25 @@ class IntervalCore:
             effects += [ev.Send(self._outbox.sendable(bundle)) for bundle in bundles]
 
     def _counts(self, work: Work, expired: list[str], outcome: Outcome) -> ev.Counters:
-        poisoned, self._newly_poisoned = self._newly_poisoned, 0
         return ev.Counters(
             records=outcome.processed, late=outcome.late, backdated=outcome.backdated, timers=len(work.timers),
-            quarantined=poisoned, redriven=outcome.redriven, expired=len(expired),
+            quarantined=self._quarantine.take_opened(), redriven=outcome.redriven, expired=len(expired),
         )  # fmt: skip
 
     def _image(self, seq: int, work: Work, items: list[Item], due: dict[str, int], outcome: Outcome) -> Checkpoint:
         timers, holds = TimerWrites(), HoldWrites()
         expired = self._expire(due, seq, timers)
-        diverted, self._diverted = self._diverted, []
-        quarantined = outcome.quarantined + diverted
+        quarantined = outcome.quarantined + self._quarantine.take_diverted()
         quarantined += self._apply_timers(work, outcome, timers)
         self._cache.mark([*(timer.key for timer in work.timers), *outcome.timers], seq)
         self._apply_holds(outcome, holds)
         state = StateWrites(self._cache.write_all(outcome, seq))
         if self.config.settings.expire_after is not None:
             self._extend_expiries(state.keys(), self.config.settings.expire_after, timers, work)
-        released, self._released = self._released, []
-        for name in map(_quarantine_hold, released):
-            if name in self._holds.all:  # whatever the setting says now
-                self._holds.remove(name)
-                holds.keys.append(name)
-                holds.timestamps.append(None)
+        released = self._quarantine.take_released(holds)
         # After the releases: a key may fail again in the same checkpoint.
-        self._poison(quarantined, seq, work, holds)
-        redriven = self._redriven(seq, work, outcome)
+        self._quarantine.put(quarantined, seq, work, holds)
+        redriven = self._quarantine.redriven(seq, work, outcome)
         ids, opaque = self._arrivals.checkpointed(items, work.wall_time)
         return Checkpoint(
             CHECKPOINT_FORMAT, self.config.shape, 0, ids, [], [], state, timers, holds,
@@ -669,18 +506,6 @@ class IntervalCore:
     def _set_expiry(self, key: str, at: int, timers: TimerWrites) -> None:
         self._timers.set(key, EXPIRY_KIND, EXPIRY_TAG, at)
         _add_timer(timers, key, EXPIRY_TAG, EXPIRY_KIND, at)
-
-    def _redriven(self, seq: int, work: Work, outcome: Outcome) -> list[tuple[str, int]]:
-        if not work.redrive:
-            return []
-        key = work.redrive[0].key
-        self._redriving = None
-        if outcome.redriven:
-            # Until this checkpoint is folded the store would hand out again what it has just done.
-            self._quarantine_seq[key] = seq
-        if outcome.redriven == len(work.redrive):
-            self._redrive.append(key)
-        return [(key, outcome.redriven)] if outcome.redriven else []
 
     def _apply_timers(self, work: Work, outcome: Outcome, writes: TimerWrites) -> list[QuarantineEntry]:
         looping: list[QuarantineEntry] = []
@@ -704,7 +529,7 @@ class IntervalCore:
         return looping
 
     def _loops(self, key: str, kind: str, tag: str) -> bool:
-        if key in self._quarantine:
+        if key in self._quarantine.keys:
             return False  # it sleeps
         name = (key, kind, tag)
         self._rearmed[name] = self._rearmed.get(name, 0) + 1
@@ -865,7 +690,7 @@ class IntervalCore:
 
     def _fold_done(self, upto: int, now: int) -> None:
         self._folding = False
-        self._folded_seq = upto
+        self._quarantine.folded(upto)
         for image in self._committed.folded(upto):
             self._arrivals.folded(image.ids, image.opaque)
         self._arrivals.ids.seal(now)
@@ -880,8 +705,8 @@ class IntervalCore:
         """Of the timers and holds that `outcome` moves, ends or puts to sleep: a crash before it commits brings them
         back."""
         oldest = MAX_TIME
-        stopped = {entry.key for entry in (*outcome.quarantined, *self._diverted)} - self._quarantine
-        for key in (*outcome.holds, *map(_quarantine_hold, self._released), *stopped):
+        stopped = self._quarantine.stopping(outcome.quarantined)
+        for key in (*outcome.holds, *map(quarantine_hold, self._quarantine.released), *stopped):
             oldest = min(oldest, self._holds.counting(key))
         for key in stopped:
             oldest = min([oldest, *(at for (kind, _), at in self._timers.of(key) if kind == "watermark")])
@@ -895,7 +720,7 @@ class IntervalCore:
 
     def _oldest_work(self) -> int:
         return min(
-            min((item.oldest for item in self._inbox), default=MAX_TIME),
+            self._inbox.oldest(),
             self._arrivals.oldest(),
             self._work_oldest,
             min((entry.oldest for entry in self._inflight), default=MAX_TIME),
@@ -953,10 +778,6 @@ def _newest_by_key(work: Work) -> dict[str, int]:
     return newest
 
 
-def _frozen(timer: Timer) -> QuarantineEntry:
-    return QuarantineEntry(timer.key, -1, 0, 0, b"", timer.timestamp, timer.tag, timer.kind)
-
-
 def _first_key(part: Part | None) -> str:
     return f"key {part.keys[0]!r}" if part and part.keys else ""
 
@@ -968,10 +789,6 @@ def _or_end(timestamp: int | None) -> int:
 def _blamed_hold(name: str, at: int) -> tuple[str, int, str]:
     key = name.removesuffix(QUARANTINE_HOLD)
     return ("hold" if key == name else "quarantine", at, f"key {key!r}")
-
-
-def _quarantine_hold(key: str) -> str:
-    return key + QUARANTINE_HOLD
 
 
 def _add_timer(writes: TimerWrites, key: str, tag: str, kind: str, at: int | None) -> None:

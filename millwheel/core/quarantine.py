@@ -1,0 +1,253 @@
+"""Keys of one interval in quarantine: what goes into their FIFOs instead of to user code, and how it comes out again.
+
+Lives here: which keys, what is on its way into a FIFO, whose redrive was asked for and what comes next of it.  Never
+here: checkpoints, or what refuses a record in the first place (`refused`, `suspects`).  Invariants:
+
+* what arrives for a key while anything of it waits goes behind that;
+* a key is released in the checkpoint after which its FIFO is empty, and not while anything is on its way into it;
+* timers of a key in quarantine sleep, and with `keeps_hold` it holds the watermark at the oldest of what waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from millwheel.bundles import HoldWrites, QuarantineEntry
+from millwheel.core.holds import Holds
+from millwheel.core.refused import RefusedRows
+from millwheel.core.suspects import Suspects
+from millwheel.core.timers import TimerQueue
+from millwheel.model import MAX_TIME, Timer
+from millwheel.work import QUARANTINE_HOLD, Cause, Outcome, Part, Work
+
+
+class Quarantine:
+    """Shares the timers and holds of its interval, and what it knows of culprits."""
+
+    def __init__(
+        self,
+        keys: Iterable[str],
+        refused: RefusedRows,
+        suspects: Suspects,
+        timers: TimerQueue,
+        holds: Holds,
+        keeps_hold: bool,
+    ) -> None:
+        self.keys = {*keys}
+        self._refused = refused
+        self._suspects = suspects
+        self._timers = timers
+        self._holds = holds
+        self._keeps_hold = keeps_hold
+        self._written: dict[str, int] = {}
+        """Seq of the newest checkpoint that changes a key's FIFO."""
+        self._folded = 0
+        self._diverted: list[QuarantineEntry] = []
+        self._released: list[str] = []
+        self._opened = 0
+        self._asked: deque[str] = deque()
+        self._redriving: str | None = None
+        self._fetched_at = 0
+        self._fetched: list[QuarantineEntry] = []
+
+    def start(self) -> None:
+        """Everything of the interval is restored; redrives that a refusal broke off go on."""
+        for key in self.keys:
+            self._sleep(key)
+        self._asked.extend(key for key in self._refused.stopped() if key in self.keys)
+
+    def guards(self) -> bool:
+        """Whether an invocation must be looked through before it runs."""
+        return bool(self.keys or self._refused or self._suspects)
+
+    def busy(self) -> bool:
+        """A redrive is under way, or is going to be."""
+        return bool(self._asked) or self._redriving is not None
+
+    # --- in -----------------------------------------------------------------------------------------------------
+
+    def divert(self, work: Work) -> Work:
+        """Keep records of quarantined keys away from user code: they queue up in their FIFOs.  Timers sleep.
+
+        What must not run for another reason (a refused row, a killed process) goes there too, and then everything of
+        its key.
+        """
+        if work.redrive:
+            return work
+        stopped: set[str] = set()
+        timers = self._divert_timers(work, stopped) if work.timers else []
+        parts = [self._divert_part(part, stopped) for part in work.parts]
+        return Work(parts, timers, work.values, work.entries, work.holds, work.watermark, work.wall_time)
+
+    def _divert_timers(self, work: Work, stopped: set[str]) -> list[Timer]:
+        kept, back = [], []
+        for timer in work.timers:
+            if timer.key in stopped:
+                back.append(timer)
+            elif not self._diverts(_frozen(timer), stopped):
+                kept.append(timer)
+        for timer in back:  # it stays, and sleeps once its key is in quarantine
+            self._timers.set(timer.key, timer.kind, timer.tag, timer.timestamp)
+            work.timers.remove(timer)
+        return kept
+
+    def _diverts(self, entry: QuarantineEntry, stopped: set[str]) -> bool:
+        """Whether a record or timer is for the quarantine; `stopped` are keys that this invocation sends there."""
+        if entry.key not in self.keys and entry.key not in stopped:
+            answer = self._refused.answer(Cause.of(entry)) or self._suspects.answer(entry)
+            if answer is None:
+                return False
+            entry.error = answer
+            stopped.add(entry.key)
+        self._diverted.append(entry)
+        return True
+
+    def _divert_part(self, part: Part, stopped: set[str]) -> Part:
+        keys = part.keys
+        if self.keys.isdisjoint(keys) and self._refused.untouched(keys) and self._suspects.untouched(keys):
+            return part
+        sub, producer = part.subscription, part.producer
+        columns = zip(keys, part.sequences, part.values, part.timestamps, strict=True)
+        kept = [
+            i
+            for i, (key, sequence, value, at) in enumerate(columns)
+            if not self._diverts(QuarantineEntry(key, sub, producer, sequence, value, at), stopped)
+        ]
+        return Part(
+            sub, producer, part.frontier,
+            [part.sequences[i] for i in kept], [keys[i] for i in kept],
+            [part.values[i] for i in kept], [part.timestamps[i] for i in kept],
+        )  # fmt: skip
+
+    def stopping(self, failed: Sequence[QuarantineEntry]) -> set[str]:
+        """Keys that the next checkpoint puts in quarantine: of what `failed` and what was diverted."""
+        return {entry.key for entry in (*failed, *self._diverted)} - self.keys
+
+    def take_diverted(self) -> list[QuarantineEntry]:
+        """What was kept from running, for the next checkpoint."""
+        diverted, self._diverted = self._diverted, []
+        return diverted
+
+    def put(self, entries: list[QuarantineEntry], seq: int, work: Work, holds: HoldWrites) -> None:
+        """Checkpoint `seq` puts `entries` into their FIFOs; `holds` are what it writes of holds."""
+        for entry in entries:
+            if entry.key not in self.keys:
+                self.keys.add(entry.key)
+                self._sleep(entry.key)
+                self._opened += 1
+            self._written[entry.key] = seq
+            # A wall timer may produce at the watermark it was started under.
+            self._hold(entry.key, work.watermark if entry.kind == "wall" else entry.timestamp, holds)
+        for entry in work.redrive[:1]:
+            self._hold(entry.key, entry.timestamp, holds)
+
+    def _sleep(self, key: str) -> None:
+        """A key in quarantine: its timers rest, and its hold too unless the setting keeps it."""
+        self._timers.sleep(key)
+        if not self._keeps_hold:
+            self._holds.sleep(key)
+
+    def _hold(self, key: str, at: int, holds: HoldWrites) -> None:
+        """A quarantine that holds the watermark does so at the oldest of what waits in it, sleeping timers included."""
+        if not self._keeps_hold or key not in self.keys:
+            return
+        at = min([at, MAX_TIME - 1, *(at for (kind, _), at in self._timers.of(key) if kind == "watermark")])
+        name = quarantine_hold(key)
+        if at < self._holds.counting(name):
+            self._holds.set(name, at)
+            holds.keys.append(name)
+            holds.timestamps.append(at)
+
+    def take_opened(self) -> int:
+        """How many keys went into quarantine since the last call."""
+        opened, self._opened = self._opened, 0
+        return opened
+
+    # --- out ----------------------------------------------------------------------------------------------------
+
+    def ask(self, key: str, now: int) -> None:
+        """A user asked for the redrive of `key`."""
+        self._refused.may_redrive(key, now)
+        if key not in self.keys:
+            # An earlier owner emptied the FIFO and died before the release: its hold and the request are left.
+            if key not in self._released:
+                self._released.append(key)
+        elif key != self._redriving and key not in self._asked:
+            self._asked.append(key)
+
+    def next(self) -> str | None:
+        """The key whose FIFO is to be read now."""
+        if self._redriving is not None or not self._asked or self.waits_for_fold():
+            return None
+        key = self._redriving = self._asked.popleft()
+        self._fetched_at = self._written.get(key, 0)
+        return key
+
+    def waits_for_fold(self) -> bool:
+        """True when what has gone into, or out of, the next FIFO is not in the tables yet."""
+        return self._redriving is None and bool(self._asked) and self._written.get(self._asked[0], 0) > self._folded
+
+    def fetched(self, key: str, entries: list[QuarantineEntry]) -> None:
+        """The first elements of the FIFO of `key`: they run next, or it is released."""
+        self._fetched = self._suspects.before_condemned(self._refused.before_culprit(key, entries))
+        if self._fetched:
+            return
+        self._redriving = None
+        if entries:
+            return  # the first one must not run
+        if self._written.get(key, 0) != self._fetched_at or any(e.key == key for e in self._diverted):
+            self._asked.append(key)  # the FIFO was empty, but since then more has gone into it
+        elif key in self.keys:
+            # Atomic with the checkpoint that is built next: later arrivals run normally after it.
+            self.keys.discard(key)
+            self._written.pop(key, None)
+            self._timers.wake(key)
+            self._holds.wake(key)
+            self._released.append(key)
+
+    def take_fetched(self) -> list[QuarantineEntry]:
+        """What is to be redriven now, if anything."""
+        fetched, self._fetched = self._fetched, []
+        return fetched
+
+    def redriven(self, seq: int, work: Work, outcome: Outcome) -> list[tuple[str, int]]:
+        """What checkpoint `seq` takes out of a FIFO: (key, elements)."""
+        if not work.redrive:
+            return []
+        key = work.redrive[0].key
+        self._redriving = None
+        if outcome.redriven:
+            # Until this checkpoint is folded the store would hand out again what it has just done.
+            self._written[key] = seq
+        if outcome.redriven == len(work.redrive):
+            self._asked.append(key)
+        return [(key, outcome.redriven)] if outcome.redriven else []
+
+    @property
+    def released(self) -> Sequence[str]:
+        """Keys whose release the next checkpoint carries."""
+        return self._released
+
+    def take_released(self, holds: HoldWrites) -> list[str]:
+        """The same, with the end of their holds."""
+        released, self._released = self._released, []
+        for name in map(quarantine_hold, released):
+            if name in self._holds.all:  # whatever the setting says now
+                self._holds.remove(name)
+                holds.keys.append(name)
+                holds.timestamps.append(None)
+        return released
+
+    def folded(self, upto: int) -> None:
+        """Checkpoints up to `upto` are in the tables."""
+        self._folded = upto
+
+
+def quarantine_hold(key: str) -> str:
+    """The name of the hold of a key's quarantine."""
+    return key + QUARANTINE_HOLD
+
+
+def _frozen(timer: Timer) -> QuarantineEntry:
+    return QuarantineEntry(timer.key, -1, 0, 0, b"", timer.timestamp, timer.tag, timer.kind)
