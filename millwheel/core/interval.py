@@ -335,9 +335,6 @@ class IntervalCore:
 
     def _take(self, effects: list[ev.Effect], now: int) -> tuple[Work, list[Item], dict[str, int]]:
         work = Work([], [], self._cache.values, self._cache.entries, {}, self._watermark, now)
-        expired = self._take_expired()
-        if expired:
-            return work, [], expired  # alone, so that no hook of this invocation sees what is being dropped
         work.redrive = self._quarantine.take_fetched()
         if work.redrive:
             # A wall timer that waits here was due once, even if the clock was set back since.
@@ -347,6 +344,9 @@ class IntervalCore:
         work.timers = self._take_timers(now)
         if work.timers:
             return work, [], {}
+        expired = self._take_expired()
+        if expired:
+            return work, [], expired  # alone, so that no hook of this invocation sees what is being dropped
         items = self._inbox.take(self.suspects.limit(self._work_limit), self.suspects)
         work.parts = [item.part for item in items if item.part is not None and item.part.keys]
         return work, items, {}
@@ -364,6 +364,9 @@ class IntervalCore:
         return due
 
     def _take_expired(self) -> dict[str, int]:
+        first = self._timers.minimum("watermark")
+        if first is not None and first <= self._watermark:
+            return {}  # its key would be kept, until a watermark that may not come
         due = self._timers.pop_due(EXPIRY_KIND, self._expiry_time(), self.config.settings.work_limit_records)
         return {key: timestamp for timestamp, (key, _) in due}
 
@@ -498,10 +501,15 @@ class IntervalCore:
         for key in expired:
             self._cache.forget(key, seq)
         for key in [key for key in due if self._kept(key)] if len(expired) < len(due) else ():
-            at = min(max(due[key], self._watermark) + (self.config.settings.expire_after or 1), MAX_TIME - 1)
-            self._set_expiry(key, at, timers)
+            self._set_expiry(key, self._look_again(key), timers)
             self._cache.mark((key,), seq)
         return expired
+
+    def _look_again(self, key: str) -> int:
+        """When a key that is kept may expire: behind its next timer, or after a while."""
+        pending = [at for (kind, _), at in self._timers.of(key) if kind == "watermark" and at > self._watermark]
+        later = self._watermark + (self.config.settings.expire_after or 1)
+        return min([later, *pending, MAX_TIME - 1])
 
     def _set_expiry(self, key: str, at: int, timers: TimerWrites) -> None:
         self._timers.set(key, EXPIRY_KIND, EXPIRY_TAG, at)

@@ -87,6 +87,18 @@ def expiring(*rows: tuple[str, int]) -> list[tuple[str, str, str, int]]:
     return [(key, EXPIRY_TAG, EXPIRY_KIND, at) for key, at in rows]
 
 
+def test_a_key_whose_timer_is_due_with_its_expiry_goes_when_the_timer_has_fired() -> None:
+    timers = [*expiring(("k", 10)), ("k", "t", "watermark", 50)]
+    bench = Bench(recovered(timers=timers), expire_after=100)
+    bench(ev.WatermarkMoved(1_000))
+    assert [timer.tag for timer in bench.load().timers] == ["t"]
+    images = bench.invoked().images()
+    for _ in range(3):
+        if bench.of(ev.Load):
+            images += bench(ev.Loaded([])).images()
+    assert [key for image in images for key in image.forgotten] == ["k"]
+
+
 def test_a_key_with_a_far_timer_does_not_expire() -> None:
     bench = Bench(
         recovered(timers=[*watermark_timers(("x", 500)), *expiring(("a", 10), ("b", 11))], more=["watermark"]),
