@@ -346,7 +346,7 @@ def draw(seed: int) -> Workload:
         world.refused_of = rows.choice([0, 10, 30, 100])
     kills = random.Random(f"kills {seed}")
     # Many invocations of one record each would outlast the time that a run has.
-    invocations, records = kills.choice([(4, 1), (64, 3), (1_024, 64)])
+    invocations, records = kills.choice([(4, 1), (16, 3), (64, 64)])
     exotic |= {"MARKED_INVOCATIONS": invocations, "MARKED_RECORDS": records}
     if poisoned:
         world.kills_of, world.salt = kills.choice([0, 100, 300, 1_000]), seed
