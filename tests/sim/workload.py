@@ -312,7 +312,7 @@ def draw(seed: int) -> Workload:
     names = sorted({stream for stage in stages for stream, _ in stage.inputs if stream.startswith("in")})
     # Stages that take many records at a time, or make one of many, make few events of them: they get more records.
     one_by_one = any(stage.settings["work_limit_records"] <= 3 for stage in stages)
-    count = 700 if one_by_one and not any(stage.windows for stage in stages) else 1_100
+    count = 400 if one_by_one and not any(stage.windows for stage in stages) else 600
     scripts = {name: _scripts(rng, name, count, poisoned, late) for name in names}
     exotic: dict[str, float] = {
         "FOLD_TRIGGER_CHECKPOINTS": rng.choice([3, 10, 256]),
