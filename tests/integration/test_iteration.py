@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -225,6 +226,15 @@ def test_untouched_keys_are_not_computed(context: SparkContext) -> None:
     assert [event.changed for event in found.history] == [2, 2, 2, 0]
     assert sent.value == 2 * 4
     assert (sum(found.value.values()), found.value[3], found.value[700]) == (6, 3, 3)
+
+
+def test_what_workers_import_is_exempt_from_their_collections(context: SparkContext) -> None:
+    """PySpark collects garbage after each task; over numpy and PySpark that takes ten times as long as a small task."""
+    state = from_columns(context, 2, np.arange(10), x=np.zeros(10))
+    iterate(state, lambda now: now.receive(now.send(lambda part: Rows(part.keys)), lambda part, rows: part), Steps(3))
+    slots = 4 * context.defaultParallelism
+    frozen = context.parallelize(range(slots), slots).map(lambda _: gc.get_freeze_count()).collect()
+    assert min(frozen) > 10_000
 
 
 def test_rows_from_the_cluster_find_their_partitions(context: SparkContext) -> None:
