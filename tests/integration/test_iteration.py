@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from millwheel.spark.iteration import (
     Superstep,
     combined,
     doors,
+    engine,
     from_columns,
     from_rows,
     iterate,
@@ -284,6 +286,26 @@ def test_a_chain_of_cliques_has_one_component(context: SparkContext, tmp_path: P
     assert found.supersteps > 12
     assert all(event.checkpoint is None or event.checkpoint % 4 == 0 for event in found.history)
     assert max(event.checkpoint or 0 for event in found.history) >= 8
+
+
+def test_a_head_checkpoint_that_lacks_a_file_does_not_exist(
+    context: SparkContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a task that died between caching its partition and reporting: the next one found the block in the cache."""
+    real = engine._Iteration._materialised
+
+    def forgetful(self: Any, superstep: int, *args: Any, **options: Any) -> Any:
+        state = real(self, superstep, *args, **options)
+        if superstep == 3:
+            assert state.headers[0].before is not None
+            state.headers[0] = replace(state.headers[0], before=None)
+        return state
+
+    monkeypatch.setattr(engine._Iteration, "_materialised", forgetful)
+    case = components(context, cliques(4, 5))
+    found = case.run(case.policy("head", tmp_path, every=2), deliver=rows_of)
+    assert case.judge(found.value) is None
+    assert [event.checkpoint for event in found.history[3:6]] in ([None, None, 4], [None, 4, 4])
 
 
 def test_compensation_wakes_the_neighbours_of_the_lost(context: SparkContext) -> None:

@@ -53,7 +53,7 @@ class Partitioned(Generic[T]):
     partitions: int
     pick: Callable[[Any], T] = itself
     base: Partitioned[Any] | None = None
-    """What this was made from by `receive`; elements of `source` are then (base's element, this one's)."""
+    """What this was made from by `receive`; elements of `source` are then (element of base's source, this one's)."""
 
     def map(self, f: Callable[..., U], *beside: Partitioned[Any]) -> Partitioned[U]:
         """`f(element, *elements beside it)` in every partition; nothing moves.
@@ -96,11 +96,11 @@ class Partitioned(Generic[T]):
         """The same, cached. For what every superstep reads and none changes; if lost, Spark computes it again."""
         return Partitioned(doors.kept(self.source_of_values()), self.partitions)
 
-    def with_result(self, result: Partitioned[U]) -> RDD[tuple[T, U]]:
-        """Pairs of this one's element and the result's; in no further pass if the result was received by this one."""
+    def with_result(self, result: Partitioned[U]) -> RDD[tuple[Any, U]]:
+        """Pairs of an element of `source` and the result's; in no further pass if the result was received by this one."""
         if result.base is self:
             return result.source
-        return self.map(_pair, result).source_of_values()
+        return Partitioned(self.source, self.partitions).map(_pair, result).source_of_values()
 
     def source_of_values(self) -> RDD[T]:
         """The elements themselves, as an RDD."""
@@ -160,14 +160,16 @@ class _Slots:
     width: int
     picks: tuple[tuple[int, Callable[[Any], Any]], ...]
 
-    def read(self, stream: Iterator[Any]) -> list[Any]:
-        elements = [next(stream) for _ in range(self.width)]
+    def raw(self, stream: Iterator[Any]) -> list[Any]:
+        """The elements as they are, and no more of the stream."""
+        return [next(stream) for _ in range(self.width)]
+
+    def picked(self, elements: Sequence[Any]) -> list[Any]:
         return [pick(elements[place]) for place, pick in self.picks]
 
     def read_all(self, stream: Iterable[Any]) -> list[Any]:
-        """`read`, to the end of the stream: Spark gives up a Python worker that leaves input unread (0.5 s for a new one)."""
-        elements = list(stream)
-        return [pick(elements[place]) for place, pick in self.picks]
+        """To the end of the stream: Spark gives up a Python worker that leaves input unread (0.5 s for a new one)."""
+        return self.picked(list(stream))
 
 
 def _aligned(many: Sequence[Partitioned[Any]], messages: Messages | None = None) -> tuple[RDD[Any], _Slots]:
@@ -242,9 +244,10 @@ def _send(
 
 def _receive(slots: _Slots, f: Callable[..., Any], _: int, stream: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
     _settle()
-    elements = iter(stream)
-    first, *beside = slots.read(elements)
-    yield first, f(first, _joined(elements), *beside)
+    rest = iter(stream)
+    elements = slots.raw(rest)
+    first, *beside = slots.picked(elements)
+    yield elements[slots.picks[0][0]], f(first, _joined(rest), *beside)
 
 
 def _send_all(
