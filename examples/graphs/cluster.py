@@ -39,6 +39,8 @@ def spark(executors: int, *, memory_mb: int = 1024, log_level: str = "OFF") -> I
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
         # A superstep is shorter than the 3 s for which a task would wait for the executor that it prefers.
         "spark.locality.wait": "200ms",
+        # A task that misses a lost block fails each time; Spark's four tries only keep the recovery waiting, up to 6 s.
+        "spark.task.maxFailures": "1",
         # A task that fetches from a dead executor would otherwise try three times, 5 s apart, before it says so.
         "spark.shuffle.io.maxRetries": "2",
         "spark.shuffle.io.retryWait": "200ms",
