@@ -25,11 +25,11 @@ from benchmarks.common import Reference, Result
 EXECUTORS: Final = 2
 PARTITIONS: Final = 4
 ROUNDS: Final = int(os.environ.get("MILLWHEEL_BENCH_ROUNDS", 1))
-STEPS: Final = 20
+STEPS: Final = 12
 WARM: Final = 5
-SUPERSTEPS: Final = int(os.environ.get("MILLWHEEL_BENCH_SUPERSTEPS", 30))
+SUPERSTEPS: Final = int(os.environ.get("MILLWHEEL_BENCH_SUPERSTEPS", 24))
 TIGHT: Final = 1e-12
-CHAIN: Final = int(os.environ.get("MILLWHEEL_BENCH_CHAIN", 60))
+CHAIN: Final = int(os.environ.get("MILLWHEEL_BENCH_CHAIN", 50))
 KILLS: Final = (10, 20, 40, 80, 120)
 
 
