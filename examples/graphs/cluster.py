@@ -39,9 +39,19 @@ def spark(executors: int, *, memory_mb: int = 1024, log_level: str = "OFF") -> I
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
         # A superstep is shorter than the 3 s for which a task would wait for the executor that it prefers.
         "spark.locality.wait": "200ms",
+        # A task that misses a lost block fails each time; Spark's four tries only keep the recovery waiting, up to 6 s.
+        "spark.task.maxFailures": "1",
         # A task that fetches from a dead executor would otherwise try three times, 5 s apart, before it says so.
         "spark.shuffle.io.maxRetries": "2",
         "spark.shuffle.io.retryWait": "200ms",
+        # A task's small writes over TCP meet Nagle's algorithm and a delayed acknowledgement: 40 ms in every task.
+        "spark.python.unix.domain.socket.enabled": "true",
+        # These JVMs move bytes for seconds to minutes: the optimising compiler would take a core of few for all that time.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        # Columns of numbers hardly shrink; compressing them is half of the executors' work.
+        "spark.rdd.compress": "false",
+        "spark.shuffle.compress": "false",
         # What the driver remembers of each finished job; a thousand supersteps are nothing to keep.
         "spark.ui.retainedJobs": "20",
         "spark.ui.retainedStages": "40",

@@ -7,6 +7,7 @@ figures are always those of the content that was kept.
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -31,7 +32,10 @@ from millwheel.spark.iteration.errors import ColumnsError
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Figures of one partition after a superstep. `active`: size of the workset; `norm`: infinite after a repair."""
+    """Figures of one partition after a superstep. `active`: size of the workset; `norm`: infinite after a repair.
+
+    `file` is where a tail checkpoint put the partition, `before` where a head checkpoint put what it was before.
+    """
 
     number: int
     rows: int
@@ -40,6 +44,7 @@ class Header:
     active: int
     total: float = 0.0
     file: PartFile | None = None
+    before: PartFile | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +58,17 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """How the cells of one superstep are finished: what is measured, where they are written (None: nowhere)."""
+    """How the cells of one superstep are finished: what is measured, and where they are written (None: nowhere).
+
+    `folder` is for the new cells (a tail checkpoint), `head` for those that the superstep reads (a head checkpoint).
+    """
 
     ticket: int
     headers: Accumulator[Headers]
     column: str | None
     conserved: str | None
     folder: str | None = None
+    head: str | None = None
 
 
 Headers = dict[tuple[int, int], Header]
@@ -121,16 +130,16 @@ def first_delta(partitions: int, part: Part, work: Part) -> Cell:
     return _cell(part, part.take(part.places(work.keys)), len(work), np.inf)
 
 
-def next_bulk(keeping: Keeping, pair: tuple[Part, Part]) -> Cell:
-    """The cell after a bulk superstep, from the state before it and after it."""
-    old, new = pair
+def next_bulk(keeping: Keeping, pair: tuple[Cell, Part]) -> Cell:
+    """The cell after a bulk superstep, from the cell before it and the state after it."""
+    old, new = pair[0].part, pair[1]
     check_alike(new, old, "the step's result")
     return _cell(new, None, changed_rows(new, old), distance(new, old, keeping.column))
 
 
-def next_delta(keeping: Keeping, pair: tuple[Part, Part]) -> Cell:
-    """The cell after a delta superstep, from the solution before it and its changes, which are the next workset."""
-    old, changes = pair
+def next_delta(keeping: Keeping, pair: tuple[Cell, Part]) -> Cell:
+    """The cell after a delta superstep, from the cell before it and the changes, which are the next workset."""
+    old, changes = pair[0].part, pair[1]
     if changes.number != old.number:
         raise ColumnsError(f"changes of partition {changes.number} stand where those of {old.number} belong")
     if len(changes):
@@ -179,20 +188,50 @@ def repaired(
 
 
 def finished(keeping: Keeping, make: Callable[[Any], Cell], stream: Iterable[Any]) -> Iterator[Cell]:
-    """Make the cell, write it if this is a tail checkpoint, and report its figures."""
+    """Make the cell, write what a head or tail checkpoint wants of it, and report its figures.
+
+    A head checkpoint's file is written by a thread while the new cell is made and handed to Spark, so that its waits for
+    the disk cost nothing.
+    """
     for element in stream:
+        head = _Writing(keeping.head, element[0]) if keeping.head is not None else None
         cell = make(element)
         header = cell.header
         if keeping.conserved is not None:
             header = replace(header, total=float(cell.part[keeping.conserved].sum()))
         if keeping.folder is not None:
             header = replace(header, file=_write(keeping.folder, cell))
-        keeping.headers.add({(keeping.ticket, header.number): header})
         yield replace(cell, header=header)
+        if head is not None:
+            header = replace(header, before=head.wait())
+        keeping.headers.add({(keeping.ticket, header.number): header})
+
+
+class _Writing:
+    """One cell on its way to a file, in a thread."""
+
+    def __init__(self, folder: str, cell: Cell) -> None:
+        self._file: PartFile | None = None
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._write, args=(folder, cell))
+        self._thread.start()
+
+    def wait(self) -> PartFile | None:
+        """The file; raises what writing it raised."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._file
+
+    def _write(self, folder: str, cell: Cell) -> None:
+        try:
+            self._file = _write(folder, cell)
+        except Exception as error:
+            self._error = error
 
 
 def written(folder: str, stream: Iterable[Cell]) -> Iterator[PartFile]:
-    """Write the cells of a state that is cached: blocking and head checkpoints."""
+    """Write the cells of a state that is cached: a blocking checkpoint."""
     for cell in stream:
         yield _write(folder, cell)
 

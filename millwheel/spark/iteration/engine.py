@@ -185,7 +185,7 @@ class _Iteration:
         self._history: list[Superstep] = []
         self._recoveries: list[Recovered] = []
         self._checkpoint: Checkpoint | None = None
-        self._writer: _HeadWriter | None = None
+        self._committer: _Committer | None = None
         self._known: frozenset[str] = frozenset()
         self._model = Model()
         self._job: dict[str, Any] = {}
@@ -209,7 +209,7 @@ class _Iteration:
                 state = self._recover(state, error, before)
                 continue
             self._failures = 0
-            self._release_after(state)
+            state.rdd.unpersist()
             state = following
             self._tell(state, time.monotonic() - before)
         self._settle()
@@ -226,13 +226,15 @@ class _Iteration:
         self._settle()
         number = state.superstep + 1
         tail = isinstance(self._recovery, Tail) and self._is_due(number)
-        result = self._compute(state)
-        if isinstance(self._recovery, Head) and state.superstep and self._is_due(state.superstep):
-            self._writer = _HeadWriter(state, self._folder(state.superstep))
-        folder = self._folder(number) if tail else None
-        following = self._materialised(number, result, self._make, folder)
+        head = isinstance(self._recovery, Head) and state.superstep > 0 and self._is_due(state.superstep)
+        following = self._materialised(
+            number, self._compute(state), self._make,
+            folder=self._folder(number) if tail else None, head=self._folder(state.superstep) if head else None,
+        )  # fmt: skip
         if tail:
             self._commit(number, [header.file for header in following.headers.values() if header.file is not None])
+        if head:
+            self._complete_head(state.superstep, [header.before for header in following.headers.values()])
         if isinstance(self._recovery, Blocking) and self._is_due(number):
             try:
                 files = _written(following.rdd, self._folder(number))
@@ -264,11 +266,16 @@ class _Iteration:
         }  # fmt: skip
 
     def _materialised(
-        self, superstep: int, source: RDD[Any], make: Callable[[Keeping, Any], Cell], folder: str | None = None
+        self,
+        superstep: int,
+        source: RDD[Any],
+        make: Callable[[Keeping, Any], Cell],
+        folder: str | None = None,
+        head: str | None = None,
     ) -> _State:
         """Compute, cache and cut off a state; its figures come with the tasks' results."""
         self._tickets += 1
-        keeping = Keeping(self._tickets, self._headers, self.column, self._conserved, folder)
+        keeping = Keeping(self._tickets, self._headers, self.column, self._conserved, folder, head)
         finish = partial(cells.finished, keeping, partial(make, keeping))
         rdd = doors.kept(source.mapPartitions(finish, preservesPartitioning=True))
         rdd.localCheckpoint()
@@ -303,20 +310,19 @@ class _Iteration:
             raise AssertionError(f"superstep {superstep}: {len(files)} files of {self._initial.partitions} partitions")
         self._checkpoint = checkpoints.commit(str(self._recovery.path), superstep, self._job, files)
 
-    def _settle(self) -> None:
-        """Wait for the head checkpoint that is being written, and let go of the state that it read."""
-        if self._writer is None:
-            return
-        writer, self._writer = self._writer, None
-        files = writer.wait()
-        if files is not None:
-            self._commit(writer.state.superstep, files)
-        writer.state.rdd.unpersist()
+    def _complete_head(self, superstep: int, files: list[PartFile | None]) -> None:
+        """Where a task died between caching and reporting, nobody knows of its file, and the checkpoint is given up."""
+        known = [file for file in files if file is not None]
+        if len(known) == self._initial.partitions:
+            self._committer = _Committer(partial(self._commit, superstep, known))
+        else:
+            _log.info("head checkpoint of superstep %d is given up: a task died before it reported", superstep)
 
-    def _release_after(self, state: _State) -> None:
-        """Release a state, unless a head checkpoint still reads it; then `_settle` does."""
-        if self._writer is None or self._writer.state is not state:
-            state.rdd.unpersist()
+    def _settle(self) -> None:
+        """Wait for the head checkpoint that is being completed."""
+        if self._committer is not None:
+            committer, self._committer = self._committer, None
+            committer.wait()
 
     def _restored(self, checkpoint: Checkpoint) -> _State:
         files = [(file.number, file) for file in checkpoint.files]
@@ -348,10 +354,7 @@ class _Iteration:
                 return self._compensated(state, now, self._recovery)
             return self._begin()
 
-        try:
-            self._settle()
-        except JobFailed:
-            _log.info("%s: a head checkpoint was given up", self._name)
+        self._settle()
         self._failures += 1
         if self._failures > TRIES_IN_A_ROW:
             raise self._unfit(error) from error
@@ -448,26 +451,26 @@ class _LossNoticed(Exception):
         super().__init__(doors.BLOCK_LOST)
 
 
-class _HeadWriter:
-    """Writes a state in a job of its own, from a thread, while a superstep reads the same state."""
+class _Committer:
+    """Completes a head checkpoint (manifest, removal of the one before) while the next superstep runs."""
 
-    def __init__(self, state: _State, folder: str) -> None:
-        self.state = state
-        self._files: list[PartFile] | None = None
-        self._folder = folder
-        self._thread = threading.Thread(target=self._write, name=f"head-{state.superstep}", daemon=True)
+    def __init__(self, commit: Callable[[], None]) -> None:
+        self._commit = commit
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="head-checkpoint", daemon=True)
         self._thread.start()
 
-    def wait(self) -> list[PartFile] | None:
-        """The files, or None when the state was lost before they were written."""
+    def wait(self) -> None:
+        """Raises what committing raised."""
         self._thread.join()
-        return self._files
+        if self._error is not None:
+            raise self._error
 
-    def _write(self) -> None:
+    def _run(self) -> None:
         try:
-            self._files = _written(self.state.rdd, self._folder)
-        except JobFailed as error:
-            _log.info("head checkpoint of superstep %d was not written: %s", self.state.superstep, _reason(error))
+            self._commit()
+        except Exception as error:
+            self._error = error
 
 
 def _written(rdd: RDD[Cell], folder: str) -> list[PartFile]:

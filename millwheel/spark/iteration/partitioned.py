@@ -9,14 +9,16 @@ Why one element of columns and not one per key: `docs/adr/0006-iteration-state-i
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from pyspark import RDD, SparkContext
+from pyspark import RDD, SparkContext, TaskContext
 
 from millwheel.spark.iteration import doors
 from millwheel.spark.iteration.columns import Column, Part, Rows, check_home, joined, part_of, split
@@ -51,7 +53,7 @@ class Partitioned(Generic[T]):
     partitions: int
     pick: Callable[[Any], T] = itself
     base: Partitioned[Any] | None = None
-    """What this was made from by `receive`; elements of `source` are then (base's element, this one's)."""
+    """What this was made from by `receive`; elements of `source` are then (element of base's source, this one's)."""
 
     def map(self, f: Callable[..., U], *beside: Partitioned[Any]) -> Partitioned[U]:
         """`f(element, *elements beside it)` in every partition; nothing moves.
@@ -94,11 +96,11 @@ class Partitioned(Generic[T]):
         """The same, cached. For what every superstep reads and none changes; if lost, Spark computes it again."""
         return Partitioned(doors.kept(self.source_of_values()), self.partitions)
 
-    def with_result(self, result: Partitioned[U]) -> RDD[tuple[T, U]]:
-        """Pairs of this one's element and the result's; in no further pass if the result was received by this one."""
+    def with_result(self, result: Partitioned[U]) -> RDD[tuple[Any, U]]:
+        """Pairs of an element of `source` and the result's; in no further pass if the result was received by this one."""
         if result.base is self:
             return result.source
-        return self.map(_pair, result).source_of_values()
+        return Partitioned(self.source, self.partitions).map(_pair, result).source_of_values()
 
     def source_of_values(self) -> RDD[T]:
         """The elements themselves, as an RDD."""
@@ -158,14 +160,16 @@ class _Slots:
     width: int
     picks: tuple[tuple[int, Callable[[Any], Any]], ...]
 
-    def read(self, stream: Iterator[Any]) -> list[Any]:
-        elements = [next(stream) for _ in range(self.width)]
+    def raw(self, stream: Iterator[Any]) -> list[Any]:
+        """The elements as they are, and no more of the stream."""
+        return [next(stream) for _ in range(self.width)]
+
+    def picked(self, elements: Sequence[Any]) -> list[Any]:
         return [pick(elements[place]) for place, pick in self.picks]
 
     def read_all(self, stream: Iterable[Any]) -> list[Any]:
-        """`read`, to the end of the stream: Spark gives up a Python worker that leaves input unread (0.5 s for a new one)."""
-        elements = list(stream)
-        return [pick(elements[place]) for place, pick in self.picks]
+        """To the end of the stream: Spark gives up a Python worker that leaves input unread (0.5 s for a new one)."""
+        return self.picked(list(stream))
 
 
 def _aligned(many: Sequence[Partitioned[Any]], messages: Messages | None = None) -> tuple[RDD[Any], _Slots]:
@@ -207,13 +211,31 @@ def _pair(first: Any, second: Any) -> tuple[Any, Any]:
     return first, second
 
 
+@cache
+def _settled(modules: int) -> None:
+    """Exempt what a Python worker has imported from the collection that PySpark makes after each task.
+
+    That collection walks numpy and PySpark, 20 ms of processor time, ten times what a small task takes. Once for each
+    number of imported modules, so that what a later job imports is exempted too; garbage in cycles is still found.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def _settle() -> None:
+    if TaskContext.get() is not None:
+        _settled(len(sys.modules))
+
+
 def _map(call: _Call, stream: Iterable[Any]) -> Iterator[Any]:
+    _settle()
     yield call(stream)
 
 
 def _send(
     slots: _Slots, partitions: int, f: Callable[..., Rows], source: int, stream: Iterable[Any]
 ) -> Iterator[tuple[int, tuple[int, Rows]]]:
+    _settle()
     rows = f(*slots.read_all(stream))
     for number, batch in enumerate(split(rows, partitions)):
         if len(batch) or batch.totals:
@@ -221,9 +243,11 @@ def _send(
 
 
 def _receive(slots: _Slots, f: Callable[..., Any], _: int, stream: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    elements = iter(stream)
-    first, *beside = slots.read(elements)
-    yield first, f(first, _joined(elements), *beside)
+    _settle()
+    rest = iter(stream)
+    elements = slots.raw(rest)
+    first, *beside = slots.picked(elements)
+    yield elements[slots.picks[0][0]], f(first, _joined(rest), *beside)
 
 
 def _send_all(

@@ -2,8 +2,8 @@
 
 Lives here: plain values. Never here: how they are carried out (`engine`). Terms after Guo et al., 2020: a *blocking*
 checkpoint stands between two supersteps, a *tail* checkpoint is written in the pass that produces a state, a *head*
-checkpoint while the next superstep reads it; *optimistic* recovery writes nothing and asks the user's function for
-consistent content in place of what was lost (after Schelter et al., CIKM 2013).
+checkpoint in the pass that reads it; *optimistic* recovery writes nothing and asks the user's function for consistent
+content in place of what was lost (after Schelter et al., CIKM 2013).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Tail(_Checkpointed):
 
 @dataclass(frozen=True, slots=True)
 class Head(_Checkpointed):
-    """Write the state of each `every`-th superstep while the next one reads it; only the one after that waits."""
+    """The pass of a superstep that reads each `every`-th state also writes it; the manifest comes beside the one after."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

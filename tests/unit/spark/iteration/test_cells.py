@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from pyspark import Accumulator
 from millwheel.spark.iteration import ColumnsError, Part
 from millwheel.spark.iteration.cells import (
     Cell,
+    Header,
     HeaderParam,
     Keeping,
     empty_cell,
@@ -18,6 +21,7 @@ from millwheel.spark.iteration.cells import (
     first_delta,
     next_bulk,
     next_delta,
+    read_cell,
     repaired,
 )
 
@@ -26,13 +30,17 @@ def part(keys: list[int], labels: list[int], number: int = 0) -> Part:
     return Part(number, np.array(keys, dtype=np.int64), {"label": np.array(labels, dtype=np.int64)})
 
 
+def cell_of(part: Part, work: Part | None = None) -> Cell:
+    return Cell(part, work, Header(part.number, len(part), 0, 0.0, 0))
+
+
 @pytest.fixture
 def keeping() -> Keeping:
     return Keeping(1, Accumulator(999_001, {}, HeaderParam()), "label", None)
 
 
 def test_a_delta_superstep_merges_and_its_changes_are_the_next_workset(keeping: Keeping) -> None:
-    cell = next_delta(keeping, (part([1, 2, 3], [1, 2, 3]), part([2], [0])))
+    cell = next_delta(keeping, (cell_of(part([1, 2, 3], [1, 2, 3])), part([2], [0])))
     assert cell.part["label"].tolist() == [1, 0, 3]
     assert cell.work is not None
     assert cell.work.keys.tolist() == [2]
@@ -42,12 +50,12 @@ def test_a_delta_superstep_merges_and_its_changes_are_the_next_workset(keeping: 
 @pytest.mark.parametrize(("keys", "says"), [([4], "no key 4"), ([1, 9], "no key 9")])
 def test_a_delta_step_that_changes_what_is_not_there_is_refused(keeping: Keeping, keys: list[int], says: str) -> None:
     with pytest.raises(ColumnsError, match=says):
-        next_delta(keeping, (part([1, 2], [1, 2]), part(keys, [0] * len(keys))))
+        next_delta(keeping, (cell_of(part([1, 2], [1, 2])), part(keys, [0] * len(keys))))
 
 
 def test_a_bulk_step_that_drops_a_key_is_refused(keeping: Keeping) -> None:
     with pytest.raises(ColumnsError, match="the step's result: partition 0: key 2 is missing"):
-        next_bulk(keeping, (part([1, 2], [1, 2]), part([1], [1])))
+        next_bulk(keeping, (cell_of(part([1, 2], [1, 2])), part([1], [1])))
 
 
 def test_the_first_workset_takes_its_values_from_the_solution() -> None:
@@ -60,9 +68,30 @@ def test_figures_are_reported_once_a_partition(keeping: Keeping) -> None:
     def make(element: Any) -> Cell:
         return next_bulk(keeping, element)
 
-    list(finished(keeping, make, [(part([1], [1]), part([1], [5]))]))
-    list(finished(keeping, make, [(part([1], [1]), part([1], [5]))]))
+    list(finished(keeping, make, [(cell_of(part([1], [1])), part([1], [5]))]))
+    list(finished(keeping, make, [(cell_of(part([1], [1])), part([1], [5]))]))
     assert {key: header.norm for key, header in keeping.headers.value.items()} == {(1, 0): 4.0}
+
+
+def test_a_head_checkpoint_has_what_the_superstep_read_and_names_it(keeping: Keeping, tmp_path: Path) -> None:
+    heading = replace(keeping, head=str(tmp_path))
+    before = cell_of(part([1, 2], [3, 4]), part([2], [4]))
+    (made,) = finished(heading, lambda element: next_delta(heading, element), [(before, part([1], [0]))])
+    assert made.part["label"].tolist() == [0, 4]
+    file = keeping.headers.value[(1, 0)].before
+    assert file is not None
+    found = read_cell(str(tmp_path), file)
+    assert found.work is not None
+    assert (found.part["label"].tolist(), found.work.keys.tolist()) == ([3, 4], [2])
+
+
+def test_a_head_checkpoint_that_cannot_be_written_fails_the_superstep(keeping: Keeping, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no directory")
+    heading = replace(keeping, head=str(tmp_path / "file"))
+    with pytest.raises(OSError, match="file"):
+        list(
+            finished(heading, lambda element: next_bulk(heading, element), [(cell_of(part([1], [1])), part([1], [5]))])
+        )
 
 
 # The compensation contract: partition 0 survived, partition 1 is lost.
