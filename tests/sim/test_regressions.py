@@ -15,7 +15,7 @@ from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.work import Outcome
 from tests.sim.harness import simulate_seed
 
-SEEDS = [1, 2, 3, 5, 13, 17, 20, 21, 28, 52, 281]
+SEEDS = [1, 2, 3, 5, 13, 17, 20, 21, 28, 52, 281, 297]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

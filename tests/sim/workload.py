@@ -189,7 +189,8 @@ class Ledger(Computation[Token]):
             self.touched.set(1)
             context.set_timer("flush", context.wall_time + 30_000, "wall")
         if self.spec.sink:
-            self._upsert(context, record.value.id)
+            # With the stream: what came over both branches of a diamond is two records, and each may be refused once.
+            self._upsert(context, f"{record.value.id} {context.stream}")
 
     def _upsert(self, context: Context, cause: str) -> None:
         row = {"stage": self.spec.name, "key": context.key, "count": self.count.get(), "total": self.total.get()}
