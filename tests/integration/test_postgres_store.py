@@ -534,8 +534,9 @@ def test_a_key_that_is_stored_is_not_inserted_as_new(postgres: EmbeddedPostgres,
     asyncio.run(main())
 
 
-def test_a_store_of_the_first_format_gets_its_channels(postgres: EmbeddedPostgres, pipeline: str) -> None:
-    """There a channel whose sender had not advertised a frontier had ids, but no frontier."""
+def test_a_store_of_the_first_format_gets_what_came_later(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    """There a channel whose sender had not advertised a frontier had ids, but no frontier; tables came, and an index."""
+    later = ("opaque_bucket", "opaque_id", "timer_by_time", "suspicion")
 
     async def main() -> None:
         store = PostgresStore(postgres.url, pipeline)
@@ -549,6 +550,9 @@ def test_a_store_of_the_first_format_gets_its_channels(postgres: EmbeddedPostgre
         with psycopg.connect(postgres.url) as connection:
             connection.execute(f'DELETE FROM "{pipeline}".delivered_frontier WHERE frontier = 0')
             connection.execute(f'DELETE FROM "{pipeline}".migration WHERE version > 1')
+            for name in later:
+                kind = "INDEX" if name == "timer_by_time" else "TABLE"
+                connection.execute(f'DROP {kind} "{pipeline}".{name}')
         store = PostgresStore(postgres.url, pipeline)
         await store.open_pipeline(shape(pipeline))
         sequencer = (await store.acquire([first]))[first]
@@ -556,6 +560,10 @@ def test_a_store_of_the_first_format_gets_its_channels(postgres: EmbeddedPostgre
         assert recovered is not None
         assert recovered.ids == [Delivered(1, 5, 0, 4), Delivered(1, 6, 2, 7)]
         await store.close()
+        with psycopg.connect(postgres.url) as connection:
+            for name in later:
+                found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (f'"{pipeline}".{name}',)).fetchone()
+                assert found == (True,), name
 
     asyncio.run(main())
 
