@@ -525,7 +525,7 @@ def evicts_dirty() -> Patches:
 @mutant
 def fresh_for_ever() -> Patches:
     """A key that a fold has inserted is inserted again."""
-    return {(StateCache, "take_absent"): lambda self, keys: keys & self._absent}
+    return {(StateCache, "take_absent"): lambda self, keys: self._absent.intersection(set().union(*keys))}
 
 
 @mutant

@@ -72,9 +72,11 @@ class StateCache:
         self.size_bytes += ENTRY_OVERHEAD_BYTES * len(keys)
         self._absent.update(keys)
 
-    def take_absent(self, keys: Set[str]) -> Set[str]:
+    def take_absent(self, keys: Iterable[Set[str]]) -> Set[str]:
         """Those of `keys` of which the tables have no state.  They are about to be folded: asked again, they have."""
-        absent = keys & self._absent
+        if not self._absent:
+            return frozenset()  # without a look at the keys: most folds are of old ones
+        absent = self._absent.intersection(set().union(*keys))
         self._absent -= absent
         return absent
 

@@ -693,7 +693,7 @@ class IntervalCore:
         if self._committed.due(goal, self._cache.over_limit()):
             self._folding = True
             upto, images, later = self._committed.prefix(goal)
-            fresh = self._cache.take_absent(set().union(*(image.state.keys() for image in images)))
+            fresh = self._cache.take_absent(image.state.keys() for image in images)
             effects.append(ev.Fold(upto, images, later, fresh))
 
     def _fold_done(self, upto: int, now: int) -> None:

@@ -106,12 +106,12 @@ def test_a_key_that_was_absent_is_so_for_one_fold() -> None:
     assert cache.size_bytes == exact_size(cache)
     assert cache.missing({"b": None, "c": None}) == []
     cache.write_all(wrote("b", b"2"), 1)
-    assert cache.take_absent({"a", "b", "d"}) == {"b"}
-    assert cache.take_absent({"a", "b"}) == set()
+    assert cache.take_absent([{"a", "b", "d"}]) == {"b"}
+    assert cache.take_absent([{"a", "b"}]) == set()
     cache.limit_bytes = 0
     assert cache.evict((), never) == ["a", "c"]
     cache.insert("c", {("c", ""): b"3"})
-    assert cache.take_absent({"c"}) == set()
+    assert cache.take_absent([{"c"}]) == set()
 
 
 def test_an_eviction_looks_at_a_bounded_number_of_keys_and_goes_on_behind_them(monkeypatch: pytest.MonkeyPatch) -> None:
