@@ -9,6 +9,9 @@ from types import ModuleType
 
 import pytest
 
+from tests.mutants import MUTANTS
+from tests.sim.scenarios import SCENARIOS
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 GUIDE = DOCS / "guide-computations.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -58,3 +61,10 @@ def test_the_links_of_the_docs_lead_somewhere(page: Path) -> None:
         target = (page.parent / name).resolve() if name else page
         assert target.exists(), name
         assert not anchor or anchor in anchors(target), f"{name}#{anchor}"
+
+
+def test_the_published_figures_are_of_these_bugs_and_these_scenarios() -> None:
+    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    figures = page[page.index("## Figures") :]
+    missing = [name for name in (*MUTANTS, *SCENARIOS) if f"| {name} |" not in figures]
+    assert not missing, f"run `make reliability`: it has no figures of {missing}"
