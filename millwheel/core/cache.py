@@ -147,10 +147,12 @@ class StateCache:
         """Writes of checkpoints up to `upto` are in the folded tables."""
         self._folded = upto
         written = self._written
+        keys: list[Collection[str]] = []
         while self._writes and self._writes[0][0] <= upto:
-            _, keys = self._writes.popleft()
-            for key in [key for key in keys if written.get(key, upto + 1) <= upto]:
-                written.pop(key, None)
+            keys.append(self._writes.popleft()[1])
+        # A hot key is in many of them, and is looked at once.
+        for key in [key for key in set().union(*keys) if written.get(key, upto + 1) <= upto]:
+            del written[key]
 
     @property
     def unfolded(self) -> int:

@@ -306,17 +306,17 @@ class IntervalCore:
             min((t.timestamp if t.kind == "watermark" else work.watermark for t in work.timers), default=MAX_TIME),
         )
         # To expire, a key must have no timers: when not all are in memory the store has to say.
-        keys = _keys(work) | {key: None for key in expired if not self._timers.complete or self._kept(key)}
-        self._loading = self._cache.missing(keys)
+        keys = _keys(work)
+        looked_at = {key: None for key in expired if not self._timers.complete or self._kept(key)}
+        self._loading = self._cache.missing(looked_at or keys)
         if self._loading:
             effects.append(ev.Load(self._loading, not self._timers.complete))
             return False
-        return self._run(effects, now)
+        return self._run(keys, effects, now)
 
-    def _run(self, effects: list[ev.Effect], now: int) -> bool:
-        """Everything that the next invocation needs is in memory; true when it was finished on the spot."""
+    def _run(self, keys: dict[str, None], effects: list[ev.Effect], now: int) -> bool:
+        """All that the next invocation, of `keys`, needs is in memory; true when it was finished on the spot."""
         assert self._work is not None, "nothing to run"
-        keys = _keys(self._work[0])
         if keys:
             self._invoke(self._work[0], keys, effects)
         else:
@@ -422,7 +422,8 @@ class IntervalCore:
                 self._cache.insert(row.key, row.cells)
             for (kind, tag), timestamp in row.timers.items():
                 self._timers.recall(row.key, kind, tag, timestamp)
-        self._run(effects, now)
+        assert self._work is not None, "Loaded without work"
+        self._run(_keys(self._work[0]), effects, now)
 
     def _move_watermark(self, value: int) -> None:
         if value > self._watermark:
