@@ -134,7 +134,10 @@ def import_pipeline(path: str) -> Pipeline:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise WiringError(f"cannot import {module_name!r}: {error}; run from the directory that holds it") from error
-    found = getattr(module, attribute, None)
+    if not hasattr(module, attribute):
+        known = [name for name, value in vars(module).items() if isinstance(value, Pipeline)]
+        raise WiringError(f"{module_name!r} has no {attribute!r}; its pipelines: {', '.join(known) or 'none'}")
+    found = getattr(module, attribute)
     if callable(found) and not isinstance(found, Pipeline):
         found = found()
     if not isinstance(found, Pipeline):

@@ -265,7 +265,7 @@ WRONG = {
     "no pipeline": (["run"], 2, "pipeline"),
     "no colon": (["run", "words"], 1, "'words' names no pipeline: write module:attribute"),
     "no module": (["run", "wordz:pipeline"], 1, "cannot import 'wordz'"),
-    "no attribute": (["run", "words:pipelin"], 1, "'words:pipelin' is NoneType, not a millwheel.Pipeline"),
+    "no attribute": (["run", "words:pipelin"], 1, "'words' has no 'pipelin'; its pipelines: pipeline"),
     "no pipeline object": (["run", "words:no_pipeline"], 1, "'words:no_pipeline' is int, not a millwheel.Pipeline"),
     "unknown verb": (["state", "put", "words:pipeline", "Count"], 1, "use 'state get' or 'state scan'"),
     "unknown computation": (["explain", "words:pipeline", "Cuont"], 1, "no computation 'Cuont'; there are ['Count']"),
