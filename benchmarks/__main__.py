@@ -6,6 +6,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from typing import Final
 
 from benchmarks import common, expiry, iteration, latency, others, plots, restart, throughput
 from benchmarks.common import Result
@@ -30,6 +31,9 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
 }
 
 
+STOLEN_MUCH: Final = 0.02
+
+
 def main(names: list[str]) -> int:
     """Run the named benchmarks, or all."""
     unknown = [name for name in names if name not in BENCHMARKS]
@@ -38,7 +42,7 @@ def main(names: list[str]) -> int:
         return 2
     broken = 0
     for name in names or BENCHMARKS:
-        began = time.perf_counter()
+        began, machine = time.perf_counter(), common.Machine()
         try:
             result = BENCHMARKS[name]()
         except Exception as error:
@@ -46,6 +50,7 @@ def main(names: list[str]) -> int:
             broken += 1
             result = Result(name, None, "", None, None, "", False, {}, f"{type(error).__name__}: {error}")
         result.versions, result.seconds = common.versions(), time.perf_counter() - began
+        result.machine = machine.since()
         common.save(result)
         plots.plot(result)
         print(_line(result), flush=True)
@@ -59,6 +64,9 @@ def _line(result: Result) -> str:
         "" if result.reference is None or result.ratio is None else f", {result.ratio:.2f} x {result.reference.what}"
     )
     reason = f" ({result.reason})" if result.reason else ""
+    stolen = result.machine.get("stolen", 0.0)
+    if stolen > STOLEN_MUCH:
+        reason += f" [the host took {stolen:.0%} of the processors' time]"
     return f"{result.name}: {value}{beside}; target: {result.target}: {'met' if result.met else 'NOT MET'}{reason}"
 
 

@@ -56,6 +56,31 @@ class Result(msgspec.Struct):
     reason: str = ""
     versions: dict[str, str] = msgspec.field(default_factory=dict)
     seconds: float = 0.0
+    machine: dict[str, float] = msgspec.field(default_factory=dict)
+    """What the machine was like meanwhile: see `Machine`."""
+
+
+class Machine:
+    """How much of the processors others had: figures of a virtual machine mean little without.
+
+    `load_before`: processes that were running before it began, over the last minute.  `stolen`: the share of all
+    processors' time that the host gave to other machines.  Empty where Linux' /proc is not.
+    """
+
+    def __init__(self) -> None:
+        self._load = os.getloadavg()[0]
+        self._before = self._ticks()
+
+    def since(self) -> dict[str, float]:
+        """From the creation of this object until now."""
+        ticks = [after - before for after, before in zip(self._ticks(), self._before, strict=True)]
+        # user nice system idle iowait irq softirq steal; what follows is part of user and nice
+        return {"load_before": self._load, "stolen": ticks[7] / max(1, sum(ticks[:8]))} if ticks else {}
+
+    @staticmethod
+    def _ticks() -> list[int]:
+        stat = Path("/proc/stat")
+        return [int(word) for word in stat.read_text().splitlines()[0].split()[1:]] if stat.exists() else []
 
 
 def save(result: Result) -> Path:

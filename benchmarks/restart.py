@@ -31,11 +31,11 @@ from millwheel.launch import run
 from millwheel_storage.embedded import EmbeddedPostgres
 
 KEYS: Final = int(os.environ.get("MILLWHEEL_BENCH_KEYS", 1_000_000))
-ROUNDS: Final = 5
+ROUNDS: Final = 4
 RATE: Final = 1_000
 REPLAYED_MB: Final = 96
 """WAL for Postgres to replay, at which a pipeline is killed: as much for both, if the load makes it in time."""
-LOAD_LIMIT_S: Final = 10.0
+LOAD_LIMIT_S: Final = 5.0
 EXPIRE_AFTER: Final = HOUR
 GAP_S: Final = 4.0
 LIVE_AT: Final = 3 * HOUR
@@ -44,7 +44,7 @@ RESTART_LIMIT_S: Final = 60.0
 LIMIT_S: Final = 4.0
 FILLED: Final = "filled.json"
 NOISE: Final = 1.1
-"""Two medians of three runs that differ by less are the same."""
+"""Two medians that differ by less are the same."""
 
 
 def restart() -> Result:
