@@ -18,7 +18,7 @@ from millwheel.committed import Committed, Published, reset
 from millwheel.errors import MillwheelError, WiringError
 from millwheel.launch import DEFAULT_DATA, import_pipeline, run
 from millwheel.model import SECOND, format_time
-from millwheel.runtime.embedded import Progress
+from millwheel.runtime.progress import Progress
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

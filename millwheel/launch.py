@@ -19,7 +19,8 @@ from pathlib import Path
 
 from millwheel.api.pipeline import Pipeline
 from millwheel.errors import MillwheelError, WiringError
-from millwheel.runtime.embedded import EmbeddedRun, Progress, check_sources
+from millwheel.runtime.embedded import EmbeddedRun, check_sources
+from millwheel.runtime.progress import Progress
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
 

@@ -23,7 +23,7 @@ from millwheel import Pipeline
 from millwheel.errors import MillwheelError
 from millwheel.launch import open_store, run
 from millwheel.model import format_time
-from millwheel.runtime.embedded import Progress
+from millwheel.runtime.progress import Progress
 from millwheel_injectors import BoundedDisorder, SparkOutputSource
 from millwheel_storage.reader import Reader
 

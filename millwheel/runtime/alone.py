@@ -6,11 +6,30 @@ Lives here: who has the process for itself, who waits for that, and the invocati
 from __future__ import annotations
 
 from collections import deque
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from millwheel.work import Work
 
-A = TypeVar("A")
+
+class Halting(Protocol):
+    """A core, as far as this goes."""
+
+    @property
+    def halted(self) -> bool:
+        """It is void."""
+        ...
+
+
+class Runner(Protocol):
+    """What a driver calls an actor."""
+
+    @property
+    def core(self) -> Halting:
+        """Its core."""
+        ...
+
+
+A = TypeVar("A", bound=Runner)
 
 
 class Alone(Generic[A]):
@@ -37,13 +56,17 @@ class Alone(Generic[A]):
         return kept
 
     def leave(self, actor: A) -> tuple[list[tuple[A, Work]], tuple[A, bytes] | None]:
-        """The holder is done, or void: what may run now, and who is next, with its mark.  Nothing for anybody else."""
+        """The holder is done, or void: what may run now, and who is next, with its mark.  Nothing for anybody else.
+
+        Who became void while it waited is passed over.
+        """
         if self._holder is not actor:
             return [], None
-        self._holder = None
-        if self._waiting:
+        while self._waiting:
             after = self._waiting.popleft()
-            self._holder = after[0]
-            return [], after
+            if not after[0].core.halted:
+                self._holder = after[0]
+                return [], after
+        self._holder = None
         kept, self._kept = self._kept, []
         return kept, None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from millwheel.core import events as ev
 from millwheel.runtime.alone import Alone
-from millwheel.runtime.embedded import mark_writes
+from millwheel.runtime.marks import mark_writes
 from millwheel.work import Work
 
 if TYPE_CHECKING:
@@ -64,13 +64,8 @@ class Marks:
 
     def leave(self, actor: Actor) -> None:
         """The suspect that ran alone is done, or void."""
-        while True:
-            kept, after = self._alone.leave(actor)
-            for other, work in kept:
-                self._process.post(other, work, "invoke")
-            if after is None:
-                return
-            actor, suspicion = after
-            if not actor.core.halted:
-                self._submit(actor, ev.Mark(suspicion, alone=True))
-                return
+        kept, after = self._alone.leave(actor)
+        for other, work in kept:
+            self._process.post(other, work, "invoke")
+        if after is not None:
+            self._submit(after[0], ev.Mark(after[1], alone=True))

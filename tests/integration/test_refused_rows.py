@@ -14,7 +14,8 @@ from psycopg import sql
 from millwheel import Computation, Context, JsonCoder, ListCell, Pipeline, Record, Stream, Table, Timer, subscribe
 from millwheel.core import injector, refused
 from millwheel.errors import Fenced, StoreError
-from millwheel.runtime.embedded import EmbeddedRun, Progress
+from millwheel.runtime.embedded import EmbeddedRun
+from millwheel.runtime.progress import Progress
 from millwheel_injectors import IterableSource
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore

@@ -30,7 +30,8 @@ from millwheel import (
 from millwheel import subscribe as subscribe
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import Batch, Source, SourcePartition, Store
-from millwheel.runtime.embedded import EmbeddedRun, Progress
+from millwheel.runtime.embedded import EmbeddedRun
+from millwheel.runtime.progress import Progress
 from millwheel_injectors import IterableSource
 
 VOCABULARY = ("to", "be", "or", "not", "question", "whether", "nobler", "mind", "suffer", "slings", "arrows", "sea")

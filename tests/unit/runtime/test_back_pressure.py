@@ -11,7 +11,9 @@ from millwheel import BytesCoder, Computation, Context, Pipeline, Record, Stream
 from millwheel.core import injector
 from millwheel.core.injector import InjectorCore
 from millwheel.core.interval import IntervalCore
-from millwheel.runtime.embedded import Actor, EmbeddedRun
+from millwheel.runtime.actor import Actor
+from millwheel.runtime.embedded import EmbeddedRun
+from millwheel.runtime.partitions import Partitions
 from millwheel_injectors import IterableSource
 from millwheel_storage.memory import MemoryStore
 
@@ -112,13 +114,13 @@ def test_an_interval_stops_at_its_unacked_productions() -> None:
 
 def test_how_many_rows_are_a_reads_worth_is_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    original = EmbeddedRun._read
+    original = Partitions._read
 
-    def read(self: EmbeddedRun, actor: Actor, limit: int) -> None:
+    def read(self: Partitions, actor: Actor, limit: int) -> None:
         asked.append(limit)
         original(self, actor, limit)
 
-    monkeypatch.setattr(EmbeddedRun, "_read", read)
+    monkeypatch.setattr(Partitions, "_read", read)
     peaks_of(1)
     assert asked[0] == 4
     assert set(asked[2:]) == {50 * KIB // (ROW_BYTES + limits.RECORD_OVERHEAD_BYTES)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millwheel.model import MAX_TIME, MIN_TIME
-from millwheel.runtime.embedded import Progress
+from millwheel.runtime.progress import Progress
 
 
 @pytest.mark.parametrize(

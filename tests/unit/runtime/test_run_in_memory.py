@@ -12,7 +12,7 @@ from millwheel import SECOND, Computation, Context, JsonCoder, MapCell, Pipeline
 from millwheel.core import injector
 from millwheel.errors import WiringError
 from millwheel.launch import import_pipeline
-from millwheel.runtime.embedded import Progress
+from millwheel.runtime.progress import Progress
 from millwheel_injectors import FileSource, IterableSource
 from millwheel_storage.memory import MemoryStore
 from tests.unit.runtime.drive import (

@@ -1,0 +1,187 @@
+"""Source partitions of a run: found, opened, read in their order, and their positions made durable.
+
+Lives here: which partition is read when.  Never here: what a row becomes, that is `sources.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from millwheel import limits
+from millwheel.core import events as ev
+from millwheel.core.injector import InjectorCore
+from millwheel.core.interval import IntervalCore
+from millwheel.graph import Graph
+from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.ports import PositionWrite, SourcePartition, Store
+from millwheel.runtime.actor import Actor
+from millwheel.runtime.mailbox import Mailbox
+from millwheel.runtime.retry import until_answered
+from millwheel.runtime.routes import Routes
+from millwheel.runtime.sources import read_rows
+from millwheel.runtime.watermarks import Watermarks
+from millwheel.source import Source
+
+DISCOVER_DELAY_S = 1.0
+
+
+class Partitions:
+    """All partitions of all sources of the graph."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        store: Store,
+        routes: Routes,
+        watermarks: Watermarks,
+        mail: Mailbox,
+        actors: dict[int, Actor],
+        perform: Callable[[Actor, list[ev.Effect]], None],
+        clock: Callable[[], int],
+    ) -> None:
+        self._graph = graph
+        self._store = store
+        self._routes = routes
+        self._watermarks = watermarks
+        self._mail = mail
+        self._actors = actors
+        """Those of the whole run; the partitions are added to them."""
+        self._perform = perform
+        self._clock = clock
+        self._known: dict[str, set[str]] = {}
+        self._ordered: dict[str, deque[Actor]] = {}
+        self._parked: list[tuple[Actor, int]] = []
+        """Reads that wait until their receivers have worked something off."""
+        self._advances: deque[tuple[Actor, ev.Advance]] = deque()
+        self._advance_ready = asyncio.Event()
+        self.complete = False
+        """No source will have another partition."""
+        self.rejected = 0
+        """Rows."""
+
+    # --- discovery --------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Every partition that is there now."""
+        authority = self._watermarks.authority
+        for name in self._graph.sources:
+            self._known[name] = set()
+            positions = await self._store.source_partitions(name)
+            self._graph.sources[name].source.recall(positions)
+            for position in positions:
+                authority.expect(f"source:{name}", position.interval)
+                if position.finished:
+                    authority.report(f"source:{name}", position.interval, MAX_TIME)
+        await self._discover()
+
+    async def discover_loop(self) -> None:
+        """Those that come later."""
+        while not self.complete:
+            await asyncio.sleep(DISCOVER_DELAY_S)
+            await self._discover()
+
+    async def _discover(self) -> None:
+        complete = True
+        for name, spec in self._graph.sources.items():
+            for partition in spec.source.discover(self._known[name]):
+                await self._open_partition(name, spec.stream, partition)
+            complete = complete and spec.source.complete()
+            self._watermarks.authority.bound(f"source:{name}", spec.source.pending_watermark())
+        self.complete = complete
+        self._watermarks.bounded()
+        self._mail.wake.set()
+
+    async def _open_partition(self, source: str, stream: str, partition: SourcePartition) -> None:
+        self._known[source].add(partition.name)
+        position = await self._store.open_source(source, partition.name, partition.fingerprint())
+        if not position.finished:
+            # An earlier run may have numbered it, and have been seen to do so only now.
+            self._routes.expect(position.producer, stream)
+            partition.resume(position.position, position.state)
+        sequencer = (await self._store.acquire([position.interval]))[position.interval]
+        routes = self._routes.of([stream])
+        core = InjectorCore(position.interval, position, routes)
+        output = self._routes.output(stream)
+        actor = Actor(position.interval, sequencer, f"source:{source}", core, None, partition, output)
+        actor.receivers = frozenset(interval for ranges in routes.values() for interval in ranges.ids)
+        self._actors[position.interval] = actor
+        self._watermarks.authority.expect(actor.owner, position.interval)
+        if self._graph.sources[source].source.ordered and not position.finished:
+            queue = self._ordered.setdefault(source, deque())
+            core.paused = bool(queue)
+            queue.append(actor)
+        self._perform(actor, core.start(self._clock(), MIN_TIME if position.finished else partition.watermark()))
+
+    # --- reading ----------------------------------------------------------------------------------------------
+
+    def read(self, actor: Actor, limit: int) -> None:
+        """At most `limit` rows, now or when there is room for them."""
+        if self._crowded(actor):
+            self._parked.append((actor, limit))
+        else:
+            self._read(actor, limit)
+
+    def unpark(self) -> None:
+        """Try again what had to wait."""
+        if self._parked:
+            parked, self._parked = self._parked, []
+            for actor, limit in parked:
+                self.read(actor, limit)
+
+    def _crowded(self, actor: Actor) -> bool:
+        """Back-pressure: so much waits at one of its receivers that nothing more is read for it."""
+        cores = (self._actors[interval].core for interval in actor.receivers)
+        return any(isinstance(c, IntervalCore) and c.inbox_bytes >= limits.INBOX_LIMIT_BYTES for c in cores)
+
+    def _read(self, actor: Actor, limit: int) -> None:
+        assert actor.partition is not None
+        assert actor.output is not None
+        source = self._graph.sources[actor.owner.removeprefix("source:")].source
+        rows = read_rows(actor.partition, actor.output, limit, source.reject, source.record_id)
+        self.rejected += rows.rejected
+        self._note_idleness(actor, source, rows)
+        self._mail.events.append((actor, rows))
+        if rows.finished and not rows.progressed:
+            self._next_ordered(actor)
+
+    def _note_idleness(self, actor: Actor, source: Source, rows: ev.RowsRead) -> None:
+        """A source that is silent for its declared time may let the watermark follow the wall clock."""
+        now = self._clock()
+        if rows.progressed or not actor.last_row_at:
+            actor.last_row_at = now
+        elif source.idle_after_us is not None and now - actor.last_row_at >= source.idle_after_us:
+            rows.watermark = max(rows.watermark, now - source.disorder_us)
+
+    def _next_ordered(self, actor: Actor) -> None:
+        """The partition before it is read to its end: an ordered source goes on with the next file."""
+        queue = self._ordered.get(actor.owner.removeprefix("source:"))
+        if queue and queue[0] is actor:
+            queue.popleft()
+            if queue and isinstance(queue[0].core, InjectorCore):
+                queue[0].core.paused = False
+                self._mail.events.append((queue[0], ev.AlarmRang()))
+
+    # --- positions --------------------------------------------------------------------------------------------
+
+    def advance(self, actor: Actor, advance: ev.Advance) -> None:
+        """Make a position durable."""
+        self._advances.append((actor, advance))
+        self._advance_ready.set()
+
+    async def advance_loop(self) -> None:
+        """The endless service that does so."""
+        while True:
+            await self._advance_ready.wait()
+            self._advance_ready.clear()
+            while self._advances:
+                batch = list(self._advances)
+                self._advances.clear()
+                writes = [PositionWrite(a.interval, a.sequencer, e.position, e.finished, e.state) for a, e in batch]
+                kept = await until_answered("advance", lambda writes=writes: self._store.advance(writes))  # type: ignore[misc]
+                for actor, effect in batch:
+                    if actor.interval in kept:
+                        self._mail.post(actor, ev.Advanced(effect.position, effect.finished))
+                    else:
+                        self._mail.post(actor, ev.Fenced())

@@ -1,0 +1,26 @@
+"""A store that is away is asked again until it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from millwheel.errors import CommitUnknown, StoreUnavailable
+
+logger = logging.getLogger("millwheel")
+
+RETRY_DELAY_S = 0.2
+
+T = TypeVar("T")
+
+
+async def until_answered(what: str, call: Callable[[], Awaitable[T]]) -> T:
+    """Until the store answers: an idempotent operation is simply done again."""
+    while True:
+        try:
+            return await call()
+        except (StoreUnavailable, CommitUnknown) as error:
+            logger.warning("%s: %s; trying again", what, error)
+            await asyncio.sleep(RETRY_DELAY_S)

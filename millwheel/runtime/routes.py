@@ -1,0 +1,69 @@
+"""Who sends to whom: the graph's names as the store's numbers, and the intervals behind each subscription.
+
+Lives here: what intervals and source partitions are told of each other when a driver makes their cores.  Never here:
+I/O.  Invariant: `live` names every channel on which something may still come from a producer that was numbered before
+this process, or by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from millwheel.api.context import Output
+from millwheel.bundles import Recovered
+from millwheel.core.dedup import Channel
+from millwheel.core.interval import Config
+from millwheel.graph import Graph
+from millwheel.intervals import Ranges
+from millwheel.ports import IntervalRow, Opened
+from millwheel.runtime.executor import output_of
+
+SHAPE_VERSION: Final = "1"
+
+
+class Routes:
+    """The routes of one graph; empty until the store has answered."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._ranges: dict[int, Ranges] = {}
+        self.subscriptions: Mapping[str, int] = {}
+        self.live: set[Channel] = set()
+
+    def open(self, opened: Opened) -> list[IntervalRow]:
+        """The intervals of this graph's computations; the store may have others."""
+        computations = self._graph.computations
+        rows = [row for row in opened.intervals if row.computation in computations]
+        maps = {name: Ranges((r.low, r.id) for r in rows if r.computation == name) for name in computations}
+        self.subscriptions = opened.subscriptions
+        for spec in computations.values():
+            for s in spec.inputs:
+                self._ranges[self.subscriptions[s.name]] = maps[s.computation]
+        return rows
+
+    def of(self, streams: Iterable[str]) -> dict[int, Ranges]:
+        """The subscriptions to `streams`, and their receivers' interval maps."""
+        numbers = [self.subscriptions[s.name] for stream in streams for s in self._graph.subscriptions(stream)]
+        return {number: self._ranges[number] for number in numbers}
+
+    def output(self, stream: str) -> Output:
+        """Encoder and routes of a stream."""
+        return output_of(self._graph, stream, self.subscriptions)
+
+    def config(self, row: IntervalRow, sequencer: int) -> Config:
+        """What an interval is told when it is assigned."""
+        spec = self._graph.computations[row.computation]
+        slacks = self._graph.slacks(spec.name, self.subscriptions)
+        routes = self.of(spec.outputs)
+        return Config(row.id, sequencer, spec.name, SHAPE_VERSION, spec.settings, routes, row.low, row.high, slacks)
+
+    def expect(self, producer: int, stream: str) -> None:
+        """The producer may still send on the stream."""
+        self.live |= {(self.subscriptions[s.name], producer) for s in self._graph.subscriptions(stream)}
+
+    def expect_of(self, config: Config, recovered: Recovered) -> None:
+        """What an earlier owner of the interval has sent may still come, and whatever this one sends."""
+        self.live |= {(bundle.subscription, bundle.producer) for bundle in recovered.productions}
+        for output in self._graph.computations[config.computation].outputs:
+            self.expect(config.sequencer, output)
