@@ -818,7 +818,7 @@ def marked_too_late() -> Patches:
     def perform(self: Marks, actor: Any, mark: Any) -> None:
         self._submit(actor, mark)
         if isinstance(mark, ev.Mark):
-            self._process.post(actor, ev.Marked(), "marked")
+            self._process.mail.post(actor, ev.Marked(), "marked")
 
     original = IntervalCore.handle
 

@@ -6,11 +6,11 @@ Never here: commits, which go to the log (`commits.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from millwheel.bundles import QuarantineEntry
 from millwheel.core import events as ev
-from millwheel.ports import Store
+from millwheel.ports import QuarantineRow, Store
 from millwheel.runtime.actor import Actor
 from millwheel.runtime.retry import until_answered
 
@@ -64,8 +64,12 @@ class FoldedTables:
     async def fetch(self, actor: Actor, key: str, limit: int) -> None:
         """The first elements of a key's quarantine."""
         rows = await until_answered("quarantine", lambda: self._store.quarantine_rows(actor.owner, key, limit))
-        entries = [
-            QuarantineEntry(r.key, r.subscription, r.producer, r.sequence, r.value, r.timestamp, r.tag, r.kind, r.error)
-            for r in rows
-        ]
-        self._post(actor, ev.QuarantineFetched(key, entries))
+        self._post(actor, ev.QuarantineFetched(key, quarantine_entries(rows)))
+
+
+def quarantine_entries(rows: Iterable[QuarantineRow]) -> list[QuarantineEntry]:
+    """What the store shows to people, as a core wants it."""
+    return [
+        QuarantineEntry(r.key, r.subscription, r.producer, r.sequence, r.value, r.timestamp, r.tag, r.kind, r.error)
+        for r in rows
+    ]

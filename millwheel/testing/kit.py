@@ -76,7 +76,7 @@ class Stepper(Results):
     def watermark(self, computation: str) -> int:
         """Low watermark of a computation, us."""
         self._check(computation)
-        return self._process.authority.value(computation)
+        return self._process.watermarks.authority.value(computation)
 
     def send(self, stream: Any, value: Any, timestamp: int) -> None:
         """One record, event time in us, on a stream that comes from outside; then everything that follows from it."""
@@ -120,7 +120,7 @@ class Stepper(Results):
     def _settle(self, until_us: int | None = None) -> None:
         """Run everything that is due by `until_us`, by default now."""
         until = self.kernel.now if until_us is None else until_us
-        self._process.wake_sources()
+        self._process.partitions.unpark()
         for _ in range(STEP_LIMIT_EVENTS):
             due = self.kernel.next_time()
             if due is None or due > until:

@@ -1,4 +1,4 @@
-"""Marks of a simulated process: what is durable before it may run, and who runs alone, as `runtime.embedded` does it."""
+"""Marks of a simulated process: what is durable before it may run, and who runs alone, as `runtime.marks` does it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from millwheel.core import events as ev
 from millwheel.runtime.alone import Alone
 from millwheel.runtime.marks import mark_writes
+from millwheel.testing.actor import Actor
 from millwheel.work import Work
 
 if TYPE_CHECKING:
-    from millwheel.testing.process import Actor, Process
+    from millwheel.testing.process import Process
 
 
 class Marks:
@@ -49,15 +50,15 @@ class Marks:
         batch, self._waiting = self._waiting, []
         writes = mark_writes((a.interval, a.sequencer, mark) for a, mark in batch if not a.core.halted)
         store = self._process.world.store
-        self._process.request("mark", lambda: store.mark(writes), lambda kept: self._written(batch, kept))
+        self._process.calls.request("mark", lambda: store.mark(writes), lambda kept: self._written(batch, kept))
 
     def _written(self, batch: list[tuple[Actor, ev.Mark | ev.Unmark]], kept: set[int]) -> None:
         self._busy = False
         for actor, mark in batch:
             if actor.interval not in kept:
-                self._process.post(actor, ev.Fenced(), "marked")
+                self._process.mail.post(actor, ev.Fenced(), "marked")
             elif type(mark) is ev.Mark:
-                self._process.post(actor, ev.Marked(), "marked")
+                self._process.mail.post(actor, ev.Marked(), "marked")
             else:
                 self.leave(actor)
         self._write()
@@ -66,6 +67,6 @@ class Marks:
         """The suspect that ran alone is done, or void."""
         kept, after = self._alone.leave(actor)
         for other, work in kept:
-            self._process.post(other, work, "invoke")
+            self._process.mail.post(other, work, "invoke")
         if after is not None:
             self._submit(after[0], ev.Mark(after[1], alone=True))

@@ -33,7 +33,7 @@ from millwheel import (
 from millwheel.bundles import Checkpoint
 from millwheel.graph import Graph
 from millwheel.model import SECOND
-from millwheel.testing.process import Crash
+from millwheel.testing.calls import Crash
 from millwheel.testing.sources import Script, ScriptedSource
 from millwheel.testing.story import Violation
 

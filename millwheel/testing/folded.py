@@ -1,0 +1,107 @@
+"""The folded tables, as the cores of a simulated process ask for them; see `runtime.folded`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millwheel.bundles import TimerWrites
+from millwheel.core import events as ev
+from millwheel.core.interval import IntervalCore
+from millwheel.runtime.folded import quarantine_entries
+from millwheel.testing.actor import Actor
+
+if TYPE_CHECKING:
+    from millwheel.testing.process import Process
+
+
+class FoldedTables:
+    """One method for each effect of this kind, with the probes that say what was seen."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._store = process.world.store
+        self._probes = process.world.kernel.probes
+        self._loaded: dict[int, set[str]] = {}
+        """Keys that each interval has loaded before."""
+
+    def load(self, actor: Actor, load: ev.Load) -> None:
+        """State of keys that are not in memory."""
+        store, interval, keys, timers = self._store, actor.interval, load.keys, load.timers
+        loaded = self._loaded.setdefault(interval, set())
+        self._probes["key evicted"] += len(loaded.intersection(keys))
+        loaded.update(keys)
+        self._process.calls.request(
+            "load",
+            lambda: store.load(interval, keys, timers),
+            lambda rows: self._process.handle(actor, ev.Loaded(rows)),
+        )
+
+    def load_timers(self, actor: Actor, load: ev.LoadTimers) -> None:
+        """A page of timers."""
+        store, kind, limit = self._store, load.kind, load.limit
+        self._probes["page of timers read"] += 1
+
+        def done(rows: TimerWrites | None) -> None:
+            more = rows is not None and len(rows.keys) >= limit
+            self._process.handle(actor, ev.Fenced() if rows is None else ev.TimersLoaded(kind, rows, more))
+
+        self._process.calls.request(
+            "page", lambda: store.load_timers(actor.interval, actor.sequencer, kind, load.after, limit), done
+        )
+
+    def lookup(self, actor: Actor, asked: ev.LookupIds) -> None:
+        """Whether ids are consumed."""
+
+        async def call() -> tuple[set[int], set[bytes]]:
+            store, interval, subscription = self._store, actor.interval, asked.subscription
+            found = await store.find_ids(interval, subscription, asked.producer, asked.sequences)
+            return found, await store.find_opaque(interval, subscription, asked.now, asked.opaque)
+
+        self._process.calls.request("lookup", call, lambda answer: self._found(actor, asked, *answer))
+
+    def _found(self, actor: Actor, asked: ev.LookupIds, found: set[int], opaque: set[bytes]) -> None:
+        assert isinstance(actor.core, IntervalCore)
+        restored = actor.core._arrivals.ids.restored(asked.subscription, asked.producer)
+        for sequence in asked.sequences:
+            who = "earlier owner's id" if sequence <= restored else "Bloom hit"
+            self._probes[f"{who} found {'present' if sequence in found else 'absent'}"] += 1
+        unread = any(bucket.unread for bucket in actor.core._arrivals.opaque._buckets.values())
+        for id_ in asked.opaque:
+            who = "outside id" if unread else "outside id in a filter"
+            self._probes[f"{who} found {'present' if id_ in opaque else 'absent'}"] += 1
+        self._process.handle(actor, ev.IdsFound(asked.sender, found, opaque))
+
+    def read_opaque(self, actor: Actor, asked: ev.ReadOpaque) -> None:
+        """Ids of outside clients, for a filter."""
+        store, bucket = self._store, (asked.subscription, asked.expires)
+        self._process.calls.request(
+            "lookup",
+            lambda: store.read_opaque(actor.interval, *bucket, asked.after, asked.limit),
+            lambda ids: self._process.handle(actor, ev.OpaqueRead(*bucket, ids)),
+        )
+
+    def fold(self, actor: Actor, fold: ev.Fold) -> None:
+        """A prefix of the log becomes tables."""
+        store, upto, images, acked, fresh = self._store, fold.upto, fold.images, fold.acked, fold.fresh
+        self._probes["fold"] += 1
+        self._probes["fold used later acks"] += bool(acked)
+        self._probes["fold of a fresh key"] += bool(fresh)
+        self._process.calls.request(
+            "fold",
+            lambda: store.fold(actor.interval, actor.sequencer, upto, images, acked, fresh),
+            lambda kept: self._folded(actor, upto, kept),
+        )
+
+    def _folded(self, actor: Actor, upto: int, kept: bool) -> None:
+        if not kept:
+            self._probes["fenced fold refused"] += 1
+        self._process.handle(actor, ev.Folded(upto) if kept else ev.Fenced())
+
+    def fetch(self, actor: Actor, key: str, limit: int) -> None:
+        """The first elements of a key's quarantine."""
+        store, owner = self._store, actor.owner
+        self._process.calls.request(
+            "quarantine",
+            lambda: store.quarantine_rows(owner, key, limit),
+            lambda rows: self._process.handle(actor, ev.QuarantineFetched(key, quarantine_entries(rows))),
+        )

@@ -1,0 +1,54 @@
+"""The authority of a simulated process: persisted before anybody hears of it, as `runtime.watermarks` does it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millwheel.core import events as ev
+from millwheel.core.authority import Authority
+from millwheel.testing.actor import Actor
+
+if TYPE_CHECKING:
+    from millwheel.testing.process import Process
+
+
+class Watermarks:
+    """One request at a time, like the loop of the embedded runtime."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._busy = False
+        self.authority = Authority({}, {})
+        """Another one after `load`."""
+
+    def load(self) -> None:
+        """Begin with what is persisted."""
+        graph, store = self._process.world.graph, self._process.world.store
+        persisted: dict[str, int] = self._process.calls.call("watermarks", store.watermarks)
+        self.authority = Authority({name: graph.senders(name) for name in graph.computations}, persisted)
+
+    def report(self, actor: Actor, value: int) -> None:
+        """The effect of a core."""
+        self._process.world.kernel.trace(f"p{self._process.number} i{actor.interval} reports {value}")
+        self.authority.report(actor.owner, actor.interval, value)
+        self.persist()
+
+    def persist(self) -> None:
+        """Whatever has changed."""
+        if self._busy:
+            return
+        changed = self.authority.changes()
+        if not changed:
+            return
+        self._busy = True
+        store = self._process.world.store
+        self._process.calls.request(
+            "persist", lambda: store.persist_watermarks(changed), lambda _: self._persisted(changed)
+        )
+
+    def _persisted(self, changed: dict[str, int]) -> None:
+        self._busy = False
+        for name, value in self.authority.adopt(changed).items():
+            for actor in self._process.intervals_of[name]:
+                self._process.mail.post(actor, ev.WatermarkMoved(value), "watermark")
+        self.persist()
