@@ -262,6 +262,8 @@ class KeyRows(msgspec.Struct, gc=False):
     key: str
     cells: dict[tuple[str, str], bytes]
     timers: dict[tuple[str, str], int] = {}
+    more: bool = False
+    """There are cells that were not read: these are the first."""
 
 
 _encoder = msgspec.msgpack.Encoder()

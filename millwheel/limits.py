@@ -71,6 +71,10 @@ TIMERS_IN_MEMORY: Final = 131_072
 CACHE_LIMIT_BYTES: Final = 64 * 1024 * 1024
 """Soft state of one interval; clean keys are evicted above it."""
 
+STATE_PAGE_SLOTS: Final = 256
+"""Cells, elements and entries of one key that are read when it is; of a key that has more, the rest is read as hooks ask
+for it.  Most keys have few, which must cost one read, and some have millions, which must not be read for each record."""
+
 HOOK_ATTEMPTS: Final = 3
 """Times a key's hook may fail on the same record or timer before the key is quarantined."""
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from millwheel.bundles import Acked, Checkpoint, KeyRows, LogWrite, Recovered, TimerPlace, TimerWrites
+from millwheel.bundles import Acked, Checkpoint, KeyRows, LogWrite, Recovered, StateRow, TimerPlace, TimerWrites
 from millwheel.shape import PipelineShape as PipelineShape
 from millwheel.shape import SinkTable as SinkTable
 from millwheel.source import Batch as Batch
@@ -19,6 +19,7 @@ from millwheel.source import RecordId as RecordId
 from millwheel.source import Source as Source
 from millwheel.source import SourcePartition as SourcePartition
 from millwheel.source import SourcePosition as SourcePosition
+from millwheel.work import Wanted
 
 
 class IntervalRow(msgspec.Struct, frozen=True):
@@ -99,7 +100,14 @@ class Store(Protocol):
         ...
 
     async def load(self, interval: int, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
-        """Folded state of `keys`, and if asked for their timers; a key without either is absent from the answer."""
+        """Folded state of `keys`, and if asked for their timers; a key without either is absent from the answer.
+
+        Of a key with more than `limits.STATE_PAGE_SLOTS` cells and entries only the first are in it, and it says so.
+        """
+        ...
+
+    async def load_slots(self, interval: int, wanted: Sequence[Wanted]) -> list[StateRow]:
+        """Those of the `wanted` cells and entries that are in the folded state, in any order."""
         ...
 
     async def load_timers(

@@ -6,7 +6,7 @@ Lives here: plain values between the sans-IO core and the executor.  Never here:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -15,6 +15,9 @@ from millwheel.model import Timer
 
 Slot = tuple[str, str]
 """(cell, entry): the address of one stored value within a key."""
+
+Wanted = tuple[str, str, str | None]
+"""(key, cell, entry): a slot that must be read from the store before a hook can go on; None: every slot of the cell."""
 
 Values = Mapping[str, Mapping[str, bytes]]
 """cell to key to the value: what has one value per key."""
@@ -62,6 +65,19 @@ class Part(msgspec.Struct, gc=False):
     """Wall time, us, until which these must be remembered."""
 
 
+class Known(msgspec.Struct, gc=False):
+    """Of a key that is in memory in part: what is known about what is not there."""
+
+    absent: set[Slot]
+    """Slots that hold nothing."""
+    whole: set[str]
+    """Cells of which all there is is in memory."""
+
+    def lacks(self, cell: str, entry: str | None) -> bool:
+        """True when only the store knows what is there."""
+        return cell not in self.whole and (cell, entry) not in self.absent
+
+
 class Work(msgspec.Struct, gc=False):
     """One invocation of one interval: records, or timers that are due, never both."""
 
@@ -73,6 +89,10 @@ class Work(msgspec.Struct, gc=False):
     watermark: int
     wall_time: int
     redrive: list[QuarantineEntry] = []
+    partial: Mapping[str, Known] = {}
+    """Keys whose state is in memory in part only."""
+    suspended: Suspended | None = None
+    """How far it came, when it waits for state that a hook has asked for."""
 
 
 class Columns(msgspec.Struct, gc=False):
@@ -104,3 +124,16 @@ class Outcome(msgspec.Struct, gc=False):
     backdated: int = 0
     """Productions older than their cause (only counted when timestamps are not strict)."""
     redriven: int = 0
+    lacking: list[Wanted] = []
+    """What must be in memory before the invocation can go on; then it is not over, and all else here is provisional."""
+
+
+class Suspended(msgspec.Struct, gc=False):
+    """An invocation that waits for state."""
+
+    outcome: Outcome
+    values: dict[str, dict[str, bytes | None]]
+    entries: dict[str, dict[str, dict[str, bytes | None]]]
+    produced: list[Any]
+    waiting: list[QuarantineEntry | Timer]
+    """What has not run yet, in order."""

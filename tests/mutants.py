@@ -18,7 +18,7 @@ from typing import Any
 from unittest.mock import patch
 
 from millwheel.api.context import Context
-from millwheel.bundles import Acked, StateWrites, decode_checkpoint, encode_checkpoint
+from millwheel.bundles import Acked, QuarantineEntry, StateWrites, decode_checkpoint, encode_checkpoint
 from millwheel.core import events as ev
 from millwheel.core.arrivals import Arrivals
 from millwheel.core.authority import Authority
@@ -35,6 +35,7 @@ from millwheel.core.suspects import Suspects
 from millwheel.core.timers import TimerQueue
 from millwheel.model import MAX_TIME
 from millwheel.runtime.alone import Alone
+from millwheel.runtime.executor import Executor
 from millwheel.testing.marks import Marks
 from millwheel.testing.story import Violation
 from millwheel.work import QUARANTINE_HOLD
@@ -531,6 +532,71 @@ def fresh_for_ever() -> Patches:
 
 
 @mutant
+def removed_comes_back() -> Patches:
+    """What was removed from a key that is in memory in part is asked of the store again, which still has it."""
+    return {(StateCache, "_removed"): lambda self, cell, slots: None}
+
+
+@mutant
+def thin_forgets_removals() -> Patches:
+    """A hot key is thinned without a note of what was removed from it and is not folded."""
+    original = StateCache._thin_key
+
+    def thin(self: StateCache, key: str, dirty: Any) -> None:
+        kept = {cell: {entry: value for entry, value in writes.items() if value} for cell, writes in dirty.items()}
+        original(self, key, kept)
+
+    return {(StateCache, "_thin_key"): thin}
+
+
+@mutant
+def thin_drops_dirty() -> Patches:
+    """A hot key is thinned of entries that are not folded."""
+    original = StateCache._thin_key
+    return {(StateCache, "_thin_key"): lambda self, key, dirty: original(self, key, {})}
+
+
+@mutant
+def overtakes_who_waits() -> Patches:
+    """A record runs before one of its key that waits for state."""
+    original = Executor._wait
+
+    def wait(self: Executor, it: Any) -> None:
+        original(self, it)
+        self._waiting_keys.clear()
+
+    return {(Executor, "_wait"): wait}
+
+
+@mutant
+def forgets_while_waiting() -> Patches:
+    """What an invocation did before one of its hooks waited for state is lost."""
+    original = Context._suspend
+
+    def suspend(self: Context, outcome: Any, waiting: Any) -> Any:
+        suspended = original(self, outcome, waiting)
+        suspended.entries.clear()
+        return suspended
+
+    return {(Context, "_suspend"): suspend}
+
+
+@mutant
+def runs_all_again() -> Patches:
+    """An invocation that waited for state begins from the start, and keeps what it did before."""
+    original = Executor.run
+
+    def run(self: Executor, work: Any) -> Any:
+        if work.suspended is not None:
+            again = [QuarantineEntry(k, p.subscription, p.producer, s, v, t) for p in work.parts
+                     for k, s, v, t in zip(p.keys, p.sequences, p.values, p.timestamps, strict=True)]  # fmt: skip
+            work.suspended.waiting = again or work.suspended.waiting
+        return original(self, work)
+
+    return {(Executor, "run"): run}
+
+
+@mutant
 def no_rollback() -> Patches:
     """State that a hook wrote before it raised is kept."""
     original = Context._rollback
@@ -823,7 +889,11 @@ def marked_too_late() -> Patches:
     original = IntervalCore.handle
 
     def handle(self: IntervalCore, event: ev.Event, now: int) -> list[ev.Effect]:
-        return [] if isinstance(event, ev.Marked) and self._marked is None else original(self, event, now)
+        if isinstance(event, ev.Marked):
+            if self.__dict__.get("ran") is self._running:
+                return []
+            self.__dict__["ran"] = self._running
+        return original(self, event, now)
 
     return {(Marks, "perform"): perform, (IntervalCore, "handle"): handle}
 

@@ -13,19 +13,24 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from millwheel import limits
-from millwheel.bundles import SinkRow
+from millwheel.bundles import QuarantineEntry, SinkRow
 from millwheel.coders import Coder
 from millwheel.errors import CoderError, LimitError, RowError, TimestampError, WiringError
 from millwheel.limits import VALUE_LIMIT_BYTES
-from millwheel.model import MAX_TIME, MIN_TIME, TimerKind, format_time
+from millwheel.model import MAX_TIME, MIN_TIME, Timer, TimerKind, format_time
 from millwheel.rows import check_row
 from millwheel.shape import SinkTable
-from millwheel.work import QUARANTINE_HOLD, Cause, Columns, Entries, Outcome, Values, Work
+from millwheel.work import QUARANTINE_HOLD, Cause, Columns, Entries, Known, Outcome, Suspended, Values, Wanted, Work
 
 T = TypeVar("T")
 
 MISSING: Final[Any] = object()
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class NotLoaded(BaseException):
+    """A hook has asked for state that is not in memory: it runs again when it is.  No `except Exception` stops it."""
+
 
 Route = tuple[int, Callable[[Any], str | None]]
 """A subscription and its key extractor."""
@@ -64,18 +69,23 @@ class Output(NamedTuple):
 class Column:
     """One value per key: what the store holds, under what this invocation has written (None: cleared)."""
 
-    __slots__ = ("_context", "base", "written")
+    __slots__ = ("_cell", "_context", "base", "written")
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, cell: str) -> None:
         self._context = context
+        self._cell = cell
         self.base: Mapping[str, bytes] = _NOTHING
         self.written: dict[str, bytes | None] = {}
 
     def read(self) -> bytes | None:
         """The value of the current key."""
         key = self._context.key
-        data = self.written.get(key, MISSING)
-        return self.base.get(key) if data is MISSING else data
+        data: bytes | None = self.written.get(key, MISSING)
+        if data is MISSING:
+            data = self.base.get(key)
+            if data is None and key in self._context._partial:
+                self._context._want(self._cell, "")
+        return data
 
     def write(self, data: bytes | None) -> None:
         """Set or clear the value of the current key."""
@@ -87,18 +97,23 @@ class Column:
 class EntryColumn:
     """The same with several entries per key."""
 
-    __slots__ = ("_context", "base", "written")
+    __slots__ = ("_cell", "_context", "base", "written")
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, cell: str) -> None:
         self._context = context
+        self._cell = cell
         self.base: Mapping[str, Mapping[str, bytes]] = _NOTHING
         self.written: dict[str, dict[str, bytes | None]] = {}
 
     def read(self, entry: str) -> bytes | None:
         """The value of one entry of the current key."""
         key = self._context.key
-        data = self.written.get(key, _NOTHING).get(entry, MISSING)
-        return self.base.get(key, _NOTHING).get(entry) if data is MISSING else data
+        data: bytes | None = self.written.get(key, _NOTHING).get(entry, MISSING)
+        if data is MISSING:
+            data = self.base.get(key, _NOTHING).get(entry)
+            if data is None and key in self._context._partial:
+                self._context._want(self._cell, entry)
+        return data
 
     def write(self, entry: str, data: bytes | None) -> None:
         """Set or remove one entry of the current key."""
@@ -109,6 +124,8 @@ class EntryColumn:
     def names(self) -> list[str]:
         """Entries of the current key that exist now, sorted."""
         key = self._context.key
+        if key in self._context._partial:
+            self._context._want(self._cell, None)
         written: Mapping[str, bytes | None] = self.written.get(key, _NOTHING)
         found = {*self.base.get(key, _NOTHING), *written}
         return sorted(entry for entry in found if entry not in written or written[entry] is not None)
@@ -118,9 +135,9 @@ class Context:
     """What `ProcessRecord` and `ProcessTimer` may do.  One object is reused for all of them: never keep it."""
 
     __slots__ = (
-        "_cause", "_columns", "_effects", "_entries", "_entry_columns", "_holds", "_input_hold", "_journal", "_outputs",
-        "_pending", "_produced_late", "_sinks", "_strict", "_tables", "_timers", "_values", "_wall", "_watermark",
-        "key", "stream",
+        "_cause", "_columns", "_effects", "_entries", "_entry_columns", "_holds", "_input_hold", "_journal",
+        "_lacking", "_outputs", "_partial", "_pending", "_produced_late", "_sinks", "_strict", "_tables", "_timers",
+        "_values", "_wall", "_watermark", "key", "stream",
     )  # fmt: skip
 
     key: str
@@ -139,6 +156,8 @@ class Context:
         self._entry_columns: dict[str, EntryColumn] = {}
         self._values: Values = _NOTHING
         self._entries: Entries = _NOTHING
+        self._partial: Mapping[str, Known] = _NOTHING
+        self._lacking: list[Wanted] = []
         self._journal: list[tuple[dict[str, bytes | None], str, Any]] = []
         self._pending: list[Any] = []
         """Productions, four items each: subscription, key, encoded value, timestamp (flat, so that it costs no tuple)."""
@@ -245,7 +264,7 @@ class Context:
         """The one value per key of `cell`."""
         column = self._columns.get(cell)
         if column is None:
-            column = self._columns[cell] = Column(self)
+            column = self._columns[cell] = Column(self, cell)
             column.base = self._values.get(cell, _NOTHING)
         return column
 
@@ -253,9 +272,16 @@ class Context:
         """The elements or entries per key of `cell`."""
         column = self._entry_columns.get(cell)
         if column is None:
-            column = self._entry_columns[cell] = EntryColumn(self)
+            column = self._entry_columns[cell] = EntryColumn(self, cell)
             column.base = self._entries.get(cell, _NOTHING)
         return column
+
+    def _want(self, cell: str, entry: str | None) -> None:
+        """The current key, which is in memory in part, is asked for what is not: go on only if nothing is there."""
+        if self._partial[self.key].lacks(cell, entry):
+            self._effects = True  # a hook that swallows this has not returned in the sense of `_commit`
+            self._lacking.append((self.key, cell, entry))
+            raise NotLoaded
 
     # --- for the executor -------------------------------------------------------------------------------------
 
@@ -263,19 +289,36 @@ class Context:
     # productions are when a hook begins: `_rollback` cuts them back to that.
 
     def _start(self, work: Work) -> None:
-        """An invocation begins."""
+        """An invocation begins, or goes on."""
         self._watermark, self._wall = work.watermark, work.wall_time
-        self._values, self._entries = work.values, work.entries
+        self._values, self._entries, self._partial = work.values, work.entries, work.partial
+        before = work.suspended
         for cell, column in self._columns.items():
-            column.base, column.written = work.values.get(cell, _NOTHING), {}
+            column.base, column.written = work.values.get(cell, _NOTHING), before.values.get(cell, {}) if before else {}
         for cell, entries in self._entry_columns.items():
-            entries.base, entries.written = work.entries.get(cell, _NOTHING), {}
+            entries.base, entries.written = (
+                work.entries.get(cell, _NOTHING),
+                before.entries.get(cell, {}) if before else {},
+            )
+        if before:
+            self._pending += before.produced
+
+    def _suspend(self, outcome: Outcome, waiting: list[QuarantineEntry | Timer]) -> Suspended:
+        """The invocation waits; until it goes on others may run here."""
+        values = {cell: column.written for cell, column in self._columns.items()}
+        entries = {cell: column.written for cell, column in self._entry_columns.items()}
+        suspended = Suspended(outcome, values, entries, [*self._pending], waiting)
+        self._pending.clear()
+        self._journal.clear()
+        return suspended
 
     def _commit(self, outcome: Outcome, cause: tuple[Any, ...]) -> None:
         """The hook returned: keep its rarer effects too (only needed when `_effects` is set).
 
         `cause` is what made it run: a `Cause` without its key.
         """
+        if self._lacking:
+            raise NotLoaded
         if self._timers:
             outcome.timers.setdefault(self.key, {}).update(self._timers)
             self._timers.clear()

@@ -69,6 +69,8 @@ class BoundValue(_Bound, Generic[T]):
         data = column.written.get(key, MISSING)
         if data is MISSING:
             data = column.base.get(key)
+            if data is None and key in self._context._partial:
+                self._context._want(self._cell, "")
         if data is None:
             return self._default
         try:
@@ -119,12 +121,12 @@ class BoundList(_Bound, Generic[T]):
             yield self._decode(data)
 
     def __len__(self) -> int:
-        return len(self._elements.names())
+        return int(self._tail.read() or b"0")
 
     def clear(self) -> None:
         """Remove every element."""
-        for name in self._elements.names():
-            self._elements.write(name, None)
+        for place in range(len(self)):
+            self._elements.write(f"{place:016x}", None)
         self._tail.write(None)
 
 

@@ -3,6 +3,9 @@
 Lives here: one `StateCache` per interval.  Invariant: a key leaves only when it is clean, that is when everything
 written under it has been folded; so a key that is not here is exactly what the store's folded tables say.
 
+Of a key with many entries only some may be here: then `partial` says what is known of the others.  What is not here was
+not written since it was folded, so that the tables are right about it.
+
 State lies in columns, one dict from key to value per cell: what an invocation wrote is applied cell by cell, at the
 cost of a dict update, not key by key.
 """
@@ -14,8 +17,9 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from itertools import islice, repeat
 from typing import Final
 
-from millwheel.bundles import CellWrites
-from millwheel.work import Outcome, Slot
+from millwheel import limits
+from millwheel.bundles import CellWrites, StateRow
+from millwheel.work import Known, Outcome, Slot, Wanted
 
 ENTRY_OVERHEAD_BYTES: Final = 200
 SLOT_OVERHEAD_BYTES: Final = 64
@@ -33,6 +37,12 @@ class StateCache:
         self.size_bytes = 0
         self.values: dict[str, dict[str, bytes]] = {}
         self.entries: dict[str, dict[str, dict[str, bytes]]] = {}
+        self.partial: dict[str, Known] = {}
+        """Keys of which only some slots are here."""
+        self._big: dict[str, None] = {}
+        """Keys with a cell of many entries in memory."""
+        self._entry_writes: deque[tuple[int, str, Mapping[str, Mapping[str, bytes | None]]]] = deque()
+        """Entries that were written and are not folded: the seq, the cell, and by key what was written."""
         self.turns: dict[str, int] = {}
         """Every key that is here, and when it was last read."""
         self._written: dict[str, int] = {}
@@ -55,16 +65,46 @@ class StateCache:
             return []
         return [key for key in keys if key not in turns]
 
-    def insert(self, key: str, cells: Mapping[Slot, bytes]) -> None:
-        """Add a loaded key."""
+    def insert(self, key: str, cells: Mapping[Slot, bytes], more: bool = False) -> None:
+        """Add a loaded key; with `more` cells than these in the store."""
         self.turns[key] = self._turn
         self.size_bytes += ENTRY_OVERHEAD_BYTES
+        if more:
+            self.partial[key] = Known(set(), set())
         for (cell, entry), value in cells.items():
-            self.size_bytes += len(value) + SLOT_OVERHEAD_BYTES
-            if entry:
-                self.entries.setdefault(cell, {}).setdefault(key, {})[entry] = value
-            else:
-                self.values.setdefault(cell, {})[key] = value
+            self._add(key, cell, entry, value)
+
+    def _add(self, key: str, cell: str, entry: str, value: bytes) -> None:
+        self.size_bytes += len(value) + SLOT_OVERHEAD_BYTES
+        if entry:
+            column = self.entries.setdefault(cell, {}).setdefault(key, {})
+            column[entry] = value
+            if len(column) > limits.STATE_PAGE_SLOTS:
+                self._big[key] = None
+        else:
+            self.values.setdefault(cell, {})[key] = value
+
+    def fill(self, wanted: Iterable[Wanted], rows: Iterable[StateRow]) -> None:
+        """Add slots of partial keys; `rows` are those of `wanted` that the store has."""
+        for key, cell, entry, value in rows:
+            if value is not None and self._get(key, cell, entry) is None and self.partial[key].lacks(cell, entry):
+                self._add(key, cell, entry, value)
+        for key, cell, slot in wanted:
+            known = self.partial[key]
+            if slot is None:
+                known.whole.add(cell)
+            elif self._get(key, cell, slot) is None:
+                self._know_absent(known, cell, slot)
+
+    def _get(self, key: str, cell: str, entry: str) -> bytes | None:
+        if not entry:
+            return self.values.get(cell, {}).get(key)
+        return self.entries.get(cell, {}).get(key, {}).get(entry)
+
+    def _know_absent(self, known: Known, cell: str, entry: str) -> None:
+        if (cell, entry) not in known.absent:
+            known.absent.add((cell, entry))
+            self.size_bytes += SLOT_OVERHEAD_BYTES
 
     def insert_absent(self, keys: Collection[str]) -> None:
         """Add loaded keys of which the store has no state."""
@@ -100,10 +140,22 @@ class StateCache:
             self.size_bytes += _apply(column, writes)
             log.append(CellWrites(cell, list(writes), list(writes.values())))
             self.mark(log[-1].keys, seq)
+            if self.partial:
+                self._removed(cell, ((key, "") for key, value in writes.items() if value is None))
         for cell, by_key in outcome.entries.items():
             log.append(self._write_entries(cell, by_key))
             self.mark(list(by_key), seq)
+            self._entry_writes.append((seq, cell, by_key))
+            if self.partial:
+                removed = ((k, entry) for k, writes in by_key.items() for entry, v in writes.items() if v is None)
+                self._removed(cell, removed)
         return log
+
+    def _removed(self, cell: str, slots: Iterable[tuple[str, str]]) -> None:
+        """The tables still have them."""
+        for key, entry in slots:
+            if key in self.partial:
+                self._know_absent(self.partial[key], cell, entry)
 
     def _write_entries(self, cell: str, by_key: Mapping[str, Mapping[str, bytes | None]]) -> CellWrites:
         columns = self.entries.setdefault(cell, {})
@@ -113,6 +165,8 @@ class StateCache:
             self.size_bytes += _apply(column, writes)
             if not column:
                 del columns[key]
+            elif len(column) > limits.STATE_PAGE_SLOTS:
+                self._big[key] = None
             log.keys += repeat(key, len(writes))
             log.entries += writes
             log.values += writes.values()
@@ -141,6 +195,9 @@ class StateCache:
         for columns in self.entries.values():
             for value in columns.pop(key, {}).values():
                 size += len(value) + SLOT_OVERHEAD_BYTES
+        if key in self.partial:
+            size += SLOT_OVERHEAD_BYTES * len(self.partial.pop(key).absent)
+        self._big.pop(key, None)
         self.size_bytes -= size
 
     def folded(self, upto: int) -> None:
@@ -150,6 +207,8 @@ class StateCache:
         keys: list[Collection[str]] = []
         while self._writes and self._writes[0][0] <= upto:
             keys.append(self._writes.popleft()[1])
+        while self._entry_writes and self._entry_writes[0][0] <= upto:
+            self._entry_writes.popleft()
         # A hot key is in many of them, and is looked at once.
         for key in [key for key in set().union(*keys) if written.get(key, upto + 1) <= upto]:
             del written[key]
@@ -167,8 +226,11 @@ class StateCache:
         """True when the cache holds more bytes than it may."""
         return self.size_bytes > self.limit_bytes
 
-    def trim(self, busy: Container[str], next_timer: Callable[[str], int]) -> list[str]:
-        """Drop what is empty, and more if there is too much, but not what is `busy`; returns the keys that went."""
+    def trim(self, busy: Container[str], next_timer: Callable[[str], int], suspended: Container[str] = ()) -> list[str]:
+        """Drop what is empty, and more if there is too much, but not what is `busy`; returns the keys that went.
+
+        What was loaded for `suspended` keys stays whole.
+        """
         gone = []
         while self._forgotten and self._forgotten[0][0] <= self._folded:
             _, key = self._forgotten.popleft()
@@ -176,7 +238,44 @@ class StateCache:
             if key in self.turns and key not in self._written and key not in busy:
                 self._drop(key)
                 gone.append(key)
-        return gone + self.evict(busy, next_timer) if self.over_limit() else gone
+        if self.over_limit():
+            gone += self.evict(busy, next_timer)
+        if self.over_limit() and self._big:
+            self._thin(suspended)
+        return gone
+
+    def _thin(self, suspended: Container[str]) -> None:
+        """Drop the clean entries of keys that cannot leave and have many.
+
+        A hot key that appends to a list would otherwise have all of it in memory, as long as it is hot.
+        """
+        forgotten = {key for _, key in self._forgotten}  # the tables are not right about these yet
+        big = [key for key in self._big if key not in suspended and key not in forgotten]
+        dirty: dict[str, dict[str, dict[str, bytes | None]]] = {key: {} for key in big}
+        for _, cell, by_key in self._entry_writes:
+            for key in by_key.keys() & dirty.keys():
+                dirty[key].setdefault(cell, {}).update(by_key[key])
+        for key in big:
+            self._thin_key(key, dirty[key])
+            del self._big[key]
+
+    def _thin_key(self, key: str, dirty: Mapping[str, Mapping[str, bytes | None]]) -> None:
+        known = self.partial.get(key)
+        if known is None:
+            # It was whole: what has no value here has none at all, as far as cells are known that can have one.
+            absent = {(cell, "") for cell, column in self.values.items() if key not in column}
+        else:
+            absent = {slot for slot in known.absent if not slot[1]}
+            self.size_bytes -= SLOT_OVERHEAD_BYTES * len(known.absent)
+        absent |= {(cell, entry) for cell, writes in dirty.items() for entry, value in writes.items() if value is None}
+        self.partial[key] = Known(absent, set())
+        self.size_bytes += SLOT_OVERHEAD_BYTES * len(absent)
+        for cell, columns in self.entries.items():
+            column = columns.pop(key, {})
+            kept = {entry: column[entry] for entry in dirty.get(cell, ()) if entry in column}
+            if kept:
+                columns[key] = kept
+            self.size_bytes -= _size(column) - _size(kept)
 
     def _drop(self, key: str) -> None:
         self._clear(key)
@@ -204,6 +303,10 @@ class StateCache:
                 self._drop(key)
                 gone.append(key)
         return gone
+
+
+def _size(column: Mapping[str, bytes]) -> int:
+    return sum(map(len, column.values())) + SLOT_OVERHEAD_BYTES * len(column)
 
 
 def _apply(column: dict[str, bytes], writes: Mapping[str, bytes | None]) -> int:

@@ -6,11 +6,21 @@ from collections.abc import Set
 
 from msgspec import Struct
 
-from millwheel.bundles import Acked, Bundle, Checkpoint, KeyRows, LogWrite, QuarantineEntry, TimerPlace, TimerWrites
+from millwheel.bundles import (
+    Acked,
+    Bundle,
+    Checkpoint,
+    KeyRows,
+    LogWrite,
+    QuarantineEntry,
+    StateRow,
+    TimerPlace,
+    TimerWrites,
+)
 from millwheel.core.dedup import Channel
 from millwheel.core.refused import RefusedRows
 from millwheel.core.suspects import Suspects
-from millwheel.work import Columns, Outcome, Work
+from millwheel.work import Columns, Outcome, Wanted, Work
 
 
 class Counters(Struct):
@@ -63,6 +73,12 @@ class Loaded(Struct, gc=False):
     """Answer to `Load`."""
 
     rows: list[KeyRows]
+
+
+class SlotsLoaded(Struct, gc=False):
+    """Answer to `LoadSlots`."""
+
+    rows: list[StateRow]
 
 
 class TimersLoaded(Struct, gc=False):
@@ -185,8 +201,9 @@ class Advanced(Struct, gc=False):
 
 
 Event = (
-    BundleArrived | Loaded | TimersLoaded | Marked | Invoked | Committed | Fenced | Refused | Resend | Folded | IdsFound
-    | OpaqueRead | AckArrived | AlarmRang | WatermarkMoved | RedriveAsked | QuarantineFetched | RowsRead | Advanced
+    BundleArrived | Loaded | SlotsLoaded | TimersLoaded | Marked | Invoked | Committed | Fenced | Refused | Resend | Folded
+    | IdsFound | OpaqueRead | AckArrived | AlarmRang | WatermarkMoved | RedriveAsked | QuarantineFetched | RowsRead
+    | Advanced
 )  # fmt: skip
 
 # --- effects ----------------------------------------------------------------------------------------------------
@@ -197,6 +214,12 @@ class Load(Struct, gc=False):
 
     keys: list[str]
     timers: bool = False
+
+
+class LoadSlots(Struct, gc=False):
+    """Read single cells and entries of keys that were not read whole."""
+
+    wanted: list[Wanted]
 
 
 class LoadTimers(Struct, gc=False):
@@ -325,6 +348,6 @@ class Restart(Struct, gc=False):
 
 
 Effect = (
-    Load | LoadTimers | LookupIds | ReadOpaque | Mark | Unmark | Invoke | Commit | Fold | Send | Ack | SetAlarm
+    Load | LoadSlots | LoadTimers | LookupIds | ReadOpaque | Mark | Unmark | Invoke | Commit | Fold | Send | Ack | SetAlarm
     | ReportWatermark | FetchQuarantine | Read | Advance | Halt | Restart
 )  # fmt: skip

@@ -45,7 +45,7 @@ from millwheel.core.timers import TimerQueue
 from millwheel.graph import Settings
 from millwheel.intervals import Ranges
 from millwheel.model import EXPIRY_KIND, EXPIRY_TAG, MAX_TIME, MIN_TIME, Timer
-from millwheel.work import QUARANTINE_HOLD, Cause, Outcome, Part, Work
+from millwheel.work import QUARANTINE_HOLD, Cause, Outcome, Part, Wanted, Work
 
 WEAK_INFLIGHT_LIMIT: Final = 64
 REDRIVE_BATCH: Final = 256
@@ -114,8 +114,10 @@ class IntervalCore:
         self._work: tuple[Work, list[Item], dict[str, int]] | None = None
         """What runs: user code, the bundles it came with, and keys that expire, with the time at which they do."""
         self._loading: list[str] = []
-        self._marked: Work | None = None
-        """What runs as soon as its mark is durable."""
+        self._running: Work | None = None
+        """What user code was given: `_work` without what was diverted."""
+        self._wanted: list[Wanted] = []
+        """State that it waits for."""
         self._work_oldest = MAX_TIME
         self._work_limit = config.settings.work_limit_records
         """Records or timers of the next invocation."""
@@ -173,13 +175,21 @@ class IntervalCore:
                 self._paging = False
                 self._timers.turn(kind, timers, more, self._cache.turns)
             case ev.Marked():
-                assert self._marked is not None, "Marked without a mark"
-                effects.append(ev.Invoke(self._marked))
-                self._marked = None
+                assert self._running is not None, "Marked without a mark"
+                effects.append(ev.Invoke(self._running))
             case ev.Invoked(outcome, elapsed_us):
-                self._pace(outcome, elapsed_us)
-                self._unmark(effects)
-                self._invoked(outcome, now, effects)
+                if outcome.lacking:
+                    self._wanted = outcome.lacking
+                    effects.append(ev.LoadSlots(self._wanted))
+                else:
+                    self._pace(outcome, elapsed_us)
+                    self._unmark(effects)
+                    self._invoked(outcome, now, effects)
+            case ev.SlotsLoaded(rows):
+                assert self._running is not None, "SlotsLoaded without work"
+                self._cache.fill(self._wanted, rows)
+                self._wanted = []
+                effects.append(ev.Invoke(self._running))
             case ev.Committed(seq):
                 self._commit_done(seq, effects)
             case ev.Fenced():
@@ -334,7 +344,9 @@ class IntervalCore:
         )
 
     def _take(self, effects: list[ev.Effect], now: int) -> tuple[Work, list[Item], dict[str, int]]:
-        work = Work([], [], self._cache.values, self._cache.entries, {}, self._watermark, now)
+        work = Work(
+            [], [], self._cache.values, self._cache.entries, {}, self._watermark, now, partial=self._cache.partial
+        )
         work.redrive = self._quarantine.take_fetched()
         if work.redrive:
             # A wall timer that waits here was due once, even if the clock was set back since.
@@ -394,12 +406,9 @@ class IntervalCore:
         work.holds = {key: holds[key] for key in keys if key in holds} if holds else {}
         if self._quarantine.guards():
             work = self._quarantine.divert(work)
+        self._running = work
         mark = self.suspects.begin(work)
-        if mark is None:
-            effects.append(ev.Invoke(work))
-        else:
-            self._marked = work
-            effects.append(ev.Mark(mark, self.suspects.alone))
+        effects.append(ev.Invoke(work) if mark is None else ev.Mark(mark, self.suspects.alone))
 
     def _read_quarantine(self, effects: list[ev.Effect]) -> None:
         key = self._quarantine.next()
@@ -419,7 +428,7 @@ class IntervalCore:
         self._loading = []
         for row in rows:
             if row.cells:
-                self._cache.insert(row.key, row.cells)
+                self._cache.insert(row.key, row.cells, row.more)
             for (kind, tag), timestamp in row.timers.items():
                 self._timers.recall(row.key, kind, tag, timestamp)
         assert self._work is not None, "Loaded without work"
@@ -449,7 +458,7 @@ class IntervalCore:
 
     def _invoked(self, outcome: Outcome, now: int, effects: list[ev.Effect]) -> None:
         assert self._work is not None, "Invoked without work"
-        (work, items, due), self._work = self._work, None
+        (work, items, due), self._work, self._running = self._work, None, None
         self._work_oldest = min(self._work_oldest, self._oldest_undone(outcome))
         self._seq = seq = self._seq + 1
         image = self._image(seq, work, items, due, outcome)
@@ -706,7 +715,8 @@ class IntervalCore:
         self._cache.folded(upto)
         if not self._paging:  # a page that was read before this fold may be outdated about a key that goes now
             busy = _keys(self._work[0]) | self._work[2] if self._work else {}
-            gone = self._cache.trim(busy, lambda key: self._timers.next_of(key, MAX_TIME))
+            suspended = self._running is not None and self._running.suspended is not None
+            gone = self._cache.trim(busy, lambda key: self._timers.next_of(key, MAX_TIME), busy if suspended else ())
             if not self._loading:  # the answer is for what is near now
                 self._timers.shed(gone, self._cache.turns.__contains__)
 

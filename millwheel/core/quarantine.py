@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from millwheel.bundles import HoldWrites, QuarantineEntry
 from millwheel.core.holds import Holds
 from millwheel.core.refused import RefusedRows
@@ -78,7 +80,7 @@ class Quarantine:
         stopped: set[str] = set()
         timers = self._divert_timers(work, stopped) if work.timers else []
         parts = [self._divert_part(part, stopped) for part in work.parts]
-        return Work(parts, timers, work.values, work.entries, work.holds, work.watermark, work.wall_time)
+        return msgspec.structs.replace(work, parts=parts, timers=timers)
 
     def _divert_timers(self, work: Work, stopped: set[str]) -> list[Timer]:
         kept, back = [], []

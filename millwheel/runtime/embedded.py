@@ -305,6 +305,8 @@ class EmbeddedRun:
                     self._partitions.advance(actor, effect)
                 case ev.Load():
                     self._spawn(self._folded.load(actor, effect))
+                case ev.LoadSlots():
+                    self._spawn(self._folded.load_slots(actor, effect))
                 case ev.LoadTimers():
                     self._spawn(self._folded.load_timers(actor, effect))
                 case ev.Fold():

@@ -12,12 +12,12 @@ from typing import Any
 
 from millwheel import limits
 from millwheel.api.computation import Computation
-from millwheel.api.context import Context, Output, Table
+from millwheel.api.context import Context, NotLoaded, Output, Table
 from millwheel.bundles import QuarantineEntry
 from millwheel.coders import raw
 from millwheel.graph import ComputationSpec, Graph
 from millwheel.model import MAX_TIME, MIN_TIME, Record, Timer, TimerKind
-from millwheel.work import Outcome, Part, Work
+from millwheel.work import Outcome, Part, Wanted, Work
 
 
 class Executor:
@@ -37,6 +37,11 @@ class Executor:
             subscriptions[s.name]: _as_encoded if spec.encoded else raw(graph.streams[s.stream].coder)[1]
             for s in spec.inputs
         }
+        self._waiting: list[QuarantineEntry | Timer] = []
+        """Of the invocation that runs: what waits for state, and what comes after that under the same keys."""
+        self._waiting_keys: set[str] = set()
+        self._lacking: list[Wanted] = []
+        """What it waits for."""
         self.computation: Computation[Any] = spec.factory()
         self.computation.__dict__["_context"] = self._context
         self.computation.setup()
@@ -46,19 +51,62 @@ class Executor:
         self.computation.teardown()
 
     def run(self, work: Work) -> Outcome:
-        """Run one invocation; never raises for what user code does, short of ending the process."""
-        outcome = Outcome()
+        """Run one invocation; never raises for what user code does, short of ending the process.
+
+        If the outcome is `lacking`, the invocation is not over: run `work` again once that is in memory.  What has run
+        by then is not run again, except the very hooks that asked for it, from their beginning.
+        """
         self._context._start(work)
-        for part in work.parts:
-            self._records(part, work, outcome)
-        for timer in work.timers:
-            self._timer(timer, work, outcome)
-        for entry in work.redrive:
-            if self._attempt(self._redrive, entry, work, outcome) is not None:
-                break
-            outcome.redriven += 1
-        self._context._finish(outcome)
+        self._waiting, self._waiting_keys, self._lacking = [], set(), []
+        if work.suspended is not None:
+            outcome = work.suspended.outcome
+            self._go_on(work.suspended.waiting, work, outcome)
+        else:
+            outcome = Outcome()
+            for part in work.parts:
+                self._records(part, work, outcome)
+            for timer in work.timers:
+                self._timer(timer, work, outcome)
+            self._redrives(work.redrive, work, outcome)
+        outcome.lacking = self._lacking
+        if self._lacking:
+            work.suspended = self._context._suspend(outcome, self._waiting)
+        else:
+            work.suspended = None
+            self._context._finish(outcome)
         return outcome
+
+    def _go_on(self, waiting: list[QuarantineEntry | Timer], work: Work, outcome: Outcome) -> None:
+        """Run what had to wait."""
+        if work.redrive:
+            self._redrives([it for it in waiting if not isinstance(it, Timer)], work, outcome)
+            return
+        poisoned = {entry.key for entry in outcome.quarantined}
+        for it in waiting:
+            if isinstance(it, Timer):
+                self._timer(it, work, outcome)
+            elif it.key in self._waiting_keys:
+                self._waiting.append(it)
+            elif it.key in poisoned:
+                outcome.quarantined.append(it)
+            elif not self._try_record(it, self._attempts, work, outcome):
+                poisoned.add(it.key)
+
+    def _redrives(self, entries: list[QuarantineEntry], work: Work, outcome: Outcome) -> None:
+        for place, entry in enumerate(entries):
+            if self._attempt(self._redrive, entry, work, outcome) is not None:
+                return
+            if self._waiting:
+                self._waiting = [*entries[place:]]
+                return
+            outcome.redriven += 1
+
+    def _wait(self, it: QuarantineEntry | Timer) -> None:
+        """`it` has asked for state that is not in memory: it, and all that follows under its key, runs when that is."""
+        self._lacking += self._context._lacking
+        self._context._lacking.clear()
+        self._waiting.append(it)
+        self._waiting_keys.add(it.key)
 
     def _enter(self, key: str, work: Work, outcome: Outcome) -> None:
         self._context.key = key
@@ -69,17 +117,20 @@ class Executor:
         producer, watermark = part.producer, work.watermark
         pending, journal = context._pending, context._journal
         decode, context.stream = self._raw[part.subscription], self._inputs[part.subscription][1]
-        poisoned = {entry.key for entry in outcome.quarantined}
+        closed = {entry.key for entry in outcome.quarantined} | self._waiting_keys
         # Holds are rare: without any in sight nothing has to be looked up per record.
         context._input_hold = None
         late = 0
         for key, value, timestamp, sequence in zip(
             part.keys, part.values, part.timestamps, part.sequences, strict=True
         ):
-            if key in poisoned:
-                outcome.quarantined.append(
-                    QuarantineEntry(key, part.subscription, producer, sequence, value, timestamp)
-                )
+            if key in closed:
+                entry = QuarantineEntry(key, part.subscription, producer, sequence, value, timestamp)
+                if key in self._waiting_keys:
+                    self._waiting.append(entry)
+                    late += timestamp < watermark
+                else:
+                    outcome.quarantined.append(entry)
                 continue
             context.key = key
             context._cause = timestamp
@@ -91,35 +142,43 @@ class Executor:
                 hook(context, Record(key, decode(value), timestamp, is_late, producer, sequence))
                 if context._effects:
                     context._commit(outcome, (part.subscription, producer, sequence))
+            except NotLoaded:
+                self._wait(QuarantineEntry(key, part.subscription, producer, sequence, value, timestamp))
+                context._rollback(began, produced)
+                closed.add(key)
             except Exception as error:
                 context._rollback(began, produced)
                 entry = QuarantineEntry(key, part.subscription, producer, sequence, value, timestamp)
-                if not self._again(entry, error, work, outcome):
-                    poisoned.add(key)
+                entry.error = _trace(error)
+                if not self._try_record(entry, self._attempts - 1, work, outcome) or key in self._waiting_keys:
+                    closed.add(key)
             if is_late:
                 late += 1
         outcome.processed += len(part.keys)
         outcome.late += late
 
     def _attempt(self, call: Callable[[Any, Work, Outcome], None], it: Any, work: Work, outcome: Outcome) -> str | None:
-        """Call a hook for `it`; the traceback if it raised, and then nothing of it is left."""
+        """Call a hook for `it`; the traceback if it raised, and then nothing of it is left; None also if it waits."""
         context = self._context
         began, produced = len(context._journal), len(context._pending)
         try:
             call(it, work, outcome)
+        except NotLoaded:
+            self._wait(it)
+            context._rollback(began, produced)
         except Exception as error:
             context._rollback(began, produced)
             return _trace(error)
         return None
 
-    def _again(self, entry: QuarantineEntry, error: Exception, work: Work, outcome: Outcome) -> bool:
-        """Retry a record whose hook failed; after the last attempt it opens the key's quarantine."""
-        trace: str | None = _trace(error)
-        for _ in range(self._attempts - 1):
+    def _try_record(self, entry: QuarantineEntry, attempts: int, work: Work, outcome: Outcome) -> bool:
+        """Call the hook of a record; False when its last attempt has failed, and it opens the key's quarantine."""
+        for _ in range(attempts):
             trace = self._attempt(self._call_record, entry, work, outcome)
             if trace is None:
+                entry.error = ""
                 return True
-        entry.error = trace or ""
+            entry.error = trace
         outcome.quarantined.append(entry)
         return False
 
@@ -136,6 +195,9 @@ class Executor:
         context._commit(outcome, (entry.subscription, entry.producer, entry.sequence))
 
     def _timer(self, timer: Timer, work: Work, outcome: Outcome) -> None:
+        if timer.key in self._waiting_keys:
+            self._waiting.append(timer)
+            return
         # An earlier hook of this invocation moved or cancelled it: then this setting is over.
         if (timer.kind, timer.tag) in outcome.timers.get(timer.key, ()):
             return

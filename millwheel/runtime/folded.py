@@ -27,6 +27,11 @@ class FoldedTables:
         rows = await until_answered("load", lambda: self._store.load(actor.interval, load.keys, load.timers))
         self._post(actor, ev.Loaded(rows))
 
+    async def load_slots(self, actor: Actor, load: ev.LoadSlots) -> None:
+        """State that a hook has asked for."""
+        rows = await until_answered("load", lambda: self._store.load_slots(actor.interval, load.wanted))
+        self._post(actor, ev.SlotsLoaded(rows))
+
     async def load_timers(self, actor: Actor, load: ev.LoadTimers) -> None:
         """A page of timers."""
         place, store = (actor.interval, actor.sequencer), self._store

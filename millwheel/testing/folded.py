@@ -36,6 +36,15 @@ class FoldedTables:
             lambda rows: self._process.handle(actor, ev.Loaded(rows)),
         )
 
+    def load_slots(self, actor: Actor, load: ev.LoadSlots) -> None:
+        """State that a hook has asked for."""
+        store, wanted = self._store, load.wanted
+        self._process.calls.request(
+            "load",
+            lambda: store.load_slots(actor.interval, wanted),
+            lambda rows: self._process.handle(actor, ev.SlotsLoaded(rows)),
+        )
+
     def load_timers(self, actor: Actor, load: ev.LoadTimers) -> None:
         """A page of timers."""
         store, kind, limit = self._store, load.kind, load.limit

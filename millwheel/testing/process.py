@@ -20,7 +20,7 @@ from millwheel.core.injector import InjectorCore
 from millwheel.core.interval import Config, IntervalCore
 from millwheel.errors import CommitUnknown, StoreUnavailable
 from millwheel.graph import Graph
-from millwheel.model import MAX_TIME
+from millwheel.model import MAX_TIME, Timer
 from millwheel.ports import MarkWrite, Opened
 from millwheel.runtime.executor import Executor
 from millwheel.runtime.routes import Routes
@@ -243,13 +243,17 @@ class Process:
             if self.marks.keeps(actor, event):
                 return
             assert actor.executor is not None
-            self._check_timers(actor, event)
-            for timer in event.timers:
+            fires = event.timers if event.suspended is None else []
+            self._check_timers(actor, fires)
+            for timer in fires:
                 kernel.trace(f"p{self.number} i{actor.interval} fires {timer.key!r} {timer.tag!r} {timer.timestamp}")
                 kernel.probes[f"{timer.kind} timer fired"] += 1
                 kernel.probes["timer fired after restart"] += (timer.key, timer.tag) in self._restored
             event = ev.Invoked(self._run(actor, actor.executor, event))
-            kernel.probes["late record"] += event.outcome.late
+            if event.outcome.lacking:
+                kernel.probes["hook waited for state"] += 1
+            else:
+                kernel.probes["late record"] += event.outcome.late
             for key, changes in event.outcome.timers.items():
                 actor.timers.update(((key, *name), at) for name, at in changes.items())
         kernel.events += 1
@@ -266,9 +270,9 @@ class Process:
             self.world.store.saw_kill(actor.interval, actor.sequencer, actor.core.suspects.running)
             raise
 
-    def _check_timers(self, actor: Actor, work: Work) -> None:
+    def _check_timers(self, actor: Actor, timers: list[Timer]) -> None:
         """A timer fires once for each time it is set (I8).  A zombie may have loaded what its successor has set."""
-        for timer in work.timers:
+        for timer in timers:
             at = actor.timers.pop((timer.key, timer.kind, timer.tag), None)
             if at != timer.timestamp and self.world.store.owner[actor.interval] == actor.sequencer:
                 name = f"{timer.kind} timer {timer.tag!r} of {timer.key!r}"
@@ -321,6 +325,8 @@ class Process:
                 self.partitions.advance(actor, effect)
             case ev.Load():
                 self._folded.load(actor, effect)
+            case ev.LoadSlots():
+                self._folded.load_slots(actor, effect)
             case ev.LoadTimers():
                 self._folded.load_timers(actor, effect)
             case ev.Fold():
@@ -436,6 +442,8 @@ def _describe(event: ev.Event) -> str:
             ids = f"s{b.subscription} p{b.producer} {b.sequences} f{b.frontier}"
             return f"bundle from i{b.sender} n{b.number} {ids} {b.keys}"
         case ev.Invoked(outcome):
+            if outcome.lacking:
+                return f"waits for {outcome.lacking}"
             cells = sorted({*outcome.values, *outcome.entries})
             return f"invoked {outcome.processed} {cells} timers {outcome.timers} holds {outcome.holds}"
         case ev.Committed(seq):
@@ -446,6 +454,8 @@ def _describe(event: ev.Event) -> str:
             return f"ids found for i{sender} {sorted(found)} {sorted(opaque)}"
         case ev.Loaded(rows):
             return f"loaded {[row.key for row in rows]}"
+        case ev.SlotsLoaded(rows):
+            return f"loaded {[row[:3] for row in rows]}"
         case ev.QuarantineFetched(key, entries):
             return f"fetched {key!r} {len(entries)}"
         case _:

@@ -22,6 +22,7 @@ from millwheel.bundles import (
     LogWrite,
     QuarantineEntry,
     Recovered,
+    StateRow,
     TimerPlace,
     TimerWrites,
     decode_checkpoint,
@@ -33,7 +34,7 @@ from millwheel.model import MAX_TIME
 from millwheel.ports import MarkWrite, Opened, PipelineShape, PositionWrite, QuarantineRow, SourcePosition
 from millwheel.testing.sources import ScriptedSource
 from millwheel.testing.story import Kernel, Violation
-from millwheel.work import QUARANTINE_HOLD, Slot
+from millwheel.work import QUARANTINE_HOLD, Slot, Wanted
 from millwheel_storage.memory import MemoryStore
 
 Channel = tuple[int, int]
@@ -129,6 +130,10 @@ class WatchedStore:
     async def load(self, interval: int, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
         """See `Store`."""
         return await self.inner.load(interval, keys, timers)
+
+    async def load_slots(self, interval: int, wanted: Sequence[Wanted]) -> list[StateRow]:
+        """See `Store`."""
+        return await self.inner.load_slots(interval, wanted)
 
     async def load_timers(
         self, interval: int, sequencer: int, kind: str, after: TimerPlace, limit: int

@@ -63,11 +63,14 @@ def timer_writes(rows: list[TimerRow]) -> TimerWrites:
     )
 
 
-def key_rows(cells: Rows, timers: Rows) -> list[KeyRows]:
+def key_rows(cells: Rows, timers: Rows, limit: int) -> list[KeyRows]:
+    """By key; one with more than `limit` cells was not read to the end."""
     found: dict[bytes, KeyRows] = {}
     for key, cell, entry, value in cells:
         row = found.get(key) or found.setdefault(key, KeyRows(key.decode(), {}))
         row.cells[cell, entry.decode()] = value
+    for row in found.values():
+        row.more = len(row.cells) > limit
     for key, kind, tag, timestamp in timers:
         row = found.get(key) or found.setdefault(key, KeyRows(key.decode(), {}))
         row.timers[kind, tag.decode()] = timestamp

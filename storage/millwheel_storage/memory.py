@@ -26,6 +26,7 @@ from millwheel.bundles import (
     OpaqueBucket,
     QuarantineEntry,
     Recovered,
+    StateRow,
     TimerPlace,
     TimerWrites,
 )
@@ -43,6 +44,7 @@ from millwheel.ports import (
     SourcePosition,
 )
 from millwheel.rows import Row
+from millwheel.work import Wanted
 from millwheel_storage.decode import TimerRow, decode_image, timer_writes
 from millwheel_storage.fold import Channel, Folded, Payload, check_fresh, check_prefix, fifo_rows, fold, quarantine_row
 from millwheel_storage.productions import bundles
@@ -202,11 +204,25 @@ class MemoryStore:
         """See `Store.load`."""
         computation = self._row(interval).computation
         stored, pending = self.key_state.get(computation, {}), self.timers.get(computation, {}) if timers else {}
-        return [
-            KeyRows(key, dict(stored.get(key, {})), dict(pending.get(key, {})))
-            for key in sorted(set(keys))
-            if key in stored or key in pending
-        ]
+        rows = []
+        for key in sorted(set(keys)):
+            cells, limit = stored.get(key, {}), limits.STATE_PAGE_SLOTS
+            more = len(cells) > limit
+            if more:
+                cells = dict(sorted(cells.items())[: limit + 1])
+            if key in stored or key in pending:
+                rows.append(KeyRows(key, dict(cells), dict(pending.get(key, {})), more))
+        return rows
+
+    async def load_slots(self, interval: int, wanted: Sequence[Wanted]) -> list[StateRow]:
+        """See `Store.load_slots`."""
+        stored = self.key_state.get(self._row(interval).computation, {})
+        found: dict[tuple[str, str, str], bytes] = {}
+        for key, cell, entry in wanted:
+            for slot, value in stored.get(key, {}).items():
+                if slot[0] == cell and entry in (None, slot[1]):
+                    found[key, *slot] = value
+        return [(*slot, value) for slot, value in found.items()]
 
     async def load_timers(
         self, interval: int, sequencer: int, kind: str, after: TimerPlace, limit: int

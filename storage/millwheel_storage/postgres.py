@@ -27,6 +27,7 @@ from millwheel.bundles import (
     OpaqueBucket,
     QuarantineEntry,
     Recovered,
+    StateRow,
     TimerPlace,
     TimerWrites,
 )
@@ -43,8 +44,9 @@ from millwheel.ports import (
     SinkTable,
     SourcePosition,
 )
+from millwheel.work import Wanted
 from millwheel_storage import statements
-from millwheel_storage.arrays import ByteaArray
+from millwheel_storage.arrays import ByteaArray, TextArray
 from millwheel_storage.connection import Connection, Session, Sessions
 from millwheel_storage.creation import add_interval, add_name, open_schema
 from millwheel_storage.decode import (
@@ -254,13 +256,36 @@ class PostgresStore:
 
         async def work(connection: Connection) -> list[KeyRows]:
             number, _ = await self._row(connection, interval)
-            parameters = (Int4(number), encoded)
+            limit = limits.STATE_PAGE_SLOTS
+            parameters = (encoded, Int4(number), Int8(limit + 1))
             cells = await connection.execute(statements.LOAD_KEYS, parameters, prepare=True, binary=True)
             stored = await cells.fetchall()
             if not timers:
-                return key_rows(stored, [])
-            pending = await connection.execute(statements.LOAD_KEY_TIMERS, parameters, prepare=True, binary=True)
-            return key_rows(stored, await pending.fetchall())
+                return key_rows(stored, [], limit)
+            pending = await connection.execute(
+                statements.LOAD_KEY_TIMERS, (Int4(number), encoded), prepare=True, binary=True
+            )
+            return key_rows(stored, await pending.fetchall(), limit)
+
+        return await self._loads.run(work)
+
+    async def load_slots(self, interval: int, wanted: Sequence[Wanted]) -> list[StateRow]:
+        """See `Store.load_slots`."""
+        whole = sorted({(key, cell) for key, cell, entry in wanted if entry is None})
+        single = sorted({(key, cell, entry) for key, cell, entry in wanted if entry is not None})
+
+        async def work(connection: Connection) -> list[StateRow]:
+            number, _ = await self._row(connection, interval)
+            rows: list[tuple[Any, ...]] = []
+            if single:
+                keys, cells, entries = zip(*single, strict=True)
+                slots = (ByteaArray.of_texts(keys), TextArray(cells), ByteaArray.of_texts(entries), Int4(number))
+                rows += await _prepared(connection, statements.LOAD_SLOTS, slots)
+            if whole:
+                keys, cells = zip(*whole, strict=True)
+                columns = (ByteaArray.of_texts(keys), TextArray(cells), Int4(number))
+                rows += await _prepared(connection, statements.LOAD_CELLS, columns)
+            return [(key.decode(), cell, entry.decode(), value) for key, cell, entry, value in rows]
 
         return await self._loads.run(work)
 
@@ -512,6 +537,11 @@ async def _first(connection: Connection, statement: str, parameters: Sequence[An
 
 async def _all(connection: Connection, statement: str, parameters: Any) -> list[tuple[Any, ...]]:
     cursor = await connection.execute(statement, parameters, binary=True)
+    return await cursor.fetchall()
+
+
+async def _prepared(connection: Connection, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+    cursor = await connection.execute(statement, parameters, prepare=True, binary=True)
     return await cursor.fetchall()
 
 

@@ -160,7 +160,22 @@ CONSTRAINTS_NOW: Final = "SET CONSTRAINTS ALL IMMEDIATE"
 # Loads and recovery
 
 LOAD_KEYS: Final = """
-SELECT key, cell, entry, value FROM key_state WHERE computation = %b AND key = ANY(%b::bytea[])
+SELECT s.key, s.cell, s.entry, s.value FROM unnest(%b::bytea[]) AS w (key) CROSS JOIN LATERAL (
+    SELECT k.key, k.cell, k.entry, k.value FROM key_state k WHERE k.computation = %b AND k.key = w.key
+    ORDER BY k.cell, k.entry LIMIT %b
+) AS s
+"""
+LOAD_SLOTS: Final = """
+SELECT s.* FROM unnest(%b::bytea[], %b::text[], %b::bytea[]) AS w (key, cell, entry) CROSS JOIN LATERAL (
+    SELECT k.key, k.cell, k.entry, k.value FROM key_state k
+    WHERE k.computation = %b AND k.key = w.key AND k.cell = w.cell AND k.entry = w.entry OFFSET 0
+) AS s
+"""
+LOAD_CELLS: Final = """
+SELECT s.* FROM unnest(%b::bytea[], %b::text[]) AS w (key, cell) CROSS JOIN LATERAL (
+    SELECT k.key, k.cell, k.entry, k.value FROM key_state k
+    WHERE k.computation = %b AND k.key = w.key AND k.cell = w.cell OFFSET 0
+) AS s
 """
 READ_LOG: Final = """
 SELECT sequencer, seq, payload FROM checkpoint_log WHERE interval_id = %s ORDER BY sequencer, seq

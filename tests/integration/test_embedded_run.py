@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -23,10 +23,13 @@ from millwheel import (
     TextCoder,
     Timer,
     ValueCell,
+    limits,
 )
+from millwheel.bundles import StateRow
 from millwheel.core import injector
 from millwheel.errors import Fenced, IncompatibleStore
 from millwheel.runtime.embedded import EmbeddedRun
+from millwheel.work import Wanted
 from millwheel_injectors import IterableSource
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
@@ -146,6 +149,28 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_settings_do_not_change_the_result(place: Place, settings: tuple[dict[str, Any], dict[str, Any]]) -> None:
     run_to_end(word_count(place.name, ROWS, *settings), place.store())
     check_exact(place)
+
+
+@pytest.mark.usefixtures("small_reads")
+@pytest.mark.parametrize("slots", [1, 30])
+def test_keys_of_which_only_a_part_is_read_have_the_same_result(
+    place: Place, monkeypatch: pytest.MonkeyPatch, slots: int
+) -> None:
+    monkeypatch.setattr(limits, "STATE_PAGE_SLOTS", slots)
+    monkeypatch.setattr(limits, "FOLD_TRIGGER_CHECKPOINTS", 1)
+    store, asked = place.store(), 0
+    load_slots = store.load_slots
+
+    async def counted(interval: int, wanted: Sequence[Wanted]) -> list[StateRow]:
+        nonlocal asked
+        asked += len(wanted)
+        return await load_slots(interval, wanted)
+
+    monkeypatch.setattr(store, "load_slots", counted)
+    few = {"cache_limit_bytes": 1, "work_limit_records": 50}
+    run_to_end(word_count(place.name, ROWS, few, few), store)
+    check_exact(place)
+    assert asked > 10
 
 
 @pytest.mark.usefixtures("small_reads")

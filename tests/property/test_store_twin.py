@@ -98,6 +98,11 @@ def sink_rows(draw: st.DrawFn) -> tuple[SinkRow, ...]:
     return tuple(SinkRow(SINK.name, msgspec.json.encode(row)) for row in drawn)
 
 
+async def sorted_rows(store: Any, interval: int, wanted: list[Any]) -> list[Any]:
+    """The answer of `load_slots`, which has no order."""
+    return sorted(await store.load_slots(interval, wanted))
+
+
 class Twins(RuleBasedStateMachine):
     """Drives both stores and compares.  `next_produced` keeps production ids unique, as the core does."""
 
@@ -244,6 +249,20 @@ class Twins(RuleBasedStateMachine):
         assert not any(row.timers for row in stored)
         both = self.both(lambda store: store.load(interval, keys, timers=True))
         assert [row.cells for row in both if row.cells] == [row.cells for row in stored]
+        for row in stored:
+            assert len(row.cells) == limits.STATE_PAGE_SLOTS + 1 if row.more else row.cells
+
+    @rule(interval=INTERVALS, whole=st.booleans())
+    def slots(self, interval: int, whole: bool) -> None:
+        """What was not read with its key."""
+        with patch.object(limits, "STATE_PAGE_SLOTS", 10**6):
+            stored = self.both(lambda store: store.load(interval, KEYS[interval]))
+        every = [(row.key, *slot, value) for row in stored for slot, value in row.cells.items()]
+        wanted: list[Any] = [(key, cell, None if whole else entry) for key, cell, entry, _ in every]
+        wanted += [("absent", "c", "e"), (KEYS[interval][0], "c", "nobody"), (KEYS[interval][0], "nowhere", None)]
+        found = self.both(lambda store: sorted_rows(store, interval, wanted))
+        assert found == sorted(every)
+        assert self.both(lambda store: store.load_slots(interval, [])) == []
 
     @rule(interval=INTERVALS, kind=st.sampled_from(TIMER_KINDS), limit=st.integers(1, 3))
     def timers(self, interval: int, kind: str, limit: int) -> None:
@@ -461,7 +480,8 @@ def test_a_recovery_folds_the_logs_of_all_owners_in_their_order(
 def test_memory_and_postgres_are_twins(server: EmbeddedPostgres, loop: asyncio.AbstractEventLoop) -> None:
     tiny = patch.object(limits, "OPAQUE_DELETE_ROWS", 3)
     small = patch.object(limits, "TIMER_PAGE_ROWS", 2)  # a recovery reads one page
-    with psycopg.connect(server.url, autocommit=True) as connection, tiny, small:
+    part = patch.object(limits, "STATE_PAGE_SLOTS", 1)
+    with psycopg.connect(server.url, autocommit=True) as connection, tiny, small, part:
         Twins.url, Twins.loop, Twins.connection = server.url, loop, connection
         run_state_machine_as_test(
             Twins,

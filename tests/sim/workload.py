@@ -322,6 +322,7 @@ def draw(seed: int) -> Workload:
     # A log that is much longer than what starts a fold is folded although its productions are not acked.
     exotic["LOG_LIMIT_CHECKPOINTS"] = exotic["FOLD_TRIGGER_CHECKPOINTS"] * (1 + seed % 4)
     exotic["UNFOLDED_LIMIT_KEYS"] = (1, 3, 131_072)[seed % 3]
+    exotic["STATE_PAGE_SLOTS"] = random.Random(f"slots {seed}").choice([3, 20, 256, 256])
     ids = random.Random(f"ids {seed}")  # a stream of its own: the workloads of old seeds stay what they were
     if ids.random() < 0.7:
         exotic |= {

@@ -67,7 +67,9 @@ def work(
 ) -> Work:
     """An invocation on the state in `cache`."""
     state = cache or StateCache(0)
-    return Work([*parts], timers or [], state.values, state.entries, holds or {}, watermark, 1_000, redrive or [])
+    return Work(
+        [*parts], timers or [], state.values, state.entries, holds or {}, watermark, 1_000, redrive or [], state.partial
+    )
 
 
 def run(record: Hook, *rows: tuple[str, int], **settings: Any) -> Outcome:
