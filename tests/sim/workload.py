@@ -114,6 +114,8 @@ class StageSpec(msgspec.Struct, kw_only=True):
     """Exactly-once holds here: this stage and everything above it is strong and deduplicated."""
     honest: bool = True
     """No record is late here by our own doing, and none by the user's; its watermark is never ahead of its work."""
+    churn: bool = False
+    """Its keys set and remove entries all the time."""
     redrives: bool = False
     """Its own quarantine may make records late here."""
 
@@ -130,6 +132,7 @@ class Ledger(Computation[Token]):
     sent = MapCell(JsonCoder(int))
     open = MapCell(JsonCoder(list[str]))
     fired = MapCell(JsonCoder(int))
+    churned = MapCell(JsonCoder(int))
     held = ValueCell(JsonCoder(int), default=0)
     touched = ValueCell(JsonCoder(int), default=0)
 
@@ -164,6 +167,8 @@ class Ledger(Computation[Token]):
     def _note(self, token: Token, record: Record[Token]) -> None:
         self.count.set(self.count.get() + 1)
         self.total.set(self.total.get() + token.n)
+        if self.spec.churn:
+            self._churn(self.count.get())
         self.ids.set(token.id, (self.ids.get(token.id) or 0) + 1)
         for member in token.members:
             self.members.set(member, (self.members.get(member) or 0) + 1)
@@ -174,6 +179,15 @@ class Ledger(Computation[Token]):
         if order and order != expected and self.spec.exact:
             self.breaks.set(token.id, f"{origin}: {order}, not {expected}")
         self.last.set(origin, max(order, expected - 1))
+
+    def _churn(self, count: int) -> None:
+        """Of four entries each is set, and two records later removed."""
+        new, old = str(count % 4), str((count + 2) % 4)
+        found, expected = (self.churned.get(new), self.churned.get(old)), (None, count - 2 if count > 2 else None)
+        if found != expected:
+            self.breaks.set(f"churn {count}", f"{found}, not {expected}")
+        self.churned.set(new, count)
+        self.churned.delete(old)
 
     def _window(self, context: Context, token: Token, timestamp: int) -> None:
         end = (timestamp // WINDOW_US + 1) * WINDOW_US
@@ -322,7 +336,9 @@ def draw(seed: int) -> Workload:
     # A log that is much longer than what starts a fold is folded although its productions are not acked.
     exotic["LOG_LIMIT_CHECKPOINTS"] = exotic["FOLD_TRIGGER_CHECKPOINTS"] * (1 + seed % 4)
     exotic["UNFOLDED_LIMIT_KEYS"] = (1, 3, 131_072)[seed % 3]
-    exotic["STATE_PAGE_SLOTS"] = random.Random(f"slots {seed}").choice([3, 20, 256, 256])
+    exotic["STATE_PAGE_SLOTS"] = slots = random.Random(f"slots {seed}").choice([3, 20, 256, 256])
+    for stage in stages:
+        stage.churn = slots < 256
     ids = random.Random(f"ids {seed}")  # a stream of its own: the workloads of old seeds stay what they were
     if ids.random() < 0.7:
         exotic |= {
