@@ -82,13 +82,14 @@ DEATHS_LIMIT: Final = 3
 """Times the process may end while one record or timer runs alone before that one is quarantined: a kill from outside
 that hits the same one three times in a row is no accident."""
 
-MARKED_INVOCATIONS: Final = 1_024
+MARKED_INVOCATIONS: Final = 256
 """Invocations of an interval that are marked in the store before they run, after a process that did not end in order.
 Four times as many each time that was not enough, and at most 64 times as many: what had been read and not committed,
 and so is run again first, is bounded in bytes."""
 
-MARKED_RECORDS: Final = 64
-"""Records of a marked invocation: if it kills the process, they are tried one by one, two small commits each."""
+MARKED_RECORDS: Final = 256
+"""Records of a marked invocation: if it kills the process, they are tried one by one, two small commits each, a second in
+all.  A mark is a commit that the invocation waits for, so fewer make every start after a kill slower."""
 
 TRUST_US: Final = 600_000_000
 """A process that has been serving for so long did not start in vain: the next unclean end is a first one."""
