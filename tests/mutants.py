@@ -559,13 +559,14 @@ def thin_drops_dirty() -> Patches:
 @mutant
 def overtakes_who_waits() -> Patches:
     """A record runs before one of its key that waits for state."""
-    original = Executor._wait
+    original = Executor._waits
 
-    def wait(self: Executor, it: Any) -> None:
-        original(self, it)
+    def waits(self: Executor, it: Any) -> bool:
+        waiting = original(self, it)
         self._waiting_keys.clear()
+        return waiting
 
-    return {(Executor, "_wait"): wait}
+    return {(Executor, "_waits"): waits}
 
 
 @mutant

@@ -6,7 +6,7 @@ is kept only when it returns; a hook that raises leaves no trace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -114,6 +114,13 @@ class EntryColumn:
             if data is None and key in self._context._partial:
                 self._context._want(self._cell, entry)
         return data
+
+    def need(self, entries: Iterable[str]) -> None:
+        """Have all of these in memory, at the price of one wait."""
+        key, context = self._context.key, self._context
+        if key in context._partial:
+            known, written = self.base.get(key, _NOTHING), self.written.get(key, _NOTHING)
+            context._want(self._cell, *(entry for entry in entries if entry not in known and entry not in written))
 
     def write(self, entry: str, data: bytes | None) -> None:
         """Set or remove one entry of the current key."""
@@ -276,11 +283,13 @@ class Context:
             column.base = self._entries.get(cell, _NOTHING)
         return column
 
-    def _want(self, cell: str, entry: str | None) -> None:
+    def _want(self, cell: str, *entries: str | None) -> None:
         """The current key, which is in memory in part, is asked for what is not: go on only if nothing is there."""
-        if self._partial[self.key].lacks(cell, entry):
+        known = self._partial[self.key]
+        lacking = [(self.key, cell, entry) for entry in entries if known.lacks(cell, entry)]
+        if lacking:
             self._effects = True  # a hook that swallows this has not returned in the sense of `_commit`
-            self._lacking.append((self.key, cell, entry))
+            self._lacking += lacking
             raise NotLoaded
 
     # --- for the executor -------------------------------------------------------------------------------------

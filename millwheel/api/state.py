@@ -13,7 +13,7 @@ Values are stored encoded, so changing a value that was read has no effect until
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from millwheel import limits
@@ -149,6 +149,16 @@ class BoundMap(_Bound, Generic[T]):
         """The value of `entry`, or the default."""
         data = self._entries.read(_entry(entry))
         return default if data is None else self._decode(data)
+
+    def get_many(self, entries: Iterable[str]) -> dict[str, T]:
+        """Those of `entries` that are there, and their values.
+
+        Of a key with a very large state this reads all of them at once, where as many `get` would wait one by one.
+        """
+        names = [_entry(entry) for entry in entries]
+        self._entries.need(names)
+        found = ((name, self._entries.read(name)) for name in names)
+        return {name: self._decode(data) for name, data in found if data is not None}
 
     def set(self, entry: str, value: T) -> None:
         """Set one entry."""

@@ -101,12 +101,18 @@ class Executor:
                 return
             outcome.redriven += 1
 
-    def _wait(self, it: QuarantineEntry | Timer) -> None:
-        """`it` has asked for state that is not in memory: it, and all that follows under its key, runs when that is."""
+    def _waits(self, it: QuarantineEntry | Timer) -> bool:
+        """Whether the hook of `it` has asked for state that is not in memory, whatever it raised then.
+
+        It, and all that follows under its key, runs when that is.
+        """
+        if not self._context._lacking:
+            return False
         self._lacking += self._context._lacking
         self._context._lacking.clear()
         self._waiting.append(it)
         self._waiting_keys.add(it.key)
+        return True
 
     def _enter(self, key: str, work: Work, outcome: Outcome) -> None:
         self._context.key = key
@@ -142,15 +148,13 @@ class Executor:
                 hook(context, Record(key, decode(value), timestamp, is_late, producer, sequence))
                 if context._effects:
                     context._commit(outcome, (part.subscription, producer, sequence))
-            except NotLoaded:
-                self._wait(QuarantineEntry(key, part.subscription, producer, sequence, value, timestamp))
-                context._rollback(began, produced)
-                closed.add(key)
-            except Exception as error:
+            except (Exception, NotLoaded) as error:
                 context._rollback(began, produced)
                 entry = QuarantineEntry(key, part.subscription, producer, sequence, value, timestamp)
-                entry.error = _trace(error)
-                if not self._try_record(entry, self._attempts - 1, work, outcome) or key in self._waiting_keys:
+                if not self._waits(entry):
+                    entry.error = _trace(error)
+                    self._try_record(entry, self._attempts - 1, work, outcome)
+                if entry.error or key in self._waiting_keys:
                     closed.add(key)
             if is_late:
                 late += 1
@@ -163,12 +167,9 @@ class Executor:
         began, produced = len(context._journal), len(context._pending)
         try:
             call(it, work, outcome)
-        except NotLoaded:
-            self._wait(it)
+        except (Exception, NotLoaded) as error:
             context._rollback(began, produced)
-        except Exception as error:
-            context._rollback(began, produced)
-            return _trace(error)
+            return None if self._waits(it) else _trace(error)
         return None
 
     def _try_record(self, entry: QuarantineEntry, attempts: int, work: Work, outcome: Outcome) -> bool:
@@ -246,6 +247,6 @@ def _as_encoded(data: bytes) -> bytes:
     return data
 
 
-def _trace(error: Exception) -> str:
+def _trace(error: BaseException) -> str:
     text = "".join(traceback.format_exception(error))
     return text[-limits.TRACEBACK_LIMIT_CHARS :]

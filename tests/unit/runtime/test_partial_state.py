@@ -111,6 +111,8 @@ class Keeper(Computation[str]):
                 )
             case "list":
                 assert [*self.items] == items
+            case "many":
+                assert self.map.get_many(f"e{i}" for i in range(10)) == entries
             case "map":
                 assert ([*self.map.items()], len(self.map)) == (sorted(entries.items()), len(entries))
 
@@ -133,7 +135,22 @@ def applied(model: tuple[int, list[int], dict[str, int]], step: str, n: int) -> 
     return value, items, entries
 
 
-STEPS = ["set", "clear", "append", "append", "empty", "put", "put", "put", "delete", "look", "look", "list", "map"]
+STEPS = [
+    "set",
+    "clear",
+    "append",
+    "append",
+    "empty",
+    "put",
+    "put",
+    "put",
+    "delete",
+    "look",
+    "look",
+    "list",
+    "many",
+    "map",
+]
 scripts = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 9), st.sampled_from("ab")), min_size=1, max_size=8)
 
 
@@ -232,19 +249,35 @@ def test_appending_to_a_long_list_reads_nothing_of_it() -> None:
     assert done.entries == {"items": {"a": {f"{9:016x}": b"9"}}}
 
 
-@pytest.mark.parametrize("swallow", [False, True])
-def test_no_except_clause_of_a_hook_goes_on_without_its_state(swallow: bool) -> None:
+@pytest.mark.parametrize("how", ["let it pass", "swallow", "raise another"])
+def test_no_except_clause_of_a_hook_goes_on_without_its_state(how: str) -> None:
     def hook(it: Any, context: Context, record: Record[str]) -> None:
         found: Any = None
         try:
             found = it.map.get("e8")
         except BaseException as error:
-            if not swallow and not isinstance(error, Exception):
-                raise
+            match how:
+                case "raise another":
+                    raise RuntimeError("because of that") from error
+                case "let it pass":
+                    raise
         context.produce(out, str(found))
 
+    machine = machine_of(hook, hook_attempts=1)
+    done = machine.go(work(part(("b", 1), ("a", 1), ("c", 1)), cache=machine.cache))
+    assert (produced(done), done.quarantined) == (["None", "None", "8"], [])
+
+
+def test_many_entries_are_waited_for_once() -> None:
+    def hook(it: Any, context: Context, record: Record[str]) -> None:
+        it.map.set("e5", 55)
+        it.map.delete("e6")
+        context.produce(out, str(it.map.get_many(f"e{i}" for i in range(4, 12))))
+
     machine = machine_of(hook)
-    assert produced(machine.go(work(part(("a", 1)), cache=machine.cache))) == ["8"]
+    done = machine.go(work(part(("a", 1)), cache=machine.cache))
+    assert produced(done) == ["{'e4': 4, 'e5': 55, 'e7': 7, 'e8': 8}"]
+    assert machine.asked == [[("a", "map", f"e{i}") for i in (4, 7, 8, 9, 10, 11)]]
 
 
 def test_a_record_that_fails_after_it_has_waited_closes_its_key() -> None:
