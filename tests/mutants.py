@@ -934,7 +934,7 @@ def _detect(budget: int, name: str) -> tuple[str, str, tuple[int, str] | None, f
 def main() -> int:
     """The table; the exit code says whether every mutant was noticed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--budget", type=int, default=150, help="seeds per mutant")
+    parser.add_argument("--budget", type=int, default=350, help="seeds per mutant")
     parser.add_argument("--only", default="", help="part of a mutant's name")
     arguments = parser.parse_args()
     figures: dict[str, Any] = {}

@@ -328,6 +328,11 @@ def draw(seed: int) -> Workload:
     # Stages that take many records at a time, or make one of many, make few events of them: they get more records.
     one_by_one = any(stage.settings["work_limit_records"] <= 3 for stage in stages)
     count = 400 if one_by_one and not any(stage.windows for stage in stages) else 600
+    slots = random.Random(f"slots {seed}").choice([3, 20, 256, 256])
+    for stage in stages:
+        stage.churn = slots < 256
+    if slots < 256:
+        count = count * 2 // 3  # hooks that wait for state are events too
     scripts = {name: _scripts(rng, name, count, poisoned, late) for name in names}
     exotic: dict[str, float] = {
         "FOLD_TRIGGER_CHECKPOINTS": rng.choice([3, 10, 256]),
@@ -336,9 +341,7 @@ def draw(seed: int) -> Workload:
     # A log that is much longer than what starts a fold is folded although its productions are not acked.
     exotic["LOG_LIMIT_CHECKPOINTS"] = exotic["FOLD_TRIGGER_CHECKPOINTS"] * (1 + seed % 4)
     exotic["UNFOLDED_LIMIT_KEYS"] = (1, 3, 131_072)[seed % 3]
-    exotic["STATE_PAGE_SLOTS"] = slots = random.Random(f"slots {seed}").choice([3, 20, 256, 256])
-    for stage in stages:
-        stage.churn = slots < 256
+    exotic["STATE_PAGE_SLOTS"] = slots
     ids = random.Random(f"ids {seed}")  # a stream of its own: the workloads of old seeds stay what they were
     if ids.random() < 0.7:
         exotic |= {
