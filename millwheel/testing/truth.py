@@ -330,7 +330,10 @@ class WatchedStore:
             self.fail(f"I3: seq {write.seq} of interval {write.interval} was committed again with other contents")
 
     def _applied(self, write: LogWrite) -> Checkpoint:
-        self.kernel.trace(f"durable i{write.interval} q{write.sequencer} #{write.seq} {len(write.payload)}")
+        image = decode_checkpoint(write.payload)
+        # Tracebacks name files: with them the same seed would have another trace in another directory.
+        size = len(write.payload) - sum(len(entry.error.encode()) for entry in image.quarantined)
+        self.kernel.trace(f"durable i{write.interval} q{write.sequencer} #{write.seq} {size}")
         if write.sequencer != self.owner[write.interval]:
             self.fail(f"I5: interval {write.interval} committed #{write.seq} under stale sequencer {write.sequencer}")
         place = (write.interval, write.sequencer)
@@ -338,7 +341,6 @@ class WatchedStore:
         if write.seq <= last:
             self.fail(f"I4: interval {write.interval} committed #{write.seq} after #{last}")
         self.seqs[place] = write.seq
-        image = decode_checkpoint(write.payload)
         name = self._computation[write.interval]
         self._apply_ids(name, image)
         self._apply_opaque(write.interval, image)
