@@ -34,6 +34,7 @@ from millwheel.spark.iteration import (
     Part,
     Partitioned,
     Recovered,
+    Restart,
     Rows,
     Steps,
     Superstep,
@@ -188,6 +189,18 @@ def test_user_errors_are_told_and_not_taken_for_losses(context: SparkContext) ->
         iterate(state, lambda now: now.map(divide), Steps(3), name="halves")
     with pytest.raises(IterationError, match=r"the step's result: partition \d: key .* is missing"):
         iterate(state, lambda now: now.map(lambda part: part.take(np.arange(1, len(part)))), Steps(3))
+
+
+def test_they_are_told_beside_a_session_too(context: SparkContext) -> None:
+    """A SparkSession, which most programs have, turns some of the JVM's exceptions into others."""
+    from pyspark.sql import SparkSession
+
+    SparkSession(context)
+    test_user_errors_are_told_and_not_taken_for_losses(context)
+    case = components(context)
+    run = case.run(Restart(), deliver=rows_of, listener=Kills(context, after=[2]))
+    assert case.judge(run.value) is None
+    assert len(run.recoveries) == 1
 
 
 def test_a_count_and_a_tolerance_both_end_an_iteration(context: SparkContext) -> None:

@@ -21,14 +21,16 @@ from typing import Any, Final
 import pyspark
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import RDD, SparkContext, StorageLevel
+from pyspark.errors import PySparkException
 from pyspark.serializers import BatchedSerializer
 
 from millwheel.spark.iteration.errors import SparkVersionError
 
 TESTED: Final = "4.3"
 BLOCK_LOST: Final = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
-JobFailed: Final = Py4JJavaError
-"""What PySpark raises when a job fails, whoever started it."""
+JobFailed: Final = (Py4JJavaError, PySparkException)
+"""What PySpark raises when a job fails, whoever started it: the second where a SparkSession was ever made, which turns
+some of the JVM's exceptions (an error of user code among them) into its own."""
 BUS_WAIT_MS: Final = 10_000
 """A listener bus that has not emptied by then is overwhelmed; what it says is then taken as it is."""
 

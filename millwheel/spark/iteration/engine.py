@@ -205,7 +205,7 @@ class _Iteration:
                     value = deliver(self._view(state)) if deliver is not None else None
                     break
                 following = self._superstep(state)
-            except (JobFailed, _LossNoticed) as error:
+            except (*JobFailed, _LossNoticed) as error:
                 state = self._recover(state, error, before)
                 continue
             self._failures = 0
