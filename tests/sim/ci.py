@@ -44,6 +44,7 @@ PROBES = (
     "fold",
     "fold of a fresh key",
     "fold used later acks",
+    "hook waited for state",
     "key expired",
     "key evicted",
     "outside id found absent",

@@ -10,6 +10,7 @@ import pytest
 from millwheel.testing.faults import STORE_STEPS, Action, Planned
 from millwheel.testing.story import Kernel, Violation
 from tests.sim import ci
+from tests.sim.cores import Answers, on_all_cores
 from tests.sim.harness import run_workload
 from tests.sim.scenarios import SCENARIOS, START_US, scenario
 
@@ -43,17 +44,31 @@ def breaks(steps: list[str]) -> Iterator[tuple[int, Action]]:
             yield at, action
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_every_break_at_every_step_ends_like_the_undisturbed_run(name: str) -> None:
+def tried_all(name: str) -> tuple[int, int, str]:
+    """(faults planned, faults that struck, what went wrong) in a scenario."""
     undisturbed, wanted = run(name)
-    tried = 0
-    for at, action in breaks(undisturbed.steps):
+    plans, struck = [*breaks(undisturbed.steps)], 0
+    for at, action in plans:
+        where = f"{action} at step {at} ({undisturbed.steps[at]})"
         try:
             nemesis, left = run(name, at, action)
         except Violation as violation:
-            pytest.fail(f"{action} at step {at} ({undisturbed.steps[at]}): {violation}")
-        assert left == wanted, f"{action} at step {at} ({undisturbed.steps[at]})"
-        tried += nemesis.struck.total()
-    assert tried == sum(1 for _ in breaks(undisturbed.steps)), "a fault that was planned did not strike"
+            return len(plans), struck, f"{where}: {violation}"
+        if left != wanted:
+            return len(plans), struck, f"{where}: {left}, undisturbed {wanted}"
+        struck += nemesis.struck.total()
+    return len(plans), struck, ""
+
+
+@pytest.fixture(scope="module")
+def answers(request: pytest.FixtureRequest) -> Iterator[Answers]:
+    yield from on_all_cores(request, tried_all)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_break_at_every_step_ends_like_the_undisturbed_run(name: str, answers: Answers) -> None:
+    planned, tried, wrong = answers[name].get()
+    assert not wrong, wrong
+    assert tried == planned, "a fault that was planned did not strike"
     assert tried >= 100
     ci.publish("crash_points", {name: tried}, more=True)
