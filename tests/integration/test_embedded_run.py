@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from millwheel import (
     Context,
     JsonCoder,
     ListCell,
+    MapCell,
     Pipeline,
     Record,
     Stream,
@@ -151,13 +153,23 @@ def test_settings_do_not_change_the_result(place: Place, settings: tuple[dict[st
     check_exact(place)
 
 
+class Tally(Computation[str]):
+    """Counts each text in a map, and keeps them all in a list."""
+
+    seen = MapCell(JsonCoder(int))
+    log = ListCell(JsonCoder(str))
+
+    def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+        self.seen.set(record.value, self.seen.get(record.value, 0) + 1)
+        self.log.append(record.value)
+
+
 @pytest.mark.usefixtures("small_reads")
 @pytest.mark.parametrize("slots", [1, 30])
 def test_keys_of_which_only_a_part_is_read_have_the_same_result(
     place: Place, monkeypatch: pytest.MonkeyPatch, slots: int
 ) -> None:
     monkeypatch.setattr(limits, "STATE_PAGE_SLOTS", slots)
-    monkeypatch.setattr(limits, "FOLD_TRIGGER_CHECKPOINTS", 1)
     store, asked = place.store(), 0
     load_slots = store.load_slots
 
@@ -167,9 +179,18 @@ def test_keys_of_which_only_a_part_is_read_have_the_same_result(
         return await load_slots(interval, wanted)
 
     monkeypatch.setattr(store, "load_slots", counted)
-    few = {"cache_limit_bytes": 1, "work_limit_records": 50}
-    run_to_end(word_count(place.name, ROWS, few, few), store)
-    check_exact(place)
+    rows = [(i, f"word {i % 300}") for i in range(600)]
+    for source, there, client in (("first", rows[:400], place.store()), ("then", rows[400:], store)):
+        pipeline = Pipeline(place.name)
+        pipeline.inject(IterableSource(source, there), into=texts)
+        pipeline.add(Tally, [subscribe(texts, key=lambda text: "all")], work_limit_records=50)
+        run_to_end(pipeline, client)
+    tally = place.cells("Tally")["all"]
+    wanted = Counter(text for _, text in rows)
+    assert {cell: n for cell, n in tally.items() if cell.startswith("seen")} == {
+        f"seen[{w}]": n for w, n in wanted.items()
+    }
+    assert place.lists("Tally", "log") == {"all": [text for _, text in rows]}
     assert asked > 10
 
 
