@@ -46,7 +46,7 @@ from millwheel.ports import (
 )
 from millwheel.work import Wanted
 from millwheel_storage import statements
-from millwheel_storage.arrays import ByteaArray, TextArray
+from millwheel_storage.arrays import BigintArray, ByteaArray, TextArray
 from millwheel_storage.connection import Connection, Session, Sessions
 from millwheel_storage.creation import add_interval, add_name, open_schema
 from millwheel_storage.decode import (
@@ -61,7 +61,7 @@ from millwheel_storage.decode import (
 )
 from millwheel_storage.fold import check_prefix, fifo_rows, fold, quarantine_row
 from millwheel_storage.shape import SOURCE_PREFIX, check_shape, schema_name
-from millwheel_storage.sinks import blame, coalesce, sink_intervals
+from millwheel_storage.sinks import SinkRows, blame, coalesce, sink_intervals
 from millwheel_storage.tables import RESERVED_NAMES
 from millwheel_storage.writes import Step, fold_steps
 
@@ -91,8 +91,8 @@ class PostgresStore:
         self._intervals: dict[int, tuple[int, IntervalRow]] = {}
         self._computations: dict[str, int] = {}
         self._sinks: dict[str, SinkTable] = {}
-        self._one: dict[tuple[str, ...], bytes] = {}
-        """`statements.commit_one` by the sink tables that a checkpoint writes to."""
+        self._with_sinks: dict[tuple[str, ...], bytes] = {}
+        """`statements.commit_with_sinks` by the sink tables that are written to."""
 
     async def open_pipeline(self, shape: PipelineShape) -> Opened:
         """See `Store.open_pipeline`; also refuses a server that could lose a commit."""
@@ -146,7 +146,8 @@ class PostgresStore:
         """See `Store.commit`.  Intervals with sink rows commit in a second transaction, after the shared
         group."""
         apart = sink_intervals(writes)
-        ordered = sorted(writes, key=lambda write: (write.interval, write.seq))
+        distinct = {(write.interval, write.seq, write.sequencer): write for write in writes}
+        ordered = [write for _, write in sorted(distinct.items())]
         with_sinks = [write for write in ordered if write.interval in apart]
         shared = [write for write in ordered if write.interval not in apart]
         durable: set[Pair] = set()
@@ -158,18 +159,16 @@ class PostgresStore:
 
     async def _commit_shared(self, writes: list[LogWrite]) -> set[Pair]:
         async def work(connection: Connection) -> set[Pair]:
-            if len(writes) == 1:
-                return await self._insert_one(connection, writes[0])
-            return {(row[0], row[1]) for row in await _insert_log(connection, writes)}
+            return set(await _prepared(connection, *_log_rows(writes)))
 
         return await self._commits.run(work, repeatable=False)
 
     async def _commit_with_sinks(self, writes: list[LogWrite]) -> set[Pair]:
-        """All in one transaction; if a row is refused, one by one in order, so that the refused one is known."""
+        """All in one transaction; if a row is refused, in smaller ones in order, so that the refused one is known."""
 
         async def work(connection: Connection) -> set[Pair] | None:
             try:
-                return await self._sink_transaction(connection, writes)
+                return await self._insert_with_sinks(connection, writes)
             except RowRefused:
                 return None
             except psycopg.Error as error:
@@ -183,9 +182,24 @@ class PostgresStore:
         if len(writes) == 1:
             await self._blame(writes[0])
         durable = set()
-        for write in writes:
-            durable |= await self._commit_with_sinks([write])
+        for part in _parts(writes):
+            durable |= await self._commit_with_sinks(part)
         return durable
+
+    async def _insert_with_sinks(self, connection: Connection, writes: list[LogWrite]) -> set[Pair] | None:
+        """In one statement; None if that cannot say whose row wins."""
+        sinks = coalesce(self._sinks, writes)
+        if not sinks:
+            return set(await _prepared(connection, *_log_rows(writes)))
+        if any(sink.contested for sink in sinks):
+            return None
+        names = tuple(sink.table.name for sink in sinks)
+        if names not in self._with_sinks:
+            self._with_sinks[names] = statements.commit_with_sinks([sink.table for sink in sinks])
+        parameters: list[Any] = [*_log_columns(writes)]
+        for sink in sinks:
+            parameters += (_json(sink), BigintArray(sink.places))
+        return set(await _prepared(connection, self._with_sinks[names], parameters))
 
     async def _blame(self, write: LogWrite) -> NoReturn:
         """Find the rows at fault by writing them again, in a transaction that is undone; raises `RowRefused`."""
@@ -213,7 +227,7 @@ class PostgresStore:
         some = msgspec.structs.replace(write, sinks=tuple(write.sinks[row] for row in rows))
         try:
             async with connection.transaction():
-                await self._upsert(connection, [some])
+                await self._upsert(connection, some)
         except RowRefused as refusal:
             return str(refusal)
         except psycopg.Error as error:
@@ -222,31 +236,9 @@ class PostgresStore:
             return str(error)
         return None
 
-    async def _insert_one(self, connection: Connection, write: LogWrite) -> set[Pair]:
-        sinks = coalesce(self._sinks, [write])
-        names = tuple(sink.table.name for sink in sinks)
-        if names not in self._one:
-            self._one[names] = statements.commit_one([sink.table for sink in sinks])
-        numbers = map(Int8, (write.interval, write.sequencer, write.seq, write.epoch))
-        rows = (msgspec.json.encode(list(sink.rows.values())).decode() for sink in sinks)
-        parameters = (*numbers, write.payload, *rows)
-        cursor = await connection.execute(self._one[names], parameters, prepare=True, binary=True)
-        return {(interval, seq) for interval, seq, _ in await cursor.fetchall()}
-
-    async def _sink_transaction(self, connection: Connection, writes: list[LogWrite]) -> set[Pair]:
-        if len(writes) == 1:
-            return await self._insert_one(connection, writes[0])
-        async with connection.transaction():
-            rows = await _insert_log(connection, writes)
-            # A row that was there already brought its sink rows then; later ones may have replaced them.
-            fresh = {(interval, seq) for interval, seq, inserted in rows if inserted}
-            await self._upsert(connection, [write for write in writes if (write.interval, write.seq) in fresh])
-        return {(row[0], row[1]) for row in rows}
-
-    async def _upsert(self, connection: Connection, writes: list[LogWrite]) -> None:
-        for sink in coalesce(self._sinks, writes):
-            encoded = msgspec.json.encode(list(sink.rows.values())).decode()
-            await connection.execute(statements.sink_upsert(sink.table), (encoded,), prepare=True)
+    async def _upsert(self, connection: Connection, write: LogWrite) -> None:
+        for sink in coalesce(self._sinks, [write]):
+            await connection.execute(statements.sink_upsert(sink.table), (_json(sink),), prepare=True)
 
     # Loads, folds and recovery
 
@@ -540,7 +532,7 @@ async def _all(connection: Connection, statement: str, parameters: Any) -> list[
     return await cursor.fetchall()
 
 
-async def _prepared(connection: Connection, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+async def _prepared(connection: Connection, statement: str | bytes, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
     cursor = await connection.execute(statement, parameters, prepare=True, binary=True)
     return await cursor.fetchall()
 
@@ -550,16 +542,32 @@ async def _names(connection: Connection, kind: str) -> dict[str, int]:
     return {name: number for stored, name, number in rows if stored == kind}
 
 
-async def _insert_log(connection: Connection, writes: Iterable[LogWrite]) -> list[tuple[int, int, bool]]:
-    """Insert log rows whose owner still is the owner; (interval, seq, inserted now) of those that are
-    durable."""
-    rows = {(write.interval, write.sequencer, write.seq): write for write in writes}
-    intervals, sequencers, seqs = ([Int8(number) for number in column] for column in zip(*rows, strict=True))
-    epochs = [Int8(write.epoch) for write in rows.values()]
-    payloads = [write.payload for write in rows.values()]
-    parameters = (intervals, sequencers, seqs, epochs, payloads, intervals)
-    cursor = await connection.execute(statements.COMMIT, parameters, prepare=True, binary=True)
-    return await cursor.fetchall()
+def _log_rows(writes: list[LogWrite]) -> tuple[str, Sequence[Any]]:
+    """The statement and its parameters that insert log rows whose owner still is the owner."""
+    if len(writes) > 1:
+        return statements.COMMIT, _log_columns(writes)
+    write = writes[0]
+    return statements.COMMIT_ONE, (*map(Int8, (write.interval, write.sequencer, write.seq, write.epoch)), write.payload)
+
+
+def _log_columns(writes: list[LogWrite]) -> tuple[BigintArray | ByteaArray, ...]:
+    intervals = BigintArray([write.interval for write in writes])
+    sequencers = BigintArray([write.sequencer for write in writes])
+    seqs = BigintArray([write.seq for write in writes])
+    epochs = BigintArray([write.epoch for write in writes])
+    return intervals, sequencers, seqs, epochs, ByteaArray([write.payload for write in writes]), intervals
+
+
+def _parts(writes: list[LogWrite]) -> list[list[LogWrite]]:
+    """Writes of several owners by owner, those of one alone, in order."""
+    owners: dict[Pair, list[LogWrite]] = {}
+    for write in writes:
+        owners.setdefault((write.interval, write.sequencer), []).append(write)
+    return list(owners.values()) if len(owners) > 1 else [[write] for write in writes]
+
+
+def _json(sink: SinkRows) -> str:
+    return msgspec.json.encode(list(sink.rows.values())).decode()
 
 
 async def _apply(connection: Connection, steps: Iterable[Step]) -> None:

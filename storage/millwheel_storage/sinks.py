@@ -7,7 +7,8 @@ Lives here: what both stores must agree on before a row reaches a table.  Never 
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
@@ -48,17 +49,35 @@ class SinkRows(msgspec.Struct, frozen=True):
 
     table: SinkTable
     rows: dict[tuple[Any, ...], Row]
+    places: list[int]
+    """Of each row: which of the writes it is from, counted from 1."""
+    contested: bool
+    """Several owners write the same row: whose it is depends on which of them is fenced."""
 
 
-def coalesce(tables: Mapping[str, SinkTable], writes: Iterable[LogWrite]) -> list[SinkRows]:
+def coalesce(tables: Mapping[str, SinkTable], writes: Sequence[LogWrite]) -> list[SinkRows]:
     """All sink rows of `writes`, last write wins, sorted by (table, key) against deadlocks; raises
     `RowRefused`."""
-    grouped: dict[str, dict[tuple[Any, ...], Row]] = {}
-    for write in writes:
+    grouped: dict[str, dict[tuple[Any, ...], tuple[int, Row]]] = {}
+    contested: set[str] = set()
+    for place, write in enumerate(writes, 1):
         for sink in write.sinks:
             table, row = _checked(tables, write, sink)
-            grouped.setdefault(table.name, {})[tuple(row[column] for column in table.key)] = row
-    return [SinkRows(tables[name], dict(sorted(grouped[name].items()))) for name in sorted(grouped)]
+            rows = grouped.setdefault(table.name, {})
+            key = tuple(row[column] for column in table.key)
+            if key in rows and _owner(writes[rows[key][0] - 1]) != _owner(write):
+                contested.add(table.name)
+            rows[key] = place, row
+    return [_sorted(tables[name], grouped[name], name in contested) for name in sorted(grouped)]
+
+
+def _owner(write: LogWrite) -> tuple[int, int]:
+    return write.interval, write.sequencer
+
+
+def _sorted(table: SinkTable, rows: dict[tuple[Any, ...], tuple[int, Row]], contested: bool) -> SinkRows:
+    ordered = sorted(rows.items(), key=itemgetter(0))
+    return SinkRows(table, {key: row for key, (_, row) in ordered}, [place for _, (place, _) in ordered], contested)
 
 
 def _checked(tables: Mapping[str, SinkTable], write: LogWrite, sink: SinkRow) -> tuple[SinkTable, Row]:

@@ -95,64 +95,85 @@ JOIN (
     ORDER BY o.interval_id FOR SHARE
 ) AS owned USING (interval_id, sequencer)
 ON CONFLICT (interval_id, sequencer, seq) DO UPDATE SET seq = excluded.seq
-RETURNING interval_id, seq, xmax = 0
+RETURNING interval_id, seq
 """
 """One round trip for a group of checkpoints.  A row that is there already (a commit whose reply was lost) is
-a success, and waits for the attempt that may still be open; `xmax = 0` tells the rows that this statement
-inserted."""
-
-
-def commit_one(tables: Sequence[SinkTable]) -> bytes:
-    """`COMMIT` for a single checkpoint, with its sink rows, one JSON array per table, in the same statement.
-
-    At low rates a group is one checkpoint: this is one round trip where a transaction would take four.  The rows are
-    written only if this very statement inserted the checkpoint: a fenced one has no row in `logged`, and one that was
-    there already brought its sink rows then.
-    """
-    upserts = [
-        sql.SQL(", {} AS (").format(sql.Identifier(f"sink_{place}"))
-        + _upsert(table, sql.SQL("WHERE (SELECT inserted FROM logged) "))
-        + sql.SQL(")")
-        for place, table in enumerate(tables)
-    ]
-    return (sql.SQL(COMMIT_ONE).format(sql.SQL("").join(upserts))).as_bytes()
+a success, and waits for the attempt that may still be open."""
 
 
 COMMIT_ONE: Final = """
 WITH owned AS (
     SELECT o.interval_id, o.sequencer FROM ownership o WHERE o.interval_id = %b AND o.sequencer = %b FOR SHARE
+)
+INSERT INTO checkpoint_log (interval_id, sequencer, seq, epoch, payload)
+SELECT o.interval_id, o.sequencer, %b, %b, %b FROM owned o
+ON CONFLICT (interval_id, sequencer, seq) DO UPDATE SET seq = excluded.seq
+RETURNING interval_id, seq
+"""
+"""`COMMIT` of a single checkpoint: at low rates a group is just that, and arrays cost more than their elements."""
+
+
+def commit_with_sinks(tables: Sequence[SinkTable]) -> bytes:
+    """`COMMIT` of checkpoints with their sink rows: one round trip where a transaction would take four.
+
+    For each table a JSON array of rows, and an array with the place, from 1, of the checkpoint that each row is from.
+    A row is written only if this very statement inserted its checkpoint: a fenced one has no row in `logged`, and one
+    that was there already brought its sink rows then.  The filter keeps the rows in the order in which they are given.
+    """
+    return sql.SQL(COMMIT_WITH_SINKS).format(sql.SQL("").join(map(_sink, range(len(tables)), tables))).as_bytes()
+
+
+def _sink(number: int, table: SinkTable) -> sql.Composed:
+    rows = sql.SQL(
+        'ROWS FROM (jsonb_to_recordset(%b::jsonb) AS ({types}), unnest(%b::bigint[])) AS r ({names}, "#") '
+        'WHERE "#" = ANY((SELECT places FROM fresh)::bigint[]) '
+    ).format(types=_types(table), names=_names(table))
+    return sql.SQL(", {} AS ({})").format(sql.Identifier(f"sink_{number}"), _upsert(table, rows))
+
+
+COMMIT_WITH_SINKS: Final = """
+WITH given AS MATERIALIZED (
+    SELECT * FROM unnest(%b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[], %b::bytea[])
+    WITH ORDINALITY AS w (interval_id, sequencer, seq, epoch, payload, place)
+), owned AS (
+    SELECT o.interval_id, o.sequencer FROM ownership o WHERE o.interval_id = ANY(%b::bigint[])
+    ORDER BY o.interval_id FOR SHARE
 ), logged AS (
     INSERT INTO checkpoint_log (interval_id, sequencer, seq, epoch, payload)
-    SELECT o.interval_id, o.sequencer, %b, %b, %b FROM owned o
+    SELECT interval_id, sequencer, seq, epoch, payload FROM given JOIN owned USING (interval_id, sequencer)
     ON CONFLICT (interval_id, sequencer, seq) DO UPDATE SET seq = excluded.seq
-    RETURNING interval_id, seq, xmax = 0 AS inserted
-){} SELECT interval_id, seq, inserted FROM logged
+    RETURNING interval_id, sequencer, seq, xmax = 0 AS inserted
+), fresh AS (
+    SELECT array_agg(place) AS places FROM given JOIN logged USING (interval_id, sequencer, seq) WHERE inserted
+){} SELECT interval_id, seq FROM logged
 """
 
 
 def sink_upsert(table: SinkTable) -> bytes:
     """Upsert a JSON array of rows into a sink table."""
-    return _upsert(table, sql.SQL("")).as_bytes()
+    rows = sql.SQL("jsonb_to_recordset(%b::jsonb) AS r ({}) ").format(_types(table))
+    return _upsert(table, rows).as_bytes()
 
 
-def _upsert(table: SinkTable, condition: sql.SQL) -> sql.Composed:
-    names = [sql.Identifier(column) for column in table.columns]
-    types = [
-        sql.SQL("{} {}").format(name, sql.SQL(kind)) for name, kind in zip(names, table.columns.values(), strict=True)
-    ]
+def _upsert(table: SinkTable, rows: sql.Composed) -> sql.Composed:
     others = [sql.Identifier(column) for column in table.columns if column not in table.key]
     sets = [sql.SQL("{0} = excluded.{0}").format(name) for name in others]
-    return sql.SQL(
-        "INSERT INTO {table} ({names}) SELECT {names} FROM jsonb_to_recordset(%b::jsonb) AS r ({types}) {condition}"
-        "ON CONFLICT ({key}) DO {action}"
-    ).format(
+    return sql.SQL("INSERT INTO {table} ({names}) SELECT {names} FROM {rows}ON CONFLICT ({key}) DO {action}").format(
         table=sql.Identifier(table.name),
-        names=sql.SQL(", ").join(names),
-        types=sql.SQL(", ").join(types),
-        condition=condition,
+        names=_names(table),
+        rows=rows,
         key=sql.SQL(", ").join(map(sql.Identifier, table.key)),
         action=sql.SQL("UPDATE SET ") + sql.SQL(", ").join(sets) if sets else sql.SQL("NOTHING"),
     )
+
+
+def _names(table: SinkTable) -> sql.Composed:
+    return sql.SQL(", ").join(map(sql.Identifier, table.columns))
+
+
+def _types(table: SinkTable) -> sql.Composed:
+    columns = (sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind)) for name, kind in table.columns.items())
+    return sql.SQL(", ").join(columns)
 
 
 CONSTRAINTS_NOW: Final = "SET CONSTRAINTS ALL IMMEDIATE"

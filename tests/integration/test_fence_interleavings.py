@@ -58,9 +58,9 @@ def image(value: bytes) -> Checkpoint:
 class Race:
     """Three connections and the steps they take; a blocked step becomes a task that a later one releases."""
 
-    def __init__(self, url: str, pipeline: str, alone: bool) -> None:
+    def __init__(self, url: str, pipeline: str, statement: str) -> None:
         self.url = url
-        self.alone = alone
+        self.statement = statement
         self.pipeline = pipeline
         self.store = PostgresStore(url, pipeline)
         self.blocked: dict[str, asyncio.Task[Any]] = {}
@@ -117,22 +117,15 @@ class Race:
 
     async def old_insert(self) -> list[Any]:
         await self.old.execute("BEGIN")
-        if self.alone:
-            ids = map(Int8, (self.interval, self.old_sequencer, 1, 0))
-            single = (*ids, encode_checkpoint(image(b"old")), '[{"k": "old"}]')
-            cursor = await self.old.execute(statements.commit_one([SINK]), single)
-            self.results["old insert"] = await cursor.fetchall()
-            return list(self.results["old insert"])
+        payload = encode_checkpoint(image(b"old"))
         number = [Int8(self.interval)]
-        parameters = (
-            number,
-            [Int8(self.old_sequencer)],
-            [Int8(1)],
-            [Int8(0)],
-            [encode_checkpoint(image(b"old"))],
-            number,
-        )
-        rows = await (await self.old.execute(statements.COMMIT, parameters)).fetchall()
+        group = [number, [Int8(self.old_sequencer)], [Int8(1)], [Int8(0)], [payload], number]
+        given: dict[str, tuple[Any, list[Any]]] = {
+            "alone": (statements.COMMIT_ONE, [*map(Int8, (self.interval, self.old_sequencer, 1, 0)), payload]),
+            "group": (statements.COMMIT, group),
+            "with a sink row": (statements.commit_with_sinks([SINK]), [*group, '[{"k": "old"}]', [Int8(1)]]),
+        }
+        rows = await (await self.old.execute(*given[self.statement])).fetchall()
         self.results["old insert"] = rows
         return rows
 
@@ -160,12 +153,12 @@ class Race:
         return await self.store.commit([write])
 
 
-@pytest.mark.parametrize("alone", [False, True], ids=["group", "alone with a sink row"])
+@pytest.mark.parametrize("statement", ["alone", "group", "with a sink row"])
 @pytest.mark.parametrize("order", orders(), ids="/".join)
 def test_no_order_lets_an_old_owner_write_unseen(
-    postgres: EmbeddedPostgres, pipeline: str, order: tuple[str, ...], alone: bool
+    postgres: EmbeddedPostgres, pipeline: str, order: tuple[str, ...], statement: str
 ) -> None:
-    race = Race(postgres.url, pipeline, alone)
+    race = Race(postgres.url, pipeline, statement)
     asyncio.run(race.run(order))
     old_is_durable = bool(race.results["old insert"])
     if order.index("old end") < order.index("bump"):
@@ -176,7 +169,7 @@ def test_no_order_lets_an_old_owner_write_unseen(
     assert race.results["new commit"] == {(race.interval, 1)}
     with psycopg.connect(postgres.url) as connection:
         sink = {key for (key,) in connection.execute(f"SELECT k FROM {pipeline}.out")}
-    assert sink == ({"old", "new"} if alone and old_is_durable else {"new"})
+    assert sink == ({"old", "new"} if statement == "with a sink row" and old_is_durable else {"new"})
     log = postgres_tables(postgres.url, pipeline)["checkpoint_log"]
     assert [row[:3] for row in log] == [(race.interval, race.new_sequencer, 1)]
 
@@ -234,3 +227,29 @@ def test_sink_rows_of_a_fenced_checkpoint_are_not_written(postgres: EmbeddedPost
     with psycopg.connect(postgres.url) as connection:
         rows = connection.execute(f'SELECT k FROM "{pipeline}".out').fetchall()
     assert rows == [("owned",)]
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+def test_of_two_intervals_that_write_the_same_row_the_last_owner_wins(
+    postgres: EmbeddedPostgres, pipeline: str, fenced: bool
+) -> None:
+    table = SinkTable("out", {"k": "text", "v": "bigint"}, ("k",))
+
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        shape = PipelineShape(pipeline, {"a": ("m",)}, {}, {}, (table,), ())
+        first, second = [row.id for row in (await store.open_pipeline(shape)).intervals]
+        owned = await store.acquire([first, second])
+        if fenced:
+            await store.acquire([second])
+        writes = [
+            LogWrite(first, owned[first], 1, 0, b"x", (SinkRow("out", b'{"k": "both", "v": 1}'),)),
+            LogWrite(second, owned[second], 1, 0, b"x", (SinkRow("out", b'{"k": "both", "v": 2}'),)),
+        ]
+        assert await store.commit(writes) == {(first, 1)} | (set() if fenced else {(second, 1)})
+        await store.close()
+
+    asyncio.run(main())
+    with psycopg.connect(postgres.url) as connection:
+        rows = connection.execute(f'SELECT k, v FROM "{pipeline}".out').fetchall()
+    assert rows == [("both", 1 if fenced else 2)]

@@ -180,12 +180,39 @@ class Twins(RuleBasedStateMachine):
         sequencer = self.sequencers[interval] - (stale == 9)
         keys = tuple(data.draw(st.sampled_from("ab")) for _ in sinks)
         write = LogWrite(interval, sequencer, seq, 0, encode_checkpoint(image), sinks, keys)
-        others = data.draw(st.lists(st.sampled_from(self.written), max_size=2)) if self.written else []
+        # In one group with rows that are there already, or that are fenced by now.
+        others = data.draw(st.lists(st.sampled_from(self.written), max_size=3)) if self.written else []
         done = self.both(lambda store: store.commit([*others, write, write]))
         if isinstance(done, set) and stale < 9 and (interval, seq) in done:
             self.unfolded[interval].append((seq, image))
+            self.written.append(write)
         else:
             self.seqs[interval] -= 1
+
+    @rule(
+        data=st.data(),
+        places=st.lists(st.tuples(INTERVALS, sink_rows()), min_size=2, max_size=4),
+        fenced=st.sampled_from([0, 1, 2, 3]),
+    )
+    def commit_a_group(self, data: st.DataObject, places: list[tuple[int, tuple[SinkRow, ...]]], fenced: int) -> None:
+        """Several intervals at once, one of them fenced, some with sink rows, and some of these the same."""
+        seqs, images, writes = dict(self.seqs), [], []
+        for interval, sinks in places:
+            seqs[interval] += 1
+            images.append(data.draw(checkpoints(interval)))
+            keys = tuple(data.draw(st.sampled_from("ab")) for _ in sinks)
+            payload = encode_checkpoint(images[-1])
+            sequencer = self.sequencers[interval] - (interval == fenced)
+            writes.append(LogWrite(interval, sequencer, seqs[interval], 0, payload, sinks, keys))
+        done = self.both(lambda store: store.commit(writes))
+        # A refused row leaves what was before it durable.
+        found = {place[::2] for place in self.memory.log if self.memory.ownership.get(place[0]) == place[1]}
+        assert not isinstance(done, set) or done <= found
+        for write, image in zip(writes, images, strict=True):
+            if (write.interval, write.seq) in found:
+                self.unfolded[write.interval].append((write.seq, image))
+                self.written.append(write)
+                self.seqs[write.interval] = write.seq
 
     def outside_ids(self) -> st.SearchStrategy[Opaque]:
         """Some ids that no checkpoint has had, as the core sees to it, or the word that some may go."""
@@ -232,6 +259,7 @@ class Twins(RuleBasedStateMachine):
         for _ in range(1 + twice):
             assert self.both(lambda store: store.fold(interval, sequencer, upto, images, later, fresh)) is True
         del self.unfolded[interval][:share]
+        self.written = [w for w in self.written if (w.interval, w.sequencer) != (interval, sequencer) or w.seq > upto]
 
     @rule(interval=INTERVALS)
     def fold_fenced_or_wrong(self, interval: int) -> None:
