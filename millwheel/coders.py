@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar, overload, runtime_checkable
 
 import msgspec
 
@@ -72,6 +72,10 @@ class TextCoder:
             raise CoderError(f"text coder cannot decode {data!r:.80}: {error}") from error
 
 
+_PLAIN: Final = (int, str, bool)
+"""What is encoded can be decoded, so that nothing has to be tried."""
+
+
 class _MsgspecCoder(Generic[T]):
     """Shared by JSON and msgpack: a typed msgspec encoder and decoder, made once."""
 
@@ -81,14 +85,23 @@ class _MsgspecCoder(Generic[T]):
         self.fingerprint = f"{protocol}/1:{schema_fingerprint(type_)}"
         self._encode: Any = module.Encoder(order="deterministic").encode
         self._decode: Any = module.Decoder(type_).decode
+        self._plain = type_ if type_ in _PLAIN else None
 
     def encode(self, value: T, /) -> bytes:
-        """Deterministic bytes of `value`."""
+        """Deterministic bytes of `value`; refuses what could not be decoded, for example a float that is not a number
+        in JSON, or a field of another type: msgspec encodes both."""
         try:
             data: bytes = self._encode(value)
-        except (TypeError, msgspec.MsgspecError, UnicodeEncodeError, OverflowError) as error:
+            if type(value) is not self._plain:
+                self._prove(value, data)
+        except (TypeError, msgspec.MsgspecError, UnicodeError, OverflowError) as error:
             raise CoderError(f"{self.fingerprint} cannot encode {value!r:.80}: {error}") from error
         return data
+
+    def _prove(self, value: T, data: bytes) -> None:
+        if self._plain is not None and not isinstance(value, self._plain):
+            raise TypeError(f"it is {type(value).__name__}, not {self._plain.__name__}")
+        self._decode(data)
 
     def decode(self, data: bytes, /) -> T:
         """The typed value of `data`, validated."""
@@ -141,9 +154,14 @@ class ProtobufCoder(Generic[M]):
 
     def encode(self, value: M, /) -> bytes:
         """Deterministic wire bytes of the message."""
+        from google.protobuf.message import EncodeError
+
         if not isinstance(value, self.message):
             raise CoderError(f"{self.fingerprint} got {type(value).__name__}")
-        data: bytes = value.SerializeToString(deterministic=True)
+        try:
+            data: bytes = value.SerializeToString(deterministic=True)
+        except EncodeError as error:
+            raise CoderError(f"{self.fingerprint} cannot encode {value!r:.80}: {error}") from error
         return data
 
     def decode(self, data: bytes, /) -> M:
@@ -157,14 +175,40 @@ class ProtobufCoder(Generic[M]):
         return message
 
 
-def raw(coder: Coder[Any]) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
-    """A coder's bare encode and decode, for the hot path.
+class Raw(NamedTuple):
+    """The bare functions of a coder, for the hot path."""
 
-    They do the same with what the coder accepts; what it refuses raises any error: ask the coder for the `CoderError`.
-    """
+    plain: type | None
+    """`encode` is only for values of exactly this type; all others are for `checked`."""
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes], Any]
+
+
+def raw(coder: Coder[Any]) -> Raw:
+    """What does the same as the coder with what it accepts; what it refuses raises any error: ask the coder for the
+    `CoderError`."""
     if isinstance(coder, _MsgspecCoder):
-        return coder._encode, coder._decode
-    return coder.encode, coder.decode
+        return Raw(coder._plain, coder._encode, coder._decode)
+    return Raw(None, coder.encode, coder.decode)
+
+
+def checked(coder: Coder[Any]) -> Callable[[Any], bytes]:
+    """The `encode` of a coder; of one that is not shipped here, with a look at what it gives.
+
+    Anything but bytes would be found when the checkpoint is read again: too late.
+    """
+    if isinstance(coder, _MsgspecCoder | BytesCoder | TextCoder | ProtobufCoder):
+        return coder.encode
+
+    def encode(value: Any) -> bytes:
+        data: Any = coder.encode(value)
+        if type(data) is not bytes:
+            raise CoderError(
+                f"coder {coder.fingerprint!r} encoded {value!r:.80} as {type(data).__name__}; `encode` must give bytes"
+            )
+        return data
+
+    return encode
 
 
 def schema_fingerprint(type_: Any) -> str:

@@ -6,7 +6,7 @@ Lives here: specifications and validation.  Never here: user code being run, I/O
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -18,6 +18,9 @@ from millwheel.shape import PipelineShape, SinkTable
 from millwheel.source import Source
 
 KeyExtractor = Callable[[Any], str | None]
+
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,14 +35,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     productions: Literal["strong", "weak"] = "strong"
     exactly_once: bool = True
-    expire_after: int | None = None
+    expire_after: Positive | None = None
     split_keys: tuple[str, ...] = ()
-    cache_limit_bytes: int = limits.CACHE_LIMIT_BYTES
+    cache_limit_bytes: Positive = limits.CACHE_LIMIT_BYTES
     strict_timestamps: bool = True
-    hook_attempts: int = limits.HOOK_ATTEMPTS
+    hook_attempts: Positive = limits.HOOK_ATTEMPTS
     quarantine_holds: bool = False
-    work_limit_records: int = limits.WORK_LIMIT_RECORDS
-    straggler_delay_us: int = limits.STRAGGLER_DELAY_US
+    work_limit_records: Positive = limits.WORK_LIMIT_RECORDS
+    straggler_delay_us: Annotated[int, msgspec.Meta(ge=0)] = limits.STRAGGLER_DELAY_US
 
 
 class StreamSpec(msgspec.Struct, frozen=True):
@@ -136,11 +139,14 @@ class Graph(msgspec.Struct, frozen=True):
             coders=coders,
             sinks=self.sinks,
             sources=tuple(self.sources),
+            streams={source.name: source.stream for source in self.sources.values()},
         )
 
 
 def check_name(kind: str, name: str) -> None:
     """Names stand in tables, messages and commands: short, no separators of ours."""
+    if not isinstance(name, str):
+        raise WiringError(f"{kind} name {name!r:.80} is {type(name).__name__}, not str")
     if not name or len(name.encode()) > 100 or any(c in name for c in "<#: \t\n\0/"):
         raise WiringError(f"{kind} name {name!r}: use 1 to 100 bytes without blanks, '/', '<', '#' or ':'")
 
@@ -174,12 +180,19 @@ def _check_ids(graph: Graph) -> None:
             raise WiringError(f"source {spec.name!r}: id_slack must be a positive number of us")
 
 
+def _check_settings(computation: ComputationSpec) -> None:
+    try:
+        msgspec.convert(msgspec.structs.asdict(computation.settings), Settings)
+    except msgspec.ValidationError as error:
+        reason, _, where = str(error).partition(" - at `$.")
+        raise WiringError(f"computation {computation.name!r}: setting {where.rstrip('`')}: {reason}") from None
+
+
 def _check_computation(graph: Graph, computation: ComputationSpec) -> None:
+    _check_settings(computation)
     check_split_keys(computation.settings.split_keys, computation.name)
     if not computation.inputs:
         raise WiringError(f"computation {computation.name!r} subscribes to no stream: give inputs=[...]")
-    if computation.settings.expire_after is not None and computation.settings.expire_after <= 0:
-        raise WiringError(f"computation {computation.name!r}: expire_after must be a positive number of us")
     fed = {s.stream for s in graph.sources.values()} | {o for c in graph.computations.values() for o in c.outputs}
     for subscription in computation.inputs:
         if subscription.stream not in fed:

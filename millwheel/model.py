@@ -7,9 +7,12 @@ All timestamps are int microseconds since the Unix epoch (UTC), event time unles
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Final, Generic, Literal, NamedTuple, TypeVar
+from operator import index
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
+
+from millwheel.errors import TimestampError
 
 V = TypeVar("V")
 
@@ -70,6 +73,26 @@ class Timer(msgspec.Struct, frozen=True, gc=False):
     tag: str
     timestamp: int
     kind: TimerKind = "watermark"
+
+
+def whole_time(timestamp: Any, what: str) -> int:
+    """`timestamp` as an int: the integers of other libraries are fine, all else raises `TimestampError`.
+
+    What is not an int would be found when it is read from the store again: too late.
+
+    >>> whole_time(1.5, "hold")
+    Traceback (most recent call last):
+    millwheel.errors.TimestampError: hold at 1.5 (float): a time is a whole number of us; write int(...)
+    """
+    try:
+        if type(timestamp) is bool:
+            raise TypeError
+        return index(timestamp)
+    except TypeError:
+        message = (
+            f"{what} at {timestamp!r:.40} ({type(timestamp).__name__}): a time is a whole number of us; write int(...)"
+        )
+        raise TimestampError(message) from None
 
 
 def format_time(timestamp: int) -> str:

@@ -27,7 +27,8 @@ class PipelineShape(msgspec.Struct, frozen=True):
 
     `computations` maps a name to its interval split keys (ascending; n keys make n + 1 intervals); `subscriptions`
     maps a subscription name ("computation<stream" with "#n" for repeats) to its stream; `coders` maps "stream:x" and
-    "cell:computation.x" to coder fingerprints; `sources` are the injectors' names.
+    "cell:computation.x" to coder fingerprints; `sources` are the injectors' names, `streams` maps each of these to the
+    stream that it feeds (one that an earlier version stored has none).
     """
 
     name: str
@@ -36,3 +37,4 @@ class PipelineShape(msgspec.Struct, frozen=True):
     coders: Mapping[str, str]
     sinks: tuple[SinkTable, ...]
     sources: tuple[str, ...]
+    streams: Mapping[str, str] = {}

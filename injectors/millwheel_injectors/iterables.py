@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from operator import index
 from typing import Any, TypeAlias
 
 import msgspec
@@ -77,7 +78,8 @@ class IterablePartition:
         self._rows = rows
         self._gauge = Gauge(policy)
         if isinstance(policy, Exact) and not callable(rows):
-            self._gauge.minima = Minima(list(range(len(rows))), [time for time, _ in rows])
+            known = (time if type(time) is int else MAX_TIME for time in _times(rows))
+            self._gauge.minima = Minima(list(range(len(rows))), list(known))
         self._start(0)
 
     def _start(self, row: int) -> None:
@@ -111,8 +113,8 @@ class IterablePartition:
             return None
         first = self._row
         self._row += len(rows)
-        times = [time for time, _ in rows]
-        self._gauge.saw(times)
+        times = _times(rows)
+        self._gauge.saw(time for time in times if type(time) is int)
         state = msgspec.json.encode({"seen": self._gauge.seen})
         return Batch(list(range(first, self._row)), [value for _, value in rows], times, self._row, state)
 
@@ -126,3 +128,11 @@ class IterablePartition:
 
     def close(self) -> None:
         """Nothing to release."""
+
+
+def _times(rows: Iterable[Row]) -> list[Any]:
+    """Event times as int; what cannot be one is left as it is, and its row will be rejected."""
+    times: list[Any] = [time for time, _ in rows]
+    if {*map(type, times)} <= {int}:
+        return times
+    return [index(time) if hasattr(time, "__index__") and type(time) is not bool else time for time in times]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
-from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.model import MAX_TIME, MIN_TIME, whole_time
 
 EventTime: TypeAlias = Callable[[Any], int]
 """Event time of a value, int microseconds; whatever it raises makes the row malformed."""
@@ -74,8 +74,7 @@ def in_range(times: Sequence[int]) -> bool:
 
 def checked_time(time: Any) -> int:
     """`time`, when it is int microseconds in range."""
-    if type(time) is not int:
-        raise TypeError(f"{time!r} is not int microseconds")
-    if not in_range([time]):
-        raise ValueError(f"{time} us is out of range")
-    return time
+    whole = whole_time(time, "event")
+    if not in_range([whole]):
+        raise ValueError(f"{whole} us is out of range")
+    return whole

@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from millwheel.api.context import Context
 from millwheel.api.state import Cell
+from millwheel.errors import WiringError
 from millwheel.model import Record, Timer
 
 V = TypeVar("V")
@@ -17,6 +18,14 @@ class Computation(Generic[V]):
     A hook runs in the context of one key; hooks of one key never run at the same time.  It must be deterministic in
     its inputs apart from `context.wall_time`, and touch the world only through the context: a crash may run it again.
     """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Attributes of the process are fine; a state cell is durable and is set with `set`."""
+        if isinstance(getattr(type(self), name, None), Cell):
+            raise WiringError(
+                f"{type(self).__name__}.{name} is a state cell: write self.{name}.set(...), not an assignment"
+            )
+        object.__setattr__(self, name, value)
 
     def setup(self) -> None:
         """Called once per process before the first hook: open models, clients."""

@@ -17,7 +17,7 @@ from millwheel.bundles import QuarantineEntry, SinkRow
 from millwheel.coders import Coder
 from millwheel.errors import CoderError, LimitError, RowError, TimestampError, WiringError
 from millwheel.limits import VALUE_LIMIT_BYTES
-from millwheel.model import MAX_TIME, MIN_TIME, Timer, TimerKind, format_time
+from millwheel.model import MAX_TIME, MIN_TIME, Timer, TimerKind, format_time, whole_time
 from millwheel.rows import check_row
 from millwheel.shape import SinkTable
 from millwheel.work import QUARANTINE_HOLD, Cause, Columns, Entries, Known, Outcome, Suspended, Values, Wanted, Work
@@ -56,7 +56,7 @@ class Table(msgspec.Struct, frozen=True):
 
     def spec(self) -> SinkTable:
         """The store's view of it."""
-        return SinkTable(self.name, self.columns, self.key)
+        return SinkTable(self.name, self.columns, tuple(self.key))
 
 
 class Output(NamedTuple):
@@ -202,8 +202,11 @@ class Context:
             raise WiringError(f"stream {name!r} is not among this computation's outputs {[*self._outputs]}") from None
         if timestamp is None:
             timestamp = self._cause
-        elif timestamp < self._cause or timestamp >= MAX_TIME:
-            self._check_time(name, timestamp)
+        else:
+            if type(timestamp) is not int:
+                timestamp = whole_time(timestamp, f"production on {name!r}")
+            if timestamp < self._cause or timestamp >= MAX_TIME:
+                self._check_time(name, timestamp)
         data = encode(value)
         if len(data) > VALUE_LIMIT_BYTES:
             raise LimitError(f"value of {len(data)} bytes on {name!r}; limit {VALUE_LIMIT_BYTES}")
@@ -219,6 +222,8 @@ class Context:
 
         A low-watermark timer fires when the input watermark reaches it; one behind the watermark fires at once.
         """
+        if type(timestamp) is not int:
+            timestamp = whole_time(timestamp, f"timer {tag!r}")
         _check_timer(tag, timestamp, kind)
         self._effects = True
         self._timers[kind, tag] = timestamp
@@ -232,6 +237,8 @@ class Context:
     def hold(self, timestamp: int) -> None:
         """Keep this computation's low watermark at or below `timestamp` (us) until released: later productions of
         this key may be that old.  It is stored with the state."""
+        if type(timestamp) is not int:
+            timestamp = whole_time(timestamp, "hold")
         if not MIN_TIME < timestamp < MAX_TIME:
             raise TimestampError(f"hold at {timestamp} us is out of range")
         self._hold(timestamp)

@@ -15,6 +15,16 @@ import msgspec
 from millwheel import limits
 from millwheel.api.computation import Computation, cells_of
 from millwheel.api.context import Stream, Table
+from millwheel.api.given import (
+    Input,
+    check_computation,
+    check_inputs,
+    check_outputs,
+    check_source,
+    check_split_list,
+    check_stream,
+    check_table,
+)
 from millwheel.api.publish import TABLE as PUBLISHED
 from millwheel.api.publish import Publisher, check_keep
 from millwheel.errors import WiringError
@@ -35,15 +45,11 @@ from millwheel.shape import PUBLISH_PREFIX
 from millwheel.source import Source
 
 
-class Input(msgspec.Struct, frozen=True):
-    """A subscription as the user writes it; made by `subscribe`."""
-
-    stream: Stream
-    key: KeyExtractor
-
-
 def subscribe(stream: Stream, key: KeyExtractor) -> Input:
     """Subscribe to `stream` with this key extractor: value to str, or None for "not for me" (§4.3)."""
+    check_stream(stream, "subscribe")
+    if not callable(key):
+        raise WiringError(f"the key extractor of a subscription to {stream.name!r} is {key!r:.80}, not a function")
     return Input(stream, key)
 
 
@@ -60,7 +66,8 @@ class Pipeline:
 
     def inject(self, source: Source, into: Stream) -> None:
         """Feed `into` from `source` (§5.2)."""
-        check_name("source", source.name)
+        check_source(source)
+        check_stream(into, f"inject(into=...) of source {source.name!r}")
         if source.name in self._sources:
             raise WiringError(f"source {source.name!r} is injected twice: give each source a name of its own")
         self._declare(into, f"source {source.name!r}")
@@ -85,20 +92,21 @@ class Pipeline:
         straggler_delay_us: int = limits.STRAGGLER_DELAY_US,
     ) -> None:
         """Add a computation: a class, or a factory without arguments.  See `Settings` for the keyword arguments."""
+        class_ = check_computation(computation)
+        name = name or class_.__name__
+        check_name("computation", name)
+        check_split_list(split_keys, name)
         settings = Settings(
             productions=productions, exactly_once=exactly_once, expire_after=expire_after,
             split_keys=tuple(split_keys), cache_limit_bytes=cache_limit_bytes, strict_timestamps=strict_timestamps,
             hook_attempts=hook_attempts, quarantine_holds=quarantine_holds, work_limit_records=work_limit_records,
             straggler_delay_us=straggler_delay_us,
         )  # fmt: skip
-        class_ = computation if isinstance(computation, type) else type(computation())
-        if not issubclass(class_, Computation):
-            raise WiringError(f"{class_.__name__} is not a Computation: subclass millwheel.Computation")
-        name = name or class_.__name__
-        check_name("computation", name)
         if name in self._computations:
             raise WiringError(f"computation {name!r} is added twice: give one of them name=...")
-        self._computations[name] = self._spec(name, class_, computation, inputs, tuple(outputs), settings)
+        self._computations[name] = self._spec(
+            name, class_, computation, check_inputs(inputs, name), check_outputs(outputs, name), settings
+        )
 
     def _spec(
         self,
@@ -137,14 +145,11 @@ class Pipeline:
 
     def sink(self, table: Table) -> None:
         """Declare a table for `context.upsert`."""
-        check_name("table", table.name)
+        check_table(table)
         if table.name.lower().startswith("millwheel_"):
             raise WiringError(f"sink table {table.name!r}: names that begin with 'millwheel_' are reserved; rename it")
         if table.name in self._tables:
             raise WiringError(f"sink table {table.name!r} is declared twice")
-        missing = [column for column in table.key if column not in table.columns]
-        if missing or not table.key:
-            raise WiringError(f"sink table {table.name!r}: key columns {missing or '()'} are not among its columns")
         self._tables[table.name] = table
 
     @property

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from millwheel import limits
 from millwheel.api.context import MISSING
-from millwheel.coders import Coder, raw
+from millwheel.coders import Coder, checked, raw
 from millwheel.errors import LimitError, WiringError
 from millwheel.limits import VALUE_LIMIT_BYTES
 from millwheel.work import Slot
@@ -38,7 +38,7 @@ class _Bound:
     def __init__(self, context: Context, cell: str, coder: Coder[Any]) -> None:
         self._context = context
         self._cell = cell
-        self._encode = coder.encode
+        self._encode = checked(coder)
         self._decode = coder.decode
 
     def _data(self, value: Any) -> bytes:
@@ -53,11 +53,11 @@ class _Bound:
 class BoundValue(_Bound, Generic[T]):
     """One value per key."""
 
-    __slots__ = ("_column", "_default", "_raw_decode", "_raw_encode")
+    __slots__ = ("_column", "_default", "_plain", "_raw_decode", "_raw_encode")
 
     def __init__(self, context: Context, cell: str, coder: Coder[T], default: T) -> None:
         super().__init__(context, cell, coder)
-        self._raw_encode, self._raw_decode = raw(coder)
+        self._plain, self._raw_encode, self._raw_decode = raw(coder)
         self._column = context._column(cell)
         self._default = default
 
@@ -81,9 +81,12 @@ class BoundValue(_Bound, Generic[T]):
 
     def set(self, value: T) -> None:
         """Replace the value."""
-        try:
-            data = self._raw_encode(value)
-        except Exception:
+        if type(value) is self._plain:
+            try:
+                data = self._raw_encode(value)
+            except Exception:
+                data = self._encode(value)  # raises again, with a name and a reason
+        else:
             data = self._encode(value)
         if len(data) > VALUE_LIMIT_BYTES:
             data = self._data(value)

@@ -14,7 +14,7 @@ from millwheel import limits
 from millwheel.api.computation import Computation
 from millwheel.api.context import Context, NotLoaded, Output, Table
 from millwheel.bundles import QuarantineEntry
-from millwheel.coders import raw
+from millwheel.coders import checked, raw
 from millwheel.graph import ComputationSpec, Graph
 from millwheel.model import MAX_TIME, MIN_TIME, Record, Timer, TimerKind
 from millwheel.work import Outcome, Part, Wanted, Work
@@ -34,7 +34,7 @@ class Executor:
             for s in spec.inputs
         }
         self._raw: dict[int, Callable[[bytes], Any]] = {
-            subscriptions[s.name]: _as_encoded if spec.encoded else raw(graph.streams[s.stream].coder)[1]
+            subscriptions[s.name]: _as_encoded if spec.encoded else raw(graph.streams[s.stream].coder).decode
             for s in spec.inputs
         }
         self._waiting: list[QuarantineEntry | Timer] = []
@@ -240,7 +240,7 @@ def outputs_of(graph: Graph, spec: ComputationSpec, subscriptions: Mapping[str, 
 def output_of(graph: Graph, stream: str, subscriptions: Mapping[str, int]) -> Output:
     """Encoder and routes of one stream."""
     routes = tuple((subscriptions[s.name], s.key) for s in graph.subscriptions(stream))
-    return Output(graph.streams[stream].coder.encode, routes)
+    return Output(checked(graph.streams[stream].coder), routes)
 
 
 def _as_encoded(data: bytes) -> bytes:
@@ -249,4 +249,5 @@ def _as_encoded(data: bytes) -> bytes:
 
 def _trace(error: BaseException) -> str:
     text = "".join(traceback.format_exception(error))
+    text = text.encode("utf-8", "backslashreplace").decode()  # what a message quotes may hold a lone surrogate
     return text[-limits.TRACEBACK_LIMIT_CHARS :]

@@ -14,7 +14,7 @@ from millwheel import limits
 from millwheel.api.context import Output, check_key
 from millwheel.core.events import RowsRead
 from millwheel.errors import LimitError, SourceError, TimestampError
-from millwheel.model import MAX_TIME, MIN_TIME, format_time
+from millwheel.model import MAX_TIME, MIN_TIME, format_time, whole_time
 from millwheel.ports import Batch, RecordId, SourcePartition
 from millwheel.work import Columns
 
@@ -27,15 +27,16 @@ def read_rows(
 ) -> RowsRead:
     """Read at most `limit` rows and key them for every subscription."""
     batch = partition.read(limit)
+    watermark = whole_time(partition.watermark(), f"watermark of {partition.name!r}")
     if batch is None:
-        return RowsRead({}, 0, 0, b"", partition.watermark(), partition.finished(), False)
+        return RowsRead({}, 0, 0, b"", watermark, partition.finished(), False)
     columns, refused = _key_all(partition.name, batch, output, reject, record_id)
     return RowsRead(
         columns,
         len(batch.rows),
         batch.next_position,
         batch.state,
-        partition.watermark(),
+        watermark,
         partition.finished(),
         True,
         batch.rejected + refused,
@@ -59,6 +60,8 @@ def _key_all(
 def _key_whole(partition: str, batch: Batch, output: Output, record_id: RecordId | None) -> Keyed:
     """The batch column by column; raises if any row of it must be rejected."""
     rows, values, timestamps = list(batch.rows), batch.values, list(batch.timestamps)
+    if {*map(type, timestamps)} - {int}:
+        timestamps = [whole_time(timestamp, "event") for timestamp in timestamps]
     data = list(map(output.encode, values))
     if not len(rows) == len(data) == len(timestamps):
         raise SourceError(f"a batch of {partition!r} has columns of different lengths")
@@ -126,6 +129,7 @@ def _key_one_by_one(
                     check_key(key, partition)
             if len(data) > limits.VALUE_LIMIT_BYTES:
                 raise LimitError(f"value of {len(data)} bytes; limit {limits.VALUE_LIMIT_BYTES}")
+            timestamp = whole_time(timestamp, "event")
             if not MIN_TIME < timestamp < MAX_TIME:
                 raise TimestampError(f"event time {format_time(timestamp)} is out of range")
             opaque = opaque_ids([record_id(value)]) if record_id is not None else []

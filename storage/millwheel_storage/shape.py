@@ -81,6 +81,18 @@ def check_compatible(stored: PipelineShape, shape: PipelineShape) -> None:
             raise IncompatibleStore(
                 f"the store holds work of {what} {gone[0]!r}, which the pipeline no longer has; reset it"
             )
+    for name, splits in stored.computations.items():
+        if shape.computations.get(name, splits) != splits:
+            raise IncompatibleStore(
+                f"computation {name!r} is cut into intervals at {list(splits)}, the pipeline now says "
+                f"{list(shape.computations[name])}: split keys are fixed when the store is made; put them back, or reset it"
+            )
+    for name, stream in stored.streams.items():
+        if shape.streams.get(name, stream) != stream:
+            raise IncompatibleStore(
+                f"source {name!r} has fed stream {stream!r}, the pipeline now injects it into {shape.streams[name]!r}, "
+                "which would never get the rows that were read before; name the source otherwise, or reset the store"
+            )
     for name, fingerprint in stored.coders.items():
         if shape.coders.get(name, fingerprint) != fingerprint:
             raise IncompatibleStore(
@@ -90,7 +102,7 @@ def check_compatible(stored: PipelineShape, shape: PipelineShape) -> None:
 
 
 def merged_shape(stored: PipelineShape, shape: PipelineShape) -> PipelineShape:
-    """What to remember: the new shape, with coders of names that have gone (they may come back)."""
+    """What to remember: the new shape, with coders and sources of names that have gone (they may come back)."""
     return PipelineShape(
         name=shape.name,
         computations=shape.computations,
@@ -98,6 +110,7 @@ def merged_shape(stored: PipelineShape, shape: PipelineShape) -> PipelineShape:
         coders={**stored.coders, **shape.coders},
         sinks=shape.sinks,
         sources=shape.sources,
+        streams={**stored.streams, **shape.streams},
     )
 
 

@@ -55,7 +55,7 @@ SINK = SinkTable(
 
 
 def shape(name: str, **changes: object) -> PipelineShape:
-    base = PipelineShape(name, {"a": ("m",)}, {"a<s": "s"}, {"stream:s": "bytes"}, (SINK,), ())
+    base = PipelineShape(name, {"a": ("m",)}, {"a<s": "s"}, {"stream:s": "bytes"}, (SINK,), ("text",), {"text": "s"})
     return msgspec.structs.replace(base, **changes)
 
 
@@ -186,7 +186,7 @@ def test_a_store_reopens_with_the_same_numbers(postgres: EmbeddedPostgres, pipel
     async def main() -> None:
         store = PostgresStore(postgres.url, pipeline)
         opened = await store.open_pipeline(shape(pipeline))
-        more = shape(pipeline, computations={"0": (), "a": ("x", "y")}, subscriptions={"0<s": "s", "a<s": "s"})
+        more = shape(pipeline, computations={"0": (), "a": ("m",)}, subscriptions={"0<s": "s", "a<s": "s"})
         again = await store.open_pipeline(more)
         assert [r for r in again.intervals if r.computation == "a"] == list(opened.intervals)
         assert again.subscriptions == {"a<s": 1, "0<s": 2}
@@ -200,6 +200,8 @@ def test_a_store_reopens_with_the_same_numbers(postgres: EmbeddedPostgres, pipel
     [
         ({"coders": {"stream:s": "json"}}, IncompatibleStore),
         ({"computations": {"b": ()}}, IncompatibleStore),
+        ({"computations": {"a": ("x", "y")}}, IncompatibleStore),
+        ({"streams": {"text": "other"}}, IncompatibleStore),
         ({"subscriptions": {}}, IncompatibleStore),
         ({"sinks": (SinkTable("out", {"k": "text", "n": "text"}, ("k",)),)}, IncompatibleStore),
         ({"sinks": (SinkTable("out", {"k": "text", "n": "bigint"}, ("n",)),)}, IncompatibleStore),

@@ -122,4 +122,23 @@ def test_fingerprints_follow_protocol_and_type() -> None:
 
 
 def test_json_has_no_number_for_nan() -> None:
-    assert JsonCoder(float | None).decode(JsonCoder(float).encode(math.nan)) is None
+    nullable: JsonCoder[Any] = JsonCoder(float | None)
+    assert nullable.encode(math.nan) == b"null"
+    with pytest.raises(CoderError, match=r"cannot encode nan: Expected `float`, got `null`"):
+        JsonCoder(float).encode(math.nan)
+    assert math.isnan(MsgpackCoder(float).decode(MsgpackCoder(float).encode(math.nan)))
+
+
+wrong_point = Point("x")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("coder", "value"),
+    [
+        (JsonCoder(int), "seven"), (JsonCoder(int), True), (JsonCoder(str), b"x"), (MsgpackCoder(bool), 1),
+        (JsonCoder(Point), wrong_point), (JsonCoder(list[float]), [math.inf]), (MsgpackCoder(dict[str, int]), {1: 2}),
+    ],
+)  # fmt: skip
+def test_what_could_not_be_decoded_is_not_encoded(coder: Coder[Any], value: Any) -> None:
+    with pytest.raises(CoderError, match="cannot encode"):
+        coder.encode(value)

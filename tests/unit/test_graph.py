@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from millwheel import Computation, JsonCoder, Pipeline, Stream, Table, TextCoder, ValueCell, subscribe
+from millwheel import Computation, Context, JsonCoder, Pipeline, Record, Stream, Table, TextCoder, ValueCell, subscribe
 from millwheel.errors import WiringError
 from millwheel.graph import subscription_names
 from millwheel.intervals import Ranges
@@ -16,8 +16,17 @@ from millwheel_injectors import IterableSource
 a, b, c = (Stream(name, TextCoder()) for name in "abc")
 
 
+# For mistakes that a type checker would see first.
+loose_subscribe: Any = subscribe
+loose_stream: Any = Stream
+loose_table: Any = Table
+
+
 class Pass(Computation[str]):
     seen = ValueCell(JsonCoder(int), default=0)
+
+    def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+        """Nothing."""
 
 
 def source(name: str = "text") -> IterableSource:
@@ -119,6 +128,36 @@ def foreign_key(pipeline: Pipeline) -> None:
     pipeline.sink(Table("out", {"k": "text"}, ("q",)))
 
 
+def settings(**given: Any) -> Callable[[Pipeline], None]:
+    def mistake(pipeline: Pipeline) -> None:
+        pipeline.add(Pass, [subscribe(a, str)], name="set", **given)
+
+    mistake.__name__ = ",".join(f"{name}={value}" for name, value in given.items())
+    return mistake
+
+
+def wrong(name: str, call: Callable[[Any], Any]) -> Callable[[Pipeline], None]:
+    def mistake(pipeline: Pipeline) -> None:
+        call(pipeline)
+
+    mistake.__name__ = name
+    return mistake
+
+
+class Waiting(Computation[str]):
+    async def ProcessRecord(self, context: Context, record: Record[str]) -> None:  # type: ignore[override]
+        pass
+
+
+class Yielding(Computation[str]):
+    def ProcessRecord(self, context: Context, record: Record[str]) -> Any:
+        yield 1
+
+
+class Handless(Computation[str]):
+    pass
+
+
 MISTAKES: list[tuple[Callable[[Pipeline], None], list[str]]] = [
     (unfed, ["'lonely'", "'c'", "['a', 'b']"]),
     (unheard, ["'loud'", "'c'", "nobody subscribes"]),
@@ -136,6 +175,33 @@ MISTAKES: list[tuple[Callable[[Pipeline], None], list[str]]] = [
     (table_twice, ["'out'", "twice"]),
     (no_key, ["'out'", "key columns"]),
     (foreign_key, ["'out'", "['q']"]),
+    (settings(work_limit_records=0), ["'set'", "work_limit_records", ">= 1"]),
+    (settings(productions="weeak"), ["'set'", "productions", "weeak"]),
+    (settings(exactly_once="no"), ["'set'", "exactly_once", "`bool`, got `str`"]),
+    (settings(hook_attempts=0), ["'set'", "hook_attempts", ">= 1"]),
+    (settings(expire_after=1.5), ["'set'", "expire_after", "got `float`"]),
+    (settings(straggler_delay_us=-1), ["'set'", "straggler_delay_us", ">= 0"]),
+    (settings(split_keys="abc"), ["'set'", "split_keys", "'abc'"]),
+    (settings(split_keys=[1, 2]), ["'set'", "split_keys", "got `int`"]),
+    (wrong("stream as input", lambda p: p.add(Pass, [a], [b], name="c")), ["'c'", "subscribe(stream, key=function)"]),
+    (wrong("no list", lambda p: p.add(Pass, subscribe(a, str), [b], name="c")), ["'c'", "inputs must be a list"]),
+    (wrong("no list of outputs", lambda p: p.add(Pass, [subscribe(a, str)], b, name="c")), ["'c'", "outputs"]),
+    (wrong("text as output", lambda p: p.add(Pass, [subscribe(a, str)], ["b"], name="c")), ["'c'", "Stream, got 'b'"]),
+    (wrong("instance", lambda p: p.add(Pass(), [subscribe(a, str)])), ["add(Pass, ...)"]),
+    (wrong("no class", lambda p: p.add(7, [subscribe(a, str)])), ["class or a factory, got 7"]),
+    (wrong("text as stream", lambda p: p.inject(source("x"), into="b")), ["'x'", "Stream, got 'b'"]),
+    (wrong("path as source", lambda p: p.inject("f.txt", into=b)), ["needs a source, got 'f.txt'"]),
+    (wrong("class as source", lambda p: p.inject(type(source()), into=b)), ["needs a source"]),
+    (wrong("key is no function", lambda _: loose_subscribe(a, "k")), ["'a'", "'k', not a function"]),
+    (wrong("coder is a class", lambda _: subscribe(loose_stream("s", TextCoder), str)), ["'s' needs a coder"]),
+    (wrong("no coder", lambda _: subscribe(loose_stream("s", str), str)), ["'s' needs a coder"]),
+    (wrong("number as name", lambda p: p.add(Pass, [subscribe(a, str)], name=7)), ["name 7 is int"]),
+    (wrong("async", lambda p: p.add(Waiting, [subscribe(a, str)])), ["Waiting.ProcessRecord is async"]),
+    (wrong("yields", lambda p: p.add(Yielding, [subscribe(a, str)])), ["Yielding.ProcessRecord is async or yields"]),
+    (wrong("no hook", lambda p: p.add(Handless, [subscribe(a, str)])), ["Handless must define ProcessRecord"]),
+    (wrong("key as text", lambda p: p.sink(loose_table("out", {"k": "text"}, "k"))), ["'out'", "write key=('k',)"]),
+    (wrong("no columns", lambda p: p.sink(loose_table("out", ["k"], ("k",)))), ["'out'", "columns"]),
+    (wrong("no table", lambda p: p.sink("out")), ["needs a Table, got 'out'"]),
 ]
 
 
@@ -203,3 +269,13 @@ def test_a_slack_must_be_positive() -> None:
     pipeline.inject(identified("one", id_slack=0), into=a)
     with pytest.raises(WiringError, match="'one': id_slack must be a positive number"):
         pipeline.graph()
+
+
+def test_a_state_cell_cannot_be_assigned() -> None:
+    class Count(Computation[str]):
+        seen = ValueCell(JsonCoder(int), default=0)
+
+    count = Count()
+    count.cache = {}
+    with pytest.raises(WiringError, match=r"Count\.seen is a state cell: write self\.seen\.set"):
+        count.seen = 1  # type: ignore[assignment]

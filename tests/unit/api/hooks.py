@@ -26,6 +26,9 @@ OnTimer = Callable[[Any, Context, Timer], None]
 class Sink(Computation[str]):
     """Whoever listens to `out`; its key is the value, and "nobody" is not for it."""
 
+    def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+        pass
+
 
 def executor_of(computation: Callable[[], Computation[str]], **settings: Any) -> Executor:
     """An executor of `computation`, which reads `texts` and may publish `out` and fill `table`."""
@@ -42,9 +45,7 @@ def computation_of(
     record: Hook | None = None, timer: OnTimer | None = None, cells: Mapping[str, Any] | None = None
 ) -> type[Computation[str]]:
     """A computation with these hooks and cells."""
-    body: dict[str, Any] = dict(cells or {})
-    if record is not None:
-        body["ProcessRecord"] = record
+    body: dict[str, Any] = {"ProcessRecord": record or Sink.ProcessRecord, **(cells or {})}
     if timer is not None:
         body["ProcessTimer"] = timer
     made = type("It", (Computation,), body)

@@ -13,7 +13,15 @@ from millwheel.bundles import LogWrite, SinkRow
 from millwheel.errors import IncompatibleStore, RowRefused, WiringError
 from millwheel.ports import PipelineShape, SinkTable
 from millwheel.rows import check_row
-from millwheel_storage.shape import STORE_FORMAT, check_compatible, check_formats, check_shape, ranges, schema_name
+from millwheel_storage.shape import (
+    STORE_FORMAT,
+    check_compatible,
+    check_formats,
+    check_shape,
+    merged_shape,
+    ranges,
+    schema_name,
+)
 from millwheel_storage.sinks import blame, check_table, coalesce
 from millwheel_storage.tables import RESERVED_NAMES
 
@@ -160,3 +168,21 @@ def test_a_later_format_is_refused_and_an_addition_is_not() -> None:
     check_compatible(old, new)
     with pytest.raises(IncompatibleStore, match="no longer has"):
         check_compatible(new, old)
+
+
+def fed(streams: dict[str, str], splits: tuple[str, ...] = ()) -> PipelineShape:
+    return PipelineShape("p", {"a": splits}, {"a<s": "s"}, {}, (), tuple(streams), streams)
+
+
+def test_a_source_stays_with_its_stream_even_when_it_was_away() -> None:
+    stored = fed({"log": "s"})
+    check_compatible(stored, fed({"log": "s", "more": "s"}))
+    check_compatible(PipelineShape("p", {"a": ()}, {"a<s": "s"}, {}, (), ("log",)), fed({"log": "t"}))
+    without = merged_shape(stored, fed({}))
+    with pytest.raises(IncompatibleStore, match=r"source 'log' has fed stream 's'.*into 't'"):
+        check_compatible(without, fed({"log": "t"}))
+
+
+def test_split_keys_stay_as_they_are() -> None:
+    with pytest.raises(IncompatibleStore, match=r"'a' is cut into intervals at \['m'\].* says \['k'\]: split keys"):
+        check_compatible(fed({}, ("m",)), fed({}, ("k",)))

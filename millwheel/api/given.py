@@ -1,0 +1,114 @@
+"""What a user gives to a pipeline is looked at where it is given, so that a mistake has a name and a line.
+
+Lives here: checks of single arguments; all raise `WiringError`.  Never here: checks that need the whole graph.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from millwheel.api.computation import Computation
+from millwheel.api.context import Stream, Table
+from millwheel.coders import Coder
+from millwheel.errors import WiringError
+from millwheel.graph import KeyExtractor, check_name
+from millwheel.source import Source
+
+
+class Input(msgspec.Struct, frozen=True):
+    """A subscription as the user writes it; made by `subscribe`."""
+
+    stream: Stream
+    key: KeyExtractor
+
+
+def check_stream(stream: object, where: str) -> None:
+    """A `Stream` with a name and a coder."""
+    if not isinstance(stream, Stream):
+        raise WiringError(f"{where} needs a Stream, got {stream!r:.80}; for example Stream('words', TextCoder())")
+    check_name("stream", stream.name)
+    if isinstance(stream.coder, type) or not isinstance(stream.coder, Coder):
+        raise WiringError(f"stream {stream.name!r} needs a coder, got {stream.coder!r:.80}; for example JsonCoder(int)")
+
+
+def check_source(source: Any) -> None:
+    """Something that can be asked for partitions."""
+    if isinstance(source, type) or not callable(getattr(source, "discover", None)):
+        raise WiringError(f"inject needs a source, got {source!r:.80}; for example FileSource('lines', 'input/*.txt')")
+    if Source not in type(source).__mro__:
+        raise WiringError(
+            f"{type(source).__name__} is no subclass of millwheel.source.Source: what is optional is missing"
+        )
+    check_name("source", source.name)
+
+
+def check_inputs(inputs: object, computation: str) -> tuple[Input, ...]:
+    """Subscriptions."""
+    if not isinstance(inputs, Iterable) or isinstance(inputs, str | Input | Stream):
+        raise WiringError(
+            f"computation {computation!r}: inputs must be a list, got {inputs!r:.80}; write [subscribe(stream, key=...)]"
+        )
+    found = tuple(inputs)
+    for given in found:
+        if not isinstance(given, Input):
+            raise WiringError(
+                f"computation {computation!r}: {given!r:.80} is no input; write subscribe(stream, key=function)"
+            )
+    return found
+
+
+def check_outputs(outputs: object, computation: str) -> tuple[Stream, ...]:
+    """Streams."""
+    if not isinstance(outputs, Iterable) or isinstance(outputs, str | Stream):
+        raise WiringError(f"computation {computation!r}: outputs must be a list of streams, got {outputs!r:.80}")
+    found = tuple(outputs)
+    for stream in found:
+        check_stream(stream, f"each output of computation {computation!r}")
+    return found
+
+
+def check_computation(computation: Any) -> type[Computation[Any]]:
+    """The class of what user code gives: a subclass of `Computation` that can handle records, or a factory of one."""
+    if isinstance(computation, Computation) or not callable(computation):
+        name = type(computation).__name__
+        raise WiringError(f"add needs a class or a factory, got {computation!r:.80}; write add({name}, ...) for one")
+    class_: type[Any] = computation if isinstance(computation, type) else type(computation())
+    if not issubclass(class_, Computation):
+        raise WiringError(f"{class_.__name__} is not a Computation: subclass millwheel.Computation")
+    if class_.ProcessRecord is Computation.ProcessRecord:
+        raise WiringError(f"{class_.__name__} must define ProcessRecord(self, context, record)")
+    for hook in (class_.ProcessRecord, class_.ProcessTimer):
+        if inspect.iscoroutinefunction(hook) or inspect.isgeneratorfunction(hook) or inspect.isasyncgenfunction(hook):
+            raise WiringError(
+                f"{class_.__name__}.{hook.__name__} is async or yields: a call of it would do nothing; "
+                "make it a plain function, and produce through the context"
+            )
+    return class_
+
+
+def check_table(table: object) -> None:
+    """A sink table with columns and a key among them."""
+    if not isinstance(table, Table):
+        raise WiringError(
+            f"sink needs a Table, got {table!r:.80}; for example Table('out', {{'k': 'text'}}, key=('k',))"
+        )
+    check_name("table", table.name)
+    if not isinstance(table.columns, Mapping):
+        raise WiringError(f"sink table {table.name!r}: columns must map names to SQL types, got {table.columns!r:.80}")
+    if not isinstance(table.key, tuple | list):
+        raise WiringError(
+            f"sink table {table.name!r}: key must be a tuple of column names, got {table.key!r:.80}; write key=('k',)"
+        )
+    missing = [column for column in table.key if column not in table.columns]
+    if missing or not table.key:
+        raise WiringError(f"sink table {table.name!r}: key columns {missing or '()'} are not among its columns")
+
+
+def check_split_list(split_keys: object, computation: str) -> None:
+    """Not a text: it would be cut into its letters."""
+    if isinstance(split_keys, str) or not isinstance(split_keys, Iterable):
+        raise WiringError(f"computation {computation!r}: split_keys must be a list of keys, got {split_keys!r:.80}")
