@@ -141,6 +141,13 @@ class TimerWrites(msgspec.Struct, array_like=True, gc=False):
     kinds: list[str] = []
     timestamps: list[int | None] = []
 
+    def add(self, key: str, tag: str, kind: str, timestamp: int | None) -> None:
+        """One more; of a timer that is here already, the last one counts."""
+        self.keys.append(key)
+        self.tags.append(tag)
+        self.kinds.append(kind)
+        self.timestamps.append(timestamp)
+
 
 TimerPlace = tuple[int, tuple[str, str]]
 """(timestamp, (key, tag)): the order in which timers of a kind come due."""
@@ -154,6 +161,11 @@ class HoldWrites(msgspec.Struct, array_like=True, gc=False):
 
     keys: list[str] = []
     timestamps: list[int | None] = []
+
+    def add(self, key: str, timestamp: int | None) -> None:
+        """One more; of a key that is here already, the last one counts."""
+        self.keys.append(key)
+        self.timestamps.append(timestamp)
 
 
 class SinkRow(msgspec.Struct, array_like=True, gc=False):

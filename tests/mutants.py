@@ -23,8 +23,10 @@ from millwheel.core import events as ev
 from millwheel.core.arrivals import Arrivals
 from millwheel.core.authority import Authority
 from millwheel.core.cache import StateCache
+from millwheel.core.checkpoint import Checkpointer
 from millwheel.core.dedup import DeliveredIds, Seen
 from millwheel.core.inbox import Inbox
+from millwheel.core.inflight import Inflight
 from millwheel.core.injector import InjectorCore
 from millwheel.core.interval import IntervalCore
 from millwheel.core.opaque import OpaqueIds
@@ -33,6 +35,7 @@ from millwheel.core.quarantine import Quarantine
 from millwheel.core.refused import RefusedRows
 from millwheel.core.suspects import Suspects
 from millwheel.core.timers import TimerQueue
+from millwheel.core.watermark import LowWatermark
 from millwheel.model import MAX_TIME
 from millwheel.runtime.alone import Alone
 from millwheel.runtime.executor import Executor
@@ -124,7 +127,7 @@ def strong_send_early() -> Patches:
 
     def invoked(self: IntervalCore, outcome: Any, now: int, effects: list[ev.Effect]) -> None:
         original(self, outcome, now, effects)
-        entry = self._inflight[-1]
+        entry = self._inflight._entries[-1]
         effects += [ev.Send(self._outbox.sendable(bundle)) for bundle in entry.sends]
         entry.sends = []
 
@@ -134,8 +137,8 @@ def strong_send_early() -> Patches:
 @mutant
 def no_productions() -> Patches:
     """Checkpoint with an input's id but without its unacked productions."""
-    original = IntervalCore._still_unacked
-    return {(IntervalCore, "_still_unacked"): lambda self, entry: original(self, entry)[:0]}
+    original = Inflight._still_unacked
+    return {(Inflight, "_still_unacked"): lambda self, entry: original(self, entry)[:0]}
 
 
 @mutant
@@ -204,7 +207,7 @@ def ack_on_run() -> Patches:
 
     def invoked(self: IntervalCore, outcome: Any, now: int, effects: list[ev.Effect]) -> None:
         original(self, outcome, now, effects)
-        entry = self._inflight[-1]
+        entry = self._inflight._entries[-1]
         effects += [ev.Ack(sender, number) for sender, number in entry.acks]
         entry.acks = []
 
@@ -402,9 +405,9 @@ def unfinished_redrive() -> Patches:
 @mutant
 def out_of_order_commits() -> Patches:
     """Checkpoint committed past a gap."""
-    original = IntervalCore._submit
+    original = Inflight.submit
 
-    def submit(self: IntervalCore, effects: list[ev.Effect], now: int) -> None:
+    def submit(self: Inflight, effects: list[ev.Effect], now: int) -> None:
         first = len(effects)
         original(self, effects, now)
         commits = [e for e in effects[first:] if isinstance(e, ev.Commit)]
@@ -416,7 +419,7 @@ def out_of_order_commits() -> Patches:
             effects.remove(commits[-1])
             self._late = commits[-1]  # type: ignore[attr-defined]
 
-    return {(IntervalCore, "_submit"): submit}
+    return {(Inflight, "submit"): submit}
 
 
 @mutant
@@ -664,15 +667,15 @@ def forgets_timers() -> Patches:
 @mutant
 def firing_not_recorded() -> Patches:
     """A checkpoint does not remove the timers that it fired."""
-    original = IntervalCore._apply_timers
+    original = Checkpointer._apply_timers
 
-    def apply(self: IntervalCore, work: Any, outcome: Any, writes: Any) -> Any:
+    def apply(self: Checkpointer, work: Any, *arguments: Any) -> Any:
         fired, work.timers = work.timers, []
-        found = original(self, work, outcome, writes)
+        found = original(self, work, *arguments)
         work.timers = fired
         return found
 
-    return {(IntervalCore, "_apply_timers"): apply}
+    return {(Checkpointer, "_apply_timers"): apply}
 
 
 @mutant
@@ -728,9 +731,9 @@ def leaves_behind_a_page() -> Patches:
     original = IntervalCore._fold_done
 
     def folded(self: IntervalCore, *arguments: Any) -> None:
-        paging, self._paging = self._paging, False
+        paging, self._schedule.paging = self._schedule.paging, False
         original(self, *arguments)
-        self._paging = paging
+        self._schedule.paging = paging
 
     return {(IntervalCore, "_fold_done"): folded}
 
@@ -749,7 +752,7 @@ def unfenced_page() -> Patches:
 @mutant
 def report_without_work() -> Patches:
     """Watermark reported without the oldest work."""
-    return {(IntervalCore, "_oldest_work"): lambda self: MAX_TIME}
+    return {(LowWatermark, "oldest_work"): lambda self: MAX_TIME}
 
 
 @mutant
@@ -792,7 +795,7 @@ def first_discovery() -> Patches:
 @mutant
 def undone_work() -> Patches:
     """A hold that was released, or a timer that was moved, no longer counts before that is durable."""
-    return {(IntervalCore, "_oldest_undone"): lambda self, outcome: MAX_TIME}
+    return {(Checkpointer, "oldest_undone"): lambda self, outcome: MAX_TIME}
 
 
 @mutant
@@ -806,9 +809,9 @@ def holds_forgotten() -> Patches:
         image.holds.timestamps.clear()
         return original(image)
 
-    from millwheel.core import interval
+    from millwheel.core import inflight
 
-    return {(interval, "encode_checkpoint"): encode}
+    return {(inflight, "encode_checkpoint"): encode}
 
 
 # --- refused rows -----------------------------------------------------------------------------------------------
@@ -836,15 +839,15 @@ def culprit_forgotten() -> Patches:
 @mutant
 def culprits_key_goes_on() -> Patches:
     """Only the culprit is quarantined, its key's later records run before it."""
-    original = IntervalCore._image
+    original = Checkpointer.image
 
-    def image(self: IntervalCore, *arguments: Any) -> Any:
+    def image(self: Checkpointer, *arguments: Any) -> Any:
         refused = {entry.key for entry in self._quarantine._diverted if entry.error}
         made = original(self, *arguments)
         self._quarantine.keys -= refused
         return made
 
-    return {(IntervalCore, "_image"): image}
+    return {(Checkpointer, "image"): image}
 
 
 @mutant

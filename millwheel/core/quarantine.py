@@ -158,8 +158,7 @@ class Quarantine:
         name = quarantine_hold(key)
         if at < self._holds.counting(name):
             self._holds.set(name, at)
-            holds.keys.append(name)
-            holds.timestamps.append(at)
+            holds.add(name, at)
 
     def take_opened(self) -> int:
         """How many keys went into quarantine since the last call."""
@@ -237,8 +236,7 @@ class Quarantine:
         for name in map(quarantine_hold, released):
             if name in self._holds.all:  # whatever the setting says now
                 self._holds.remove(name)
-                holds.keys.append(name)
-                holds.timestamps.append(None)
+                holds.add(name, None)
         return released
 
     def folded(self, upto: int) -> None:

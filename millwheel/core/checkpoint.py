@@ -1,0 +1,131 @@
+"""What one invocation changes: applied to the soft state of its interval, and written down as a checkpoint (§6.1.2).
+
+Lives here: the image of a checkpoint, and timers and holds as a hook leaves them.  Never here: productions (`outbox`),
+when a checkpoint is committed (`inflight`).  Invariants:
+
+* what is applied is in the image, and the other way round: state, timers, holds and quarantine of a recovered interval
+  are those of the one that died;
+* a timer that fired is removed by the checkpoint that contains its effects.
+"""
+
+from __future__ import annotations
+
+from millwheel import limits
+from millwheel.bundles import CHECKPOINT_FORMAT, Checkpoint, HoldWrites, QuarantineEntry, StateWrites, TimerWrites
+from millwheel.core.arrivals import Arrivals
+from millwheel.core.cache import StateCache
+from millwheel.core.expiry import Expiry
+from millwheel.core.holds import Holds
+from millwheel.core.quarantine import Quarantine, quarantine_hold
+from millwheel.core.schedule import Turn
+from millwheel.core.timers import TimerQueue
+from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.work import Outcome, Work
+
+
+class Checkpointer:
+    """Writes the checkpoints of one interval, whose computation has this `shape`."""
+
+    def __init__(
+        self,
+        shape: str,
+        cache: StateCache,
+        arrivals: Arrivals,
+        timers: TimerQueue,
+        holds: Holds,
+        expiry: Expiry,
+        quarantine: Quarantine,
+    ) -> None:
+        self._shape = shape
+        self._cache = cache
+        self._arrivals = arrivals
+        self._timers = timers
+        self._holds = holds
+        self._expiry = expiry
+        self._quarantine = quarantine
+        self._rearmed: dict[tuple[str, str, str], int] = {}
+        """How often a timer was set behind the watermark while that stood at `_stood_at`."""
+        self._stood_at = MIN_TIME
+
+    def image(self, seq: int, turn: Turn, outcome: Outcome, watermark: int) -> Checkpoint:
+        """Apply what a turn did as checkpoint `seq`; `watermark` is the input's by now."""
+        work, timers, holds = turn.work, TimerWrites(), HoldWrites()
+        expired = self._expiry.drop(turn.expiring, seq, watermark, timers)
+        quarantined = outcome.quarantined + self._quarantine.take_diverted()
+        quarantined += self._apply_timers(work, outcome, timers, watermark)
+        self._cache.mark([*(timer.key for timer in work.timers), *outcome.timers], seq)
+        self._apply_holds(outcome, holds)
+        state = StateWrites(self._cache.write_all(outcome, seq))
+        self._expiry.renew(state, work, watermark, timers)
+        released = self._quarantine.take_released(holds)
+        # After the releases: a key may fail again in the same checkpoint.
+        self._quarantine.put(quarantined, seq, work, holds)
+        redriven = self._quarantine.redriven(seq, work, outcome)
+        ids, opaque = self._arrivals.checkpointed(turn.items, work.wall_time)
+        return Checkpoint(
+            CHECKPOINT_FORMAT, self._shape, 0, ids, [], [], state, timers, holds,
+            outcome.sinks, quarantined, expired, redriven, released, opaque,
+        )  # fmt: skip
+
+    def records(self, seq: int, watermark: int, now: int) -> Checkpoint:
+        """Checkpoint `seq` of an interval in which nothing runs: frontiers, and outside ids that have expired."""
+        image = self.image(seq, Turn(Work([], [], {}, {}, {}, watermark, now)), Outcome(), watermark)
+        image.ids, image.opaque = self._arrivals.checkpointed([], now, idle=True)
+        return image
+
+    def oldest_undone(self, outcome: Outcome) -> int:
+        """Of the timers and holds that `outcome` moves, ends or puts to sleep, before it is applied: a crash before it
+        commits brings them back."""
+        oldest = MAX_TIME
+        stopped = self._quarantine.stopping(outcome.quarantined)
+        for key in (*outcome.holds, *map(quarantine_hold, self._quarantine.released), *stopped):
+            oldest = min(oldest, self._holds.counting(key))
+        for key in stopped:
+            oldest = min([oldest, *(at for (kind, _), at in self._timers.of(key) if kind == "watermark")])
+        for key, changes in outcome.timers.items():
+            for (kind, tag), at in self._timers.of(key):
+                if kind == "watermark" and (kind, tag) in changes:
+                    oldest = min(oldest, at)
+        return oldest
+
+    # --- timers and holds -------------------------------------------------------------------------------------
+
+    def _apply_timers(self, work: Work, outcome: Outcome, writes: TimerWrites, watermark: int) -> list[QuarantineEntry]:
+        """Returns timers that must not be set again: they would run for ever before anything else does."""
+        looping: list[QuarantineEntry] = []
+        for timer in work.timers:
+            if (timer.kind, timer.tag) not in outcome.timers.get(timer.key, ()):
+                writes.add(timer.key, timer.tag, timer.kind, None)
+        for key, changes in outcome.timers.items():
+            for (kind, tag), at in changes.items():
+                due = at is not None and kind == "watermark" and at <= watermark
+                if at is not None and due and self._loops(key, kind, tag, watermark):
+                    looping.append(QuarantineEntry(
+                        key, -1, 0, 0, b"", at, tag, kind,
+                        f"timer {tag!r} re-armed itself behind the watermark {limits.TIMER_REARM_LIMIT} times",
+                    ))  # fmt: skip
+                    at = None
+                if at is None:
+                    self._timers.remove(key, kind, tag)
+                else:
+                    self._timers.set(key, kind, tag, at)
+                writes.add(key, tag, kind, at)
+        return looping
+
+    def _loops(self, key: str, kind: str, tag: str, watermark: int) -> bool:
+        if watermark > self._stood_at:
+            self._stood_at = watermark
+            self._rearmed.clear()
+        if key in self._quarantine.keys:
+            return False  # it sleeps
+        name = (key, kind, tag)
+        self._rearmed[name] = self._rearmed.get(name, 0) + 1
+        return self._rearmed[name] > limits.TIMER_REARM_LIMIT
+
+    def _apply_holds(self, outcome: Outcome, writes: HoldWrites) -> None:
+        for key, at in outcome.holds.items():
+            if at is None:
+                self._holds.remove(key)
+            else:
+                self._holds.set(key, at)
+            writes.add(key, at)

@@ -1,0 +1,148 @@
+"""The invocation of user code that is under way in one interval, at most one.
+
+Lives here: what must have happened before hooks run (their keys are in memory, what is quarantined is taken out, the mark
+is durable), and what they wait for while they run.  Never here: what runs next (`schedule`), what comes of it
+(`checkpoint`).  Invariant: a hook finds all that is known of its key in memory, or asks for it and runs again; so nothing
+of these keys leaves memory before the invocation is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from millwheel.bundles import KeyRows, StateRow
+from millwheel.core import events as ev
+from millwheel.core.cache import StateCache
+from millwheel.core.expiry import Expiry
+from millwheel.core.holds import Holds
+from millwheel.core.quarantine import Quarantine
+from millwheel.core.schedule import Turn
+from millwheel.core.suspects import Suspects
+from millwheel.core.timers import TimerQueue
+from millwheel.model import MAX_TIME
+from millwheel.work import Wanted, Work
+
+
+class Invocation:
+    """A turn from when it is taken until its outcome is there."""
+
+    def __init__(
+        self,
+        cache: StateCache,
+        timers: TimerQueue,
+        holds: Holds,
+        expiry: Expiry,
+        quarantine: Quarantine,
+        suspects: Suspects,
+    ) -> None:
+        self._cache = cache
+        self._timers = timers
+        self._holds = holds
+        self._expiry = expiry
+        self._quarantine = quarantine
+        self._suspects = suspects
+        self._turn: Turn | None = None
+        self._running: Work | None = None
+        """What user code was given: the turn's work without what was diverted."""
+        self._loading: list[str] = []
+        self._wanted: list[Wanted] = []
+        """State that a hook waits for."""
+        self.oldest = MAX_TIME
+        """The smallest event time that may come of it."""
+
+    def __bool__(self) -> bool:
+        return self._turn is not None
+
+    @property
+    def work(self) -> Work:
+        """What was taken, with what is diverted from it."""
+        assert self._turn is not None, "Invoked without work"
+        return self._turn.work
+
+    # --- before hooks run -------------------------------------------------------------------------------------
+
+    def begin(self, turn: Turn, effects: list[ev.Effect]) -> bool:
+        """Take a turn; true when no hook has anything to do in it, so that it is over."""
+        self._turn, self.oldest = turn, turn.oldest()
+        # To expire, a key must have no timers: when not all are in memory the store has to say.
+        keys = keys_of(turn.work)
+        complete = self._timers.complete
+        looked_at = {key: None for key in turn.expiring if not complete or self._expiry.keeps(key)}
+        self._loading = self._cache.missing(looked_at or keys)
+        if self._loading:
+            effects.append(ev.Load(self._loading, not complete))
+            return False
+        return self._run(turn.work, keys, effects)
+
+    def loaded(self, rows: list[KeyRows], effects: list[ev.Effect]) -> bool:
+        """An answer to `Load`; true as for `begin`."""
+        assert self._turn is not None, "Loaded without work"
+        stored = {row.key for row in rows if row.cells}
+        self._cache.insert_absent([key for key in self._loading if key not in stored] if stored else self._loading)
+        self._loading = []
+        for row in rows:
+            if row.cells:
+                self._cache.insert(row.key, row.cells, row.more)
+            for (kind, tag), timestamp in row.timers.items():
+                self._timers.recall(row.key, kind, tag, timestamp)
+        return self._run(self._turn.work, keys_of(self._turn.work), effects)
+
+    def _run(self, work: Work, keys: dict[str, None], effects: list[ev.Effect]) -> bool:
+        """All that hooks of `keys` need is in memory."""
+        if not keys:
+            return True
+        self._cache.touch(keys)
+        holds = self._holds.all
+        work.holds = {key: holds[key] for key in keys if key in holds} if holds else {}
+        if self._quarantine.guards():
+            work = self._quarantine.divert(work)
+        self._running = work
+        mark = self._suspects.begin(work)
+        effects.append(ev.Invoke(work) if mark is None else ev.Mark(mark, self._suspects.alone))
+        return False
+
+    def marked(self, effects: list[ev.Effect]) -> None:
+        """The mark is durable."""
+        assert self._running is not None, "Marked without a mark"
+        effects.append(ev.Invoke(self._running))
+
+    # --- while they run ---------------------------------------------------------------------------------------
+
+    def want(self, lacking: list[Wanted], effects: list[ev.Effect]) -> None:
+        """Hooks wait for state of keys that are in memory in part."""
+        self._wanted = lacking
+        effects.append(ev.LoadSlots(lacking))
+
+    def filled(self, rows: list[StateRow], effects: list[ev.Effect]) -> None:
+        """An answer to `LoadSlots`."""
+        assert self._running is not None, "SlotsLoaded without work"
+        self._cache.fill(self._wanted, rows)
+        self._wanted = []
+        effects.append(ev.Invoke(self._running))
+
+    def trim(self) -> None:
+        """A fold has made keys clean: what is too much, and not needed here, leaves memory."""
+        busy = keys_of(self._turn.work) | self._turn.expiring if self._turn else {}
+        suspended: Container[str] = busy if self._running is not None and self._running.suspended is not None else ()
+        gone = self._cache.trim(busy, lambda key: self._timers.next_of(key, MAX_TIME), suspended)
+        if not self._loading:  # the answer is for what is near now
+            self._timers.shed(gone, self._cache.turns.__contains__)
+
+    # --- after that -------------------------------------------------------------------------------------------
+
+    def end(self) -> tuple[Turn, int]:
+        """What ran is over: the turn, and the smallest event time that may have come of it."""
+        assert self._turn is not None, "Invoked without work"
+        turn, oldest = self._turn, self.oldest
+        self._turn, self._running, self.oldest = None, None, MAX_TIME
+        return turn, oldest
+
+
+def keys_of(work: Work) -> dict[str, None]:
+    """Keys in order of appearance: a set's order would differ from process to process."""
+    keys: dict[str, None] = {}
+    for part in work.parts:
+        keys.update(dict.fromkeys(part.keys))
+    keys.update((timer.key, None) for timer in work.timers)
+    keys.update((entry.key, None) for entry in work.redrive)
+    return keys

@@ -1,0 +1,131 @@
+"""What runs next in one interval.
+
+Lives here: the choice, how much of it is run at once, and the timers that must be in memory for it.  Never here: running
+it.  Invariants:
+
+* redriven elements first, then timers that are due, then keys that expire, then records; never two of these together,
+  so that no hook sees a key that is being dropped;
+* what is taken from here runs, or sleeps in quarantine: it is not due a second time.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from millwheel import limits
+from millwheel.core import events as ev
+from millwheel.core.arrivals import Item
+from millwheel.core.cache import StateCache
+from millwheel.core.expiry import Expiry
+from millwheel.core.inbox import Inbox
+from millwheel.core.quarantine import Quarantine
+from millwheel.core.suspects import Suspects
+from millwheel.core.timers import TimerQueue
+from millwheel.model import EXPIRY_KIND, MAX_TIME, Timer
+from millwheel.work import Outcome, Work
+
+
+class Turn(msgspec.Struct, gc=False):
+    """What runs: user code, the bundles it came with, and keys that expire, with the time at which they do."""
+
+    work: Work
+    items: list[Item] = []
+    expiring: dict[str, int] = {}
+
+    def oldest(self) -> int:
+        """The smallest event time that may come of it, or MAX_TIME."""
+        # A wall timer may produce at the watermark it was started under.
+        times = [t.timestamp if t.kind == "watermark" else self.work.watermark for t in self.work.timers]
+        return min([MAX_TIME, *times, *(item.oldest for item in self.items)])
+
+
+class Schedule:
+    """Takes from the inbox, the timers and the quarantine of its interval, in turns of at most `limit` records."""
+
+    def __init__(
+        self,
+        limit: int,
+        inbox: Inbox,
+        timers: TimerQueue,
+        expiry: Expiry,
+        quarantine: Quarantine,
+        suspects: Suspects,
+        cache: StateCache,
+    ) -> None:
+        self._most = limit
+        self._limit = limit
+        """Records or timers of the next invocation."""
+        self._inbox = inbox
+        self._timers = timers
+        self._expiry = expiry
+        self._quarantine = quarantine
+        self._suspects = suspects
+        self._cache = cache
+        self.paging = False
+        """A page of timers is on its way."""
+
+    # --- whose turn it is -------------------------------------------------------------------------------------
+
+    def take(self, watermark: int, now: int) -> Turn | None:
+        """What runs next; None when there is nothing."""
+        turn = self._take(watermark, now)
+        work = turn.work
+        if work.parts or work.timers or work.redrive or turn.items or turn.expiring or self._quarantine.released:
+            return turn
+        return None
+
+    def _take(self, watermark: int, now: int) -> Turn:
+        cache = self._cache
+        work = Work([], [], cache.values, cache.entries, {}, watermark, now, partial=cache.partial)
+        work.redrive = self._quarantine.take_fetched()
+        if work.redrive:
+            # A wall timer that waits here was due once, even if the clock was set back since.
+            work.wall_time = max([now, *(entry.timestamp for entry in work.redrive if entry.kind == "wall")])
+            return Turn(work)
+        work.timers = self._take_timers(watermark, now)
+        if work.timers:
+            return Turn(work)
+        expiring = self._expiry.take_due(watermark, self._most)
+        if expiring:
+            return Turn(work, expiring=expiring)
+        items = self._inbox.take(self._suspects.limit(self._limit), self._suspects)
+        work.parts = [item.part for item in items if item.part is not None and item.part.keys]
+        return Turn(work, items)
+
+    def _take_timers(self, watermark: int, now: int) -> list[Timer]:
+        limit = self._suspects.limit_timers(self._limit)
+        due = [
+            Timer(key, tag, timestamp, "watermark")
+            for timestamp, (key, tag) in self._timers.pop_due("watermark", watermark, limit)
+        ]
+        due += [
+            Timer(key, tag, timestamp, "wall")
+            for timestamp, (key, tag) in self._timers.pop_due("wall", now, limit - len(due))
+        ]
+        return due
+
+    def pace(self, work: Work, outcome: Outcome, elapsed_us: int) -> None:
+        """Slow hooks get fewer records at a time: commits, other keys and Ctrl-C wait for the one that runs."""
+        done = max(1, outcome.processed + len(work.timers))
+        if elapsed_us > limits.INVOCATION_TARGET_US:
+            self._limit = max(1, min(self._limit, done * limits.INVOCATION_TARGET_US // elapsed_us))
+        else:
+            self._limit = min(self._most, self._limit * 2)
+
+    # --- timers that are not in memory ------------------------------------------------------------------------
+
+    def page_timers(self, effects: list[ev.Effect], watermark: int, now: int) -> None:
+        """Have more timers read when those that are near run out."""
+        if self.paging or self._timers.complete:
+            return
+        for kind, until in (("watermark", watermark), ("wall", now), (EXPIRY_KIND, self._expiry.until(watermark))):
+            after = self._timers.wanted(kind, until)
+            if after is not None:
+                self.paging = True
+                effects.append(ev.LoadTimers(kind, after, limits.TIMER_PAGE_ROWS))
+                return
+
+    def turn_page(self, page: ev.TimersLoaded) -> None:
+        """An answer to `page_timers`."""
+        self.paging = False
+        self._timers.turn(page.kind, page.timers, page.more, self._cache.turns)
