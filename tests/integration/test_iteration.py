@@ -26,6 +26,7 @@ from examples.graphs.graph import cliques
 from examples.graphs.runs import rows_of
 from millwheel.spark.iteration import (
     Changes,
+    ColumnsError,
     CompensationError,
     Converged,
     IterationError,
@@ -189,6 +190,29 @@ def test_user_errors_are_told_and_not_taken_for_losses(context: SparkContext) ->
         iterate(state, lambda now: now.map(divide), Steps(3), name="halves")
     with pytest.raises(IterationError, match=r"the step's result: partition \d: key .* is missing"):
         iterate(state, lambda now: now.map(lambda part: part.take(np.arange(1, len(part)))), Steps(3))
+
+
+def test_wrong_arguments_are_told_before_anything_runs(context: SparkContext) -> None:
+    state: Any = from_columns(context, 2, np.arange(10), x=np.zeros(10))
+    anything: Any = iterate
+    with pytest.raises(IterationError, match=r"until must be Converged\(...\) or Steps\(...\), not 5"):
+        anything(state, lambda now: now, 5)
+    with pytest.raises(IterationError, match=r"recovery must be a policy, such as Tail\(path\), not 'tail'"):
+        anything(state, lambda now: now, Steps(1), "tail")
+    with pytest.raises(ColumnsError, match="keys must be integers"):
+        from_columns(context, 2, np.array([1.5]))
+
+
+def test_partitions_without_a_key_and_a_norm_that_is_no_number(context: SparkContext) -> None:
+    few = from_columns(context, 4, np.arange(2), x=np.ones(2))
+    found = iterate(
+        few, lambda now: now.map(lambda part: part.having(x=part["x"] / 2)), Converged(0.3), deliver=rows_of
+    )
+    assert (found.supersteps, found.value) == (2, {0: 0.25, 1: 0.25})
+    with pytest.raises(IterationError, match=r"after superstep 1 the norm is not a number \(key \d, column 'x'\)"):
+        iterate(few, lambda now: now.map(lambda part: part.having(x=part["x"] * np.nan)), Converged(0.3))
+    counted = iterate(few, lambda now: now.map(lambda part: part.having(x=part["x"] * np.nan)), Steps(2))
+    assert counted.supersteps == 2
 
 
 def test_they_are_told_beside_a_session_too(context: SparkContext) -> None:

@@ -26,6 +26,7 @@ from millwheel.spark.iteration.columns import (
     check_home,
     distance,
     merged,
+    not_a_number,
 )
 from millwheel.spark.iteration.errors import ColumnsError
 
@@ -95,6 +96,11 @@ def work_in(cell: Cell) -> Part:
     """The workset's rows."""
     assert cell.work is not None
     return cell.work
+
+
+def not_a_number_in(column: str | None, cell: Cell) -> str | None:
+    """Where the solution has a NaN, in words."""
+    return not_a_number(cell.part, column)
 
 
 def header_in(cell: Cell) -> Header:

@@ -7,7 +7,8 @@ a reader. An older checkpoint is removed only after a newer manifest is on disk.
     PATH/step-00000012/part-00003-5f0c….npz     arrays only (numpy's format, no objects)
     PATH/step-00000012/manifest.json            job, superstep, for each file its name, size and CRC-32
 
-PATH must be one place for the driver and all executors: a local disk for local modes, else a shared file system.
+PATH must be one place for the driver and all executors: a local disk for local modes, else a shared file system. A
+checkpoint of which the driver does not see every file is refused.
 """
 
 from __future__ import annotations
@@ -99,8 +100,17 @@ def read_parts(folder: str, file: PartFile) -> dict[str, Part]:
 
 
 def commit(path: str, superstep: int, job: Mapping[str, Any], files: Sequence[PartFile]) -> Checkpoint:
-    """Write the manifest, which makes the checkpoint exist, then remove every older one and all that has no manifest."""
+    """Write the manifest, which makes the checkpoint exist, then remove every older one and all that has no manifest.
+
+    CheckpointError when a file is not here: the executors write to another place.
+    """
     folder = Path(folder_of(path, superstep))
+    unseen = next((file.name for file in files if not _is_whole(folder, file)), None)
+    if unseen is not None:
+        raise CheckpointError(
+            f"{folder / unseen} was written by an executor, and the driver does not see it: checkpoints protect nothing "
+            "unless their path is one directory for all, on a file system that driver and executors share"
+        )
     done = Checkpoint(superstep, str(folder), job, tuple(sorted(files, key=lambda file: file.number)))
     text = json.dumps(
         {"format": FORMAT, "superstep": superstep, "job": job, "files": [asdict(file) for file in done.files]}, indent=1
@@ -147,8 +157,13 @@ def _read_manifest(folder: Path) -> Checkpoint | None:
         return None
     if found.get("format") != FORMAT:
         raise CheckpointError(f"{folder} has format {found.get('format')!r}, and this version reads {FORMAT}")
-    whole = all((folder / f.name).is_file() and (folder / f.name).stat().st_size == f.size_bytes for f in files)
+    whole = all(_is_whole(folder, file) for file in files)
     return Checkpoint(found["superstep"], str(folder), found["job"], files) if whole else None
+
+
+def _is_whole(folder: Path, file: PartFile) -> bool:
+    place = folder / file.name
+    return place.is_file() and place.stat().st_size == file.size_bytes
 
 
 def _folders(path: str) -> list[Path]:

@@ -95,6 +95,16 @@ class Part:
         return found
 
 
+def as_keys(keys: Any) -> Keys:
+    """Integers as keys; ColumnsError for what would not come through whole."""
+    given = np.asarray(keys)
+    if given.size == 0:
+        return np.empty(0, np.int64)
+    if given.dtype.kind not in "iu" or (given.dtype == np.uint64 and given.max() > np.iinfo(np.int64).max):
+        raise ColumnsError(f"keys must be integers of at most 64 bits, not {given.dtype} ({given.ravel()[0]!r}, ...)")
+    return given.astype(np.int64)
+
+
 def partition_of(keys: Keys, partitions: int) -> NDArray[np.int64]:
     """The partition of each key, shape (n,). Fibonacci hashing: keys with a common stride do not share a partition."""
     mixed = (keys.astype(np.uint64) * _MIX) >> np.uint64(33)
@@ -103,6 +113,8 @@ def partition_of(keys: Keys, partitions: int) -> NDArray[np.int64]:
 
 def split(rows: Rows, partitions: int) -> list[Rows]:
     """The rows of each partition, in their order; every one of them carries the totals."""
+    if partitions < 1:
+        raise ColumnsError(f"partitions must be 1 or more, not {partitions}")
     if partitions == 1:
         return [rows]
     where = partition_of(rows.keys, partitions)
@@ -180,14 +192,34 @@ def check_alike(part: Part, model: Part, what: str) -> None:
 
 
 def distance(new: Part, old: Part, column: str | None) -> float:
-    """The infinity norm of new - old over one column, or over all numeric ones."""
+    """The infinity norm of new - old over one column, or over all numeric ones; NaN if any of it is not a number.
+
+    An infinite value that stays as it is has not moved.
+    """
     names = [column] if column is not None else [n for n, c in new.columns.items() if c.dtype.kind in "fiu"]
-    gaps = (np.abs(new[name].astype(np.float64) - old[name].astype(np.float64)) for name in names)
-    return max((float(gap.max()) for gap in gaps if gap.size), default=0.0)
+    return float(np.max([_gap(new[name].astype(np.float64), old[name].astype(np.float64)) for name in names] or [0.0]))
+
+
+def _gap(new: Column, old: Column) -> float:
+    moved = new != old
+    with np.errstate(invalid="ignore"):
+        return float(np.abs(new[moved] - old[moved]).max(initial=0.0))
+
+
+def not_a_number(part: Part, column: str | None) -> str | None:
+    """The first key and column with a NaN, in words."""
+    for name, values in part.columns.items():
+        if values.dtype.kind == "f" and column in (None, name):
+            found = np.isnan(values).reshape(len(part), -1).any(axis=1) if len(part) else np.empty(0, bool)
+            if found.any():
+                return f"key {part.keys[found][0]}, column {name!r}"
+    return None
 
 
 def changed_rows(new: Part, old: Part) -> int:
     """How many rows differ in any column."""
+    if not len(new):
+        return 0
     differs = np.zeros(len(new), dtype=bool)
     for name, column in new.columns.items():
         differs |= (column != old[name]).reshape(len(new), -1).any(axis=1)

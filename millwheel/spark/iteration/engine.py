@@ -51,12 +51,20 @@ class Converged:
     column: str | None = None
     at_most: int = 10_000
 
+    def __post_init__(self) -> None:
+        if not self.below >= 0 or self.at_most < 0:
+            raise ValueError(f"below and at_most must be 0 or more, not {self.below!r} and {self.at_most!r}")
+
 
 @dataclass(frozen=True, slots=True)
 class Steps:
     """Stop after `count` supersteps."""
 
     count: int
+
+    def __post_init__(self) -> None:
+        if self.count < 0:
+            raise ValueError(f"count must be 0 or more supersteps, not {self.count!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +77,7 @@ class _State:
 
     @property
     def norm(self) -> float:
-        return max((header.norm for header in self.headers.values()), default=0.0)
+        return float(np.max([header.norm for header in self.headers.values()]))  # NaN if any is
 
     @property
     def active(self) -> int:
@@ -105,6 +113,9 @@ def iterate(
     Raises IterationError when the step is wrong or losses do not end, CompensationError, CheckpointError.
     """
 
+    if not isinstance(until, Converged | Steps):
+        raise IterationError(f"{name}: until must be Converged(...) or Steps(...), not {until!r:.80}")
+
     def compute(state: _State) -> RDD[Any]:
         given = Partitioned(state.rdd, initial.partitions, cells.part_in)
         result = step(given)
@@ -117,7 +128,7 @@ def iterate(
     job.column = until.column if isinstance(until, Converged) else None
     job.limit = until.count if isinstance(until, Steps) else until.at_most
     if isinstance(until, Converged):
-        job.reached = lambda state: state.norm < until.below
+        job.reached = lambda state: job.norm_of(state) < until.below
     else:
         job.reached = lambda state: state.superstep >= until.count
     doors.ready(initial.source.ctx, any_version=any_version)
@@ -176,6 +187,8 @@ class _Iteration:
         self.limit = 0
         self.column: str | None = None
         self.reached: Callable[[_State], bool] = lambda state: False
+        if not isinstance(recovery, Recovery):
+            raise IterationError(f"{name}: recovery must be a policy, such as Tail(path), not {recovery!r:.80}")
         self._name, self._initial, self._first, self._delta = name, initial, first, delta
         self._compute, self._make, self._recovery, self._listener = compute, make, recovery, listener
         self._context = initial.source.ctx
@@ -294,6 +307,18 @@ class _Iteration:
         self._headers.value = {}
         self._known = doors.executors(self._context)
         return _State(superstep, rdd, headers)
+
+    def norm_of(self, state: _State) -> float:
+        """The norm of a superstep; what is not a number can never be small, so it ends the iteration."""
+        norm = state.norm
+        if np.isnan(norm):
+            found = state.rdd.map(partial(cells.not_a_number_in, self.column)).collect()
+            where = next((place for place in found if place is not None), "an infinite value came and went")
+            raise IterationError(
+                f"{self._name}: after superstep {state.superstep} the norm is not a number ({where}): mend the step, name "
+                "another column in Converged(column=...), or count with Steps(...)"
+            )
+        return norm
 
     # --- checkpoints ---
 

@@ -17,11 +17,11 @@ from functools import cache, partial
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
-import numpy as np
 from pyspark import RDD, SparkContext, TaskContext
 
 from millwheel.spark.iteration import doors
-from millwheel.spark.iteration.columns import Column, Part, Rows, check_home, joined, part_of, split
+from millwheel.spark.iteration.columns import Column, Part, Rows, as_keys, check_home, joined, part_of, split
+from millwheel.spark.iteration.errors import ColumnsError
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -126,12 +126,14 @@ class Changes:
 
 def from_columns(context: SparkContext, partitions: int, keys: Column, **columns: Column) -> Partitioned[Part]:
     """A state from arrays at the driver: distinct integer keys of shape (n,), columns of n rows. For up to some 10^7 rows."""
-    parts = split(Rows(np.asarray(keys, dtype=np.int64), columns), partitions)
+    parts = split(Rows(as_keys(keys), columns), partitions)
     return from_elements(context, [part_of(number, partitions, rows) for number, rows in enumerate(parts)])
 
 
 def from_elements(context: SparkContext, elements: Sequence[T]) -> Partitioned[T]:
     """Element i becomes partition i. Whoever builds `Part`s by hand puts each key where `partition_of` says."""
+    if not elements:
+        raise ColumnsError("a state needs at least one partition")
     for element in elements:
         if isinstance(element, Part):
             check_home(element, len(elements))

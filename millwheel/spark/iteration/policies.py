@@ -28,8 +28,13 @@ class _Checkpointed:
     every: int = 1
 
     def __post_init__(self) -> None:
-        if self.every < 1:
-            raise ValueError(f"every must be 1 or more supersteps, not {self.every}")
+        if not isinstance(self.every, int) or self.every < 1:
+            raise ValueError(f"every must be 1 or more supersteps, not {self.every!r}")
+        place = os.fspath(self.path)
+        if "://" in place:
+            raise ValueError(f"path {place!r}: a checkpoint is a directory that driver and executors share, not a URL")
+        # Executors have working directories of their own.
+        object.__setattr__(self, "path", os.path.abspath(place))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,10 @@ class Optimistic:
     compensate: Callable[[Loss], Any]
     check: Callable[[Part, Part], str | None] | None = None
     conserved: str | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.compensate):
+            raise ValueError(f"compensate must be a function of a Loss, not {self.compensate!r:.80}")
 
 
 Recovery: TypeAlias = Restart | Blocking | Tail | Head | Optimistic

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from millwheel.spark.iteration import CheckpointError, Part
+from millwheel.spark.iteration import Blocking, CheckpointError, Head, Optimistic, Part, Tail
 from millwheel.spark.iteration.checkpoints import MANIFEST, commit, folder_of, newest, read_parts, remove, write_parts
 
 JOB = {"name": "test", "partitions": 2, "initial state": "00aa"}
@@ -103,3 +103,28 @@ def test_attempts_of_one_partition_do_not_overwrite_each_other(tmp_path: Path) -
     assert one.name != other.name
     assert read_parts(str(tmp_path), one)["part"].keys.tolist() == [1, 11]
     assert [path.name for path in tmp_path.glob(".*")] == []
+
+
+def test_files_that_the_driver_does_not_see_are_no_checkpoint(tmp_path: Path) -> None:
+    """As when executors have disks of their own."""
+    elsewhere = write_parts(str(tmp_path / "elsewhere"), 0, {"part": a_part(0)})
+    with pytest.raises(CheckpointError, match=r"the driver does not see it.*one directory for all"):
+        commit(str(tmp_path / "here"), 1, JOB, [elsewhere])
+    assert newest(str(tmp_path / "here"), JOB) is None
+
+
+@pytest.mark.parametrize("policy", [Blocking, Tail, Head])
+def test_a_relative_path_is_the_driver_s_and_a_url_is_none(
+    policy: type[Blocking], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert policy("checkpoints").path == str(tmp_path / "checkpoints")
+    with pytest.raises(ValueError, match="not a URL"):
+        policy("hdfs://name/checkpoints")
+    with pytest.raises(ValueError, match="every must be"):
+        policy("x", every=0)
+
+
+def test_a_compensation_is_a_function() -> None:
+    with pytest.raises(ValueError, match="compensate must be a function"):
+        Optimistic("mean")  # type: ignore[arg-type]

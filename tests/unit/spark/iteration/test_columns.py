@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 
 from millwheel.spark.iteration import ColumnsError, Part, Rows, combined, partition_of
 from millwheel.spark.iteration.columns import (
+    as_keys,
     changed_rows,
     check_alike,
     check_home,
     distance,
     joined,
     merged,
+    not_a_number,
     part_of,
     split,
 )
@@ -123,3 +125,28 @@ def test_merging_changes_only_what_is_named_and_not_the_old_part() -> None:
     assert merged(base, part([])) is base
     with pytest.raises(ColumnsError, match="no key 4"):
         merged(base, part([4], x=[9.0]))
+
+
+def test_an_empty_partition_has_not_moved() -> None:
+    empty = part([], x=[])
+    assert (changed_rows(empty, empty), distance(empty, empty, None), not_a_number(empty, None)) == (0, 0.0, None)
+
+
+def test_what_stays_infinite_has_not_moved_and_what_is_no_number_shows() -> None:
+    old, new = part([1, 2, 3], x=[np.inf, 2.0, -np.inf]), part([1, 2, 3], x=[np.inf, 2.5, -np.inf])
+    assert distance(new, old, "x") == 0.5
+    assert distance(old, part([1, 2, 3], x=[1.0, 2.0, 3.0]), "x") == np.inf
+    broken = part([1, 2, 3], y=[0.0, 0.0, 0.0], x=[0.0, np.nan, 0.0])
+    assert np.isnan(distance(broken, part([1, 2, 3], y=[0.0] * 3, x=[0.0] * 3), None))
+    assert not_a_number(broken, None) == "key 2, column 'x'"
+    assert not_a_number(broken, "y") is None
+
+
+def test_keys_that_would_not_come_through_whole_are_refused() -> None:
+    assert as_keys([]).dtype == np.int64
+    assert as_keys(np.array([1, 2], dtype=np.uint8)).tolist() == [1, 2]
+    for wrong in ([1.5], ["a"], [True], np.array([2**63], dtype=np.uint64)):
+        with pytest.raises(ColumnsError, match="keys must be integers"):
+            as_keys(wrong)
+    with pytest.raises(ColumnsError, match="partitions must be 1 or more, not 0"):
+        split(rows([1]), 0)
