@@ -14,7 +14,8 @@ Values are stored encoded, so changing a value that was read has no effect until
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, overload
 
 from millwheel import limits
 from millwheel.api.context import MISSING
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from millwheel.api.context import Context
 
 T = TypeVar("T")
+
+_IMMUTABLE: Final = (type(None), bool, int, float, str, bytes)
+"""A default of these types needs no copy."""
 
 
 class _Bound:
@@ -53,13 +57,14 @@ class _Bound:
 class BoundValue(_Bound, Generic[T]):
     """One value per key."""
 
-    __slots__ = ("_column", "_default", "_plain", "_raw_decode", "_raw_encode")
+    __slots__ = ("_column", "_default", "_default_is_shared", "_plain", "_raw_decode", "_raw_encode")
 
     def __init__(self, context: Context, cell: str, coder: Coder[T], default: T) -> None:
         super().__init__(context, cell, coder)
         self._plain, self._raw_encode, self._raw_decode = raw(coder)
         self._column = context._column(cell)
         self._default = default
+        self._default_is_shared = type(default) in _IMMUTABLE
 
     # Inlines the column's `read` and `write`: two calls fewer per record on the hottest cell.
 
@@ -72,7 +77,7 @@ class BoundValue(_Bound, Generic[T]):
             if data is None and key in self._context._partial:
                 self._context._want(self._cell, "")
         if data is None:
-            return self._default
+            return self._default if self._default_is_shared else deepcopy(self._default)
         try:
             value: T = self._raw_decode(data)
         except Exception:
@@ -215,10 +220,7 @@ class Cell:
 
 
 class ValueCell(Cell, Generic[T]):
-    """Declares one value per key, with a default for keys that have none.
-
-    The default must be immutable: it is handed out as it is.
-    """
+    """Declares one value per key, with a default for keys that have none; each `get` of it gives a copy."""
 
     kind = "value"
 

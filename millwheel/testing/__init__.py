@@ -1,7 +1,7 @@
 """Test kit: step a pipeline by hand (`Stepper`), or run it under crashes and reordering (`simulate`)."""
 
 from millwheel.testing.faults import NO_FAULTS, ROUGH, Faults
-from millwheel.testing.kit import HookFailed, Outcome, Stepper, simulate
+from millwheel.testing.kit import HookFailed, NeverEnds, Outcome, RowRejected, Stepper, simulate
 from millwheel.testing.story import Violation
 from millwheel.testing.view import Out, Results
 
@@ -10,9 +10,11 @@ __all__ = [
     "ROUGH",
     "Faults",
     "HookFailed",
+    "NeverEnds",
     "Out",
     "Outcome",
     "Results",
+    "RowRejected",
     "Stepper",
     "Violation",
     "simulate",

@@ -11,10 +11,10 @@ from typing import Any, Final
 from millwheel.api.context import Table
 from millwheel.api.pipeline import Pipeline
 from millwheel.errors import WiringError
-from millwheel.model import MAX_TIME, SECOND, format_time
+from millwheel.model import MAX_TIME, SECOND, format_time, whole_time
 from millwheel.testing.faults import ROUGH, Faults, Nemesis, Planned, Seeded
 from millwheel.testing.process import Process
-from millwheel.testing.simulator import Simulation
+from millwheel.testing.simulator import Simulation, Unending
 from millwheel.testing.sources import ManualSource, Script, ScriptedSource
 from millwheel.testing.story import Kernel, Violation
 from millwheel.testing.truth import WatchedStore
@@ -27,6 +27,14 @@ START_US: Final = 1_700_000_000 * SECOND
 
 class HookFailed(AssertionError):
     """User code raised, on every attempt; the message has its traceback."""
+
+
+class RowRejected(AssertionError):
+    """A row has no key or cannot be carried; in production it is counted, and written to the source's reject file."""
+
+
+class NeverEnds(AssertionError):
+    """The pipeline keeps its own watermark from the end of time; in production such a run waits for ever."""
 
 
 class _Instant(Planned):
@@ -79,13 +87,20 @@ class Stepper(Results):
         return self._process.watermarks.authority.value(computation)
 
     def send(self, stream: Any, value: Any, timestamp: int) -> None:
-        """One record, event time in us, on a stream that comes from outside; then everything that follows from it."""
+        """One record, event time in us, on a stream that comes from outside; then everything that follows from it.
+
+        Raises `RowRejected` for a value without a key, which an injector would reject and count.
+        """
         name = stream if isinstance(stream, str) else stream.name
         if name not in self._sources:
             raise WiringError(f"stream {name!r} does not come from outside; these do: {sorted(self._sources)}")
+        source = self._sources[name]
         self.graph.streams[name].coder.encode(value)
-        self._sources[name].rows.append((value, timestamp))
+        source.rows.append((value, whole_time(timestamp, "record")))
         self._settle()
+        if source.rejected:
+            reasons, source.rejected = source.rejected, []
+            raise RowRejected(f"stream {name!r} rejects {reasons[0]}")
 
     def advance_watermark(self, timestamp: int) -> None:
         """Promise that no record before `timestamp` (us) is sent from now on; timers that are due fire."""
@@ -99,6 +114,8 @@ class Stepper(Results):
 
     def advance_clock(self, by_us: int) -> None:
         """Let wall time pass; wall timers that are due fire."""
+        if by_us < 0:
+            raise ValueError(f"the clock of a test does not go back: {by_us} us")
         self._settle(until_us=self.kernel.now + by_us)
 
     def redrive(self, computation: str, key: str) -> None:
@@ -176,8 +193,9 @@ def simulate(
 
     `inputs` maps the name of each stream from outside to its (value, event time us) pairs; rows arrive in their order,
     over ten virtual seconds.  The same seed gives the same run.  Compare the outcome with that of `faults=NO_FAULTS`.
-    Raises `HookFailed` when a hook raised to its last attempt, unless `quarantine` says that this is meant; and
-    `Violation` when the framework breaks one of its own promises: a bug of ours, please report it with the seed.
+    Raises `HookFailed` when a hook raised to its last attempt, unless `quarantine` says that this is meant; `NeverEnds`
+    when a hold is never released; and `Violation` when the framework breaks one of its own promises: a bug of ours,
+    please report it with the seed.
     """
     missing = set(inputs_of(pipeline)) ^ set(inputs)
     if missing:
@@ -189,7 +207,13 @@ def simulate(
     graph = tapped(pipeline, sources)
     store = WatchedStore(MemoryStore(), graph, kernel)
     simulation = Simulation(graph, pipeline.tables, kernel, Seeded(faults, kernel.rng), store, 12 * SECOND)
-    simulation.run()
+    try:
+        simulation.run()
+    except Unending as error:
+        held = simulation.held()
+        if held:
+            raise NeverEnds(f"the run does not end: {held}; release it in a timer or a later record") from None
+        raise error
     store.check_end()
     if not quarantine:
         _raise_failure(store)

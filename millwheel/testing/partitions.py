@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from millwheel.core import events as ev
 from millwheel.core.injector import InjectorCore
@@ -85,7 +85,7 @@ class Partitions:
             self._parked[actor.interval] = actor
             return
         source = self._graph.sources[actor.owner.removeprefix("source:")].source
-        rows = read_rows(actor.partition, actor.output, limit, _reject, source.record_id)
+        rows = read_rows(actor.partition, actor.output, limit, source.reject, source.record_id)
         self._process.mail.post(actor, rows, "read")
 
     def unpark(self) -> None:
@@ -117,7 +117,3 @@ class Partitions:
                 self._process.world.kernel.probes["fenced position refused"] += 1
             self._process.handle(actor, ev.Advanced(effect.position, effect.finished) if ok else ev.Fenced())
         self._advance()
-
-
-def _reject(partition: str, row: int, reason: str, value: Any) -> None:
-    """Rejected rows are the injector's business."""

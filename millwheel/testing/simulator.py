@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from millwheel.api.context import Table
+from millwheel.core.interval import IntervalCore
 from millwheel.graph import Graph
-from millwheel.model import SECOND
+from millwheel.model import SECOND, format_time
 from millwheel.testing.faults import Nemesis
 from millwheel.testing.process import Process
 from millwheel.testing.sources import ScriptedSource
@@ -20,6 +21,10 @@ from millwheel.testing.truth import WatchedStore
 
 CONVERGE_LIMIT_US: Final = 120 * SECOND
 """Virtual time from the end of the faults within which a run must be done; every delay is below two seconds."""
+
+
+class Unending(Violation):
+    """Faults are over, and the run does not end."""
 
 
 class Simulation:
@@ -63,9 +68,17 @@ class Simulation:
         limit = self._until + CONVERGE_LIMIT_US
         while not self._finished:
             if self.kernel.now > limit:
-                raise Violation("liveness: the run does not end after its faults did", self.kernel.story())
+                raise Unending("liveness: the run does not end after its faults did", self.kernel.story())
             if not self.kernel.step():
-                raise Violation("liveness: nothing is scheduled any more", self.kernel.story())
+                raise Unending("liveness: nothing is scheduled any more", self.kernel.story())
+
+    def held(self) -> str:
+        """A hold of user code that the run waits for, in words."""
+        for actor in self.processes[-1].actors.values():
+            for what, at, detail in actor.core.blame() if isinstance(actor.core, IntervalCore) else ():
+                if what == "hold":
+                    return f"{actor.owner} holds its watermark at {format_time(at)} for {detail}"
+        return ""
 
     def launch(self) -> None:
         """A new process takes over."""

@@ -114,6 +114,9 @@ class ScriptedSource(Source):
         """All have appeared."""
         return all(script.appears_at <= self.clock() for script in self.scripts)
 
+    def reject(self, partition: str, row: int, reason: str, value: Any) -> None:
+        """As if it were in a file: a row is read again after each crash."""
+
     def pending_watermark(self) -> int:
         """The promise of those that have not."""
         return min((s.promise() for s in self.scripts if s.appears_at > self.clock()), default=MAX_TIME)
@@ -126,6 +129,12 @@ class ManualSource(Source):
         self.name = name
         self.rows: list[tuple[Any, int]] = []
         self.promise = MIN_TIME
+        self.rejected: list[str] = []
+        """Reasons, of the rows that had no key or could not be encoded."""
+
+    def reject(self, partition: str, row: int, reason: str, value: Any) -> None:
+        """Note the reason."""
+        self.rejected.append(f"{value!r:.80}: {reason}")
 
     def discover(self, known: Iterable[str]) -> list[SourcePartition]:
         """The one partition."""

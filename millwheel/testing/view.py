@@ -115,7 +115,10 @@ class Results:
 
     def rows(self, table: Any) -> list[dict[str, Any]]:
         """Rows of a sink table (a `Table` or its name), in key order."""
-        stored = self._store.sinks[table if isinstance(table, str) else table.name]
+        name = table if isinstance(table, str) else table.name
+        if name not in self._store.sinks:
+            raise WiringError(f"no sink table {name!r}; there are {sorted(self._store.sinks)}")
+        stored = self._store.sinks[name]
         return [dict(stored[key]) for key in sorted(stored)]
 
     def quarantined(self) -> list[QuarantineRow]:

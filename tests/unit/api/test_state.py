@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millwheel import Computation, Context, JsonCoder, ListCell, MapCell, Record, ValueCell, limits
+from millwheel import Computation, Context, JsonCoder, ListCell, MapCell, ProtobufCoder, Record, ValueCell, limits
 from millwheel.api.computation import cells_of
 from millwheel.core.cache import StateCache
 from millwheel.errors import LimitError, WiringError
@@ -137,3 +138,24 @@ def test_inherited_cells_count_and_may_be_replaced() -> None:
     assert set(cells_of(Child)) == {"value", "items", "map", "more"}
     assert cells_of(Child)["value"] is Child.value
     assert len({cell.fingerprint for cell in cells_of(Child).values()}) == 4
+
+
+def test_a_default_that_a_hook_changes_is_nobody_else_s() -> None:
+    class Collect(Computation[str]):
+        found = ValueCell(JsonCoder(list[str]), default=[])
+        at = ValueCell(ProtobufCoder(Timestamp), default=Timestamp(seconds=1))
+
+        def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+            found, at = self.found.get(), self.at.get()
+            found.append(record.value)
+            at.seconds += 1
+            self.found.set(found)
+            self.at.set(at)
+
+    done = executor_of(Collect).run(work(part(("a", 1), ("b", 2), ("a=2", 3))))
+    assert done.quarantined == []
+    assert done.values["found"] == {"a": b'["a","a=2"]', "b": b'["b"]'}
+    assert {key: Timestamp.FromString(data or b"").seconds for key, data in done.values["at"].items()} == {
+        "a": 3,
+        "b": 2,
+    }

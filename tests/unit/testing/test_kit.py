@@ -24,8 +24,8 @@ from millwheel import (
     ValueCell,
     subscribe,
 )
-from millwheel.errors import WiringError
-from millwheel.testing import NO_FAULTS, Faults, HookFailed, Stepper, simulate
+from millwheel.errors import TimestampError, WiringError
+from millwheel.testing import NO_FAULTS, Faults, HookFailed, NeverEnds, RowRejected, Stepper, simulate
 
 ROOT = Path(__file__).resolve().parents[3]
 WORDS = Stream("words", TextCoder())
@@ -146,8 +146,40 @@ def test_wrong_names_are_refused() -> None:
         stepper.state("Cuont", "a")
     with pytest.raises(WiringError, match="no computation produces"):
         stepper.outputs(WORDS)
+    with pytest.raises(WiringError, match=r"no sink table 'totls'; there are \['totals'\]"):
+        stepper.rows("totls")
     with pytest.raises(WiringError, match="inputs must name exactly"):
         simulate(pipeline(), {"wrods": []})
+    with pytest.raises(ValueError, match="does not go back"):
+        stepper.advance_clock(-1)
+    wrong: Any = 1.5
+    with pytest.raises(TimestampError, match=r"record at 1.5 \(float\)"):
+        stepper.send(WORDS, "a", wrong)
+    stepper.send(WORDS, "a", 1)
+    assert stepper.state("Count", "a")["seen"] == 1
+
+
+def test_a_row_without_a_key_is_told() -> None:
+    made = Pipeline("keyless")
+    made.add(Ignore, inputs=[subscribe(COUNTS, key=lambda count: count[7])])
+    with pytest.raises(RowRejected, match=r"'counts' rejects \('a', 1\): IndexError: tuple index out of range"):
+        Stepper(made).send(COUNTS, ("a", 1), 1)
+
+
+class Hold(Computation[str]):
+    def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+        if record.value == "hold":
+            context.hold(record.timestamp)
+        else:
+            context.release_hold()
+
+
+def test_a_hold_that_is_never_released_is_the_pipeline_s_own() -> None:
+    made = Pipeline("held")
+    made.add(Hold, inputs=[subscribe(WORDS, key=lambda word: "all")])
+    with pytest.raises(NeverEnds, match=r"Hold holds its watermark at 1970-.* for key 'all'; release it"):
+        simulate(made, {"words": [("a", 1), ("hold", 2)]})
+    simulate(made, {"words": [("hold", 2), ("a", 3)]})
 
 
 def rows(count: int) -> list[tuple[str, int]]:
