@@ -8,7 +8,6 @@ undisturbed run took, in the middle of one. The picture is in `--plot`.
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -35,6 +34,7 @@ from millwheel.spark.iteration import (
     Recovery,
     Restart,
     Superstep,
+    checkpoints,
 )
 
 ALGORITHMS = ("pagerank", "components", "paths", "kmeans")
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 draw(options.plot, options.algorithm, {options.recovery: found})
                 return 0
             return _with_kill(context, options, run, policy)
-    except (IterationError, ValueError) as error:
+    except (IterationError, ValueError, OSError) as error:
         print(f"graphs: {error}", file=sys.stderr)
         return 1
 
@@ -97,6 +97,8 @@ def prepared(context: SparkContext, options: argparse.Namespace) -> tuple[Run, O
         components = Components(partitioned(context, graph.undirected(), options.partitions))
         return components.run, components.optimistic()
     source = int(graph.vertices[0]) if options.source is None else options.source
+    if source not in graph.vertices:
+        raise ValueError(f"--source {source} is not a vertex of {options.file}")
     paths = Paths(partitioned(context, graph, options.partitions), source)
     return paths.run, paths.optimistic()
 
@@ -150,7 +152,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--kill-at needs --executors of 1 or more")
     options.path = options.path.resolve() / options.algorithm
     if options.fresh:
-        shutil.rmtree(options.path, ignore_errors=True)
+        checkpoints.remove(str(options.path))
     return options
 
 

@@ -6,6 +6,7 @@ Lives here: reading edge lists, seeded generators, and the arithmetic on one par
 from __future__ import annotations
 
 import gzip
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,10 @@ class Adjacency:
 def load(path: Path) -> Graph:
     """An edge list: two ids a line, by comma or space, gzipped or not; a first line without numbers is a header."""
     data = path.read_bytes()
-    text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
+    try:
+        text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is cut off or no text: {error}") from error
     pairs = [line.replace(",", " ").split()[:2] for line in text.splitlines() if line.strip()]
     if pairs and not pairs[0][0].lstrip("-").isdigit():
         del pairs[0]
@@ -93,6 +97,8 @@ def load(path: Path) -> Graph:
         links = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     except ValueError as error:
         raise ValueError(f"{path} is not an edge list of two integers a line: {error}") from error
+    if not len(links):
+        raise ValueError(f"{path} holds no link")
     return Graph.of(links[:, 0], links[:, 1])
 
 

@@ -50,6 +50,12 @@ def test_a_file_that_is_no_edge_list_is_refused(tmp_path: Path) -> None:
     (tmp_path / "wrong").write_text("1 2\n3 x\n")
     with pytest.raises(ValueError, match="wrong is not an edge list"):
         load(tmp_path / "wrong")
+    (tmp_path / "empty").write_text("FromNodeId\tToNodeId\n")
+    with pytest.raises(ValueError, match="empty holds no link"):
+        load(tmp_path / "empty")
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"1 2\n" * 1_000)[:-9])
+    with pytest.raises(ValueError, match=r"cut\.gz is cut off"):
+        load(tmp_path / "cut.gz")
 
 
 def test_generators_are_seeded_and_of_the_size_asked_for() -> None:
