@@ -48,6 +48,22 @@ class PositionWrite(msgspec.Struct, frozen=True):
     state: bytes
 
 
+class FoldWrite(msgspec.Struct, frozen=True):
+    """A prefix of an interval's log to become tables, fenced by its sequencer.
+
+    `images` are the committed checkpoints of this sequencer up to `upto`, contiguous.  `acked` are the acks in committed
+    checkpoints after it: a production among them is not stored at all.  `fresh` are keys without any stored state, which
+    may be inserted without looking for what they replace.
+    """
+
+    interval: int
+    sequencer: int
+    upto: int
+    images: Sequence[Checkpoint]
+    acked: Sequence[Acked] = ()
+    fresh: Set[str] = frozenset()
+
+
 class MarkWrite(msgspec.Struct, frozen=True):
     """What an interval is about to run, or has run, fenced by its sequencer (`core.suspects`).
 
@@ -149,20 +165,10 @@ class Store(Protocol):
         """
         ...
 
-    async def fold(
-        self,
-        interval: int,
-        sequencer: int,
-        upto: int,
-        images: Sequence[Checkpoint],
-        acked: Sequence[Acked] = (),
-        fresh: Set[str] = frozenset(),
-    ) -> bool:
-        """Fold the committed `images` (contiguous, the last one is `upto`) and delete their log rows; False: fenced.
+    async def fold(self, write: FoldWrite) -> bool:
+        """Turn a prefix of an interval's log into tables and delete its rows, in one transaction; False: fenced.
 
-        `acked` are the acks in committed checkpoints after `upto`: a production among them is not stored at all.
-        `fresh` are keys without any stored state, which may be inserted without looking for what they replace; a store
-        that finds some raises `StoreError`.
+        Raises `StoreError` when there are not as many rows as images, or when `fresh` keys have state.
         """
         ...
 

@@ -37,6 +37,7 @@ from millwheel.core.suspects import Suspects
 from millwheel.core.timers import TimerQueue
 from millwheel.core.watermark import LowWatermark
 from millwheel.model import MAX_TIME
+from millwheel.ports import FoldWrite
 from millwheel.runtime.alone import Alone
 from millwheel.runtime.executor import Executor
 from millwheel.testing.marks import Marks
@@ -498,10 +499,10 @@ def stale_fold() -> Patches:
     """The fence is skipped: a stale sequencer folds."""
     original = MemoryStore.fold
 
-    async def fold(self: MemoryStore, interval: int, sequencer: int, *arguments: Any) -> bool:
-        owner, self.ownership[interval] = self.ownership[interval], sequencer
-        kept = await original(self, interval, sequencer, *arguments)
-        self.ownership[interval] = owner
+    async def fold(self: MemoryStore, write: FoldWrite) -> bool:
+        owner, self.ownership[write.interval] = self.ownership[write.interval], write.sequencer
+        kept = await original(self, write)
+        self.ownership[write.interval] = owner
         return kept
 
     return {(MemoryStore, "fold"): fold}
@@ -631,9 +632,9 @@ def productions_lost_in_fold() -> Patches:
     """A fold drops productions that are not acked."""
     original = MemoryStore.fold
 
-    async def fold(self: MemoryStore, interval: int, *arguments: Any) -> bool:
-        kept = await original(self, interval, *arguments)
-        self.productions.get(interval, {}).clear()
+    async def fold(self: MemoryStore, write: FoldWrite) -> bool:
+        kept = await original(self, write)
+        self.productions.get(write.interval, {}).clear()
         return kept
 
     return {(MemoryStore, "fold"): fold}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from millwheel.bundles import QuarantineEntry
 from millwheel.core import events as ev
-from millwheel.ports import QuarantineRow, Store
+from millwheel.ports import FoldWrite, QuarantineRow, Store
 from millwheel.runtime.actor import Actor
 from millwheel.runtime.retry import until_answered
 
@@ -62,8 +62,8 @@ class FoldedTables:
 
     async def fold(self, actor: Actor, fold: ev.Fold) -> None:
         """A prefix of the log becomes tables."""
-        place, store = (actor.interval, actor.sequencer, fold.upto), self._store
-        kept = await until_answered("fold", lambda: store.fold(*place, fold.images, fold.acked, fold.fresh))
+        write = FoldWrite(actor.interval, actor.sequencer, fold.upto, fold.images, fold.acked, fold.fresh)
+        kept = await until_answered("fold", lambda: self._store.fold(write))
         self._post(actor, ev.Folded(fold.upto) if kept else ev.Fenced())
 
     async def fetch(self, actor: Actor, key: str, limit: int) -> None:

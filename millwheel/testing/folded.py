@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from millwheel.bundles import TimerWrites
 from millwheel.core import events as ev
 from millwheel.core.interval import IntervalCore
+from millwheel.ports import FoldWrite
 from millwheel.runtime.folded import quarantine_entries
 from millwheel.testing.actor import Actor
 
@@ -91,14 +92,14 @@ class FoldedTables:
 
     def fold(self, actor: Actor, fold: ev.Fold) -> None:
         """A prefix of the log becomes tables."""
-        store, upto, images, acked, fresh = self._store, fold.upto, fold.images, fold.acked, fold.fresh
+        write = FoldWrite(actor.interval, actor.sequencer, fold.upto, fold.images, fold.acked, fold.fresh)
         self._probes["fold"] += 1
-        self._probes["fold used later acks"] += bool(acked)
-        self._probes["fold of a fresh key"] += bool(fresh)
+        self._probes["fold used later acks"] += bool(fold.acked)
+        self._probes["fold of a fresh key"] += bool(fold.fresh)
         self._process.calls.request(
             "fold",
-            lambda: store.fold(actor.interval, actor.sequencer, upto, images, acked, fresh),
-            lambda kept: self._folded(actor, upto, kept),
+            lambda: self._store.fold(write),
+            lambda kept: self._folded(actor, write.upto, kept),
         )
 
     def _folded(self, actor: Actor, upto: int, kept: bool) -> None:

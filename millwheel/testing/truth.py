@@ -8,14 +8,13 @@ Numbers in messages (I1 … I17) are those of the project's list of invariants, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from millwheel import limits
 from millwheel.bundles import (
-    Acked,
     Bundle,
     Checkpoint,
     KeyRows,
@@ -31,7 +30,7 @@ from millwheel.core.suspects import Suspicion, Unit, read_mark
 from millwheel.errors import RowRefused
 from millwheel.graph import Graph, SubscriptionSpec
 from millwheel.model import MAX_TIME
-from millwheel.ports import MarkWrite, Opened, PipelineShape, PositionWrite, QuarantineRow, SourcePosition
+from millwheel.ports import FoldWrite, MarkWrite, Opened, PipelineShape, PositionWrite, QuarantineRow, SourcePosition
 from millwheel.testing.sources import ScriptedSource
 from millwheel.testing.story import Kernel, Violation
 from millwheel.work import QUARANTINE_HOLD, Slot, Wanted
@@ -202,26 +201,19 @@ class WatchedStore:
             if known.setdefault(row, place) != place:  # the same one may be tried again: its reply was lost
                 self.fail(f"I16: interval {write.interval} has run again what wrote the refused row {row!r}")
 
-    async def fold(
-        self,
-        interval: int,
-        sequencer: int,
-        upto: int,
-        images: Sequence[Checkpoint],
-        acked: Sequence[Acked] = (),
-        fresh: Set[str] = frozenset(),
-    ) -> bool:
+    async def fold(self, write: FoldWrite) -> bool:
         """See `Store`; a stale owner must not fold (I5), and only what the log says is acked is left out (I2)."""
-        log = self.inner.log
-        later = [decode_checkpoint(log[p].payload) for p in log if p[:2] == (interval, sequencer) and p[2] > upto]
+        interval, upto, owns = write.interval, write.upto, self.owner[write.interval] == write.sequencer
+        log = {p[2]: row for p, row in sorted(self.inner.log.items()) if p[:2] == (interval, write.sequencer)}
+        later = [decode_checkpoint(row.payload) for seq, row in log.items() if seq > upto]
         recorded = [one for image in later for one in image.acked]
-        if self.owner[interval] == sequencer and any(one not in recorded for one in acked):
+        if owns and any(one not in recorded for one in write.acked):
             self.fail(f"I2: interval {interval} folds up to {upto} by acks that are not in its log")
-        stored = [self.inner.log[p] for p in sorted(self.inner.log) if p[:2] == (interval, sequencer) and p[2] <= upto]
-        kept = await self.inner.fold(interval, sequencer, upto, images, acked, fresh)
-        if kept and self.owner[interval] != sequencer:
-            self.fail(f"I5: interval {interval} folded under the stale sequencer {sequencer}")
-        if kept and stored and [decode_checkpoint(w.payload) for w in stored] != list(images):
+        stored = [decode_checkpoint(row.payload) for seq, row in log.items() if seq <= upto]
+        kept = await self.inner.fold(write)
+        if kept and not owns:
+            self.fail(f"I5: interval {interval} folded under the stale sequencer {write.sequencer}")
+        if kept and stored and stored != list(write.images):
             self.fail(f"I4: interval {interval} folds images that are not its committed log up to {upto}")
         return kept
 

@@ -13,7 +13,7 @@ import msgspec
 
 from millwheel.bundles import Acked, Checkpoint, Ids, Produced, QuarantineEntry, StateRow
 from millwheel.errors import StoreError
-from millwheel.ports import QuarantineRow
+from millwheel.ports import FoldWrite, QuarantineRow
 
 Cells = dict[tuple[str, str], bytes | None]
 """(cell, entry) to bytes, or to None where it was cleared."""
@@ -190,11 +190,12 @@ def _merge_quarantine(folded: Folded, image: Checkpoint) -> None:
         folded.quarantine.setdefault(key, Fifo()).dropped += count
 
 
-def check_prefix(interval: int, upto: int, stored: int, given: int) -> None:
+def check_prefix(write: FoldWrite, stored: int) -> None:
     """A fold must hold the image of every log row that it deletes: anything else would lose or invent
     effects."""
+    given = len(write.images)
     if stored != given:
-        raise StoreError(f"fold of interval {interval} up to {upto}: {given} images for {stored} log rows")
+        raise StoreError(f"fold of interval {write.interval} up to {write.upto}: {given} images for {stored} log rows")
 
 
 def check_fresh(interval: int, stored: Collection[str]) -> None:

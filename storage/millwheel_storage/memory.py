@@ -7,7 +7,7 @@ because nothing interrupts it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nsmallest
 from typing import Any, NoReturn
 
@@ -16,7 +16,6 @@ import msgspec
 from millwheel import limits
 from millwheel.bundles import (
     BEFORE_TIMERS,
-    Acked,
     Bundle,
     Checkpoint,
     Delivered,
@@ -34,6 +33,7 @@ from millwheel.errors import RowRefused, StoreError
 from millwheel.limits import WORK_LIMIT_RECORDS
 from millwheel.model import MAX_TIME, MIN_TIME, TIMER_KINDS
 from millwheel.ports import (
+    FoldWrite,
     IntervalRow,
     MarkWrite,
     Opened,
@@ -287,25 +287,17 @@ class MemoryStore:
             refused: tuple[tuple[int, str], ...] = found.value
         raise RowRefused(f"the database refused a sink row: {refused[0][1]}", write.interval, write.seq, refused)
 
-    async def fold(
-        self,
-        interval: int,
-        sequencer: int,
-        upto: int,
-        images: Sequence[Checkpoint],
-        acked: Sequence[Acked] = (),
-        fresh: Set[str] = frozenset(),
-    ) -> bool:
+    async def fold(self, write: FoldWrite) -> bool:
         """See `Store.fold`; folding again what is folded already changes nothing."""
-        row = self._row(interval)
-        if self.ownership[interval] != sequencer:
+        row, owner = self._row(write.interval), (write.interval, write.sequencer)
+        if self.ownership[write.interval] != write.sequencer:
             return False
-        keys = [key for key in self.log if key[:2] == (interval, sequencer) and key[2] <= upto]
+        keys = [key for key in self.log if key[:2] == owner and key[2] <= write.upto]
         if not keys:
             return True
-        check_prefix(interval, upto, len(keys), len(images))
-        check_fresh(interval, fresh & self.key_state.get(row.computation, {}).keys())
-        self._apply(row, fold(images, acked))
+        check_prefix(write, len(keys))
+        check_fresh(write.interval, write.fresh & self.key_state.get(row.computation, {}).keys())
+        self._apply(row, fold(write.images, write.acked))
         for key in keys:
             del self.log[key]
         return True

@@ -8,7 +8,7 @@ a FOR SHARE lock that its own transaction holds to the end.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn, cast
 
 import msgspec
@@ -18,7 +18,6 @@ from psycopg.types.numeric import Int4, Int8
 from millwheel import limits
 from millwheel.bundles import (
     BEFORE_TIMERS,
-    Acked,
     Checkpoint,
     Delivered,
     HoldWrites,
@@ -35,6 +34,7 @@ from millwheel.errors import RowRefused, StoreError, StoreUnavailable
 from millwheel.limits import RECOVERY_CHUNK_BYTES, WORK_LIMIT_RECORDS
 from millwheel.model import MIN_TIME, TIMER_KINDS
 from millwheel.ports import (
+    FoldWrite,
     IntervalRow,
     MarkWrite,
     Opened,
@@ -331,29 +331,21 @@ class PostgresStore:
 
         return await self._loads.run(work)
 
-    async def fold(
-        self,
-        interval: int,
-        sequencer: int,
-        upto: int,
-        images: Sequence[Checkpoint],
-        acked: Sequence[Acked] = (),
-        fresh: Set[str] = frozenset(),
-    ) -> bool:
+    async def fold(self, write: FoldWrite) -> bool:
         """See `Store.fold`.  Folding again what is folded already (its reply was lost) changes nothing."""
-        folded = fold(images, acked)
+        folded = fold(write.images, write.acked)
 
         async def work(connection: Connection) -> bool:
-            number, _ = await self._row(connection, interval)
+            number, _ = await self._row(connection, write.interval)
             async with connection.transaction():
-                if await _first(connection, statements.OWNED, (interval, sequencer)) is None:
+                if await _first(connection, statements.OWNED, (write.interval, write.sequencer)) is None:
                     return False
-                parameters = (Int8(interval), Int8(sequencer), Int8(upto))
+                parameters = (Int8(write.interval), Int8(write.sequencer), Int8(write.upto))
                 deleted = await connection.execute(statements.FOLD_LOG, parameters, prepare=True)
                 if deleted.rowcount == 0:
                     return True
-                check_prefix(interval, upto, deleted.rowcount, len(images))
-                await _apply(connection, fold_steps(interval, number, folded, fresh))
+                check_prefix(write, deleted.rowcount)
+                await _apply(connection, fold_steps(write.interval, number, folded, write.fresh))
             return True
 
         return await self._folds.run(work)

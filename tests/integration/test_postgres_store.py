@@ -38,7 +38,7 @@ from millwheel.errors import (
     StoreError,
     WiringError,
 )
-from millwheel.ports import PipelineShape, SinkTable
+from millwheel.ports import FoldWrite, PipelineShape, SinkTable
 from millwheel_storage import connection as connection_module
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
@@ -392,7 +392,7 @@ def test_a_lost_reply_is_unknown_and_committing_again_resolves_it(postgres: Embe
         assert await store.commit([write]) == {(first, 2)}
         assert await store.commit([write]) == {(first, 2)}
         # The fold's connection is dead too; a fold may be repeated, so the store does that itself.
-        assert await store.fold(first, owned[first], 2, [image(["a"])] * 2)
+        assert await store.fold(FoldWrite(first, owned[first], 2, [image(["a"])] * 2))
         assert [rows.key for rows in await store.load(first, ["a"])] == ["a"]
         await store.close()
 
@@ -477,7 +477,7 @@ def test_one_shot_keys_leave_no_rows_and_recovery_does_not_read_keys(postgres: E
             gone.forgotten = keys
             for number, one in ((seq, kept), (seq + 1, gone)):
                 await store.commit([LogWrite(first, sequencer, number, 0, encode_checkpoint(one))])
-                assert await store.fold(first, sequencer, number, [one])
+                assert await store.fold(FoldWrite(first, sequencer, number, [one]))
         tables = postgres_tables(postgres.url, pipeline)
         assert tables["key_state"] == []
         assert tables["checkpoint_log"] == []
@@ -502,7 +502,7 @@ def test_recovery_does_not_read_ids_and_one_is_found_among_a_million(postgres: E
             one = image([])
             one.ids = [Ids(1, 5, 0, list(range(number * 120_000, (number + 1) * 120_000, 3)))]
             await store.commit([LogWrite(first, sequencer, number, 0, encode_checkpoint(one))])
-            assert await store.fold(first, sequencer, number, [one])
+            assert await store.fold(FoldWrite(first, sequencer, number, [one]))
         sequencer = (await store.acquire([first]))[first]
         recovered = await store.recover(first, sequencer)
         assert recovered is not None
@@ -525,9 +525,9 @@ def test_a_key_that_is_stored_is_not_inserted_as_new(postgres: EmbeddedPostgres,
         images = [image(["a"]), image(["a", "b"])]
         for number, one in enumerate(images, 1):
             await store.commit([LogWrite(first, sequencer, number, 0, encode_checkpoint(one))])
-        assert await store.fold(first, sequencer, 1, images[:1], (), {"a"})
+        assert await store.fold(FoldWrite(first, sequencer, 1, images[:1], (), {"a"}))
         with pytest.raises(StoreError, match="duplicate key"):
-            await store.fold(first, sequencer, 2, images[1:], (), {"a", "b"})
+            await store.fold(FoldWrite(first, sequencer, 2, images[1:], (), {"a", "b"}))
         assert [row.key for row in await store.load(first, ["a", "b"])] == ["a"]
         assert await store.recover(first, sequencer) is not None
         assert [row.key for row in await store.load(first, ["a", "b"])] == ["a", "b"]
@@ -547,7 +547,7 @@ def test_a_store_of_the_first_format_gets_what_came_later(postgres: EmbeddedPost
         one = image([])
         one.ids = [Ids(1, 5, 0, [3, 4]), Ids(1, 6, 2, [7])]
         await store.commit([LogWrite(first, sequencer, 1, 0, encode_checkpoint(one))])
-        assert await store.fold(first, sequencer, 1, [one])
+        assert await store.fold(FoldWrite(first, sequencer, 1, [one]))
         await store.close()
         with psycopg.connect(postgres.url) as connection:
             connection.execute(f'DELETE FROM "{pipeline}".delivered_frontier WHERE frontier = 0')
@@ -582,7 +582,7 @@ def test_a_fold_is_fast_enough_to_keep_up(postgres: EmbeddedPostgres, pipeline: 
             one = image([f"a{seq}-{n}" for n in range(5_000)])
             await store.commit([LogWrite(first, sequencer, seq, 0, encode_checkpoint(one))])
             started = time.perf_counter()
-            assert await store.fold(first, sequencer, seq, [one])
+            assert await store.fold(FoldWrite(first, sequencer, seq, [one]))
             best = max(best, 5_000 / (time.perf_counter() - started))
         await store.close()
         return best

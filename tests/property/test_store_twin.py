@@ -33,7 +33,7 @@ from millwheel.bundles import (
 )
 from millwheel.errors import RowRefused, StoreError
 from millwheel.model import MAX_TIME, TIMER_KINDS
-from millwheel.ports import MarkWrite, PipelineShape, PositionWrite, SinkTable, Store
+from millwheel.ports import FoldWrite, MarkWrite, PipelineShape, PositionWrite, SinkTable, Store
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.memory import MemoryStore
 from millwheel_storage.postgres import PostgresStore
@@ -256,8 +256,9 @@ class Twins(RuleBasedStateMachine):
         later = [acked for _, image in self.unfolded[interval][share:] for acked in image.acked]
         stored = self.memory.key_state.get(self.memory._row(interval).computation, {}).keys()
         fresh = set().union(*(image.state.keys() for image in images)) - stored
+        write = FoldWrite(interval, sequencer, upto, images, later, fresh)
         for _ in range(1 + twice):
-            assert self.both(lambda store: store.fold(interval, sequencer, upto, images, later, fresh)) is True
+            assert self.both(lambda store: store.fold(write)) is True
         del self.unfolded[interval][:share]
         self.written = [w for w in self.written if (w.interval, w.sequencer) != (interval, sequencer) or w.seq > upto]
 
@@ -266,8 +267,8 @@ class Twins(RuleBasedStateMachine):
         assume(self.unfolded[interval])
         seq, image = self.unfolded[interval][-1]
         sequencer = self.sequencers[interval]
-        assert self.both(lambda store: store.fold(interval, sequencer - 1, seq, [image])) is False
-        wrong: Any = self.both(lambda store: store.fold(interval, sequencer, seq, [image] * 9))
+        assert self.both(lambda store: store.fold(FoldWrite(interval, sequencer - 1, seq, [image]))) is False
+        wrong: Any = self.both(lambda store: store.fold(FoldWrite(interval, sequencer, seq, [image] * 9)))
         assert wrong is StoreError
 
     @rule(interval=INTERVALS)
@@ -460,7 +461,7 @@ def test_a_history_folds_alike_in_any_groups_and_in_both_stores(
             for seq, one in enumerate(images, start):
                 assert await store.commit([LogWrite(1, owned[1], seq, 0, encode_checkpoint(one))])
             for _ in range(2):  # again, as after a lost reply
-                assert await store.fold(1, owned[1], start + len(images) - 1, images)
+                assert await store.fold(FoldWrite(1, owned[1], start + len(images) - 1, images))
             yield
 
     async def main() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from millwheel.bundles import LogWrite, SinkRow
 from millwheel.errors import IncompatibleStore, RowRefused, StoreError
-from millwheel.ports import PipelineShape, SinkTable, Store
+from millwheel.ports import FoldWrite, PipelineShape, SinkTable, Store
 from millwheel_storage.memory import MemoryStore
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ def test_a_stale_owner_changes_nothing(store: MemoryStore) -> None:
     old = run(store.acquire([1]))[1]
     run(store.acquire([1]))
     assert run(store.commit([LogWrite(1, old, 1, 0, b"x", (SinkRow("out", b'{"k": "a"}'),))])) == set()
-    assert run(store.fold(1, old, 1, [])) is False
+    assert run(store.fold(FoldWrite(1, old, 1, []))) is False
     assert run(store.recover(1, old)) is None
     assert store.tables()["checkpoint_log"] == []
     assert store.sinks == {"out": {}}
