@@ -11,7 +11,7 @@ import msgspec
 from psycopg import sql
 
 from millwheel.bundles import CHECKPOINT_FORMAT
-from millwheel.errors import IncompatibleStore
+from millwheel.errors import IncompatibleStore, StoreError
 from millwheel.ports import IntervalRow, Opened, PipelineShape, SinkTable
 from millwheel_storage import statements
 from millwheel_storage.connection import Connection
@@ -22,7 +22,11 @@ assert len(MIGRATIONS) == STORE_FORMAT
 
 
 async def open_schema(connection: Connection, schema: str, shape: PipelineShape) -> Opened:
-    """Make `schema` hold the pipeline of `shape`, and answer its durable numbers and intervals."""
+    """Make `schema` hold the pipeline of `shape`, and answer its durable numbers and intervals.
+
+    Refuses a server that could lose a commit.
+    """
+    await _check_settings(connection)
     async with connection.transaction():
         await connection.execute(statements.LOCK_SCHEMA, (schema,))
         await _migrate(connection, schema)
@@ -32,6 +36,15 @@ async def open_schema(connection: Connection, schema: str, shape: PipelineShape)
             await _ensure_sink(connection, table)
         await connection.execute(statements.WRITE_META, (CHECKPOINT_FORMAT, msgspec.json.encode(remembered)))
     return opened
+
+
+async def _check_settings(connection: Connection) -> None:
+    """Exactly-once rests on these: with any of them off, an acknowledged commit can be lost."""
+    row = await (await connection.execute(statements.SAFE_SETTINGS)).fetchone()
+    assert row is not None
+    for name, value in zip(("fsync", "full_page_writes", "synchronous_commit"), row, strict=True):
+        if value == "off":
+            raise StoreError(f"Postgres runs with {name} = off, which can lose commits; turn it on")
 
 
 async def _migrate(connection: Connection, schema: str) -> None:

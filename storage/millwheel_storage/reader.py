@@ -138,7 +138,7 @@ class Reader:
     def _snapshot(self) -> Iterator[None]:
         """All reads inside see one moment: a fold in between would hide a log row and not show its effect."""
         with self._connection.transaction():
-            self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            self._connection.execute(statements.SNAPSHOT)
             yield
 
     def _log(self, interval: int) -> list[Checkpoint]:

@@ -74,6 +74,9 @@ JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
 WHERE i.indrelid = to_regclass(%s) AND i.indisprimary ORDER BY k.place
 """
 
+SNAPSHOT: Final = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"
+"""All reads of a transaction see one moment, that of its first read."""
+
 # Ownership
 
 ACQUIRE: Final = "UPDATE ownership SET sequencer = nextval('sequencer') WHERE interval_id = %s RETURNING sequencer"

@@ -417,7 +417,7 @@ def test_a_zombie_in_a_transaction_loses_its_locks(
                 await asyncio.sleep(1)
                 await connection.execute("SELECT 1")
 
-        frozen = asyncio.create_task(zombie._commits.run(freeze, repeatable=False))
+        frozen = asyncio.create_task(zombie._groups.run(freeze, repeatable=False))
         await stuck.wait()
         taken = await asyncio.wait_for(successor.acquire([first]), 5)
         assert taken[first] > owned[first]

@@ -1,0 +1,170 @@
+"""Commits: checkpoints into the log, in groups, and sink rows with them.
+
+Lives here: how a group becomes transactions, and who is at fault when the database refuses a sink row.  Never here: the
+merge of rows by key, or the search for the refused ones (`sinks`, which the memory store shares).  Invariant: a sink row
+is written only with a log row that this very statement inserted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NoReturn, cast
+
+import msgspec
+import psycopg
+from psycopg.types.numeric import Int8
+
+from millwheel.bundles import LogWrite
+from millwheel.errors import RowRefused, StoreUnavailable
+from millwheel.ports import SinkTable
+from millwheel_storage import query, statements
+from millwheel_storage.arrays import BigintArray, ByteaArray
+from millwheel_storage.connection import Connection, Sessions
+from millwheel_storage.sinks import SinkRows, blame, coalesce, sink_intervals
+
+Pair = tuple[int, int]
+"""(interval, seq) of a durable checkpoint."""
+
+_ROW_FAULTS: Final = {"22", "23", "44", "54"}
+"""Classes of SQLSTATE that blame the row, not the store: a value, a constraint, a view's check option, a limit (an
+index entry that is too long).  A table or a right that is missing is no row's fault."""
+
+_RAISED: Final = "P0001"
+"""A trigger of the user's own refuses the row."""
+
+
+class Commits:
+    """The way into the log.  `sinks` are the pipeline's tables, by name."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self.sinks: dict[str, SinkTable] = {}
+        self._sessions = sessions
+        self._with_sinks: dict[tuple[str, ...], bytes] = {}
+        """`statements.commit_with_sinks` by the sink tables that are written to."""
+
+    async def commit(self, writes: Sequence[LogWrite]) -> set[Pair]:
+        """See `Store.commit`.  Intervals with sink rows commit in a second transaction, after the shared
+        group."""
+        apart = sink_intervals(writes)
+        distinct = {(write.interval, write.seq, write.sequencer): write for write in writes}
+        ordered = [write for _, write in sorted(distinct.items())]
+        with_sinks = [write for write in ordered if write.interval in apart]
+        shared = [write for write in ordered if write.interval not in apart]
+        durable: set[Pair] = set()
+        if shared:
+            durable |= await self._sessions.run(lambda connection: _insert(connection, shared), repeatable=False)
+        if with_sinks:
+            durable |= await self._commit_with_sinks(with_sinks)
+        return durable
+
+    async def _commit_with_sinks(self, writes: list[LogWrite]) -> set[Pair]:
+        """All in one transaction; if a row is refused, in smaller ones in order, so that the refused one is known."""
+
+        async def work(connection: Connection) -> set[Pair] | None:
+            try:
+                return await self._insert_with_sinks(connection, writes)
+            except RowRefused:
+                return None
+            except psycopg.Error as error:
+                if not _refuses_a_row(error):
+                    raise
+                return None
+
+        durable = await self._sessions.run(work, repeatable=False)
+        if durable is not None:
+            return durable
+        if len(writes) == 1:
+            await self._blame(writes[0])
+        durable = set()
+        for part in _parts(writes):
+            durable |= await self._commit_with_sinks(part)
+        return durable
+
+    async def _insert_with_sinks(self, connection: Connection, writes: list[LogWrite]) -> set[Pair] | None:
+        """In one statement; None if that cannot say whose row wins."""
+        sinks = coalesce(self.sinks, writes)
+        if not sinks:
+            return await _insert(connection, writes)
+        if any(sink.contested for sink in sinks):
+            return None
+        names = tuple(sink.table.name for sink in sinks)
+        if names not in self._with_sinks:
+            self._with_sinks[names] = statements.commit_with_sinks([sink.table for sink in sinks])
+        parameters: list[Any] = [*_log_columns(writes)]
+        for sink in sinks:
+            parameters += (_json(sink), BigintArray(sink.places))
+        return set(await query.rows(connection, self._with_sinks[names], parameters, prepare=True))
+
+    # Who is at fault
+
+    async def _blame(self, write: LogWrite) -> NoReturn:
+        """Find the rows at fault by writing them again, in a transaction that is undone; raises `RowRefused`."""
+
+        async def work(connection: Connection) -> tuple[tuple[int, str], ...]:
+            async with connection.transaction(force_rollback=True):
+                # What is checked at the end of a transaction would else be found too late to know the row.
+                await connection.execute(statements.CONSTRAINTS_NOW)
+                search = blame(write.keys or ("",) * len(write.sinks))
+                try:
+                    rows = next(search)
+                    while True:
+                        rows = search.send(await self._try_rows(connection, write, rows))
+                except StopIteration as found:
+                    return cast("tuple[tuple[int, str], ...]", found.value)
+
+        refused = await self._sessions.run(work)
+        if not refused:
+            raise StoreUnavailable("the database refused sink rows, but took each of them when they were tried again")
+        message = f"the database refused a sink row: {refused[0][1]}"
+        raise RowRefused(message, write.interval, write.seq, refused)
+
+    async def _try_rows(self, connection: Connection, write: LogWrite, rows: list[int]) -> str | None:
+        """Write some rows of a checkpoint; the database's answer if it refuses them, and then nothing of them is left."""
+        some = msgspec.structs.replace(write, sinks=tuple(write.sinks[row] for row in rows))
+        try:
+            async with connection.transaction():
+                await self._upsert(connection, some)
+        except RowRefused as refusal:
+            return str(refusal)
+        except psycopg.Error as error:
+            if not _refuses_a_row(error):
+                raise
+            return str(error)
+        return None
+
+    async def _upsert(self, connection: Connection, write: LogWrite) -> None:
+        for sink in coalesce(self.sinks, [write]):
+            await connection.execute(statements.sink_upsert(sink.table), (_json(sink),), prepare=True)
+
+
+def _refuses_a_row(error: psycopg.Error) -> bool:
+    return (error.sqlstate or "")[:2] in _ROW_FAULTS or error.sqlstate == _RAISED
+
+
+async def _insert(connection: Connection, writes: list[LogWrite]) -> set[Pair]:
+    """Insert log rows whose owner still is the owner; those that are durable."""
+    if len(writes) > 1:
+        return set(await query.rows(connection, statements.COMMIT, _log_columns(writes), prepare=True))
+    write = writes[0]
+    numbers = map(Int8, (write.interval, write.sequencer, write.seq, write.epoch))
+    return set(await query.rows(connection, statements.COMMIT_ONE, (*numbers, write.payload), prepare=True))
+
+
+def _log_columns(writes: list[LogWrite]) -> tuple[BigintArray | ByteaArray, ...]:
+    intervals = BigintArray([write.interval for write in writes])
+    sequencers = BigintArray([write.sequencer for write in writes])
+    seqs = BigintArray([write.seq for write in writes])
+    epochs = BigintArray([write.epoch for write in writes])
+    return intervals, sequencers, seqs, epochs, ByteaArray([write.payload for write in writes]), intervals
+
+
+def _parts(writes: list[LogWrite]) -> list[list[LogWrite]]:
+    """Writes of several owners by owner, those of one alone, in order."""
+    owners: dict[Pair, list[LogWrite]] = {}
+    for write in writes:
+        owners.setdefault((write.interval, write.sequencer), []).append(write)
+    return list(owners.values()) if len(owners) > 1 else [[write] for write in writes]
+
+
+def _json(sink: SinkRows) -> str:
+    return msgspec.json.encode(list(sink.rows.values())).decode()

@@ -1,0 +1,45 @@
+"""Who may write: sequencers, taken and checked.
+
+Lives here: the statements on `ownership` that are not part of another write.  Never here: what an owner writes; commits
+and positions are fenced in the very statement that writes (`statements`).  Invariant: a sequencer is given once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from psycopg.types.numeric import Int8
+
+from millwheel.errors import StoreError
+from millwheel_storage import query, statements
+from millwheel_storage.connection import Connection
+
+
+async def acquire(connection: Connection, intervals: Sequence[int]) -> dict[int, int]:
+    """A new sequencer for each interval, in one transaction; `StoreError` when one does not exist."""
+    taken = {}
+    async with connection.transaction():
+        for interval in sorted(set(intervals)):  # one by one: locks in id order, whatever plan Postgres would choose
+            row = await query.first(connection, statements.ACQUIRE, (interval,))
+            if row is None:
+                raise StoreError(f"interval {interval} does not exist")
+            taken[interval] = row[0]
+    return taken
+
+
+async def next_sequencer(connection: Connection) -> int:
+    """A number that nobody has had."""
+    row = await query.first(connection, statements.NEXT_SEQUENCER)
+    assert row is not None
+    return int(row[0])
+
+
+async def replace(connection: Connection, interval: int, sequencer: int, fresh: int) -> bool:
+    """Let `fresh` own what `sequencer` owns; false when another does.  Repeating it is harmless."""
+    parameters = (fresh, interval, [Int8(sequencer), Int8(fresh)])
+    return await query.first(connection, statements.REACQUIRE, parameters) is not None
+
+
+async def owned(connection: Connection, interval: int, sequencer: int) -> bool:
+    """Whether it is the owner, which then stays so until the transaction around this call ends."""
+    return await query.first(connection, statements.OWNED, (interval, sequencer)) is not None

@@ -1,0 +1,138 @@
+"""What an interval reads while it serves: state, timers, ids, quarantined elements.
+
+Lives here: one function for each read of `Store`, each with its transaction if it needs one.  Never here: writes, or what
+only a recovery reads.  Cost: each goes by an index and is bounded by what was asked for, never by what is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from psycopg.types.numeric import Int4, Int8
+
+from millwheel import limits
+from millwheel.bundles import Checkpoint, KeyRows, QuarantineEntry, StateRow, TimerPlace, TimerWrites
+from millwheel.errors import StoreError
+from millwheel.ports import QuarantineRow
+from millwheel.work import Wanted
+from millwheel_storage import catalogue, ownership, query, statements
+from millwheel_storage.arrays import ByteaArray, TextArray
+from millwheel_storage.catalogue import Place
+from millwheel_storage.connection import Connection
+from millwheel_storage.decode import (
+    TimerRow,
+    decode_image,
+    found_ids,
+    key_rows,
+    quarantine_entry,
+    timer_rows,
+    timer_writes,
+)
+from millwheel_storage.fold import fifo_rows, quarantine_row
+
+
+async def load(connection: Connection, place: Place, keys: Sequence[str], timers: bool) -> list[KeyRows]:
+    """See `Store.load`."""
+    number, limit = Int4(place.computation), limits.STATE_PAGE_SLOTS
+    encoded = ByteaArray(sorted({key.encode() for key in keys}))
+    cells = await query.rows(connection, statements.LOAD_KEYS, (encoded, number, Int8(limit + 1)), prepare=True)
+    if not timers:
+        return key_rows(cells, [], limit)
+    pending = await query.rows(connection, statements.LOAD_KEY_TIMERS, (number, encoded), prepare=True)
+    return key_rows(cells, pending, limit)
+
+
+async def load_slots(connection: Connection, place: Place, wanted: Sequence[Wanted]) -> list[StateRow]:
+    """See `Store.load_slots`."""
+    whole = sorted({(key, cell) for key, cell, entry in wanted if entry is None})
+    single = sorted({(key, cell, entry) for key, cell, entry in wanted if entry is not None})
+    number = Int4(place.computation)
+    rows: list[tuple[Any, ...]] = []
+    if single:
+        keys, cells, entries = zip(*single, strict=True)
+        slots = (ByteaArray.of_texts(keys), TextArray(cells), ByteaArray.of_texts(entries), number)
+        rows += await query.rows(connection, statements.LOAD_SLOTS, slots, prepare=True)
+    if whole:
+        keys, cells = zip(*whole, strict=True)
+        columns = (ByteaArray.of_texts(keys), TextArray(cells), number)
+        rows += await query.rows(connection, statements.LOAD_CELLS, columns, prepare=True)
+    return [(key.decode(), cell, entry.decode(), value) for key, cell, entry, value in rows]
+
+
+async def load_timers(
+    connection: Connection, place: Place, sequencer: int, kind: str, after: TimerPlace, limit: int
+) -> TimerWrites | None:
+    """See `Store.load_timers`."""
+    async with connection.transaction():
+        if not await ownership.owned(connection, place.row.id, sequencer):
+            return None
+        return timer_writes(await timer_page(connection, place, kind, after, limit))
+
+
+async def timer_page(connection: Connection, place: Place, kind: str, after: TimerPlace, limit: int) -> list[TimerRow]:
+    """The next `limit` timers of a kind after (timestamp, (key, tag)), in that order."""
+    timestamp, (key, tag) = after
+    start = {"kind": kind, "timestamp": timestamp, "key": key.encode(), "tag": tag.encode(), "limit": limit}
+    return timer_rows(await query.rows(connection, statements.LOAD_TIMERS, place.keys() | start))
+
+
+async def find_ids(
+    connection: Connection, interval: int, subscription: int, producer: int, sequences: Sequence[int]
+) -> set[int]:
+    """See `Store.find_ids`; reads the segments that lie between the first and the last."""
+    parameters = (Int8(interval), Int4(subscription), Int8(producer), Int8(sequences[0]), Int8(sequences[-1]))
+    return found_ids(await query.rows(connection, statements.FIND_IDS, parameters, prepare=True), sequences)
+
+
+async def find_opaque(
+    connection: Connection, interval: int, subscription: int, now: int, ids: Sequence[bytes]
+) -> set[bytes]:
+    """See `Store.find_opaque`: an index probe for each id and bucket."""
+    parameters = (ByteaArray(ids), Int8(interval), Int4(subscription), Int8(now))
+    return {id_ for (id_,) in await query.rows(connection, statements.FIND_OPAQUE, parameters, prepare=True)}
+
+
+async def read_opaque(
+    connection: Connection, interval: int, subscription: int, expires: int, after: bytes, limit: int
+) -> list[bytes]:
+    """See `Store.read_opaque`."""
+    parameters = (Int8(interval), Int4(subscription), Int8(expires), after, Int8(limit))
+    return [id_ for (id_,) in await query.rows(connection, statements.READ_OPAQUE, parameters, prepare=True)]
+
+
+async def quarantine_rows(connection: Connection, computation: str, key: str, limit: int) -> list[QuarantineRow]:
+    """See `Store.quarantine_rows`; what is committed but not folded yet is part of the answer."""
+    number = (await catalogue.computations(connection)).get(computation)
+    if number is None:
+        raise StoreError(f"computation {computation!r} is not in the store")
+    entries = (await _fifo(connection, number, key, limit))[:limit]
+    return [quarantine_row(computation, order, entry) for order, entry in enumerate(entries)]
+
+
+async def _fifo(connection: Connection, computation: int, key: str, limit: int) -> list[QuarantineEntry]:
+    """At least the first `limit` elements, in one snapshot of tables and log."""
+    async with connection.transaction():
+        await connection.execute(statements.SNAPSHOT)
+        images = await _key_images(connection, computation, key)
+        dropped = sum(count for image in images for other, count in image.redriven if other == key)
+        parameters = (computation, key.encode(), limit + dropped)
+        stored = await query.rows(connection, statements.READ_QUARANTINE, parameters)
+    return fifo_rows([quarantine_entry(row) for row in stored], images, key)
+
+
+async def _key_images(connection: Connection, computation: int, key: str) -> list[Checkpoint]:
+    """Unfolded checkpoints of the interval that holds `key`."""
+    encoded = key.encode()
+    images: list[Checkpoint] = []
+    for interval, _, low, high in await query.rows(connection, statements.READ_INTERVALS, ([computation],)):
+        if low <= encoded and (high is None or encoded < high):
+            rows = await query.rows(connection, statements.READ_LOG, (interval,))
+            images += [decode_image(payload) for _, _, payload in rows]
+    return images
+
+
+async def redrive_requests(connection: Connection) -> list[tuple[str, str]]:
+    """See `Store.redrive_requests`."""
+    rows = await query.rows(connection, statements.READ_REDRIVES)
+    return sorted((name, key.decode()) for name, key in rows)
