@@ -634,7 +634,7 @@ def productions_lost_in_fold() -> Patches:
 
     async def fold(self: MemoryStore, write: FoldWrite) -> bool:
         kept = await original(self, write)
-        self.productions.get(write.interval, {}).clear()
+        self.folded.productions.get(write.interval, {}).clear()
         return kept
 
     return {(MemoryStore, "fold"): fold}

@@ -514,10 +514,10 @@ class WatchedStore:
                 self.fail(f"I2: {name!r} never consumed {sorted(rows)[:5]} of producer {producer}")
         if store.log:
             self.fail(f"I15: {len(store.log)} checkpoints are not folded at the end")
-        leftover = {i: rows for i, channels in store.productions.items() for rows in channels.values() if rows}
+        leftover = {i: rows for i, channels in store.folded.productions.items() for rows in channels.values() if rows}
         if leftover:
             self.fail(f"I15: productions are left in the store: {leftover}")
-        asked = sorted(place for place in store.redrives if place not in store.quarantine)
+        asked = sorted(place for place in store.folded.redrives if place not in store.quarantine)
         if asked:
             self.fail(f"I15: requests to redrive {asked} are left, and nothing is in quarantine there")
         for name, durable in self.durable.items():
@@ -526,7 +526,7 @@ class WatchedStore:
             if empty:
                 self.fail(f"I10: {name} is held by quarantines with nothing in them: {sorted(empty)}")
         current = set(self.owner.values())
-        for interval, frontiers in store.frontiers.items():
+        for interval, frontiers in store.folded.frontiers.items():
             retired = sorted(producer for _, producer in frontiers if producer not in current)
             if retired and self.graph.computations[self._computation[interval]].settings.exactly_once:
                 self.fail(f"I15: interval {interval} keeps frontiers of producers {retired}, which are retired")
@@ -537,9 +537,9 @@ class WatchedStore:
         for name, durable in self.durable.items():
             if _full(durable.state) != _full(store.key_state.get(name, {})):
                 self.fail(f"I4: folded state of {name} is not what its checkpoints say")
-            if _full(durable.timers) != _full(store.timers.get(name, {})):
+            if _full(durable.timers) != _full(store.folded.timers.get(name, {})):
                 self.fail(f"I4: folded timers of {name} are not what its checkpoints say")
-            if durable.holds != store.holds.get(name, {}):
+            if durable.holds != store.folded.holds.get(name, {}):
                 self.fail(f"I4: folded holds of {name} are not what its checkpoints say")
             stored = {k: len(rows) for (c, k), rows in store.quarantine.items() if c == name}
             if {k: len(rows) for k, rows in durable.fifo.items() if rows} != stored:
@@ -547,7 +547,7 @@ class WatchedStore:
 
     def delivered(self) -> int:
         """Ids that the store still keeps."""
-        return sum(len(ids) for channels in self.inner.delivered.values() for ids in channels.values())
+        return sum(len(ids) for channels in self.inner.folded.delivered.values() for ids in channels.values())
 
 
 def _put(table: dict[str, dict[Any, Any]], key: str, place: object, value: object) -> None:

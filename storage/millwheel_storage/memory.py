@@ -1,28 +1,22 @@
 """The store in memory: the twin of `PostgresStore`, for the simulator and for tests.
 
-Lives here: the same semantics in plain dicts.  Never here: psycopg, or an `await`: a coroutine of this
-store ends at its first step, so that the simulator drives it without an event loop.  Every call is atomic
-because nothing interrupts it.
+Lives here: the same semantics in plain dicts: ownership, the log, sinks, progress, and who may do what.  Never here: what
+a fold does to the tables (`memory_tables`), psycopg, or an `await`: a coroutine of this store ends at its first step, so
+that the simulator drives it without an event loop.  Every call is atomic because nothing interrupts it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from heapq import nsmallest
 from typing import Any, NoReturn
 
 import msgspec
 
 from millwheel import limits
 from millwheel.bundles import (
-    BEFORE_TIMERS,
-    Bundle,
     Checkpoint,
-    Delivered,
-    HoldWrites,
     KeyRows,
     LogWrite,
-    OpaqueBucket,
     QuarantineEntry,
     Recovered,
     StateRow,
@@ -30,8 +24,7 @@ from millwheel.bundles import (
     TimerWrites,
 )
 from millwheel.errors import RowRefused, StoreError
-from millwheel.limits import WORK_LIMIT_RECORDS
-from millwheel.model import MAX_TIME, MIN_TIME, TIMER_KINDS
+from millwheel.model import MIN_TIME
 from millwheel.ports import (
     FoldWrite,
     IntervalRow,
@@ -45,9 +38,9 @@ from millwheel.ports import (
 )
 from millwheel.rows import Row
 from millwheel.work import Wanted
-from millwheel_storage.decode import TimerRow, decode_image, timer_writes
-from millwheel_storage.fold import Channel, Folded, Payload, check_fresh, check_prefix, fifo_rows, fold, quarantine_row
-from millwheel_storage.productions import bundles
+from millwheel_storage.decode import decode_image, timer_writes
+from millwheel_storage.fold import check_fresh, check_prefix, fifo_rows, fold, quarantine_row
+from millwheel_storage.memory_tables import MemoryTables
 from millwheel_storage.shape import (
     SOURCE_PREFIX,
     check_compatible,
@@ -78,17 +71,8 @@ class MemoryStore:
         self.intervals: dict[int, IntervalRow] = {}
         self.ownership: dict[int, int] = {}
         self.log: dict[LogKey, LogWrite] = {}
-        self.key_state: dict[str, dict[str, dict[tuple[str, str], bytes]]] = {}
-        self.timers: dict[str, dict[str, dict[tuple[str, str], int]]] = {}
-        self.holds: dict[str, dict[str, int]] = {}
-        self.productions: dict[int, dict[Channel, dict[int, Payload]]] = {}
-        self.delivered: dict[int, dict[Channel, set[int]]] = {}
-        self.frontiers: dict[int, dict[Channel, int]] = {}
-        self.opaque: dict[tuple[int, int, int], set[bytes]] = {}
-        """(interval, subscription, expires) to ids."""
-        self.opaque_counts: dict[tuple[int, int, int], int] = {}
-        self.quarantine: dict[tuple[str, str], list[QuarantineEntry]] = {}
-        self.redrives: set[tuple[str, str]] = set()
+        self.folded = MemoryTables()
+        """What the log is folded into."""
         self.suspicions: dict[int, tuple[int, bytes]] = {}
         """(unclean ends, mark) by interval."""
         self.watermark: dict[str, int] = {}
@@ -99,6 +83,16 @@ class MemoryStore:
         self._subscriptions: dict[str, int] = {}
         self._sink_tables: dict[str, SinkTable] = {}
         self._sequencer = 0
+
+    @property
+    def key_state(self) -> dict[str, dict[str, dict[tuple[str, str], bytes]]]:
+        """Folded state by computation, key and (cell, entry): what a test of a pipeline looks at."""
+        return self.folded.key_state
+
+    @property
+    def quarantine(self) -> dict[tuple[str, str], list[QuarantineEntry]]:
+        """Folded elements by (computation, key), in order: a test's look at what failed."""
+        return self.folded.quarantine
 
     async def open_pipeline(self, shape: PipelineShape) -> Opened:
         """See `Store.open_pipeline`."""
@@ -160,50 +154,19 @@ class MemoryStore:
         if self.ownership[interval] != sequencer:
             return None
         keys = sorted(key for key in self.log if key[0] == interval)
-        self._apply(row, fold(decode_image(self.log[key].payload) for key in keys))
+        self.folded.apply(row, fold(decode_image(self.log[key].payload) for key in keys))
         for key in keys:
             del self.log[key]
-        recovered = self._recovered(row)
+        recovered = self.folded.recovered(row, self.watermark.get(row.computation, MIN_TIME))
         recovered.ends, recovered.suspicion = self.suspicions.get(interval, (0, b""))
         self.suspicions[interval] = recovered.ends + 1, recovered.suspicion
         return recovered
 
-    def _recovered(self, row: IntervalRow) -> Recovered:
-        stored = self.productions.get(row.id, {})
-        pages = {kind: self._page(row, kind, BEFORE_TIMERS, limits.TIMER_PAGE_ROWS) for kind in TIMER_KINDS}
-        return Recovered(
-            ids=self._ids(row.id),
-            productions=[bundle for channel in sorted(stored) for bundle in _bundles(channel, stored[channel])],
-            timers=timer_writes([timer for page in pages.values() for timer in page]),
-            holds=self._holds(row),
-            quarantined=sorted(k for c, k in self.quarantine if c == row.computation and holds_key(row, k)),
-            watermark=self.watermark.get(row.computation, MIN_TIME),
-            opaque=[OpaqueBucket(*p[1:], count) for p, count in sorted(self.opaque_counts.items()) if p[0] == row.id],
-            more_timers=[kind for kind, page in pages.items() if len(page) >= limits.TIMER_PAGE_ROWS],
-        )
-
-    def _ids(self, interval: int) -> list[Delivered]:
-        delivered, frontiers = self.delivered.get(interval, {}), self.frontiers.get(interval, {})
-        return [Delivered(*c, frontiers[c], max(delivered.get(c, ()), default=-1)) for c in sorted(frontiers)]
-
-    def _page(self, row: IntervalRow, kind: str, after: TimerPlace, limit: int) -> list[TimerRow]:
-        rows = (
-            (timestamp, key, tag, kind)
-            for key, timers in self.timers.get(row.computation, {}).items()
-            for (other, tag), timestamp in timers.items()
-            if other == kind and holds_key(row, key) and (timestamp, (key, tag)) > after
-        )
-        return nsmallest(limit, rows)
-
-    def _holds(self, row: IntervalRow) -> HoldWrites:
-        holds = self.holds.get(row.computation, {})
-        keys = sorted(key for key in holds if holds_key(row, key))
-        return HoldWrites(keys, [holds[key] for key in keys])
-
     async def load(self, interval: int, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
         """See `Store.load`."""
         computation = self._row(interval).computation
-        stored, pending = self.key_state.get(computation, {}), self.timers.get(computation, {}) if timers else {}
+        stored = self.key_state.get(computation, {})
+        pending = self.folded.timers.get(computation, {}) if timers else {}
         rows = []
         for key in sorted(set(keys)):
             cells, limit = stored.get(key, {}), limits.STATE_PAGE_SLOTS
@@ -229,22 +192,26 @@ class MemoryStore:
     ) -> TimerWrites | None:
         """See `Store.load_timers`."""
         row = self._row(interval)
-        return timer_writes(self._page(row, kind, after, limit)) if self.ownership[interval] == sequencer else None
+        if self.ownership[interval] != sequencer:
+            return None
+        return timer_writes(self.folded.timer_page(row, kind, after, limit))
 
     async def find_ids(self, interval: int, subscription: int, producer: int, sequences: Sequence[int]) -> set[int]:
         """See `Store.find_ids`."""
-        return self.delivered.get(interval, {}).get((subscription, producer), set()).intersection(sequences)
+        return self.folded.delivered.get(interval, {}).get((subscription, producer), set()).intersection(sequences)
 
     async def find_opaque(self, interval: int, subscription: int, now: int, ids: Sequence[bytes]) -> set[bytes]:
         """See `Store.find_opaque`."""
-        buckets = (b for place, b in self.opaque.items() if place[:2] == (interval, subscription) and place[2] > now)
+        stored = self.folded.opaque.items()
+        buckets = (b for place, b in stored if place[:2] == (interval, subscription) and place[2] > now)
         return set(ids).intersection(set[bytes]().union(*buckets))
 
     async def read_opaque(
         self, interval: int, subscription: int, expires: int, after: bytes, limit: int
     ) -> list[bytes]:
         """See `Store.read_opaque`."""
-        return sorted(id_ for id_ in self.opaque.get((interval, subscription, expires), ()) if id_ > after)[:limit]
+        bucket = self.folded.opaque.get((interval, subscription, expires), ())
+        return sorted(id_ for id_ in bucket if id_ > after)[:limit]
 
     async def commit(self, writes: Sequence[LogWrite]) -> set[tuple[int, int]]:
         """See `Store.commit`."""
@@ -297,76 +264,10 @@ class MemoryStore:
             return True
         check_prefix(write, len(keys))
         check_fresh(write.interval, write.fresh & self.key_state.get(row.computation, {}).keys())
-        self._apply(row, fold(write.images, write.acked))
+        self.folded.apply(row, fold(write.images, write.acked))
         for key in keys:
             del self.log[key]
         return True
-
-    def _apply(self, row: IntervalRow, folded: Folded) -> None:
-        self._apply_keys(row.computation, folded)
-        self._apply_productions(row.id, folded)
-        self._apply_ids(row.id, folded)
-        self._apply_opaque(row.id, folded)
-        self._apply_quarantine(row.computation, folded)
-
-    def _apply_keys(self, computation: str, folded: Folded) -> None:
-        state = self.key_state.setdefault(computation, {})
-        timers = self.timers.setdefault(computation, {})
-        holds = self.holds.setdefault(computation, {})
-        for key in folded.forgotten:
-            state.pop(key, None)
-            timers.pop(key, None)
-            holds.pop(key, None)
-        for key in folded.state_keys():
-            _overlay(state, {key: folded.cells_of(key)})
-        _overlay(timers, folded.timers)
-        for key, timestamp in folded.holds.items():
-            _put(holds, key, timestamp)
-
-    def _apply_productions(self, interval: int, folded: Folded) -> None:
-        stored = self.productions.setdefault(interval, {})
-        for channel, sequences in folded.acked.items():
-            for sequence in sequences:
-                stored.get(channel, {}).pop(sequence, None)
-        for channel, rows in folded.productions.items():
-            stored.setdefault(channel, {}).update(rows)
-
-    def _apply_ids(self, interval: int, folded: Folded) -> None:
-        delivered = self.delivered.setdefault(interval, {})
-        frontiers = self.frontiers.setdefault(interval, {})
-        for channel, frontier in folded.frontiers.items():
-            frontiers[channel] = max(frontier, frontiers.get(channel, 0))
-            known = {*delivered.pop(channel, ()), *folded.ids.get(channel, ())}
-            kept = {sequence for sequence in known if sequence >= frontiers[channel]}
-            if kept:
-                delivered[channel] = kept
-            if frontiers[channel] >= MAX_TIME:  # retired: nobody will be asked about it again
-                del frontiers[channel]
-
-    def _apply_opaque(self, interval: int, folded: Folded) -> None:
-        for bucket, ids in folded.opaque.items():
-            place = (interval, *bucket)
-            self.opaque.setdefault(place, set()).update(ids)
-            self.opaque_counts[place] = self.opaque_counts.get(place, 0) + len(ids)
-        for subscription, now in folded.expired.items():
-            mine = (p for p in self.opaque_counts if p[:2] == (interval, subscription) and p[2] <= now)
-            for place in sorted(mine)[:1]:
-                gone = sorted(self.opaque[place])[: limits.OPAQUE_DELETE_ROWS]
-                self.opaque[place].difference_update(gone)
-                if not self.opaque[place]:
-                    del self.opaque[place], self.opaque_counts[place]
-
-    def _apply_quarantine(self, computation: str, folded: Folded) -> None:
-        for key, fifo in folded.quarantine.items():
-            place = (computation, key)
-            stored = [] if fifo.cleared else self.quarantine.get(place, [])
-            rows = [*stored, *fifo.appended][fifo.dropped :]
-            if rows:
-                self.quarantine[place] = rows
-            else:
-                self.quarantine.pop(place, None)
-            if fifo.cleared:
-                self.redrives.discard(place)
 
     async def persist_watermarks(self, values: Mapping[str, int]) -> None:
         """See `Store.persist_watermarks`."""
@@ -424,11 +325,11 @@ class MemoryStore:
 
     def request_redrive(self, computation: str, key: str) -> None:
         """Ask for a key's quarantine to be drained (the reader's operation, for tests)."""
-        self.redrives.add((computation, key))
+        self.folded.redrives.add((computation, key))
 
     async def redrive_requests(self) -> list[tuple[str, str]]:
         """See `Store.redrive_requests`."""
-        return sorted(self.redrives)
+        return sorted(self.folded.redrives)
 
     async def close(self) -> None:
         """Nothing to release."""
@@ -436,47 +337,9 @@ class MemoryStore:
     def tables(self) -> dict[str, list[tuple[Any, ...]]]:
         """Every table's rows, sorted, in the form that `PostgresStore.tables` answers: for tests and
         checkers."""
-        return {
+        return self.folded.rows() | {
             "ownership": sorted(self.ownership.items()),
             "checkpoint_log": [(*place, self.log[place].epoch, self.log[place].payload) for place in sorted(self.log)],
-            "key_state": sorted(
-                (computation, key, cell, entry, value)
-                for computation, keys in self.key_state.items()
-                for key, cells in keys.items()
-                for (cell, entry), value in cells.items()
-            ),
-            "timer": sorted(
-                (computation, key, kind, tag, timestamp)
-                for computation, keys in self.timers.items()
-                for key, rows in keys.items()
-                for (kind, tag), timestamp in rows.items()
-            ),
-            "hold": sorted((c, key, timestamp) for c, keys in self.holds.items() for key, timestamp in keys.items()),
-            "production": sorted(
-                (interval, *channel, sequence, *row)
-                for interval, channels in self.productions.items()
-                for channel, rows in channels.items()
-                for sequence, row in rows.items()
-            ),
-            "delivered": sorted(
-                (interval, *channel, sequence)
-                for interval, channels in self.delivered.items()
-                for channel, sequences in channels.items()
-                for sequence in sequences
-            ),
-            "delivered_frontier": sorted(
-                (interval, *channel, frontier)
-                for interval, channels in self.frontiers.items()
-                for channel, frontier in channels.items()
-            ),
-            "opaque_id": sorted((*place, id_) for place, ids in self.opaque.items() for id_ in ids),
-            "opaque_bucket": sorted((*place, count) for place, count in self.opaque_counts.items()),
-            "quarantine": [
-                (*place, index, entry.subscription, entry.producer, entry.sequence, entry.value)
-                for place in sorted(self.quarantine)
-                for index, entry in enumerate(self.quarantine[place])
-            ],
-            "redrive": sorted(self.redrives),
             "suspicion": sorted((interval, *known) for interval, known in self.suspicions.items()),
             "watermark": sorted(self.watermark.items()),
             "source": [
@@ -484,23 +347,3 @@ class MemoryStore:
                 for (source, _), row in sorted(self.sources.items())
             ],
         }
-
-
-def _bundles(channel: Channel, rows: dict[int, Payload]) -> list[Bundle]:
-    return bundles(((*channel, sequence, *rows[sequence]) for sequence in sorted(rows)), WORK_LIMIT_RECORDS)
-
-
-def _put(table: dict[Any, Any], place: object, value: object) -> None:
-    if value is None:
-        table.pop(place, None)
-    else:
-        table[place] = value
-
-
-def _overlay(table: dict[str, dict[Any, Any]], writes: Mapping[str, Mapping[Any, Any]]) -> None:
-    for key, entries in writes.items():
-        stored = table.setdefault(key, {})
-        for place, value in entries.items():
-            _put(stored, place, value)
-        if not stored:
-            del table[key]
