@@ -12,13 +12,14 @@ from millwheel.api.context import Table
 from millwheel.api.pipeline import Pipeline
 from millwheel.errors import WiringError
 from millwheel.model import MAX_TIME, SECOND, format_time, whole_time
+from millwheel.testing.ending import check_end
 from millwheel.testing.faults import ROUGH, Faults, Nemesis, Planned, Seeded
 from millwheel.testing.process import Process
 from millwheel.testing.simulator import Simulation, Unending
 from millwheel.testing.sources import ManualSource, Script, ScriptedSource
 from millwheel.testing.story import Kernel, Violation
-from millwheel.testing.truth import WatchedStore
 from millwheel.testing.view import Results, inputs_of, tapped
+from millwheel.testing.watched import WatchedStore
 from millwheel_storage.memory import MemoryStore
 
 STEP_LIMIT_EVENTS: Final = 1_000_000
@@ -214,14 +215,14 @@ def simulate(
         if held:
             raise NeverEnds(f"the run does not end: {held}; release it in a timer or a later record") from None
         raise error
-    store.check_end()
+    check_end(store.truth, store.inner)
     if not quarantine:
         _raise_failure(store)
     return Outcome(simulation)
 
 
 def _raise_failure(store: WatchedStore) -> None:
-    failures, store.failures = store.failures, []
+    failures, store.truth.failures = store.truth.failures, []
     for computation, entry in failures:
         what = f"timer {entry.tag!r}" if entry.subscription < 0 else "a record"
         raise HookFailed(

@@ -33,7 +33,7 @@ from millwheel.testing.mailbox import Mailbox
 from millwheel.testing.marks import Marks
 from millwheel.testing.partitions import Partitions
 from millwheel.testing.story import Kernel
-from millwheel.testing.truth import WatchedStore
+from millwheel.testing.watched import WatchedStore
 from millwheel.testing.watermarks import Watermarks
 from millwheel.work import Outcome, Work
 
@@ -207,7 +207,7 @@ class Process:
         self.routes.expect_of(config, recovered)
         if recovered.productions:
             self.world.kernel.probes["productions resent after restart"] += 1
-        for key, timers in self.world.store.durable[name].timers.items():
+        for key, timers in self.world.store.truth.durable[name].timers.items():
             if config.low <= key and (config.high is None or key < config.high):
                 actor.timers.update(((key, *timer), at) for timer, at in timers.items())
         self._restored.update((key, tag) for key, _, tag in actor.timers)
@@ -267,16 +267,16 @@ class Process:
             assert isinstance(actor.core, IntervalCore)
             self.world.kernel.trace(f"p{self.number} i{actor.interval} is killed by its hook")
             self.world.kernel.probes["hook killed the process"] += 1
-            self.world.store.saw_kill(actor.interval, actor.sequencer, actor.core.suspects.running)
+            self.world.store.culprits.saw_kill(actor.interval, actor.sequencer, actor.core.suspects.running)
             raise
 
     def _check_timers(self, actor: Actor, timers: list[Timer]) -> None:
         """A timer fires once for each time it is set (I8).  A zombie may have loaded what its successor has set."""
         for timer in timers:
             at = actor.timers.pop((timer.key, timer.kind, timer.tag), None)
-            if at != timer.timestamp and self.world.store.owner[actor.interval] == actor.sequencer:
+            if at != timer.timestamp and self.world.store.truth.owner[actor.interval] == actor.sequencer:
                 name = f"{timer.kind} timer {timer.tag!r} of {timer.key!r}"
-                self.world.store.fail(f"I8: {name} fires for {timer.timestamp}, and is set to {at}", timer.key)
+                self.world.store.truth.fail(f"I8: {name} fires for {timer.timestamp}, and is set to {at}", timer.key)
 
     def perform(self, actor: Actor, effects: list[ev.Effect]) -> None:
         """In order; the nemesis strikes before or after any of them."""
@@ -307,7 +307,7 @@ class Process:
             case ev.Send(bundle):
                 self._send(actor, bundle)
             case ev.Ack(sender, number):
-                self.world.store.saw_ack(actor.interval, sender, number, self.number)
+                self.world.store.wire.saw_ack(actor.interval, sender, number, self.number)
                 if number >> 32 not in (0, self.actors[sender].sequencer):
                     self.world.kernel.probes["ack of a bundle that a void core had sent"] += 1
                 self.mail.post(self.actors[sender], ev.AckArrived(number), "ack")
@@ -349,7 +349,7 @@ class Process:
 
     def _send(self, actor: Actor, bundle: Bundle) -> None:
         wire = copy.copy(bundle)
-        self.world.store.saw_send(actor.interval, actor.sequencer, wire, self.number)
+        self.world.store.wire.saw_send(actor.interval, wire, self.number)
         self.mail.post(
             self.actors[bundle.target], ev.BundleArrived(wire), "deliver", ("send", actor.interval, bundle.target)
         )

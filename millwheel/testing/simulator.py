@@ -17,7 +17,7 @@ from millwheel.testing.faults import Nemesis
 from millwheel.testing.process import Process
 from millwheel.testing.sources import ScriptedSource
 from millwheel.testing.story import Kernel, Violation
-from millwheel.testing.truth import WatchedStore
+from millwheel.testing.watched import WatchedStore
 
 CONVERGE_LIMIT_US: Final = 120 * SECOND
 """Virtual time from the end of the faults within which a run must be done; every delay is below two seconds."""

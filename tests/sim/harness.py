@@ -9,10 +9,11 @@ import msgspec
 
 from millwheel.bundles import Checkpoint, LogWrite, decode_checkpoint
 from millwheel.model import SECOND
+from millwheel.testing.ending import check_end, delivered
 from millwheel.testing.faults import Faults, Nemesis, Seeded
 from millwheel.testing.simulator import Simulation
 from millwheel.testing.story import Kernel, Violation
-from millwheel.testing.truth import WatchedStore
+from millwheel.testing.watched import WatchedStore
 from millwheel_storage.memory import MemoryStore
 from tests.sim.workload import Workload, check_commit, check_state, draw, shrunk
 
@@ -89,9 +90,10 @@ def run_workload(
             raise
         except Exception as error:
             raise Violation(f"{type(error).__name__}: {error}", kernel.story()) from error
-    store.check_end()
-    if store.delivered() > DELIVERED_LIMIT:
-        raise Violation(f"I15: {store.delivered()} record ids are kept at the end", kernel.story())
+    check_end(store.truth, store.inner)
+    kept = delivered(store.inner)
+    if kept > DELIVERED_LIMIT:
+        raise Violation(f"I15: {kept} record ids are kept at the end", kernel.story())
     check_state(workload, store.inner.key_state)
     if keep is not None:
         keep(store.inner.key_state, store.inner.sinks)
@@ -99,13 +101,13 @@ def run_workload(
         raise Violation(workload.world.breaches[0], kernel.story())
     return Verdict(
         seed, kernel.events, dict(sorted(nemesis.struck.items())), dict(sorted(kernel.probes.items())),
-        kernel.trace_hash(), kernel.now, store.delivered(), workload.world.late,
+        kernel.trace_hash(), kernel.now, kept, workload.world.late,
     )  # fmt: skip
 
 
 def unmended(workload: Workload, store: WatchedStore) -> bool:
     """Whether something is still in quarantine; what came late is redriven as well."""
-    if workload.world.mended and any(durable.fifo for durable in store.durable.values()):
+    if workload.world.mended and any(durable.fifo for durable in store.truth.durable.values()):
         mend(workload, store)
         return True
     return workload.poisoned and not workload.world.mended
@@ -120,6 +122,6 @@ def mend(workload: Workload, store: WatchedStore) -> None:
 
 def ask_redrives(store: WatchedStore) -> None:
     """For every key that is in quarantine now."""
-    for name, durable in store.durable.items():
+    for name, durable in store.truth.durable.items():
         for key in durable.fifo:
             store.inner.request_redrive(name, key)

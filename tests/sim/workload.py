@@ -567,16 +567,16 @@ def check_commit(workload: Workload) -> Any:
 
     def check(store: Any, computation: str, image: Checkpoint) -> None:
         if workload.world.breaches:
-            store.fail(workload.world.breaches[0])
+            store.truth.fail(workload.world.breaches[0])
         if computation not in sinks:
             return
-        state = store.durable[computation].state
+        state = store.truth.durable[computation].state
         for key in sorted(image.state.keys()):
             row = store.inner.sinks["ledger"].get((computation, key), {})
             cells = state.get(key, {})
             count, total = (int(cells.get((cell, ""), b"0")) for cell in ("count", "total"))
             if (row.get("count", 0), row.get("total", 0)) != (count, total):
-                store.fail(f"I4: sink row of {key!r} is {row}, its state counts {count}, {total}")
+                store.truth.fail(f"I4: sink row of {key!r} is {row}, its state counts {count}, {total}")
 
     return check
 
