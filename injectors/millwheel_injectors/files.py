@@ -101,7 +101,8 @@ class FileSource(Source):
         self._quiet_us = QUIET_US if quiet_us is None and self._needs_later else quiet_us
         self._later = later_files_not_before
         form = format or TextLines()
-        self._reading = Reading(form, event_time, policy, open_rejects(rejects), clock, tail)
+        self._rejects = open_rejects(rejects, name)
+        self._reading = Reading(form, event_time, policy, self._rejects, clock, tail)
         self._catalog = Catalog(form.head_lines, final=not tail)
         self._lock = threading.RLock()
         self._places: dict[str, Path] = {}
@@ -125,7 +126,9 @@ class FileSource(Source):
             self._catalog.remember(position.partition, identity)
 
     def discover(self, known: Iterable[str]) -> list[SourcePartition]:
-        """Partitions not in `known`, in order.  Raises `SourceError` for a rewritten file."""
+        """Partitions not in `known`, in order.  Raises `SourceError` for a rewritten file, or a wrong reject file."""
+        if self._scanned_us is None:
+            self._rejects.open()
         self._scan()
         skip = set(known)
         return [self._partition(name) for name in self._order if name not in skip]
@@ -149,6 +152,7 @@ class FileSource(Source):
         listed: set[Path] = set()
         for pattern in self._patterns:
             files = expand(pattern)
+            self._rejects.check_not(files)
             if not files and not self._tail:
                 raise SourceError(f"source {self.name}: no file at {pattern}; check the path, or tail to wait for it")
             for place in files:
@@ -192,7 +196,7 @@ class FileSource(Source):
 
     def reject(self, partition: str, row: int, reason: str, value: Any) -> None:
         """Keep a row that the pipeline could not take (no key, not encodable) with the malformed ones."""
-        self._reading.rejects.add(partition, [Reject(row, reason, raw_text(value))])
+        self._rejects.add(partition, [Reject(row, reason, raw_text(value))])
 
     def complete(self) -> bool:
         """True when all files were listed and none will be added."""

@@ -82,7 +82,7 @@ class SparkOutputSource(Source):
         self._format = format
         self._tail = tail
         self._later = later_files_not_before
-        kept = open_rejects(rejects)
+        self._rejects = kept = open_rejects(rejects, name)
         self._parquet = ParquetReading(type, columns, event_time, policy, kept)
         self._text = Reading(
             format or JsonLines(Any if type is None else type),
@@ -99,8 +99,11 @@ class SparkOutputSource(Source):
     def discover(self, known: Iterable[str]) -> list[SourcePartition]:
         """Committed files not in `known`, in commit order, then by path."""
         skip = set(known)
+        if not self._listed:
+            self._rejects.open()
         with self._lock:
             files = [file for file in self._committed() if file.path not in skip]
+        self._rejects.check_not(self._directory / file.path for file in files)
         self._frontier.value()
         return [self._partition(file) for file in files]
 
@@ -141,7 +144,7 @@ class SparkOutputSource(Source):
 
     def reject(self, partition: str, row: int, reason: str, value: Any) -> None:
         """Keep a row that the pipeline could not take (no key, not encodable) with the malformed ones."""
-        self._text.rejects.add(partition, [Reject(row, reason, raw_text(value))])
+        self._rejects.add(partition, [Reject(row, reason, raw_text(value))])
 
     def complete(self) -> bool:
         """True when all files were listed and none will be added."""
