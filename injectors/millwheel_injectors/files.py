@@ -95,10 +95,10 @@ class FileSource(Source):
             )
         self._policy = policy
         self.disorder_us = policy.bound_us if isinstance(policy, BoundedDisorder) else 0
-        self.ordered = self._one_log() if ordered is None else ordered
+        self._by_nature = ordered is None
+        self.ordered = self._one_log(filter(Path.is_file, self._patterns)) if ordered is None else ordered
         self._sort_key = sort_key
-        self._needs_later = self.ordered or isinstance(policy, FileCreation)
-        self._quiet_us = QUIET_US if quiet_us is None and self._needs_later else quiet_us
+        self._quiet_us = quiet_us
         self._later = later_files_not_before
         form = format or TextLines()
         self._rejects = open_rejects(rejects, name)
@@ -111,9 +111,12 @@ class FileSource(Source):
         self._frontier = Frontier()
         self._scanned_us: int | None = None
 
-    def _one_log(self) -> bool:
-        """A single log that is tailed, and what follows it under its path, is ordered by nature."""
-        return self._tail and len(self._patterns) == 1 and not is_many(self._patterns[0])
+    def _one_log(self, files: Iterable[Path]) -> bool:
+        """A single log that is tailed, and what follows it under its path, is ordered by nature.
+
+        What a path will be that is not there yet, nobody knows: perhaps a directory.
+        """
+        return self._tail and len(self._patterns) == 1 and self._patterns[0] in files
 
     def recall(self, positions: Iterable[SourcePosition]) -> None:
         """Before the first `discover`: what the store knows of this source, so that files keep their
@@ -137,6 +140,8 @@ class FileSource(Source):
         with self._lock:
             started = self._reading.clock()
             found = self._catalog.match(self._list(), self._held)
+            if self._by_nature and not self.ordered:
+                self.ordered = self._one_log(file.place for file in found.values())
             order = sorted(found, key=lambda name: self._key(found[name]))
             self._places.update({name: file.place for name, file in found.items()})
             self._partitions = {name: p for name, p in self._partitions.items() if not p.finished()}
@@ -190,9 +195,11 @@ class FileSource(Source):
 
     def _sealed(self, name: str, modified_us: int) -> bool:
         """True when a tailed file that is read to its end will not grow any more."""
-        if self._quiet_us is None or self._reading.clock() - modified_us < self._quiet_us:
+        needs_later = self.ordered or isinstance(self._policy, FileCreation)
+        quiet_us = QUIET_US if self._quiet_us is None and needs_later else self._quiet_us
+        if quiet_us is None or self._reading.clock() - modified_us < quiet_us:
             return False
-        return not self._needs_later or name not in self._order or name != self._order[-1]
+        return not needs_later or name not in self._order or name != self._order[-1]
 
     def reject(self, partition: str, row: int, reason: str, value: Any) -> None:
         """Keep a row that the pipeline could not take (no key, not encodable) with the malformed ones."""
@@ -215,11 +222,6 @@ class FileSource(Source):
         if self.ordered:
             return self._frontier.value()
         return MIN_TIME
-
-
-def is_many(pattern: Path) -> bool:
-    """True for a directory or a glob pattern."""
-    return glob.has_magic(str(pattern)) or pattern.is_dir()
 
 
 def root_of(pattern: Path) -> Path:

@@ -560,6 +560,49 @@ def test_a_single_tailed_log_is_ordered_and_its_successor_is_read(tmp_path: Path
     assert texts(second) == ["2"]
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_a_directory_that_appears_later_is_a_directory(tmp_path: Path, there: bool) -> None:
+    """It was taken for a log, whose files follow each other: a file that sorts before was waited behind for ever."""
+    place = tmp_path / "in"
+    if there:
+        place.mkdir()
+    source = FileSource("s", place, tail=True, event_time=number, quiet_us=0)
+    assert source.discover(()) == []
+    place.mkdir(exist_ok=True)
+    (place / "b").write_text("5\n")
+    first = only(source)
+    assert texts(first) == ["5"]
+    assert (source.ordered, source.pending_watermark()) == (False, MIN_TIME)
+    (place / "a").write_text("1\n")
+    (second,) = source.discover({first.name})
+    assert texts(second) == ["1"]
+    assert first.read(1) is None
+    assert first.finished()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_log_that_appears_later_is_a_log(tmp_path: Path, there: bool) -> None:
+    log = tmp_path / "log"
+    if there:
+        log.write_text("")
+    source = FileSource("s", log, tail=True, event_time=number, quiet_us=0)
+    assert (source.discover(()), source.pending_watermark()) == ([], MIN_TIME)
+    log.write_text("1\n")
+    first = only(source)
+    assert texts(first) == ["1"]
+    assert (source.ordered, source.pending_watermark()) == (True, 1)
+    assert first.read(1) is None
+    assert not first.finished()
+
+
+def test_what_a_path_is_may_be_said_before_it_is_there(tmp_path: Path) -> None:
+    source = FileSource("s", tmp_path / "in", tail=True, ordered=True)
+    assert source.discover(()) == []
+    (tmp_path / "in").mkdir()
+    source.discover(())
+    assert source.ordered
+
+
 def test_quiet_files_of_an_unordered_tail_finish_when_told(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("1\n")
     clock = Clock(0)
