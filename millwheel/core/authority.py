@@ -25,6 +25,10 @@ class Authority:
         """`name` (a computation or "source:x") has this interval; until it reports it holds everything."""
         self._intervals.setdefault(name, {}).setdefault(interval, MIN_TIME)
 
+    def excuse(self, name: str, interval: int) -> None:
+        """What this interval holds is younger than what others of `name` hold: until it is expected it does not count."""
+        self._intervals.get(name, {}).pop(interval, None)
+
     def bound(self, name: str, value: int) -> None:
         """A source's bound on what it has not discovered yet; without partitions it is the source's watermark."""
         self._bounds[name] = max(value, self._bounds.get(name, MIN_TIME))

@@ -51,6 +51,8 @@ class Partitions:
         self._perform = perform
         self._clock = clock
         self._known: dict[str, set[str]] = {}
+        self._stirred_at: dict[str, int] = {}
+        """Wall time of the last row, or new partition, of each source, us."""
         self._ordered: dict[str, deque[Actor]] = {}
         self._parked: list[tuple[Actor, int]] = []
         """Reads that wait until their receivers have worked something off."""
@@ -88,13 +90,26 @@ class Partitions:
             for partition in spec.source.discover(self._known[name]):
                 await self._open_partition(name, spec.stream, partition)
             complete = complete and spec.source.complete()
-            self._watermarks.authority.bound(f"source:{name}", spec.source.pending_watermark())
+            self._watermarks.authority.bound(f"source:{name}", self._bound(name, spec.source))
         self.complete = complete
         self._watermarks.bounded()
         self._mail.wake.set()
 
+    def _bound(self, name: str, source: Source) -> int:
+        """On the event times of partitions that come later: while all that are there are silent, the wall clock's."""
+        pending = source.pending_watermark()
+        if source.idle_after_us is None or name not in self._stirred_at:
+            return pending
+        now, owner = self._clock(), f"source:{name}"
+        cores = [(a.core, a.silent) for a in self._actors.values() if a.owner == owner]
+        stirs = any(not (silent or core.finished) for core, silent in cores if isinstance(core, InjectorCore))
+        if stirs or now - self._stirred_at[name] < source.idle_after_us:
+            return pending
+        return max(pending, now - source.disorder_us)
+
     async def _open_partition(self, source: str, stream: str, partition: SourcePartition) -> None:
         self._known[source].add(partition.name)
+        self._stirred_at[source] = self._clock()
         position = await self._store.open_source(source, partition.name, partition.fingerprint())
         if not position.finished:
             # An earlier run may have numbered it, and have been seen to do so only now.
@@ -110,7 +125,9 @@ class Partitions:
         self._watermarks.authority.expect(actor.owner, position.interval)
         if self._graph.sources[source].source.ordered and not position.finished:
             queue = self._ordered.setdefault(source, deque())
-            core.paused = bool(queue)
+            if queue:
+                core.paused = True
+                self._watermarks.authority.excuse(actor.owner, actor.interval)
             queue.append(actor)
         self._perform(actor, core.start(self._clock(), MIN_TIME if position.finished else partition.watermark()))
 
@@ -147,11 +164,16 @@ class Partitions:
             self._next_ordered(actor)
 
     def _note_idleness(self, actor: Actor, source: Source, rows: ev.RowsRead) -> None:
-        """A source that is silent for its declared time may let the watermark follow the wall clock."""
+        """A partition that is silent for its source's declared time may let the watermark follow the wall clock."""
         now = self._clock()
+        if rows.progressed:
+            self._stirred_at[source.name] = now
         if rows.progressed or not actor.last_row_at:
             actor.last_row_at = now
-        elif source.idle_after_us is not None and now - actor.last_row_at >= source.idle_after_us:
+        # What a read found nothing behind was written before the last row was read: so long was the silence.
+        silent = source.idle_after_us is not None and now - actor.last_row_at >= source.idle_after_us
+        actor.silent = silent and not rows.progressed
+        if actor.silent:
             rows.watermark = max(rows.watermark, now - source.disorder_us)
 
     def _next_ordered(self, actor: Actor) -> None:
@@ -160,6 +182,7 @@ class Partitions:
         if queue and queue[0] is actor:
             queue.popleft()
             if queue and isinstance(queue[0].core, InjectorCore):
+                self._watermarks.authority.expect(actor.owner, queue[0].interval)
                 queue[0].core.paused = False
                 self._mail.events.append((queue[0], ev.AlarmRang()))
 

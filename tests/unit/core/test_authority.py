@@ -58,6 +58,23 @@ def test_a_source_is_held_by_what_it_has_not_discovered() -> None:
     assert found.changes() == {"source:s": 20}
 
 
+def test_what_waits_for_its_turn_does_not_hold_before() -> None:
+    found = authority()
+    found.expect("source:s", 4)
+    found.bound("source:s", 20)
+    found.report("source:s", 1, 15)
+    assert found.changes() == {}
+    found.excuse("source:s", 4)
+    found.report("source:s", 1, 16)
+    found.adopt(found.changes())
+    assert found.value("source:s") == 16
+    found.expect("source:s", 4)
+    found.report("source:s", 1, MAX_TIME)
+    assert found.changes() == {}
+    found.report("source:s", 4, 18)
+    assert found.changes() == {"source:s": 18}
+
+
 def test_nothing_goes_back() -> None:
     dice, found, last = random.Random(5), authority(a=3), dict[str, int]()
     for _ in range(2_000):
