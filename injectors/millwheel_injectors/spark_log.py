@@ -22,6 +22,7 @@ LOG = "_spark_metadata"
 SUCCESS = "_SUCCESS"
 NULL_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
+_SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?")
 _BATCH = re.compile(r"(\d+)(\.compact)?")
 
 
@@ -85,7 +86,7 @@ class SinkLog:
             entry = msgspec.json.decode(line, type=_Entry)
         except msgspec.MsgspecError as error:
             raise SourceError(f"{log}: not an entry of a sink log: {error}: {line!r:.200}") from error
-        path = relative_path(entry.path)
+        path = relative_path(entry.path, self._directory)
         if entry.action == "delete":
             self._files.pop(path, None)
         elif entry.action == "add":
@@ -94,18 +95,24 @@ class SinkLog:
             raise SourceError(f"{log}: unknown action {entry.action!r}; upgrade millwheel")
 
 
-def relative_path(uri: str) -> str:
-    """A logged URI's path below the output directory, so that the directory may be moved: the file's name,
-    and the Hive partition directories before it.
+def relative_path(uri: str, output: Path) -> str:
+    """A logged URI's path below the output directory, which may have been moved since.
 
-    >>> relative_path("file:/out/day=2026-01-01/part-0.parquet")
+    Then it is the file's name and the Hive partition directories before it, but for those that led to the old place.
+
+    >>> relative_path("file:/out/day=2026-01-01/part-0.parquet", Path("/out"))
     'day=2026-01-01/part-0.parquet'
     """
-    *directories, name = unquote(uri).split("/")
+    place = Path(unquote(_SCHEME.sub("", uri, count=1)))
+    for root in (output.absolute, output.resolve):  # the second one asks the disk
+        if place.is_relative_to(root()):
+            return place.relative_to(root()).as_posix()
+    *directories, name = place.parts
     kept = [name]
     while directories and "=" in directories[-1]:
         kept.insert(0, directories.pop())
-    return "/".join(kept)
+    candidates = ["/".join(kept[index:]) for index in range(len(kept))]
+    return next((path for path in candidates if (output / path).exists()), candidates[0])
 
 
 def partition_values(path: str) -> dict[str, str | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable
 from datetime import date, datetime
 from pathlib import Path
@@ -95,6 +96,24 @@ def test_batch_output_is_read_only_once_it_succeeded(tmp_path: Path) -> None:
     assert [p.name for p in source.discover(())] == ["part-00000-x.parquet"]
     assert source.complete()
     assert source.discover({"part-00000-x.parquet"}) == []
+
+
+@pytest.mark.parametrize("name", ["out=v1", "day=3/hits", "day=3/out=v1", "with space=1"])
+def test_a_sink_whose_own_path_looks_like_a_partition(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / name
+    out.mkdir(parents=True)
+    log(out, "0", part(out, "day=7/part-0.json", 1), part(out, "part-1.json", 2))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(out)
+    (tmp_path / "moved").mkdir()
+    copies = [shutil.copytree(out, tmp_path / "moved" / copy) for copy in ("to", "x=1")]
+    for place in (out, Path(name), tmp_path / "link", *copies):
+        source = SparkOutputSource("s", place, "ts")
+        found = values_of(source)
+        assert list(found) == ["day=7/part-0.json", "part-1.json"]
+        assert [[v.get("day") for v in values] for values in found.values()] == [["7"], [None]]
 
 
 def test_several_runs_below_one_directory(tmp_path: Path) -> None:
