@@ -122,7 +122,8 @@ class Committed:
     def explain(self, computation: str, limit: int = 10) -> list[Held]:
         """What `computation`'s low watermark waits for: its senders, then what is oldest of its own.
 
-        Watermarks of everything that sends to it and its own; its first `limit` timers, its first `limit` holds, those
+        Watermarks of everything that sends to it and its own; of sources among them the first `limit` partitions that are
+        not read to their end; its first `limit` timers, its first `limit` holds, those
         of quarantines among them, and each of its intervals' oldest production that the receiver has not taken.
         """
         self._spec(computation)
@@ -131,6 +132,8 @@ class Committed:
             Held("watermark", watermarks.get(name, MIN_TIME), name)
             for name in (*sorted(self._graph.senders(computation)), computation)
         ]
+        for name in self._graph.senders(computation):
+            found += self._unfinished(name.removeprefix("source:"), limit) if name.startswith("source:") else []
         asleep = self.reader.quarantined_keys(computation)  # whose timers do not fire
         timers = [timer for timer in self.reader.timers(computation) if timer.key not in asleep]
         for timer in timers[:limit]:
@@ -142,6 +145,16 @@ class Committed:
             if oldest.computation == computation:
                 found.append(Held(oldest.kind, oldest.timestamp, f"interval {oldest.interval} key {oldest.key!r}"))
         return found
+
+    def _unfinished(self, name: str, limit: int) -> list[Held]:
+        """Partitions of a source; their time is the source's, what each of them promises is not stored."""
+        reached = self.reader.watermarks().get(f"source:{name}", MIN_TIME)
+        source = self._graph.sources[name].source
+        unfinished = [position for position in self.reader.sources(name) if not position.finished]
+        return [
+            Held("partition", reached, f"{source.title(position)} of source {name}, read to row {position.position}")
+            for position in unfinished[:limit]
+        ]
 
     # --- quarantine -------------------------------------------------------------------------------------------
 

@@ -114,6 +114,10 @@ class Source(Protocol):
         """Before the first `discover`: what the store knows of this source's partitions, so that they keep names."""
         return
 
+    def title(self, position: SourcePosition) -> str:
+        """What a partition is to people, for example its file's path."""
+        return position.partition
+
     def reject(self, partition: str, row: int, reason: str, value: Any) -> None:
         """A row that has no key or cannot be encoded; it is counted, and without a place of its own logged."""
         logger.warning("rejected row %d of %s: %s: %.200r", row, partition, reason, value)

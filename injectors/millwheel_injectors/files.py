@@ -128,6 +128,10 @@ class FileSource(Source):
             identity.finished = position.finished
             self._catalog.remember(position.partition, identity)
 
+    def title(self, position: SourcePosition) -> str:
+        """The file's path when it was seen last, below the source's root."""
+        return decode_state(position.state).identity.path if position.state else position.partition
+
     def discover(self, known: Iterable[str]) -> list[SourcePartition]:
         """Partitions not in `known`, in order.  Raises `SourceError` for a rewritten file, or a wrong reject file."""
         if self._scanned_us is None:

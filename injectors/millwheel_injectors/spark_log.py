@@ -144,6 +144,12 @@ def finished_runs(directory: Path) -> list[Path]:
     return sorted(path for path in directory.iterdir() if not is_hidden(path) and (path / SUCCESS).exists())
 
 
+def is_overwritten(directory: Path, path: str) -> bool:
+    """True when a data file of a batch run is gone, and its run's directory holds a finished run all the same."""
+    run = directory if (directory / SUCCESS).exists() else directory / path.split("/")[0]
+    return not (directory / path).exists() and (run / SUCCESS).exists()
+
+
 def data_files(run: Path) -> list[Path]:
     """Files of one run, Hive partition directories included, by path."""
     found: list[Path] = []

@@ -18,7 +18,7 @@ import msgspec
 from millwheel.errors import SourceError
 from millwheel.limits import OPAQUE_SLACK_US
 from millwheel.model import MAX_TIME, MIN_TIME
-from millwheel.ports import RecordId, Source, SourcePartition, WallClock
+from millwheel.ports import RecordId, Source, SourcePartition, SourcePosition, WallClock
 from millwheel_injectors.columns import field_types
 from millwheel_injectors.files import AnyPath, wall_clock
 from millwheel_injectors.formats import Format, JsonLines, MalformedError, Parsed, Parser, convert_each
@@ -26,7 +26,7 @@ from millwheel_injectors.identity import inspect_file
 from millwheel_injectors.parquet import ParquetPartition, ParquetReading
 from millwheel_injectors.partition import Reading, TextPartition
 from millwheel_injectors.rejects import Reject, open_rejects, raw_text
-from millwheel_injectors.spark_log import LOG, Committed, SinkLog, batch_files, partition_values
+from millwheel_injectors.spark_log import LOG, Committed, SinkLog, batch_files, is_overwritten, partition_values
 from millwheel_injectors.times import EventTime, column_time
 from millwheel_injectors.watermarks import BoundedDisorder, FileCreation, Frontier, Policy
 
@@ -95,6 +95,11 @@ class SparkOutputSource(Source):
         self._lock = threading.Lock()
         self._frontier = Frontier()
         self._listed = False
+        self._read_before: list[str] = []
+
+    def recall(self, positions: Iterable[SourcePosition]) -> None:
+        """Before the first `discover`: what was read by earlier runs, so that it is not read again by another name."""
+        self._read_before = [position.partition for position in positions]
 
     def discover(self, known: Iterable[str]) -> list[SourcePartition]:
         """Committed files not in `known`, in commit order, then by path."""
@@ -103,6 +108,8 @@ class SparkOutputSource(Source):
             self._rejects.open()
         with self._lock:
             files = [file for file in self._committed() if file.path not in skip]
+        if files and self._log is None:
+            self._refuse_overwritten({*skip, *self._read_before})
         self._rejects.check_not(self._directory / file.path for file in files)
         self._frontier.value()
         return [self._partition(file) for file in files]
@@ -118,6 +125,15 @@ class SparkOutputSource(Source):
             )
         self._listed = self._listed or files is not None
         return files or []
+
+    def _refuse_overwritten(self, read: Iterable[str]) -> None:
+        """Spark names files anew at every write: their rows would come twice."""
+        for path in sorted(read):
+            if is_overwritten(self._directory, path):
+                raise SourceError(
+                    f"{self._directory / path}: was read before, and the output was overwritten; restore it, or reset the "
+                    "pipeline, and write each run into a directory of its own"
+                )
 
     def _partition(self, file: Committed) -> OutputPartition:
         place = self._directory / file.path

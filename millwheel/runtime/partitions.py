@@ -6,6 +6,7 @@ Lives here: which partition is read when.  Never here: what a row becomes, that 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 
@@ -13,9 +14,10 @@ from millwheel import limits
 from millwheel.core import events as ev
 from millwheel.core.injector import InjectorCore
 from millwheel.core.interval import IntervalCore
+from millwheel.errors import SourceError
 from millwheel.graph import Graph
 from millwheel.model import MAX_TIME, MIN_TIME
-from millwheel.ports import PositionWrite, SourcePartition, Store
+from millwheel.ports import PositionWrite, SourcePartition, SourcePosition, Store
 from millwheel.runtime.actor import Actor
 from millwheel.runtime.mailbox import Mailbox
 from millwheel.runtime.retry import until_answered
@@ -25,6 +27,8 @@ from millwheel.runtime.watermarks import Watermarks
 from millwheel.source import Source
 
 DISCOVER_DELAY_S = 1.0
+
+logger = logging.getLogger("millwheel")
 
 
 class Partitions:
@@ -51,6 +55,8 @@ class Partitions:
         self._perform = perform
         self._clock = clock
         self._known: dict[str, set[str]] = {}
+        self._unmet: dict[str, dict[str, SourcePosition]] = {}
+        """By source and partition: what an earlier run did not read to its end and was not discovered yet."""
         self._stirred_at: dict[str, int] = {}
         """Wall time of the last row, or new partition, of each source, us."""
         self._ordered: dict[str, deque[Actor]] = {}
@@ -71,12 +77,16 @@ class Partitions:
         for name in self._graph.sources:
             self._known[name] = set()
             positions = await self._store.source_partitions(name)
+            self._unmet[name] = {position.partition: position for position in positions if not position.finished}
             self._graph.sources[name].source.recall(positions)
             for position in positions:
                 authority.expect(f"source:{name}", position.interval)
                 if position.finished:
                     authority.report(f"source:{name}", position.interval, MAX_TIME)
         await self._discover()
+        for name, unmet in self._unmet.items():
+            for position in unmet.values():
+                logger.warning("%s; the watermark waits for it: restore it", self._gone(name, position))
 
     async def discover_loop(self) -> None:
         """Those that come later."""
@@ -87,13 +97,27 @@ class Partitions:
     async def _discover(self) -> None:
         complete = True
         for name, spec in self._graph.sources.items():
-            for partition in spec.source.discover(self._known[name]):
+            found = spec.source.discover(self._known[name])
+            whole = spec.source.complete()
+            self._meet(name, found, whole)
+            for partition in found:
                 await self._open_partition(name, spec.stream, partition)
-            complete = complete and spec.source.complete()
+            complete = complete and whole
             self._watermarks.authority.bound(f"source:{name}", self._bound(name, spec.source))
         self.complete = complete
         self._watermarks.bounded()
         self._mail.wake.set()
+
+    def _meet(self, name: str, found: list[SourcePartition], whole: bool) -> None:
+        """Before anything else is read of it: what is gone for good may be in the others by another name."""
+        for partition in found:
+            self._unmet[name].pop(partition.name, None)
+        for position in self._unmet[name].values() if whole else ():
+            raise SourceError(f"{self._gone(name, position)}; restore it, or reset the pipeline")
+
+    def _gone(self, name: str, position: SourcePosition) -> str:
+        what = self._graph.sources[name].source.title(position)
+        return f"source {name}: {what} was read to row {position.position}, not to its end, and is gone"
 
     def _bound(self, name: str, source: Source) -> int:
         """On the event times of partitions that come later: while all that are there are silent, the wall clock's."""
