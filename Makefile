@@ -52,11 +52,11 @@ types: $(STAMP) ## mypy, strict
 wheel-test: $(STAMP) ## build the wheel, install it in an empty venv, run tests/wheel_smoke.py there
 	$(PY) scripts/wheel_test.py
 
-zeitgeist: $(STAMP) ## the paper's Zeitgeist; LOG=file (default: the carried slice), OUT=build/zeitgeist, FRESH=1
-	$(PY) -m examples.zeitgeist --out "$(or $(OUT),build/zeitgeist)" $(if $(LOG),--log "$(LOG)") $(if $(FRESH),--fresh)
+zeitgeist: $(STAMP) ## the paper's Zeitgeist; LOG=file (default: the carried slice), OUT=directory, FRESH=1
+	$(PY) -m examples.zeitgeist $(if $(LOG),--log "$(LOG)") $(if $(OUT),--out "$(OUT)") $(if $(FRESH),--fresh)
 
-queries: $(STAMP) ## the example queries; LOG=, OUT=build/queries, FRESH=1
-	$(PY) -m examples.queries --out "$(or $(OUT),build/queries)" $(if $(LOG),--log "$(LOG)") $(if $(FRESH),--fresh)
+queries: $(STAMP) ## the example queries; LOG=, OUT=, FRESH=1
+	$(PY) -m examples.queries $(if $(LOG),--log "$(LOG)") $(if $(OUT),--out "$(OUT)") $(if $(FRESH),--fresh)
 
 bench: $(STAMP) ## every benchmark, or one: NAME=
 	$(PY) -m benchmarks $(NAME)

@@ -6,19 +6,19 @@ user, so rows are up to a day out of order: the declared disorder says so, and n
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from examples.queries.log import read_queries
-from examples.zeitgeist import observed, pipeline
-from examples.zeitgeist.__main__ import Job, conclude
+from examples.zeitgeist import observed, pipeline, results
+from examples.zeitgeist.__main__ import Job, conclude, read_options
 from examples.zeitgeist.detector import Scope
+from examples.zeitgeist.logfile import check_unchanged, look_at
 from examples.zeitgeist.model import WINDOW_US
 from millwheel import DAY
-from millwheel.errors import MillwheelError
+from millwheel.errors import MillwheelError, SourceError
 from millwheel_injectors import BoundedDisorder, IterableSource
 
 LOG = Path(__file__).parent / "data" / "excite-1997-09-16.tsv.gz"
@@ -26,14 +26,14 @@ LOG = Path(__file__).parent / "data" / "excite-1997-09-16.tsv.gz"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run or resume; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m examples.queries", description=__doc__)
-    parser.add_argument("--log", type=Path, default=LOG, help="user, yymmddHHMMSS and query, by tabs; plain or gzip")
-    parser.add_argument("--out", type=Path, default=Path("build/queries"), help="directory of the results")
-    parser.add_argument("--store", help="postgresql:// URL instead of the embedded Postgres")
-    parser.add_argument("--fresh", action="store_true", help="drop earlier results and start over")
-    options = parser.parse_args(arguments)
+    options = read_options("queries", "user, yymmddHHMMSS and query, by tabs; plain or gzip", __doc__, arguments)
+    log = options.log or LOG
     try:
-        return conclude(job(options.log, options.out), options.store, options.fresh)
+        found = look_at(log)
+        ready = job(log, options.out)
+        check_unchanged(log, found)
+        results.claim(options.out, "queries", found, options.store, options.fresh)
+        return conclude(ready, options.store)
     except MillwheelError as error:
         print(f"queries: {error}", file=sys.stderr)
         return 1
@@ -43,7 +43,7 @@ def job(log: Path, out: Path) -> Job:
     """The queries of `log` as Zeitgeist's input."""
     rows = list(read_queries(log))
     if not rows:
-        raise MillwheelError(f"{log} holds no query")
+        raise SourceError(f"{log} holds no query: none of its lines is user, yymmddHHMMSS, query")
     source = IterableSource("queries", rows, BoundedDisorder(DAY))
     end_us = observed.window_end(max(time_us for time_us, _ in rows))
     windows: dict[tuple[Scope, str], dict[int, int]] = {}

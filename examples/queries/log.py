@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import sys
+import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+from examples.zeitgeist.logfile import gzip_fault
 from examples.zeitgeist.pipeline import Request
 from millwheel.errors import SourceError
 
@@ -25,8 +27,8 @@ def read_queries(path: Path) -> Iterator[tuple[int, Request]]:
                     )
                 else:
                     yield parsed.time_us, parsed
-    except (OSError, EOFError) as error:
-        raise SourceError(f"cannot read {path}: {error}") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise SourceError(f"{path} {gzip_fault(path) or f'cannot be read: {error}'}") from error
 
 
 def parse_query(line: str) -> Request | None:

@@ -7,7 +7,6 @@ moment, the same command goes on where it was; after a finished run it only rebu
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,12 +14,13 @@ from pathlib import Path
 
 import msgspec
 
-from examples.zeitgeist import evaluate, observed, pipeline
+from examples.zeitgeist import evaluate, observed, pipeline, results
 from examples.zeitgeist.detector import Anomaly, Scope, sort_anomalies
+from examples.zeitgeist.logfile import look_at
 from examples.zeitgeist.report import Stat, write_report
 from examples.zeitgeist.spark_job import parse_log
 from millwheel import Pipeline
-from millwheel.errors import MillwheelError
+from millwheel.errors import MillwheelError, SourceError
 from millwheel.launch import open_store, run
 from millwheel.model import format_time
 from millwheel.runtime.progress import Progress
@@ -45,15 +45,12 @@ class Job(msgspec.Struct, frozen=True):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run or resume; returns the exit status."""
-    options = _options(arguments)
-    if not options.log.is_file():
-        print(f"zeitgeist: no log at {options.log}: give LOG=<file in Common Log Format, may be .gz>", file=sys.stderr)
-        return 2
-    if options.fresh:
-        shutil.rmtree(options.out, ignore_errors=True)
+    options = read_options("zeitgeist", "log in Common Log Format, plain or gzip", __doc__, arguments)
+    log, out = options.log or SLICE, options.out
     try:
         began = time.monotonic()
-        job = parse(options.log, options.out)
+        results.claim(out, "zeitgeist", look_at(log), options.store, options.fresh)
+        job = parse(log, out)
         print(f"zeitgeist: Spark's part took {time.monotonic() - began:.1f} s", flush=True)
         return conclude(job, options.store)
     except MillwheelError as error:
@@ -64,7 +61,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parse(log: Path, out: Path) -> Job:
     """Run the Spark job unless it is done, and wire the pipeline on its output."""
     print(f"zeitgeist: parsing {log.name} with Spark", flush=True)
-    summary = parse_log(log, out / "parsed")
+    try:
+        summary = parse_log(log, out / results.PARSED)
+    except SourceError:
+        results.release(out)
+        raise
     end_us = observed.window_end(summary.last_us)
     return Job(
         "zeitgeist",
@@ -72,7 +73,7 @@ def parse(log: Path, out: Path) -> Job:
         pipeline.build(source(out), end_us, summary.offset_s),
         end_us,
         {"requests": summary.requests, "malformed lines": summary.malformed},
-        lambda wanted: observed.windows_by_key(out / "parsed" / "requests", wanted),
+        lambda wanted: observed.windows_by_key(out / results.PARSED / "requests", wanted),
     )
 
 
@@ -80,7 +81,7 @@ def source(out: Path) -> SparkOutputSource:
     """The injector on what the Spark job wrote below `out`."""
     return SparkOutputSource(
         "spark",
-        out / "parsed" / "requests",
+        out / results.PARSED / "requests",
         "time_us",
         BoundedDisorder(pipeline.DISORDER_US),
         type=pipeline.Request,
@@ -89,21 +90,18 @@ def source(out: Path) -> SparkOutputSource:
     )
 
 
-def conclude(job: Job, store: str | None, fresh: bool = False) -> int:
+def conclude(job: Job, store: str | None) -> int:
     """Run the pipeline to its end unless an earlier run did, then write the anomalies and their report."""
     out, began = job.out, time.monotonic()
-    if fresh:
-        shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True, exist_ok=True)
-    finished = out / "finished"
-    with open_store(store, out / "store") as url:
+    finished = out / results.FINISHED
+    with open_store(store, out / results.STORE) as url:
         if finished.exists():
             print(f"{job.name}: this run is finished, see {out}; rebuilding the report (FRESH=1 starts over)")
         elif not run(job.wiring, url, on_progress=_show).finished:
             print(f"\n{job.name}: stopped; the same command goes on from here", file=sys.stderr)
             return 130
         rows = read_anomalies(url, job.wiring.name)
-    write_anomalies(out / "anomalies.jsonl", rows)
+    results.write_whole(out / results.ANOMALIES, b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
     _report(job, rows)
     finished.touch()
     _print_findings(job, rows, time.monotonic() - began)
@@ -122,19 +120,12 @@ def read_anomalies(url: str, name: str) -> list[Anomaly]:
     return sort_anomalies(rows)
 
 
-def write_anomalies(path: Path, rows: Sequence[Anomaly]) -> None:
-    """One JSON object a line; whole or not there at all."""
-    partial = path.with_suffix(".partial")
-    partial.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
-    partial.rename(path)
-
-
 def _report(job: Job, rows: Sequence[Anomaly]) -> None:
     windows = job.windows({(row.scope, row.key) for row in rows})
     stats = [Stat(name, f"{value:,}") for name, value in job.figures.items()]
     stats += [Stat(f"{scope} anomalies", f"{sum(row.scope == scope for row in rows):,}") for scope in ("site", "page")]
     write_report(
-        job.out / "report.html",
+        job.out / results.REPORT,
         rows,
         lambda scope, key: evaluate.series_of(windows[scope, key], job.end_us),
         job.name.capitalize(),
@@ -147,7 +138,7 @@ def _print_findings(job: Job, rows: Sequence[Anomaly], seconds: float) -> None:
     figures = ", ".join(f"{value:,} {name}" for name, value in job.figures.items())
     print(
         f"{job.name}: {figures}; {len(sites)} site and {len(rows) - len(sites)} page anomalies; "
-        f"the pipeline's part took {seconds:.1f} s\n  {job.out / 'anomalies.jsonl'}\n  {job.out / 'report.html'}"
+        f"the pipeline's part took {seconds:.1f} s\n  {job.out / results.ANOMALIES}\n  {job.out / results.REPORT}"
     )
     for row in sites:
         print(f"  site {row.kind:5} {row.start} to {row.end}  observed {row.observed}, expected {row.expected:.0f}")
@@ -162,13 +153,21 @@ def _show(progress: Progress, seconds: float) -> None:
     )
 
 
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m examples.zeitgeist", description=__doc__)
-    parser.add_argument("--log", type=Path, default=SLICE, help="log in Common Log Format, plain or gzip")
-    parser.add_argument("--out", type=Path, default=Path("build/zeitgeist"), help="directory of the results")
+def read_options(name: str, log: str, doc: str | None, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options of an example; `log` says what its log is.
+
+    Every log has an OUT of its own unless one is given: the next log is another run, not a change of the last one.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m examples.{name}", description=doc)
+    parser.add_argument("--log", type=Path, help=f"{log} (default: the one that the repository carries)")
+    parser.add_argument("--out", type=Path, help=f"directory of the results (default: build/{name}, with --log "
+                        f"build/{name}-<the log's name>)")  # fmt: skip
     parser.add_argument("--store", help="postgresql:// URL instead of the embedded Postgres")
-    parser.add_argument("--fresh", action="store_true", help="drop earlier results and start over")
-    return parser.parse_args(arguments)
+    parser.add_argument("--fresh", action="store_true", help="drop what an earlier run made, and start over")
+    options = parser.parse_args(arguments)
+    if options.out is None:
+        options.out = Path("build", name if options.log is None else f"{name}-{options.log.name}")
+    return options
 
 
 if __name__ == "__main__":

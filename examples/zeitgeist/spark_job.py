@@ -7,7 +7,6 @@ with `logline.parse_line`; a test holds the two against each other.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from examples.zeitgeist import logline
+from examples.zeitgeist.logfile import check_unchanged, gzip_fault, look_at
+from examples.zeitgeist.results import write_whole
+from millwheel.errors import SourceError
 from millwheel.spark.java import ensure_java
 
 if TYPE_CHECKING:
@@ -32,7 +34,6 @@ GROUPS = tuple(f"${group}" for group in (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 12)
 class Summary(msgspec.Struct, frozen=True):
     """What the job found; written last, so its presence says that the output is whole."""
 
-    log: str
     requests: int
     malformed: int
     first_us: int
@@ -41,33 +42,25 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 def parse_log(log: Path, out: Path) -> Summary:
-    """Parse `log` into `out`/requests unless an earlier run has finished it; returns the summary."""
+    """Parse `log` into `out`/requests unless an earlier run has finished it; returns the summary.
+
+    What is in `out` is of this log: the caller sees to that (`results.claim`).  `SourceError` for a log that cannot be
+    read to its end, or holds no request.
+    """
     done = out / "summary.json"
-    identity = fingerprint(log)
     if done.exists():
-        summary = msgspec.json.decode(done.read_bytes(), type=Summary)
-        if summary.log == identity:
-            return summary
+        return msgspec.json.decode(done.read_bytes(), type=Summary)
+    before = look_at(log)
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    summary = _run_job(log, out, identity)
-    partial = out / "summary.json.partial"
-    partial.write_bytes(msgspec.json.encode(summary))
-    partial.rename(done)
+    summary = _run_job(log, out)
+    check_unchanged(log, before)
+    write_whole(done, msgspec.json.encode(summary))
     return summary
 
 
-def fingerprint(log: Path) -> str:
-    """Hash of the log's bytes, so that another log under the same name is noticed."""
-    digest = hashlib.sha256()
-    with log.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def session() -> SparkSession:
-    """A local Spark session that says nothing but errors."""
+    """A local Spark session that says nothing: what fails comes back as an exception, once and without Java's stack."""
     ensure_java()
     from pyspark.sql import SparkSession
 
@@ -75,7 +68,8 @@ def session() -> SparkSession:
         SparkSession.builder.master("local[2]")
         .appName("zeitgeist")
         .config("spark.ui.enabled", "false")
-        .config("spark.log.level", "ERROR")
+        .config("spark.log.level", "OFF")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.files.maxRecordsPerFile", str(ROWS_PER_FILE))
         .config("spark.sql.ansi.enabled", "false")
@@ -86,7 +80,9 @@ def session() -> SparkSession:
     return spark
 
 
-def _run_job(log: Path, out: Path, identity: str) -> Summary:
+def _run_job(log: Path, out: Path) -> Summary:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -107,11 +103,22 @@ def _run_job(log: Path, out: Path, identity: str) -> Summary:
         figures = seen.get
         if figures["malformed"]:
             rows.where("not ok").select("line").write.json(str(out / "malformed"))
+    except (PySparkException, Py4JError) as error:
+        raise SourceError(f"{log} {gzip_fault(log) or f'cannot be parsed by Spark: {_cause(error)}'}") from error
     finally:
         spark.stop()
     if not figures["requests"]:
-        raise SystemExit(f"{log}: none of its {figures['malformed']} lines is in Common Log Format")
-    return Summary(identity, **figures)
+        lines = figures["malformed"]
+        raise SourceError(f"{log} holds no line in Common Log Format: none of its {lines:,} lines is one")
+    return Summary(**figures)
+
+
+def _cause(error: Exception) -> str:
+    """The first line of what is at the bottom of an error of Spark's; the rest is Java's stack."""
+    cause = getattr(error, "java_exception", None)
+    while cause is not None and cause.getCause() is not None:
+        cause = cause.getCause()
+    return str(error if cause is None else cause.toString()).partition("\n")[0]
 
 
 def parsed(spark: SparkSession, path: str) -> DataFrame:

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict
 
 from millwheel.errors import CommitUnknown, MillwheelError, StoreError, StoreUnavailable
 from millwheel.limits import (
@@ -157,3 +158,17 @@ def _translated(error: psycopg.Error) -> StoreError:
 def _refused_for_good(error: psycopg.Error) -> bool:
     """A wrong password or database does not get better by waiting."""
     return (error.sqlstate or "")[:2] in {"28", "3D"}
+
+
+def store_place(url: str) -> str:
+    """Host, port and database of a connection string, for people: no user, no password; `StoreError` for another text.
+
+    >>> store_place("postgresql://me:secret@db.example:5433/sales")
+    'host=db.example port=5433 dbname=sales'
+    """
+    try:
+        parts = conninfo_to_dict(url)
+    except psycopg.Error as error:
+        # Postgres quotes the text, which may hold a password, so its answer is not passed on.
+        raise StoreError("the store is not a Postgres URL: write postgresql://user@host:port/database") from error
+    return " ".join(f"{name}={parts[name]}" for name in ("host", "port", "dbname") if name in parts)

@@ -135,6 +135,7 @@ def test_killed_again_and_again_it_gives_the_same_bytes(log: Path, undisturbed: 
         rounds += 1
         out = tmp_path / f"round {rounds}"
         shutil.copytree(undisturbed / "parsed", out / "parsed")
+        shutil.copy(undisturbed / "run.json", out)
         run = Run(log, out)
         while run.process.poll() is None and (struck.total() < KILLS or in_pipeline(struck) < IN_PIPELINE * KILLS):
             victim = VICTIMS[struck.total() % len(VICTIMS)]
