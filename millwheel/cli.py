@@ -16,6 +16,7 @@ import msgspec
 
 from millwheel.committed import Committed, Published, reset
 from millwheel.errors import MillwheelError, WiringError
+from millwheel.escapes import escaped, harmless, harmless_json, unescaped
 from millwheel.launch import DEFAULT_DATA, import_pipeline, run
 from millwheel.model import SECOND, format_time
 from millwheel.runtime.progress import Progress
@@ -28,9 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return command(options)
     except MillwheelError as error:
-        print(f"millwheel: {error}", file=sys.stderr)
+        print(f"millwheel: {harmless(' '.join(str(error).split()))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
+        if command is not _tail:  # there it is the way to end it
+            print("millwheel: stopped", file=sys.stderr)
         return 130
     except BrokenPipeError:  # whoever read our output has seen enough, for example `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -43,12 +46,12 @@ def _parser() -> argparse.ArgumentParser:
     _command(commands, "run", _run, "run a pipeline until its sources are finished; again to resume")
     state = _command(commands, "state", _state, "committed state: state get|scan PIPELINE COMPUTATION [KEY]", ["verb"])
     state.add_argument("computation")
-    state.add_argument("key", nargs="?", default="")
+    _key_argument(state, "of it; for scan the beginning of keys")
     explain = _command(commands, "explain", _explain, "what holds a computation's low watermark")
     explain.add_argument("computation")
     quarantine = _command(commands, "quarantine", _quarantine, "quarantine list|show|redrive PIPELINE …", ["verb"])
     quarantine.add_argument("computation", nargs="?", default="")
-    quarantine.add_argument("key", nargs="?", default="")
+    _key_argument(quarantine, "in it")
     tail = _command(commands, "tail", _tail, "the last records of a published stream as JSON lines")
     tail.add_argument("stream")
     tail.add_argument("-n", type=int, default=10, metavar="N", help="how many records to begin with (10)")
@@ -71,6 +74,19 @@ def _command(
     parser.add_argument("--data", default=DEFAULT_DATA, help=f"directory of the embedded Postgres ({DEFAULT_DATA})")
     parser.set_defaults(command=command)
     return parser
+
+
+def _key_argument(command: argparse.ArgumentParser, where: str) -> None:
+    command.add_argument(
+        "key",
+        nargs="?",
+        default="",
+        help=f"{where}, as keys are shown: \\\\ for a backslash, \\t, \\n, \\x00, \\x1b, \\u202e for what cannot be printed",
+    )
+
+
+def _key(options: argparse.Namespace) -> str:
+    return unescaped(options.key)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -108,15 +124,17 @@ def _committed(options: argparse.Namespace) -> Committed:
 def _state(options: argparse.Namespace) -> int:
     if options.verb not in ("get", "scan"):
         raise WiringError(f"state {options.verb!r}: use 'state get' or 'state scan'")
+    key = _key(options)
     with _committed(options) as committed:
         rows = (
-            committed.reader.get_state(options.computation, options.key)
+            committed.reader.get_state(options.computation, key)
             if options.verb == "get"
-            else committed.reader.scan_state(options.computation, options.key)
+            else committed.reader.scan_state(options.computation, key)
         )
         for row in rows:
-            entry = f"[{row.entry}]" if row.entry else ""
-            print(f"{row.key}\t{row.cell}{entry}\t{row.value.decode(errors='backslashreplace')}")
+            entry = f"[{escaped(row.entry)}]" if row.entry else ""
+            value = harmless(row.value.decode(errors="backslashreplace"))
+            print(f"{escaped(row.key)}\t{row.cell}{entry}\t{value}")
     return 0
 
 
@@ -132,13 +150,15 @@ def _quarantine(options: argparse.Namespace) -> int:
         match options.verb:
             case "list":
                 for computation, key, count in committed.quarantined():
-                    print(f"{computation}\t{key}\t{count} waiting")
+                    print(f"{computation}\t{escaped(key)}\t{count} waiting")
             case "show":
-                for row in committed.quarantine(options.computation, options.key):
-                    print(f"#{row.order} {format_time(row.timestamp)} {row.tag or row.value!r}\n{row.error}")
+                for row in committed.quarantine(options.computation, _key(options)):
+                    what = escaped(row.tag) or repr(row.value)
+                    error = "\n".join(map(harmless, row.error.split("\n")))
+                    print(f"#{row.order} {format_time(row.timestamp)} {what}\n{error}")
             case "redrive":
-                committed.redrive(options.computation, options.key)
-                print(f"millwheel: {options.key!r} will be redriven by the running pipeline, or by the next run")
+                committed.redrive(options.computation, _key(options))
+                print(f"millwheel: {_key(options)!r} will be redriven by the running pipeline, or by the next run")
             case _:
                 raise WiringError(f"quarantine {options.verb!r}: use list, show or redrive")
     return 0
@@ -160,7 +180,7 @@ def _tail(options: argparse.Namespace) -> int:
 
 def _json_line(record: Published) -> str:
     line = {"position": record.position, "time": format_time(record.timestamp), "value": _shown(record.value)}
-    return msgspec.json.encode(line, enc_hook=_shown_inside).decode()
+    return harmless_json(msgspec.json.encode(line, enc_hook=_shown_inside).decode())
 
 
 def _shown(value: Any) -> Any:
@@ -185,7 +205,7 @@ def _shown_inside(value: Any) -> str:
 def _rows(options: argparse.Namespace) -> int:
     with _committed(options) as committed:
         for row in committed.rows(options.table):
-            print(msgspec.json.encode(row).decode())
+            print(harmless_json(msgspec.json.encode(row).decode()))
     return 0
 
 

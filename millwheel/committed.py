@@ -82,7 +82,7 @@ class Committed:
         """
         if self._reader is None:
             with contextlib.ExitStack() as stack:
-                url = stack.enter_context(open_store(*self._place))
+                url = stack.enter_context(open_store(*self._place, create=False))
                 self._reader = stack.enter_context(Reader(url, self._pipeline.name))
                 self._stack = stack.pop_all()
         return self._reader
@@ -208,9 +208,9 @@ class Committed:
 def reset(pipeline: Pipeline, store: str | None = None, data: str | Path = DEFAULT_DATA) -> bool:
     """Drop everything the store holds of `pipeline`, its sink tables too; False when there was nothing.
 
-    The pipeline must not run.  There is no way back.
+    The pipeline must not run.  There is no way back.  A directory without a store is a `StoreError`.
     """
-    with open_store(store, data) as url:
+    with open_store(store, data, create=False) as url:
         return reset_schema(url, pipeline.name)
 
 

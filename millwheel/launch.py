@@ -7,8 +7,10 @@ Lives here, with the command line: the only place that chooses a store.  `run` i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import importlib
+import inspect
 import logging
 import signal
 import sys
@@ -18,9 +20,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from millwheel.api.pipeline import Pipeline
-from millwheel.errors import MillwheelError, WiringError
+from millwheel.errors import MillwheelError, StoreError, WiringError
 from millwheel.runtime.embedded import EmbeddedRun, check_sources
 from millwheel.runtime.progress import Progress
+from millwheel_storage.connection import store_place
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
 
@@ -37,12 +40,25 @@ OnProgress = Callable[[Progress, float], None]
 
 
 @contextmanager
-def open_store(store: str | None, data: str | Path = DEFAULT_DATA) -> Iterator[str]:
-    """The URL of the store: `store` itself, or an embedded Postgres in `data` that stops when the block ends."""
+def open_store(store: str | None, data: str | Path = DEFAULT_DATA, create: bool = True) -> Iterator[str]:
+    """The URL of the store: `store` itself, or an embedded Postgres in `data` that stops when the block ends.
+
+    Raises `StoreError` for a text that is no URL, for a directory that cannot hold a Postgres, and, unless it may
+    `create` one, for a directory that has none.
+    """
     if store is not None:
+        store_place(store)
         yield store
         return
-    with EmbeddedPostgres(Path(data) / "postgres") as postgres, _kept_running(postgres):
+    with contextlib.ExitStack() as stack:
+        postgres = EmbeddedPostgres(Path(data) / "postgres")
+        try:
+            if not create and not postgres.exists:
+                raise StoreError(f"there is no store in {data}: run the pipeline first, or name its --data or --store")
+            stack.enter_context(postgres)
+        except OSError as error:
+            raise StoreError(f"no Postgres can live in {data}: {error}; name another directory (--data)") from error
+        stack.enter_context(_kept_running(postgres))
         yield postgres.url
 
 
@@ -130,6 +146,11 @@ def import_pipeline(path: str) -> Pipeline:
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
         raise WiringError(f"{path!r} names no pipeline: write module:attribute, for example wordcount:pipeline")
+    if not all(part.isidentifier() for part in module_name.split(".")):
+        raise WiringError(
+            f"{module_name!r} is no module: for a file of that directory write its name without .py, and dots for slashes, "
+            "for example wordcount:pipeline"
+        )
     sys.path.insert(0, str(Path.cwd()))
     try:
         module = importlib.import_module(module_name)
@@ -140,6 +161,10 @@ def import_pipeline(path: str) -> Pipeline:
         raise WiringError(f"{module_name!r} has no {attribute!r}; its pipelines: {', '.join(known) or 'none'}")
     found = getattr(module, attribute)
     if callable(found) and not isinstance(found, Pipeline):
+        try:
+            inspect.signature(found).bind()
+        except (TypeError, ValueError) as error:
+            raise WiringError(f"{path!r} cannot be called without arguments: {error}") from error
         found = found()
     if not isinstance(found, Pipeline):
         raise WiringError(f"{path!r} is {type(found).__name__}, not a millwheel.Pipeline")

@@ -110,6 +110,11 @@ class EmbeddedPostgres:
         return Path("/tmp" if os.name == "posix" else tempfile.gettempdir()) / f"millwheel-{digest}"
 
     @property
+    def exists(self) -> bool:
+        """Whether a cluster has been made in the directory."""
+        return (self._data / "PG_VERSION").exists()
+
+    @property
     def pid(self) -> int | None:
         """The server's process id, None when it is not running."""
         return _running_pid(self._data)

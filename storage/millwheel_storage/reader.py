@@ -82,10 +82,7 @@ class Reader:
         self._connection = self._connected()
 
     def _connected(self) -> Connection:
-        try:
-            connection = psycopg.connect(self._url, autocommit=True)
-        except psycopg.OperationalError as error:
-            raise StoreUnavailable(f"cannot connect to Postgres: {error}") from error
+        connection = _reachable(self._url, autocommit=True)
         if not connection.execute(statements.SCHEMA_TABLES, (self.schema,)).fetchone():
             connection.close()
             raise StoreError(f"there is no pipeline {self._pipeline!r} in this store; run it first")
@@ -363,13 +360,20 @@ class Reader:
             return list(cursor.execute(query, (limit,)).fetchall())
 
 
+def _reachable(url: str, autocommit: bool = False) -> Connection:
+    try:
+        return psycopg.connect(url, autocommit=autocommit)
+    except psycopg.OperationalError as error:
+        raise StoreUnavailable(f"cannot connect to Postgres: {error}") from error
+
+
 def reset(url: str, pipeline: str) -> bool:
     """Drop everything that a pipeline stored, its sink tables too; False when there was nothing.
 
     Refuses a schema that is not millwheel's.  The pipeline must not run.
     """
     schema = schema_name(pipeline)
-    with psycopg.connect(url) as connection:
+    with _reachable(url) as connection:
         connection.execute(statements.LOCK_SCHEMA, (schema,))
         tables = {row[0] for row in connection.execute(statements.SCHEMA_TABLES, (schema,))}
         if not tables:

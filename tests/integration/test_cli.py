@@ -48,6 +48,9 @@ pipeline.add(Count, inputs=[subscribe(words, key=str)], work_limit_records=100)
 if "KEEP" in os.environ:
     pipeline.publish(words, keep=int(os.environ["KEEP"]))
 no_pipeline = 7
+
+def two(arguments, needed):
+    return pipeline
 """
 
 COUNTED = "bad\tseen\t5\n" + "".join(f"word {i}\tseen\t{1000 - (5 if i == 2 else 0)}\n" for i in range(5))
@@ -161,7 +164,8 @@ def test_quarantine_is_listed_shown_and_redriven(shell: Shell) -> None:
 
 def test_the_last_records_of_a_published_stream_are_shown(shell: Shell) -> None:
     status, out, err = shell("tail", "words:pipeline", "words")
-    assert (status, out, err) == (1, "", "millwheel: there is no pipeline 'words' in this store; run it first\n")
+    no_store = "there is no store in .millwheel: run the pipeline first, or name its --data or --store"
+    assert (status, out, err) == (1, "", f"millwheel: {no_store}\n")
     assert shell("run", "words:pipeline", COUNT="10")[0] == 0
     status, out, err = shell("tail", "words:pipeline", "words")
     assert (status, out) == (1, "")
@@ -267,6 +271,19 @@ WRONG = {
     "no module": (["run", "wordz:pipeline"], 1, "cannot import 'wordz'"),
     "no attribute": (["run", "words:pipelin"], 1, "'words' has no 'pipelin'; its pipelines: pipeline"),
     "no pipeline object": (["run", "words:no_pipeline"], 1, "'words:no_pipeline' is int, not a millwheel.Pipeline"),
+    "a path": (["run", "./words:pipeline"], 1, "'./words' is no module: for a file of that directory write its name"),
+    "arguments needed": (["run", "words:two"], 1, "'words:two' cannot be called without arguments: missing a required"),
+    "no URL": (["run", "words:pipeline", "--store", "foo"], 1, "the store is not a Postgres URL: write postgresql://"),
+    "no URL of a query": (["rows", "words:pipeline", "t", "--store", "foo"], 1, "the store is not a Postgres URL"),
+    "no server": (["reset", "words:pipeline", "--yes", "--store", "host=/no/such"], 1, "cannot connect to Postgres"),
+    "no place for data": (["run", "words:pipeline", "--data", "/proc/foo"], 1, "no Postgres can live in /proc/foo: "),
+    "a file for data": (["run", "words:pipeline", "--data", "words.py"], 1, "no Postgres can live in words.py: "),
+    "a file that is asked": (["rows", "words:pipeline", "t", "--data", "words.py"], 1, "there is no store in words.py"),
+    "half an escape": (
+        ["state", "get", "words:pipeline", "Count", "C:\\dir"],
+        1,
+        "key C:\\\\dir: a backslash is written",
+    ),
     "unknown verb": (["state", "put", "words:pipeline", "Count"], 1, "use 'state get' or 'state scan'"),
     "unknown computation": (["explain", "words:pipeline", "Cuont"], 1, "no computation 'Cuont'; there are ['Count']"),
 }
@@ -279,3 +296,103 @@ def test_wrong_usage_is_named(shell: Shell, name: str) -> None:
     assert (status, out) == (expected, "")
     assert words in err
     assert "Traceback" not in err
+    if status == 1:
+        assert err.startswith("millwheel: ")
+        assert err.count("\n") == 1
+
+
+QUERIES = {
+    "state": ["state", "scan", "words:pipeline", "Count"],
+    "explain": ["explain", "words:pipeline", "Count"],
+    "quarantine": ["quarantine", "list", "words:pipeline"],
+    "tail": ["tail", "words:pipeline", "words"],
+    "rows": ["rows", "words:pipeline", "table"],
+    "reset": ["reset", "words:pipeline", "--yes"],
+}
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_question_makes_no_store(shell: Shell, name: str) -> None:
+    status, out, err = shell(*QUERIES[name], "--data", "typo")
+    assert (status, out) == (1, "")
+    assert err == "millwheel: there is no store in typo: run the pipeline first, or name its --data or --store\n"
+    assert not (shell.directory / "typo").exists()
+
+
+HOSTILE = r"""
+import os
+from millwheel import Computation, Context, MapCell, Pipeline, Record, Stream, Table, TextCoder, ValueCell, subscribe
+from millwheel_injectors import IterableSource
+
+KEYS = ["", "a\0b", "tab\tkey", "new\nline", "\x1b[31mred", "\x9b31m", "C:\\dir", "\u202egnp", "poison\0\x1b]0;title\x07"]
+keys = Stream("keys", TextCoder())
+seen = Table("seen", {"key": "text"}, ("key",))
+
+class Count(Computation[str]):
+    last = ValueCell(TextCoder(), default="")
+    entries = MapCell(TextCoder())
+
+    def ProcessRecord(self, context, record):
+        if "poison" in record.value and "BROKEN" in os.environ:
+            raise RuntimeError("\x1b[31mno\x9b " + record.value.replace("\0", ""))
+        self.last.set(record.value + "\\")
+        self.entries.set("e\t\x1b" + record.value, record.value)
+        context.upsert(seen, {"key": record.value.replace("\0", "")})
+
+pipeline = Pipeline("hostile")
+pipeline.inject(IterableSource("keys", list(enumerate(KEYS))), into=keys)
+pipeline.add(Count, [subscribe(keys, str)])
+pipeline.publish(keys)
+pipeline.sink(seen)
+"""
+
+
+def test_no_key_value_or_error_reaches_the_terminal_as_it_is_and_every_key_can_be_named(shell: Shell) -> None:
+    (shell.directory / "hostile.py").write_text(HOSTILE)
+    assert shell("run", "hostile:pipeline", BROKEN="1")[0] == 0
+    printed = {name: shell(*command) for name, command in {
+        "state": ["state", "scan", "hostile:pipeline", "Count"],
+        "list": ["quarantine", "list", "hostile:pipeline"],
+        "tail": ["tail", "hostile:pipeline", "keys"],
+        "rows": ["rows", "hostile:pipeline", "seen"],
+    }.items()}  # fmt: skip
+    for status, out, err in printed.values():
+        assert (status, err) == (0, "")
+        assert all(part.isprintable() for line in out.splitlines() for part in line.split("\t")), out
+    lines = printed["state"][1].removesuffix("\n").split("\n")
+    assert {len(line.split("\t")) for line in lines} == {3}
+    shown = {line.split("\t")[0] for line in lines}
+    assert shown == {"", "a\\x00b", r"tab\tkey", r"new\nline", r"\x1b[31mred", r"\x9b31m", r"C:\\dir", r"\u202egnp"}
+    for key in shown:
+        status, out, _ = shell("state", "get", "hostile:pipeline", "Count", key)
+        assert (status, {line.split("\t")[0] for line in out.splitlines()}) == (0, {key})
+
+    poison = r"poison\x00\x1b]0;title\x07"
+    assert printed["list"][1] == f"Count\t{poison}\t1 waiting\n"
+    status, out, _ = shell("quarantine", "show", "hostile:pipeline", "Count", poison)
+    assert status == 0
+    assert all(line.isprintable() for line in out.splitlines())
+    assert r"\x1b[31mno\x9b" in out
+    assert shell("quarantine", "redrive", "hostile:pipeline", "Count", poison)[0] == 0
+    assert shell("run", "hostile:pipeline")[1].endswith("redriven 1\n")
+    assert len(shell("state", "get", "hostile:pipeline", "Count", poison)[1].splitlines()) == 2
+
+
+@pytest.mark.parametrize("after_s", [0.15, 0.3, 0.6, 1.0])
+def test_ctrl_c_while_it_starts_is_no_traceback(shell: Shell, after_s: float) -> None:
+    command = [sys.executable, "-c", "print('here', flush=True); from millwheel.__main__ import main; main()"]
+    with subprocess.Popen(
+        [*command, "run", "words:pipeline"],
+        cwd=shell.directory,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(after_s)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert "Traceback" not in err
+    assert err in ("", "millwheel: stopped\n", "millwheel: stopped; run it again to resume\n")
+    shell.check_stopped()
