@@ -8,12 +8,14 @@ restart.
 
 from __future__ import annotations
 
+import codecs
 import csv
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
 
+from millwheel.errors import SourceError
 from millwheel.limits import VALUE_LIMIT_BYTES
 from millwheel_injectors.rejects import Reject
 from millwheel_injectors.streams import Oversized
@@ -67,7 +69,9 @@ class BlankError(Exception):
 
 
 def check_encoding(encoding: str) -> str:
-    """`encoding`, when newlines and quotes are single ASCII bytes in it."""
+    """`encoding`, when newlines and quotes are single ASCII bytes in it; a file's byte order mark is taken off before."""
+    if codecs.lookup(encoding).name == "utf-8-sig":
+        return "utf-8"
     if '\n"'.encode(encoding) != b'\n"':
         raise ValueError(f"encoding {encoding!r} is not a superset of ASCII; convert the file to utf-8 first")
     return encoding
@@ -259,10 +263,16 @@ class _CsvParser:
             raws = [b"\n".join(lines[r.start : r.end]) for r in records]
         if self._form.header and row == 0 and records:
             self.memory = self.memory or records[0].fields
+            self._check_header(records[0].fields)
             records[0].fields = []
         parsed = self._values(raws, records)
         parsed.lines = end
         return parsed
+
+    def _check_header(self, names: list[str]) -> None:
+        twice = sorted(name for name in {*names} if names.count(name) > 1)
+        if twice and self._form.columns is None:
+            raise SourceError(f"the header names column {twice[0]!r} twice; give columns=[...] to Csv")
 
     def _plain(self, lines: list[bytes]) -> list[_Record] | None:
         """When no field is quoted, every line is a record."""

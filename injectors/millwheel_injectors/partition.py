@@ -6,6 +6,7 @@ are. Invariant: row numbers depend on the file's bytes alone; a state is a place
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +19,7 @@ from millwheel.ports import Batch, WallClock
 from millwheel_injectors.formats import Format, Parsed
 from millwheel_injectors.identity import Identity, digest_of, rewritten_message, tail_fits
 from millwheel_injectors.rejects import Reject, Rejects
-from millwheel_injectors.streams import HEAD_LIMIT_BYTES, LineBuffer, open_stream, read_head
+from millwheel_injectors.streams import HEAD_LIMIT_BYTES, LineBuffer, Oversized, open_stream, read_head
 from millwheel_injectors.times import EventTime, stamp
 from millwheel_injectors.watermarks import BoundedDisorder, Exact, FileCreation, Gauge, Minima, Policy
 
@@ -149,12 +150,20 @@ class TextPartition:
             lines = buffer.peek(wanted)
             if lines:
                 final = self._final and len(lines) == buffer.waiting()
-                parsed = self._parser.parse(lines, self._row, limit, final)
+                parsed = self._parse(lines, limit, final)
                 if parsed.lines:
                     return self._batch(buffer, parsed)
                 wanted = 2 * len(lines)
             if len(lines) == buffer.waiting() and not self._more(buffer):
                 return None
+
+    def _parse(self, lines: list[bytes], limit: int, final: bool) -> Parsed:
+        if self._row == 0 and lines[0].startswith(BOM_UTF8) and not isinstance(lines[0], Oversized):
+            lines = [lines[0].removeprefix(BOM_UTF8), *lines[1:]]
+        try:
+            return self._parser.parse(lines, self._row, limit, final)
+        except SourceError as error:
+            raise SourceError(f"{self._place()}: {error}") from error
 
     def _more(self, buffer: LineBuffer) -> bool:
         """Read on; at the end of a complete file first make the rest a line, then be finished."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millwheel.errors import SourceError
 from millwheel.limits import VALUE_LIMIT_BYTES
-from millwheel_injectors import Csv, JsonLines, TextLines
+from millwheel_injectors import Csv, FileSource, JsonLines, TextLines
 from millwheel_injectors.formats import Format, Parsed
 from tests.unit.injectors.drain import only, read_all, reject_lines, rows_of
 
@@ -151,3 +153,32 @@ def test_lines_longer_than_the_limit_are_rejected_whole(tmp_path: Path) -> None:
     assert b'"offset":%d,' % path.stat().st_size in batches[-1].state
     (line,) = reject_lines(tmp_path / "rejects")
     assert (line.row, line.reason) == (1, f"longer than {VALUE_LIMIT_BYTES} bytes")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path: Path, packed: bool, encoding: str) -> None:
+    def read(form: Format, data: bytes, limit: int = 1) -> list[Any]:
+        path = tmp_path / f"{type(form).__name__}-{len(data)}"
+        path.write_bytes(gzip.compress(data) if packed else data)
+        source = FileSource("x", path, form, rejects=tmp_path / "rejects")
+        partition = only(source)
+        found = [value for b in read_all(partition, limit) for value in b.values]
+        again = only(FileSource("x", path, form))
+        again.resume(1, again.fingerprint())
+        assert [value for b in read_all(again) for value in b.values] == found[0 if form.head_lines == 2 else 1 :]
+        return found
+
+    mark = b"\xef\xbb\xbf"
+    assert read(TextLines(encoding), mark + b"x\n" + mark + b"y\n") == ["x", "\ufeffy"]
+    assert read(JsonLines(), mark + b'{"a":1}\n{"a":2}\n') == [{"a": 1}, {"a": 2}]
+    assert read(Csv(header=True, encoding=encoding), mark + b'"a",b\n1,2\n') == [{"a": "1", "b": "2"}]
+    assert reject_lines(tmp_path / "rejects") == []
+
+
+def test_a_header_that_names_a_column_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("a,b,a\n1,2,3\n")
+    with pytest.raises(SourceError, match=rf"{tmp_path}/rows\.csv: the header names column 'a' twice; give columns="):
+        read_all(only(FileSource("x", tmp_path / "rows.csv", Csv(header=True))))
+    named = FileSource("x", tmp_path / "rows.csv", Csv(columns=["a", "b", "c"], header=True))
+    assert [b.values for b in read_all(only(named))] == [[{"a": "1", "b": "2", "c": "3"}]]
