@@ -17,7 +17,7 @@ from psycopg.types.numeric import Int8
 from millwheel.bundles import LogWrite
 from millwheel.errors import RowRefused, StoreUnavailable
 from millwheel.ports import SinkTable
-from millwheel_storage import query, statements
+from millwheel_storage import ownership, query, statements
 from millwheel_storage.arrays import BigintArray, ByteaArray
 from millwheel_storage.connection import Connection, Sessions
 from millwheel_storage.sinks import SinkRows, blame, coalesce, sink_intervals
@@ -73,12 +73,13 @@ class Commits:
         durable = await self._sessions.run(work, repeatable=False)
         if durable is not None:
             return durable
-        if len(writes) == 1:
-            await self._blame(writes[0])
-        durable = set()
-        for part in _parts(writes):
-            durable |= await self._commit_with_sinks(part)
-        return durable
+        if len(writes) > 1:
+            parts = [await self._commit_with_sinks(part) for part in _parts(writes)]
+            return set().union(*parts)
+        write = writes[0]
+        if await self._sessions.run(lambda connection: ownership.owned(connection, write.interval, write.sequencer)):
+            await self._blame(write)
+        return set()  # fenced: whatever is wrong with its rows, nothing of it counts any more
 
     async def _insert_with_sinks(self, connection: Connection, writes: list[LogWrite]) -> set[Pair] | None:
         """In one statement; None if that cannot say whose row wins."""

@@ -88,12 +88,12 @@ class Place:
         pipeline.sink(table)
         return pipeline
 
-    def prepare(self, *statements: str) -> None:
+    def prepare(self, *statements: str, **settings: Any) -> None:
         """Make the tables, without running anything, and do `statements` to them."""
 
         async def make() -> None:
             store = self.store()
-            await store.open_pipeline(self.pipeline().graph().shape())
+            await store.open_pipeline(self.pipeline(**settings).graph().shape())
             await store.close()
 
         asyncio.run(make())
@@ -191,7 +191,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", SETTINGS)
 def test_refused_rows_quarantine_their_records_and_are_redriven_exactly(place: Place, name: str) -> None:
     settings = SETTINGS[name]
-    place.prepare(CHECK)
+    place.prepare(CHECK, **settings)
     progress = run_to_end(place.pipeline(**settings), place.store())
     upto = bad_from()
     assert len(upto) > 8
@@ -212,9 +212,9 @@ def test_refused_rows_quarantine_their_records_and_are_redriven_exactly(place: P
 @pytest.mark.filterwarnings("ignore:.*was deleted while still open:ResourceWarning")
 @pytest.mark.parametrize("seed", range(2))
 def test_cancelled_in_the_middle_of_it_all_nothing_is_lost_or_doubled(place: Place, seed: int) -> None:
-    place.prepare(CHECK)
     dice = random.Random(seed)
     settings: dict[str, Any] = {"split_keys": ("key 12",)} if seed else {}
+    place.prepare(CHECK, **settings)
     cancelled = 0
     while cancelled < 8 and run_cancelled(place.pipeline(**settings), place.store(), dice.uniform(0.05, 0.4)) is None:
         cancelled += 1
