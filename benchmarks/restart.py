@@ -1,9 +1,9 @@
 """From process start to the first new output after `kill -9` of everything: Python, Postgres and all its workers.
 
-Two pipelines on one server: one with 1,000,000 live keys, one with as many live and as many that have expired.  Each
-is filled through the pipeline, and is killed while it updates its live keys, when Postgres has `REPLAYED_MB` to replay,
-or after `LOAD_LIMIT_S`.  The clock starts with the new process, `python` itself and Postgres' own recovery included, and
-stops when an outside connection sees a sink row that was not there when Postgres came up.
+Two pipelines on one server: one with 1,000,000 live keys, one with as many live and as many that have expired.  They
+are filled through the pipelines, at the same time, and each is killed while it updates its live keys, when Postgres has
+`REPLAYED_MB` to replay, or after `LOAD_LIMIT_S`.  The clock starts with the new process, `python` itself and Postgres'
+own recovery included, and stops when an outside connection sees a sink row that was not there when Postgres came up.
 
 Filling takes minutes, so what was killed is kept in `build/bench`, and the next run of the same code goes on from there.
 """
@@ -77,8 +77,7 @@ def _prepare(variants: dict[str, int]) -> Path:
     if not (path / FILLED).exists():
         shutil.rmtree(kept, ignore_errors=True)
         path.mkdir(parents=True)
-        fills = {name: _fill(path, name, dead) for name, dead in variants.items()}
-        (path / FILLED).write_text(json.dumps(fills))
+        (path / FILLED).write_text(json.dumps(_fill(path, variants)))
     return path
 
 
@@ -92,18 +91,26 @@ def _digest() -> str:
     return text.hexdigest()[:12]
 
 
-def _fill(path: Path, name: str, dead: int) -> float:
-    """Run the pipeline until its keys are there, its dead ones gone, and it updates; then kill everything."""
+def _fill(path: Path, variants: dict[str, int]) -> dict[str, float]:
+    """Run the pipelines, at the same time, until their keys are there, the dead ones gone, and they update; then kill
+    everything."""
     began = time.monotonic()
-    process = common.start("restart", path=str(path), name=name, dead=dead, seen=0)
+    limit = began + FILL_LIMIT_S
+    processes = {
+        name: common.start("restart", path=str(path), name=name, dead=dead, seen=0) for name, dead in variants.items()
+    }
+    seconds = {}
     try:
-        base = dead + KEYS
-        _await(path, process, began + FILL_LIMIT_S, lambda connection: _newest(connection, name) >= base)
-        _await(path, process, began + FILL_LIMIT_S, lambda connection: _keys(connection, name) == KEYS, 1.0)
-        seconds = time.monotonic() - began
-        _load(path, name)
+        for name, dead in variants.items():
+            base = dead + KEYS
+            _await(path, processes[name], limit, lambda connection, n=name, b=base: _newest(connection, n) >= b)  # type: ignore[misc]
+            _await(path, processes[name], limit, lambda connection, n=name: _keys(connection, n) == KEYS, 1.0)  # type: ignore[misc]
+            seconds[name] = time.monotonic() - began
+        for name in variants:
+            _load(path, name)
     finally:
-        _kill(path, process)
+        for process in processes.values():
+            _kill(path, process)
     return seconds
 
 
