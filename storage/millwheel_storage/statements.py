@@ -209,6 +209,7 @@ LOAD_CHANNELS: Final = """
 SELECT f.subscription, f.producer, f.frontier, coalesce((
     SELECT d.last_sequence FROM delivered d
     WHERE d.interval_id = f.interval_id AND d.subscription = f.subscription AND d.producer = f.producer
+      AND d.last_sequence >= f.frontier
     ORDER BY d.last_sequence DESC LIMIT 1
 ), -1)
 FROM delivered_frontier f WHERE f.interval_id = %s ORDER BY f.subscription, f.producer
