@@ -13,9 +13,9 @@ cost of a dict update, not key by key.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import islice, repeat
-from typing import Final
+from typing import Any, Final
 
 from millwheel import limits
 from millwheel.bundles import CellWrites, StateRow
@@ -27,6 +27,9 @@ SAMPLE: Final = 64
 EVICTION_SCAN: Final = 65_536
 """Keys that one eviction looks at, four times what a fold makes clean: looking at all of them, most of them dirty, was a
 fifth of the time of a pipeline that only made new keys."""
+
+NextTimer = Callable[[str], int]
+"""When the next timer of a key is due."""
 
 
 class StateCache:
@@ -45,8 +48,8 @@ class StateCache:
         """Entries that were written and are not folded: the seq, the cell, and by key what was written."""
         self.turns: dict[str, int] = {}
         """Every key that is here, and when it was last read."""
-        self._written: dict[str, int] = {}
-        """Dirty keys, and the seq of their last write."""
+        self._dirty: set[str] = set()
+        """Keys of `_writes`."""
         self._writes: deque[tuple[int, Collection[str]]] = deque()
         """What was written and is not folded: the seq, and its keys."""
         self._forgotten: deque[tuple[int, str]] = deque()
@@ -112,12 +115,12 @@ class StateCache:
         self.size_bytes += ENTRY_OVERHEAD_BYTES * len(keys)
         self._absent.update(keys)
 
-    def take_absent(self, keys: Iterable[Set[str]]) -> Set[str]:
+    def take_absent(self, keys: Iterable[Iterable[str]]) -> Set[str]:
         """Those of `keys` of which the tables have no state.  They are about to be folded: asked again, they have."""
-        if not self._absent:
-            return frozenset()  # without a look at the keys: most folds are of old ones
-        absent = self._absent.intersection(set().union(*keys))
-        self._absent -= absent
+        absent: set[str] = set()
+        if self._absent:  # else without a look at the keys: most folds are of old ones
+            absent.update(*map(self._absent.intersection, keys))
+            self._absent -= absent
         return absent
 
     def cells(self, key: str) -> dict[Slot, bytes]:
@@ -130,7 +133,7 @@ class StateCache:
     def touch(self, keys: Iterable[str]) -> None:
         """`keys`, all of which are here, are about to be read."""
         self._turn += 1
-        self.turns.update(zip(keys, repeat(self._turn)))
+        self.turns.update(dict.fromkeys(keys, self._turn))
 
     def write_all(self, outcome: Outcome, seq: int) -> list[CellWrites]:
         """Apply one checkpoint's writes to keys that are here; returns them as the columns of its log row."""
@@ -175,69 +178,69 @@ class StateCache:
     def mark(self, keys: Collection[str], seq: int) -> None:
         """Something of `keys`, all of which are here, was written: they are dirty until it is folded."""
         if keys:
-            self._written.update(dict.fromkeys(keys, seq))
+            self._dirty.update(keys)
             self._writes.append((seq, keys))
 
     def forget(self, key: str, seq: int) -> None:
         """Clear a key's cells; the removal itself is dirty until it is folded."""
         if key in self.turns:
-            self._clear(key)
+            self._clear([key])
         self.insert(key, {})
         self.mark((key,), seq)
         self._forgotten.append((seq, key))
 
-    def _clear(self, key: str) -> None:
-        size = ENTRY_OVERHEAD_BYTES
+    def _clear(self, keys: Sequence[str]) -> None:
+        """Cells of `keys` go, column by column: with new keys all the time they are tens of thousands."""
+        self.size_bytes -= ENTRY_OVERHEAD_BYTES * len(keys)
         for column in self.values.values():
-            value = column.pop(key, None)
-            if value is not None:
-                size += len(value) + SLOT_OVERHEAD_BYTES
+            self.size_bytes -= _pop(column, keys)
         for columns in self.entries.values():
-            for value in columns.pop(key, {}).values():
-                size += len(value) + SLOT_OVERHEAD_BYTES
-        if key in self.partial:
-            size += SLOT_OVERHEAD_BYTES * len(self.partial.pop(key).absent)
-        self._big.pop(key, None)
-        self.size_bytes -= size
+            self.size_bytes -= sum(_size(columns.pop(key)) for key in keys if key in columns)
+        if self.partial:
+            known = [self.partial.pop(key) for key in keys if key in self.partial]
+            self.size_bytes -= SLOT_OVERHEAD_BYTES * sum(len(one.absent) for one in known)
+        if self._big:
+            for key in keys:
+                self._big.pop(key, None)
 
     def folded(self, upto: int) -> None:
         """Writes of checkpoints up to `upto` are in the folded tables."""
         self._folded = upto
-        written = self._written
-        keys: list[Collection[str]] = []
-        while self._writes and self._writes[0][0] <= upto:
-            keys.append(self._writes.popleft()[1])
         while self._entry_writes and self._entry_writes[0][0] <= upto:
             self._entry_writes.popleft()
-        # A hot key is in many of them, and is looked at once.
-        for key in [key for key in set().union(*keys) if written.get(key, upto + 1) <= upto]:
-            del written[key]
+        if self._writes and self._writes[0][0] <= upto:
+            while self._writes and self._writes[0][0] <= upto:
+                self._writes.popleft()
+            # What is left is mostly less than what was folded, and a set of it is made without a look at each key.
+            self._dirty = set().union(*(keys for _, keys in self._writes))
 
     @property
     def unfolded(self) -> int:
         """Dirty keys."""
-        return len(self._written)
+        return len(self._dirty)
 
     def dirty(self, key: str) -> bool:
         """True when something written under `key` is not folded yet."""
-        return key in self._written
+        return key in self._dirty
 
     def over_limit(self) -> bool:
         """True when the cache holds more bytes than it may."""
         return self.size_bytes > self.limit_bytes
 
-    def trim(self, busy: Container[str], next_timer: Callable[[str], int], suspended: Container[str] = ()) -> list[str]:
+    def trim(self, busy: Container[str], next_timer: NextTimer | None, suspended: Container[str] = ()) -> list[str]:
         """Drop what is empty, and more if there is too much, but not what is `busy`; returns the keys that went.
 
-        What was loaded for `suspended` keys stays whole.
+        `next_timer` says when a key's next timer is due, None that no key has one.  What was loaded for `suspended`
+        keys stays whole.
         """
-        gone = []
+        ended: dict[str, None] = {}
         while self._forgotten and self._forgotten[0][0] <= self._folded:
             _, key = self._forgotten.popleft()
             # Nothing was written since, or it is folded as well.
-            if key in self.turns and key not in self._written and key not in busy:
-                self._drop(key)
-                gone.append(key)
+            if key in self.turns and key not in self._dirty and key not in busy:
+                ended[key] = None
+        gone = [*ended]
+        self._drop(gone)
         if self.over_limit():
             gone += self.evict(busy, next_timer)
         if self.over_limit() and self._big:
@@ -277,18 +280,22 @@ class StateCache:
                 columns[key] = kept
             self.size_bytes -= _size(column) - _size(kept)
 
-    def _drop(self, key: str) -> None:
-        self._clear(key)
-        del self.turns[key]
-        self._absent.discard(key)
+    def _drop(self, keys: Sequence[str]) -> None:
+        self._clear(keys)
+        for key in keys:
+            del self.turns[key]
+        self._absent.difference_update(keys)
 
-    def evict(self, busy: Container[str], next_timer: Callable[[str], int]) -> list[str]:
+    def evict(self, busy: Container[str], next_timer: NextTimer | None) -> list[str]:
         """Drop clean keys until there is an eighth of room, for this is not done for each new key; returns those.
 
         Not LRU: of a sample the half goes that was read longest ago, and among equals whose next timer is furthest
         away, because windowed keys that were just written are read last (§8.3).
         """
-        gone: list[str] = []
+        turns, dirty, gone = self.turns, self._dirty, list[str]()
+        age: Callable[[str], Any] = turns.__getitem__  # with timers twice the time
+        if next_timer is not None:
+            age = lambda key: (turns[key], -next_timer(key))  # noqa: E731
         scanned, budget = 0, min(2 * len(self.turns), EVICTION_SCAN)
         while self.size_bytes > self.limit_bytes - self.limit_bytes // 8 and scanned < budget:
             sample = list(islice(self._hand, SAMPLE))
@@ -296,12 +303,12 @@ class StateCache:
                 self._hand = iter(list(self.turns))
                 continue
             scanned += len(sample)
-            clean = [key for key in sample if key in self.turns and key not in busy and not self.dirty(key)]
-            clean.sort(key=lambda key: (self.turns[key], -next_timer(key)))
+            clean = [key for key in sample if key in turns and key not in dirty and key not in busy]
+            clean.sort(key=age)
             keep = 0 if scanned >= budget else len(clean) // 2
-            for key in clean[: len(clean) - keep]:
-                self._drop(key)
-                gone.append(key)
+            del clean[len(clean) - keep :]
+            self._drop(clean)
+            gone += clean
         return gone
 
 
@@ -309,9 +316,17 @@ def _size(column: Mapping[str, bytes]) -> int:
     return sum(map(len, column.values())) + SLOT_OVERHEAD_BYTES * len(column)
 
 
+def _pop(column: dict[str, bytes], keys: Iterable[str]) -> int:
+    """Without `keys`; returns by how many bytes the column shrank."""
+    gone = [value for value in map(column.pop, keys, repeat(None)) if value is not None]
+    return sum(map(len, gone)) + SLOT_OVERHEAD_BYTES * len(gone)
+
+
 def _apply(column: dict[str, bytes], writes: Mapping[str, bytes | None]) -> int:
     """Overlay `writes`; returns by how many bytes the column grew."""
-    old = [value for value in map(column.get, writes) if value is not None]
+    old: list[bytes] = []
+    if not column.keys().isdisjoint(writes):  # new keys have none
+        old = [value for value in map(column.get, writes) if value is not None]
     new = [value for value in writes.values() if value is not None]
     if len(new) == len(writes):
         column.update(writes)  # type: ignore[arg-type]  # none of them is None

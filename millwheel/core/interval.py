@@ -386,7 +386,7 @@ class IntervalCore:
         if self._committed.due(goal, self._cache.over_limit()):
             self._folding = True
             upto, images, later = self._committed.prefix(goal)
-            fresh = self._cache.take_absent(image.state.keys() for image in images)
+            fresh = self._cache.take_absent(writes.keys for image in images for writes in image.state.cells)
             effects.append(ev.Fold(upto, images, later, fresh))
 
     def _fold_done(self, upto: int, now: int) -> None:

@@ -44,6 +44,8 @@ class Invocation:
         self._turn: Turn | None = None
         self._running: Work | None = None
         """What user code was given: the turn's work without what was diverted."""
+        self._keys: dict[str, None] = {}
+        """Those of the turn's work."""
         self._loading: list[str] = []
         self._wanted: list[Wanted] = []
         """State that a hook waits for."""
@@ -65,14 +67,14 @@ class Invocation:
         """Take a turn; true when no hook has anything to do in it, so that it is over."""
         self._turn, self.oldest = turn, turn.oldest()
         # To expire, a key must have no timers: when not all are in memory the store has to say.
-        keys = keys_of(turn.work)
+        self._keys = keys_of(turn.work)
         complete = self._timers.complete
         looked_at = {key: None for key in turn.expiring if not complete or self._expiry.keeps(key)}
-        self._loading = self._cache.missing(looked_at or keys)
+        self._loading = self._cache.missing(looked_at or self._keys)
         if self._loading:
             effects.append(ev.Load(self._loading, not complete))
             return False
-        return self._run(turn.work, keys, effects)
+        return self._run(turn.work, effects)
 
     def loaded(self, rows: list[KeyRows], effects: list[ev.Effect]) -> bool:
         """An answer to `Load`; true as for `begin`."""
@@ -85,10 +87,11 @@ class Invocation:
                 self._cache.insert(row.key, row.cells, row.more)
             for (kind, tag), timestamp in row.timers.items():
                 self._timers.recall(row.key, kind, tag, timestamp)
-        return self._run(self._turn.work, keys_of(self._turn.work), effects)
+        return self._run(self._turn.work, effects)
 
-    def _run(self, work: Work, keys: dict[str, None], effects: list[ev.Effect]) -> bool:
-        """All that hooks of `keys` need is in memory."""
+    def _run(self, work: Work, effects: list[ev.Effect]) -> bool:
+        """All that hooks need is in memory."""
+        keys = self._keys
         if not keys:
             return True
         self._cache.touch(keys)
@@ -122,11 +125,14 @@ class Invocation:
 
     def trim(self) -> None:
         """A fold has made keys clean: what is too much, and not needed here, leaves memory."""
-        busy = keys_of(self._turn.work) | self._turn.expiring if self._turn else {}
+        busy = self._keys | self._turn.expiring if self._turn else {}
         suspended: Container[str] = busy if self._running is not None and self._running.suspended is not None else ()
-        gone = self._cache.trim(busy, lambda key: self._timers.next_of(key, MAX_TIME), suspended)
+        gone = self._cache.trim(busy, None if self._timers.empty() else self._next_timer, suspended)
         if not self._loading:  # the answer is for what is near now
             self._timers.shed(gone, self._cache.turns.__contains__)
+
+    def _next_timer(self, key: str) -> int:
+        return self._timers.next_of(key, MAX_TIME)
 
     # --- after that -------------------------------------------------------------------------------------------
 

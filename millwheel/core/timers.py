@@ -78,6 +78,10 @@ class TimerQueue:
         timers = self._by_key.get(key)
         return min(timers.values()) if timers else default
 
+    def empty(self) -> bool:
+        """No key has a timer here but for its expiry, asleep or not."""
+        return not self._by_key
+
     def sleep(self, key: str) -> None:
         """No timer of `key` is due, or counts for `minimum` and `first`, until `wake`."""
         self._asleep.add(key)

@@ -255,14 +255,18 @@ DELETE FROM checkpoint_log WHERE interval_id = %b AND sequencer = %b AND seq <= 
 FORGET_STATE: Final = "DELETE FROM key_state WHERE computation = %b AND key = ANY(%b::bytea[])"
 FORGET_TIMERS: Final = "DELETE FROM timer WHERE computation = %b AND key = ANY(%b::bytea[])"
 FORGET_HOLDS: Final = "DELETE FROM hold WHERE computation = %b AND key = ANY(%b::bytea[])"
-ADD_STATE: Final = """
+ADD_VALUES: Final = """
+INSERT INTO key_state (computation, key, cell, entry, value)
+SELECT %b, w.key, %b, '', w.value FROM unnest(%b::bytea[], %b::bytea[]) AS w (key, value)
+"""
+ADD_ENTRIES: Final = """
 INSERT INTO key_state (computation, key, cell, entry, value)
 SELECT %b, w.key, %b, w.entry, w.value
-FROM unnest(%b::bytea[], %b::bytea[], %b::bytea[]) AS w (key, entry, value)
+FROM unnest(%b::bytea[], %b::bytea[], %b::bytea[]) AS w (key, value, entry)
 """
-FOLD_STATE: Final = f"""{ADD_STATE.rstrip()}
-ON CONFLICT (computation, key, cell, entry) DO UPDATE SET value = excluded.value
-"""
+_OR_SET: Final = "ON CONFLICT (computation, key, cell, entry) DO UPDATE SET value = excluded.value\n"
+SET_VALUES: Final = ADD_VALUES + _OR_SET
+SET_ENTRIES: Final = ADD_ENTRIES + _OR_SET
 CLEAR_STATE: Final = """
 DELETE FROM key_state WHERE ctid = ANY (ARRAY(
     SELECT s.place FROM unnest(%b::bytea[], %b::bytea[]) AS w (key, entry)

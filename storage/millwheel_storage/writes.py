@@ -6,7 +6,7 @@ transaction.  Never here: I/O or transactions.  Only tables that a fold touches 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import pairwise
 from typing import Any
 
@@ -51,36 +51,43 @@ def _forget(computation: Int4, folded: Folded) -> Iterator[Step]:
 
 def _state(computation: Int4, folded: Folded, fresh: Set[str]) -> Iterator[Step]:
     for cell, column in folded.values.items():
-        for keys, write in _parts(column.keys(), fresh):
-            rows: list[list[Any]] = [keys, [""] * len(keys), [column[key] for key in keys]]
-            yield from _cell(write, computation, cell, rows, folded.forgotten)
+        for keys, added in _parts(column.keys(), fresh):
+            values: list[Any] = [column[key] for key in keys]
+            if None in values:
+                rows = list(zip(keys, values, strict=True))
+                yield from _cleared(computation, cell, [(key, "") for key, value in rows if value is None], folded)
+                keys, values = _columns([row for row in rows if row[1] is not None], 2)
+            if keys:
+                statement = statements.ADD_VALUES if added else statements.SET_VALUES
+                yield statement, (computation, cell, ByteaArray.of_texts(keys), ByteaArray(values))
     for cell, by_key in folded.entries.items():
-        for keys, write in _parts(by_key.keys(), fresh):
-            places = [(key, entry, value) for key in keys for entry, value in by_key[key].items()]
-            yield from _cell(write, computation, cell, _columns(places, 3), folded.forgotten)
+        for keys, added in _parts(by_key.keys(), fresh):
+            places: list[tuple[Any, ...]] = [
+                (key, entry, value) for key in keys for entry, value in by_key[key].items()
+            ]
+            yield from _cleared(computation, cell, [place[:2] for place in places if place[2] is None], folded)
+            keys, entries, values = _columns([place for place in places if place[2] is not None], 3)
+            if keys:
+                statement = statements.ADD_ENTRIES if added else statements.SET_ENTRIES
+                written = (ByteaArray.of_texts(keys), ByteaArray(values), ByteaArray.of_texts(entries))
+                yield statement, (computation, cell, *written)
 
 
-def _parts(keys: Set[str], fresh: Set[str]) -> Iterator[tuple[list[str], str]]:
-    """What is inserted and what is upserted, each in key order."""
+def _parts(keys: Set[str], fresh: Set[str]) -> Iterator[tuple[list[str], bool]]:
+    """What is inserted (true) and what is upserted, each in key order."""
     added = keys & fresh
     if added:
-        yield sorted(added), statements.ADD_STATE
+        yield sorted(added), True
     if len(added) < len(keys):
-        yield sorted(keys - added), statements.FOLD_STATE
+        yield sorted(keys - added), False
 
 
-def _cell(write: str, computation: Int4, cell: str, rows: list[list[Any]], forgotten: Container[str]) -> Iterator[Step]:
-    keys, entries, values = rows
-    if None in values:
-        places = list(zip(keys, entries, values, strict=True))
-        cleared = [(key, entry) for key, entry, value in places if value is None and key not in forgotten]
-        if cleared:
-            columns = (ByteaArray.of_texts(column) for column in _columns(cleared, 2))
-            yield statements.CLEAR_STATE, (*columns, computation, cell)
-        keys, entries, values = _columns([place for place in places if place[2] is not None], 3)
-    if keys:
-        written = (ByteaArray.of_texts(keys), ByteaArray.of_texts(entries), ByteaArray(values))
-        yield write, (computation, cell, *written)
+def _cleared(computation: Int4, cell: str, places: list[tuple[str, str]], folded: Folded) -> Iterator[Step]:
+    """Values of (key, entry) go."""
+    places = [place for place in places if place[0] not in folded.forgotten]
+    if places:
+        columns = (ByteaArray.of_texts(column) for column in _columns(places, 2))
+        yield statements.CLEAR_STATE, (*columns, computation, cell)
 
 
 def _timers(computation: Int4, folded: Folded) -> Iterator[Step]:

@@ -10,7 +10,7 @@ from millwheel.bundles import StateWrites
 from millwheel.core import cache as cache_module
 from millwheel.core.cache import ENTRY_OVERHEAD_BYTES, SAMPLE, StateCache
 from millwheel.model import MAX_TIME
-from millwheel.work import Outcome
+from millwheel.work import Outcome, Slot
 
 
 def wrote(key: str, value: bytes | None) -> Outcome:
@@ -139,36 +139,46 @@ def test_of_a_sample_the_half_goes_that_was_read_longest_ago_and_is_due_last() -
     assert [key for key in keys if key in cache.turns] == keys[SAMPLE // 4 : SAMPLE * 3 // 4]
 
 
+SLOTS = st.sampled_from([("c", ""), ("c", ""), ("d", "e"), ("d", "f")])
+STEPS = ["insert", "absent", "write", "forget", "fold", "evict", "trim"]
+
+
 @given(
     st.lists(
-        st.tuples(
-            st.sampled_from(["insert", "write", "forget", "fold", "evict"]),
-            st.sampled_from("abc"),
-            st.one_of(st.none(), st.binary(max_size=20)),
-        ),
+        st.tuples(st.sampled_from(STEPS), st.sampled_from("abc"), SLOTS, st.one_of(st.none(), st.binary(max_size=20))),
         max_size=60,
     )
 )
-def test_sizes_add_up_and_nothing_unfolded_is_lost(steps: list[tuple[str, str, bytes | None]]) -> None:
+def test_sizes_add_up_and_nothing_unfolded_is_lost(steps: list[tuple[str, str, Slot, bytes | None]]) -> None:
     """A model of the store: what the cache dropped must be what the folded tables say."""
-    cache, truth, folded = StateCache(300), dict[str, bytes | None](), dict[str, bytes | None]()
-    for seq, (step, key, value) in enumerate(steps, 1):
+    cache, truth, folded = StateCache(300), dict[str, dict[Slot, bytes]](), dict[str, dict[Slot, bytes]]()
+    for seq, (step, key, slot, value) in enumerate(steps, 1):
         if step in ("insert", "write") and cache.missing({key: None}):
-            stored = folded.get(key)
-            cache.insert(key, {} if stored is None else {("c", ""): stored})
-        if step == "write":
-            cache.write_all(wrote(key, value), seq)
-            truth[key] = value
+            cache.insert(key, folded.get(key, {}))
+        if step == "absent" and cache.missing({key: None}) and not folded.get(key):
+            cache.insert_absent([key])
+        elif step == "write":
+            cell, entry = slot
+            keys = {key} if entry else {key, min(cache.turns)}
+            plain: dict[str, dict[str, bytes | None]] = {} if entry else {cell: dict.fromkeys(keys, value)}
+            cache.write_all(Outcome(plain, {cell: {key: {entry: value}}} if entry else {}), seq)
+            for written in keys:
+                truth.setdefault(written, {}).pop(slot, None)
+                if value is not None:
+                    truth[written][slot] = value
         elif step == "forget":
             cache.forget(key, seq)
-            truth[key] = None
+            truth[key] = {}
         elif step == "fold":
             cache.folded(seq)
-            folded = dict(truth)
+            folded = {key: dict(cells) for key, cells in truth.items()}
         elif step == "evict":
-            cache.evict((), never)
+            cache.evict((), never if value else None)
+        elif step == "trim":
+            gone = cache.trim(("a",), None)
+            assert len({*gone}) == len(gone)
         assert cache.size_bytes == exact_size(cache)
         for here in cache.turns:
-            assert cache.cells(here).get(("c", "")) == truth.get(here)
-        for gone in truth.keys() - cache.turns.keys():
-            assert folded.get(gone) == truth[gone]
+            assert cache.cells(here) == truth.get(here, {})
+        for gone_key in truth.keys() - cache.turns.keys():
+            assert folded.get(gone_key, {}) == truth[gone_key]
