@@ -234,7 +234,9 @@ def _advance(state: KeyState, count: int) -> Step:
         return _settle(KeyState(learned, NO_RUN, NO_RUN), (), due.mean)
     spike = _follow("spike", state.spike, traffic.next_us, count, due)
     dip = _follow("dip", state.dip, traffic.next_us, count, due)
-    ended = _ended("spike", state.spike, spike) + _ended("dip", state.dip, dip)
+    ended: tuple[Episode, ...] = ()
+    if state.spike.open or state.dip.open:
+        ended = _ended("spike", state.spike, spike) + _ended("dip", state.dip, dip)
     return _settle(KeyState(learned, spike, dip), ended, due.mean)
 
 
@@ -252,6 +254,8 @@ def _follow(kind: Kind, run: Run, start_us: int, count: int, due: Forecast) -> R
     gained = evidence(kind, count, due)
     if gained >= TELLING:
         return _prolong(run, start_us, count, due.mean, gained)
+    if not run.end_us:
+        return NO_RUN
     is_used_up = run.nats + gained <= 0 and not run.open
     is_quiet = start_us + WINDOW_US - run.end_us >= QUIET * WINDOW_US
     return NO_RUN if is_used_up or is_quiet else _wait(run, count, due.mean, gained)
@@ -306,5 +310,7 @@ def _is_cold(traffic: Traffic) -> bool:
 
 def _is_old_news(state: KeyState) -> bool:
     """Whether an episode has lasted so long that the model should hurry to follow it."""
+    if not (state.spike.open or state.dip.open):
+        return False
     since_us = state.traffic.next_us - OLD_NEWS * WINDOW_US
     return any(run.open and run.start_us <= since_us for run in (state.spike, state.dip))

@@ -28,6 +28,7 @@ Days are counted in UTC. For a log from another zone the weekend's edges are off
 costs a few quiet evening hours twice a week; in exchange the state needs no calendar.
 """
 
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -167,6 +168,7 @@ def rhythm_at(traffic: Traffic, start_us: int) -> float:
     return (1 - part) * traffic.rhythm[before] + part * traffic.rhythm[after]
 
 
+@lru_cache(maxsize=8_192)  # every key comes with the same times
 def bucket(time_us: int) -> int:
     """Index of the hourly mean of a time: hour of the day, plus 24 on Saturdays and Sundays (UTC)."""
     hours = time_us // HOUR_US
@@ -187,7 +189,7 @@ def learn(traffic: Traffic, count: int, forecast: Forecast, hurry: bool) -> Traf
         _recent(traffic, count),
         had,
         due,
-        traffic.squares + DAY_GAIN * (_square(traffic, count) - traffic.squares),
+        traffic.squares + DAY_GAIN * (_square(traffic, count, forecast.spread) - traffic.squares),
         traffic.means + DAY_GAIN * (count - traffic.means),
         traffic.mass * (1 - DAY_GAIN) + count,
         count,
@@ -208,7 +210,8 @@ def is_spent(traffic: Traffic) -> bool:
 
 def clip(count: int, mean: float) -> float:
     """`count` held to between half and twice the mean, give or take `CLIP_FLOOR`."""
-    return min(max(float(count), mean / CLIP - CLIP_FLOOR), CLIP * mean + CLIP_FLOOR)
+    low, high = mean / CLIP - CLIP_FLOOR, CLIP * mean + CLIP_FLOOR
+    return low if count < low else high if count > high else float(count)
 
 
 def _trust(traffic: Traffic, start_us: int, said: float, bunching: float) -> float:
@@ -241,9 +244,9 @@ def _recent(traffic: Traffic, count: int) -> float:
     return traffic.recent + FAST_GAIN * (clip(count, traffic.recent) - traffic.recent)
 
 
-def _square(traffic: Traffic, count: int) -> float:
+def _square(traffic: Traffic, count: int, bunching: float) -> float:
     """Half the squared difference of two counts; a wild window may claim at most `SURPRISE` variances."""
-    return min((count - traffic.last) ** 2 / 2, SURPRISE * spread(traffic) * (traffic.recent + 1))
+    return min((count - traffic.last) ** 2 / 2, SURPRISE * bunching * (traffic.recent + 1))
 
 
 def _end_hour(traffic: Traffic, start_us: int) -> Traffic:
