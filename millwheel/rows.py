@@ -63,9 +63,21 @@ def _date(value: object) -> str:
 
 
 def _json(value: object) -> object:
+    _check_json(value)
     if b"\\u0000" in msgspec.json.encode(value):
         raise ValueError("JSON with a NUL character")
     return value
+
+
+def _check_json(value: object) -> None:
+    """Refuse what would be written as something else: bytes as base64, a number that JSON has not as null."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise ValueError("JSON has no bytes: decode them, or encode them as text")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"JSON has no {value}")
+    if isinstance(value, dict | list | tuple):
+        for part in value.values() if isinstance(value, dict) else value:
+            _check_json(part)
 
 
 SQL_TYPES: Final[Mapping[str, Callable[[object], object]]] = {

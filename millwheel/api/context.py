@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 MISSING: Final[Any] = object()
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+_BYTES: Final = (bytes, bytearray, memoryview)
+"""Left as they are in a sink's row, to be refused: nobody who writes them into a text column means base64."""
 
 
 class NotLoaded(BaseException):
@@ -266,7 +268,7 @@ class Context:
                 f"row for table {table.name!r} has columns {sorted(row)}, declared are {sorted(known.columns)}"
             )
         try:
-            checked = check_row(known, msgspec.to_builtins(row, str_keys=True))
+            checked = check_row(known, msgspec.to_builtins(row, str_keys=True, builtin_types=_BYTES))
         except ValueError as error:
             raise RowError(f"row for table {table.name!r}: {error}") from None
         self._effects = True

@@ -10,7 +10,7 @@ import pytest
 
 from millwheel import MAX_TIME, MIN_TIME, Context, JsonCoder, ListCell, MapCell, Record, Timer, ValueCell, limits
 from millwheel.bundles import SinkRow
-from millwheel.errors import CoderError, LimitError, MillwheelError, TimestampError, WiringError
+from millwheel.errors import CoderError, LimitError, MillwheelError, RowError, TimestampError, WiringError
 from millwheel.work import Columns
 from tests.unit.api.hooks import OUT, computation_of, executor_of, out, part, run, table, undeclared, work
 
@@ -57,6 +57,7 @@ def refusals() -> dict[str, tuple[Any, type[MillwheelError], str]]:
         "undeclared table": (
             lambda c: c.upsert(msgspec.structs.replace(table, name="t"), row), WiringError, "pipeline.sink",
         ),
+        "bytes for text": (lambda c: c.upsert(table, {"k": b"a", "n": 1}), RowError, r"column 'k' \(text\): not text"),
         "other columns": (lambda c: c.upsert(table, {"k": "a"}), WiringError, r"\['k'\], declared are \['k', 'n'\]"),
     }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -86,6 +87,21 @@ def test_a_value_that_does_not_fit_is_refused_by_name(column: str, given: object
     with pytest.raises(RowRefused, match="sink table 'out'") as caught:
         coalesce({"out": TABLE}, [write(**{"t": "key", column: given})])
     assert (caught.value.interval, caught.value.seq) == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("column", "given", "why"),
+    [
+        ("t", b"a", "not text"),
+        ("j", b"a", "bytes"),
+        ("j", {"a": [{"b": bytearray(b"a")}]}, "bytes"),
+        ("j", math.nan, "nan"),
+        ("j", {"a": [1.0, -math.inf]}, "-inf"),
+    ],
+)
+def test_what_json_would_change_in_silence_is_refused(column: str, given: object, why: str) -> None:
+    with pytest.raises(ValueError, match=f"column '{column}' .*{why}"):
+        check_row(TABLE, {"t": "key", column: given})
 
 
 @pytest.mark.parametrize("sink", [SinkRow("nowhere", b"{}"), SinkRow("out", b"[1]"), SinkRow("out", b"{")])
