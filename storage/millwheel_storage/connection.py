@@ -69,7 +69,7 @@ class Session:
                     await asyncio.sleep(_FIRST_DELAY_S * attempt)
                 except psycopg.Error as error:
                     if not (connection.broken or connection.closed):
-                        raise _translated(error) from error
+                        raise translated(error) from error
                     await self._drop()
                     if not repeatable:
                         raise CommitUnknown(f"the reply of a commit was lost: {error}") from error
@@ -148,7 +148,7 @@ class Sessions:
             await session.close()
 
 
-def _translated(error: psycopg.Error) -> StoreError:
+def translated(error: psycopg.Error) -> StoreError:
     """An error that the server reported on a connection that lives: the work was not applied."""
     if isinstance(error, errors.OperationalError | errors.ReadOnlySqlTransaction):
         return StoreUnavailable(f"Postgres could not do it now: {error}")

@@ -25,11 +25,20 @@ from millwheel.limits import STORE_RECONNECT_LIMIT_US, TAIL_CHUNK_ROWS
 from millwheel.ports import IntervalRow, PipelineShape, QuarantineRow, SourcePosition
 from millwheel.shape import PUBLISH_PREFIX
 from millwheel_storage import statements
+from millwheel_storage.connection import translated
 from millwheel_storage.decode import decode_image, quarantine_entry
 from millwheel_storage.fold import Cells, Folded, fifo_rows, fold, quarantine_row
 from millwheel_storage.shape import schema_name
 
-Connection = psycopg.Connection[tuple[Any, ...]]
+
+class Connection(psycopg.Connection[tuple[Any, ...]]):
+    """Whatever breaks while an answer comes is an error of millwheel's, as everywhere else."""
+
+    def wait(self, *args: Any, **options: Any) -> Any:
+        try:
+            return super().wait(*args, **options)
+        except psycopg.Error as error:
+            raise translated(error) from error
 
 
 class StateRow(msgspec.Struct, frozen=True):
@@ -269,7 +278,7 @@ class Reader:
         while True:
             try:
                 rows = self.tail(stream, after)
-            except psycopg.OperationalError:
+            except StoreUnavailable:
                 self._reconnect()
                 continue
             for row in rows:
@@ -362,7 +371,7 @@ class Reader:
 
 def _reachable(url: str, autocommit: bool = False) -> Connection:
     try:
-        return psycopg.connect(url, autocommit=autocommit)
+        return Connection.connect(url, autocommit=autocommit)
     except psycopg.OperationalError as error:
         raise StoreUnavailable(f"cannot connect to Postgres: {error}") from error
 

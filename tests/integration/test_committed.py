@@ -7,13 +7,14 @@ import asyncio
 import threading
 from typing import Any
 
+import psycopg
 import pytest
 
 from millwheel import Computation, Context, JsonCoder, MapCell, Pipeline, Record, Stream, TextCoder, subscribe
 from millwheel.committed import Committed, Held, reset
 from millwheel.core import injector
 from millwheel.core.interval import IntervalCore
-from millwheel.errors import StoreError, WiringError
+from millwheel.errors import StoreError, StoreUnavailable, WiringError
 from millwheel.launch import run
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel_injectors import IterableSource
@@ -148,6 +149,43 @@ def test_a_follower_sees_everything_while_the_run_goes_on(postgres: EmbeddedPost
 
     asyncio.run(feed())
     assert seen == [f"line {i}" for i in range(15, 520)]
+
+
+def end_sessions(url: str) -> None:
+    """End every connection to the server, as its restart would."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        )
+
+
+def test_a_follower_outlives_its_connection_and_a_question_says_that_it_broke(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    tap = Tap(rows=[(i, f"line {i}") for i in range(20)])
+    made = counting(pipeline, tap, keep=1_000)
+
+    def run_to(records: int) -> None:
+        with Committed(made, postgres.url) as committed:
+            run_until(
+                made, PostgresStore(postgres.url, pipeline), lambda run: committed.reader.tail_end("texts") == records
+            )
+
+    run_until(made, PostgresStore(postgres.url, pipeline), lambda run: run.progress().checkpoints >= 2)
+    run_to(20)
+    with Committed(made, postgres.url) as committed, Committed(made, postgres.url) as other:
+        following = committed.follow(texts, 20)
+        assert next(following).value == "line 0"
+        assert other.state("Count", "nobody") == {}
+        end_sessions(postgres.url)
+        with pytest.raises(StoreUnavailable, match="terminating connection"):
+            other.state("Count", "nobody")
+        assert [next(following).value for _ in range(19)] == [f"line {i}" for i in range(1, 20)]
+        tap.rows += [(i, f"line {i}") for i in range(40, 60)]
+        run_to(40)
+        end_sessions(postgres.url)
+        assert [next(following).value for _ in range(20)] == [f"line {i}" for i in range(40, 60)]
 
 
 def test_a_stream_that_is_no_longer_published_leaves_nobody_waiting(postgres: EmbeddedPostgres, pipeline: str) -> None:
