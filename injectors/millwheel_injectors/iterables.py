@@ -16,7 +16,7 @@ import msgspec
 from millwheel.errors import SourceError
 from millwheel.limits import OPAQUE_SLACK_US
 from millwheel.model import MAX_TIME, MIN_TIME
-from millwheel.ports import Batch, RecordId, Source, SourcePartition
+from millwheel.ports import Batch, RecordId, Source, SourcePartition, SourcePosition
 from millwheel_injectors.watermarks import BoundedDisorder, Exact, FileCreation, Gauge, Minima, Policy
 
 Row: TypeAlias = tuple[int, Any]
@@ -54,6 +54,16 @@ class IterableSource(Source):
         self._policy = watermark or (BoundedDisorder() if callable(rows) else Exact())
         self.disorder_us = self._policy.bound_us if isinstance(self._policy, BoundedDisorder) else 0
         self._discovered = False
+
+    def recall(self, positions: Iterable[SourcePosition]) -> None:
+        """Refuse rows behind the end that an earlier run met: its watermark has passed everything."""
+        for position in positions:
+            rows = self._rows() if callable(self._rows) else self._rows
+            if position.finished and any(True for _ in islice(rows, position.position, None)):
+                raise SourceError(
+                    f"source {self.name}: it ended after {position.position} rows in an earlier run, and has more now; "
+                    "give them to a source of another name, or reset the pipeline"
+                )
 
     def discover(self, known: Iterable[str]) -> list[SourcePartition]:
         """The one partition, "rows"."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel.errors import SourceError
 from millwheel.model import MAX_TIME, MIN_TIME
-from millwheel.ports import Batch
+from millwheel.ports import Batch, SourcePosition
 from millwheel_injectors import BoundedDisorder, Exact, FileCreation, IterableSource
 from tests.unit.injectors.drain import only, read_all, rows_of
 
@@ -49,6 +51,14 @@ def test_a_function_of_rows_has_a_bounded_disorder() -> None:
     assert partition.watermark() == MIN_TIME
     partition.read(1)
     assert partition.watermark() == 3
+
+
+@pytest.mark.parametrize("rows", [ROWS, lambda: iter(ROWS)])
+def test_rows_behind_an_end_are_not_lost_in_silence(rows: Any) -> None:
+    IterableSource("s", rows).recall([SourcePosition("rows", 1, 1, 3, True, b"{}")])
+    IterableSource("s", rows).recall([SourcePosition("rows", 1, 1, 2, False, b"{}")])
+    with pytest.raises(SourceError, match="source s: it ended after 2 rows in an earlier run, and has more now"):
+        IterableSource("s", rows).recall([SourcePosition("rows", 1, 1, 2, True, b"{}")])
 
 
 def test_promises_that_cannot_be_kept_are_refused() -> None:
