@@ -413,20 +413,26 @@ def _memory(context: Any) -> dict[str, Any]:
     graph = load(HOLLINS)
     job = PageRank(partitioned(context, graph, PARTITIONS), len(graph.vertices))
     found: dict[str, list[float]] = {"superstep": [], "heap_mb": [], "python_mb": [], "seconds": []}
-    runtime = context._jvm.java.lang.Runtime.getRuntime()
 
     def note(event: Any) -> None:
         if isinstance(event, Superstep) and event.number % 20 == 0:
-            context._jvm.java.lang.System.gc()
-            time.sleep(0.5)  # the context cleaner works off what the collection found
-            context._jvm.java.lang.System.gc()
+            heap, python = driver_mb(context)
             found["superstep"].append(event.number)
-            found["heap_mb"].append((runtime.totalMemory() - runtime.freeMemory()) / 2**20)
-            found["python_mb"].append(common.resident_mb(os.getpid()))
+            found["heap_mb"].append(heap)
+            found["python_mb"].append(python)
             found["seconds"].append(event.seconds)
 
     iterate(job.initial(), job.step, Steps(200), listener=note)
     return {**found, "peak_python_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+
+def driver_mb(context: Any) -> tuple[float, float]:
+    """What the driver needs, MB: (JVM heap in use after a collection, resident memory of this Python)."""
+    context._jvm.java.lang.System.gc()
+    time.sleep(0.5)  # the context cleaner works off what the collection found
+    context._jvm.java.lang.System.gc()
+    runtime = context._jvm.java.lang.Runtime.getRuntime()
+    return (runtime.totalMemory() - runtime.freeMemory()) / 2**20, common.resident_mb(os.getpid())
 
 
 def _all_pids(context: Any, ask: Callable[[Any], list[int]]) -> list[int]:

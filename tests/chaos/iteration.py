@@ -5,10 +5,12 @@ An oracle is scipy or numpy on one machine, and never this library's own undistu
 
 from __future__ import annotations
 
+import faulthandler
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,20 @@ from examples.graphs.components import Components
 from examples.graphs.graph import ATHLETES, HOLLINS, Floats, Graph, cliques, load, partitioned, scale_free
 from examples.graphs.pagerank import PageRank, exact
 from examples.graphs.paths import Paths
-from examples.graphs.runs import chosen, places
-from millwheel.spark.iteration import Optimistic, Outcome, Recovered, Recovery, Superstep, doors
+from examples.graphs.runs import chosen, places, rows_of
+from millwheel.spark.iteration import (
+    Optimistic,
+    Outcome,
+    Recovered,
+    Recovery,
+    Steps,
+    Superstep,
+    doors,
+    iterate,
+)
 
 PARTITIONS = 4
+LIMIT_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -40,6 +52,15 @@ class Case:
 
     def policy(self, name: str, path: Path, every: int = 1) -> Recovery:
         return chosen(name, path, every, self.optimistic)
+
+    def timed(self, recovery: Recovery, listener: Callable[[Any], None]) -> tuple[Outcome[Any], float]:
+        """The outcome and its seconds; a hang (`LIMIT_S`) ends the process with every thread's stack, which says where."""
+        faulthandler.dump_traceback_later(LIMIT_S, exit=True)
+        began = time.monotonic()
+        try:
+            return self.run(recovery, deliver=rows_of, listener=listener), time.monotonic() - began
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
 
 @dataclass
@@ -77,7 +98,9 @@ def whole(context: SparkContext, limit_s: float = 90.0) -> list[int]:
     raise TimeoutError(f"{count} executors were not there in {limit_s} s: {doors.executors(context)}")
 
 
-def pagerank(context: SparkContext, how: str = "spread", below: float | None = None) -> Case:
+def pagerank(
+    context: SparkContext, how: str = "spread", below: float | None = None, supersteps: int | None = None
+) -> Case:
     """On Hollins: at least 95% of pages within 10 places of the exact ranking, and a total of 1."""
     graph = load(HOLLINS)
     job = PageRank(partitioned(context, graph, PARTITIONS), len(graph.vertices), below)
@@ -88,7 +111,8 @@ def pagerank(context: SparkContext, how: str = "spread", below: float | None = N
         total = sum(found.values())
         return None if near >= 0.95 and abs(total - 1.0) < 1e-9 else f"{near:.1%} within 10 places, total rank {total}"
 
-    return Case("pagerank", job.run, job.optimistic(how), judge)
+    run = job.run if supersteps is None else partial(iterate, job.initial(), job.step, Steps(supersteps))
+    return Case("pagerank", run, job.optimistic(how), judge)
 
 
 def components(context: SparkContext, graph: Graph | None = None) -> Case:
@@ -108,7 +132,7 @@ def paths(context: SparkContext, graph: Graph | None = None) -> Case:
     return Case("paths", job.run, job.optimistic(), _equal(data, dijkstra(_matrix(data), indices=0)))
 
 
-def clustering(context: SparkContext) -> Case:
+def clustering(context: SparkContext, supersteps: int | None = None) -> Case:
     """On seeded clouds: every centre is the mean of its points, and no cluster is far from them."""
     points = kmeans.blobs(4000, 6, 3, seed=3)
     job = kmeans.over(context, points, 6, PARTITIONS, seed=3)
@@ -121,7 +145,8 @@ def clustering(context: SparkContext) -> Case:
         )
         return None if len(at) == 6 and gap < 1e-3 else f"{len(at)} centres, {gap} from the means of their points"
 
-    return Case("kmeans", job.run, job.optimistic(), judge)
+    run = job.run if supersteps is None else partial(iterate, job.start, job.step, Steps(supersteps))
+    return Case("kmeans", run, job.optimistic(), judge)
 
 
 def chain(context: SparkContext) -> Case:

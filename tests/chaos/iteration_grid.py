@@ -1,17 +1,17 @@
 """`make iteration-grid`: every policy, every algorithm, kills at a tenth to nine tenths of the way; also twice, and none.
 
+`--endurance` is its other part: 200 supersteps of each, and what the driver's memory does (tests/chaos/endurance.py).
+
 Ends with status 1 when a final state is not what the oracle says or a run takes longer than `LIMIT_S`. One line a run;
-the figures are in build/iteration-grid.json.
+the figures are in build/iteration-grid.json and build/iteration-endurance.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import faulthandler
 import json
 import shutil
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,27 +20,35 @@ from pyspark import SparkContext
 
 from examples.graphs.cluster import spark
 from examples.graphs.runs import POLICIES, rows_of
+from tests.chaos import endurance
 from tests.chaos.iteration import CASES, Case, Kills
 
 SHARES = (0.1, 0.5, 0.9)
-LIMIT_S = 600.0
-OUT = Path("build/iteration-grid.json")
+OUT = Path("build")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the grid, or the part that is asked for."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.iteration_grid")
-    parser.add_argument("--algorithm", choices=sorted(CASES), action="append")
+    parser.add_argument("--endurance", action="store_true", help=f"{endurance.SUPERSTEPS} supersteps and memory")
+    parser.add_argument("--algorithm", choices=sorted({*CASES, *endurance.CASES}), action="append")
     parser.add_argument("--policy", choices=POLICIES, action="append")
     options = parser.parse_args(arguments)
+    cases = endurance.CASES if options.endurance else CASES
+    run = endurance.runs if options.endurance else _algorithm
     found: list[dict[str, Any]] = []
     with spark(2) as context:
-        for name in options.algorithm or CASES:
-            found += _algorithm(context, CASES[name](context), options.policy or POLICIES)
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps(found, indent=1) + "\n")
-    wrong = [run for run in found if run["wrong"]]
-    print(f"{len(found)} runs, {len(wrong)} wrong; {OUT}")
+        for name in cases:
+            if name in (options.algorithm or cases):
+                found += run(context, cases[name](context), options.policy or POLICIES)
+    out = OUT / ("iteration-endurance.json" if options.endurance else "iteration-grid.json")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(found, indent=1) + "\n")
+    wrong = [one for one in found if one["wrong"]]
+    for one in wrong:
+        print(f"{one['algorithm']} {one['policy']}: {one['wrong']}")
+    slowest = max((one["seconds"] for one in found), default=0.0)
+    print(f"{len(found)} runs, {len(wrong)} wrong, the slowest {slowest:.0f} s; {out}")
     return 1 if wrong else 0
 
 
@@ -53,15 +61,9 @@ def _algorithm(context: SparkContext, case: Case, policies: Sequence[str]) -> li
 
 
 def _run(context: SparkContext, case: Case, policy: str, kills: list[int]) -> dict[str, Any]:
-    path = Path("build/iteration-grid").resolve()
+    path = (OUT / "iteration-grid").resolve()
     shutil.rmtree(path, ignore_errors=True)
-    listener = Kills(context, after=kills)
-    # A hang ends the process with every thread's stack, which says where.
-    faulthandler.dump_traceback_later(LIMIT_S, exit=True)
-    began = time.monotonic()
-    found = case.run(case.policy(policy, path), deliver=rows_of, listener=listener)
-    seconds = time.monotonic() - began
-    faulthandler.cancel_dump_traceback_later()
+    found, seconds = case.timed(case.policy(policy, path), Kills(context, after=kills))
     wrong = case.judge(found.value)
     lost = [len(recovery.lost) for recovery in found.recoveries]
     print(
