@@ -70,9 +70,10 @@ reliability: $(STAMP) ## simulator, crash points and planted bugs; their figures
 	$(PY) -m tests.mutants
 	$(PY) -m tests.sim.report
 
-iteration-grid: $(STAMP) ## iterations on Spark: every policy x algorithm x kill; ARGS="--policy head"
+iteration-grid: $(STAMP) ## iterations on Spark: every policy x algorithm x kill, then memory over 200 supersteps; ARGS="--policy head"
 	$(PY) -m pytest -m grid tests/integration/test_iteration.py
 	$(PY) -m tests.chaos.iteration_grid $(ARGS)
+	$(PY) -m tests.chaos.iteration_grid --endurance $(ARGS)
 
 lock: $(STAMP) ## regenerate the lock files from PyPI; ARGS="--upgrade" to move every version
 	$(PY) scripts/lock.py $(ARGS)

@@ -47,6 +47,7 @@ from millwheel.spark.iteration import (
     iterate,
     iterate_delta,
 )
+from tests.chaos import endurance
 from tests.chaos.iteration import Case, Kills, components, pagerank, paths, whole
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -240,6 +241,37 @@ def test_a_count_and_a_tolerance_both_end_an_iteration(context: SparkContext) ->
     assert found.history[-1].norm == pytest.approx(99 / 32)
     stopped = iterate(state, halved, Converged(below=0.0, at_most=2))
     assert (stopped.supersteps, stopped.converged) == (2, False)
+
+
+@pytest.mark.grid
+def test_what_the_driver_keeps_of_each_superstep_is_seen(
+    context: SparkContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The endurance grid's own measure, on a driver that forgets and on one that does not."""
+    monkeypatch.setattr(endurance, "EVERY", 5)
+    state = from_columns(context, 2, np.arange(10), x=np.zeros(10))
+    kept: list[Any] = []
+
+    def forgets(now: Partitioned[Part]) -> Partitioned[Part]:
+        return now.map(lambda part: part.having(x=part["x"] + 1))
+
+    def keeps(now: Partitioned[Part]) -> Partitioned[Part]:
+        buffer = context._jvm.java.nio.ByteBuffer.allocate(2 << 20)  # type: ignore[union-attr]
+        kept.append((np.ones(1 << 20), buffer, now.kept()))
+        return forgets(now)
+
+    told = []
+    for step in (forgets, keeps):
+        memory = endurance.Memory(context)
+        found = iterate(state, step, Steps(20), listener=memory)
+        grown = memory.growth(memory)
+        told.append(str(endurance.not_endured(found, grown, grown)))
+        assert len(memory.samples["heap_mb"]) == 4
+    assert [name in told[0] for name in ("heap_mb", "python_mb", "cached_rdds")] == [False] * 3
+    assert [name in told[1] for name in ("heap_mb", "python_mb", "cached_rdds")] == [True] * 3
+    assert "ended after 20 supersteps" in told[0]
+    for _, _, rdd in kept:
+        rdd.source.unpersist()
 
 
 def test_untouched_keys_are_not_computed(context: SparkContext) -> None:
