@@ -18,7 +18,7 @@ TYPED := $(foreach d,millwheel storage injectors examples tests,$(if $(shell fin
 .PHONY: help venv test lint format types wheel-test zeitgeist queries bench mutants reliability iteration-grid lock clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
 
 venv: $(STAMP) ## make .venv from the lock files
 

@@ -9,7 +9,7 @@ import faulthandler
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -151,7 +151,7 @@ def clustering(context: SparkContext, supersteps: int | None = None) -> Case:
 
 def chain(context: SparkContext) -> Case:
     """Components of a long thin graph: many supersteps for a delta iteration."""
-    return components(context, cliques(30, 5))
+    return replace(components(context, cliques(30, 5)), name="chain")
 
 
 CASES: Mapping[str, Callable[[SparkContext], Case]] = {
