@@ -10,6 +10,7 @@ Checkpoints are made in every superstep: whatever the driver might keep of one, 
 
 from __future__ import annotations
 
+import gc
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -91,6 +92,7 @@ def runs(context: SparkContext, case: Case, policies: Sequence[str]) -> list[dic
 def _run(context: SparkContext, case: Case, policy: str, memory: Memory, first: Memory) -> dict[str, Any]:
     path = Path("build/iteration-endurance").resolve()
     shutil.rmtree(path, ignore_errors=True)
+    gc.collect()  # what the run before had cached would else stand in this one's first figures, or later
     kills = Kills(context, after=[KILL_AFTER])
 
     def listen(event: Any) -> None:
