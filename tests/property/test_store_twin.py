@@ -521,7 +521,6 @@ def test_memory_and_postgres_are_twins(server: EmbeddedPostgres, loop: asyncio.A
             settings=settings(
                 max_examples=25,
                 stateful_step_count=30,
-                deadline=None,
                 suppress_health_check=list(HealthCheck),
             ),
         )
