@@ -44,6 +44,10 @@ FOLD_TRIGGER_BYTES: Final = 8 * 1024 * 1024
 FOLD_TRIGGER_CHECKPOINTS: Final = 256
 """Settled checkpoints that start a fold, so that small bundles do not make a long log."""
 
+FOLD_TRIGGER_KEYS: Final = 32_768
+"""Keys in the unfolded log of an interval, and writes of keys in its settled part, that start a fold: it is then as large
+as one may be, and waiting would leave Postgres idle until user code has to wait for it."""
+
 LOG_LIMIT_BYTES: Final = 32 * 1024 * 1024
 """Log bytes of an interval at which a fold waits for acks no longer: bounds what a recovery must fold."""
 

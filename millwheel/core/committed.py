@@ -42,6 +42,7 @@ class CommittedLog:
         self._settled = 0
         self._settled_bytes = 0
         self._settled_ids = 0
+        self._settled_keys = 0
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -51,8 +52,11 @@ class CommittedLog:
         self._rows.append(Logged(seq, size_bytes, image))
         self._bytes += size_bytes
 
-    def due(self, goal: int, hurry: bool) -> bool:
-        """True when a fold should start: everything up to seq `goal` is wanted folded; `hurry` asks for any gain."""
+    def due(self, goal: int, hurry: bool, keys: int = 0) -> bool:
+        """True when a fold should start: everything up to seq `goal` is wanted folded; `hurry` asks for any gain.
+
+        `keys` are in the log, each counted once.
+        """
         if not self._rows:
             return False
         self._settle()
@@ -61,6 +65,7 @@ class CommittedLog:
             or self._settled_bytes >= limits.FOLD_TRIGGER_BYTES
             or self._settled >= limits.FOLD_TRIGGER_CHECKPOINTS
             or self._settled_ids >= limits.FOLD_TRIGGER_IDS
+            or min(keys, self._settled_keys) >= limits.FOLD_TRIGGER_KEYS
             or (hurry and self._settled > 0)
         )
 
@@ -86,6 +91,7 @@ class CommittedLog:
             self._settled += 1
             self._settled_bytes += row.size_bytes
             self._settled_ids += _ids_of(row.image)
+            self._settled_keys += _keys_of(row.image)
 
     def prefix(self, goal: int) -> tuple[int, list[Checkpoint], list[Acked]]:
         """(upto, images, later acks) of the next fold: as much as one short transaction can do.
@@ -118,6 +124,7 @@ class CommittedLog:
                 self._settled -= 1
                 self._settled_bytes -= row.size_bytes
                 self._settled_ids -= _ids_of(row.image)
+                self._settled_keys -= _keys_of(row.image)
         return gone
 
 
@@ -125,6 +132,11 @@ def _rows_of(image: Checkpoint) -> int:
     """Rows that a fold of this image touches besides its keys' state and its productions."""
     written = len(image.timers.keys) + len(image.holds.keys) + len(image.forgotten) + len(image.quarantined)
     return written + _ids_of(image) // 8
+
+
+def _keys_of(image: Checkpoint) -> int:
+    """Writes of keys' state, of one cell each."""
+    return sum(len(writes.keys) for writes in image.state.cells)
 
 
 def _ids_of(image: Checkpoint) -> int:

@@ -383,7 +383,7 @@ class IntervalCore:
         goal = 0 if self._inflight.reaches_back(self._fold_goal) else self._fold_goal
         if self._cache.unfolded >= limits.UNFOLDED_LIMIT_KEYS:
             goal = self._seq  # user code waits for it
-        if self._committed.due(goal, self._cache.over_limit()):
+        if self._committed.due(goal, self._cache.over_limit(), self._cache.unfolded):
             self._folding = True
             upto, images, later = self._committed.prefix(goal)
             fresh = self._cache.take_absent(writes.keys for image in images for writes in image.state.cells)

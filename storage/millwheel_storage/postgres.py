@@ -27,7 +27,7 @@ from millwheel.work import Wanted
 from millwheel_storage import ownership, progress, reads, recovery
 from millwheel_storage.catalogue import Catalogue, Place
 from millwheel_storage.commits import Commits, Pair
-from millwheel_storage.connection import Connection, Session, Sessions
+from millwheel_storage.connection import Connection, Sessions
 from millwheel_storage.creation import open_schema
 from millwheel_storage.fold import fold
 from millwheel_storage.shape import check_shape, schema_name
@@ -46,12 +46,13 @@ class PostgresStore:
         self.schema = schema_name(pipeline)
         self._groups = Sessions(url, self.schema, 2)  # the shared group, and the intervals with sink rows
         self._progress = Sessions(url, self.schema, 2)  # positions, and watermarks
-        self._loads = Session(url, self.schema)
-        self._folds = Session(url, self.schema)
+        # Two intervals at a time: while Postgres inserts for the one, the rows of the other are packed.
+        self._loads = Sessions(url, self.schema, 2)
+        self._folds = Sessions(url, self.schema, 2)
         self._commits = Commits(self._groups)
         self._catalogue = Catalogue()
 
-    async def _at(self, session: Session, interval: int, work: Callable[[Connection, Place], Awaitable[T]]) -> T:
+    async def _at(self, session: Sessions, interval: int, work: Callable[[Connection, Place], Awaitable[T]]) -> T:
         """Do `work` on an interval; `StoreError` when it does not exist."""
 
         async def placed(connection: Connection) -> T:

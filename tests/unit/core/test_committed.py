@@ -83,6 +83,24 @@ def test_a_long_log_does_not_wait(monkeypatch: pytest.MonkeyPatch, limit: str, v
     assert not log.full()
 
 
+def test_many_keys_start_a_fold_that_is_as_large_as_one_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New keys are folded while more of them come; a few hot ones are not, nor what waits for acks."""
+    monkeypatch.setattr(limits, "FOLD_TRIGGER_KEYS", 4)
+    frontier = Frontier()
+    log = CommittedLog(frontier)
+    log.add(1, 10, image(["a", "b"]))
+    log.add(2, 10, image(["a", "b"]))
+    assert not log.due(0, hurry=False, keys=2)
+    assert log.due(0, hurry=False, keys=4)
+    log.folded(1)
+    assert not log.due(0, hurry=False, keys=4)
+    producing(log, 3)
+    log.add(4, 10, image(["d"]))
+    assert not log.due(0, hurry=False, keys=4)
+    frontier.durable = 8
+    assert log.due(0, hurry=False, keys=4)
+
+
 def test_what_is_wanted_does_not_wait() -> None:
     log = CommittedLog(Frontier())
     producing(log, 1)
