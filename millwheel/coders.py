@@ -72,6 +72,9 @@ class TextCoder:
             raise CoderError(f"text coder cannot decode {data!r:.80}: {error}") from error
 
 
+AS_IT_IS: Final[Callable[[bytes], bytes]] = bytes.__bytes__
+"""The very same object, at a third of the cost of a function that returns it."""
+
 _PLAIN: Final = (int, str, bool)
 """What is encoded can be decoded, so that nothing has to be tried."""
 
@@ -189,6 +192,10 @@ def raw(coder: Coder[Any]) -> Raw:
     `CoderError`."""
     if isinstance(coder, _MsgspecCoder):
         return Raw(coder._plain, coder._encode, coder._decode)
+    if isinstance(coder, BytesCoder):
+        return Raw(bytes, AS_IT_IS, AS_IT_IS)
+    if isinstance(coder, TextCoder):
+        return Raw(str, str.encode, bytes.decode)
     return Raw(None, coder.encode, coder.decode)
 
 

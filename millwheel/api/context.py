@@ -14,7 +14,7 @@ import msgspec
 
 from millwheel import limits
 from millwheel.bundles import QuarantineEntry, SinkRow
-from millwheel.coders import Coder
+from millwheel.coders import AS_IT_IS, Coder
 from millwheel.errors import CoderError, LimitError, RowError, TimestampError, WiringError
 from millwheel.limits import VALUE_LIMIT_BYTES
 from millwheel.model import MAX_TIME, MIN_TIME, Timer, TimerKind, format_time, whole_time
@@ -66,6 +66,9 @@ class Output(NamedTuple):
 
     encode: Callable[[Any], bytes]
     routes: tuple[Route, ...]
+    plain: type | None = None
+    quick: Callable[[Any], bytes] = AS_IT_IS
+    """What `encode` does with a value of exactly the type `plain`; for what it refuses, ask `encode` for the reason."""
 
 
 class Column:
@@ -199,7 +202,7 @@ class Context:
         """
         name = stream.name
         try:
-            encode, routes = self._outputs[name]
+            encode, routes, plain, quick = self._outputs[name]
         except KeyError:
             raise WiringError(f"stream {name!r} is not among this computation's outputs {[*self._outputs]}") from None
         if timestamp is None:
@@ -209,7 +212,13 @@ class Context:
                 timestamp = whole_time(timestamp, f"production on {name!r}")
             if timestamp < self._cause or timestamp >= MAX_TIME:
                 self._check_time(name, timestamp)
-        data = encode(value)
+        if type(value) is plain:
+            try:
+                data = quick(value)
+            except Exception:
+                data = encode(value)  # raises again, with a name and a reason
+        else:
+            data = encode(value)
         if len(data) > VALUE_LIMIT_BYTES:
             raise LimitError(f"value of {len(data)} bytes on {name!r}; limit {VALUE_LIMIT_BYTES}")
         for subscription, extract in routes:

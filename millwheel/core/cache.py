@@ -324,11 +324,10 @@ def _pop(column: dict[str, bytes], keys: Iterable[str]) -> int:
 
 def _apply(column: dict[str, bytes], writes: Mapping[str, bytes | None]) -> int:
     """Overlay `writes`; returns by how many bytes the column grew."""
-    old: list[bytes] = []
-    if not column.keys().isdisjoint(writes):  # new keys have none
-        old = [value for value in map(column.get, writes) if value is not None]
-    new = [value for value in writes.values() if value is not None]
-    if len(new) == len(writes):
+    # New keys have no old values.
+    old, old_bytes = (0, 0) if column.keys().isdisjoint(writes) else _weigh([*map(column.get, writes)])
+    new, new_bytes = _weigh(writes.values())
+    if new == len(writes):
         column.update(writes)  # type: ignore[arg-type]  # none of them is None
     else:
         for name, value in writes.items():
@@ -336,4 +335,13 @@ def _apply(column: dict[str, bytes], writes: Mapping[str, bytes | None]) -> int:
                 column[name] = value
             else:
                 column.pop(name, None)
-    return sum(map(len, new)) - sum(map(len, old)) + SLOT_OVERHEAD_BYTES * (len(new) - len(old))
+    return new_bytes - old_bytes + SLOT_OVERHEAD_BYTES * (new - old)
+
+
+def _weigh(values: Collection[bytes | None]) -> tuple[int, int]:
+    """How many values there are, and their bytes; mostly there are all."""
+    try:
+        return len(values), sum(map(len, values))  # type: ignore[arg-type]  # None has no length
+    except TypeError:
+        present = [value for value in values if value is not None]
+        return len(present), sum(map(len, present))

@@ -14,7 +14,7 @@ from millwheel import limits
 from millwheel.api.computation import Computation
 from millwheel.api.context import Context, NotLoaded, Output, Table
 from millwheel.bundles import QuarantineEntry
-from millwheel.coders import checked, raw
+from millwheel.coders import AS_IT_IS, checked, raw
 from millwheel.graph import ComputationSpec, Graph
 from millwheel.model import MAX_TIME, MIN_TIME, Record, Timer, TimerKind
 from millwheel.work import Outcome, Part, Wanted, Work
@@ -30,11 +30,11 @@ class Executor:
         self._attempts = spec.settings.hook_attempts
         self._context = Context(outputs_of(graph, spec, subscriptions), tables, spec.settings.strict_timestamps)
         self._inputs: dict[int, tuple[Callable[[bytes], Any], str]] = {
-            subscriptions[s.name]: (_as_encoded if spec.encoded else graph.streams[s.stream].coder.decode, s.stream)
+            subscriptions[s.name]: (AS_IT_IS if spec.encoded else graph.streams[s.stream].coder.decode, s.stream)
             for s in spec.inputs
         }
         self._raw: dict[int, Callable[[bytes], Any]] = {
-            subscriptions[s.name]: _as_encoded if spec.encoded else raw(graph.streams[s.stream].coder).decode
+            subscriptions[s.name]: AS_IT_IS if spec.encoded else raw(graph.streams[s.stream].coder).decode
             for s in spec.inputs
         }
         self._waiting: list[QuarantineEntry | Timer] = []
@@ -240,11 +240,9 @@ def outputs_of(graph: Graph, spec: ComputationSpec, subscriptions: Mapping[str, 
 def output_of(graph: Graph, stream: str, subscriptions: Mapping[str, int]) -> Output:
     """Encoder and routes of one stream."""
     routes = tuple((subscriptions[s.name], s.key) for s in graph.subscriptions(stream))
-    return Output(checked(graph.streams[stream].coder), routes)
-
-
-def _as_encoded(data: bytes) -> bytes:
-    return data
+    coder = graph.streams[stream].coder
+    plain, quick, _ = raw(coder)
+    return Output(checked(coder), routes, plain, quick)
 
 
 def _trace(error: BaseException) -> str:

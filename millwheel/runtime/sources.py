@@ -62,7 +62,8 @@ def _key_whole(partition: str, batch: Batch, output: Output, record_id: RecordId
     rows, values, timestamps = list(batch.rows), batch.values, list(batch.timestamps)
     if {*map(type, timestamps)} - {int}:
         timestamps = [whole_time(timestamp, "event") for timestamp in timestamps]
-    data = list(map(output.encode, values))
+    encode = output.quick if {*map(type, values)} == {output.plain} else output.encode
+    data = list(map(encode, values))
     if not len(rows) == len(data) == len(timestamps):
         raise SourceError(f"a batch of {partition!r} has columns of different lengths")
     if max(map(len, data), default=0) > limits.VALUE_LIMIT_BYTES:
