@@ -526,7 +526,16 @@ def stale_position() -> Patches:
 @mutant
 def evicts_dirty() -> Patches:
     """Dirty keys are evicted."""
-    return {(StateCache, "dirty"): lambda self, key: False}
+    original = StateCache.evict
+
+    def evict(self: StateCache, busy: Any, next_timer: Any) -> list[str]:
+        dirty, self._dirty = self._dirty, set()
+        try:
+            return original(self, busy, next_timer)
+        finally:
+            self._dirty = dirty
+
+    return {(StateCache, "evict"): evict}
 
 
 @mutant

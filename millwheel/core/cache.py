@@ -219,10 +219,6 @@ class StateCache:
         """Dirty keys."""
         return len(self._dirty)
 
-    def dirty(self, key: str) -> bool:
-        """True when something written under `key` is not folded yet."""
-        return key in self._dirty
-
     def over_limit(self) -> bool:
         """True when the cache holds more bytes than it may."""
         return self.size_bytes > self.limit_bytes
