@@ -39,7 +39,7 @@ async def load(connection: Connection, place: Place, keys: Sequence[str], timers
     cells = await query.rows(connection, statements.LOAD_KEYS, (encoded, number, Int8(limit + 1)), prepare=True)
     if not timers:
         return key_rows(cells, [], limit)
-    pending = await query.rows(connection, statements.LOAD_KEY_TIMERS, (number, encoded), prepare=True)
+    pending = await query.rows(connection, statements.LOAD_KEY_TIMERS, (encoded, number), prepare=True)
     return key_rows(cells, pending, limit)
 
 

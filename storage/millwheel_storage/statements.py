@@ -27,10 +27,11 @@ SELECT set_config('search_path', %s, false), set_config('lock_timeout', %s, fals
        set_config('client_min_messages', 'warning', false), set_config('TimeZone', 'UTC', false),
        set_config('enable_seqscan', 'off', false), set_config('enable_hashjoin', 'off', false),
        set_config('enable_mergejoin', 'off', false), set_config('enable_sort', 'off', false),
-       set_config('jit', 'off', false)
+       set_config('enable_incremental_sort', 'off', false), set_config('jit', 'off', false)
 """
 """Every statement here finds its rows by an index.  Said aloud, because a plan made and kept while a table
-was empty would otherwise read all of it, for every fold, once it is not."""
+was empty would otherwise read all of it, for every fold, once it is not.  Where a table has two, the order that a
+statement asks for says which: without sorts only that index can give it."""
 
 SAFE_SETTINGS: Final = """
 SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit')
@@ -226,8 +227,15 @@ SELECT subscription, producer, sequence, key, value, timestamp FROM production W
 ORDER BY subscription, producer, sequence
 """
 LOAD_KEY_TIMERS: Final = """
-SELECT key, kind, tag, timestamp FROM timer WHERE computation = %b AND key = ANY(%b::bytea[])
+SELECT s.* FROM unnest(%b::bytea[]) AS w (key) CROSS JOIN LATERAL (
+    SELECT t.key, t.kind, t.tag, t.timestamp FROM timer t
+    WHERE t.computation = %b AND t.key BETWEEN w.key AND w.key ORDER BY t.key, t.kind, t.tag OFFSET 0
+) AS s
 """
+"""The order is for the planner: of the two indexes of this table only the primary key has it.  By the other, which for
+figures from a small table does as well, each key would walk through all timers of the computation.  An equality would
+say that all keys are the same, which any index has in order."""
+
 LOAD_TIMERS: Final = """
 SELECT key, kind, tag, timestamp FROM timer
 WHERE computation = %(computation)s AND kind = %(kind)s
@@ -253,7 +261,16 @@ FOLD_LOG: Final = """
 DELETE FROM checkpoint_log WHERE interval_id = %b AND sequencer = %b AND seq <= %b
 """
 FORGET_STATE: Final = "DELETE FROM key_state WHERE computation = %b AND key = ANY(%b::bytea[])"
-FORGET_TIMERS: Final = "DELETE FROM timer WHERE computation = %b AND key = ANY(%b::bytea[])"
+FORGET_TIMERS: Final = """
+DELETE FROM timer WHERE ctid = ANY (ARRAY(
+    SELECT s.place FROM unnest(%b::bytea[]) AS w (key) CROSS JOIN LATERAL (
+        SELECT t.ctid AS place FROM timer t
+        WHERE t.computation = %b AND t.key BETWEEN w.key AND w.key ORDER BY t.key, t.kind, t.tag OFFSET 0
+    ) AS s
+))
+"""
+"""By the primary key, as `LOAD_KEY_TIMERS`."""
+
 FORGET_HOLDS: Final = "DELETE FROM hold WHERE computation = %b AND key = ANY(%b::bytea[])"
 ADD_VALUES: Final = """
 INSERT INTO key_state (computation, key, cell, entry, value)
@@ -291,10 +308,13 @@ DELETE FROM timer WHERE ctid = ANY (ARRAY(
     SELECT s.place FROM unnest(%b::bytea[], %b::text[], %b::bytea[]) AS w (key, kind, tag)
     CROSS JOIN LATERAL (
         SELECT t.ctid AS place FROM timer t
-        WHERE t.computation = %b AND t.key = w.key AND t.kind = w.kind AND t.tag = w.tag OFFSET 0
+        WHERE t.computation = %b AND t.key BETWEEN w.key AND w.key AND t.kind = w.kind AND t.tag = w.tag
+        ORDER BY t.key OFFSET 0
     ) AS s
 ))
 """
+"""By the primary key, as `LOAD_KEY_TIMERS`: by the other index this walks all timers of a kind for each that goes."""
+
 FOLD_HOLDS: Final = """
 INSERT INTO hold (computation, key, timestamp)
 SELECT %b, w.key, w.timestamp FROM unnest(%b::bytea[], %b::bigint[]) AS w (key, timestamp)
@@ -331,16 +351,26 @@ ON CONFLICT (interval_id, subscription, producer) DO UPDATE SET frontier = exclu
 WHERE f.frontier < excluded.frontier
 """
 DROP_FRONTIERS: Final = """
-DELETE FROM delivered_frontier f USING unnest(%b::int[], %b::bigint[]) AS w (subscription, producer)
-WHERE f.interval_id = %b AND f.subscription = w.subscription AND f.producer = w.producer
+DELETE FROM delivered_frontier WHERE ctid = ANY (ARRAY(
+    SELECT s.place FROM unnest(%b::int[], %b::bigint[]) AS w (subscription, producer) CROSS JOIN LATERAL (
+        SELECT f.ctid AS place FROM delivered_frontier f
+        WHERE f.interval_id = %b AND f.subscription = w.subscription AND f.producer = w.producer OFFSET 0
+    ) AS s
+))
 """
 """For producers that are retired: nobody will be asked about them again."""
 
 COLLECT_IDS: Final = """
-DELETE FROM delivered d USING unnest(%b::int[], %b::bigint[], %b::bigint[]) AS w (subscription, producer, frontier)
-WHERE d.interval_id = %b AND d.subscription = w.subscription AND d.producer = w.producer
-  AND d.last_sequence < w.frontier
+DELETE FROM delivered WHERE ctid = ANY (ARRAY(
+    SELECT s.place FROM unnest(%b::int[], %b::bigint[], %b::bigint[]) AS w (subscription, producer, frontier)
+    CROSS JOIN LATERAL (
+        SELECT d.ctid AS place FROM delivered d
+        WHERE d.interval_id = %b AND d.subscription = w.subscription AND d.producer = w.producer
+          AND d.last_sequence < w.frontier OFFSET 0
+    ) AS s
+))
 """
+"""A plain join, planned while the table was small, walks all ids of the interval."""
 
 # Ids that outside clients chose
 

@@ -42,8 +42,9 @@ def fold_steps(interval: int, computation: int, folded: Folded, fresh: Set[str] 
 def _forget(computation: Int4, folded: Folded) -> Iterator[Step]:
     if folded.forgotten:
         keys = ByteaArray.of_texts(sorted(folded.forgotten))
-        for statement in (statements.FORGET_STATE, statements.FORGET_TIMERS, statements.FORGET_HOLDS):
-            yield statement, (computation, keys)
+        yield statements.FORGET_STATE, (computation, keys)
+        yield statements.FORGET_TIMERS, (keys, computation)
+        yield statements.FORGET_HOLDS, (computation, keys)
 
 
 # Columns go in key order, which keeps neighbouring rows on one index page.  A forgotten key is deleted whole already.
