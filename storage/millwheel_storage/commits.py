@@ -20,7 +20,7 @@ from millwheel.ports import SinkTable
 from millwheel_storage import ownership, query, statements
 from millwheel_storage.arrays import BigintArray, ByteaArray
 from millwheel_storage.connection import Connection, Sessions
-from millwheel_storage.sinks import SinkRows, blame, coalesce, sink_intervals
+from millwheel_storage.sinks import SinkRows, blame, coalesce, parts, sink_intervals
 
 Pair = tuple[int, int]
 """(interval, seq) of a durable checkpoint."""
@@ -74,8 +74,8 @@ class Commits:
         if durable is not None:
             return durable
         if len(writes) > 1:
-            parts = [await self._commit_with_sinks(part) for part in _parts(writes)]
-            return set().union(*parts)
+            done = [await self._commit_with_sinks(part) for part in parts(writes)]
+            return set().union(*done)
         write = writes[0]
         if await self._sessions.run(lambda connection: ownership.owned(connection, write.interval, write.sequencer)):
             await self._blame(write)
@@ -157,14 +157,6 @@ def _log_columns(writes: list[LogWrite]) -> tuple[BigintArray | ByteaArray, ...]
     seqs = BigintArray([write.seq for write in writes])
     epochs = BigintArray([write.epoch for write in writes])
     return intervals, sequencers, seqs, epochs, ByteaArray([write.payload for write in writes]), intervals
-
-
-def _parts(writes: list[LogWrite]) -> list[list[LogWrite]]:
-    """Writes of several owners by owner, those of one alone, in order."""
-    owners: dict[Pair, list[LogWrite]] = {}
-    for write in writes:
-        owners.setdefault((write.interval, write.sequencer), []).append(write)
-    return list(owners.values()) if len(owners) > 1 else [[write] for write in writes]
 
 
 def _json(sink: SinkRows) -> str:

@@ -49,7 +49,7 @@ from millwheel_storage.shape import (
     merged_shape,
     ranges,
 )
-from millwheel_storage.sinks import blame, coalesce, sink_intervals
+from millwheel_storage.sinks import blame, coalesce, parts, sink_intervals
 from millwheel_storage.tables import RESERVED_NAMES
 
 LogKey = tuple[int, int, int]
@@ -216,23 +216,29 @@ class MemoryStore:
     async def commit(self, writes: Sequence[LogWrite]) -> set[tuple[int, int]]:
         """See `Store.commit`."""
         apart = sink_intervals(writes)
-        ordered = sorted(writes, key=lambda write: (write.interval in apart, write.interval, write.seq))
+        distinct = {(write.interval, write.seq, write.sequencer): write for write in writes}
+        ordered = [write for _, write in sorted(distinct.items())]
         owned = [write for write in ordered if self.ownership.get(write.interval) == write.sequencer]
         fresh = [write for write in owned if (write.interval, write.sequencer, write.seq) not in self.log]
-        shared = [write for write in fresh if write.interval not in apart]
-        with_sinks = [write for write in fresh if write.interval in apart]
-        refused = self._try_rows(with_sinks) is not None
-        for write in shared + with_sinks:
-            # As one transaction, or one by one up to the first that is refused.
-            if refused and write.sinks and self._try_rows([write]) is not None:
-                self._blame(write)
-            self.log[write.interval, write.sequencer, write.seq] = write
-            self._upsert([write])
+        self._append([write for write in fresh if write.interval not in apart])
+        self._commit_with_sinks([write for write in fresh if write.interval in apart])
         return {(write.interval, write.seq) for write in owned}
 
-    def _upsert(self, writes: Sequence[LogWrite]) -> None:
-        for rows in coalesce(self._sink_tables, writes):
-            self.sinks[rows.table.name].update(rows.rows)
+    def _append(self, writes: Sequence[LogWrite]) -> None:
+        for write in writes:
+            self.log[write.interval, write.sequencer, write.seq] = write
+
+    def _commit_with_sinks(self, writes: Sequence[LogWrite]) -> None:
+        """As one transaction; if a row is refused, as smaller ones in order, up to the first that is refused."""
+        if self._try_rows(writes) is None:
+            self._append(writes)
+            for rows in coalesce(self._sink_tables, writes):
+                self.sinks[rows.table.name].update(rows.rows)
+        elif len(writes) > 1:
+            for part in parts(writes):
+                self._commit_with_sinks(part)
+        else:
+            self._blame(writes[0])
 
     def _try_rows(self, writes: Sequence[LogWrite]) -> str | None:
         """Why the sink rows of `writes` cannot be written together; None when they can."""
@@ -240,6 +246,8 @@ class MemoryStore:
             tables = coalesce(self._sink_tables, writes)
         except RowRefused as refusal:
             return str(refusal)
+        if any(rows.contested for rows in tables):
+            return "several owners write the same row"
         answers = (self.constraint(rows.table.name, row) for rows in tables for row in rows.rows.values())
         return next((answer for answer in answers if answer is not None), None)
 

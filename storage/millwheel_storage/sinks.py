@@ -75,6 +75,17 @@ def _owner(write: LogWrite) -> tuple[int, int]:
     return write.interval, write.sequencer
 
 
+def parts(writes: Sequence[LogWrite]) -> list[list[LogWrite]]:
+    """What is tried apart when `writes` were refused together: of several owners each, of one alone each checkpoint.
+
+    A row that would be refused may be hidden in the group by another owner's row of the same key.
+    """
+    owners: dict[tuple[int, int], list[LogWrite]] = {}
+    for write in writes:
+        owners.setdefault(_owner(write), []).append(write)
+    return list(owners.values()) if len(owners) > 1 else [[write] for write in writes]
+
+
 def _sorted(table: SinkTable, rows: dict[tuple[Any, ...], tuple[int, Row]], contested: bool) -> SinkRows:
     ordered = sorted(rows.items(), key=itemgetter(0))
     return SinkRows(table, {key: row for key, (_, row) in ordered}, [place for _, (place, _) in ordered], contested)

@@ -509,6 +509,34 @@ def test_a_recovery_folds_the_logs_of_all_owners_in_their_order(
 
 
 @pytest.mark.postgres
+@pytest.mark.parametrize("kind", [MemoryStore, PostgresStore])
+def test_a_refused_row_is_not_hidden_by_another_owners_row_of_the_same_key(
+    server: EmbeddedPostgres, loop: asyncio.AbstractEventLoop, kind: type[Store]
+) -> None:
+    name = fresh_name("hidden")
+    store: Store = MemoryStore() if kind is MemoryStore else PostgresStore(server.url, name)
+
+    async def main() -> None:
+        await store.open_pipeline(shape(name))
+        if isinstance(store, MemoryStore):
+            store.constraint = lambda _, row: "seven" if row["total"] == 7 else None
+        else:
+            with psycopg.connect(server.url, autocommit=True) as connection:
+                connection.execute(f'ALTER TABLE "{name}".counts ADD CHECK (total <> 7)')
+        owned = await store.acquire([1, 2])
+        empty = encode_checkpoint(image(1, quarantined=[]))
+        rows = [SinkRow(SINK.name, msgspec.json.encode({"name": "a", "total": total})) for total in (7, 1)]
+        writes = [LogWrite(n, owned[n], 1, 0, empty, (row,), ("k",)) for n, row in zip((1, 2), rows, strict=True)]
+        with pytest.raises(RowRefused) as refused:
+            await store.commit(writes)
+        assert (refused.value.interval, refused.value.seq) == (1, 1)
+        assert await store.commit(writes[1:]) == {(2, 1)}
+        await store.close()
+
+    loop.run_until_complete(main())
+
+
+@pytest.mark.postgres
 @pytest.mark.slow
 def test_memory_and_postgres_are_twins(server: EmbeddedPostgres, loop: asyncio.AbstractEventLoop) -> None:
     tiny = patch.object(limits, "OPAQUE_DELETE_ROWS", 3)
