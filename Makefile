@@ -64,9 +64,10 @@ bench: $(STAMP) ## every benchmark, or one: NAME=
 mutants: $(STAMP) ## break the code on purpose and see that a test notices
 	$(PY) -m tests.mutants $(ARGS)
 
-reliability: $(STAMP) ## simulator, crash points and planted bugs; their figures into docs/reliability.md
+reliability: $(STAMP) ## simulator, crash points, planted bugs, new property examples; figures into docs/reliability.md
 	$(PY) -m tests.sim.ci
 	$(PY) -m pytest -q tests/sim/test_crash_points.py
+	HYPOTHESIS_PROFILE=search $(PY) -m pytest -q tests/property tests/unit
 	$(PY) -m tests.mutants
 	$(PY) -m tests.sim.report
 

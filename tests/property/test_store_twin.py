@@ -39,6 +39,7 @@ from millwheel_storage.memory import MemoryStore
 from millwheel_storage.postgres import PostgresStore
 from millwheel_storage.reader import Reader, reset
 from millwheel_storage.testing import connected_tables, fresh_name, postgres_tables, temporary_postgres
+from tests.effort import examples
 
 T = TypeVar("T")
 
@@ -547,7 +548,7 @@ def test_memory_and_postgres_are_twins(server: EmbeddedPostgres, loop: asyncio.A
         run_state_machine_as_test(
             Twins,
             settings=settings(
-                max_examples=25,
+                max_examples=examples(25),
                 stateful_step_count=30,
                 suppress_health_check=list(HealthCheck),
             ),

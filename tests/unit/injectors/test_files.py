@@ -26,6 +26,7 @@ from millwheel_injectors import (
     modification_time,
 )
 from millwheel_injectors.formats import Format
+from tests.effort import examples
 from tests.unit.injectors.drain import (
     Clock,
     only,
@@ -60,7 +61,7 @@ FILES: dict[str, tuple[Format, bytes]] = {
 }
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     kind=st.sampled_from(sorted(FILES)),
     packed=st.booleans(),

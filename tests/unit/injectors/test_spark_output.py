@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from millwheel.errors import SourceError
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel_injectors import BoundedDisorder, Exact, FileCreation, SparkOutputSource, TextLines
+from tests.effort import examples
 from tests.unit.injectors.drain import only, read_all, reject_lines, rows_of, values_of
 
 pa: Any = pytest.importorskip("pyarrow")
@@ -230,7 +231,7 @@ def test_directory_columns_become_typed_values(tmp_path: Path) -> None:
 # Parquet rows
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(limit=st.integers(1, 40), stop=st.integers(0, 120), group=st.integers(1, 50), older=st.booleans())
 def test_a_restart_gives_the_same_row_numbers(tmp_path: Path, limit: int, stop: int, group: int, older: bool) -> None:
     out = batch(tmp_path / str(group), table(range(100)), row_group_size=group)
