@@ -25,6 +25,7 @@ from millwheel.core.authority import Authority
 from millwheel.core.cache import StateCache
 from millwheel.core.checkpoint import Checkpointer
 from millwheel.core.dedup import DeliveredIds, Seen
+from millwheel.core.feed import Feed
 from millwheel.core.inbox import Inbox
 from millwheel.core.inflight import Inflight
 from millwheel.core.injector import InjectorCore
@@ -800,6 +801,32 @@ def first_discovery() -> Patches:
 
     original = Authority.changes
     return {(Authority, "changes"): changes}
+
+
+@mutant
+def comes_back_last() -> Patches:
+    """A partition that was missing comes back behind the younger ones of its source, and nobody waits for it"""
+    real = Feed.open
+
+    def opened(self: Feed, interval: int, finished: bool, now: int) -> bool:
+        waits = real(self, interval, finished, now)
+        if self._ordered and not finished:
+            others = [part for number, part in self._parts.items() if number != interval]
+            waits = self._parts[interval].waits = any(not part.ended for part in others)
+        return waits
+
+    return {(Feed, "open"): opened}
+
+
+@mutant
+def silence_without_disorder() -> Patches:
+    """Silence raises a watermark to the wall clock, whatever disorder the source declares"""
+    real = Feed.__init__
+
+    def init(self: Feed, ordered: bool, idle_after_us: int | None, disorder_us: int, positions: Any) -> None:
+        real(self, ordered, idle_after_us, 0, positions)
+
+    return {(Feed, "__init__"): init}
 
 
 @mutant

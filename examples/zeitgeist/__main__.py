@@ -95,6 +95,8 @@ def conclude(job: Job, store: str | None) -> int:
     out, began = job.out, time.monotonic()
     finished = out / results.FINISHED
     with open_store(store, out / results.STORE) as url:
+        if store is not None:
+            results.check_store(out, job.wiring.name, store)
         if finished.exists():
             print(f"{job.name}: this run is finished, see {out}; rebuilding the report (FRESH=1 starts over)")
         elif not run(job.wiring, url, on_progress=_show).finished:

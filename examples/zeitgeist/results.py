@@ -8,20 +8,24 @@ What lies in OUT and is not in `MADE` is the user's, and never touched; nor is a
 
 from __future__ import annotations
 
+import secrets
 import shutil
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from psycopg import sql
 
 from examples.zeitgeist.logfile import LogFile
 from millwheel import Pipeline
 from millwheel.committed import reset
 from millwheel.errors import MillwheelError, StoreError, StoreUnavailable
 from millwheel.launch import open_store
+from millwheel_storage import statements
 from millwheel_storage.connection import store_place
 from millwheel_storage.embedded import EmbeddedPostgres
-from millwheel_storage.reader import Reader
+from millwheel_storage.reader import Reader, reachable
+from millwheel_storage.shape import schema_name
 
 FINISHED: Final = "finished"
 PARSED: Final = "parsed"
@@ -45,6 +49,10 @@ EMBEDDED: Final = "the embedded Postgres in OUT"
 
 FRESH: Final = "FRESH=1 (--fresh)"
 
+MARK: Final = "the run "
+MARK_OF: Final = "SELECT obj_description(oid, 'pg_namespace') FROM pg_namespace WHERE nspname = %s"
+"""The comment on a pipeline's schema."""
+
 
 class Run(msgspec.Struct, frozen=True):
     """What results are made of and where: the pipeline's name, its log, its store (without a password)."""
@@ -52,6 +60,8 @@ class Run(msgspec.Struct, frozen=True):
     name: str
     log: LogFile
     store: str
+    id: str = ""
+    """Drawn anew for each run that starts from nothing; a store of the user's own bears it."""
 
 
 def claim(out: Path, name: str, log: LogFile, store: str | None, fresh: bool = False) -> None:
@@ -59,7 +69,7 @@ def claim(out: Path, name: str, log: LogFile, store: str | None, fresh: bool = F
 
     `fresh` drops what an earlier run has made, in `out` and in the store.
     """
-    run = Run(name, log, EMBEDDED if store is None else store_place(store))
+    run = Run(name, log, EMBEDDED if store is None else store_place(store), secrets.token_hex(8))
     _keep_clear(out, Path(log.path))
     try:
         earlier = _earlier(out)
@@ -69,14 +79,33 @@ def claim(out: Path, name: str, log: LogFile, store: str | None, fresh: bool = F
             _check_same(out, earlier, run)
             return
         elif store is not None and _is_stored(store, name):
-            raise MillwheelError(
-                f"the store already holds a run of {name!r}, and not the one of {out}: give its OUT (--out), or drop it "
-                f"with {FRESH}"
-            )
+            raise _of_another(out, name)
         out.mkdir(parents=True, exist_ok=True)
         write_whole(out / RUN, msgspec.json.encode(run))
     except OSError as error:
         raise MillwheelError(f"cannot put results into {out}: {error}; give another OUT (--out)") from error
+
+
+def check_store(out: Path, name: str, store: str) -> None:
+    """Refuse a store of the user's own whose run of this pipeline is another OUT's; an empty one gets the mark of this.
+
+    Another OUT may have dropped what this one has put there: its rows would be taken for those of this log.
+    """
+    run, schema = msgspec.json.decode((out / RUN).read_bytes(), type=Run), schema_name(name)
+    place = sql.Identifier(schema)
+    with reachable(store) as connection:
+        connection.execute(statements.LOCK_SCHEMA, (schema,))
+        if connection.execute(statements.SCHEMA_TABLES, (schema,)).fetchone() is None:
+            connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(place))
+            connection.execute(sql.SQL("COMMENT ON SCHEMA {} IS {}").format(place, sql.Literal(MARK + run.id)))
+        elif connection.execute(MARK_OF, (schema,)).fetchone() != (MARK + run.id,):
+            raise _of_another(out, name)
+
+
+def _of_another(out: Path, name: str) -> MillwheelError:
+    return MillwheelError(
+        f"the store already holds a run of {name!r}, and not the one of {out}: give its OUT (--out), or drop it with {FRESH}"
+    )
 
 
 def release(out: Path) -> None:

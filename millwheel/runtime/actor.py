@@ -38,7 +38,3 @@ class Actor(msgspec.Struct, eq=False):
     output: Output | None = None
     receivers: frozenset[int] = frozenset()
     """Intervals that a source partition feeds."""
-    last_row_at: int = 0
-    """Wall time of the last row of a source partition, us."""
-    silent: bool = False
-    """The last read of a source partition found nothing, for as long as its source declares."""

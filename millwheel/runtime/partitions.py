@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from millwheel import limits
 from millwheel.core import events as ev
+from millwheel.core.feed import Feed
 from millwheel.core.injector import InjectorCore
 from millwheel.core.interval import IntervalCore
 from millwheel.errors import SourceError
@@ -24,7 +25,6 @@ from millwheel.runtime.retry import until_answered
 from millwheel.runtime.routes import Routes
 from millwheel.runtime.sources import read_rows
 from millwheel.runtime.watermarks import Watermarks
-from millwheel.source import Source
 
 DISCOVER_DELAY_S = 1.0
 
@@ -55,11 +55,7 @@ class Partitions:
         self._perform = perform
         self._clock = clock
         self._known: dict[str, set[str]] = {}
-        self._unmet: dict[str, dict[str, SourcePosition]] = {}
-        """By source and partition: what an earlier run did not read to its end and was not discovered yet."""
-        self._stirred_at: dict[str, int] = {}
-        """Wall time of the last row, or new partition, of each source, us."""
-        self._ordered: dict[str, deque[Actor]] = {}
+        self._feeds: dict[str, Feed] = {}
         self._parked: list[tuple[Actor, int]] = []
         """Reads that wait until their receivers have worked something off."""
         self._advances: deque[tuple[Actor, ev.Advance]] = deque()
@@ -74,18 +70,19 @@ class Partitions:
     async def open(self) -> None:
         """Every partition that is there now."""
         authority = self._watermarks.authority
-        for name in self._graph.sources:
+        for name, spec in self._graph.sources.items():
+            source = spec.source
             self._known[name] = set()
             positions = await self._store.source_partitions(name)
-            self._unmet[name] = {position.partition: position for position in positions if not position.finished}
-            self._graph.sources[name].source.recall(positions)
+            self._feeds[name] = Feed(source.ordered, source.idle_after_us, source.disorder_us, positions)
+            source.recall(positions)
             for position in positions:
                 authority.expect(f"source:{name}", position.interval)
                 if position.finished:
                     authority.report(f"source:{name}", position.interval, MAX_TIME)
         await self._discover()
-        for name, unmet in self._unmet.items():
-            for position in unmet.values():
+        for name, feed in self._feeds.items():
+            for position in feed.missing():
                 logger.warning("%s; the watermark waits for it: restore it", self._gone(name, position))
 
     async def discover_loop(self) -> None:
@@ -97,43 +94,32 @@ class Partitions:
     async def _discover(self) -> None:
         complete = True
         for name, spec in self._graph.sources.items():
+            asked_at = self._clock()
             found = spec.source.discover(self._known[name])
             whole = spec.source.complete()
             self._meet(name, found, whole)
             for partition in found:
                 await self._open_partition(name, spec.stream, partition)
             complete = complete and whole
-            self._watermarks.authority.bound(f"source:{name}", self._bound(name, spec.source))
+            bound = self._feeds[name].bound(spec.source.pending_watermark(), asked_at)
+            self._watermarks.authority.bound(f"source:{name}", bound)
         self.complete = complete
         self._watermarks.bounded()
         self._mail.wake.set()
 
     def _meet(self, name: str, found: list[SourcePartition], whole: bool) -> None:
         """Before anything else is read of it: what is gone for good may be in the others by another name."""
-        for partition in found:
-            self._unmet[name].pop(partition.name, None)
-        for position in self._unmet[name].values() if whole else ():
+        feed = self._feeds[name]
+        feed.meet(partition.name for partition in found)
+        for position in feed.missing() if whole else ():
             raise SourceError(f"{self._gone(name, position)}; restore it, or reset the pipeline")
 
     def _gone(self, name: str, position: SourcePosition) -> str:
         what = self._graph.sources[name].source.title(position)
         return f"source {name}: {what} was read to row {position.position}, not to its end, and is gone"
 
-    def _bound(self, name: str, source: Source) -> int:
-        """On the event times of partitions that come later: while all that are there are silent, the wall clock's."""
-        pending = source.pending_watermark()
-        if source.idle_after_us is None or name not in self._stirred_at:
-            return pending
-        now, owner = self._clock(), f"source:{name}"
-        cores = [(a.core, a.silent) for a in self._actors.values() if a.owner == owner]
-        stirs = any(not (silent or core.finished) for core, silent in cores if isinstance(core, InjectorCore))
-        if stirs or now - self._stirred_at[name] < source.idle_after_us:
-            return pending
-        return max(pending, now - source.disorder_us)
-
     async def _open_partition(self, source: str, stream: str, partition: SourcePartition) -> None:
         self._known[source].add(partition.name)
-        self._stirred_at[source] = self._clock()
         position = await self._store.open_source(source, partition.name, partition.fingerprint())
         if not position.finished:
             # An earlier run may have numbered it, and have been seen to do so only now.
@@ -147,12 +133,9 @@ class Partitions:
         actor.receivers = frozenset(interval for ranges in routes.values() for interval in ranges.ids)
         self._actors[position.interval] = actor
         self._watermarks.authority.expect(actor.owner, position.interval)
-        if self._graph.sources[source].source.ordered and not position.finished:
-            queue = self._ordered.setdefault(source, deque())
-            if queue:
-                core.paused = True
-                self._watermarks.authority.excuse(actor.owner, actor.interval)
-            queue.append(actor)
+        if self._feeds[source].open(position.interval, position.finished, self._clock()):
+            core.paused = True
+            self._watermarks.authority.excuse(actor.owner, actor.interval)
         self._perform(actor, core.start(self._clock(), MIN_TIME if position.finished else partition.watermark()))
 
     # --- reading ----------------------------------------------------------------------------------------------
@@ -179,36 +162,22 @@ class Partitions:
     def _read(self, actor: Actor, limit: int) -> None:
         assert actor.partition is not None
         assert actor.output is not None
-        source = self._graph.sources[actor.owner.removeprefix("source:")].source
+        name = actor.owner.removeprefix("source:")
+        source = self._graph.sources[name].source
+        asked_at = self._clock()
         rows = read_rows(actor.partition, actor.output, limit, source.reject, source.record_id)
         self.rejected += rows.rejected
-        self._note_idleness(actor, source, rows)
+        turn = self._feeds[name].read(actor.interval, rows, asked_at, self._clock())
         self._mail.events.append((actor, rows))
-        if rows.finished and not rows.progressed:
-            self._next_ordered(actor)
+        if turn is not None:
+            self._resume(self._actors[turn])
 
-    def _note_idleness(self, actor: Actor, source: Source, rows: ev.RowsRead) -> None:
-        """A partition that is silent for its source's declared time may let the watermark follow the wall clock."""
-        now = self._clock()
-        if rows.progressed:
-            self._stirred_at[source.name] = now
-        if rows.progressed or not actor.last_row_at:
-            actor.last_row_at = now
-        # What a read found nothing behind was written before the last row was read: so long was the silence.
-        silent = source.idle_after_us is not None and now - actor.last_row_at >= source.idle_after_us
-        actor.silent = silent and not rows.progressed
-        if actor.silent:
-            rows.watermark = max(rows.watermark, now - source.disorder_us)
-
-    def _next_ordered(self, actor: Actor) -> None:
-        """The partition before it is read to its end: an ordered source goes on with the next file."""
-        queue = self._ordered.get(actor.owner.removeprefix("source:"))
-        if queue and queue[0] is actor:
-            queue.popleft()
-            if queue and isinstance(queue[0].core, InjectorCore):
-                self._watermarks.authority.expect(actor.owner, queue[0].interval)
-                queue[0].core.paused = False
-                self._mail.events.append((queue[0], ev.AlarmRang()))
+    def _resume(self, actor: Actor) -> None:
+        """What was before it is read to its end: an ordered source goes on with the next file."""
+        assert isinstance(actor.core, InjectorCore)
+        self._watermarks.authority.expect(actor.owner, actor.interval)
+        actor.core.paused = False
+        self._mail.events.append((actor, ev.AlarmRang()))
 
     # --- positions --------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from millwheel.core import events as ev
+from millwheel.core.feed import Feed
 from millwheel.core.injector import InjectorCore
 from millwheel.errors import CommitUnknown, StoreUnavailable
 from millwheel.model import MAX_TIME, MIN_TIME
@@ -28,6 +29,7 @@ class Partitions:
         self._graph = process.world.graph
         self._store = process.world.store
         self._known: dict[str, set[str]] = {}
+        self._feeds: dict[str, Feed] = {}
         self._parked: dict[int, Actor] = {}
         """Those of manual sources that have nothing to read."""
         self._advances: deque[tuple[Actor, ev.Advance]] = deque()
@@ -38,21 +40,33 @@ class Partitions:
     def open(self) -> None:
         """Every partition that is there now, and later those that come."""
         authority = self._process.watermarks.authority
-        for name in self._graph.sources:
+        for name, spec in self._graph.sources.items():
+            source = spec.source
             self._known[name] = set()
-            for position in self._process.calls.call("source", lambda name=name: self._store.source_partitions(name)):  # type: ignore[misc]
+            positions = self._process.calls.call("source", lambda name=name: self._store.source_partitions(name))  # type: ignore[misc]
+            self._feeds[name] = Feed(source.ordered, source.idle_after_us, source.disorder_us, positions)
+            source.recall(positions)
+            for position in positions:
                 authority.expect(f"source:{name}", position.interval)
                 if position.finished:
                     authority.report(f"source:{name}", position.interval, MAX_TIME)
         self._discover()
+        missing = sum(len(feed.missing()) for feed in self._feeds.values())
+        self._process.world.kernel.probes["partition missing after restart"] += missing
 
     def _discover(self) -> None:
         complete = True
         for name, spec in self._graph.sources.items():
-            for partition in spec.source.discover(self._known[name]):
+            feed, asked_at = self._feeds[name], self._process.clock()
+            found = spec.source.discover(self._known[name])
+            feed.meet(partition.name for partition in found)
+            for partition in found:
                 self._open_partition(name, spec.stream, partition)
             complete = complete and spec.source.complete()
-            self._process.watermarks.authority.bound(f"source:{name}", spec.source.pending_watermark())
+            pending = spec.source.pending_watermark()
+            bound = feed.bound(pending, asked_at)
+            self._process.world.kernel.probes["idle source follows the clock"] += bound > pending
+            self._process.watermarks.authority.bound(f"source:{name}", bound)
         self.complete = complete
         self._process.watermarks.persist()
         if not complete:
@@ -75,6 +89,10 @@ class Partitions:
         actor = Actor(position.interval, taken[position.interval], f"source:{source}", core, None, partition, output)
         process.actors[position.interval] = actor
         process.watermarks.authority.expect(actor.owner, position.interval)
+        if self._feeds[source].open(position.interval, position.finished, process.clock()):
+            core.paused = True
+            process.watermarks.authority.excuse(actor.owner, actor.interval)
+            process.world.kernel.probes["partition waits for its turn"] += 1
         process.perform(actor, core.start(process.clock(), MIN_TIME if position.finished else partition.watermark()))
 
     def read(self, actor: Actor, limit: int) -> None:
@@ -84,9 +102,21 @@ class Partitions:
         if not getattr(actor.partition, "news", lambda: True)():
             self._parked[actor.interval] = actor
             return
-        source = self._graph.sources[actor.owner.removeprefix("source:")].source
+        name = actor.owner.removeprefix("source:")
+        source, asked_at = self._graph.sources[name].source, self._process.clock()
         rows = read_rows(actor.partition, actor.output, limit, source.reject, source.record_id)
+        promised = rows.watermark
+        turn = self._feeds[name].read(actor.interval, rows, asked_at, self._process.clock())
+        self._process.world.kernel.probes["silent partition follows the clock"] += rows.watermark > promised
         self._process.mail.post(actor, rows, "read")
+        if turn is not None:
+            self._resume(self._process.actors[turn])
+
+    def _resume(self, actor: Actor) -> None:
+        assert isinstance(actor.core, InjectorCore)
+        self._process.watermarks.authority.expect(actor.owner, actor.interval)
+        actor.core.paused = False
+        self._process.mail.post(actor, ev.AlarmRang(), "read")
 
     def unpark(self) -> None:
         """Read what was handed to manual sources."""

@@ -13,7 +13,7 @@ import msgspec
 
 from millwheel import limits
 from millwheel.model import MAX_TIME, MIN_TIME
-from millwheel.source import Batch, RecordId, Source, SourcePartition
+from millwheel.source import Batch, RecordId, Source, SourcePartition, SourcePosition
 
 
 class Script(msgspec.Struct, gc=False):
@@ -36,11 +36,15 @@ class Script(msgspec.Struct, gc=False):
 class ScriptedPartition:
     """A reader of one `Script`, with a position of its own."""
 
-    def __init__(self, script: Script, clock: Callable[[], int], chunk: Callable[[], int]) -> None:
+    def __init__(
+        self, script: Script, clock: Callable[[], int], chunk: Callable[[], int], disorder_us: int | None = None
+    ) -> None:
         self.name = script.name
         self._script = script
         self._clock = clock
         self._chunk = chunk
+        self._disorder_us = disorder_us
+        self._newest = MIN_TIME
         self._position = 0
         self._promises = _promises(script)
 
@@ -62,6 +66,7 @@ class ScriptedPartition:
             return None
         self._position = last
         rows = script.rows[first:last]
+        self._newest = max(self._newest, *(time for _, time in rows))
         return Batch(
             list(range(first, last)), [value for value, _ in rows], [time for _, time in rows], last, b"s%d" % last
         )
@@ -71,8 +76,11 @@ class ScriptedPartition:
         return self._position >= len(self._script.rows)
 
     def watermark(self) -> int:
-        """The promise about the rows that are left."""
-        return self._promises[self._position]
+        """The promise about the rows that are left, or what a reader can know of them that only knows the disorder."""
+        known = self._promises[self._position]
+        if self._disorder_us is None or self.finished():
+            return known
+        return min(known, max(MIN_TIME, self._newest - self._disorder_us))
 
     def close(self) -> None:
         """Nothing to release."""
@@ -100,6 +108,12 @@ class ScriptedSource(Source):
         self.scripts = list(scripts)
         self.record_id = record_id
         self.id_slack = id_slack
+        self.foresees = True
+        """Its promises are the scripts'; false: it knows no more than what was read and how disordered that may be."""
+        self.missing_us = 0
+        """For so long after a start every other one of those that were begun earlier is not there."""
+        self._starts = 0
+        self._gone: dict[str, int] = {}
         self.clock: Callable[[], int] = lambda: 0
         self.chunk: Callable[[], int] = lambda: 1_000
         """How many rows the next read may give."""
@@ -107,19 +121,34 @@ class ScriptedSource(Source):
     def discover(self, known: Iterable[str]) -> list[SourcePartition]:
         """The partitions that have appeared."""
         seen = set(known)
-        found = [s for s in self.scripts if s.name not in seen and s.appears_at <= self.clock()]
-        return [ScriptedPartition(script, lambda: self.clock(), lambda: self.chunk()) for script in found]
+        found = [
+            s for s in self.scripts if s.name not in seen and s.appears_at <= self.clock() and not self._is_gone(s)
+        ]
+        disorder_us = None if self.foresees else self.disorder_us
+        return [ScriptedPartition(s, lambda: self.clock(), lambda: self.chunk(), disorder_us) for s in found]
+
+    def recall(self, positions: Iterable[SourcePosition]) -> None:
+        """Some of what was begun and not finished goes missing for a while, others at every start."""
+        self._starts += 1
+        begun = [position.partition for position in positions if not position.finished]
+        self._gone = {name: self.clock() + self.missing_us for name in begun[self._starts % 2 :: 2]}
+
+    def _is_gone(self, script: Script) -> bool:
+        return self._gone.get(script.name, 0) > self.clock()
 
     def complete(self) -> bool:
-        """All have appeared."""
-        return all(script.appears_at <= self.clock() for script in self.scripts)
+        """All have appeared, and none is missing."""
+        return all(script.appears_at <= self.clock() and not self._is_gone(script) for script in self.scripts)
 
     def reject(self, partition: str, row: int, reason: str, value: Any) -> None:
         """As if it were in a file: a row is read again after each crash."""
 
     def pending_watermark(self) -> int:
-        """The promise of those that have not."""
-        return min((s.promise() for s in self.scripts if s.appears_at > self.clock()), default=MAX_TIME)
+        """The promise of those that have not appeared; what is missing was begun, and is waited for anyway."""
+        to_come = [script for script in self.scripts if script.appears_at > self.clock()]
+        if to_come and not (self.foresees or self.ordered):
+            return MIN_TIME
+        return min((script.promise() for script in to_come), default=MAX_TIME)
 
 
 class ManualSource(Source):

@@ -91,7 +91,7 @@ class Reader:
         self._connection = self._connected()
 
     def _connected(self) -> Connection:
-        connection = _reachable(self._url, autocommit=True)
+        connection = reachable(self._url, autocommit=True)
         if not connection.execute(statements.SCHEMA_TABLES, (self.schema,)).fetchone():
             connection.close()
             raise StoreError(f"there is no pipeline {self._pipeline!r} in this store; run it first")
@@ -369,7 +369,8 @@ class Reader:
             return list(cursor.execute(query, (limit,)).fetchall())
 
 
-def _reachable(url: str, autocommit: bool = False) -> Connection:
+def reachable(url: str, autocommit: bool = False) -> Connection:
+    """A blocking connection; `StoreUnavailable` if there is no Postgres at `url`, or none that takes us."""
     try:
         return Connection.connect(url, autocommit=autocommit)
     except psycopg.OperationalError as error:
@@ -382,7 +383,7 @@ def reset(url: str, pipeline: str) -> bool:
     Refuses a schema that is not millwheel's.  The pipeline must not run.
     """
     schema = schema_name(pipeline)
-    with _reachable(url) as connection:
+    with reachable(url) as connection:
         connection.execute(statements.LOCK_SCHEMA, (schema,))
         tables = {row[0] for row in connection.execute(statements.SCHEMA_TABLES, (schema,))}
         if not tables:

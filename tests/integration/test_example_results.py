@@ -143,6 +143,13 @@ def test_a_store_of_ones_own_holds_the_run_of_one_out(
     assert "queries: 300 queries;" in said
     assert not (two / "store").exists()
 
+    before = content(one)  # its rows are gone, and those that are there are of another log
+    status, said, wrong = example("queries", "--log", first, "--out", one, "--store", postgres.url)
+    assert (status, said) == (1, "")
+    assert f"queries: the store already holds a run of 'queries', and not the one of {one}: give its OUT" in wrong
+    assert content(one) == before
+    assert "finished" in example("queries", "--log", second, "--out", two, "--store", postgres.url)[1]
+
 
 UNREADABLE = {
     "missing": (None, "missing.log", "there is no log at {log}"),

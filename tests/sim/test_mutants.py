@@ -32,6 +32,8 @@ SLOW = {
     "What has killed often enough is run again": 47,
     "Other invocations run beside a suspect": 28,
     "Only the culprit is quarantined, its key's later records run before it": 13,
+    "A partition that was missing comes back behind the younger ones of its source, and nobody waits for it": 46,
+    "Silence raises a watermark to the wall clock, whatever disorder the source declares": 32,
 }
 """The first seed to try, where the rare thing was last seen; `make mutants` counts from 0."""
 

@@ -38,8 +38,13 @@ from millwheel.testing.sources import Script, ScriptedSource
 from millwheel.testing.story import Violation
 
 WINDOW_US = 200_000
+DISORDER_US = 500_000
 KEYS = ["", "a", "b", "é", "hot", "m", "n\x01", "zz", "\U0001f600"]
 COLUMNS = {"stage": "text", "key": "text", "count": "bigint", "total": "bigint", "note": "text"}
+START_US = 1_000 * SECOND
+"""Wall time at which a run begins."""
+FEEDS = {5: "idle", 14: "idle", 23: "idle", 16: "ordered", 19: "ordered and missing", 25: "missing"}
+"""What is special about the sources of a seed, by its remainder."""
 KILLS_LIMIT = 16
 """Processes that one token may end: the first unmarked, then until the window of marks is wide enough, then alone; and
 redrives that come too early, and zombies."""
@@ -271,6 +276,8 @@ class Workload(msgspec.Struct):
     poisoned: bool
     exotic: dict[str, float]
     """Limits to shrink while it runs."""
+    feed: str = ""
+    """Its sources fall silent ("idle"), have an order ("ordered"), or lose partitions for a while ("missing")."""
 
     @property
     def honest(self) -> frozenset[str]:
@@ -333,6 +340,9 @@ def draw(seed: int) -> Workload:
         stage.churn = slots < 256
     if slots < 256:
         count = count * 2 // 3  # hooks that wait for state are events too
+    feed = FEEDS.get(seed % 27, "")
+    if feed not in ("", "idle"):
+        count = count * 3 // 2  # what waits, or is not there, makes no events
     scripts = {name: _scripts(rng, name, count, poisoned, late) for name in names}
     exotic: dict[str, float] = {
         "FOLD_TRIGGER_CHECKPOINTS": rng.choice([3, 10, 256]),
@@ -356,7 +366,7 @@ def draw(seed: int) -> Workload:
             "OPAQUE_FILTER_BITS": ids.choice([1, 2, 16]),
             "OPAQUE_READ_IDS": ids.choice([1, 20, 4_096]),
         }
-        for parts in scripts.values():
+        for parts in scripts.values() if feed in ("", "missing") else ():
             _repeat(ids, parts)
     # Timers in pages of a few, most of them not in memory.
     exotic |= {"TIMER_PAGE_ROWS": (1, 2, 5, 16_384)[seed % 4], "TIMERS_IN_MEMORY": (0, 0, 20)[seed % 3]}
@@ -372,7 +382,51 @@ def draw(seed: int) -> Workload:
     if poisoned:
         world.kills_of, world.salt = kills.choice([0, 100, 300, 1_000]), seed
     pipeline = build(stages, scripts, world)
-    return Workload(pipeline.graph(), pipeline.tables, stages, scripts, world, poisoned, exotic)
+    workload = Workload(pipeline.graph(), pipeline.tables, stages, scripts, world, poisoned, exotic, feed)
+    _feed(random.Random(f"feed {seed}"), workload)
+    return workload
+
+
+def _feed(rng: random.Random, workload: Workload) -> None:
+    """Sources that fall silent, that have an order, or that are not there for a while."""
+    for spec in workload.graph.sources.values():
+        source = spec.source
+        assert isinstance(source, ScriptedSource)
+        if "missing" in workload.feed:
+            source.missing_us = SECOND // 2
+        if "ordered" in workload.feed:
+            source.ordered, source.foresees, source.disorder_us = True, False, DISORDER_US
+            _in_order(source.scripts)
+        if workload.feed == "idle":
+            source.foresees = False
+            source.idle_after_us = rng.choice([20_000, 300_000])
+            source.disorder_us = rng.choice([0, 50_000, DISORDER_US])
+            for number, script in enumerate(source.scripts):
+                appears_at = rng.choice([0, 3_500_000, 3_500_000]) if number else 0
+                _in_bursts(rng, script, appears_at, source.disorder_us)
+
+
+def _in_order(scripts: list[Script]) -> None:
+    """Each partition is younger than the ones before it, and appears no sooner."""
+    newest = appears_at = 0
+    for script in scripts:
+        oldest = min(time for _, time in script.rows)
+        script.rows = [
+            (token, time if i in script.late else time - oldest + newest) for i, (token, time) in enumerate(script.rows)
+        ]
+        newest = max(time for _, time in script.rows)
+        appears_at = script.appears_at = max(appears_at, script.appears_at)
+
+
+def _in_bursts(rng: random.Random, script: Script, appears_at: int, disorder_us: int) -> None:
+    """Rows are written in two bursts, with a silence between them; events are as old as the source says."""
+    script.appears_at = appears_at
+    bursts = (at if at < SECOND else 4 * SECOND + (at - SECOND) // 5 for at in script.arrivals)
+    script.arrivals = [max(at, appears_at) for at in bursts]
+    script.rows = [
+        (token, time if i in script.late else START_US + at - rng.randrange(disorder_us + 1))
+        for i, ((token, time), at) in enumerate(zip(script.rows, script.arrivals, strict=True))
+    ]
 
 
 def _settings(rng: random.Random, stage: StageSpec, poisoned: bool) -> None:
@@ -476,7 +530,7 @@ def _outside(token: Token) -> str | bytes:
 def _times(rng: random.Random, count: int, late: bool) -> tuple[list[int], frozenset[int]]:
     times, now = [], SECOND
     behind = set()
-    disorder = rng.choice([0, 50_000, 500_000])
+    disorder = rng.choice([0, 50_000, DISORDER_US])
     for i in range(count):
         now += rng.choice([0, 0, 1_000, 20_000])
         times.append(max(0, now - rng.randrange(disorder + 1)))

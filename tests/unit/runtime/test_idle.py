@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,12 @@ import pytest
 
 from millwheel import SECOND, Computation, Context, Pipeline, Record, Stream, TextCoder, Timer, subscribe
 from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.ports import Batch, SourcePartition
 from millwheel.runtime import partitions
 from millwheel.runtime.embedded import EmbeddedRun, wall_clock_us
 from millwheel_injectors import BoundedDisorder, FileCreation, FileSource
 from millwheel_storage.memory import MemoryStore
-from tests.unit.runtime.drive import run_until
+from tests.unit.runtime.drive import Tap, TapPartition, run_until
 
 IDLE_US = 300_000
 
@@ -133,3 +136,56 @@ def test_finished_files_leave_a_source_idle_and_not_finished(tmp_path: Path) -> 
     assert began < held(pipeline(source), store) < MAX_TIME
     again = FileSource("log", tmp_path, event_time=int, tail=True, quiet_us=1, idle_after_us=IDLE_US)
     assert began < held(pipeline(again), store) < MAX_TIME
+
+
+class Meanwhile(Tap):
+    """Its rows are written while it looks and finds nothing: one into what is there, then one into a new partition."""
+
+    idle_after_us = IDLE_US
+
+    def __init__(self) -> None:
+        super().__init__("meanwhile", [(wall_clock_us(), "old")])
+        self.parts: dict[str, Tap] = {self.name: self}
+
+    def look(self) -> None:
+        """As long as a look takes on a slow disk."""
+        written = wall_clock_us()
+        time.sleep(0.03)
+        if len(heard) == 2 and len(self.rows) == 1:
+            self.rows.append((written, "while it is read"))
+
+    def discover(self, known: Iterable[str]) -> list[SourcePartition]:
+        unknown = [part for name, part in self.parts.items() if name not in known]
+        written = wall_clock_us()
+        time.sleep(0.03)
+        if len(heard) == 4 and len(self.parts) == 1:
+            self.parts["next"] = Tap("next", [(written, "while it looks for others")])
+        return [Looked(self, part) for part in unknown]
+
+    def complete(self) -> bool:
+        return False
+
+    def pending_watermark(self) -> int:
+        return MIN_TIME
+
+
+class Looked(TapPartition):
+    def __init__(self, source: Meanwhile, tap: Tap) -> None:
+        super().__init__(tap)
+        self.name = tap.name
+        self.source = source
+
+    def read(self, limit: int) -> Batch | None:
+        batch = super().read(limit)
+        if batch is None:
+            self.source.look()
+        return batch
+
+
+def test_what_is_written_while_a_source_looks_is_not_late() -> None:
+    source = Meanwhile()
+    wired = Pipeline("beats")
+    wired.inject(source, into=beats)
+    wired.add(Watch, [subscribe(beats, lambda beat: "heart")])
+    progress = run_until(wired, MemoryStore(), lambda run: len(heard) == 6)
+    assert (progress.injected, progress.late) == (3, 0)

@@ -15,6 +15,7 @@ from millwheel import Computation, Context, JsonCoder, ListCell, Pipeline, Recor
 from millwheel.core import injector
 from millwheel.errors import SourceError
 from millwheel.runtime import partitions
+from millwheel.runtime.embedded import EmbeddedRun
 from millwheel.source import Source
 from millwheel_injectors import BoundedDisorder, FileSource, SparkOutputSource
 from millwheel_storage.memory import MemoryStore
@@ -104,6 +105,32 @@ def test_a_source_that_goes_on_says_what_it_waits_for(tmp_path: Path, caplog: py
     caplog.clear()
     run_until(pipeline(source()), store, lambda run: run.progress().watermarks["source:logs"] == ROWS - 1)
     assert not caplog.records
+
+
+def test_a_file_of_an_ordered_log_that_comes_back_has_its_old_turn(tmp_path: Path) -> None:
+    """Behind the younger one it would not be read before that is at its end, which is never here, or be late."""
+
+    def source() -> FileSource:
+        return FileSource("logs", tmp_path / "in", event_time=number, tail=True, ordered=True, quiet_us=10**12)
+
+    (tmp_path / "in").mkdir()
+    for n in (0, 1):
+        (tmp_path / "in" / f"{n}.log").write_text("".join(f"{n * ROWS + i} {n}\n" for i in range(ROWS)))
+    store = read_in_part(source())
+    (tmp_path / "in" / "0.log").rename(tmp_path / "kept")
+    younger_first: list[int] = []
+
+    def all_kept(run: EmbeddedRun) -> bool:
+        progress = run.progress()
+        if progress.records >= ROWS and not younger_first:
+            younger_first.append(progress.watermarks["source:logs"])
+            shutil.copy(tmp_path / "kept", tmp_path / "in" / "0.log")
+        return progress.watermarks["source:logs"] >= ROWS - 1
+
+    progress = run_until(pipeline(source()), store, all_kept)
+    assert younger_first[0] < ROWS - 1
+    assert progress.late == 0
+    assert run_until(pipeline(source()), store, lambda run: kept(store) == 2 * ROWS).late == 0
 
 
 def spark_output(directory: Path, name: str) -> Path:
