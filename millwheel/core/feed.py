@@ -19,7 +19,7 @@ class _Part(msgspec.Struct):
     """A partition that is not read to its end, as far as a durable position says."""
 
     waits: bool
-    last_row_at: int
+    last_row_at: int = 0
     """Wall time of the last row, or of the first look, us."""
     looked: bool = False
     silent: bool = False
@@ -65,7 +65,7 @@ class Feed:
         if finished:
             return False
         waits = self._ordered and any(number < interval and not part.ended for number, part in self._parts.items())
-        self._parts[interval] = _Part(waits, now)
+        self._parts[interval] = _Part(waits)
         return waits
 
     def read(self, interval: int, rows: RowsRead, asked_at: int, answered_at: int) -> int | None:

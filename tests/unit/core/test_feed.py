@@ -115,6 +115,14 @@ def test_one_that_never_had_a_row_is_silent_from_the_first_look_on(feed: Feed) -
     assert silent_for(feed, 5_005 + IDLE) == 5_005 + IDLE - DISORDER
 
 
+def test_who_is_idle_at_once_is_not_while_rows_come() -> None:
+    feed = Feed(False, 0, DISORDER, ())
+    feed.open(1, False, 1_000)
+    found = rows(progressed=True)
+    feed.read(1, found, 1_000, 1_000)
+    assert (found.watermark, feed.bound(3, 1_000)) == (MIN_TIME, 3)
+
+
 def test_without_a_word_of_it_silence_says_nothing() -> None:
     feed = Feed(False, None, DISORDER, ())
     feed.open(1, False, 0)
@@ -145,6 +153,9 @@ def test_a_row_ends_the_silence_of_the_source(feed: Feed) -> None:
     assert feed.bound(3, 1_200 + IDLE) == 1_200 + IDLE - DISORDER
     feed.read(1, rows(progressed=True), 1_400, 1_410)
     assert feed.bound(3, 1_450) == 3
+    feed.read(1, rows(finished=True), 1_420, 1_420)
+    assert feed.bound(3, 1_410 + IDLE - 1) == 3
+    assert feed.bound(3, 1_410 + IDLE) == 1_410 + IDLE - DISORDER
 
 
 def test_one_that_waits_for_its_turn_is_not_silent() -> None:
