@@ -20,8 +20,6 @@ ROOT = Path(__file__).resolve().parents[2]
 SEEDS = 500
 EVENTS_LIMIT = 2_000
 FAULTS_LIMIT = 5
-CPU_LIMIT_S = 600
-"""Five minutes on two cores."""
 
 PROBES = (
     "Bloom hit found present",
