@@ -70,6 +70,14 @@ def test_one_that_comes_back_behind_an_older_one_waits() -> None:
     assert [end(feed, 1), end(feed, 2), end(feed, 3)] == [2, 3, None]
 
 
+def test_one_that_no_run_has_met_and_that_comes_before_one_that_was_begun_keeps_both_in_sight() -> None:
+    """It is out of order: neither waits, so the watermark waits for both."""
+    feed = ordered(position("b", 2))
+    assert [feed.open(interval, False, 0) for interval in (5, 2)] == [False, False]
+    assert feed.open(6, False, 0)
+    assert [end(feed, 2), end(feed, 5)] == [None, 6]
+
+
 # What is missing
 
 
