@@ -34,8 +34,10 @@ $(STAMP): $(LOCKS) pyproject.toml
 	$(PY) -m pip check --disable-pip-version-check
 	@touch $@
 
-test: $(STAMP) ## every test; ARGS="-k name" and the like go to pytest
-	$(PY) -m pytest $(ARGS)
+# A file's tests share a Spark or a Postgres, so a file is what a worker takes.  What goes to pytest is mostly one test, or a
+# debugger, which workers would hide.
+test: $(STAMP) ## every test, in two workers; with ARGS="-k name" and the like, which go to pytest, in one process
+	$(PY) -m pytest $(or $(ARGS),-n 2 --dist loadfile --no-loadscope-reorder)
 
 lint: $(STAMP) ## ruff, its formatter, and the layering contracts
 	$(VENV)/bin/ruff check .

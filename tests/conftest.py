@@ -2,6 +2,7 @@
 
 import signal
 
+import pytest
 from hypothesis import settings
 
 from tests import effort
@@ -16,3 +17,14 @@ settings.load_profile(effort.PROFILE)
 # end a child by it would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(trylast=True)  # after pytest-randomly
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that may take longest begin first: of two workers, none ends alone with the longest."""
+    longest: dict[str, float] = {}
+    for item in items:
+        limit = item.get_closest_marker("timeout")
+        name = item.nodeid.partition("::")[0]
+        longest[name] = max(longest.get(name, 0), limit.args[0] if limit else 0)
+    items.sort(key=lambda item: longest[item.nodeid.partition("::")[0]], reverse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import resource
@@ -138,9 +139,13 @@ def publish(part: str, values: dict[str, Any], more: bool = False) -> None:
     """Write one part of the figures in `build/reliability.json`; `more` keeps what the part has under other names."""
     path = ROOT / "build" / "reliability.json"
     path.parent.mkdir(exist_ok=True)
-    known = msgspec.json.decode(path.read_bytes()) if path.exists() else {}
-    known[part] = {**known.get(part, {}), **values} if more else values
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(known)) + b"\n")
+    with path.open("a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # tests run in several processes
+        file.seek(0)
+        known = msgspec.json.decode(file.read() or b"{}")
+        known[part] = {**known.get(part, {}), **values} if more else values
+        file.truncate(0)
+        file.write(msgspec.json.format(msgspec.json.encode(known)) + b"\n")
 
 
 def main() -> int:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from benchmarks import common, others
@@ -31,6 +32,19 @@ def test_the_benchmark_reads_the_figures_of_the_run(monkeypatch: pytest.MonkeyPa
     ci.publish("simulator", ci.figures([simulate_seed(3)], [], 2.0, 2.0))
     assert others.simulator().value == 150
     assert not others.simulator().met
+
+
+def test_figures_that_tests_publish_side_by_side_are_all_there(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from tests.sim import ci; ci.ROOT = Path(sys.argv[1])\n"
+        "for i in range(200): ci.publish('part', {f'{sys.argv[2]} {i}': i}, more=True)"
+    )
+    writers = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path), name], cwd=ci.ROOT) for name in ("one", "two")
+    ]
+    assert [writer.wait(60) for writer in writers] == [0, 0]
+    part = msgspec.json.decode((tmp_path / "build" / "reliability.json").read_bytes())["part"]
+    assert len(part) == 400
 
 
 def test_the_report_shows_what_the_runs_found_and_nothing_else_of_the_page_changes(tmp_path: Path) -> None:
