@@ -78,7 +78,9 @@ iteration-grid: $(STAMP) ## iterations on Spark: every policy x algorithm x kill
 	$(PY) -m tests.chaos.iteration_grid $(ARGS)
 	$(PY) -m tests.chaos.iteration_grid --endurance $(ARGS)
 
-lock: $(STAMP) ## regenerate the lock files from PyPI; ARGS="--upgrade" to move every version
+# Not $(STAMP): it cannot be made when a dependency is new and not locked yet.
+lock: ## regenerate the lock files from PyPI; ARGS="--upgrade" to move every version
+	@test -x $(VENV)/bin/uv || $(MAKE) venv
 	$(PY) scripts/lock.py $(ARGS)
 
 clean: ## remove .venv and everything built

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import uvloop
+
 from millwheel.api.pipeline import Pipeline
 from millwheel.errors import MillwheelError, StoreError, WiringError
 from millwheel.runtime.embedded import EmbeddedRun, check_sources
@@ -113,8 +115,9 @@ def run(
     """
     graph = pipeline.graph()
     check_sources(graph)
-    with open_store(store, data) as url, _unhurried_collector():
-        return asyncio.run(_run(pipeline, url, on_progress))
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)  # docs/adr/0013-uvloop.md
+    with open_store(store, data) as url, _unhurried_collector(), runner:
+        return runner.run(_run(pipeline, url, on_progress))
 
 
 async def _run(pipeline: Pipeline, url: str, on_progress: OnProgress | None) -> Progress:

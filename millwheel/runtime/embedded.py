@@ -258,9 +258,9 @@ class EmbeddedRun:
         mail.wake.clear()
         if mail.events or self._stopping or self._failure is not None or delay <= 0:
             return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(min(delay, 1.0)):
-                await mail.wake.wait()
+        timer = asyncio.get_running_loop().call_later(min(delay, 1.0), mail.wake.set)
+        await mail.wake.wait()
+        timer.cancel()
 
     def _finished(self) -> bool:
         authority = self._watermarks.authority

@@ -96,7 +96,7 @@ class Calls:
             process.later(world.nemesis.delay_us("reply"), request.refused, refusal)
             return
         self.open.remove(request)
-        process.later(world.nemesis.delay_us("reply"), request.done, answer)
+        process.later(world.nemesis.delay_us(f"{request.step} reply"), request.done, answer)
 
     def abandon(self) -> None:
         """The process is dead; what was on the wire may still arrive at the store."""

@@ -125,7 +125,8 @@ class Seeded:
     def delay_us(self, step: str) -> int:
         """Short, and at times very long."""
         rng = self._rng
-        if step == "page":  # long enough for all that could overtake it
+        # Long enough for all that could overtake it.
+        if step == "page" or (step == "lookup reply" and rng.random() < 0.25):
             return rng.randrange(0, 100_000)
         if step != "start" and self.faults.slow and rng.random() < self.faults.slow:
             return rng.randrange(10_000, 2_000_000)

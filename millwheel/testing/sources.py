@@ -27,6 +27,12 @@ class Script(msgspec.Struct, gc=False):
     arrivals: list[int]
     late: frozenset[int] = frozenset()
     appears_at: int = 0
+    read_to: int = 0
+    """Rows that some process has read."""
+
+    def end(self) -> None:
+        """No rows come any more but those that some process has read."""
+        del self.rows[self.read_to :]
 
     def promise(self) -> int:
         """The smallest event time among the rows that are not late."""
@@ -65,6 +71,7 @@ class ScriptedPartition:
         if last == first:
             return None
         self._position = last
+        script.read_to = max(script.read_to, last)
         rows = script.rows[first:last]
         self._newest = max(self._newest, *(time for _, time in rows))
         return Batch(

@@ -15,7 +15,7 @@ import msgspec
 from millwheel.bundles import Checkpoint, QuarantineEntry
 from millwheel.graph import Graph, SubscriptionSpec
 from millwheel.ports import Opened
-from millwheel.testing.sources import ScriptedSource
+from millwheel.testing.sources import Script, ScriptedSource
 from millwheel.testing.story import Kernel, Violation
 from millwheel.work import Slot
 
@@ -44,6 +44,7 @@ class Truth:
         self.produced: dict[Channel, dict[int, Payload]] = {}
         self.pending: dict[Channel, dict[int, int]] = {}
         """Durable and not durably consumed: sequence to timestamp."""
+        self._scripts: dict[Channel, Script] = {}
         self.opaque: dict[tuple[int, int], dict[bytes, int]] = {}
         """(interval, subscription) to the ids that outside clients chose, and when they expire."""
         self.owner: dict[int, int] = {}
@@ -71,14 +72,23 @@ class Truth:
         spec = self.graph.sources[source]
         if not isinstance(spec.source, ScriptedSource):
             return
-        rows = next(s.rows for s in spec.source.scripts if s.name == partition)
+        script = next(s for s in spec.source.scripts if s.name == partition)
         encode = self.graph.streams[spec.stream].coder.encode
         for number, subscription in self.subscriptions.items():
             if subscription.stream != spec.stream:
                 continue
-            keyed = {i: (k, encode(v), t) for i, (v, t) in enumerate(rows) if (k := subscription.key(v)) is not None}
+            rows = enumerate(script.rows)
+            keyed = {i: (k, encode(v), t) for i, (v, t) in rows if (k := subscription.key(v)) is not None}
             self.produced[number, producer] = keyed
             self.pending[number, producer] = {i: t for i, (_, _, t) in keyed.items()}
+            self._scripts[number, producer] = script
+
+    def scripts_ended(self) -> None:
+        """Rows behind the ends that scripts have now will never be read."""
+        for channel, script in self._scripts.items():
+            for row in [row for row in self.produced[channel] if row >= len(script.rows)]:
+                del self.produced[channel][row]
+                self.pending[channel].pop(row)
 
     def apply(self, interval: int, image: Checkpoint) -> None:
         """A checkpoint of an interval became durable."""

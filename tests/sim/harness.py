@@ -21,6 +21,10 @@ DELIVERED_LIMIT = 0
 """Ids that a finished run may keep: those whose sender's last frontier crossed a duplicate; thousands were delivered."""
 
 
+EVENTS_ENOUGH = 4_000
+"""Core events after which a run's sources end: what takes many events for a row gets fewer rows, and none takes long."""
+
+
 class LedgerStore(WatchedStore):
     """The watched store with the workload's own checks at every commit."""
 
@@ -84,6 +88,8 @@ def run_workload(
     simulation = Simulation(workload.graph, workload.tables, kernel, nemesis, store, until_us, mend_us)
     simulation.on_mend = lambda: mend(workload, store)
     simulation.hold_open = lambda: unmended(workload, store)
+    if workload.feed != "idle":  # that has its second burst late
+        kernel.at(kernel.now, end_sources, store, workload)
     if seed % 2:  # somebody is impatient: these redrives fail, at the first element or at a later one
         kernel.at(kernel.now + mend_us // 2, ask_redrives, store)
     with shrunk(workload.exotic):
@@ -114,6 +120,18 @@ def unmended(workload: Workload, store: WatchedStore) -> bool:
         mend(workload, store)
         return True
     return workload.poisoned and not workload.world.mended
+
+
+def end_sources(store: WatchedStore, workload: Workload) -> None:
+    """When there were events enough."""
+    kernel = store.truth.kernel
+    if kernel.events < EVENTS_ENOUGH:
+        kernel.at(kernel.now + SECOND // 20, end_sources, store, workload)
+        return
+    for scripts in workload.scripts.values():
+        for script in scripts:
+            script.end()
+    store.truth.scripts_ended()
 
 
 def mend(workload: Workload, store: WatchedStore) -> None:
