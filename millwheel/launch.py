@@ -35,6 +35,9 @@ DEFAULT_DATA = ".millwheel"
 PROGRESS_DELAY_S = 1.0
 WATCH_DELAY_S = 0.5
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""They end a run in order."""
+
 logger = logging.getLogger("millwheel")
 
 OnProgress = Callable[[Progress, float], None]
@@ -102,6 +105,21 @@ def _unhurried_collector() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
+@contextmanager
+def _signals_restored() -> Iterator[None]:
+    """What the caller has Ctrl-C and SIGTERM do is so again afterwards: a closed loop keeps neither for itself."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:  # what is not Python's cannot be set from Python
+                signal.signal(number, handler)
+
+
 def run(
     pipeline: Pipeline,
     store: str | None = None,
@@ -116,7 +134,7 @@ def run(
     graph = pipeline.graph()
     check_sources(graph)
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)  # docs/adr/0013-uvloop.md
-    with open_store(store, data) as url, _unhurried_collector(), runner:
+    with open_store(store, data) as url, _unhurried_collector(), _signals_restored(), runner:
         return runner.run(_run(pipeline, url, on_progress))
 
 
@@ -124,7 +142,7 @@ async def _run(pipeline: Pipeline, url: str, on_progress: OnProgress | None) -> 
     store = PostgresStore(url, pipeline.name)
     embedded = EmbeddedRun(pipeline.graph(), store, pipeline.tables)
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in SIGNALS:
         with suppress(ValueError, RuntimeError):  # not in the main thread: the caller's signals are the caller's
             loop.add_signal_handler(number, embedded.stop)
     reporter = loop.create_task(_report(embedded, on_progress)) if on_progress else None
