@@ -95,6 +95,7 @@ def _measure(name: str, **settings: Any) -> dict[str, Any]:
         "histogram_ms": [common.quantile(kept, share / 100) for share in range(1, 101)],
         "raw_p50_ms": common.quantile(raws, 0.5), "raw_p99_ms": common.quantile(raws, 0.99), "raw_commits": len(raws),
         "polls": seen["polls"], "poll_ms": seen["poll_ms"], "checkpoints": progress["checkpoints"],
+        "pipeline_cpu_s": progress["cpu_s"],
     }  # fmt: skip
 
 
@@ -127,7 +128,7 @@ def _pipeline(given: dict[str, Any]) -> None:
     )
     pipeline = flows.two_stages(given["name"], source, shown=True, **given["settings"])
     progress = run_on(pipeline, given["url"])
-    common.answer(checkpoints=progress.checkpoints, records=progress.records)
+    common.answer(checkpoints=progress.checkpoints, records=progress.records, cpu_s=time.process_time())
 
 
 def _consumer(given: dict[str, Any]) -> None:

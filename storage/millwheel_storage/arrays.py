@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from psycopg.adapt import AdaptersMap, Dumper
 from psycopg.pq import Format
@@ -23,6 +23,7 @@ class ByteaArray:
     """`bytea[]`; one packed is `data`."""
 
     __slots__ = ("data",)
+    oid: ClassVar = 1001
 
     def __init__(self, column: Sequence[bytes]) -> None:
         self.data = _packed(17, column)
@@ -37,6 +38,7 @@ class TextArray:
     """`text[]` of few different texts."""
 
     __slots__ = ("data",)
+    oid: ClassVar = 1009
 
     def __init__(self, column: Sequence[str]) -> None:
         encoded = {text: text.encode() for text in set(column)}
@@ -47,6 +49,7 @@ class BigintArray:
     """`bigint[]`."""
 
     __slots__ = ("data",)
+    oid: ClassVar = 1016
 
     def __init__(self, column: Sequence[int]) -> None:
         self.data = _array(20, [_bigint(8, number) for number in column])
@@ -68,7 +71,7 @@ def _array(element: int, parts: list[bytes]) -> bytes:
 
 class _ByteaDumper(Dumper):
     format = Format.BINARY
-    oid = 1001
+    oid = ByteaArray.oid
 
     def dump(self, obj: ByteaArray) -> bytes:
         return obj.data
@@ -76,7 +79,7 @@ class _ByteaDumper(Dumper):
 
 class _TextDumper(Dumper):
     format = Format.BINARY
-    oid = 1009
+    oid = TextArray.oid
 
     def dump(self, obj: TextArray) -> bytes:
         return obj.data
@@ -84,7 +87,7 @@ class _TextDumper(Dumper):
 
 class _BigintDumper(Dumper):
     format = Format.BINARY
-    oid = 1016
+    oid = BigintArray.oid
 
     def dump(self, obj: BigintArray) -> bytes:
         return obj.data

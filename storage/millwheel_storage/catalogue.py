@@ -13,7 +13,7 @@ import msgspec
 from millwheel.errors import StoreError
 from millwheel.ports import IntervalRow
 from millwheel_storage import query, statements
-from millwheel_storage.connection import Connection
+from millwheel_storage.prepared import Connection
 
 
 class Place(msgspec.Struct, frozen=True):

@@ -8,18 +8,18 @@ is written only with a log row that this very statement inserted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NoReturn, cast
+from typing import Final, NoReturn, cast
 
 import msgspec
 import psycopg
-from psycopg.types.numeric import Int8
 
 from millwheel.bundles import LogWrite
 from millwheel.errors import RowRefused, StoreUnavailable
 from millwheel.ports import SinkTable
-from millwheel_storage import ownership, query, statements
+from millwheel_storage import ownership, statements
 from millwheel_storage.arrays import BigintArray, ByteaArray
-from millwheel_storage.connection import Connection, Sessions
+from millwheel_storage.connection import Sessions
+from millwheel_storage.prepared import BIGINT, BYTEA, TEXT, Connection, Statement, bigint
 from millwheel_storage.sinks import SinkRows, blame, coalesce, parts, sink_intervals
 
 Pair = tuple[int, int]
@@ -33,13 +33,18 @@ _RAISED: Final = "P0001"
 """A trigger of the user's own refuses the row."""
 
 
+_LOG_COLUMNS: Final = (BigintArray, BigintArray, BigintArray, BigintArray, ByteaArray, BigintArray)
+_COMMIT: Final = Statement(statements.COMMIT, *_LOG_COLUMNS)
+_COMMIT_ONE: Final = Statement(statements.COMMIT_ONE, BIGINT, BIGINT, BIGINT, BIGINT, BYTEA)
+
+
 class Commits:
     """The way into the log.  `sinks` are the pipeline's tables, by name."""
 
     def __init__(self, sessions: Sessions) -> None:
         self.sinks: dict[str, SinkTable] = {}
         self._sessions = sessions
-        self._with_sinks: dict[tuple[str, ...], bytes] = {}
+        self._with_sinks: dict[tuple[str, ...], Statement] = {}
         """`statements.commit_with_sinks` by the sink tables that are written to."""
 
     async def commit(self, writes: Sequence[LogWrite]) -> set[Pair]:
@@ -90,11 +95,12 @@ class Commits:
             return None
         names = tuple(sink.table.name for sink in sinks)
         if names not in self._with_sinks:
-            self._with_sinks[names] = statements.commit_with_sinks([sink.table for sink in sinks])
-        parameters: list[Any] = [*_log_columns(writes)]
+            text = statements.commit_with_sinks([sink.table for sink in sinks])
+            self._with_sinks[names] = Statement(text, *_LOG_COLUMNS, *(TEXT, BigintArray) * len(sinks))
+        values = _log_columns(writes)
         for sink in sinks:
-            parameters += (_json(sink), BigintArray(sink.places))
-        return set(await query.rows(connection, self._with_sinks[names], parameters, prepare=True))
+            values += (_json(sink), BigintArray(sink.places).data)
+        return set(await connection.pairs(self._with_sinks[names], values))
 
     # Who is at fault
 
@@ -135,7 +141,7 @@ class Commits:
 
     async def _upsert(self, connection: Connection, write: LogWrite) -> None:
         for sink in coalesce(self.sinks, [write]):
-            await connection.execute(statements.sink_upsert(sink.table), (_json(sink),), prepare=True)
+            await connection.execute(statements.sink_upsert(sink.table), (_json(sink).decode(),), prepare=True)
 
 
 def _refuses_a_row(error: psycopg.Error) -> bool:
@@ -145,19 +151,21 @@ def _refuses_a_row(error: psycopg.Error) -> bool:
 async def _insert(connection: Connection, writes: list[LogWrite]) -> set[Pair]:
     """Insert log rows whose owner still is the owner; those that are durable."""
     if len(writes) > 1:
-        return set(await query.rows(connection, statements.COMMIT, _log_columns(writes), prepare=True))
+        return set(await connection.pairs(_COMMIT, _log_columns(writes)))
     write = writes[0]
-    numbers = map(Int8, (write.interval, write.sequencer, write.seq, write.epoch))
-    return set(await query.rows(connection, statements.COMMIT_ONE, (*numbers, write.payload), prepare=True))
+    numbers = map(bigint, (write.interval, write.sequencer, write.seq, write.epoch))
+    return set(await connection.pairs(_COMMIT_ONE, (*numbers, write.payload)))
 
 
-def _log_columns(writes: list[LogWrite]) -> tuple[BigintArray | ByteaArray, ...]:
+def _log_columns(writes: list[LogWrite]) -> list[bytes]:
+    """Values of the types `_LOG_COLUMNS`."""
     intervals = BigintArray([write.interval for write in writes])
     sequencers = BigintArray([write.sequencer for write in writes])
     seqs = BigintArray([write.seq for write in writes])
     epochs = BigintArray([write.epoch for write in writes])
-    return intervals, sequencers, seqs, epochs, ByteaArray([write.payload for write in writes]), intervals
+    payloads = ByteaArray([write.payload for write in writes])
+    return [intervals.data, sequencers.data, seqs.data, epochs.data, payloads.data, intervals.data]
 
 
-def _json(sink: SinkRows) -> str:
-    return msgspec.json.encode(list(sink.rows.values())).decode()
+def _json(sink: SinkRows) -> bytes:
+    return msgspec.json.encode(list(sink.rows.values()))

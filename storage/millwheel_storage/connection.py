@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import psycopg
 from psycopg import errors
@@ -26,8 +26,8 @@ from millwheel.limits import (
 )
 from millwheel_storage import statements
 from millwheel_storage.arrays import register
+from millwheel_storage.prepared import Connection
 
-Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 T = TypeVar("T")
 
 CONFLICTS: Final = (errors.DeadlockDetected, errors.SerializationFailure)
@@ -99,7 +99,7 @@ class Session:
             delay_s = min(2 * delay_s, _LONGEST_DELAY_S)
 
     async def _connect(self) -> Connection:
-        connection = await psycopg.AsyncConnection.connect(self._url, autocommit=True, **_KEEPALIVE)  # type: ignore[arg-type]
+        connection = await Connection.connect(self._url, autocommit=True, **_KEEPALIVE)  # type: ignore[arg-type]
         settings = (
             f'"{self._schema}"',
             str(STORE_LOCK_TIMEOUT_MS),

@@ -14,7 +14,7 @@ from millwheel.bundles import CHECKPOINT_FORMAT
 from millwheel.errors import IncompatibleStore, StoreError
 from millwheel.ports import IntervalRow, Opened, PipelineShape, SinkTable
 from millwheel_storage import statements
-from millwheel_storage.connection import Connection
+from millwheel_storage.prepared import Connection
 from millwheel_storage.schema import CATALOG_TYPES, MIGRATIONS, sink_creation
 from millwheel_storage.shape import STORE_FORMAT, check_compatible, check_formats, merged_shape, ranges
 

@@ -12,7 +12,7 @@ from psycopg.types.numeric import Int8
 
 from millwheel.errors import StoreError
 from millwheel_storage import query, statements
-from millwheel_storage.connection import Connection
+from millwheel_storage.prepared import Connection
 
 
 async def acquire(connection: Connection, intervals: Sequence[int]) -> dict[int, int]:

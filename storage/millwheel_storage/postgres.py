@@ -27,9 +27,10 @@ from millwheel.work import Wanted
 from millwheel_storage import ownership, progress, reads, recovery
 from millwheel_storage.catalogue import Catalogue, Place
 from millwheel_storage.commits import Commits, Pair
-from millwheel_storage.connection import Connection, Sessions
+from millwheel_storage.connection import Sessions
 from millwheel_storage.creation import open_schema
 from millwheel_storage.fold import fold
+from millwheel_storage.prepared import Connection
 from millwheel_storage.shape import check_shape, schema_name
 from millwheel_storage.tables import RESERVED_NAMES
 

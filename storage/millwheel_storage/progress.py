@@ -7,20 +7,23 @@ rises, and a position or a mark says where its owner is, behind the fence.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from psycopg.types.numeric import Int4, Int8
 
 from millwheel.ports import MarkWrite, PositionWrite, SourcePosition
 from millwheel_storage import query, statements
-from millwheel_storage.connection import Connection
+from millwheel_storage.arrays import BigintArray, TextArray
 from millwheel_storage.creation import add_interval, add_name
+from millwheel_storage.prepared import Connection, Statement
 from millwheel_storage.shape import SOURCE_PREFIX
+
+_PERSIST_WATERMARKS: Final = Statement(statements.PERSIST_WATERMARKS, TextArray, BigintArray)
 
 
 async def persist_watermarks(connection: Connection, values: Mapping[str, int]) -> None:
     """See `Store.persist_watermarks`."""
-    parameters = (list(values), [Int8(value) for value in values.values()])
-    await connection.execute(statements.PERSIST_WATERMARKS, parameters, prepare=True)
+    await connection.run(_PERSIST_WATERMARKS, (TextArray([*values]).data, BigintArray([*values.values()]).data))
 
 
 async def watermarks(connection: Connection) -> dict[str, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from millwheel_storage.connection import Connection
+from millwheel_storage.prepared import Connection
 from millwheel_storage.writes import Step
 
 Parameters = Sequence[Any] | Mapping[str, Any]

@@ -19,7 +19,6 @@ from millwheel.work import Wanted
 from millwheel_storage import catalogue, ownership, query, statements
 from millwheel_storage.arrays import ByteaArray, TextArray
 from millwheel_storage.catalogue import Place
-from millwheel_storage.connection import Connection
 from millwheel_storage.decode import (
     TimerRow,
     decode_image,
@@ -30,6 +29,7 @@ from millwheel_storage.decode import (
     timer_writes,
 )
 from millwheel_storage.fold import fifo_rows, quarantine_row
+from millwheel_storage.prepared import Connection
 
 
 async def load(connection: Connection, place: Place, keys: Sequence[str], timers: bool) -> list[KeyRows]:

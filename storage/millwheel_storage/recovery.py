@@ -18,9 +18,9 @@ from millwheel.model import MIN_TIME, TIMER_KINDS
 from millwheel.ports import FoldWrite
 from millwheel_storage import ownership, query, statements
 from millwheel_storage.catalogue import Place
-from millwheel_storage.connection import Connection
 from millwheel_storage.decode import decode_image, productions, timer_writes
 from millwheel_storage.fold import Folded, check_prefix, fold
+from millwheel_storage.prepared import Connection
 from millwheel_storage.reads import timer_page
 from millwheel_storage.writes import fold_steps
 

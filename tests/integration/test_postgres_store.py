@@ -42,6 +42,7 @@ from millwheel.ports import FoldWrite, PipelineShape, SinkTable
 from millwheel_storage import connection as connection_module
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
+from millwheel_storage.prepared import Connection
 from millwheel_storage.reader import Reader, reset
 from millwheel_storage.testing import fresh_name, postgres_tables
 
@@ -410,7 +411,7 @@ def test_a_zombie_in_a_transaction_loses_its_locks(
         owned = await zombie.acquire([first])
         stuck = asyncio.Event()
 
-        async def freeze(connection: connection_module.Connection) -> None:
+        async def freeze(connection: Connection) -> None:
             async with connection.transaction():
                 await connection.execute("SELECT 1 FROM ownership WHERE interval_id = %s FOR SHARE", (first,))
                 stuck.set()
