@@ -179,7 +179,13 @@ class _Partition:
 
 
 def _due_before(due: Callable[[int], float], first: int, end: int, now: float) -> int:
-    """The first row from `first` on that is not due yet: a search, for the schedule ascends."""
+    """The first row from `first` on that is not due yet: a search, for the schedule ascends; mostly it is near."""
+    step = 1
+    while first + step < end:
+        if due(first + step) > now:
+            end = first + step
+            break
+        first, step = first + step, 2 * step
     while first < end:
         middle = (first + end) // 2
         if due(middle) <= now:

@@ -25,6 +25,10 @@ class Logged(msgspec.Struct, gc=False):
     seq: int
     size_bytes: int
     image: Checkpoint
+    ids: int
+    """Of outside clients."""
+    keys: int
+    """Writes of keys' state."""
 
 
 class CommittedLog:
@@ -49,7 +53,7 @@ class CommittedLog:
 
     def add(self, seq: int, size_bytes: int, image: Checkpoint) -> None:
         """The checkpoint after those that are here is durable."""
-        self._rows.append(Logged(seq, size_bytes, image))
+        self._rows.append(Logged(seq, size_bytes, image, _ids_of(image), _keys_of(image)))
         self._bytes += size_bytes
 
     def due(self, goal: int, hurry: bool, keys: int = 0) -> bool:
@@ -85,13 +89,15 @@ class CommittedLog:
         )
 
     def _settle(self) -> None:
-        for row in islice(self._rows, self._settled, None):
-            if any(self._frontier(p.subscription, p.producer) < p.first + len(p.keys) for p in row.image.produced):
-                break
+        while self._settled < len(self._rows):
+            row = self._rows[self._settled]
+            for produced in row.image.produced:
+                if self._frontier(produced.subscription, produced.producer) < produced.first + len(produced.keys):
+                    return
             self._settled += 1
             self._settled_bytes += row.size_bytes
-            self._settled_ids += _ids_of(row.image)
-            self._settled_keys += _keys_of(row.image)
+            self._settled_ids += row.ids
+            self._settled_keys += row.keys
 
     def prefix(self, goal: int) -> tuple[int, list[Checkpoint], list[Acked]]:
         """(upto, images, later acks) of the next fold: as much as one short transaction can do.
@@ -123,8 +129,8 @@ class CommittedLog:
             if self._settled:
                 self._settled -= 1
                 self._settled_bytes -= row.size_bytes
-                self._settled_ids -= _ids_of(row.image)
-                self._settled_keys -= _keys_of(row.image)
+                self._settled_ids -= row.ids
+                self._settled_keys -= row.keys
         return gone
 
 

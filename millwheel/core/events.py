@@ -44,8 +44,19 @@ class Counters(Struct):
 
     def add(self, other: Counters) -> None:
         """Count what `other` has counted."""
-        for name in self.__struct_fields__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        # One by one: this is done for every checkpoint, and a loop over names takes five times as long.
+        self.records += other.records
+        self.duplicates += other.duplicates
+        self.repeated += other.repeated
+        self.late += other.late
+        self.backdated += other.backdated
+        self.timers += other.timers
+        self.checkpoints += other.checkpoints
+        self.quarantined += other.quarantined
+        self.redriven += other.redriven
+        self.expired += other.expired
+        self.lookups += other.lookups
+        self.queued += other.queued
 
 
 class Inherited(Struct):

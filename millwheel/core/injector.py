@@ -218,6 +218,8 @@ class InjectorCore:
     def _report(self, effects: list[ev.Effect]) -> None:
         # Finished is durable, and counts only after all its records are acked.
         bound = MAX_TIME if self.finished else self._source_watermark
+        if bound <= self._reported:
+            return
         value = min(bound, min((entry.oldest for entry in self._reads), default=MAX_TIME))
         if value > self._reported:
             self._reported = value

@@ -156,6 +156,18 @@ class IntervalCore:
         match event:
             case ev.BundleArrived(bundle):
                 self._enter(self._arrivals.arrive(bundle, now, effects), effects)
+            case ev.Invoked(outcome, elapsed_us):
+                if outcome.lacking:
+                    self._invocation.want(outcome.lacking, effects)
+                else:
+                    self._returned(elapsed_us, outcome, effects)
+                    self._invoked(outcome, now, effects)
+            case ev.Committed(seq):
+                self._inflight.committed(seq, effects)
+            case ev.AckArrived(number):
+                self._inflight.acked(number)
+            case ev.WatermarkMoved(value):
+                self._watermark.move(value)
             case ev.Loaded(rows):
                 if self._invocation.loaded(rows, effects):
                     self._invoked(Outcome(), now, effects)
@@ -165,14 +177,6 @@ class IntervalCore:
                 self._invocation.marked(effects)
             case ev.SlotsLoaded(rows):
                 self._invocation.filled(rows, effects)
-            case ev.Invoked(outcome, elapsed_us):
-                if outcome.lacking:
-                    self._invocation.want(outcome.lacking, effects)
-                else:
-                    self._returned(elapsed_us, outcome, effects)
-                    self._invoked(outcome, now, effects)
-            case ev.Committed(seq):
-                self._inflight.committed(seq, effects)
             case ev.Fenced():
                 self.halted = True
                 return [ev.Halt(f"interval {self.config.interval} of {self.config.computation!r} was fenced")]
@@ -187,12 +191,8 @@ class IntervalCore:
                 self._enter(self._arrivals.found(event, now, effects), effects)
             case ev.OpaqueRead():
                 self._arrivals.was_read(event)
-            case ev.AckArrived(number):
-                self._inflight.acked(number)
             case ev.AlarmRang():
                 self._alarm = MAX_TIME
-            case ev.WatermarkMoved(value):
-                self._watermark.move(value)
             case ev.RedriveAsked(key):
                 self._quarantine.ask(key, now)
             case ev.QuarantineFetched(key, entries):

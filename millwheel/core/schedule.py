@@ -68,29 +68,29 @@ class Schedule:
 
     def take(self, watermark: int, now: int) -> Turn | None:
         """What runs next; None when there is nothing."""
-        turn = self._take(watermark, now)
-        work = turn.work
-        if work.parts or work.timers or work.redrive or turn.items or turn.expiring or self._quarantine.released:
-            return turn
-        return None
-
-    def _take(self, watermark: int, now: int) -> Turn:
-        cache = self._cache
-        work = Work([], [], cache.values, cache.entries, {}, watermark, now, partial=cache.partial)
-        work.redrive = self._quarantine.take_fetched()
-        if work.redrive:
+        redrive = self._quarantine.take_fetched()
+        if redrive:
             # A wall timer that waits here was due once, even if the clock was set back since.
-            work.wall_time = max([now, *(entry.timestamp for entry in work.redrive if entry.kind == "wall")])
+            work = self._work(watermark, max([now, *(entry.timestamp for entry in redrive if entry.kind == "wall")]))
+            work.redrive = redrive
             return Turn(work)
-        work.timers = self._take_timers(watermark, now)
-        if work.timers:
+        timers = self._take_timers(watermark, now)
+        if timers:
+            work = self._work(watermark, now)
+            work.timers = timers
             return Turn(work)
         expiring = self._expiry.take_due(watermark, self._most)
         if expiring:
-            return Turn(work, expiring=expiring)
-        items = self._inbox.take(self._suspects.limit(self._limit), self._suspects)
-        work.parts = [item.part for item in items if item.part is not None and item.part.keys]
-        return Turn(work, items)
+            return Turn(self._work(watermark, now), expiring=expiring)
+        items = self._inbox.take(self._suspects.limit(self._limit), self._suspects) if self._inbox else []
+        if items or self._quarantine.released:
+            work = self._work(watermark, now)
+            work.parts = [item.part for item in items if item.part is not None and item.part.keys]
+            return Turn(work, items)
+        return None
+
+    def _work(self, watermark: int, now: int) -> Work:
+        return Work([], [], self._cache.values, self._cache.entries, {}, watermark, now, partial=self._cache.partial)
 
     def _take_timers(self, watermark: int, now: int) -> list[Timer]:
         limit = self._suspects.limit_timers(self._limit)

@@ -98,7 +98,10 @@ class TimerQueue:
 
     def pop_due(self, kind: str, until: int, limit: int) -> list[tuple[int, TimerName]]:
         """Remove and return at most `limit` timers of `kind` with timestamp <= `until`, in order."""
-        due = self._heaps[kind].pop_due(until, limit, self._ends.get(kind))
+        heap = self._heaps[kind]
+        if not heap.items:
+            return []
+        due = heap.pop_due(until, limit, self._ends.get(kind))
         for _, (key, tag) in due:
             self._drop(key, kind, tag)
         self._popped[kind] += len(due)
