@@ -219,6 +219,7 @@ class EmbeddedRun:
             if self._failure is not None:
                 raise self._failure
             self._mail.ring(self._clock())
+            self._partitions.unpark()  # before the turn what has rested, after it what had no room
             self._turn()
             self._partitions.unpark()
             if self._mail.events:

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from millwheel import limits
 from millwheel.core import events as ev
 from millwheel.core.feed import Feed
-from millwheel.core.injector import InjectorCore
+from millwheel.core.injector import POLL_DELAY_US, InjectorCore
 from millwheel.core.interval import IntervalCore
+from millwheel.core.tail import Tail
 from millwheel.errors import SourceError
 from millwheel.graph import Graph
 from millwheel.model import MAX_TIME, MIN_TIME
@@ -58,6 +59,9 @@ class Partitions:
         self._feeds: dict[str, Feed] = {}
         self._parked: list[tuple[Actor, int]] = []
         """Reads that wait until their receivers have worked something off."""
+        self._tails: dict[int, Tail] = {}
+        self._resting: set[int] = set()
+        """Partitions that are not read now: there was nothing left a moment ago."""
         self._advances: deque[tuple[Actor, ev.Advance]] = deque()
         self._advance_ready = asyncio.Event()
         self.complete = False
@@ -142,7 +146,7 @@ class Partitions:
 
     def read(self, actor: Actor, limit: int) -> None:
         """At most `limit` rows, now or when there is room for them."""
-        if self._crowded(actor):
+        if actor.interval in self._resting or self._crowded(actor):
             self._parked.append((actor, limit))
         else:
             self._read(actor, limit)
@@ -167,10 +171,17 @@ class Partitions:
         asked_at = self._clock()
         rows = read_rows(actor.partition, actor.output, limit, source.reject, source.record_id)
         self.rejected += rows.rejected
+        if self._tails.setdefault(actor.interval, Tail()).waits(limit, rows.count + rows.rejected):
+            self._resting.add(actor.interval)
+            asyncio.get_running_loop().call_later(POLL_DELAY_US / 1e6, self._rested, actor.interval)
         turn = self._feeds[name].read(actor.interval, rows, asked_at, self._clock())
         self._mail.events.append((actor, rows))
         if turn is not None:
             self._resume(self._actors[turn])
+
+    def _rested(self, interval: int) -> None:
+        self._resting.discard(interval)
+        self._mail.wake.set()
 
     def _resume(self, actor: Actor) -> None:
         """What was before it is read to its end: an ordered source goes on with the next file."""

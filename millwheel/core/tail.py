@@ -1,0 +1,37 @@
+"""Whether a source partition that gave less than it was asked for is read again at once.
+
+Lives here: what earlier reads have taught about that.  A file that was read to its end, or a live source, has nothing
+more; one that reads in pieces of its own, row groups or pages, has.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PROBE_READS: Final = 16
+"""One in so many short reads is followed by another at once, whatever is known: sources change."""
+
+
+class Tail:
+    """One partition.
+
+    >>> tail = Tail()
+    >>> [tail.waits(10, 3), tail.waits(10, 0), tail.waits(10, 2)]
+    [False, False, True]
+    """
+
+    def __init__(self) -> None:
+        self._dry = False
+        """The last read at once after a short one brought nothing."""
+        self._at_once = False
+        self._short = 0
+
+    def waits(self, asked: int, rows: int) -> bool:
+        """A read of at most `asked` rows brought `rows`: true when the next one had better come a little later."""
+        if self._at_once:
+            self._dry = rows == 0
+        short = 0 < rows < asked
+        self._short += short
+        waits = short and self._dry and self._short % PROBE_READS != 0
+        self._at_once = short and not waits
+        return waits
