@@ -79,6 +79,8 @@ class EmbeddedRun:
         )
         self._restarting: set[int] = set()
         """Intervals whose core is void and not yet replaced."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Ends a sleep."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
         self._stopping = False
@@ -159,6 +161,8 @@ class EmbeddedRun:
         return sorted(found, key=lambda blamed: blamed[2])
 
     async def _close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -259,9 +263,18 @@ class EmbeddedRun:
         mail.wake.clear()
         if mail.events or self._stopping or self._failure is not None or delay <= 0:
             return
-        timer = asyncio.get_running_loop().call_later(min(delay, 1.0), mail.wake.set)
+        loop = asyncio.get_running_loop()
+        at = loop.time() + min(delay, 1.0)
+        # Most sleeps end by an event; the timer is left for the next one, and may wake it for nothing.
+        if self._timer is None or at < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = loop.call_at(at, self._timer_rang)
         await mail.wake.wait()
-        timer.cancel()
+
+    def _timer_rang(self) -> None:
+        self._timer = None
+        self._mail.wake.set()
 
     def _finished(self) -> bool:
         authority = self._watermarks.authority

@@ -50,6 +50,8 @@ class Commits:
     async def commit(self, writes: Sequence[LogWrite]) -> set[Pair]:
         """See `Store.commit`.  Intervals with sink rows commit in a second transaction, after the shared
         group."""
+        if len(writes) == 1:  # at low rates a group is just that
+            return await (self._commit_with_sinks([*writes]) if writes[0].sinks else self._commit_shared([*writes]))
         apart = sink_intervals(writes)
         distinct = {(write.interval, write.seq, write.sequencer): write for write in writes}
         ordered = [write for _, write in sorted(distinct.items())]
@@ -57,10 +59,13 @@ class Commits:
         shared = [write for write in ordered if write.interval not in apart]
         durable: set[Pair] = set()
         if shared:
-            durable |= await self._sessions.run(lambda connection: _insert(connection, shared), repeatable=False)
+            durable |= await self._commit_shared(shared)
         if with_sinks:
             durable |= await self._commit_with_sinks(with_sinks)
         return durable
+
+    async def _commit_shared(self, writes: list[LogWrite]) -> set[Pair]:
+        return await self._sessions.run(lambda connection: _insert(connection, writes), repeatable=False)
 
     async def _commit_with_sinks(self, writes: list[LogWrite]) -> set[Pair]:
         """All in one transaction; if a row is refused, in smaller ones in order, so that the refused one is known."""

@@ -47,12 +47,11 @@ _LONGEST_DELAY_S: Final = 1.0
 
 
 class Session:
-    """A lazily opened connection, used by one task at a time."""
+    """A lazily opened connection, used by one task at a time, which `Sessions` sees to."""
 
     def __init__(self, url: str, schema: str) -> None:
         self._url = url
         self._schema = schema
-        self._lock = asyncio.Lock()
         self._connection: Connection | None = None
 
     async def run(self, work: Callable[[Connection], Awaitable[T]], *, repeatable: bool = True) -> T:
@@ -60,26 +59,25 @@ class Session:
 
         Unless it is not `repeatable`: then a connection lost while the reply was awaited is `CommitUnknown`.
         """
-        async with self._lock:
-            for attempt in range(STORE_CONFLICT_ATTEMPTS):
-                connection = await self._connected()
-                try:
-                    return await work(connection)
-                except CONFLICTS:
-                    await asyncio.sleep(_FIRST_DELAY_S * attempt)
-                except psycopg.Error as error:
-                    if not (connection.broken or connection.closed):
-                        raise translated(error) from error
-                    await self._drop()
-                    if not repeatable:
-                        raise CommitUnknown(f"the reply of a commit was lost: {error}") from error
-                except MillwheelError:
-                    raise
-                except BaseException:
-                    # Cancelled half way: what the connection is in the middle of is unknown, so drop it.
-                    await self._drop()
-                    raise
-            raise StoreUnavailable("the store's transactions kept conflicting or losing their connection")
+        for attempt in range(STORE_CONFLICT_ATTEMPTS):
+            connection = await self._connected()
+            try:
+                return await work(connection)
+            except CONFLICTS:
+                await asyncio.sleep(_FIRST_DELAY_S * attempt)
+            except psycopg.Error as error:
+                if not (connection.broken or connection.closed):
+                    raise translated(error) from error
+                await self._drop()
+                if not repeatable:
+                    raise CommitUnknown(f"the reply of a commit was lost: {error}") from error
+            except MillwheelError:
+                raise
+            except BaseException:
+                # Cancelled half way: what the connection is in the middle of is unknown, so drop it.
+                await self._drop()
+                raise
+        raise StoreUnavailable("the store's transactions kept conflicting or losing their connection")
 
     async def _connected(self) -> Connection:
         """The open connection, or a new one; waits for a restarting server (`StoreUnavailable` when it stays
@@ -121,8 +119,7 @@ class Session:
 
     async def close(self) -> None:
         """Close the connection; the next `run` opens a new one."""
-        async with self._lock:
-            await self._drop()
+        await self._drop()
 
 
 class Sessions:
@@ -143,9 +140,17 @@ class Sessions:
                 self._free.append(session)
 
     async def close(self) -> None:
-        """Close every connection; the next `run` opens a new one."""
-        for session in self._all:
-            await session.close()
+        """Close every connection, each when its call has ended; the next `run` opens a new one."""
+        taken = 0
+        try:
+            for _ in self._all:
+                await self._slots.acquire()
+                taken += 1
+            for session in self._all:
+                await session.close()
+        finally:
+            for _ in range(taken):
+                self._slots.release()
 
 
 def translated(error: psycopg.Error) -> StoreError:
