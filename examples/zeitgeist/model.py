@@ -145,6 +145,8 @@ def forecast(traffic: Traffic, start_us: int) -> Forecast:
     """What the window at `start_us` should have."""
     bunching = spread(traffic)
     said = rhythm_at(traffic, start_us)
+    if said <= 0.0:
+        return Forecast(traffic.recent, bunching, CLOCK_ERROR, said)
     trust = _trust(traffic, start_us, said, bunching)
     mean = trust * said * _ratio(traffic) + (1 - trust) * traffic.recent
     return Forecast(mean, bunching, (1 - trust) * CLOCK_ERROR, said)
@@ -157,18 +159,25 @@ def spread(traffic: Traffic) -> float:
 
 def rhythm_at(traffic: Traffic, start_us: int) -> float:
     """Hourly means interpolated at the middle of a window; 0 where the rhythm is unknown."""
-    here = bucket(start_us)
-    if not traffic.days or not traffic.days[here]:
+    days = traffic.days
+    if not days:
         return 0.0
-    middle = start_us + WINDOW_US // 2 - HOUR_US // 2
-    before, after = bucket(middle), bucket(middle + HOUR_US)
-    if not (traffic.days[before] and traffic.days[after]):
+    here, before, after, part = _around(start_us)
+    if not days[here]:
+        return 0.0
+    if not (days[before] and days[after]):
         return traffic.rhythm[here]
-    part = middle % HOUR_US / HOUR_US
     return (1 - part) * traffic.rhythm[before] + part * traffic.rhythm[after]
 
 
 @lru_cache(maxsize=8_192)  # every key comes with the same times
+def _around(start_us: int) -> tuple[int, int, int, float]:
+    """Buckets of a window, and of the two hours whose middles its own lies between; and how far, 0 to 1."""
+    middle = start_us + WINDOW_US // 2 - HOUR_US // 2
+    return bucket(start_us), bucket(middle), bucket(middle + HOUR_US), middle % HOUR_US / HOUR_US
+
+
+@lru_cache(maxsize=8_192)
 def bucket(time_us: int) -> int:
     """Index of the hourly mean of a time: hour of the day, plus 24 on Saturdays and Sundays (UTC)."""
     hours = time_us // HOUR_US
@@ -215,9 +224,7 @@ def clip(count: int, mean: float) -> float:
 
 
 def _trust(traffic: Traffic, start_us: int, said: float, bunching: float) -> float:
-    """Weight of the rhythm in a forecast, 0 to 1."""
-    if said <= 0.0:
-        return 0.0
+    """Weight of the rhythm in a forecast, 0 to 1, where it is known."""
     requests = traffic.days[bucket(start_us)] * HOUR_WINDOWS * said
     return requests / (requests + bunching / (CLOCK_ERROR * CLOCK_ERROR))
 

@@ -141,16 +141,13 @@ class Sessions:
 
     async def close(self) -> None:
         """Close every connection, each when its call has ended; the next `run` opens a new one."""
-        taken = 0
-        try:
-            for _ in self._all:
-                await self._slots.acquire()
-                taken += 1
-            for session in self._all:
-                await session.close()
-        finally:
-            for _ in range(taken):
-                self._slots.release()
+        for _ in self._all:
+            async with self._slots:
+                session = self._free.pop()
+                try:
+                    await session.close()
+                finally:
+                    self._free.insert(0, session)  # behind those that are open
 
 
 def translated(error: psycopg.Error) -> StoreError:
