@@ -9,7 +9,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 LOCKS := requirements/build.lock requirements/dev.lock
-PIP_INSTALL := $(PY) -m pip install --quiet --quiet --disable-pip-version-check
+# Python compiles a module when it is first imported; of most packages here, that is a small part.
+PIP_INSTALL := $(PY) -m pip install --quiet --quiet --disable-pip-version-check --no-compile
 
 # Only folders with Python in them: mypy calls an empty one an error.
 TYPED := $(foreach d,millwheel storage injectors examples tests,$(if $(shell find $(d) -name '*.py' -print -quit 2>/dev/null),$(d)))
