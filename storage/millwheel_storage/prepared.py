@@ -28,6 +28,7 @@ BIGINT: Final = 20
 TEXT: Final = 25
 
 _CANCEL_LIMIT_S: Final = 5.0
+_LOOK_S: Final = 0.1
 _PLACEHOLDER: Final = re.compile(rb"%([b%])")
 _bigint = struct.Struct(">q")
 _numbers = itertools.count()
@@ -56,6 +57,8 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
     """Its socket, while the event loop tells of its answers."""
     _answer: asyncio.Future[None] | None = None
     """What waits for one."""
+    _look: asyncio.TimerHandle | None = None
+    """Ends a wait that the event loop may have forgotten."""
     _names: Mapping[Statement, bytes] = MappingProxyType({})
     """What is prepared, by what name."""
 
@@ -120,6 +123,8 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
         if self._watched is None:
             self._watched = self.fileno()
             loop.add_reader(self._watched, self._ready)
+        if self._look is None:
+            self._look = loop.call_later(_LOOK_S, self._looked)
         self._answer = loop.create_future()
         try:
             await self._answer
@@ -130,6 +135,17 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
         if self._answer is None:
             self._unwatch()  # a notice, or the end: whoever asks next will read it
         elif not self._answer.done():
+            self._answer.set_result(None)
+
+    def _looked(self) -> None:
+        """Look again, with a new watch, as psycopg does in its waits.
+
+        A server that dies and leaves a request unread leaves an error on the socket too.  uvloop tells of that once and
+        then gives the socket up, though there may be more to read: the server's last words first, then the end.
+        """
+        self._look = None
+        if self._answer is not None and not self._answer.done():
+            self._unwatch()
             self._answer.set_result(None)
 
     def _unwatch(self) -> None:
@@ -145,6 +161,8 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
     async def close(self) -> None:
         """As psycopg's."""
         self._unwatch()
+        if self._look is not None:
+            self._look.cancel()
         await super().close()
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -180,6 +182,28 @@ def test_a_lost_connection_is_said_to_be_broken(
                 task = asyncio.create_task(connection.run(LOCK, [bigint(78)]))
             with pytest.raises(psycopg.Error):
                 await task
+        assert connection.broken
+
+    on(scenario)
+
+
+def test_a_server_that_ends_before_it_reads_the_request_is_noticed(
+    on: Callable[[Scenario], None], postgres: EmbeddedPostgres
+) -> None:
+    """It says goodbye and leaves the request: when both are there before uvloop looks, it tells of them once, never again."""
+
+    async def scenario(connection: Connection) -> None:
+        assert await connection.pairs(LENGTH, [bigint(1), b"x"]) == [(1, 1)]
+        backend = connection.info.backend_pid
+        os.kill(backend, signal.SIGSTOP)
+        unread = asyncio.create_task(connection.pairs(LENGTH, [bigint(2), b"xx"]))
+        await asyncio.sleep(0.05)
+        os.kill(backend, signal.SIGTERM)
+        os.kill(backend, signal.SIGCONT)
+        while backends(postgres, "pid = %s", backend):  # user code runs, and the loop does not look
+            time.sleep(0.01)
+        with pytest.raises(psycopg.OperationalError):
+            await asyncio.wait_for(unread, 10)
         assert connection.broken
 
     on(scenario)
