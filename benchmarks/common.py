@@ -64,7 +64,8 @@ class Machine:
     """How much of the processors others had: figures of a virtual machine mean little without.
 
     `load_before`: processes that were running before it began, over the last minute.  `stolen`: the share of all
-    processors' time that the host gave to other machines.  Empty where Linux' /proc is not.
+    processors' time that the host gave to other machines.  `busy`: the share in which they did something here.  Empty
+    where Linux' /proc is not.
     """
 
     def __init__(self) -> None:
@@ -75,7 +76,11 @@ class Machine:
         """From the creation of this object until now."""
         ticks = [after - before for after, before in zip(self._ticks(), self._before, strict=True)]
         # user nice system idle iowait irq softirq steal; what follows is part of user and nice
-        return {"load_before": self._load, "stolen": ticks[7] / max(1, sum(ticks[:8]))} if ticks else {}
+        if not ticks:
+            return {}
+        every = max(1, sum(ticks[:8]))
+        busy = every - ticks[3] - ticks[4] - ticks[7]
+        return {"load_before": self._load, "stolen": ticks[7] / every, "busy": busy / every}
 
     @staticmethod
     def _ticks() -> list[int]:
@@ -160,10 +165,10 @@ def call(module: str, **arguments: Any) -> dict[str, Any]:
     return found
 
 
-def start(module: str, **arguments: Any) -> subprocess.Popen[bytes]:
+def start(module: str, *, stdin: int = subprocess.DEVNULL, **arguments: Any) -> subprocess.Popen[bytes]:
     """Start `python -m benchmarks.<module>`; errors go to the terminal."""
     command = [sys.executable, "-m", f"benchmarks.{module}", json.dumps(arguments)]
-    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    return subprocess.Popen(command, cwd=ROOT, stdin=stdin, stdout=subprocess.PIPE)
 
 
 def arguments() -> dict[str, Any]:

@@ -1,13 +1,17 @@
 """Iterations on Spark: what a superstep costs in three forms, what checkpoints cost, and what a kill costs.
 
-Each benchmark is a process of its own with a Spark of two executor processes (`local-cluster[2,1,1024]`). What is
-compared runs in the same Spark, alternating. Kills are signal 9 to an executor, in the middle of a superstep.
+They run in a process of their own with a Spark of two executor processes (`local-cluster[2,1,1024]`), those that follow
+each other in the same: a start, and the first jobs after it, take a quarter of a minute of a small machine. What is
+compared alternates. Kills are signal 9 to an executor, in the middle of a superstep.
 """
 
 from __future__ import annotations
 
+import gc
+import json
 import os
 import resource
+import subprocess
 import sys
 import threading
 import time
@@ -35,10 +39,37 @@ KILLS: Final = (10, 20, 40, 80, 120)
 
 # --- in the main process: one function a benchmark --------------------------------------------------------------------
 
+_helper: subprocess.Popen[bytes] | None = None
+
+
+def _asked(what: str) -> dict[str, Any]:
+    """What the process with the Spark measured; it is started by the first who asks, and after one that broke it."""
+    global _helper
+    if _helper is None:
+        _helper = common.start("iteration", stdin=subprocess.PIPE)
+    assert _helper.stdin is not None
+    assert _helper.stdout is not None
+    _helper.stdin.write(what.encode() + b"\n")
+    _helper.stdin.flush()
+    line = _helper.stdout.readline()
+    if not line:
+        status, _helper = _helper.wait(), None
+        raise RuntimeError(f"benchmarks.iteration {what} ended with status {status}")
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+def close() -> None:
+    """End the process with the Spark, if there is one."""
+    global _helper
+    if _helper is not None:
+        _helper.communicate()
+        _helper = None
+
 
 def iteration_forms() -> Result:
     """One PageRank superstep on Hollins as columns, as key-value pairs, and as DataFrames."""
-    found = common.call("iteration", what="forms")
+    found = _asked("forms")
     value, pairs, frames = (common.median(found[name]) for name in ("columns", "pairs", "frames"))
     return Result(
         "iteration_forms", value, "s a superstep",
@@ -59,7 +90,7 @@ def iteration_overhead_delta() -> Result:
 
 
 def _overhead(kind: str) -> Result:
-    found = common.call("iteration", what=f"overhead_{kind}")
+    found = _asked(f"overhead_{kind}")
     work = found.pop("optimistic_work_s")
     plain = np.array(found.pop("restart"))
     ratios = {name: np.array(times) / plain - 1 for name, times in found.items()}
@@ -83,7 +114,7 @@ def _overhead(kind: str) -> Result:
 
 def iteration_ranking() -> Result:
     """PageRank on Hollins, Optimistic (lost rank spread evenly), killed at several supersteps."""
-    found = common.call("iteration", what="ranking")
+    found = _asked("ranking")
     value = min(one["near"] for one in found["kills"])
     stopped = found["calm"][0]["supersteps"]
     reason = f"threshold 1/(100 N) is reached after {stopped} supersteps; later kills are of a run to {TIGHT}"
@@ -96,13 +127,13 @@ def iteration_ranking() -> Result:
 
 def iteration_recovery_bulk() -> Result:
     """PageRank on Hollins, killed half way: Optimistic against Restart."""
-    found = common.call("iteration", what="recovery_bulk")
+    found = _asked("recovery_bulk")
     return _recovery("bulk", found, "relax", 0.17, 0.36)
 
 
 def iteration_recovery_delta() -> Result:
     """Connected components of a chain of cliques, killed half way: Optimistic against Restart."""
-    return _recovery("delta", common.call("iteration", what="recovery_delta"), "optimistic", 0.24, None)
+    return _recovery("delta", _asked("recovery_delta"), "optimistic", 0.24, None)
 
 
 def _recovery(kind: str, found: dict[str, Any], ours: str, seconds: float, supersteps: float | None) -> Result:
@@ -128,7 +159,7 @@ def _recovery(kind: str, found: dict[str, Any], ours: str, seconds: float, super
 
 def iteration_memory() -> Result:
     """200 supersteps: memory of the driver, Python and JVM."""
-    found = common.call("iteration", what="memory")
+    found = _asked("memory")
     heap, python = found["heap_mb"], found["python_mb"]
     half = len(heap) // 2
     growth = max(heap[half:]) / max(heap[:half])
@@ -260,9 +291,10 @@ class _Player:
     """An iteration in a thread of its own, which makes one superstep each time it is told to."""
 
     def __init__(self, run: Callable[[Callable[[Any], None]], Any]) -> None:
-        self._run, self._error = run, ""
+        self._run, self._error, self._over = run, "", False
         self._go, self._done = threading.Event(), threading.Event()
-        threading.Thread(target=self._play, daemon=True).start()
+        self._thread = threading.Thread(target=self._play, daemon=True)
+        self._thread.start()
 
     def superstep(self) -> float:
         """Seconds it took, a head checkpoint's write included: the next superstep would wait for that at once."""
@@ -274,11 +306,19 @@ class _Player:
             raise RuntimeError(self._error)
         return time.perf_counter() - began
 
+    def end(self) -> None:
+        """No further superstep."""
+        self._over = True
+        self._go.set()
+        self._thread.join()
+
     def _play(self) -> None:
         self._go.wait()
         self._go.clear()
         try:
             self._run(self._listen)
+        except _Enough:
+            pass
         except Exception as error:
             self._error = repr(error)
         self._done.set()
@@ -290,6 +330,12 @@ class _Player:
         self._done.set()
         self._go.wait()
         self._go.clear()
+        if self._over:
+            raise _Enough
+
+
+class _Enough(Exception):
+    """As many supersteps as were wanted."""
 
 
 def _overhead_runs(context: Any, kind: str) -> dict[str, Any]:
@@ -326,6 +372,8 @@ def _overhead_runs(context: Any, kind: str) -> dict[str, Any]:
                 seconds = players[POLICIES[place]].superstep()
                 if turn >= WARM:
                     found[POLICIES[place]].append(seconds)
+        for player in players.values():
+            player.end()
     return {**found, "optimistic_work_s": own_work}
 
 
@@ -444,8 +492,17 @@ def _all_pids(context: Any, ask: Callable[[Any], list[int]]) -> list[int]:
     return pids
 
 
-def _main(what: str) -> None:
-    from examples.graphs.cluster import spark
+def _cleared(context: Any, ask: Callable[[Any], list[int]]) -> None:
+    """Nothing of what was measured last stays cached, and an executor that it killed has a successor."""
+    for rdd in context._jsc.getPersistentRDDs().values():
+        rdd.unpersist()
+    gc.collect()
+    context._jvm.java.lang.System.gc()
+    _all_pids(context, ask)
+
+
+def _main() -> None:
+    from examples.graphs.cluster import executor_pids, spark
 
     parts: dict[str, Callable[[Any], dict[str, Any]]] = {
         "forms": _forms,
@@ -457,10 +514,12 @@ def _main(what: str) -> None:
         "memory": _memory,
     }
     with spark(EXECUTORS) as context:
-        found = parts[what](context)
-    common.answer(**found)
+        for line in sys.stdin:
+            found = parts[line.strip()](context)
+            _cleared(context, executor_pids)
+            common.answer(**found)
 
 
 if __name__ == "__main__":
-    _main(common.arguments()["what"])
+    _main()
     sys.exit(0)

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 KILLS = int(os.environ.get("MILLWHEEL_KILLS", "8"))
 SEED = int(os.environ.get("MILLWHEEL_SEED", "1995"))
 FILES = 4
-ROWS = 40_000
+ROWS = 20_000
 KEYS = 50
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.postgres, pytest.mark.timeout(600)]
