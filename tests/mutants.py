@@ -694,8 +694,8 @@ def wall_timers_by_the_watermark() -> Patches:
     """Wall timers fire as soon as they are set."""
     original = TimerQueue.pop_due
 
-    def pop_due(self: TimerQueue, kind: str, until: int, limit: int) -> Any:
-        return original(self, kind, MAX_TIME if kind == "wall" else until, limit)
+    def pop_due(self: TimerQueue, kind: str, until: int, limit: int, alone: Any = None) -> Any:
+        return original(self, kind, MAX_TIME if kind == "wall" else until, limit, alone)
 
     return {(TimerQueue, "pop_due"): pop_due}
 
@@ -705,8 +705,8 @@ def early_timers() -> Patches:
     """Timers fire a little before the watermark reaches them."""
     original = TimerQueue.pop_due
 
-    def pop_due(self: TimerQueue, kind: str, until: int, limit: int) -> Any:
-        return original(self, kind, until + (50_000 if until < MAX_TIME else 0), limit)
+    def pop_due(self: TimerQueue, kind: str, until: int, limit: int, alone: Any = None) -> Any:
+        return original(self, kind, until + (50_000 if until < MAX_TIME else 0), limit, alone)
 
     return {(TimerQueue, "pop_due"): pop_due}
 

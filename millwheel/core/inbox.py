@@ -41,7 +41,7 @@ class Inbox:
         taken = size = 0
         while self._items and taken < records and size < limits.WORK_LIMIT_BYTES:
             part = self._items[0].part
-            room = suspects.room(part.keys if part else (), records - taken, taken > 0)
+            room = suspects.room(part, records - taken, taken > 0)
             if not room:
                 break
             item = self._take_first(room, limits.WORK_LIMIT_BYTES - size)
@@ -50,7 +50,7 @@ class Inbox:
             items.append(item)
             if item.part is not None and item.part.keys:
                 taken += len(item.part.keys)
-                if suspects.suspects(item.part.keys[0]):
+                if suspects.suspects(item.part, 0):
                     break
         return items
 

@@ -6,7 +6,7 @@ rebuilt when more than half of it is stale, so that memory follows what is pendi
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from heapq import heapify, heappop, heappush
 from typing import Any, Generic, TypeVar
 
@@ -69,10 +69,23 @@ class MinHeap(Generic[K]):
         timestamp = self.minimum()
         return timestamp is not None and timestamp <= until and (end is None or self._heap[0] <= end)
 
-    def pop_due(self, until: int, limit: int, end: tuple[int, K] | None = None) -> list[tuple[int, K]]:
-        """Remove and return at most `limit` entries with timestamp <= `until` up to `end`, in order."""
+    def pop_due(
+        self,
+        until: int,
+        limit: int,
+        end: tuple[int, K] | None = None,
+        alone: Callable[[int, K], bool] | None = None,
+    ) -> list[tuple[int, K]]:
+        """Remove and return at most `limit` entries with timestamp <= `until` up to `end`, in order.
+
+        An entry that is to be `alone` comes by itself.
+        """
         due: list[tuple[int, K]] = []
         while len(due) < limit and self.due(until, end):
+            if alone is not None and alone(*self._heap[0]):
+                if due:
+                    break
+                limit = 1
             timestamp, name = heappop(self._heap)
             del self.items[name]
             due.append((timestamp, name))

@@ -10,6 +10,8 @@ it.  Invariants:
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from millwheel import limits
@@ -21,7 +23,7 @@ from millwheel.core.inbox import Inbox
 from millwheel.core.quarantine import Quarantine
 from millwheel.core.suspects import Suspects
 from millwheel.core.timers import TimerQueue
-from millwheel.model import EXPIRY_KIND, MAX_TIME, Timer
+from millwheel.model import EXPIRY_KIND, MAX_TIME, Timer, TimerKind
 from millwheel.work import Outcome, Work
 
 
@@ -93,16 +95,14 @@ class Schedule:
         return Work([], [], self._cache.values, self._cache.entries, {}, watermark, now, partial=self._cache.partial)
 
     def _take_timers(self, watermark: int, now: int) -> list[Timer]:
-        limit = self._suspects.limit_timers(self._limit)
-        due = [
-            Timer(key, tag, timestamp, "watermark")
-            for timestamp, (key, tag) in self._timers.pop_due("watermark", watermark, limit)
-        ]
-        due += [
-            Timer(key, tag, timestamp, "wall")
-            for timestamp, (key, tag) in self._timers.pop_due("wall", now, limit - len(due))
-        ]
-        return due
+        limit, some = self._suspects.limit(self._limit), self._suspects.some
+        due = self._pop_due("watermark", watermark, limit, some)
+        # Either list may be a suspect that runs alone.
+        return due if due and some else due + self._pop_due("wall", now, limit - len(due), some)
+
+    def _pop_due(self, kind: TimerKind, until: int, limit: int, some: bool) -> list[Timer]:
+        alone = partial(self._suspects.suspects_timer, kind) if some else None
+        return [Timer(k, tag, at, kind) for at, (k, tag) in self._timers.pop_due(kind, until, limit, alone)]
 
     def pace(self, work: Work, outcome: Outcome, elapsed_us: int) -> None:
         """Slow hooks get fewer records at a time: commits, other keys and Ctrl-C wait for the one that runs."""

@@ -6,14 +6,16 @@ keeps everything else from running while a suspect runs alone.
 
 A process that ends in order says so.  After any other end (a crash in native code, out of memory, kill -9) each of the
 next invocations is marked first, with no more records than can be tried one by one.  If that process dies too, what was
-marked is suspected and runs alone; what has been running alone `limits.DEATHS_LIMIT` times when the process died goes to
-its key's quarantine without being run again.  Whoever is killed from outside while a mark stands is suspected in
-vain: it runs alone once, well, and that is all.
+marked is suspected and runs alone, one record or timer at a time; what has been running alone `limits.DEATHS_LIMIT`
+times when the process died goes to its key's quarantine without being run again.  Whoever is killed from outside while a
+mark stands is suspected in vain: it runs alone once, well, and that is all.  What was committed just before the end is
+suspected and never comes again, so nothing else may be slow because something is suspected: not the other records of its
+key, nor the timers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Final
 
@@ -21,7 +23,7 @@ import msgspec
 
 from millwheel import limits
 from millwheel.bundles import QuarantineEntry
-from millwheel.work import Work
+from millwheel.work import Part, Work
 
 Unit = tuple[str, bytes]
 """What one call of a hook is about: the key, and a digest of the record or timer.  Not a record's id: a producer that
@@ -93,23 +95,33 @@ class Suspects:
         """Records of the next invocation, where `records` would be usual."""
         return min(records, limits.MARKED_RECORDS) if self._left else records
 
-    def limit_timers(self, timers: int) -> int:
-        """Timers of the next invocation: while there are suspects, one by one."""
-        return 1 if self._keys else self.limit(timers)
+    @property
+    def some(self) -> bool:
+        """Whether anything is suspected."""
+        return bool(self._suspected)
 
-    def room(self, keys: Sequence[str], records: int, begun: bool) -> int:
-        """How many of the next records, of `keys`, fit into an invocation that has `records` left and may have `begun`.
+    def room(self, part: Part | None, records: int, begun: bool) -> int:
+        """How many of the next records, those of `part`, fit into an invocation that has `records` left and may have `begun`.
 
-        A record of a suspect's key runs by itself.
+        A suspect runs by itself; other records of its key, which may be a hot one, do not.
         """
-        for place in range(min(records, len(keys)) if self._keys else 0):
-            if keys[place] in self._keys:
-                return place or (0 if begun else 1)
+        if part is not None and self._keys:
+            for place in range(min(records, len(part.keys))):
+                if self.suspects(part, place):
+                    return place or (0 if begun else 1)
         return records
 
-    def suspects(self, key: str) -> bool:
-        """Whether something of `key` is suspected."""
-        return key in self._keys
+    def suspects(self, part: Part, place: int) -> bool:
+        """Whether this record is suspected."""
+        key = part.keys[place]
+        if key not in self._keys:
+            return False
+        return (key, _digest(part.subscription, part.timestamps[place], part.values[place])) in self._suspected
+
+    def suspects_timer(self, kind: str, timestamp: int, name: tuple[str, str]) -> bool:
+        """Whether this timer is suspected."""
+        key, tag = name
+        return key in self._keys and (key, _timer_digest(tag, kind, timestamp)) in self._suspected
 
     # --- what must not run -------------------------------------------------------------------------------------
 
@@ -137,7 +149,8 @@ class Suspects:
         if entries[0].key in self._condemned_keys:
             places = (place for place, entry in enumerate(entries) if self.answer(entry) is not None)
             entries = entries[: next(places, len(entries))]
-        return entries[: self.room([entry.key for entry in entries], len(entries), begun=False)]
+        places = (place for place, entry in enumerate(entries) if _unit(entry) in self._suspected)
+        return entries[: max(1, next(places, len(entries)))]
 
     def notes(self) -> list[str]:
         """For whoever starts the process: what is suspected, and what is kept from running."""

@@ -96,12 +96,14 @@ class TimerQueue:
 
     # --- what is due ------------------------------------------------------------------------------------------
 
-    def pop_due(self, kind: str, until: int, limit: int) -> list[tuple[int, TimerName]]:
-        """Remove and return at most `limit` timers of `kind` with timestamp <= `until`, in order."""
+    def pop_due(
+        self, kind: str, until: int, limit: int, alone: Callable[[int, TimerName], bool] | None = None
+    ) -> list[tuple[int, TimerName]]:
+        """Remove and return at most `limit` timers of `kind` with timestamp <= `until`, in order; one to be `alone`, so."""
         heap = self._heaps[kind]
         if not heap.items:
             return []
-        due = heap.pop_due(until, limit, self._ends.get(kind))
+        due = heap.pop_due(until, limit, self._ends.get(kind), alone)
         for _, (key, tag) in due:
             self._drop(key, kind, tag)
         self._popped[kind] += len(due)

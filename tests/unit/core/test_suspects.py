@@ -71,15 +71,16 @@ def test_the_window_widens_with_every_end_that_was_not_enough() -> None:
 
 def test_what_was_marked_runs_alone_and_is_cleared_when_it_has_run() -> None:
     suspects = after(mark(after(b""), work("a", "b")))
-    assert suspects.room(["x", "a", "x"], 10, begun=False) == 1
-    assert suspects.room(["a", "x"], 10, begun=False) == 1
-    assert suspects.room(["a", "x"], 10, begun=True) == 0
+    assert suspects.room(work("x", "a", "x").parts[0], 10, begun=False) == 1
+    assert suspects.room(work("a", "x").parts[0], 10, begun=False) == 1
+    assert suspects.room(work("a", "x").parts[0], 10, begun=True) == 0
+    assert suspects.room(work("x", "x").parts[0], 10, begun=False) == 10
     assert read_mark(mark(suspects, work("a"))).alone
     cleared = suspects.done()
     assert cleared is not None
     assert [(key, deaths) for key, _, deaths in read_mark(cleared).deaths] == [("b", 0)]
     assert read_mark(cleared).running == []
-    assert not suspects.suspects("a")
+    assert not suspects.suspects(work("a").parts[0], 0)
 
 
 def test_a_record_is_known_again_whoever_sends_it_and_as_which() -> None:
@@ -90,9 +91,10 @@ def test_a_record_is_known_again_whoever_sends_it_and_as_which() -> None:
 
 def test_another_record_of_a_suspects_key_is_no_suspect() -> None:
     suspects = after(mark(after(b""), work("a")))
-    other = work("a")
-    other.parts[0].timestamps = [6]
-    suspects.begin(other)
+    (other,) = work("a", "a", "a").parts
+    other.timestamps = [6, 7, 5]
+    assert suspects.room(other, 10, begun=False) == 2, "they run together, up to the suspect"
+    suspects.begin(Work([other], [], {}, {}, {}, 0, 0))
     assert not suspects.alone
 
 
@@ -162,6 +164,23 @@ def test_suspects_run_one_by_one_in_their_order() -> None:
         ran.append((marked.alone, [s for part in invoke.work.parts for s in part.sequences]))
         bench.invoked()
     assert ran == [(False, [0]), (True, [1]), (True, [2]), (False, [3, 4])]
+
+
+def test_only_a_timer_that_is_suspected_runs_alone() -> None:
+    found = mark(after(b""), work("committed", "t4", timers=(Timer("t2", "u", 11),)))
+    timers = [(f"t{n}", "u", "watermark", 10 + n // 2) for n in range(5)]
+    bench = Bench(unclean(found, ends=2, timers=timers))
+    bench(ev.WatermarkMoved(20))
+    ran = []
+    while len(bench.of(ev.Load)) + len(bench.of(ev.Mark)):
+        if not bench.of(ev.Mark):
+            bench(ev.Loaded([]))
+        (marked,) = bench.of(ev.Mark)
+        bench(ev.Marked())
+        (invoke,) = bench.of(ev.Invoke)
+        ran.append((marked.alone, [timer.key for timer in invoke.work.timers]))
+        bench.invoked()
+    assert ran == [(False, ["t0", "t1"]), (True, ["t2"]), (False, ["t3", "t4"])]
 
 
 def test_the_condemned_goes_to_quarantine_with_what_comes_after_it() -> None:
