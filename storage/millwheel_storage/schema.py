@@ -30,6 +30,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateSequence, CreateTable
 
 from millwheel.ports import SinkTable
+from millwheel_storage.shape import STORE_FORMAT
 from millwheel_storage.tables import RESERVED_NAMES
 
 metadata: Final = MetaData()
@@ -332,6 +333,8 @@ MIGRATIONS: Final[list[list[str]]] = [
 """MIGRATIONS[v] takes a store from format v to v + 1; only ever appended to.  A new store runs them all, and the first
 makes its tables as they are today: those that follow do no harm to them."""
 
+assert len(MIGRATIONS) == STORE_FORMAT
+
 
 _SINK_TYPES: Final[dict[str, Any]] = {
     "text": Text(),
@@ -353,7 +356,3 @@ def sink_creation(table: SinkTable) -> str:
     # An explicit constraint keeps the declared order of the key's columns, which is what its index can serve.
     made = Table(table.name, MetaData(), *columns, PrimaryKeyConstraint(*table.key))
     return _compile(CreateTable(made))
-
-
-CATALOG_TYPES: Final = {"timestamptz": "timestamp with time zone"}
-"""How the catalog spells a declared type, where it differs."""

