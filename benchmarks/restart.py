@@ -92,8 +92,8 @@ def _digest() -> str:
 
 
 def _fill(path: Path, variants: dict[str, int]) -> dict[str, float]:
-    """Run the pipelines, at the same time, until their keys are there, the dead ones gone, and they update; then kill
-    everything."""
+    """Run the pipelines, at the same time, and kill each when its keys are there, the dead ones gone, and it updates; then
+    kill Postgres."""
     began = time.monotonic()
     limit = began + FILL_LIMIT_S
     processes = {
@@ -106,8 +106,8 @@ def _fill(path: Path, variants: dict[str, int]) -> dict[str, float]:
             _await(path, processes[name], limit, lambda connection, n=name, b=base: _newest(connection, n) >= b)  # type: ignore[misc]
             _await(path, processes[name], limit, lambda connection, n=name: _keys(connection, n) == KEYS, 1.0)  # type: ignore[misc]
             seconds[name] = time.monotonic() - began
-        for name in variants:
             _load(path, name)
+            processes[name].kill()  # now: it would go on updating its keys, and slow the other one down
     finally:
         for process in processes.values():
             _kill(path, process)
