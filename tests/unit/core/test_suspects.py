@@ -42,6 +42,20 @@ def killed_alone(times: int, work: Work) -> bytes:
     return found
 
 
+def run_all(bench: Bench) -> list[tuple[bool, Work]]:
+    """Everything that waits, each marked and run; whether it ran alone, and what it was."""
+    ran = []
+    while len(bench.of(ev.Load)) + len(bench.of(ev.Mark)):
+        if not bench.of(ev.Mark):
+            bench(ev.Loaded([]))
+        (marked,) = bench.of(ev.Mark)
+        bench(ev.Marked())
+        (invoke,) = bench.of(ev.Invoke)
+        ran.append((marked.alone, invoke.work))
+        bench.invoked()
+    return ran
+
+
 def test_after_an_orderly_end_nothing_is_marked() -> None:
     suspects = Suspects(0, b"")
     assert suspects.begin(work("a")) is None
@@ -154,15 +168,7 @@ def test_suspects_run_one_by_one_in_their_order() -> None:
     (found,) = first(ev.Loaded([])).of(ev.Mark)
     bench = Bench(unclean(found.suspicion, ends=2))
     bench.arrive(1, rows)
-    ran = []
-    while len(bench.of(ev.Load)) + len(bench.of(ev.Mark)):
-        if not bench.of(ev.Mark):
-            bench(ev.Loaded([]))
-        (marked,) = bench.of(ev.Mark)
-        bench(ev.Marked())
-        (invoke,) = bench.of(ev.Invoke)
-        ran.append((marked.alone, [s for part in invoke.work.parts for s in part.sequences]))
-        bench.invoked()
+    ran = [(alone, [s for part in work.parts for s in part.sequences]) for alone, work in run_all(bench)]
     assert ran == [(False, [0]), (True, [1]), (True, [2]), (False, [3, 4])]
 
 
@@ -171,15 +177,7 @@ def test_only_a_timer_that_is_suspected_runs_alone() -> None:
     timers = [(f"t{n}", "u", "watermark", 10 + n // 2) for n in range(5)]
     bench = Bench(unclean(found, ends=2, timers=timers))
     bench(ev.WatermarkMoved(20))
-    ran = []
-    while len(bench.of(ev.Load)) + len(bench.of(ev.Mark)):
-        if not bench.of(ev.Mark):
-            bench(ev.Loaded([]))
-        (marked,) = bench.of(ev.Mark)
-        bench(ev.Marked())
-        (invoke,) = bench.of(ev.Invoke)
-        ran.append((marked.alone, [timer.key for timer in invoke.work.timers]))
-        bench.invoked()
+    ran = [(alone, [timer.key for timer in work.timers]) for alone, work in run_all(bench)]
     assert ran == [(False, ["t0", "t1"]), (True, ["t2"]), (False, ["t3", "t4"])]
 
 
