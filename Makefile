@@ -35,10 +35,16 @@ $(STAMP): $(LOCKS) pyproject.toml
 	$(PY) -m pip check --disable-pip-version-check
 	@touch $@
 
-# A file's tests share a Spark or a Postgres, so a file is what a worker takes.  What goes to pytest is mostly one test, or a
-# debugger, which workers would hide.
+# A file's tests share a Spark or a Postgres, so a file is what a worker takes.  What takes every processor goes first, alone:
+# beside others it was slowed for more than it left to them.  What goes to pytest is mostly one test, or a debugger, which
+# workers would hide.
 test: $(STAMP) ## every test, in two workers; with ARGS="-k name" and the like, which go to pytest, in one process
-	$(PY) -m pytest $(or $(ARGS),-n 2 --dist loadfile --no-loadscope-reorder)
+ifdef ARGS
+	$(PY) -m pytest $(ARGS)
+else
+	$(PY) -m pytest -m every_core
+	$(PY) -m pytest -m "not every_core and not grid" -n 2 --dist loadfile --no-loadscope-reorder
+endif
 
 lint: $(STAMP) ## ruff, its formatter, and the layering contracts
 	$(VENV)/bin/ruff check .

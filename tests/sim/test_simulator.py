@@ -15,6 +15,7 @@ from tests.sim import ci, report
 from tests.sim.harness import simulate_seed
 
 
+@pytest.mark.every_core
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
 def test_every_seed_keeps_every_invariant_and_together_they_reach_every_probe() -> None:
