@@ -52,7 +52,7 @@ class StateCache:
         """Keys of `_writes`."""
         self._writes: deque[tuple[int, Collection[str]]] = deque()
         """What was written and is not folded: the seq, and its keys."""
-        self._forgotten: deque[tuple[int, str]] = deque()
+        self._forgotten: deque[tuple[int, Sequence[str]]] = deque()
         """Keys that were cleared, and the seq that did it."""
         self._folded = 0
         self._turn = 0
@@ -181,13 +181,15 @@ class StateCache:
             self._dirty.update(keys)
             self._writes.append((seq, keys))
 
-    def forget(self, key: str, seq: int) -> None:
-        """Clear a key's cells; the removal itself is dirty until it is folded."""
-        if key in self.turns:
-            self._clear([key])
-        self.insert(key, {})
-        self.mark((key,), seq)
-        self._forgotten.append((seq, key))
+    def forget(self, keys: Sequence[str], seq: int) -> None:
+        """Clear the cells of `keys`, which are distinct; the removals themselves are dirty until they are folded."""
+        if not keys:
+            return
+        self._clear([key for key in keys if key in self.turns])
+        self.turns.update(dict.fromkeys(keys, self._turn))
+        self.size_bytes += ENTRY_OVERHEAD_BYTES * len(keys)
+        self.mark(keys, seq)
+        self._forgotten.append((seq, keys))
 
     def _clear(self, keys: Sequence[str]) -> None:
         """Cells of `keys` go, column by column: with new keys all the time they are tens of thousands."""
@@ -231,10 +233,10 @@ class StateCache:
         """
         ended: dict[str, None] = {}
         while self._forgotten and self._forgotten[0][0] <= self._folded:
-            _, key = self._forgotten.popleft()
             # Nothing was written since, or it is folded as well.
-            if key in self.turns and key not in self._dirty and key not in busy:
-                ended[key] = None
+            for key in self._forgotten.popleft()[1]:
+                if key in self.turns and key not in self._dirty and key not in busy:
+                    ended[key] = None
         gone = [*ended]
         self._drop(gone)
         if self.over_limit():
@@ -248,7 +250,7 @@ class StateCache:
 
         A hot key that appends to a list would otherwise have all of it in memory, as long as it is hot.
         """
-        forgotten = {key for _, key in self._forgotten}  # the tables are not right about these yet
+        forgotten = {key for _, keys in self._forgotten for key in keys}  # the tables are not right about these yet
         big = [key for key in self._big if key not in suspended and key not in forgotten]
         dirty: dict[str, dict[str, dict[str, bytes | None]]] = {key: {} for key in big}
         for _, cell, by_key in self._entry_writes:

@@ -52,8 +52,7 @@ class Expiry:
     def drop(self, due: Collection[str], seq: int, watermark: int, writes: TimerWrites) -> list[str]:
         """Checkpoint `seq` drops keys that are due, and returns them; those that must be kept are asked again later."""
         expired = [key for key in due if not self.keeps(key)]
-        for key in expired:
-            self._cache.forget(key, seq)
+        self._cache.forget(expired, seq)
         for key in filter(self.keeps, due) if len(expired) < len(due) else ():
             self._set(key, self._look_again(key, watermark), writes)
             self._cache.mark((key,), seq)

@@ -81,12 +81,20 @@ class MinHeap(Generic[K]):
         An entry that is to be `alone` comes by itself.
         """
         due: list[tuple[int, K]] = []
-        while len(due) < limit and self.due(until, end):
-            if alone is not None and alone(*self._heap[0]):
+        heap, items = self._heap, self.items
+        while heap and len(due) < limit:
+            entry = heap[0]
+            timestamp, name = entry
+            if items.get(name) != timestamp:
+                heappop(heap)  # stale
+                continue
+            if timestamp > until or (end is not None and entry > end):
+                break
+            if alone is not None and alone(timestamp, name):
                 if due:
                     break
                 limit = 1
-            timestamp, name = heappop(self._heap)
-            del self.items[name]
-            due.append((timestamp, name))
+            heappop(heap)
+            del items[name]
+            due.append(entry)
         return due

@@ -104,8 +104,9 @@ class TimerQueue:
         if not heap.items:
             return []
         due = heap.pop_due(until, limit, self._ends.get(kind), alone)
-        for _, (key, tag) in due:
-            self._drop(key, kind, tag)
+        if kind != EXPIRY_KIND:  # those are in the heap alone
+            for _, (key, tag) in due:
+                self._drop(key, kind, tag)
         self._popped[kind] += len(due)
         return due
 

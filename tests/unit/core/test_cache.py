@@ -72,8 +72,7 @@ def test_a_dirty_key_is_never_evicted() -> None:
 def test_a_forgotten_key_is_empty_and_dirty_until_folded() -> None:
     cache = cache_of(a=b"1")
     cache.limit_bytes = 0
-    cache.forget("a", 3)
-    cache.forget("never loaded", 3)
+    cache.forget(["a", "never loaded"], 3)
     assert (cache.cells("a"), cache.cells("never loaded")) == ({}, {})
     assert cache.missing({"a": None, "never loaded": None}) == []
     assert cache.trim((), never) == []
@@ -83,8 +82,7 @@ def test_a_forgotten_key_is_empty_and_dirty_until_folded() -> None:
 
 def test_an_empty_key_leaves_when_its_end_is_folded_unless_it_came_back() -> None:
     cache = cache_of(a=b"1", b=b"2", c=b"3", d=b"4")
-    for key in "abd":
-        cache.forget(key, 1)
+    cache.forget(["a", "b", "d"], 1)
     cache.write_all(wrote("b", b"3"), 2)
     cache.mark({"d"}, 2)  # a timer, say
     assert cache.trim((), never) == []
