@@ -67,7 +67,7 @@ zeitgeist: $(STAMP) ## the paper's Zeitgeist; LOG=file (default: the carried sli
 queries: $(STAMP) ## the example queries; LOG=, OUT=, FRESH=1
 	$(PY) -m examples.queries $(if $(LOG),--log "$(LOG)") $(if $(OUT),--out "$(OUT)") $(if $(FRESH),--fresh)
 
-bench: $(STAMP) ## every benchmark, or one: NAME=
+bench: $(STAMP) ## the benchmarks of streaming, or others: NAME=latency, NAME=iterations, NAME="streaming iterations"
 	$(PY) -m benchmarks $(NAME)
 
 mutants: $(STAMP) ## break the code on purpose and see that a test notices
