@@ -542,7 +542,7 @@ def evicts_dirty() -> Patches:
 @mutant
 def fresh_for_ever() -> Patches:
     """A key that a fold has inserted is inserted again."""
-    return {(StateCache, "take_absent"): lambda self, keys: self._absent.intersection(set().union(*keys))}
+    return {(StateCache, "take_absent"): lambda self, upto: set().union(*(keys for _, keys in self._absent))}
 
 
 @mutant

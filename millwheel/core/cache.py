@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
-from itertools import islice, repeat
+from itertools import filterfalse, islice, repeat
 from typing import Any, Final
 
 from millwheel import limits
@@ -56,17 +56,19 @@ class StateCache:
         """Keys that were cleared, and the seq that did it."""
         self._folded = 0
         self._turn = 0
-        self._absent: set[str] = set()
-        """Keys of which the tables had no state when they were loaded, and no fold has written any since."""
+        self._loaded: Collection[str] = ()
+        """Keys of the invocation that runs of which the tables had no state."""
+        self._absent: deque[tuple[int, Collection[str]]] = deque()
+        """Such keys of invocations whose checkpoint is not folded, by its seq: no fold has written any of them."""
         self._hand: Iterator[str] = iter(())
         """Where eviction goes on: keys that were here when its round began."""
 
-    def missing(self, keys: Mapping[str, None]) -> list[str]:
+    def missing(self, keys: Mapping[str, Any]) -> list[str]:
         """Those of `keys` that must be loaded."""
         turns = self.turns
         if keys.keys() <= turns.keys():
             return []
-        return [key for key in keys if key not in turns]
+        return [*filterfalse(turns.__contains__, keys)]
 
     def insert(self, key: str, cells: Mapping[Slot, bytes], more: bool = False) -> None:
         """Add a loaded key; with `more` cells than these in the store."""
@@ -109,19 +111,18 @@ class StateCache:
             known.absent.add((cell, entry))
             self.size_bytes += SLOT_OVERHEAD_BYTES
 
-    def insert_absent(self, keys: Collection[str]) -> None:
-        """Add loaded keys of which the store has no state."""
-        self.turns.update(dict.fromkeys(keys, self._turn))
+    def expect_absent(self, keys: Collection[str]) -> None:
+        """Of these loaded keys the store has no state; it is `touch` that adds them.  In key order a fold is cheaper."""
         self.size_bytes += ENTRY_OVERHEAD_BYTES * len(keys)
-        self._absent.update(keys)
+        self._loaded = keys
 
-    def take_absent(self, keys: Iterable[Iterable[str]]) -> Set[str]:
-        """Those of `keys` of which the tables have no state.  They are about to be folded: asked again, they have."""
-        absent: set[str] = set()
-        if self._absent:  # else without a look at the keys: most folds are of old ones
-            absent.update(*map(self._absent.intersection, keys))
-            self._absent -= absent
-        return absent
+    def take_absent(self, upto: int) -> Set[str]:
+        """Keys of which the tables have no state, all that checkpoints up to `upto` write among them, but for those that
+        an earlier invocation only read.  They are about to be folded: asked again, they have."""
+        absent: dict[str, None] = {}
+        while self._absent and self._absent[0][0] <= upto:
+            absent.update(dict.fromkeys(self._absent.popleft()[1]))
+        return absent.keys()
 
     def cells(self, key: str) -> dict[Slot, bytes]:
         """Everything stored under `key`, which is here."""
@@ -130,13 +131,20 @@ class StateCache:
             found.update(((cell, entry), value) for entry, value in by_key.get(key, {}).items())
         return found
 
-    def touch(self, keys: Iterable[str]) -> None:
-        """`keys`, all of which are here, are about to be read."""
+    def next_turn(self) -> int:
+        """What `touch` is to note of keys that are about to be read."""
         self._turn += 1
-        self.turns.update(dict.fromkeys(keys, self._turn))
+        return self._turn
+
+    def touch(self, keys: Mapping[str, int]) -> None:
+        """`keys` are about to be read, in this turn; all are here, or absent from the store."""
+        self.turns.update(keys)
 
     def write_all(self, outcome: Outcome, seq: int) -> list[CellWrites]:
         """Apply one checkpoint's writes to keys that are here; returns them as the columns of its log row."""
+        if self._loaded:
+            self._absent.append((seq, self._loaded))
+            self._loaded = ()
         log = []
         for cell, writes in outcome.values.items():
             column = self.values.setdefault(cell, {})
@@ -282,7 +290,6 @@ class StateCache:
         self._clear(keys)
         for key in keys:
             del self.turns[key]
-        self._absent.difference_update(keys)
 
     def evict(self, busy: Container[str], next_timer: NextTimer | None) -> list[str]:
         """Drop clean keys until there is an eighth of room, for this is not done for each new key; returns those.

@@ -386,8 +386,7 @@ class IntervalCore:
         if self._committed.due(goal, self._cache.over_limit(), self._cache.unfolded):
             self._folding = True
             upto, images, later = self._committed.prefix(goal)
-            fresh = self._cache.take_absent(writes.keys for image in images for writes in image.state.cells)
-            effects.append(ev.Fold(upto, images, later, fresh))
+            effects.append(ev.Fold(upto, images, later, self._cache.take_absent(upto)))
 
     def _fold_done(self, upto: int, now: int) -> None:
         self._folding = False

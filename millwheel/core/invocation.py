@@ -44,8 +44,10 @@ class Invocation:
         self._turn: Turn | None = None
         self._running: Work | None = None
         """What user code was given: the turn's work without what was diverted."""
-        self._keys: dict[str, None] = {}
-        """Those of the turn's work."""
+        self._keys: dict[str, int] = {}
+        """Those of the turn's work, and the cache's number for the turn."""
+        self._expiring: dict[str, int] = {}
+        """Those that may expire in it and must be looked at before."""
         self._loading: list[str] = []
         self._wanted: list[Wanted] = []
         """State that a hook waits for."""
@@ -67,10 +69,11 @@ class Invocation:
         """Take a turn; true when no hook has anything to do in it, so that it is over."""
         self._turn, self.oldest = turn, turn.oldest()
         # To expire, a key must have no timers: when not all are in memory the store has to say.
-        self._keys = keys_of(turn.work)
+        number = self._cache.next_turn()
+        self._keys = keys_of(turn.work, number)
         complete = self._timers.complete
-        looked_at = {key: None for key in turn.expiring if not complete or self._expiry.keeps(key)}
-        self._loading = self._cache.missing(looked_at or self._keys)
+        self._expiring = {key: number for key in turn.expiring if not complete or self._expiry.keeps(key)}
+        self._loading = sorted(self._cache.missing(self._expiring or self._keys))
         if self._loading:
             effects.append(ev.Load(self._loading, not complete))
             return False
@@ -80,7 +83,8 @@ class Invocation:
         """An answer to `Load`; true as for `begin`."""
         assert self._turn is not None, "Loaded without work"
         stored = {row.key for row in rows if row.cells}
-        self._cache.insert_absent([key for key in self._loading if key not in stored] if stored else self._loading)
+        self._cache.expect_absent([key for key in self._loading if key not in stored] if stored else self._loading)
+        self._cache.touch(self._expiring)
         self._loading = []
         for row in rows:
             if row.cells:
@@ -144,11 +148,11 @@ class Invocation:
         return turn, oldest
 
 
-def keys_of(work: Work) -> dict[str, None]:
+def keys_of(work: Work, turn: int) -> dict[str, int]:
     """Keys in order of appearance: a set's order would differ from process to process."""
-    keys: dict[str, None] = {}
+    keys: dict[str, int] = {}
     for part in work.parts:
-        keys.update(dict.fromkeys(part.keys))
-    keys.update((timer.key, None) for timer in work.timers)
-    keys.update((entry.key, None) for entry in work.redrive)
+        keys.update(dict.fromkeys(part.keys, turn))
+    keys.update((timer.key, turn) for timer in work.timers)
+    keys.update((entry.key, turn) for entry in work.redrive)
     return keys

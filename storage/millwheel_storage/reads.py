@@ -35,7 +35,7 @@ from millwheel_storage.prepared import Connection
 async def load(connection: Connection, place: Place, keys: Sequence[str], timers: bool) -> list[KeyRows]:
     """See `Store.load`."""
     number, limit = Int4(place.computation), limits.STATE_PAGE_SLOTS
-    encoded = ByteaArray(sorted({key.encode() for key in keys}))
+    encoded = ByteaArray.of_texts(sorted(dict.fromkeys(keys)))  # by code point, which is the order of their UTF-8
     cells = await query.rows(connection, statements.LOAD_KEYS, (encoded, number, Int8(limit + 1)), prepare=True)
     if not timers:
         return key_rows(cells, [], limit)

@@ -30,7 +30,7 @@ def fold_steps(interval: int, computation: int, folded: Folded, fresh: Set[str] 
     """
     number = Int4(computation)
     yield from _forget(number, folded)
-    yield from _state(number, folded, fresh)
+    yield from _state(number, folded, sorted(fresh))
     yield from _timers(number, folded)
     yield from _holds(number, folded)
     yield from _productions(Int8(interval), folded)
@@ -50,9 +50,9 @@ def _forget(computation: Int4, folded: Folded) -> Iterator[Step]:
 # Columns go in key order, which keeps neighbouring rows on one index page.  A forgotten key is deleted whole already.
 
 
-def _state(computation: Int4, folded: Folded, fresh: Set[str]) -> Iterator[Step]:
+def _state(computation: Int4, folded: Folded, fresh: Sequence[str]) -> Iterator[Step]:
     for cell, column in folded.values.items():
-        for keys, added in _parts(column.keys(), fresh):
+        for keys, added in _parts(column, fresh):
             values: list[Any] = [column[key] for key in keys]
             if None in values:
                 rows = list(zip(keys, values, strict=True))
@@ -62,7 +62,7 @@ def _state(computation: Int4, folded: Folded, fresh: Set[str]) -> Iterator[Step]
                 statement = statements.ADD_VALUES if added else statements.SET_VALUES
                 yield statement, (computation, cell, ByteaArray.of_texts(keys), ByteaArray(values))
     for cell, by_key in folded.entries.items():
-        for keys, added in _parts(by_key.keys(), fresh):
+        for keys, added in _parts(by_key, fresh):
             places: list[tuple[Any, ...]] = [
                 (key, entry, value) for key in keys for entry, value in by_key[key].items()
             ]
@@ -74,13 +74,13 @@ def _state(computation: Int4, folded: Folded, fresh: Set[str]) -> Iterator[Step]
                 yield statement, (computation, cell, *written)
 
 
-def _parts(keys: Set[str], fresh: Set[str]) -> Iterator[tuple[list[str], bool]]:
-    """What is inserted (true) and what is upserted, each in key order."""
-    added = keys & fresh
+def _parts(column: Mapping[str, Any], fresh: Sequence[str]) -> Iterator[tuple[list[str], bool]]:
+    """Keys that are inserted (true) and those that are upserted, each in order; `fresh` is."""
+    added = [*filter(column.__contains__, fresh)]
     if added:
-        yield sorted(added), True
-    if len(added) < len(keys):
-        yield sorted(keys - added), False
+        yield added, True
+    if len(added) < len(column):
+        yield sorted(column.keys() - added), False
 
 
 def _cleared(computation: Int4, cell: str, places: list[tuple[str, str]], folded: Folded) -> Iterator[Step]:

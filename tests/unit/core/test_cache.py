@@ -98,18 +98,28 @@ def test_an_empty_key_leaves_when_its_end_is_folded_unless_it_came_back() -> Non
     assert cache.size_bytes <= cache.limit_bytes * 7 // 8
 
 
-def test_a_key_that_was_absent_is_so_for_one_fold() -> None:
+def load_absent(cache: StateCache, *keys: str) -> None:
+    cache.expect_absent(keys)
+    cache.touch(dict.fromkeys(keys, cache.next_turn()))
+
+
+def test_a_key_that_was_absent_is_so_until_the_fold_of_the_checkpoint_that_it_was_loaded_for() -> None:
     cache = cache_of(a=b"1")
-    cache.insert_absent(["b", "c"])
+    load_absent(cache, "b", "c")
     assert cache.size_bytes == exact_size(cache)
     assert cache.missing({"b": None, "c": None}) == []
+    assert cache.take_absent(1) == set(), "no checkpoint has them"
     cache.write_all(wrote("b", b"2"), 1)
-    assert cache.take_absent([{"a", "b", "d"}]) == {"b"}
-    assert cache.take_absent([{"a", "b"}]) == set()
+    load_absent(cache, "d")
+    cache.write_all(wrote("d", b"2"), 2)
+    cache.write_all(wrote("a", b"2"), 3)
+    assert cache.take_absent(1) == {"b", "c"}
+    assert cache.take_absent(1) == set()
+    cache.folded(1)
     cache.limit_bytes = 0
-    assert cache.evict((), never) == ["a", "c"]
-    cache.insert("c", {("c", ""): b"3"})
-    assert cache.take_absent([{"c"}]) == set()
+    assert cache.evict((), never) == ["b", "c"]
+    assert cache.take_absent(3) == {"d"}
+    assert cache.take_absent(3) == set()
 
 
 def test_an_eviction_looks_at_a_bounded_number_of_keys_and_goes_on_behind_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +137,7 @@ def test_of_a_sample_the_half_goes_that_was_read_longest_ago_and_is_due_last() -
     keys = [f"key {i:02}" for i in range(SAMPLE)]
     for key in keys:
         cache.insert(key, {})
-    cache.touch(keys[SAMPLE // 4 :])
+    cache.touch(dict.fromkeys(keys[SAMPLE // 4 :], cache.next_turn()))
     # More keys follow, and are dirty: the sample need not give up everything.
     for i in range(SAMPLE):
         cache.forget(f"new {i}", 9)
@@ -154,7 +164,7 @@ def test_sizes_add_up_and_nothing_unfolded_is_lost(steps: list[tuple[str, str, S
         if step in ("insert", "write") and cache.missing({key: None}):
             cache.insert(key, folded.get(key, {}))
         if step == "absent" and cache.missing({key: None}) and not folded.get(key):
-            cache.insert_absent([key])
+            load_absent(cache, key)
         elif step == "write":
             cell, entry = slot
             keys = {key} if entry else {key, min(cache.turns)}
@@ -168,6 +178,7 @@ def test_sizes_add_up_and_nothing_unfolded_is_lost(steps: list[tuple[str, str, S
             cache.forget(key, seq)
             truth[key] = {}
         elif step == "fold":
+            assert not any(folded.get(absent) for absent in cache.take_absent(seq))
             cache.folded(seq)
             folded = {key: dict(cells) for key, cells in truth.items()}
         elif step == "evict":

@@ -36,7 +36,13 @@ def test_numbers(column: list[int]) -> None:
     assert BigintArray(column).data == by_psycopg([Int8(number) for number in column])
 
 
-@pytest.mark.parametrize("size", [1_023, 1_024, 70_000])
-def test_long_elements(size: int) -> None:
-    column = [b"", b"x" * size, b"y"]
-    assert ByteaArray(column).data == by_psycopg(column)
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 1_023, 1_024, 70_000])
+def test_long_elements_and_those_of_one_length(size: int) -> None:
+    for column in ([b"", b"x" * size, b"y"], [b"x" * size, b"y" * size], [b"x" * size, b"", b"y" * size]):
+        assert ByteaArray(column).data == by_psycopg(column)
+        assert ByteaArray.of_texts([one.decode() for one in column]).data == by_psycopg(column)
+
+
+def test_one_length_of_text_is_not_one_of_its_encoding() -> None:
+    column = ["ab", "äb", "\0b", "\U0001f600b"]
+    assert ByteaArray.of_texts(column).data == by_psycopg([text.encode() for text in column])
