@@ -265,6 +265,8 @@ class Recovered(msgspec.Struct, gc=False):
     """How often in a row a process that had the interval has not ended in order."""
     suspicion: bytes = b""
     """What the last mark says (`core.suspects`)."""
+    blank: bool = False
+    """Surely there is no state and no timer of any key; it may be unknown."""
 
 
 class KeyRows(msgspec.Struct, gc=False):

@@ -34,6 +34,7 @@ from millwheel.core.opaque import OpaqueIds
 from millwheel.core.outbox import Outbox
 from millwheel.core.quarantine import Quarantine
 from millwheel.core.refused import RefusedRows
+from millwheel.core.seen import SeenKeys
 from millwheel.core.suspects import Suspects
 from millwheel.core.timers import TimerQueue
 from millwheel.core.watermark import LowWatermark
@@ -543,6 +544,24 @@ def evicts_dirty() -> Patches:
 def fresh_for_ever() -> Patches:
     """A key that a fold has inserted is inserted again."""
     return {(StateCache, "take_absent"): lambda self, upto: set().union(*(keys for _, keys in self._absent))}
+
+
+@mutant
+def never_seen() -> Patches:
+    """The filter of keys says of each that no hook has had it."""
+    original = SeenKeys.add
+
+    def add(self: SeenKeys, keys: list[str]) -> list[str]:
+        return original(self, keys) if self._pages is None else []
+
+    return {(SeenKeys, "add"): add}
+
+
+@mutant
+def always_blank() -> Patches:
+    """An owner takes the keys that another one has stored for new."""
+    original = SeenKeys.__init__
+    return {(SeenKeys, "__init__"): lambda self, blank: original(self, True)}
 
 
 @mutant

@@ -50,8 +50,8 @@ class StateCache:
         """Every key that is here, and when it was last read."""
         self._dirty: set[str] = set()
         """Keys of `_writes`."""
-        self._writes: deque[tuple[int, Collection[str]]] = deque()
-        """What was written and is not folded: the seq, and its keys."""
+        self._writes: deque[tuple[int, Collection[str], bool]] = deque()
+        """What was written and is not folded: the seq, its keys, and whether any of them was dirty already."""
         self._forgotten: deque[tuple[int, Sequence[str]]] = deque()
         """Keys that were cleared, and the seq that did it."""
         self._folded = 0
@@ -186,8 +186,9 @@ class StateCache:
     def mark(self, keys: Collection[str], seq: int) -> None:
         """Something of `keys`, all of which are here, was written: they are dirty until it is folded."""
         if keys:
+            dirty = len(self._dirty)
             self._dirty.update(keys)
-            self._writes.append((seq, keys))
+            self._writes.append((seq, keys, len(self._dirty) - dirty < len(keys)))
 
     def forget(self, keys: Sequence[str], seq: int) -> None:
         """Clear the cells of `keys`, which are distinct; the removals themselves are dirty until they are folded."""
@@ -218,11 +219,18 @@ class StateCache:
         self._folded = upto
         while self._entry_writes and self._entry_writes[0][0] <= upto:
             self._entry_writes.popleft()
-        if self._writes and self._writes[0][0] <= upto:
-            while self._writes and self._writes[0][0] <= upto:
-                self._writes.popleft()
-            # What is left is mostly less than what was folded, and a set of it is made without a look at each key.
-            self._dirty = set().union(*(keys for _, keys in self._writes))
+        gone: list[Collection[str]] = []
+        while self._writes and self._writes[0][0] <= upto:
+            gone.append(self._writes.popleft()[1])
+        if not gone:
+            return
+        # Where all keys are new, more is left than goes, and nothing of what goes was written again.
+        if any(again for _, _, again in self._writes) or sum(map(len, gone)) > sum(
+            len(keys) for _, keys, _ in self._writes
+        ):
+            self._dirty = set().union(*(keys for _, keys, _ in self._writes))
+        else:
+            self._dirty.difference_update(*gone)
 
     @property
     def unfolded(self) -> int:

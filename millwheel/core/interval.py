@@ -34,6 +34,7 @@ from millwheel.core.outbox import Outbox
 from millwheel.core.quarantine import Quarantine
 from millwheel.core.refused import RefusedRows
 from millwheel.core.schedule import Schedule
+from millwheel.core.seen import SeenKeys
 from millwheel.core.suspects import Suspects
 from millwheel.core.timers import TimerQueue
 from millwheel.core.watermark import LowWatermark
@@ -89,8 +90,9 @@ class IntervalCore:
             self._inbox, self._timers, self._expiry, self._quarantine, self.suspects, self._cache,
         )  # fmt: skip
         self._invocation = Invocation(
-            self._cache, self._timers, self._holds, self._expiry, self._quarantine, self.suspects
-        )
+            self._cache, self._timers, self._holds, self._expiry, self._quarantine, self.suspects,
+            SeenKeys(recovered.blank),
+        )  # fmt: skip
         self._checkpointer = Checkpointer(
             config.shape, self._cache, self._arrivals, self._timers, self._holds, self._expiry, self._quarantine
         )

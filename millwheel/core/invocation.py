@@ -17,6 +17,7 @@ from millwheel.core.expiry import Expiry
 from millwheel.core.holds import Holds
 from millwheel.core.quarantine import Quarantine
 from millwheel.core.schedule import Turn
+from millwheel.core.seen import SeenKeys
 from millwheel.core.suspects import Suspects
 from millwheel.core.timers import TimerQueue
 from millwheel.model import MAX_TIME
@@ -34,6 +35,7 @@ class Invocation:
         expiry: Expiry,
         quarantine: Quarantine,
         suspects: Suspects,
+        seen: SeenKeys,
     ) -> None:
         self._cache = cache
         self._timers = timers
@@ -41,6 +43,7 @@ class Invocation:
         self._expiry = expiry
         self._quarantine = quarantine
         self._suspects = suspects
+        self._seen = seen
         self._turn: Turn | None = None
         self._running: Work | None = None
         """What user code was given: the turn's work without what was diverted."""
@@ -48,7 +51,8 @@ class Invocation:
         """Those of the turn's work, and the cache's number for the turn."""
         self._expiring: dict[str, int] = {}
         """Those that may expire in it and must be looked at before."""
-        self._loading: list[str] = []
+        self._missing: list[str] = []
+        """Those that were not in memory, in order."""
         self._wanted: list[Wanted] = []
         """State that a hook waits for."""
         self.oldest = MAX_TIME
@@ -73,19 +77,22 @@ class Invocation:
         self._keys = keys_of(turn.work, number)
         complete = self._timers.complete
         self._expiring = {key: number for key in turn.expiring if not complete or self._expiry.keeps(key)}
-        self._loading = sorted(self._cache.missing(self._expiring or self._keys))
-        if self._loading:
-            effects.append(ev.Load(self._loading, not complete))
-            return False
-        return self._run(turn.work, effects)
+        self._missing = sorted(self._cache.missing(self._expiring or self._keys))
+        if self._missing:
+            asked = self._seen.add(self._missing)
+            if asked:
+                effects.append(ev.Load(asked, not complete))
+                return False
+        return self.loaded([], effects)
 
     def loaded(self, rows: list[KeyRows], effects: list[ev.Effect]) -> bool:
-        """An answer to `Load`; true as for `begin`."""
+        """An answer to `Load`, which is all that the store has of what is missing; true as for `begin`."""
         assert self._turn is not None, "Loaded without work"
-        stored = {row.key for row in rows if row.cells}
-        self._cache.expect_absent([key for key in self._loading if key not in stored] if stored else self._loading)
-        self._cache.touch(self._expiring)
-        self._loading = []
+        if self._missing:
+            stored = {row.key for row in rows if row.cells}
+            self._cache.expect_absent([key for key in self._missing if key not in stored] if stored else self._missing)
+            self._cache.touch(self._expiring)
+            self._missing = []
         for row in rows:
             if row.cells:
                 self._cache.insert(row.key, row.cells, row.more)
@@ -132,7 +139,7 @@ class Invocation:
         busy = self._keys | self._turn.expiring if self._turn else {}
         suspended: Container[str] = busy if self._running is not None and self._running.suspended is not None else ()
         gone = self._cache.trim(busy, None if self._timers.empty() else self._next_timer, suspended)
-        if not self._loading:  # the answer is for what is near now
+        if not self._missing:  # the answer is for what is near now
             self._timers.shed(gone, self._cache.turns.__contains__)
 
     def _next_timer(self, key: str) -> int:

@@ -46,6 +46,8 @@ class MemoryTables:
         self.opaque_counts: dict[tuple[int, int, int], int] = {}
         self.quarantine: dict[tuple[str, str], list[QuarantineEntry]] = {}
         self.redrives: set[tuple[str, str]] = set()
+        self.blank = True
+        """No key of any computation has ever had state or timers."""
 
     def apply(self, row: IntervalRow, folded: Folded) -> None:
         """What a fold of an interval's log changes."""
@@ -66,6 +68,7 @@ class MemoryTables:
         for key in folded.state_keys():
             _overlay(state, {key: folded.cells_of(key)})
         _overlay(timers, folded.timers)
+        self.blank = self.blank and not (state or timers)
         for key, timestamp in folded.holds.items():
             _put(holds, key, timestamp)
 
@@ -127,6 +130,7 @@ class MemoryTables:
             watermark=watermark,
             opaque=[OpaqueBucket(*p[1:], count) for p, count in sorted(self.opaque_counts.items()) if p[0] == row.id],
             more_timers=[kind for kind, page in pages.items() if len(page) >= limits.TIMER_PAGE_ROWS],
+            blank=self.blank,
         )
 
     def _ids(self, interval: int) -> list[Delivered]:

@@ -85,6 +85,7 @@ async def _recovered(connection: Connection, place: Place) -> Recovered:
     channels = await query.rows(connection, statements.LOAD_CHANNELS, interval)
     pending = await query.rows(connection, statements.LOAD_PRODUCTIONS, interval)
     buckets = await query.rows(connection, statements.LOAD_OPAQUE_BUCKETS, interval)
+    blank = await query.first(connection, statements.BLANK)
     return Recovered(
         ids=[Delivered(*channel) for channel in channels],
         productions=productions(pending),
@@ -94,4 +95,5 @@ async def _recovered(connection: Connection, place: Place) -> Recovered:
         watermark=MIN_TIME if watermark is None else watermark[0],
         opaque=[OpaqueBucket(*bucket) for bucket in buckets],
         more_timers=[kind for kind, page in pages.items() if len(page) >= limit],
+        blank=blank == (True,),
     )

@@ -253,6 +253,9 @@ SELECT DISTINCT key FROM quarantine
 WHERE computation = %(computation)s AND key >= %(low)s AND (%(high)s::bytea IS NULL OR key < %(high)s::bytea)
 ORDER BY key
 """
+BLANK: Final = "SELECT pg_relation_size('key_state') = 0 AND pg_relation_size('timer') = 0"
+"""Whether nothing was ever stored of any key: of one interval it could take a walk over all rows that are dead."""
+
 READ_WATERMARK: Final = "SELECT value FROM watermark WHERE name = %s"
 
 # Folds.  Each takes columns as arrays: one statement per table however many rows.

@@ -537,6 +537,37 @@ def test_a_key_that_is_stored_is_not_inserted_as_new(postgres: EmbeddedPostgres,
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("what", ["state", "a timer", "state in the log", "state that is gone"])
+def test_a_store_is_blank_until_a_key_has_something(postgres: EmbeddedPostgres, pipeline: str, what: str) -> None:
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        first, other = [row.id for row in (await store.open_pipeline(shape(pipeline))).intervals]
+        for number in range(2):  # nothing of keys in the log and in the tables
+            sequencer = (await store.acquire([first]))[first]
+            recovered = await store.recover(first, sequencer)
+            assert recovered is not None
+            assert recovered.blank
+            nothing = image([])
+            nothing.ids = [Ids(1, 5, 0, [number])]
+            await store.commit([LogWrite(first, sequencer, 1, 0, encode_checkpoint(nothing))])
+        one, gone = image(["a"] if what != "a timer" else []), image([])
+        if what == "a timer":
+            one.timers = TimerWrites(["a"], [""], ["wall"], [7])
+        gone.forgotten = ["a"]
+        for number, each in enumerate([one, gone] if what == "state that is gone" else [one], 2):
+            await store.commit([LogWrite(first, sequencer, number, 0, encode_checkpoint(each))])
+            if what != "state in the log":
+                images = [nothing, each] if number == 2 else [each]
+                assert await store.fold(FoldWrite(first, sequencer, number, images))
+        for interval in (first, other):
+            recovered = await store.recover(interval, (await store.acquire([interval]))[interval])
+            assert recovered is not None
+            assert not recovered.blank
+        await store.close()
+
+    asyncio.run(main())
+
+
 def test_a_store_of_the_first_format_gets_what_came_later(postgres: EmbeddedPostgres, pipeline: str) -> None:
     """There a channel whose sender had not advertised a frontier had ids, but no frontier; tables came, and an index."""
     later = ("opaque_bucket", "opaque_id", "timer_by_time", "suspicion")

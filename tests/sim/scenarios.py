@@ -19,6 +19,8 @@ TINY: dict[str, float] = {
     "IDLE_RECORD_DELAY_US": 20_000,
     "TIMER_PAGE_ROWS": 2,
     "TIMERS_IN_MEMORY": 2,
+    "SEEN_FIRST_BITS": 4,
+    "SEEN_BITS_A_KEY": 1,
 }
 
 

@@ -147,6 +147,25 @@ def test_of_a_sample_the_half_goes_that_was_read_longest_ago_and_is_due_last() -
     assert [key for key in keys if key in cache.turns] == keys[SAMPLE // 4 : SAMPLE * 3 // 4]
 
 
+@given(st.lists(st.one_of(st.lists(st.sampled_from("abcdefgh"), max_size=5), st.integers(0, 6)), max_size=25))
+def test_dirty_is_what_was_written_after_the_last_folded_checkpoint(steps: list[list[str] | int]) -> None:
+    """A step is what the next checkpoint writes, or how many of those that are not folded stay so."""
+    cache, last, seq, folded, dirty = StateCache(0), dict[str, int](), 0, 0, set[str]()
+    load_absent(cache, *"abcdefgh")
+    for step in steps:
+        if isinstance(step, list):
+            seq += 1
+            cache.mark(step, seq)
+            last |= dict.fromkeys(step, seq)
+        else:
+            folded = max(folded, seq - step)
+            cache.folded(folded)
+        dirty = {key for key, written in last.items() if written > folded}
+        assert cache.unfolded == len(dirty)
+    cache.evict((), never)
+    assert cache.turns.keys() == dirty
+
+
 SLOTS = st.sampled_from([("c", ""), ("c", ""), ("d", "e"), ("d", "f")])
 STEPS = ["insert", "absent", "write", "forget", "fold", "evict", "trim"]
 

@@ -707,6 +707,32 @@ def test_what_was_absent_when_it_was_loaded_is_folded_as_new_once(monkeypatch: p
     assert folded.fresh == set()
 
 
+def test_keys_that_no_hook_has_had_are_not_asked_of_a_blank_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FOLD_TRIGGER_CHECKPOINTS", 1)
+    blank = recovered()
+    blank.blank = True
+    bench = Bench(blank, cache_limit_bytes=0)
+    (run,) = bench.arrive(1, {0: ("b", 1), 1: ("a", 1)}).of(ev.Invoke)
+    assert run.work.parts[0].keys == ["b", "a"]
+    assert not bench.of(ev.Load)
+    bench.invoked(Outcome({"c": dict.fromkeys("ab", b"2")}))
+    (folded,) = bench(ev.Committed(1)).of(ev.Fold)
+    assert [*folded.fresh] == ["a", "b"]
+    bench(ev.Folded(1))  # they leave memory
+    (load,) = bench.arrive(2, {2: ("c", 1), 3: ("b", 1), 4: ("d", 1)}).of(ev.Load)
+    assert load.keys == ["b"]
+    assert not bench.of(ev.Invoke)
+    assert bench.load([KeyRows("b", {("c", ""): b"2"})]).parts[0].keys == ["c", "b", "d"]
+    bench.invoked(Outcome({"c": dict.fromkeys("bcd", b"3")}))
+    (folded,) = bench(ev.Committed(2)).of(ev.Fold)
+    assert [*folded.fresh] == ["c", "d"]
+
+
+def test_every_key_is_asked_of_a_store_that_was_not_blank() -> None:
+    (load,) = Bench().arrive(1, {0: ("b", 1), 1: ("a", 1)}).of(ev.Load)
+    assert load.keys == ["a", "b"]
+
+
 def test_two_bench_runs_write_the_same_bytes() -> None:
     def payload() -> bytes:
         return Bench().run(1, {0: ("a", 5), 1: ("b", 6)}, wrote("a", b"1")).write.payload
