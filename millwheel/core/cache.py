@@ -225,9 +225,8 @@ class StateCache:
         if not gone:
             return
         # Where all keys are new, more is left than goes, and nothing of what goes was written again.
-        if any(again for _, _, again in self._writes) or sum(map(len, gone)) > sum(
-            len(keys) for _, keys, _ in self._writes
-        ):
+        left = sum(len(keys) for _, keys, _ in self._writes)
+        if left < sum(map(len, gone)) or any(again for _, _, again in self._writes):
             self._dirty = set().union(*(keys for _, keys, _ in self._writes))
         else:
             self._dirty.difference_update(*gone)

@@ -7,6 +7,7 @@ import pytest
 from millwheel import limits
 from millwheel.bundles import KeyRows
 from millwheel.core import events as ev
+from millwheel.core.cache import ENTRY_OVERHEAD_BYTES
 from millwheel.model import EXPIRY_KIND, EXPIRY_TAG, MAX_TIME
 from tests.unit.core.bench import Bench, outcome, recovered, timer_writes, wrote
 
@@ -124,6 +125,9 @@ def test_expiries_that_are_far_are_read_in_time_and_hold_nothing() -> None:
     assert asked.kind == EXPIRY_KIND
     bench(ev.Loaded([]))
     assert bench.images()[0].forgotten == ["a", "b"]
+    cache = bench.core._cache
+    assert [*cache.turns] == ["a", "b"]
+    assert cache.size_bytes == 2 * ENTRY_OVERHEAD_BYTES, "each is counted once, until its end is folded"
     bench(ev.TimersLoaded(EXPIRY_KIND, timer_writes(*expiring(("c", 12))), False))
     assert bench.images()[0].forgotten == ["c"]
     assert not bench(ev.WatermarkMoved(MAX_TIME)).of(ev.LoadTimers)
