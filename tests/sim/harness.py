@@ -21,7 +21,7 @@ DELIVERED_LIMIT = 0
 """Ids that a finished run may keep: those whose sender's last frontier crossed a duplicate; thousands were delivered."""
 
 
-EVENTS_ENOUGH = 4_000
+EVENTS_ENOUGH = 3_000
 """Core events after which a run's sources end: what takes many events for a row gets fewer rows, and none takes long."""
 
 
