@@ -31,7 +31,7 @@ from millwheel.launch import run
 from millwheel_storage.embedded import EmbeddedPostgres
 
 KEYS: Final = int(os.environ.get("MILLWHEEL_BENCH_KEYS", 1_000_000))
-ROUNDS: Final = 4
+ROUNDS: Final = 7
 RATE: Final = 1_000
 REPLAYED_MB: Final = 96
 """WAL for Postgres to replay, at which a pipeline is killed: as much for both, if the load makes it in time."""
