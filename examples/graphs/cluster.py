@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
 
+from millwheel.spark import archive
 from millwheel.spark.java import ensure_java
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,6 +28,7 @@ LEAN_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 def spark(executors: int, *, memory_mb: int = 1024, log_level: str = "OFF") -> Iterator[SparkContext]:
     """A context with `executors` executor processes of one core each; 0: none, all in the driver's JVM."""
     ensure_java()
+    archived = archive.options()
     master = f"local-cluster[{executors},1,{memory_mb}]" if executors else "local[2]"
     settings = {
         "spark.app.name": "millwheel iteration",
@@ -51,8 +53,8 @@ def spark(executors: int, *, memory_mb: int = 1024, log_level: str = "OFF") -> I
         "spark.python.unix.domain.socket.enabled": "true",
         # These JVMs move bytes for seconds to minutes: the optimising compiler would take a core of few for all that time,
         # and a parallel collector has barriers and threads that a small heap does not need.
-        "spark.driver.extraJavaOptions": LEAN_JVM,
-        "spark.executor.extraJavaOptions": f"{LEAN_JVM} -Dlog4j2.configurationFile={LOGGING.as_uri()}",
+        "spark.driver.extraJavaOptions": f"{LEAN_JVM} {archived}",
+        "spark.executor.extraJavaOptions": f"{LEAN_JVM} {archived} -Dlog4j2.configurationFile={LOGGING.as_uri()}",
         # Columns of numbers hardly shrink; compressing them is half of the executors' work.
         "spark.rdd.compress": "false",
         "spark.shuffle.compress": "false",

@@ -17,6 +17,7 @@ from examples.zeitgeist import logline
 from examples.zeitgeist.logfile import check_unchanged, gzip_fault, look_at
 from examples.zeitgeist.results import write_whole
 from millwheel.errors import SourceError
+from millwheel.spark import archive
 from millwheel.spark.java import ensure_java
 
 if TYPE_CHECKING:
@@ -59,14 +60,18 @@ def parse_log(log: Path, out: Path) -> Summary:
     return summary
 
 
-def session() -> SparkSession:
-    """A local Spark session that says nothing: what fails comes back as an exception, once and without Java's stack."""
+def session(jvm: str) -> SparkSession:
+    """A local Spark session that says nothing: what fails comes back as an exception, once and without Java's stack.
+
+    `jvm` are options for its JVM.
+    """
     ensure_java()
     from pyspark.sql import SparkSession
 
     builder = (
         SparkSession.builder.master("local[2]")
         .appName("zeitgeist")
+        .config("spark.driver.extraJavaOptions", jvm)
         .config("spark.ui.enabled", "false")
         .config("spark.log.level", "OFF")
         .config("spark.ui.showConsoleProgress", "false")
@@ -85,7 +90,8 @@ def _run_job(log: Path, out: Path) -> Summary:
     from pyspark.errors import PySparkException
     from pyspark.sql import Observation
 
-    spark = session()
+    recorder = archive.Recorder()
+    spark = session(recorder.options)
     try:
         # The figures are gathered on the way: a gzip file is read by one core, so a second pass would cost as much.
         seen = Observation("lines")
@@ -98,6 +104,7 @@ def _run_job(log: Path, out: Path) -> Summary:
         raise SourceError(f"{log} {gzip_fault(log) or f'cannot be parsed by Spark: {_cause(error)}'}") from error
     finally:
         spark.stop()
+        recorder.end()
     if not figures["requests"]:
         lines = figures["malformed"]
         raise SourceError(f"{log} holds no line in Common Log Format: none of its {lines:,} lines is one")

@@ -14,6 +14,7 @@ import pytest
 
 from examples.zeitgeist import spark_job
 from examples.zeitgeist.logline import Request, is_page_view, parse_line
+from millwheel.spark import archive
 
 LINE = '199.example - - [01/Jul/1995:00:00:01 -0400] "GET /history/apollo/ HTTP/1.0" 200 6245'
 LINES = [
@@ -33,7 +34,7 @@ LINES = [
 
 @pytest.fixture
 def spark() -> Iterator[Any]:
-    session = spark_job.session()
+    session = spark_job.session(archive.options())
     yield session
     session.stop()
 
