@@ -100,6 +100,7 @@ def _run_job(log: Path, out: Path) -> Summary:
         figures = seen.get
         if figures["malformed"]:
             malformed(lines).write.json(str(out / "malformed"))
+        recorder.succeeded()
     except (PySparkException, Py4JError) as error:
         raise SourceError(f"{log} {gzip_fault(log) or f'cannot be parsed by Spark: {_cause(error)}'}") from error
     finally:

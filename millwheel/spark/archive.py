@@ -45,6 +45,7 @@ class Recorder:
 
     >>> recorder = Recorder()                                                       # doctest: +SKIP
     >>> builder.config("spark.driver.extraJavaOptions", recorder.options)           # doctest: +SKIP
+    >>> recorder.succeeded()                                                        # doctest: +SKIP
     >>> recorder.end()                                                              # doctest: +SKIP
     """
 
@@ -57,8 +58,14 @@ class Recorder:
         if self._mine and not self.options and path is not None:
             self._record(path)
 
+    def succeeded(self) -> None:
+        """The job has done all that such a job does: what its JVM has loaded is worth keeping."""
+        if self._new is not None:
+            with contextlib.suppress(OSError):
+                _done(self._new).touch()
+
     def end(self) -> None:
-        """The job is done: end the JVM, after `SparkSession.stop()`; it would stay as long as this process.
+        """End the JVM, after `SparkSession.stop()`; it would stay as long as this process.
 
         If it writes an archive, that takes it some seconds more, beside whatever this process does next, or after it.
         """
@@ -67,9 +74,6 @@ class Recorder:
             return
         from pyspark import SparkContext
 
-        if self._new is not None:
-            with contextlib.suppress(OSError):
-                _done(self._new).touch()
         SparkContext._gateway = SparkContext._jvm = None
         gateway.shutdown()
         gateway.proc.stdin.close()
@@ -108,7 +112,7 @@ def _whole(archive: Path) -> bool:
 
 
 def _done(new: Path) -> Path:
-    """Says that the job came to its end: the JVM of one that was stopped half way knows half the classes."""
+    """Says that the job succeeded: the JVM of one that was stopped half way knows half the classes."""
     return new.with_name(f"{new.name}.done")
 
 

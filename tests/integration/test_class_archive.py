@@ -127,7 +127,7 @@ from millwheel.spark import archive
 archive._root = lambda: Path(sys.argv[1])
 
 
-def job():
+def job(succeeds=True):
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -141,10 +141,14 @@ def job():
     theirs.end()
     assert jvm.poll() is None
     spark.stop()
+    if succeeds:
+        recorder.succeeded()
     recorder.end()
     return mapped, jvm.wait(timeout=120)
 
 
+job(succeeds=False)
+time.sleep(1.5)
 first = job()
 time.sleep(1.5)
 print(json.dumps([first, job()]))
@@ -158,4 +162,4 @@ def test_a_job_leaves_its_archive_to_the_next_and_ends_its_jvm(tmp_path: Path) -
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == [[False, 0], [True, 0]]
-    assert [file.suffix for file in tmp_path.iterdir()] == [".jsa"]
+    assert {file.suffix for file in tmp_path.iterdir()} == {".jsa"}
