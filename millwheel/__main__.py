@@ -12,9 +12,9 @@ import sys
 def main() -> int:
     """Entry point; returns the exit status."""
     try:
-        from millwheel import cli
+        from millwheel.cli.main import main as command
 
-        return cli.main()
+        return command()
     except KeyboardInterrupt:
         print("millwheel: stopped", file=sys.stderr)
         return 130

@@ -110,6 +110,10 @@ class Committed:
     def _cells(self, computation: str) -> Mapping[str, Cell]:
         return cells_of(type(self._spec(computation).factory()))
 
+    def check_computation(self, computation: str) -> None:
+        """Raises `WiringError` for a name that the pipeline does not have."""
+        self._spec(computation)
+
     def _spec(self, computation: str) -> ComputationSpec:
         spec = self._graph.computations.get(computation)
         if spec is None:

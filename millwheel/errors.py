@@ -14,6 +14,14 @@ class WiringError(MillwheelError):
     """The pipeline's graph is wrong: unknown stream, duplicate name, cycle, coder mismatch."""
 
 
+class PipelineFailed(WiringError):
+    """User code raised while its pipeline was imported or made; `trace` is the traceback, shortened to its frames."""
+
+    def __init__(self, message: str, trace: str) -> None:
+        super().__init__(message)
+        self.trace = trace
+
+
 class CoderError(MillwheelError):
     """A value could not be encoded, or bytes could not be decoded, by the declared coder."""
 

@@ -18,13 +18,15 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import ModuleType
 
 import uvloop
 
 from millwheel.api.pipeline import Pipeline
-from millwheel.errors import MillwheelError, StoreError, WiringError
+from millwheel.errors import MillwheelError, PipelineFailed, StoreError, WiringError
 from millwheel.runtime.embedded import EmbeddedRun, check_sources
 from millwheel.runtime.progress import Progress
+from millwheel.traces import shortened
 from millwheel_storage.connection import store_place
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
@@ -48,9 +50,11 @@ OnProgress = Callable[[Progress, float], None]
 def open_store(store: str | None, data: str | Path = DEFAULT_DATA, create: bool = True) -> Iterator[str]:
     """The URL of the store: `store` itself, or an embedded Postgres in `data` that stops when the block ends.
 
-    Raises `StoreError` for a text that is no URL, for a directory that cannot hold a Postgres, and, unless it may
+    Raises `StoreError` for a text that is empty or no URL, for a directory that cannot hold a Postgres, and, unless it may
     `create` one, for a directory that has none.
     """
+    if store == "" or str(data) == "":
+        raise StoreError("the store's URL or directory is empty: give one, or leave it out")
     if store is not None:
         store_place(store)
         yield store
@@ -172,21 +176,49 @@ def import_pipeline(path: str) -> Pipeline:
             f"{module_name!r} is no module: for a file of that directory write its name without .py, and dots for slashes, "
             "for example wordcount:pipeline"
         )
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise WiringError(f"cannot import {module_name!r}: {error}; run from the directory that holds it") from error
+    module = _imported(module_name)
     if not hasattr(module, attribute):
         known = [name for name, value in vars(module).items() if isinstance(value, Pipeline)]
         raise WiringError(f"{module_name!r} has no {attribute!r}; its pipelines: {', '.join(known) or 'none'}")
     found = getattr(module, attribute)
     if callable(found) and not isinstance(found, Pipeline):
-        try:
-            inspect.signature(found).bind()
-        except (TypeError, ValueError) as error:
-            raise WiringError(f"{path!r} cannot be called without arguments: {error}") from error
-        found = found()
+        found = _made(path, found)
     if not isinstance(found, Pipeline):
         raise WiringError(f"{path!r} is {type(found).__name__}, not a millwheel.Pipeline")
     return found
+
+
+def _imported(name: str) -> ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except MillwheelError:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name is None:
+            raise _failed(f"{name!r} cannot be imported", error) from error
+        if f"{name}.".startswith(f"{error.name}."):
+            raise WiringError(f"there is no module {name!r} in {here}: run from the directory that holds it") from error
+        raise WiringError(f"{name!r} imports {error.name!r}, which is not installed or misspelt") from error
+    except Exception as error:
+        raise _failed(f"{name!r} cannot be imported", error) from error
+
+
+def _made(path: str, make: Callable[[], object]) -> object:
+    """What a function without arguments gives."""
+    try:
+        inspect.signature(make).bind()
+    except (TypeError, ValueError) as error:
+        raise WiringError(f"{path!r} cannot be called without arguments: {error}") from error
+    try:
+        return make()
+    except MillwheelError:
+        raise
+    except Exception as error:
+        raise _failed(f"{path!r} cannot be made", error) from error
+
+
+def _failed(what: str, error: Exception) -> PipelineFailed:
+    return PipelineFailed(f"{what}: {type(error).__name__}: {error}", shortened(error))

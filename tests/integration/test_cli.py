@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import millwheel
 from millwheel_storage.embedded import EmbeddedPostgres
 
 pytestmark = pytest.mark.postgres
@@ -253,9 +254,7 @@ def test_a_run_that_does_not_end_says_what_it_waits_for(shell: Shell, broken: bo
 
 def test_reset_asks_first_and_then_forgets_all(shell: Shell) -> None:
     assert shell("run", "words:pipeline", COUNT="10")[0] == 0
-    status, _, err = shell("reset", "words:pipeline")
-    assert status == 1
-    assert "add --yes" in err
+    assert shell("reset", "words:pipeline")[0] == 2
     assert shell("state", "get", "words:pipeline", "Count", "word 1")[1] == "word 1\tseen\t2\n"
     assert shell("reset", "words:pipeline", "--yes") == (0, "millwheel: 'words' is gone\n", "")
     assert shell("reset", "words:pipeline", "--yes") == (0, "millwheel: 'words' was not there\n", "")
@@ -264,18 +263,26 @@ def test_reset_asks_first_and_then_forgets_all(shell: Shell) -> None:
 
 
 WRONG = {
-    "no command": ([], 2, "COMMAND"),
-    "unknown command": (["walk"], 2, "walk"),
-    "no pipeline": (["run"], 2, "pipeline"),
+    "unknown command": (["rum"], 2, "No such command 'rum'. Did you mean 'run'? See 'millwheel --help'."),
+    "unknown option": (["run", "words:pipeline", "--stor", "x"], 2, "No such option '--stor'. Did you mean '--store'?"),
+    "no pipeline": (["run"], 2, "Missing argument 'PIPELINE'"),
     "no colon": (["run", "words"], 1, "'words' names no pipeline: write module:attribute"),
-    "no module": (["run", "wordz:pipeline"], 1, "cannot import 'wordz'"),
+    "no module": (["run", "wordz:pipeline"], 1, "there is no module 'wordz' in "),
+    "no part of a package": (["run", "json.wordz:pipeline"], 1, "there is no module 'json.wordz' in "),
+    "a module that lacks another": (
+        ["run", "lacks:pipeline"],
+        1,
+        "'lacks' imports 'no_such_package', which is not installed",
+    ),
     "no attribute": (["run", "words:pipelin"], 1, "'words' has no 'pipelin'; its pipelines: pipeline"),
     "no pipeline object": (["run", "words:no_pipeline"], 1, "'words:no_pipeline' is int, not a millwheel.Pipeline"),
     "a path": (["run", "./words:pipeline"], 1, "'./words' is no module: for a file of that directory write its name"),
     "arguments needed": (["run", "words:two"], 1, "'words:two' cannot be called without arguments: missing a required"),
     "no URL": (["run", "words:pipeline", "--store", "foo"], 1, "the store is not a Postgres URL: write postgresql://"),
     "no URL of a query": (["rows", "words:pipeline", "t", "--store", "foo"], 1, "the store is not a Postgres URL"),
-    "no server": (["reset", "words:pipeline", "--yes", "--store", "host=/no/such"], 1, "cannot connect to Postgres"),
+    "an empty URL": (["run", "words:pipeline", "--store", ""], 2, "Invalid value for '--store'"),
+    "an empty directory": (["run", "words:pipeline", "--data", ""], 2, "Invalid value for '--data'"),
+    "no server": (["reset", "words:pipeline", "--yes", "--store", "host=/no/such"], 6, "cannot connect to Postgres"),
     "no place for data": (["run", "words:pipeline", "--data", "/proc/foo"], 1, "no Postgres can live in /proc/foo: "),
     "a file for data": (["run", "words:pipeline", "--data", "words.py"], 1, "no Postgres can live in words.py: "),
     "a file that is asked": (["rows", "words:pipeline", "t", "--data", "words.py"], 1, "there is no store in words.py"),
@@ -284,21 +291,76 @@ WRONG = {
         1,
         "key C:\\\\dir: a backslash is written",
     ),
-    "unknown verb": (["state", "put", "words:pipeline", "Count"], 1, "use 'state get' or 'state scan'"),
+    "unknown verb": (
+        ["quarantine", "redrvie", "words:pipeline"],
+        2,
+        "No such command 'redrvie'. Did you mean 'redrive'?",
+    ),
+    "no key": (
+        ["state", "get", "words:pipeline", "Count"],
+        2,
+        "Missing argument 'KEY'. See 'millwheel state get --help'.",
+    ),
+    "no number": (["tail", "words:pipeline", "words", "-n", "ten"], 2, "'ten' is not a valid integer range"),
     "unknown computation": (["explain", "words:pipeline", "Cuont"], 1, "no computation 'Cuont'; there are ['Count']"),
+    "unknown computation of a key": (["state", "get", "words:pipeline", "Cuont", "k"], 1, "no computation 'Cuont'"),
+    "no confirmation": (
+        ["reset", "words:pipeline"],
+        2,
+        "reset drops all state, timers and rows of 'words': add --yes.",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_usage_is_named(shell: Shell, name: str) -> None:
     arguments, expected, words = WRONG[name]
+    (shell.directory / "lacks.py").write_text("import no_such_package\n")
     status, out, err = shell(*arguments)
     assert (status, out) == (expected, "")
     assert words in err
     assert "Traceback" not in err
-    if status == 1:
-        assert err.startswith("millwheel: ")
-        assert err.count("\n") == 1
+    assert err.startswith("millwheel: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["MILLWHEEL_STORE", "MILLWHEEL_DATA"])
+def test_a_variable_that_is_set_and_empty_is_no_setting(shell: Shell, name: str) -> None:
+    status, out, err = shell("run", "words:pipeline", **{name: ""})
+    assert (status, out) == (2, "")
+    assert f"{name} is set and empty" in err
+    assert not (shell.directory / ".millwheel").exists()
+
+
+def test_settings_come_from_the_environment_and_the_command_line_goes_before(shell: Shell) -> None:
+    assert shell("run", "words:pipeline", MILLWHEEL_DATA="here")[0] == 0
+    assert (shell.directory / "here").is_dir()
+    assert shell("state", "get", "words:pipeline", "Count", "bad", MILLWHEEL_DATA="here")[1] == "bad\tseen\t5\n"
+    status, _, err = shell("state", "get", "words:pipeline", "Count", "bad", "--data", "there", MILLWHEEL_DATA="here")
+    assert (status, "there is no store in there" in err) == (1, True)
+
+
+def test_an_error_in_the_users_module_is_shown_without_our_frames(shell: Shell) -> None:
+    (shell.directory / "wrong.py").write_text("def pipeline():\n    return undefined_name\n")
+    status, out, err = shell("run", "wrong:pipeline")
+    assert (status, out) == (1, "")
+    lines = err.splitlines()
+    assert lines[0] == "millwheel: 'wrong:pipeline' cannot be made: NameError: name 'undefined_name' is not defined"
+    assert "wrong.py" in err
+    assert "launch.py" not in err
+    (shell.directory / "wrong.py").write_text("def pipeline(:\n")
+    status, out, err = shell("run", "wrong:pipeline")
+    assert (status, out) == (1, "")
+    assert err.splitlines()[0].startswith("millwheel: 'wrong' cannot be imported: SyntaxError")
+    assert "launch.py" not in err
+
+
+def test_without_arguments_it_says_how_it_is_used(shell: Shell) -> None:
+    status, out, err = shell()
+    assert (status, out) == (2, "")
+    assert "Commands:" in err
+    status, out, err = shell("--version")
+    assert (status, out, err) == (0, f"millwheel {millwheel.__version__}\n", "")
 
 
 QUERIES = {

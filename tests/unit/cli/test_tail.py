@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from google.protobuf.wrappers_pb2 import StringValue
 
-from millwheel.cli import _json_line
+from millwheel.cli.tail import json_line
 from millwheel.committed import Published
 
 
@@ -36,6 +36,6 @@ class Odd:
     ],
 )
 def test_a_value_is_one_line_of_json(value: Any, shown: str) -> None:
-    line = _json_line(Published(7, 1_500_000, value))
+    line = json_line(Published(7, 1_500_000, value))
     assert line == f'{{"position":7,"time":"1970-01-01T00:00:01.500000+00:00","value":{shown}}}'
     assert "\n" not in line

@@ -1,0 +1,61 @@
+"""One call of the command: from its arguments to its exit status.
+
+Lives here: what becomes of an error.  Invariant: an error that has a name is one line on standard error, after
+which only what user code raised has a traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+from click.shell_completion import shell_complete
+
+from millwheel.cli.root import root
+from millwheel.cli.status import Status, status_of
+from millwheel.errors import MillwheelError, PipelineFailed
+from millwheel.escapes import harmless
+
+NAME = "millwheel"
+COMPLETE = "_MILLWHEEL_COMPLETE"
+"""A shell sets this variable when it wants completions."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit status."""
+    if COMPLETE in os.environ:
+        return shell_complete(root, {}, NAME, COMPLETE, os.environ[COMPLETE])
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        with root.make_context(NAME, given) as context:
+            return int(root.invoke(context) or Status.DONE)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return Status.USAGE
+    except click.UsageError as error:
+        return _misused(error)
+    except MillwheelError as error:
+        _complain(str(error))
+        if isinstance(error, PipelineFailed):
+            click.echo("\n".join(map(harmless, error.trace.rstrip("\n").split("\n"))), err=True)
+        return status_of(error)
+    except KeyboardInterrupt:
+        _complain("stopped")
+        return Status.STOPPED
+    except BrokenPipeError:  # whoever read our output has seen enough, for example `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Status.DONE
+
+
+def _misused(error: click.UsageError) -> int:
+    about = error.ctx.command_path if error.ctx is not None else NAME
+    _complain(f"{error.format_message().rstrip('.')}. See '{about} --help'.".replace("?.", "?"))
+    return Status.USAGE
+
+
+def _complain(text: str) -> None:
+    click.echo(f"{NAME}: {harmless(' '.join(text.split()))}", err=True)

@@ -1,0 +1,108 @@
+"""What several commands take: the pipeline, its store, a key.
+
+Lives here: declarations, and what is wrong with a value whatever the command.  Every option can be set from the
+environment as well: MILLWHEEL_ and its name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+
+import click
+
+from millwheel.escapes import unescaped
+
+if TYPE_CHECKING:
+    from millwheel.api.pipeline import Pipeline
+    from millwheel.committed import Committed
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DEFAULT_DATA = ".millwheel"
+ENVIRONMENT = "MILLWHEEL_"
+"""How the name of every variable begins."""
+
+KEY_HELP = "as keys are shown: \\\\ for a backslash, \\t, \\n, \\x00, \\x1b, \\u202e for what cannot be printed"
+
+
+class Place(NamedTuple):
+    """A pipeline, and where its store is."""
+
+    path: str
+    store: str | None
+    data: str
+
+    def pipeline(self) -> Pipeline:
+        """The pipeline, imported."""
+        from millwheel.launch import import_pipeline
+
+        return import_pipeline(self.path)
+
+    def committed(self) -> Committed:
+        """Its committed state; a context manager."""
+        from millwheel.committed import Committed
+
+        return Committed(self.pipeline(), self.store, self.data)
+
+
+def variable(name: str) -> str:
+    """The environment variable of the option `name`.
+
+    >>> variable("--allow-rejected")
+    'MILLWHEEL_ALLOW_REJECTED'
+    """
+    return ENVIRONMENT + name.strip("-").replace("-", "_").upper()
+
+
+def option(*names: str, **settings: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """An option that the environment may set, too; the help says so."""
+    long = next(name for name in names if name.startswith("--"))
+    return click.option(*names, envvar=variable(long.partition("/")[0]), show_envvar=True, **settings)
+
+
+def place(function: Callable[..., R]) -> Callable[..., R]:
+    """Give a command PIPELINE, --store and --data; its function gets a `Place` first."""
+
+    @option("--data", default=DEFAULT_DATA, show_default=True, metavar="DIRECTORY", callback=_given,
+            help="Where the embedded Postgres lives.")  # fmt: skip
+    @option("--store", metavar="URL", callback=_given, help="postgresql:// URL; without it an embedded Postgres.")
+    @click.argument("pipeline", shell_complete=_pipelines)
+    @wraps(function)
+    def command(pipeline: str, store: str | None, data: str, **rest: Any) -> R:
+        return function(Place(pipeline, store, data), **rest)
+
+    return command
+
+
+def _given(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """An empty text is a mistake, mostly a shell variable that is not set: nothing else may be taken in its place."""
+    name = variable(parameter.name or "")
+    if value == "":
+        raise click.BadParameter("it is empty; leave the option out, or give a value", context, parameter)
+    given = context.get_parameter_source(parameter.name or "")
+    if os.environ.get(name) == "" and given is not click.core.ParameterSource.COMMANDLINE:
+        raise click.BadParameter(f"{name} is set and empty; unset it, or give it a value", context, parameter)
+    return value
+
+
+def _pipelines(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    from millwheel.cli.completion import pipelines
+
+    return pipelines(begun)
+
+
+class Key(click.ParamType[str]):
+    """A key in the notation in which keys are shown (`millwheel.escapes`)."""
+
+    name = "key"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The key itself; `WiringError` for what is not the notation."""
+        return unescaped(value)
+
+
+KEY = Key()

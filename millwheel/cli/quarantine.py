@@ -1,0 +1,57 @@
+"""`millwheel quarantine`: keys whose hooks have failed, and how they go on."""
+
+from __future__ import annotations
+
+import click
+
+from millwheel.cli.options import KEY, KEY_HELP, Place, place
+from millwheel.errors import StoreError
+from millwheel.escapes import escaped, harmless
+from millwheel.model import format_time
+
+
+@click.group(short_help="Keys whose hooks failed: list, show, redrive.")
+def quarantine() -> None:
+    """Keys whose hooks failed: list them, show what failed, run them again."""
+
+
+@quarantine.command("list")
+@place
+def list_(place: Place) -> None:
+    """Every key in quarantine, and how much waits for it."""
+    with place.committed() as committed:
+        for computation, key, count in committed.quarantined():
+            click.echo(f"{computation}\t{escaped(key)}\t{count} waiting")
+
+
+@quarantine.command(
+    short_help="What waits for a key, with the error.",
+    help=f"What waits for a key, and the error of the first.\n\nKEY is written {KEY_HELP}.",
+)
+@place
+@click.argument("computation")
+@click.argument("key", type=KEY)
+def show(place: Place, computation: str, key: str) -> None:
+    """The elements of one key's queue, with the error of the first one."""
+    with place.committed() as committed:
+        waiting = committed.quarantine(computation, key)
+        if not waiting:
+            raise StoreError(f"key {key!r} of {computation!r} is not in quarantine")
+        for row in waiting:
+            what = escaped(row.tag) or repr(row.value)
+            error = "\n".join(map(harmless, row.error.split("\n")))
+            click.echo(f"#{row.order} {format_time(row.timestamp)} {what}\n{error}")
+
+
+@quarantine.command(
+    short_help="Run what waits for a key again.",
+    help=f"Run a key's queue again, in order, once the hook is mended.\n\nKEY is written {KEY_HELP}.",
+)
+@place
+@click.argument("computation")
+@click.argument("key", type=KEY)
+def redrive(place: Place, computation: str, key: str) -> None:
+    """Ask for a key's queue to be run again."""
+    with place.committed() as committed:
+        committed.redrive(computation, key)
+    click.echo(f"millwheel: {key!r} will be redriven by the running pipeline, or by the next run")

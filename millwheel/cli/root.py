@@ -1,0 +1,41 @@
+"""The command `millwheel` itself: the list of its commands.
+
+To add a command, write a module with a `click` command in it and name it in `COMMANDS`.
+"""
+
+from __future__ import annotations
+
+import click
+
+from millwheel import __version__
+from millwheel.cli.completion import completion
+from millwheel.cli.quarantine import quarantine
+from millwheel.cli.reset import reset
+from millwheel.cli.run import run
+from millwheel.cli.state import state
+from millwheel.cli.tail import tail
+from millwheel.cli.views import explain, rows
+
+COMMANDS = (run, state, tail, explain, quarantine, rows, reset, completion)
+"""In the order in which `--help` shows them."""
+
+
+class InOrder(click.Group):
+    """Commands in the order in which they were added."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Their names."""
+        return list(self.commands)
+
+
+@click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def root() -> None:
+    """Exactly-once keyed stream processing on Postgres.
+
+    PIPELINE is module:attribute, for example wordcount:pipeline, imported from the current directory.
+    """
+
+
+for command in COMMANDS:
+    root.add_command(command)

@@ -1,0 +1,97 @@
+"""The command line without a store: help, suggestions, completion, settings; and how quickly it answers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from millwheel.cli.completion import pipelines
+from millwheel.cli.main import main
+from millwheel.cli.root import root
+
+
+def leaves(group: click.Group, *before: str) -> list[tuple[str, ...]]:
+    """Every command that is no group, as its words."""
+    found: list[tuple[str, ...]] = []
+    for name, command in group.commands.items():
+        found += leaves(command, *before, name) if isinstance(command, click.Group) else [(*before, name)]
+    return found
+
+
+LEAVES = leaves(root)
+SLOW = {"asyncio", "psycopg", "rich", "sqlalchemy", "uvloop"}
+
+
+@pytest.mark.parametrize("words", LEAVES, ids=" ".join)
+def test_every_command_has_help_and_its_options_are_set_from_the_environment(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert f"Usage: millwheel {' '.join(words)} " in shown
+    if "--store" in shown:
+        assert "MILLWHEEL_STORE" in shown
+        assert "MILLWHEEL_DATA" in shown
+
+
+def test_help_names_every_command_in_its_order(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    listed = capsys.readouterr().out.partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in listed] == list(root.commands)
+    assert not [line for line in listed if line.endswith("...")]  # cut off
+
+
+@pytest.mark.parametrize("words", LEAVES, ids=" ".join)
+def test_a_misspelt_command_is_answered_with_the_right_one(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = words[-1]
+    wrong = right[:1] + right[2:] + right[1:2] if len(right) > 3 else right + right[-1]
+    assert main([*words[:-1], wrong]) == 2
+    before, asks, after = capsys.readouterr().err.partition("Did you mean")
+    assert f"No such command '{wrong}'." in before
+    assert asks
+    assert f"'{right}'" in after
+
+
+def test_help_and_completion_import_nothing_slow() -> None:
+    """A Tab or `--help` would else wait for what only a run needs."""
+    code = (
+        "import sys\nfrom millwheel.cli.main import main\nmain(['--help'])\n"
+        f"print(sorted({SLOW!r} & {{name.partition('.')[0] for name in sys.modules}}))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(("begun", "found"), [
+    ("", ["a:other", "a:pipeline", "b:p"]), ("a", ["a:other", "a:pipeline"]), ("a:p", ["a:pipeline"]), ("c", []),
+])  # fmt: skip
+def test_pipelines_of_a_directory_are_completed_without_running_them(
+    tmp_path: Path, begun: str, found: list[str]
+) -> None:
+    (tmp_path / "a.py").write_text("raise SystemExit(9)\nother = m.Pipeline('x')\npipeline = Pipeline('y')\nq = 1\n")
+    (tmp_path / "b.py").write_text("p = Pipeline('z')\n")
+    (tmp_path / "broken.py").write_text("def (:\n")
+    assert pipelines(begun, tmp_path) == found
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_gets_its_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    assert "_MILLWHEEL_COMPLETE" in capsys.readouterr().out
+
+
+def test_the_shell_is_told_the_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, value in {
+        "_MILLWHEEL_COMPLETE": "bash_complete",
+        "COMP_WORDS": "millwheel qua",
+        "COMP_CWORD": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    assert main([]) == 0
+    assert capsys.readouterr().out == "plain,quarantine\n"
