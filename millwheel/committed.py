@@ -8,14 +8,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Generic, Self, overload
 
 import msgspec
+from typing_extensions import TypeVar
 
 from millwheel.api.computation import cells_of
-from millwheel.api.context import Stream
 from millwheel.api.pipeline import Pipeline
 from millwheel.api.state import Cell, decoded_state
+from millwheel.api.stream import Stream
 from millwheel.errors import WiringError
 from millwheel.graph import ComputationSpec
 from millwheel.launch import DEFAULT_DATA, open_store
@@ -26,8 +27,10 @@ from millwheel.work import QUARANTINE_HOLD
 from millwheel_storage.reader import PublishedRow, Reader, StateRow
 from millwheel_storage.reader import reset as reset_schema
 
+T = TypeVar("T", default=Any)
 
-class Published(msgspec.Struct, frozen=True):
+
+class Published(msgspec.Struct, Generic[T], frozen=True):
     """A record of a published stream: its place in the stream (dense, from 1), event time us, decoded value.
 
     `missed` counts the records right before it that were replaced before they were read.
@@ -35,7 +38,7 @@ class Published(msgspec.Struct, frozen=True):
 
     position: int
     timestamp: int
-    value: Any
+    value: T
     missed: int = 0
 
 
@@ -180,15 +183,23 @@ class Committed:
         """Rows of a sink table by primary key, as column name to value."""
         return self.reader.sink_rows(table, limit)
 
-    def tail(self, stream: str | Stream, count: int = 10) -> list[Published]:
+    @overload
+    def tail(self, stream: Stream[T], count: int = 10) -> list[Published[T]]: ...
+    @overload
+    def tail(self, stream: str, count: int = 10) -> list[Published[Any]]: ...
+    def tail(self, stream: str | Stream[Any], count: int = 10) -> list[Published[Any]]:
         """The last `count` records of a published stream, oldest first; see `Pipeline.publish`."""
         return list(self._tail(stream, count, follow=False))
 
-    def follow(self, stream: str | Stream, count: int = 10) -> Iterator[Published]:
+    @overload
+    def follow(self, stream: Stream[T], count: int = 10) -> Iterator[Published[T]]: ...
+    @overload
+    def follow(self, stream: str, count: int = 10) -> Iterator[Published[Any]]: ...
+    def follow(self, stream: str | Stream[Any], count: int = 10) -> Iterator[Published[Any]]:
         """The last `count` records of a published stream and then, without an end, those that are committed later."""
         return self._tail(stream, count, follow=True)
 
-    def _tail(self, stream: str | Stream, count: int, follow: bool) -> Iterator[Published]:
+    def _tail(self, stream: str | Stream[Any], count: int, follow: bool) -> Iterator[Published[Any]]:
         name = stream if isinstance(stream, str) else stream.name
         if name not in self._graph.streams:
             raise WiringError(f"no stream {name!r}; there are {sorted(self._graph.streams)}")

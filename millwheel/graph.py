@@ -79,7 +79,7 @@ class SourceSpec(msgspec.Struct, frozen=True):
 
     name: str
     stream: str
-    source: Source
+    source: Source[Any]
 
 
 class Graph(msgspec.Struct, frozen=True):

@@ -3,34 +3,39 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, Protocol, TypeAlias
 
 import msgspec
+from typing_extensions import TypeVar
 
 from millwheel.limits import OPAQUE_SLACK_US
 
 logger = logging.getLogger("millwheel.injectors")
 
-RecordId = Callable[[Any], str | bytes]
+T_co = TypeVar("T_co", covariant=True, default=Any)
+
+T = TypeVar("T", default=Any)
+
+RecordId: TypeAlias = Callable[[T], str | bytes]
 """The id that an outside client gave to a row, of the row's value."""
 
 
-class Batch(msgspec.Struct, gc=False):
+class Batch(msgspec.Struct, Generic[T_co], gc=False):
     """Rows read from one source partition.  Columns; `rows` are raw row numbers within the partition, ascending.
 
     `next_position` is the raw row number to continue from once all of these are acked, `state` what to store with it.
     """
 
     rows: list[int]
-    values: list[Any]
+    values: Sequence[T_co]
     timestamps: list[int]
     next_position: int
     state: bytes
     rejected: int = 0
 
 
-class SourcePartition(Protocol):
+class SourcePartition(Protocol[T_co]):
     """One readable unit of a source (a file).  Reading is blocking and may be run in a thread."""
 
     name: str
@@ -44,7 +49,7 @@ class SourcePartition(Protocol):
         """Continue at raw row `position`; raises `SourceError` when the partition was rewritten."""
         ...
 
-    def read(self, limit: int) -> Batch | None:
+    def read(self, limit: int) -> Batch[T_co] | None:
         """At most `limit` rows, or None when there is nothing now."""
         ...
 
@@ -73,8 +78,8 @@ class SourcePosition(msgspec.Struct, frozen=True):
     """Opaque to all but the injector: fingerprint, byte offset and so on (JSON)."""
 
 
-class Source(Protocol):
-    """An injector's outside: discovers partitions (§5.2).
+class Source(Protocol[T_co]):
+    """An injector's outside: discovers partitions (§5.2), whose rows have values of type `T_co`.
 
     Subclass it: what has a value or a body here is optional.
     """
@@ -98,7 +103,7 @@ class Source(Protocol):
     id_slack: int = OPAQUE_SLACK_US
     """How long such an id is remembered, us of wall time."""
 
-    def discover(self, known: Iterable[str]) -> list[SourcePartition]:
+    def discover(self, known: Iterable[str]) -> Sequence[SourcePartition[T_co]]:
         """Partitions that are there now, except those whose names are in `known`."""
         ...
 

@@ -12,7 +12,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypedDict, overload
+
+from typing_extensions import TypeVar, Unpack
 
 from millwheel.errors import SourceError
 from millwheel.limits import OPAQUE_SLACK_US
@@ -42,7 +44,24 @@ def modification_time(path: Path) -> int:
     return path.stat().st_mtime_ns
 
 
-class FileSource(Source):
+T = TypeVar("T", default=Any)
+
+
+class FileOptions(TypedDict, total=False):
+    """Keyword arguments of `FileSource` that do not depend on the type of its values."""
+
+    tail: bool
+    ordered: bool | None
+    sort_key: Callable[[Path], Any] | None
+    quiet_us: int | None
+    later_files_not_before: int | Callable[[], int] | None
+    rejects: AnyPath | None
+    id_slack: int
+    idle_after_us: int | None
+    clock: WallClock
+
+
+class FileSource(Source[T]):
     """Rows of text files, plain or gzip.
 
     `paths` is a file, a directory (the files in it) or a glob pattern, or several of them.  `event_time`
@@ -63,11 +82,35 @@ class FileSource(Source):
     the watermark to wall time minus the bound.
     """
 
+    @overload
+    def __init__(
+        self: FileSource[str],
+        name: str,
+        paths: AnyPath | Sequence[AnyPath],
+        format: None = None,
+        event_time: EventTime[str] | None = None,
+        watermark: Policy | None = None,
+        *,
+        record_id: RecordId[str] | None = None,
+        **options: Unpack[FileOptions],
+    ) -> None: ...
+    @overload
     def __init__(
         self,
         name: str,
         paths: AnyPath | Sequence[AnyPath],
-        format: Format | None = None,
+        format: Format[T],
+        event_time: EventTime[T] | None = None,
+        watermark: Policy | None = None,
+        *,
+        record_id: RecordId[T] | None = None,
+        **options: Unpack[FileOptions],
+    ) -> None: ...
+    def __init__(
+        self,
+        name: str,
+        paths: AnyPath | Sequence[AnyPath],
+        format: Format[Any] | None = None,
         event_time: EventTime | None = None,
         watermark: Policy | None = None,
         *,

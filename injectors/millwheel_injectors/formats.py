@@ -11,37 +11,41 @@ from __future__ import annotations
 import codecs
 import csv
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, Protocol, overload
 
 import msgspec
+from typing_extensions import TypeVar
 
 from millwheel.errors import SourceError
 from millwheel.limits import VALUE_LIMIT_BYTES
 from millwheel_injectors.rejects import Reject
 from millwheel_injectors.streams import Oversized
 
+T = TypeVar("T", default=Any)
+T_co = TypeVar("T_co", covariant=True, default=Any)
+
 UNENDED: Final = "unexpected end of data"
 """What `csv` says of a quoted field that is still open after the last line."""
 
 
-class Parsed(msgspec.Struct):
+class Parsed(msgspec.Struct, Generic[T_co]):
     """`len(raws)` raw rows that took `lines` lines; `rows` numbers the values within `raws`, as rejects
     do."""
 
     lines: int
     raws: Sequence[bytes]
     rows: Sequence[int]
-    values: list[Any]
+    values: list[T_co]
     rejects: list[Reject]
 
 
-class Parser(Protocol):
+class Parser(Protocol[T_co]):
     """Reads one file; made by a format."""
 
     memory: Any
     """What a later parser of the same file must know (JSON), such as the header."""
 
-    def parse(self, lines: list[bytes], row: int, limit: int, final: bool) -> Parsed:
+    def parse(self, lines: list[bytes], row: int, limit: int, final: bool) -> Parsed[T_co]:
         """At most `limit` rows from `lines`, the first of which begins raw row `row`.
 
         `final` says that no line will follow.  No row at all means: offer more lines.
@@ -49,13 +53,13 @@ class Parser(Protocol):
         ...
 
 
-class Format(Protocol):
-    """How to read a text file."""
+class Format(Protocol[T_co]):
+    """How to read a text file into values of a type."""
 
     head_lines: int
     """Complete lines a growing file needs before it can be told from others: one, and the header if any."""
 
-    def parser(self) -> Parser:
+    def parser(self) -> Parser[T_co]:
         """A parser for one file, at its beginning."""
         ...
 
@@ -128,7 +132,7 @@ class TextLines:
     def __init__(self, encoding: str = "utf-8") -> None:
         self.encoding = check_encoding(encoding)
 
-    def parser(self) -> Parser:
+    def parser(self) -> Parser[str]:
         """A parser for one file."""
         return _TextParser(self.encoding)
 
@@ -146,7 +150,7 @@ class _TextParser:
         return convert_each(lines, lambda index: decode_text(lines[index], self._encoding).removesuffix("\r"))
 
 
-class JsonLines:
+class JsonLines(Generic[T]):
     """One JSON value per line, of `type`: a `msgspec.Struct`, a dataclass, a plain type.  Blank lines are
     skipped.
 
@@ -156,10 +160,14 @@ class JsonLines:
 
     head_lines = 1
 
+    @overload
+    def __init__(self, type: type[T]) -> None: ...
+    @overload
+    def __init__(self: JsonLines[Any], type: Any = Any) -> None: ...
     def __init__(self, type: Any = Any) -> None:
         self._decoder = msgspec.json.Decoder(type)
 
-    def parser(self) -> Parser:
+    def parser(self) -> Parser[T]:
         """A parser for one file."""
         return _JsonParser(self._decoder.decode)
 
@@ -188,7 +196,7 @@ class _JsonParser:
             raise MalformedError(str(error)) from error
 
 
-class Csv:
+class Csv(Generic[T]):
     """Delimited records; a quoted field may hold newlines, and then one record is one raw row.
 
     `type` (a `msgspec.Struct` or dataclass) gets the fields by column name, numbers parsed; without it a
@@ -202,7 +210,7 @@ class Csv:
 
     def __init__(
         self,
-        type: Any = None,
+        type: type[T] | None = None,
         columns: Sequence[str] | None = None,
         *,
         header: bool = False,
@@ -226,7 +234,7 @@ class Csv:
             "strict": True,
         }
 
-    def parser(self) -> Parser:
+    def parser(self) -> Parser[T]:
         """A parser for one file."""
         return _CsvParser(self)
 

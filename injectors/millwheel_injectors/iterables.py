@@ -12,6 +12,7 @@ from operator import index
 from typing import Any, TypeAlias
 
 import msgspec
+from typing_extensions import TypeVar
 
 from millwheel.errors import SourceError
 from millwheel.limits import OPAQUE_SLACK_US
@@ -19,13 +20,15 @@ from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import Batch, RecordId, Source, SourcePartition, SourcePosition
 from millwheel_injectors.watermarks import BoundedDisorder, Exact, FileCreation, Gauge, Minima, Policy
 
-Row: TypeAlias = tuple[int, Any]
+T = TypeVar("T", default=Any)
+
+Row: TypeAlias = tuple[int, T]
 """(event time in us, value)."""
 
 PARTITION = "rows"
 
 
-class IterableSource(Source):
+class IterableSource(Source[T]):
     """`rows` of (event time us, value): a sequence, or a function that makes the same iterable at every call.
 
     The watermark is exact for a sequence, `BoundedDisorder(0)` for a function, unless given.  `record_id` and
@@ -39,10 +42,10 @@ class IterableSource(Source):
     def __init__(
         self,
         name: str,
-        rows: Sequence[Row] | Callable[[], Iterable[Row]],
+        rows: Sequence[Row[T]] | Callable[[], Iterable[Row[T]]],
         watermark: Policy | None = None,
         *,
-        record_id: RecordId | None = None,
+        record_id: RecordId[T] | None = None,
         id_slack: int = OPAQUE_SLACK_US,
     ) -> None:
         if isinstance(watermark, FileCreation) or (isinstance(watermark, Exact) and callable(rows)):

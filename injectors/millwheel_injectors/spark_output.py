@@ -11,9 +11,10 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict, overload
 
 import msgspec
+from typing_extensions import TypeVar, Unpack
 
 from millwheel.errors import SourceError
 from millwheel.limits import OPAQUE_SLACK_US
@@ -33,7 +34,23 @@ from millwheel_injectors.watermarks import BoundedDisorder, FileCreation, Fronti
 OutputPartition: TypeAlias = ParquetPartition | TextPartition
 
 
-class SparkOutputSource(Source):
+T = TypeVar("T", default=Any)
+
+
+class SparkOptions(TypedDict, total=False):
+    """Keyword arguments of `SparkOutputSource` that do not depend on the type of its values."""
+
+    columns: Sequence[str] | None
+    tail: bool
+    ordered: bool
+    later_files_not_before: int | Callable[[], int] | None
+    rejects: AnyPath | None
+    id_slack: int
+    idle_after_us: int | None
+    clock: WallClock
+
+
+class SparkOutputSource(Source[T]):
     """Rows that Spark committed below `directory`: Parquet or JSON (or text and CSV, with `format`).
 
     A streaming sink's directory is read through its `_spark_metadata`; a batch output only once it has
@@ -49,6 +66,45 @@ class SparkOutputSource(Source):
     The other arguments are those of `FileSource`.
     """
 
+    @overload
+    def __init__(
+        self: SparkOutputSource[dict[str, Any]],
+        name: str,
+        directory: AnyPath,
+        event_time: str | EventTime[dict[str, Any]],
+        watermark: Policy | None = None,
+        *,
+        type: None = None,
+        format: None = None,
+        record_id: str | RecordId[dict[str, Any]] | None = None,
+        **options: Unpack[SparkOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        name: str,
+        directory: AnyPath,
+        event_time: str | EventTime[T],
+        watermark: Policy | None = None,
+        *,
+        type: type[T],
+        format: Format[T] | None = None,
+        record_id: str | RecordId[T] | None = None,
+        **options: Unpack[SparkOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        name: str,
+        directory: AnyPath,
+        event_time: str | EventTime[T],
+        watermark: Policy | None = None,
+        *,
+        type: None = None,
+        format: Format[T],
+        record_id: str | RecordId[T] | None = None,
+        **options: Unpack[SparkOptions],
+    ) -> None: ...
     def __init__(
         self,
         name: str,
@@ -178,7 +234,7 @@ class SparkOutputSource(Source):
 
 
 def _record_id(
-    source: str, record_id: str | RecordId | None, type_: Any, columns: Sequence[str] | None
+    source: str, record_id: str | RecordId[T] | None, type_: Any, columns: Sequence[str] | None
 ) -> RecordId | None:
     """A column's name as a function of structs or dicts."""
     if not isinstance(record_id, str):

@@ -9,9 +9,13 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
+from typing_extensions import TypeVar
+
 from millwheel.model import MAX_TIME, MIN_TIME, whole_time
 
-EventTime: TypeAlias = Callable[[Any], int]
+T = TypeVar("T", default=Any)
+
+EventTime: TypeAlias = Callable[[T], int]
 """Event time of a value, int microseconds; whatever it raises makes the row malformed."""
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

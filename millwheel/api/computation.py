@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
 
 from millwheel.api.context import Context
 from millwheel.api.state import Cell
 from millwheel.errors import WiringError
 from millwheel.model import Record, Timer
 
-V = TypeVar("V")
+V = TypeVar("V", default=Any)
 
 
 class Computation(Generic[V]):

@@ -13,16 +13,19 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from millwheel import limits
+from millwheel.api.stream import Stream
+from millwheel.api.table import Table
+from millwheel.api.typed import Row
 from millwheel.bundles import QuarantineEntry, SinkRow
-from millwheel.coders import AS_IT_IS, Coder
+from millwheel.coders import AS_IT_IS
 from millwheel.errors import CoderError, LimitError, RowError, TimestampError, WiringError
 from millwheel.limits import VALUE_LIMIT_BYTES
 from millwheel.model import MAX_TIME, MIN_TIME, Timer, TimerKind, format_time, whole_time
 from millwheel.rows import check_row
-from millwheel.shape import SinkTable
 from millwheel.work import QUARANTINE_HOLD, Cause, Columns, Entries, Known, Outcome, Suspended, Values, Wanted, Work
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 MISSING: Final[Any] = object()
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -36,29 +39,6 @@ class NotLoaded(BaseException):
 
 Route = tuple[int, Callable[[Any], str | None]]
 """A subscription and its key extractor."""
-
-
-class Stream(msgspec.Struct, frozen=True):
-    """A named stream and the coder of its values; share one object between producers and consumers."""
-
-    name: str
-    coder: Coder[Any]
-
-
-class Table(msgspec.Struct, frozen=True):
-    """A sink table in the pipeline's schema: column name to SQL type, and its primary key.
-
-    Types: text, bigint, integer, double precision, boolean, timestamptz and date (values are ISO 8601 text, or datetime
-    and date objects), jsonb.
-    """
-
-    name: str
-    columns: Mapping[str, str]
-    key: tuple[str, ...]
-
-    def spec(self) -> SinkTable:
-        """The store's view of it."""
-        return SinkTable(self.name, self.columns, tuple(self.key))
 
 
 class Output(NamedTuple):
@@ -157,9 +137,9 @@ class Context:
     stream: str
     """Name of the stream the record came from; "" in `ProcessTimer`."""
 
-    def __init__(self, outputs: Mapping[str, Output], tables: Mapping[str, Table], strict: bool) -> None:
+    def __init__(self, outputs: Mapping[str, Output], tables: Mapping[str, Table[Any]], strict: bool) -> None:
         self._outputs = outputs
-        self._tables = {name: table.spec() for name, table in tables.items()}
+        self._tables = {name: (table.spec(), table.fields()) for name, table in tables.items()}
         self._strict = strict
         self._watermark = MIN_TIME
         self._wall = 0
@@ -194,7 +174,7 @@ class Context:
         """Wall time of this invocation, us since the epoch; equal for all records of a bundle."""
         return self._wall
 
-    def produce(self, stream: Stream, value: Any, timestamp: int | None = None) -> None:
+    def produce(self, stream: Stream[T], value: T, timestamp: int | None = None) -> None:
         """Emit `value` on `stream`, at the time of the current record or timer unless `timestamp` (us) is given.
 
         Raises `TimestampError` for a time before its cause (the record, timer or an earlier hold), `WiringError` for
@@ -264,20 +244,25 @@ class Context:
         self._effects = True
         self._holds = timestamp
 
-    def upsert(self, table: Table, row: Mapping[str, Any]) -> None:
+    def upsert(self, table: Table[R], row: Row[R]) -> None:
         """Insert or replace `row` in a sink table, in the same transaction as this record's checkpoint.
 
-        A row has exactly the declared columns; raises `RowError` for a value that its column cannot hold.
+        A row has exactly the declared columns: a mapping of their names to values, or a value of the type that the table
+        was declared with.  Raises `RowError` for a value that its column cannot hold.
         """
-        known = self._tables.get(table.name)
-        if known is None:
-            raise WiringError(f"table {table.name!r} is not declared: call pipeline.sink(table)")
-        if row.keys() != known.columns.keys():
+        try:
+            known, fields = self._tables[table.name]
+        except KeyError:
+            raise WiringError(f"table {table.name!r} is not declared: call pipeline.sink(table)") from None
+        values: Any = row
+        if fields is not None:
+            values = fields(row)
+        if values.keys() != known.columns.keys():
             raise WiringError(
-                f"row for table {table.name!r} has columns {sorted(row)}, declared are {sorted(known.columns)}"
+                f"row for table {table.name!r} has columns {sorted(values)}, declared are {sorted(known.columns)}"
             )
         try:
-            checked = check_row(known, msgspec.to_builtins(row, str_keys=True, builtin_types=_BYTES))
+            checked = check_row(known, msgspec.to_builtins(values, str_keys=True, builtin_types=_BYTES))
         except ValueError as error:
             raise RowError(f"row for table {table.name!r}: {error}") from None
         self._effects = True

@@ -6,24 +6,17 @@ Lives here: checks of single arguments; all raise `WiringError`.  Never here: ch
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-import msgspec
-
 from millwheel.api.computation import Computation
-from millwheel.api.context import Stream, Table
+from millwheel.api.stream import Stream
+from millwheel.api.table import Table
+from millwheel.api.typed import Input
 from millwheel.coders import Coder
 from millwheel.errors import WiringError
-from millwheel.graph import KeyExtractor, check_name
+from millwheel.graph import check_name
 from millwheel.source import Source
-
-
-class Input(msgspec.Struct, frozen=True):
-    """A subscription as the user writes it; made by `subscribe`."""
-
-    stream: Stream
-    key: KeyExtractor
 
 
 def check_stream(stream: object, where: str) -> None:
@@ -46,7 +39,7 @@ def check_source(source: Any) -> None:
     check_name("source", source.name)
 
 
-def check_inputs(inputs: object, computation: str) -> tuple[Input, ...]:
+def check_inputs(inputs: object, computation: str) -> tuple[Input[Any], ...]:
     """Subscriptions."""
     if not isinstance(inputs, Iterable) or isinstance(inputs, str | Input | Stream):
         raise WiringError(
@@ -61,7 +54,7 @@ def check_inputs(inputs: object, computation: str) -> tuple[Input, ...]:
     return found
 
 
-def check_outputs(outputs: object, computation: str) -> tuple[Stream, ...]:
+def check_outputs(outputs: object, computation: str) -> tuple[Stream[Any], ...]:
     """Streams."""
     if not isinstance(outputs, Iterable) or isinstance(outputs, str | Stream):
         raise WiringError(f"computation {computation!r}: outputs must be a list of streams, got {outputs!r:.80}")
@@ -97,13 +90,12 @@ def check_table(table: object) -> None:
             f"sink needs a Table, got {table!r:.80}; for example Table('out', {{'k': 'text'}}, key=('k',))"
         )
     check_name("table", table.name)
-    if not isinstance(table.columns, Mapping):
-        raise WiringError(f"sink table {table.name!r}: columns must map names to SQL types, got {table.columns!r:.80}")
+    columns = table.spec().columns if isinstance(table.key, tuple | list) else {}
     if not isinstance(table.key, tuple | list):
         raise WiringError(
             f"sink table {table.name!r}: key must be a tuple of column names, got {table.key!r:.80}; write key=('k',)"
         )
-    missing = [column for column in table.key if column not in table.columns]
+    missing = [column for column in table.key if column not in columns]
     if missing or not table.key:
         raise WiringError(f"sink table {table.name!r}: key columns {missing or '()'} are not among its columns")
 

@@ -8,15 +8,13 @@ pipeline.add(Count, inputs=[subscribe(words, key=str)])
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from millwheel import limits
 from millwheel.api.computation import Computation, cells_of
-from millwheel.api.context import Stream, Table
 from millwheel.api.given import (
-    Input,
     check_computation,
     check_inputs,
     check_outputs,
@@ -27,11 +25,13 @@ from millwheel.api.given import (
 )
 from millwheel.api.publish import TABLE as PUBLISHED
 from millwheel.api.publish import Publisher, check_keep
+from millwheel.api.stream import Stream
+from millwheel.api.table import Table
+from millwheel.api.typed import Factory, Input, Inputs
 from millwheel.errors import WiringError
 from millwheel.graph import (
     ComputationSpec,
     Graph,
-    KeyExtractor,
     Settings,
     SourceSpec,
     StreamSpec,
@@ -44,13 +44,17 @@ from millwheel.graph import (
 from millwheel.shape import PUBLISH_PREFIX
 from millwheel.source import Source
 
+T = TypeVar("T")
+V = TypeVar("V")
 
-def subscribe(stream: Stream, key: KeyExtractor) -> Input:
+
+def subscribe(stream: Stream[T], key: Callable[[T], str | None]) -> Input[T]:
     """Subscribe to `stream` with this key extractor: value to str, or None for "not for me" (§4.3)."""
     check_stream(stream, "subscribe")
     if not callable(key):
         raise WiringError(f"the key extractor of a subscription to {stream.name!r} is {key!r:.80}, not a function")
-    return Input(stream, key)
+    found: Input[T] = Input(stream, key)
+    return found
 
 
 class Pipeline:
@@ -62,9 +66,9 @@ class Pipeline:
         self._streams: dict[str, StreamSpec] = {}
         self._computations: dict[str, ComputationSpec] = {}
         self._sources: dict[str, SourceSpec] = {}
-        self._tables: dict[str, Table] = {}
+        self._tables: dict[str, Table[Any]] = {}
 
-    def inject(self, source: Source, into: Stream) -> None:
+    def inject(self, source: Source[T], into: Stream[T]) -> None:
         """Feed `into` from `source` (§5.2)."""
         check_source(source)
         check_stream(into, f"inject(into=...) of source {source.name!r}")
@@ -75,9 +79,9 @@ class Pipeline:
 
     def add(
         self,
-        computation: type[Computation[Any]] | Callable[[], Computation[Any]],
-        inputs: Sequence[Input],
-        outputs: Iterable[Stream] = (),
+        computation: Factory[Computation[V]],
+        inputs: Inputs[V],
+        outputs: Iterable[Stream[Any]] = (),
         *,
         name: str | None = None,
         productions: Literal["strong", "weak"] = "strong",
@@ -113,8 +117,8 @@ class Pipeline:
         name: str,
         class_: type[Computation[Any]],
         factory: Callable[[], Any],
-        inputs: Sequence[Input],
-        outputs: tuple[Stream, ...],
+        inputs: Sequence[Input[Any]],
+        outputs: tuple[Stream[Any], ...],
         settings: Settings,
     ) -> ComputationSpec:
         for stream in [i.stream for i in inputs] + list(outputs):
@@ -128,7 +132,7 @@ class Pipeline:
             name, factory, subscriptions, tuple(dict.fromkeys(o.name for o in outputs)), settings, cells
         )
 
-    def publish(self, stream: Stream, keep: int = limits.PUBLISH_RECORDS) -> None:
+    def publish(self, stream: Stream[Any], keep: int = limits.PUBLISH_RECORDS) -> None:
         """Keep the last `keep` records of `stream` in the store, for `millwheel tail` and `Committed.tail`.
 
         Exactly once and in order, by a computation of its own that reads the stream under one key, so each record of
@@ -138,12 +142,12 @@ class Pipeline:
         name = PUBLISH_PREFIX + stream.name
         if name in self._computations:
             raise WiringError(f"stream {stream.name!r} is published twice")
-        one_key = Input(stream, lambda _: stream.name)
+        one_key: Input[Any] = Input(stream, lambda _: stream.name)
         spec = self._spec(name, Publisher, lambda: Publisher(stream.name, keep), [one_key], (), Settings())
         self._computations[name] = msgspec.structs.replace(spec, encoded=True)
         self._tables[PUBLISHED.name] = PUBLISHED
 
-    def sink(self, table: Table) -> None:
+    def sink(self, table: Table[Any]) -> None:
         """Declare a table for `context.upsert`."""
         check_table(table)
         if table.name.lower().startswith("millwheel_"):
@@ -153,7 +157,7 @@ class Pipeline:
         self._tables[table.name] = table
 
     @property
-    def tables(self) -> dict[str, Table]:
+    def tables(self) -> dict[str, Table[Any]]:
         """Declared sink tables by name."""
         return dict(self._tables)
 
@@ -166,5 +170,5 @@ class Pipeline:
             )
         )  # fmt: skip
 
-    def _declare(self, stream: Stream, by: str) -> None:
+    def _declare(self, stream: Stream[Any], by: str) -> None:
         declare_stream(self._streams, StreamSpec(stream.name, stream.coder), by)

@@ -10,8 +10,10 @@ import base64
 from typing import Any, Final
 
 from millwheel.api.computation import Computation
-from millwheel.api.context import Context, Stream, Table
+from millwheel.api.context import Context
 from millwheel.api.state import ValueCell
+from millwheel.api.stream import Stream
+from millwheel.api.table import Table
 from millwheel.coders import JsonCoder
 from millwheel.errors import WiringError
 from millwheel.model import Record

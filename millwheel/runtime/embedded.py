@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from millwheel.api.context import Table
+from millwheel.api.table import Table
 from millwheel.bundles import LogWrite
 from millwheel.core import events as ev
 from millwheel.core.injector import InjectorCore

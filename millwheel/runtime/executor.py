@@ -12,7 +12,8 @@ from typing import Any
 
 from millwheel import limits
 from millwheel.api.computation import Computation
-from millwheel.api.context import Context, NotLoaded, Output, Table
+from millwheel.api.context import Context, NotLoaded, Output
+from millwheel.api.table import Table
 from millwheel.bundles import QuarantineEntry
 from millwheel.coders import AS_IT_IS, checked, raw
 from millwheel.graph import ComputationSpec, Graph

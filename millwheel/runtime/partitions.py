@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from millwheel import limits
 from millwheel.core import events as ev
@@ -114,7 +114,7 @@ class Partitions:
         self._watermarks.bounded()
         self._mail.wake.set()
 
-    def _meet(self, name: str, found: list[SourcePartition], whole: bool) -> None:
+    def _meet(self, name: str, found: Sequence[SourcePartition], whole: bool) -> None:
         """Before anything else is read of it: what is gone for good may be in the others by another name."""
         feed = self._feeds[name]
         feed.meet(partition.name for partition in found)

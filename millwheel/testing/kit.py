@@ -6,10 +6,11 @@ Lives here: `Stepper` and `simulate`.  Both run the shipping core, executor and 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar, overload
 
-from millwheel.api.context import Table
 from millwheel.api.pipeline import Pipeline
+from millwheel.api.stream import Stream
+from millwheel.api.table import Table
 from millwheel.errors import WiringError
 from millwheel.model import MAX_TIME, SECOND, format_time, whole_time
 from millwheel.testing.ending import check_end
@@ -21,6 +22,8 @@ from millwheel.testing.story import Kernel, Violation
 from millwheel.testing.view import Results, inputs_of, tapped
 from millwheel.testing.watched import WatchedStore
 from millwheel_storage.memory import MemoryStore
+
+T = TypeVar("T")
 
 STEP_LIMIT_EVENTS: Final = 1_000_000
 START_US: Final = 1_700_000_000 * SECOND
@@ -87,7 +90,11 @@ class Stepper(Results):
         self._check(computation)
         return self._process.watermarks.authority.value(computation)
 
-    def send(self, stream: Any, value: Any, timestamp: int) -> None:
+    @overload
+    def send(self, stream: Stream[T], value: T, timestamp: int) -> None: ...
+    @overload
+    def send(self, stream: str, value: Any, timestamp: int) -> None: ...
+    def send(self, stream: Stream[Any] | str, value: Any, timestamp: int) -> None:
         """One record, event time in us, on a stream that comes from outside; then everything that follows from it.
 
         Raises `RowRejected` for a value without a key, which an injector would reject and count.

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from millwheel.api.context import Table
+from millwheel.api.table import Table
 from millwheel.bundles import Bundle, Recovered
 from millwheel.core import events as ev
 from millwheel.core.injector import InjectorCore

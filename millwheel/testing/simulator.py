@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from millwheel.api.context import Table
+from millwheel.api.table import Table
 from millwheel.core.interval import IntervalCore
 from millwheel.graph import Graph
 from millwheel.model import SECOND, format_time

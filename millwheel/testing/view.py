@@ -7,14 +7,16 @@ here: soft state.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Generic, overload
 
 import msgspec
+from typing_extensions import TypeVar
 
 from millwheel.api.computation import Computation, cells_of
 from millwheel.api.context import Context
 from millwheel.api.pipeline import Pipeline
 from millwheel.api.state import ListCell, decoded_state
+from millwheel.api.stream import Stream
 from millwheel.bundles import decode_checkpoint
 from millwheel.coders import BytesCoder, Coder, JsonCoder
 from millwheel.errors import WiringError
@@ -29,11 +31,14 @@ from millwheel_storage.memory import MemoryStore
 TAP: Final = "millwheel-tap-of-"
 
 
-class Out(msgspec.Struct, frozen=True, order=True):
+T = TypeVar("T", default=Any)
+
+
+class Out(msgspec.Struct, Generic[T], frozen=True, order=True):
     """One record on a stream: `timestamp` in us, the decoded `value`."""
 
     timestamp: int
-    value: Any
+    value: T
 
 
 class _Tap(Computation[Any]):
@@ -86,7 +91,11 @@ class Results:
         self._graph = graph
         self._store = store
 
-    def outputs(self, stream: Any) -> list[Out]:
+    @overload
+    def outputs(self, stream: Stream[T]) -> list[Out[T]]: ...
+    @overload
+    def outputs(self, stream: str) -> list[Out[Any]]: ...
+    def outputs(self, stream: Stream[Any] | str) -> list[Out[Any]]:
         """Everything produced on `stream` (a `Stream` or its name) so far, in the order of arrival."""
         name = stream if isinstance(stream, str) else stream.name
         if TAP + name not in self._graph.computations:

@@ -59,16 +59,16 @@ numbers = Stream("numbers", JsonCoder(float))
 careless: Stream = Stream("careless", TextAsText())
 
 
-class Hostile(Computation[str]):
+class Hostile(Computation[object]):
     """Counts; under the bad key it also does what it should not."""
 
-    act: Callable[[Any, Any, Record[str]], None]
+    act: Callable[[Any, Any, Record[Any]], None]
     count = ValueCell(JsonCoder(int), default=0)
     whole = ValueCell(JsonCoder(int), default=0)
     measured = ValueCell(JsonCoder(Measured), default=Measured(0))
     text = ValueCell(TextAsText(), default="")
 
-    def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+    def ProcessRecord(self, context: Context, record: Record[Any]) -> None:
         self.count.set(self.count.get() + 1)
         if record.key == "bad":
             type(self).act(self, context, record)
@@ -77,11 +77,11 @@ class Hostile(Computation[str]):
         pass
 
 
-def raise_surrogate(self: Any, context: Any, record: Record[str]) -> None:
+def raise_surrogate(self: Any, context: Any, record: Record[Any]) -> None:
     raise ValueError("no \ud800 text")
 
 
-Act = Callable[[Any, Any, Record[str]], None]
+Act = Callable[[Any, Any, Record[Any]], None]
 
 ACTS: dict[str, tuple[Act, str]] = {
     "float timer": (lambda _, c, r: c.set_timer("t", r.timestamp + 0.5), "timer 't' at 1000000.5 (float)"),
@@ -123,7 +123,7 @@ def test_it_fails_alone_and_nothing_else_does(postgres: EmbeddedPostgres, pipeli
 
 
 def test_whole_numbers_of_other_libraries_are_times(postgres: EmbeddedPostgres, pipeline: str) -> None:
-    def act(self: Any, context: Any, record: Record[str]) -> None:
+    def act(self: Any, context: Any, record: Record[Any]) -> None:
         at: Any = numpy.int64(record.timestamp)
         context.produce(numbers, 1.0, at)
         context.set_timer("t", at + 1)
@@ -145,7 +145,8 @@ def test_a_row_without_a_whole_event_time_is_rejected(
     async def run() -> Any:
         wired = Pipeline(pipeline)
         wired.inject(IterableSource("rows", many(rows)), into=texts)
-        wired.add(type("Still", (Hostile,), {"act": staticmethod(lambda *_: None)}), [subscribe(texts, key=str)])
+        still: Any = type("Still", (Hostile,), {"act": staticmethod(lambda *_: None)})
+        wired.add(still, [subscribe(texts, key=str)])
         store = PostgresStore(postgres.url, pipeline)
         try:
             return await EmbeddedRun(wired.graph(), store, wired.tables).run()

@@ -555,7 +555,7 @@ def build(stages: list[StageSpec], scripts: dict[str, list[Script]], world: Worl
         out = streams[stage.output] if stage.output is not None else None
         inputs = [subscribe(streams[name], key=_extract(side)) for name, side in stage.inputs]
         pipeline.add(
-            lambda stage=stage, out=out: Ledger(stage, world, out),  # type: ignore[misc]
+            lambda stage=stage, out=out: Ledger(stage, world, out),
             inputs, [out] if out else [], name=stage.name, **stage.settings,
         )  # fmt: skip
     return pipeline

@@ -88,7 +88,7 @@ def source_twice(pipeline: Pipeline) -> None:
 
 
 def other_coder(pipeline: Pipeline) -> None:
-    pipeline.add(Pass, [subscribe(Stream("a", JsonCoder(int)), str)], name="wrong")
+    pipeline.add(Pass, [subscribe(Stream("a", JsonCoder(int)), str)], name="wrong")  # type: ignore[list-item]
 
 
 def no_computation(pipeline: Pipeline) -> None:

@@ -287,6 +287,7 @@ class Positive(msgspec.Struct):
 def test_rows_that_do_not_fit_the_type_are_rejected(tmp_path: Path) -> None:
     data = pa.table({"user": ["a", None, "c", "d"], "n": [1, 2, None, -4], "ts": pa.array([T, T + 1, T + 2, None], US)})
     out = batch(tmp_path / "out", data)
+    type_: Any
     for type_, kept, why in [
         (Row, [0], ["column user is null", "column n is null", "column ts is null"]),
         (Positive, [0, 1], ["column n is null", "Expected `int` >= 1"]),

