@@ -17,11 +17,11 @@ from millwheel.api.computation import cells_of
 from millwheel.api.pipeline import Pipeline
 from millwheel.api.state import Cell, decoded_state
 from millwheel.api.stream import Stream
-from millwheel.errors import WiringError
+from millwheel.errors import StoreError, WiringError
 from millwheel.graph import ComputationSpec
 from millwheel.launch import DEFAULT_DATA, open_store
-from millwheel.model import MIN_TIME, format_time
-from millwheel.ports import QuarantineRow
+from millwheel.model import MAX_TIME, MIN_TIME, format_time
+from millwheel.ports import QuarantineRow, SourcePosition
 from millwheel.shape import PUBLISH_PREFIX
 from millwheel.work import QUARANTINE_HOLD
 from millwheel_storage.reader import PublishedRow, Reader, StateRow
@@ -129,16 +129,19 @@ class Committed:
     def explain(self, computation: str, limit: int = 10) -> list[Held]:
         """What `computation`'s low watermark waits for: its senders, then what is oldest of its own.
 
-        Watermarks of everything that sends to it and its own; of sources among them the first `limit` partitions that are
+        Watermarks of everything that sends to it and its own; sources that feed it, are not read to their end and are left
+        out of the pipeline; of other sources the first `limit` partitions that are
         not read to their end; its first `limit` timers, its first `limit` holds, those
         of quarantines among them, and each of its intervals' oldest production that the receiver has not taken.
         """
         self._spec(computation)
         watermarks = self.reader.watermarks()
+        left_out = self._left_out(computation)
         found = [
             Held("watermark", watermarks.get(name, MIN_TIME), name)
             for name in (*sorted(self._graph.senders(computation)), computation)
         ]
+        found += [Held("left out", watermarks.get(f"source:{name}", MIN_TIME), f"source {name}") for name in left_out]
         for name in self._graph.senders(computation):
             found += self._unfinished(name.removeprefix("source:"), limit) if name.startswith("source:") else []
         asleep = self.reader.quarantined_keys(computation)  # whose timers do not fire
@@ -153,6 +156,16 @@ class Committed:
                 found.append(Held(oldest.kind, oldest.timestamp, f"interval {oldest.interval} key {oldest.key!r}"))
         return found
 
+    def _left_out(self, computation: str) -> list[str]:
+        """Sources that feed it and are not read to their end, and that the pipeline does not have."""
+        inputs, reached = {s.stream for s in self._spec(computation).inputs}, self.reader.watermarks()
+        return [
+            name
+            for name, stream in sorted(self.reader.shape().streams.items())
+            if stream in inputs and name not in self._graph.sources and self.reader.sources(name)
+            if reached.get(f"source:{name}", MIN_TIME) < MAX_TIME
+        ]
+
     def _unfinished(self, name: str, limit: int) -> list[Held]:
         """Partitions of a source; their time is the source's, what each of them promises is not stored."""
         reached = self.reader.watermarks().get(f"source:{name}", MIN_TIME)
@@ -162,6 +175,36 @@ class Committed:
             Held("partition", reached, f"{source.title(position)} of source {name}, read to row {position.position}")
             for position in unfinished[:limit]
         ]
+
+    # --- sources ----------------------------------------------------------------------------------------------
+
+    def sources(self) -> list[tuple[str, str, int, bool]]:
+        """(source, partition, rows read and acked, finished) of all that was ever opened, sources that the pipeline
+        no longer has included; a partition by its title, a file's path for example, where the pipeline has the source."""
+        return [
+            (name, self._title(name, position), position.position, position.finished)
+            for name in sorted({*self._graph.sources, *self.reader.shape().streams})
+            for position in self.reader.sources(name)
+        ]
+
+    def _title(self, source: str, position: SourcePosition) -> str:
+        spec = self._graph.sources.get(source)
+        return position.partition if spec is None else spec.source.title(position)
+
+    def drop_source(self, source: str, partition: str = "") -> list[str]:
+        """Give up what `source`, or one `partition` of it, was not read to the end of; there is no way back.
+
+        Nothing waits for it any more, and should it come back it is not read.  A whole source must have been taken out
+        of the pipeline first (`WiringError`).  A run that reads it is fenced; others take note when they start again.
+        Returns the titles of the partitions that are given up; `StoreError` when there is none of that name.
+        """
+        if not partition and source in self._graph.sources:
+            raise WiringError(f"source {source!r} is in the pipeline: take it out first, or name one of its partitions")
+        known = {position.partition: self._title(source, position) for position in self.reader.sources(source)}
+        wanted = [name for name, title in known.items() if partition in (name, title)]
+        if partition and not wanted:
+            raise StoreError(f"source {source!r} has no partition {partition!r}; see millwheel source list")
+        return [known[name] for name in self.reader.drop_source(source, wanted if partition else None)]
 
     # --- quarantine -------------------------------------------------------------------------------------------
 

@@ -32,10 +32,12 @@ class IntervalRow(msgspec.Struct, frozen=True):
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """The store's answer to `open_pipeline`: durable numbers for names, and the interval map."""
+    """The store's answer to `open_pipeline`: durable numbers for names, the interval map, and who has fed streams."""
 
     intervals: tuple[IntervalRow, ...]
     subscriptions: Mapping[str, int]
+    fed: Mapping[str, str] = {}
+    """Sources that have opened a partition in any run, those that the pipeline no longer has included, to their streams."""
 
 
 class PositionWrite(msgspec.Struct, frozen=True):
@@ -186,6 +188,10 @@ class Store(Protocol):
 
     async def source_partitions(self, source: str) -> list[SourcePosition]:
         """Every partition that the source ever opened."""
+        ...
+
+    async def unfinished_partitions(self) -> list[tuple[str, SourcePosition]]:
+        """(source, position) of every partition that is not finished, of sources that the pipeline no longer has too."""
         ...
 
     async def advance(self, writes: Sequence[PositionWrite]) -> set[int]:

@@ -42,6 +42,7 @@ from millwheel.model import MAX_TIME
 from millwheel.ports import FoldWrite
 from millwheel.runtime.alone import Alone
 from millwheel.runtime.executor import Executor
+from millwheel.runtime.routes import Routes
 from millwheel.testing.marks import Marks
 from millwheel.testing.story import Violation
 from millwheel.work import QUARANTINE_HOLD
@@ -868,6 +869,30 @@ def holds_forgotten() -> Patches:
     from millwheel.core import inflight
 
     return {(inflight, "encode_checkpoint"): encode}
+
+
+# --- versions of the pipeline ------------------------------------------------------------------------------------
+
+
+@mutant
+def left_out_retired() -> Patches:
+    """Ids of a source that is left out of one run are collected: it sends the rows again when it is back."""
+    original = Routes.expect_partitions
+
+    def expect_partitions(self: Routes, unfinished: Any) -> None:
+        original(self, [(source, position) for source, position in unfinished if source in self._graph.sources])
+
+    return {(Routes, "expect_partitions"): expect_partitions}
+
+
+@mutant
+def left_out_not_waited_for() -> Patches:
+    """The watermark passes a source that is left out of one run."""
+
+    def senders(self: Routes) -> Any:
+        return {name: self._graph.senders(name) for name in self._graph.computations}
+
+    return {(Routes, "senders"): senders}
 
 
 # --- refused rows -----------------------------------------------------------------------------------------------

@@ -12,11 +12,12 @@ from millwheel.cli.completion import completion
 from millwheel.cli.quarantine import quarantine
 from millwheel.cli.reset import reset
 from millwheel.cli.run import run
+from millwheel.cli.source import source
 from millwheel.cli.state import state
 from millwheel.cli.tail import tail
 from millwheel.cli.views import explain, rows
 
-COMMANDS = (run, state, tail, explain, quarantine, rows, reset, completion)
+COMMANDS = (run, state, tail, explain, quarantine, source, rows, reset, completion)
 """In the order in which `--help` shows them."""
 
 

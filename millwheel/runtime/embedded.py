@@ -72,7 +72,8 @@ class EmbeddedRun:
         self._commits = GroupCommit(self._commit, self._committed)
         self._folded = FoldedTables(store, mail.post)
         self._marks = Marks(store, mail)
-        self._senders = {name: graph.senders(name) for name in graph.computations}
+        self._senders = self._routes.senders()
+        """With sources that are left out, once the store has named them."""
         self._watermarks = Watermarks(self._senders, store, self._watermarks_moved)
         self._partitions = Partitions(
             graph, store, self._routes, self._watermarks, mail, self._actors, self._perform, clock
@@ -140,11 +141,14 @@ class EmbeddedRun:
         )
 
     def _waits_for(self) -> str:
-        """The first computation whose inputs are at the end of time and that is held by what nobody works on."""
+        """What holds the first computation that is not done, when nobody works on it: its inputs are at the end of time, but
+        for sources that are left out."""
         authority = self._watermarks.authority
         for name in self._graph.order():
             if authority.input_of(name) < MAX_TIME:
-                return ""
+                behind = {sender for sender in self._senders.get(name, ()) if authority.value(sender) < MAX_TIME}
+                left_out = behind & {f"source:{source}" for source in self._routes.left_out}
+                return f"the {min(left_out).replace(':', ' ')}, which is left out" if behind == left_out else ""
             if authority.value(name) < MAX_TIME:
                 held = [blamed for blamed in self.explain(name) if blamed[1] in ("hold", "quarantine")]
                 return f"the {held[0][1]} of {held[0][3]} in {name} at {format_time(held[0][2])}" if held else ""
@@ -185,21 +189,29 @@ class EmbeddedRun:
         rows = self._routes.open(opened)
         sequencers = await self._store.acquire([row.id for row in rows])
         # After the takeover: nothing that an earlier owner committed can be ahead of these watermarks.
-        await self._watermarks.load()
+        self._senders = self._routes.senders()
+        await self._watermarks.load(self._senders)
+        self._warn_of_left_out()
         for name, spec in self._graph.computations.items():
             self._executors[name] = Executor(spec, self._graph, self._routes.subscriptions, self._tables)
         for row in rows:
             await self._adopt(self._routes.config(row, sequencers[row.id]))
-        for name, source in self._graph.sources.items():
-            for position in await self._store.source_partitions(name):
-                if not position.finished:
-                    self._routes.expect(position.producer, source.stream)
+        self._routes.expect_partitions(await self._store.unfinished_partitions())
         now = self._clock()
         for actor in list(self._actors.values()):
             assert isinstance(actor.core, IntervalCore)
             self._perform(actor, actor.core.start(now, self._routes.live))
             moved = ev.WatermarkMoved(self._watermarks.authority.input_of(actor.owner))
             self._mail.events.append((actor, moved))
+
+    def _warn_of_left_out(self) -> None:
+        for source in self._routes.left_out:
+            reached = self._watermarks.authority.value(f"source:{source}")
+            if reached < MAX_TIME:
+                logger.warning(
+                    "source %s is not in this pipeline and was not read to its end; what it feeds waits for it at %s: "
+                    "put it back, or drop it for good (millwheel source drop)", source, format_time(reached),
+                )  # fmt: skip
 
     async def _adopt(self, config: Config, inherited: ev.Inherited | None = None) -> None:
         """Recover one interval."""

@@ -90,7 +90,10 @@ class Partitions:
         await self._discover()
         for name, feed in self._feeds.items():
             for position in feed.missing():
-                logger.warning("%s; the watermark waits for it: restore it", self._gone(name, position))
+                logger.warning(
+                    "%s; the watermark waits for it: restore it, or drop it (millwheel source drop)",
+                    self._gone(name, position),
+                )
 
     async def discover_loop(self) -> None:
         """Those that come later."""
@@ -119,7 +122,7 @@ class Partitions:
         feed = self._feeds[name]
         feed.meet(partition.name for partition in found)
         for position in feed.missing() if whole else ():
-            raise SourceError(f"{self._gone(name, position)}; restore it, or reset the pipeline")
+            raise SourceError(f"{self._gone(name, position)}; restore it, or drop it (millwheel source drop)")
 
     def _gone(self, name: str, position: SourcePosition) -> str:
         what = self._graph.sources[name].source.title(position)

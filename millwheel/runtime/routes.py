@@ -2,7 +2,7 @@
 
 Lives here: what intervals and source partitions are told of each other when a driver makes their cores.  Never here:
 I/O.  Invariant: `live` names every channel on which something may still come from a producer that was numbered before
-this process, or by it.
+this process, or by it, in whichever version of the pipeline.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from millwheel.core.dedup import Channel
 from millwheel.core.interval import Config
 from millwheel.graph import Graph
 from millwheel.intervals import Ranges
-from millwheel.ports import IntervalRow, Opened
+from millwheel.ports import IntervalRow, Opened, SourcePosition
 from millwheel.runtime.executor import output_of
 
 SHAPE_VERSION: Final = "1"
@@ -30,6 +30,8 @@ class Routes:
         self._ranges: dict[int, Ranges] = {}
         self.subscriptions: Mapping[str, int] = {}
         self.live: set[Channel] = set()
+        self.left_out: Mapping[str, str] = {}
+        """Sources that have begun, and that this graph does not have, to the streams that they feed."""
 
     def open(self, opened: Opened) -> list[IntervalRow]:
         """The intervals of this graph's computations; the store may have others."""
@@ -37,6 +39,7 @@ class Routes:
         rows = [row for row in opened.intervals if row.computation in computations]
         maps = {name: Ranges((r.low, r.id) for r in rows if r.computation == name) for name in computations}
         self.subscriptions = opened.subscriptions
+        self.left_out = {name: stream for name, stream in opened.fed.items() if name not in self._graph.sources}
         for spec in computations.values():
             for s in spec.inputs:
                 self._ranges[self.subscriptions[s.name]] = maps[s.computation]
@@ -57,6 +60,24 @@ class Routes:
         slacks = self._graph.slacks(spec.name, self.subscriptions)
         routes = self.of(spec.outputs)
         return Config(row.id, sequencer, spec.name, SHAPE_VERSION, spec.settings, routes, row.low, row.high, slacks)
+
+    def senders(self) -> dict[str, set[str]]:
+        """Computation to the names of what sends to it; a source that is left out may come back, and counts."""
+        found = {name: self._graph.senders(name) for name in self._graph.computations}
+        for source, stream in self.left_out.items():
+            for subscription in self._graph.subscriptions(stream):
+                found[subscription.computation].add(f"source:{source}")
+        return found
+
+    def expect_partitions(self, unfinished: Iterable[tuple[str, SourcePosition]]) -> None:
+        """Rows of these may still come: now, or from a later run that has a source again that this one leaves out."""
+        for source, position in unfinished:
+            known = self._graph.sources.get(source)
+            stream = known.stream if known is not None else self.left_out.get(source)
+            if stream is not None:
+                self.expect(position.producer, stream)
+            else:  # stored by a version that did not note the stream
+                self.live |= {(number, position.producer) for number in self.subscriptions.values()}
 
     def expect(self, producer: int, stream: str) -> None:
         """The producer may still send on the stream."""

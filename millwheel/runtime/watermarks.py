@@ -21,16 +21,15 @@ class Watermarks:
     def __init__(
         self, senders: Mapping[str, Iterable[str]], store: Store, tell: Callable[[Mapping[str, int]], None]
     ) -> None:
-        self._senders = senders
         self._store = store
         self._tell = tell
         self._changed = asyncio.Event()
         self.authority = Authority(senders, {})
         """Another one after `load`."""
 
-    async def load(self) -> None:
-        """Begin with what is persisted."""
-        self.authority = Authority(self._senders, await self._store.watermarks())
+    async def load(self, senders: Mapping[str, Iterable[str]]) -> None:
+        """Begin with what is persisted; `senders` of each computation."""
+        self.authority = Authority(senders, await self._store.watermarks())
 
     def report(self, name: str, interval: int, value: int) -> None:
         """An interval's low watermark."""

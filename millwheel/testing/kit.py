@@ -137,7 +137,7 @@ class Stepper(Results):
         self._launch()
 
     def _launch(self) -> None:
-        self._process = Process(self, 1)
+        self._process = Process(self, 1, self.graph)
         self._process.endless = True
         self._process.start()
         self._settle()

@@ -26,7 +26,7 @@ class Partitions:
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._graph = process.world.graph
+        self._graph = process.graph
         self._store = process.world.store
         self._known: dict[str, set[str]] = {}
         self._feeds: dict[str, Feed] = {}

@@ -73,9 +73,11 @@ class World(Protocol):
 class Process:
     """One incarnation: acquires every interval, recovers, serves until it dies, is fenced or is done."""
 
-    def __init__(self, world: World, number: int) -> None:
+    def __init__(self, world: World, number: int, graph: Graph) -> None:
         self.world = world
         self.number = number
+        self.graph = graph
+        """Its version of the pipeline; the world's is that of the run's end."""
         self.dead = False
         self.serving = False
         self.done = False
@@ -85,7 +87,7 @@ class Process:
         """The run never ends by itself (the stepper)."""
         self.actors: dict[int, Actor] = {}
         self.intervals_of: dict[str, list[Actor]] = {}
-        self.routes = Routes(world.graph)
+        self.routes = Routes(graph)
         self.mail = Mailbox(self)
         self.calls = Calls(self)
         self.watermarks = Watermarks(self)
@@ -174,7 +176,7 @@ class Process:
         self.later(self.world.nemesis.delay_us("start"), self._boot_step, boot)
 
     def _boot(self) -> Iterator[None]:
-        store, graph = self.world.store, self.world.graph
+        store, graph = self.world.store, self.graph
         opened: Opened = self.calls.call("open", lambda: store.open_pipeline(graph.shape()))
         rows = self.routes.open(opened)
         for name, spec in graph.computations.items():
@@ -222,10 +224,7 @@ class Process:
 
     def _serve(self) -> None:
         self.serving = True
-        for source, spec in self.world.graph.sources.items():
-            for position in self.calls.call("source", lambda source=source: self.world.store.source_partitions(source)):  # type: ignore[misc]
-                if not position.finished:
-                    self.routes.expect(position.producer, spec.stream)
+        self.routes.expect_partitions(self.calls.call("source", self.world.store.unfinished_partitions))
         for actor in list(self.actors.values()):
             self._begin(actor)
         self.partitions.open()
@@ -416,7 +415,7 @@ class Process:
 
     def finished(self) -> bool:
         """All input is consumed; as `EmbeddedRun` judges it."""
-        names, authority = self.world.graph.computations, self.watermarks.authority
+        names, authority = self.graph.computations, self.watermarks.authority
         return (
             self.partitions.complete
             and all(authority.value(name) >= MAX_TIME for name in names)

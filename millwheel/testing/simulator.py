@@ -52,6 +52,8 @@ class Simulation:
         mends its poison and asks for redrives, also of what work under way at that moment still poisons."""
         self.hold_open: Callable[[], bool] = lambda: False
         """While true a process that is done is started again (redrives are waiting)."""
+        self.version: Callable[[], tuple[Graph, int | None]] = lambda: (self.graph, None)
+        """The pipeline as the next process has it, and after how long, us, that is stopped for another version."""
         self._until = kernel.now + faults_until_us
         self._mend_at = self._until if mend_us is None else kernel.now + mend_us
         self._finished = False
@@ -82,9 +84,22 @@ class Simulation:
 
     def launch(self) -> None:
         """A new process takes over."""
-        process = Process(self, len(self.processes) + 1)
+        graph, span_us = self.version()
+        process = Process(self, len(self.processes) + 1, graph)
         self.processes.append(process)
+        if graph is not self.graph:
+            self.kernel.probes["process with another version"] += 1
+        if span_us is not None:
+            self.kernel.at(self.kernel.now + span_us, self._stop, process)
         process.start()
+
+    def _stop(self, process: Process) -> None:
+        """Somebody stops the process in order, to start another version."""
+        if process is self.processes[-1] and process.serving and not process.dead:
+            process.end_in_order()
+            self.launch()
+        elif process is self.processes[-1]:  # it does not serve yet, or is dead and will be replaced
+            self.kernel.at(self.kernel.now + SECOND // 10, self._stop, process)
 
     def _heal(self) -> None:
         self.kernel.trace("heal")

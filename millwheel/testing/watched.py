@@ -187,6 +187,10 @@ class WatchedStore:
         """See `Store`."""
         return await self.inner.source_partitions(source)
 
+    async def unfinished_partitions(self) -> list[tuple[str, SourcePosition]]:
+        """See `Store`."""
+        return await self.inner.unfinished_partitions()
+
     async def advance(self, writes: Sequence[PositionWrite]) -> set[int]:
         """See `Store`; a position never passes a row that is not consumed (I2)."""
         kept = await self.inner.advance(writes)

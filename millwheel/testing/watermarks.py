@@ -23,9 +23,8 @@ class Watermarks:
 
     def load(self) -> None:
         """Begin with what is persisted."""
-        graph, store = self._process.world.graph, self._process.world.store
-        persisted: dict[str, int] = self._process.calls.call("watermarks", store.watermarks)
-        self.authority = Authority({name: graph.senders(name) for name in graph.computations}, persisted)
+        persisted: dict[str, int] = self._process.calls.call("watermarks", self._process.world.store.watermarks)
+        self.authority = Authority(self._process.routes.senders(), persisted)
 
     def report(self, actor: Actor, value: int) -> None:
         """The effect of a core."""

@@ -34,7 +34,7 @@ async def open_schema(connection: Connection, schema: str, shape: PipelineShape)
         await connection.execute(statements.LOCK_SCHEMA, (schema,))
         await _migrate(connection, schema)
         remembered = await _check_stored(connection, shape)
-        opened = await _register(connection, shape)
+        opened = await _register(connection, shape, await _fed(connection, remembered))
         for table in shape.sinks:
             await _ensure_sink(connection, table)
         await connection.execute(statements.WRITE_META, (CHECKPOINT_FORMAT, msgspec.json.encode(remembered)))
@@ -85,7 +85,13 @@ async def _check_stored(connection: Connection, shape: PipelineShape) -> Pipelin
     return merged_shape(stored, shape)
 
 
-async def _register(connection: Connection, shape: PipelineShape) -> Opened:
+async def _fed(connection: Connection, remembered: PipelineShape) -> dict[str, str]:
+    """Sources that have opened a partition, and the streams that they feed."""
+    cursor = await connection.execute(statements.OPENED_SOURCES, (sorted(remembered.streams),))
+    return {name: remembered.streams[name] for name in sorted(name for (name,) in await cursor.fetchall())}
+
+
+async def _register(connection: Connection, shape: PipelineShape, fed: dict[str, str]) -> Opened:
     cursor = await connection.execute(statements.READ_NAMES)
     known = {(kind, name): number for kind, name, number in await cursor.fetchall()}
     computations = {}
@@ -100,7 +106,7 @@ async def _register(connection: Connection, shape: PipelineShape) -> Opened:
         name: known.get(("subscription", name)) or await add_name(connection, "subscription", name)
         for name in sorted(shape.subscriptions)
     }
-    return Opened(await _intervals(connection, computations), subscriptions)
+    return Opened(await _intervals(connection, computations), subscriptions, fed)
 
 
 async def _intervals(connection: Connection, computations: dict[int, str]) -> tuple[IntervalRow, ...]:

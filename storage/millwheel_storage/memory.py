@@ -108,7 +108,9 @@ class MemoryStore:
             self.sinks.setdefault(table.name, {})
         self.shape = shape if self.shape is None else merged_shape(self.shape, shape)
         rows = [row for row in self.intervals.values() if row.computation in shape.computations]
-        return Opened(tuple(rows), {name: self._subscriptions[name] for name in shape.subscriptions})
+        opened = {source for source, _ in self.sources}
+        fed = {source: stream for source, stream in sorted(self.shape.streams.items()) if source in opened}
+        return Opened(tuple(rows), {name: self._subscriptions[name] for name in shape.subscriptions}, fed)
 
     def _add_computation(self, computation: str, splits: tuple[str, ...]) -> None:
         if any(row.computation == computation for row in self.intervals.values()):
@@ -298,6 +300,10 @@ class MemoryStore:
     async def source_partitions(self, source: str) -> list[SourcePosition]:
         """See `Store.source_partitions`."""
         return [self.sources[place] for place in sorted(self.sources) if place[0] == source]
+
+    async def unfinished_partitions(self) -> list[tuple[str, SourcePosition]]:
+        """See `Store.unfinished_partitions`."""
+        return [(place[0], self.sources[place]) for place in sorted(self.sources) if not self.sources[place].finished]
 
     async def advance(self, writes: Sequence[PositionWrite]) -> set[int]:
         """See `Store.advance`."""

@@ -178,6 +178,10 @@ class PostgresStore:
         """See `Store.source_partitions`."""
         return await self._loads.run(lambda connection: progress.sources(connection, source))
 
+    async def unfinished_partitions(self) -> list[tuple[str, SourcePosition]]:
+        """See `Store.unfinished_partitions`."""
+        return await self._loads.run(progress.unfinished)
+
     async def advance(self, writes: Sequence[PositionWrite]) -> set[int]:
         """See `Store.advance`."""
         return await self._progress.run(lambda connection: progress.advance(connection, writes)) if writes else set()

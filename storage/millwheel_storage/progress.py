@@ -51,6 +51,12 @@ async def sources(connection: Connection, source: str, partition: str | None = N
     return [SourcePosition(*row) for row in rows]
 
 
+async def unfinished(connection: Connection) -> list[tuple[str, SourcePosition]]:
+    """See `Store.unfinished_partitions`."""
+    rows = await query.rows(connection, statements.READ_UNFINISHED)
+    return [(source, SourcePosition(*row)) for source, *row in rows]
+
+
 async def advance(connection: Connection, writes: Sequence[PositionWrite]) -> set[int]:
     """See `Store.advance`."""
     intervals = [Int8(write.interval) for write in writes]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic, sleep
 from typing import Any
 
@@ -22,6 +22,7 @@ from psycopg.rows import dict_row
 from millwheel.bundles import Checkpoint
 from millwheel.errors import StoreError, StoreUnavailable
 from millwheel.limits import STORE_RECONNECT_LIMIT_US, TAIL_CHUNK_ROWS
+from millwheel.model import MAX_TIME
 from millwheel.ports import IntervalRow, PipelineShape, QuarantineRow, SourcePosition
 from millwheel.shape import PUBLISH_PREFIX
 from millwheel_storage import statements
@@ -352,6 +353,23 @@ class Reader:
         if not self.quarantine_rows(computation, key):
             raise StoreError(f"key {key!r} of {computation!r} is not in quarantine")
         self._connection.execute(statements.REQUEST_REDRIVE, (self._computation(computation), key.encode()))
+
+    def drop_source(self, source: str, partitions: Sequence[str] | None = None) -> list[str]:
+        """No row of a source comes any more: its partitions that are not finished are, as durably as if read to the end.
+
+        With `partitions` only those, without also what it may open later: its watermark is at the end of time.  Whoever
+        reads one of them is fenced.  Returns the partitions that were not finished; `StoreError` for a source that
+        never opened one.
+        """
+        if not self.sources(source):
+            raise StoreError(f"source {source!r} has opened nothing in this store")
+        wanted = {"source": source, "partitions": None if partitions is None else list(partitions)}
+        with self._connection.transaction():
+            taken = [row[0] for row in self._connection.execute(statements.TAKE_UNFINISHED, wanted)]
+            ended = [row[0] for row in self._connection.execute(statements.END_PARTITIONS, (taken,))]
+            if partitions is None:
+                self._connection.execute(statements.END_SOURCE, (f"source:{source}", MAX_TIME))
+        return sorted(ended)
 
     def table_bytes(self) -> dict[str, int]:
         """Size of every table of the pipeline with its indexes, bytes."""

@@ -446,6 +446,31 @@ READ_SOURCES: Final = """
 SELECT partition, interval_id, producer, position, finished, state FROM source
 WHERE source = %(source)s AND (%(partition)s::text IS NULL OR partition = %(partition)s::text) ORDER BY partition
 """
+READ_UNFINISHED: Final = """
+SELECT source, partition, interval_id, producer, position, finished, state FROM source
+WHERE NOT finished ORDER BY source, partition
+"""
+OPENED_SOURCES: Final = """
+SELECT w.name FROM unnest(%s::text[]) AS w (name) WHERE EXISTS (SELECT FROM source s WHERE s.source = w.name)
+"""
+"""One index probe for each name, however many partitions a source has."""
+
+TAKE_UNFINISHED: Final = """
+UPDATE ownership o SET sequencer = nextval('sequencer')
+FROM (
+    SELECT o.interval_id FROM ownership o JOIN source s USING (interval_id)
+    WHERE s.source = %(source)s AND NOT s.finished
+      AND (%(partitions)s::text[] IS NULL OR s.partition = ANY(%(partitions)s::text[]))
+    ORDER BY o.interval_id FOR UPDATE OF o
+) AS unfinished WHERE o.interval_id = unfinished.interval_id RETURNING o.interval_id
+"""
+END_PARTITIONS: Final = """
+UPDATE source SET finished = true WHERE interval_id = ANY(%s) RETURNING partition
+"""
+END_SOURCE: Final = """
+INSERT INTO watermark AS m (name, value) VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value
+"""
+
 ADD_SOURCE: Final = """
 INSERT INTO source (source, partition, interval_id, producer, position, finished, state)
 VALUES (%s, %s, %s, nextval('sequencer'), 0, false, %s)

@@ -331,6 +331,7 @@ class Twins(RuleBasedStateMachine):
         write = PositionWrite(opened.interval, sequencer, opened.position + move, move == 9, b"{}")
         assert self.both(lambda store: store.advance([write])) == (set() if stale else {opened.interval})
         self.both(lambda store: store.source_partitions("src"))
+        self.both(lambda store: store.unfinished_partitions())
 
     @rule(interval=INTERVALS, mark=st.binary(max_size=3), ends=st.sampled_from([None, 0, 1]), stale=st.booleans())
     def mark(self, interval: int, mark: bytes, ends: int | None, stale: bool) -> None:

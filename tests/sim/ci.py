@@ -53,6 +53,7 @@ PROBES = (
     "outside id repeated",
     "page of timers read",
     "process halted by a fence",
+    "process with another version",
     "partition missing after restart",
     "partition waits for its turn",
     "productions resent after restart",

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from millwheel.bundles import Checkpoint, LogWrite, decode_checkpoint
+from millwheel.graph import Graph
 from millwheel.model import SECOND
 from millwheel.testing.ending import check_end, delivered
 from millwheel.testing.faults import Faults, Nemesis, Seeded
@@ -88,6 +89,8 @@ def run_workload(
     simulation = Simulation(workload.graph, workload.tables, kernel, nemesis, store, until_us, mend_us)
     simulation.on_mend = lambda: mend(workload, store)
     simulation.hold_open = lambda: unmended(workload, store)
+    if workload.feed == "left out":
+        simulation.version = Versions(seed, workload, store, kernel.now + until_us)
     if workload.feed != "idle":  # that has its second burst late
         kernel.at(kernel.now, end_sources, store, workload)
     if seed % 2:  # somebody is impatient: these redrives fail, at the first element or at a later one
@@ -112,6 +115,27 @@ def run_workload(
         seed, kernel.events, dict(sorted(nemesis.struck.items())), dict(sorted(kernel.probes.items())),
         kernel.trace_hash(), kernel.now, kept, workload.world.late,
     )  # fmt: skip
+
+
+class Versions:
+    """The pipeline of each next process: until `until_us` some of the sources that were begun are not in it."""
+
+    def __init__(self, seed: int, workload: Workload, store: WatchedStore, until_us: int) -> None:
+        self._rng = random.Random(f"versions {seed}")
+        self._graph = workload.graph
+        self._store = store
+        self._until_us = until_us
+
+    def __call__(self) -> tuple[Graph, int | None]:
+        """The pipeline, and how long, us, a process with it runs."""
+        if self._store.truth.kernel.now >= self._until_us:
+            return self._graph, None
+        # One that no process has opened is unknown to the store: nobody could wait for it.
+        begun = sorted({source for source, _ in self._store.inner.sources})
+        gone = {name for name in begun if self._rng.random() < 0.4}
+        kept = {name: spec for name, spec in self._graph.sources.items() if name not in gone}
+        graph = msgspec.structs.replace(self._graph, sources=kept) if gone else self._graph
+        return graph, self._rng.randrange(200_000, 1_500_000)
 
 
 def unmended(workload: Workload, store: WatchedStore) -> bool:

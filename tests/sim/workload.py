@@ -43,7 +43,10 @@ KEYS = ["", "a", "b", "é", "hot", "m", "n\x01", "zz", "\U0001f600"]
 COLUMNS = {"stage": "text", "key": "text", "count": "bigint", "total": "bigint", "note": "text"}
 START_US = 1_000 * SECOND
 """Wall time at which a run begins."""
-FEEDS = {5: "idle", 14: "idle", 23: "idle", 16: "ordered", 19: "ordered and missing", 25: "missing"}
+FEEDS = {
+    5: "idle", 14: "idle", 23: "idle", 16: "ordered", 19: "ordered and missing", 25: "missing", 4: "left out",
+    12: "left out", 22: "left out",
+}  # fmt: skip
 """What is special about the sources of a seed, by its remainder."""
 KILLS_LIMIT = 16
 """Processes that one token may end: the first unmarked, then until the window of marks is wide enough, then alone; and
@@ -277,7 +280,8 @@ class Workload(msgspec.Struct):
     exotic: dict[str, float]
     """Limits to shrink while it runs."""
     feed: str = ""
-    """Its sources fall silent ("idle"), have an order ("ordered"), or lose partitions for a while ("missing")."""
+    """Its sources fall silent ("idle"), have an order ("ordered"), lose partitions for a while ("missing"), or are not in
+    every process's pipeline ("left out")."""
 
     @property
     def honest(self) -> frozenset[str]:
@@ -343,7 +347,7 @@ def draw(seed: int) -> Workload:
     feed = FEEDS.get(seed % 27, "")
     if feed not in ("", "idle"):
         count = count * 3 // 2  # what waits, or is not there, makes no events
-    scripts = {name: _scripts(rng, name, count, poisoned, late) for name in names}
+    scripts = {name: _scripts(rng, name, count, poisoned, late, 2 if feed == "left out" else 1) for name in names}
     exotic: dict[str, float] = {
         "FOLD_TRIGGER_CHECKPOINTS": rng.choice([3, 10, 256]),
         "IDLE_RECORD_DELAY_US": rng.choice([50_000, SECOND]),
@@ -382,7 +386,7 @@ def draw(seed: int) -> Workload:
     exotic |= {"MARKED_INVOCATIONS": invocations, "MARKED_RECORDS": records}
     if poisoned:
         world.kills_of, world.salt = kills.choice([0, 100, 300, 1_000]), seed
-    pipeline = build(stages, scripts, world)
+    pipeline = build(stages, scripts, world, feed == "left out")
     workload = Workload(pipeline.graph(), pipeline.tables, stages, scripts, world, poisoned, exotic, feed)
     _feed(random.Random(f"feed {seed}"), workload)
     return workload
@@ -464,9 +468,9 @@ def _taint(stages: list[StageSpec], poisoned: bool, late: bool) -> None:
         stage.honest = not late and held and deduplicated and all(s.honest for s in above)
 
 
-def _scripts(rng: random.Random, name: str, total: int, poisoned: bool, late: bool) -> list[Script]:
+def _scripts(rng: random.Random, name: str, total: int, poisoned: bool, late: bool, least: int = 1) -> list[Script]:
     scripts = []
-    parts = rng.choice([1, 1, 2, 3])
+    parts = max(least, rng.choice([1, 1, 2, 3]))
     for part in range(parts):
         count = total // parts
         tokens = [_token(rng, f"{name}.{part}.{i}", poisoned) for i in range(count)]
@@ -541,16 +545,19 @@ def _times(rng: random.Random, count: int, late: bool) -> tuple[list[int], froze
     return times, frozenset(behind)
 
 
-def build(stages: list[StageSpec], scripts: dict[str, list[Script]], world: World) -> Pipeline:
-    """The pipeline of these stages."""
+def build(
+    stages: list[StageSpec], scripts: dict[str, list[Script]], world: World, two_sources: bool = False
+) -> Pipeline:
+    """The pipeline of these stages; with `two_sources` the first partition of each stream has a source of its own."""
     pipeline = Pipeline("ledger")
     names = [*scripts, *(stage.output for stage in stages if stage.output is not None)]
     streams = {name: Stream(name, JsonCoder(Token)) for name in names}
     pipeline.sink(SINK)
     for name, parts in scripts.items():
         outside = any(token.outside for script in parts for token, _ in script.rows)
-        source = ScriptedSource(f"src-{name}", parts, _outside if outside else None, 100_000 * SECOND)
-        pipeline.inject(source, into=streams[name])
+        for number, some in enumerate([parts[:1], parts[1:]] if two_sources else [parts]):
+            source = ScriptedSource(f"src-{name}" + "+" * number, some, _outside if outside else None, 100_000 * SECOND)
+            pipeline.inject(source, into=streams[name])
     for stage in stages:
         out = streams[stage.output] if stage.output is not None else None
         inputs = [subscribe(streams[name], key=_extract(side)) for name, side in stage.inputs]
