@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from typing import Final
 
-from benchmarks import common, expiry, iteration, latency, others, plots, restart, throughput
+from benchmarks import common, expiry, iteration, latency, others, plots, redrive, restart, throughput
 from benchmarks.common import Result
 
 GROUPS: Final[dict[str, dict[str, Callable[[], Result]]]] = {
@@ -23,6 +23,7 @@ GROUPS: Final[dict[str, dict[str, Callable[[], Result]]]] = {
         "latency_weak": latency.latency_weak,
         "restart": restart.restart,
         "expiry": expiry.expiry,
+        "redrive": redrive.redrive,
         "zeitgeist": others.zeitgeist,
         "simulator": others.simulator,
     },

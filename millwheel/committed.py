@@ -220,6 +220,12 @@ class Committed:
         """Ask the running pipeline, or the next run, to run a key's quarantine; `StoreError` when there is none."""
         self.reader.request_redrive(computation, key)
 
+    def redrive_all(self, computation: str | None = None) -> int:
+        """The same for every key in quarantine, of one computation or of all; how many there are now."""
+        names = [*self._graph.computations] if computation is None else [self._spec(computation).name]
+        stored = self.reader.computations()
+        return sum(self.reader.request_redrives(name) for name in names if name in stored)
+
     # --- tables and streams -----------------------------------------------------------------------------------
 
     def rows(self, table: str, limit: int | None = None) -> list[Mapping[str, Any]]:

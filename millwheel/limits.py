@@ -95,6 +95,16 @@ for it.  Most keys have few, which must cost one read, and some have millions, w
 HOOK_ATTEMPTS: Final = 3
 """Times a key's hook may fail on the same record or timer before the key is quarantined."""
 
+REDRIVE_ELEMENTS: Final = 256
+"""Quarantined elements that are read and run at once: as many as a marked invocation may have."""
+
+REDRIVE_KEYS: Final = 256
+"""Keys whose quarantines are read at once, when they are short: then a mass redrive costs a read and a checkpoint for so
+many keys, not for each."""
+
+REDRIVE_REQUESTS: Final = 8_192
+"""Requests to redrive that are read at once: 10 ms.  A running pipeline asks for as many each second, in turn."""
+
 DEATHS_LIMIT: Final = 3
 """Times the process may end while one record or timer runs alone before that one is quarantined: a kill from outside
 that hits the same one three times in a row is no accident."""

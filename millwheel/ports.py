@@ -11,7 +11,17 @@ from typing import Protocol
 
 import msgspec
 
-from millwheel.bundles import Acked, Checkpoint, KeyRows, LogWrite, Recovered, StateRow, TimerPlace, TimerWrites
+from millwheel.bundles import (
+    Acked,
+    Checkpoint,
+    KeyRows,
+    LogWrite,
+    QuarantineEntry,
+    Recovered,
+    StateRow,
+    TimerPlace,
+    TimerWrites,
+)
 from millwheel.shape import PipelineShape as PipelineShape
 from millwheel.shape import SinkTable as SinkTable
 from millwheel.source import Batch as Batch
@@ -205,12 +215,12 @@ class Store(Protocol):
         """
         ...
 
-    async def quarantine_rows(self, computation: str, key: str, limit: int) -> list[QuarantineRow]:
-        """The first elements of a key's quarantine FIFO."""
+    async def quarantined(self, interval: int, keys: Sequence[str], limit: int) -> list[QuarantineEntry]:
+        """The folded quarantine FIFOs of `keys`, which ascend, one after the other; the first `limit` elements of that."""
         ...
 
-    async def redrive_requests(self) -> list[tuple[str, str]]:
-        """(computation, key) pairs whose redrive was asked for and is not done."""
+    async def redrive_requests(self, start: tuple[str, str], limit: int) -> list[tuple[str, str]]:
+        """(computation, key) pairs whose redrive was asked for and is not done: the first `limit` from `start` on."""
         ...
 
     async def close(self) -> None:

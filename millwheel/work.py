@@ -123,7 +123,8 @@ class Outcome(msgspec.Struct, gc=False):
     late: int = 0
     backdated: int = 0
     """Productions older than their cause (only counted when timestamps are not strict)."""
-    redriven: int = 0
+    redriven: dict[str, int] = {}
+    """key to the number of its elements that a redrive has run; the others wait as before."""
     lacking: list[Wanted] = []
     """What must be in memory before the invocation can go on; then it is not over, and all else here is provisional."""
 

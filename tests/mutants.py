@@ -272,15 +272,44 @@ def timers_of_the_quarantined() -> Patches:
 @mutant
 def released_with_one_in_hand() -> Patches:
     """A quarantine is released while a record is on its way into it."""
-    original = Quarantine.fetched
+    original = Quarantine._emptied
 
-    def fetched(self: Quarantine, key: str, entries: Any) -> None:
+    def emptied(self: Quarantine, key: str) -> None:
         diverted, self._diverted = self._diverted, []
-        self._fetched_at = self._written.get(key, 0)
-        original(self, key, entries)
+        self._redriving[key] = self._written.get(key, 0)
+        original(self, key)
         self._diverted = diverted
 
-    return {(Quarantine, "fetched"): fetched}
+    return {(Quarantine, "_emptied"): emptied}
+
+
+@mutant
+def redriven_again() -> Patches:
+    """A line is read again before what was redriven of it is folded."""
+    return {(Quarantine, "_in_tables"): lambda self, key: True}
+
+
+@mutant
+def part_for_the_whole() -> Patches:
+    """A key is released after the first read of its line, however long that is."""
+    original = Quarantine._plan
+    return {
+        (Quarantine, "_plan"): lambda self, key, entries, whole: original(self, key, entries, whole=True),
+    }
+
+
+@mutant
+def redrive_past_a_failure() -> Patches:
+    """A redrive of many keys goes on behind an element that has failed again."""
+
+    def redrives(self: Executor, entries: list[QuarantineEntry], work: Any, outcome: Any) -> None:
+        for entry in entries:
+            if entry.key in self._waiting_keys:
+                self._waiting.append(entry)
+            elif self._attempt(self._redrive, entry, work, outcome) is None and entry.key not in self._waiting_keys:
+                outcome.redriven[entry.key] = outcome.redriven.get(entry.key, 0) + 1
+
+    return {(Executor, "_redrives"): redrives}
 
 
 @mutant
@@ -395,9 +424,8 @@ def dropped_not_recorded() -> Patches:
 def unfinished_redrive() -> Patches:
     """A redrive that died between its last element and the release is forgotten."""
 
-    def ask(self: Quarantine, key: str, now: int) -> None:
-        if key in self.keys:
-            original(self, key, now)
+    def ask(self: Quarantine, keys: list[str], now: int) -> None:
+        original(self, [key for key in keys if key in self.keys], now)
 
     original = Quarantine.ask
     return {(Quarantine, "ask"): ask}
@@ -852,7 +880,7 @@ def silence_without_disorder() -> Patches:
 @mutant
 def undone_work() -> Patches:
     """A hold that was released, or a timer that was moved, no longer counts before that is durable."""
-    return {(Checkpointer, "oldest_undone"): lambda self, outcome: MAX_TIME}
+    return {(Checkpointer, "oldest_undone"): lambda self, work, outcome: MAX_TIME}
 
 
 @mutant

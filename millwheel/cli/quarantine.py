@@ -44,14 +44,22 @@ def show(place: Place, computation: str, key: str) -> None:
 
 
 @quarantine.command(
-    short_help="Run what waits for a key again.",
-    help=f"Run a key's queue again, in order, once the hook is mended.\n\nKEY is written {KEY_HELP}.",
+    short_help="Run what waits for a key again, or for all keys.",
+    help="Run a key's queue again, in order, once the hook is mended; with --all those of every key, of COMPUTATION if it "
+    f"is given.\n\nKEY is written {KEY_HELP}.",
 )
 @place
-@click.argument("computation")
-@click.argument("key", type=KEY)
-def redrive(place: Place, computation: str, key: str) -> None:
-    """Ask for a key's queue to be run again."""
+@click.argument("computation", required=False)
+@click.argument("key", type=KEY, required=False)
+@click.option("--all", "every", is_flag=True, help="Every key that is in quarantine now.")
+def redrive(place: Place, computation: str | None, key: str | None, every: bool) -> None:
+    """Ask for queues to be run again."""
+    if every == (key is not None):
+        raise click.UsageError("name a computation and a key, or add --all instead of the key")
     with place.committed() as committed:
-        committed.redrive(computation, key)
-    click.echo(f"millwheel: {key!r} will be redriven by the running pipeline, or by the next run")
+        if computation is None or key is None:
+            what = f"{committed.redrive_all(computation):,} keys"
+        else:
+            committed.redrive(computation, key)
+            what = repr(key)
+    click.echo(f"millwheel: {what} will be redriven by the running pipeline, or by the next run")

@@ -57,10 +57,10 @@ class Checkpointer:
         self._apply_holds(outcome, holds)
         state = StateWrites(self._cache.write_all(outcome, seq))
         self._expiry.renew(state, work, watermark, timers)
-        released = self._quarantine.take_released(holds)
+        redriven = self._quarantine.redriven(seq, work, outcome)
+        released = self._quarantine.take_released(seq, holds)
         # After the releases: a key may fail again in the same checkpoint.
         self._quarantine.put(quarantined, seq, work, holds)
-        redriven = self._quarantine.redriven(seq, work, outcome)
         ids, opaque = self._arrivals.checkpointed(turn.items, work.wall_time)
         return Checkpoint(
             CHECKPOINT_FORMAT, self._shape, 0, ids, [], [], state, timers, holds,
@@ -73,12 +73,13 @@ class Checkpointer:
         image.ids, image.opaque = self._arrivals.checkpointed([], now, idle=True)
         return image
 
-    def oldest_undone(self, outcome: Outcome) -> int:
+    def oldest_undone(self, work: Work, outcome: Outcome) -> int:
         """Of the timers and holds that `outcome` moves, ends or puts to sleep, before it is applied: a crash before it
         commits brings them back."""
         oldest = MAX_TIME
         stopped = self._quarantine.stopping(outcome.quarantined)
-        for key in (*outcome.holds, *map(quarantine_hold, self._quarantine.released), *stopped):
+        quarantines = map(quarantine_hold, (*self._quarantine.released, *(entry.key for entry in work.redrive)))
+        for key in (*outcome.holds, *quarantines, *stopped):
             oldest = min(oldest, self._holds.counting(key))
         for key in stopped:
             oldest = min([oldest, *(at for (kind, _), at in self._timers.of(key) if kind == "watermark")])

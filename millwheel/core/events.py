@@ -176,16 +176,19 @@ class WatermarkMoved(Struct, gc=False):
 
 
 class RedriveAsked(Struct, gc=False):
-    """A user asked to drain the quarantine of `key`."""
+    """A user asked to drain the quarantines of `keys`, which are distinct; also of those that were asked for before."""
 
-    key: str
+    keys: list[str]
 
 
 class QuarantineFetched(Struct, gc=False):
-    """Answer to `FetchQuarantine`: the first elements of the key's FIFO."""
+    """Answer to `FetchQuarantine`: by key, and of each key in the order of its FIFO.
 
-    key: str
+    With `more` there may be more, of the last key that is here and of those that come after it.
+    """
+
     entries: list[QuarantineEntry]
+    more: bool = False
 
 
 class RowsRead(Struct, gc=False):
@@ -325,9 +328,12 @@ class ReportWatermark(Struct, gc=False):
 
 
 class FetchQuarantine(Struct, gc=False):
-    """Read the first elements of a key's quarantine FIFO."""
+    """Read the quarantine FIFOs of `keys`, one after the other in ascending order, at most `limit` elements in all.
 
-    key: str
+    The tables will do: nothing that the log says of these FIFOs is still to be folded.
+    """
+
+    keys: list[str]
     limit: int
 
 

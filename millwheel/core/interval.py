@@ -13,7 +13,6 @@ code; nor what a part knows by itself: what is new (`arrivals`), what runs next 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Final
 
 import msgspec
 
@@ -42,8 +41,6 @@ from millwheel.graph import Settings
 from millwheel.intervals import Ranges
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.work import Outcome, Work
-
-REDRIVE_BATCH: Final = 256
 
 
 class Config(msgspec.Struct, frozen=True):
@@ -195,10 +192,10 @@ class IntervalCore:
                 self._arrivals.was_read(event)
             case ev.AlarmRang():
                 self._alarm = MAX_TIME
-            case ev.RedriveAsked(key):
-                self._quarantine.ask(key, now)
-            case ev.QuarantineFetched(key, entries):
-                self._quarantine.fetched(key, entries)
+            case ev.RedriveAsked(keys):
+                self._quarantine.ask(keys, now)
+            case ev.QuarantineFetched(entries, more):
+                self._quarantine.fetched(entries, more)
             case _:
                 raise AssertionError(f"an interval core got {type(event).__name__}")
         self._after(effects, now)
@@ -289,9 +286,9 @@ class IntervalCore:
         )
 
     def _read_quarantine(self, effects: list[ev.Effect]) -> None:
-        key = self._quarantine.next()
-        if key is not None:
-            effects.append(ev.FetchQuarantine(key, REDRIVE_BATCH))
+        keys = self._quarantine.next()
+        if keys:
+            effects.append(ev.FetchQuarantine(keys, limits.REDRIVE_ELEMENTS))
         elif self._quarantine.waits_for_fold():
             self._fold_goal = self._seq
 
@@ -305,7 +302,7 @@ class IntervalCore:
     def _invoked(self, outcome: Outcome, now: int, effects: list[ev.Effect]) -> None:
         """A turn is over: it becomes a checkpoint, and what it produced is numbered and kept until it is acked."""
         turn, oldest = self._invocation.end()
-        oldest = min(oldest, self._checkpointer.oldest_undone(outcome))
+        oldest = min(oldest, self._checkpointer.oldest_undone(turn.work, outcome))
         self._seq += 1
         image = self._checkpointer.image(self._seq, turn, outcome, self._watermark.input)
         bundles = []
@@ -324,7 +321,7 @@ class IntervalCore:
     def _counts(self, work: Work, expired: list[str], outcome: Outcome) -> ev.Counters:
         return ev.Counters(
             records=outcome.processed, late=outcome.late, backdated=outcome.backdated, timers=len(work.timers),
-            quarantined=self._quarantine.take_opened(), redriven=outcome.redriven, expired=len(expired),
+            quarantined=self._quarantine.take_opened(), redriven=sum(outcome.redriven.values()), expired=len(expired),
         )  # fmt: skip
 
     # --- commit -----------------------------------------------------------------------------------------------

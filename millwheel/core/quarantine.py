@@ -4,17 +4,20 @@ Lives here: which keys, what is on its way into a FIFO, whose redrive was asked 
 here: checkpoints, or what refuses a record in the first place (`refused`, `suspects`).  Invariants:
 
 * what arrives for a key while anything of it waits goes behind that;
-* a key is released in the checkpoint after which its FIFO is empty, and not while anything is on its way into it;
+* a key is released in a checkpoint after which its FIFO is empty, and not while anything is on its way into it;
+* what a redrive costs grows with the elements that it runs, never with the keys that wait beside them;
 * timers of a key in quarantine sleep, and with `keeps_hold` it holds the watermark at the oldest of what waits.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from itertools import islice, takewhile
 
 import msgspec
 
+from millwheel import limits
 from millwheel.bundles import HoldWrites, QuarantineEntry
 from millwheel.core.holds import Holds
 from millwheel.core.refused import RefusedRows
@@ -46,18 +49,26 @@ class Quarantine:
         """Seq of the newest checkpoint that changes a key's FIFO."""
         self._folded = 0
         self._diverted: list[QuarantineEntry] = []
-        self._released: list[str] = []
+        self._released: dict[str, None] = {}
+        self._releasing: dict[str, int] = {}
+        """Keys whose release is not folded yet, so that the request is still there, and the seq of the release."""
         self._opened = 0
-        self._asked: deque[str] = deque()
-        self._redriving: str | None = None
-        self._fetched_at = 0
+        self._asked: dict[str, None] = {}
+        """Keys to redrive, in turn."""
+        self._redriving: dict[str, int] = {}
+        """Keys whose FIFOs are being read or run, with the newest checkpoint that had changed them when they were read."""
         self._fetched: list[QuarantineEntry] = []
+        """What has been read of them and runs next."""
+        self._whole: set[str] = set()
+        """Those of them of which that is all."""
+        self._width = limits.REDRIVE_KEYS
+        """Keys to read at once: fewer where their FIFOs are long."""
 
     def start(self) -> None:
         """Everything of the interval is restored; redrives that a refusal broke off go on."""
         for key in self.keys:
             self._sleep(key)
-        self._asked.extend(key for key in self._refused.stopped() if key in self.keys)
+        self._asked.update(dict.fromkeys(key for key in self._refused.stopped() if key in self.keys))
 
     def guards(self) -> bool:
         """Whether an invocation must be looked through before it runs."""
@@ -65,7 +76,7 @@ class Quarantine:
 
     def busy(self) -> bool:
         """A redrive is under way, or is going to be."""
-        return bool(self._asked) or self._redriving is not None
+        return bool(self._asked or self._redriving)
 
     # --- in -----------------------------------------------------------------------------------------------------
 
@@ -141,7 +152,7 @@ class Quarantine:
             self._written[entry.key] = seq
             # A wall timer may produce at the watermark it was started under.
             self._hold(entry.key, work.watermark if entry.kind == "wall" else entry.timestamp, holds)
-        for entry in work.redrive[:1]:
+        for entry in {entry.key: entry for entry in reversed(work.redrive)}.values():  # the first of each key
             self._hold(entry.key, entry.timestamp, holds)
 
     def _sleep(self, key: str) -> None:
@@ -167,45 +178,75 @@ class Quarantine:
 
     # --- out ----------------------------------------------------------------------------------------------------
 
-    def ask(self, key: str, now: int) -> None:
-        """A user asked for the redrive of `key`."""
-        self._refused.may_redrive(key, now)
-        if key not in self.keys:
-            # An earlier owner emptied the FIFO and died before the release: its hold and the request are left.
-            if key not in self._released:
-                self._released.append(key)
-        elif key != self._redriving and key not in self._asked:
-            self._asked.append(key)
+    def ask(self, keys: Iterable[str], now: int) -> None:
+        """A user asked for the redrive of `keys`, perhaps not for the first time."""
+        for key in keys:
+            self._refused.may_redrive(key, now)
+            if key not in self.keys:
+                # An earlier owner emptied the FIFO and died before the release: its hold and the request are left.
+                if key not in self._releasing:
+                    self._released[key] = None
+            elif key not in self._redriving:
+                self._asked[key] = None
 
-    def next(self) -> str | None:
-        """The key whose FIFO is to be read now."""
-        if self._redriving is not None or not self._asked or self.waits_for_fold():
-            return None
-        key = self._redriving = self._asked.popleft()
-        self._fetched_at = self._written.get(key, 0)
-        return key
+    def next(self) -> list[str]:
+        """Keys whose FIFOs are to be read now, in ascending order."""
+        if self._redriving:
+            return []
+        width = 1 if self._suspects.some else self._width  # a suspect runs alone
+        keys = sorted(takewhile(self._in_tables, islice(self._asked, width)))
+        for key in keys:
+            del self._asked[key]
+            self._redriving[key] = self._written.get(key, 0)
+        return keys
+
+    def _in_tables(self, key: str) -> bool:
+        """Whether all that has gone into, or out of, the FIFO of `key` is folded."""
+        return self._written.get(key, 0) <= self._folded
 
     def waits_for_fold(self) -> bool:
         """True when what has gone into, or out of, the next FIFO is not in the tables yet."""
-        return self._redriving is None and bool(self._asked) and self._written.get(self._asked[0], 0) > self._folded
+        return not self._redriving and not all(map(self._in_tables, islice(self._asked, 1)))
 
-    def fetched(self, key: str, entries: list[QuarantineEntry]) -> None:
-        """The first elements of the FIFO of `key`: they run next, or it is released."""
-        self._fetched = self._suspects.before_condemned(self._refused.before_culprit(key, entries))
-        if self._fetched:
+    def fetched(self, entries: Sequence[QuarantineEntry], more: bool) -> None:
+        """What the FIFOs that are read begin with: it runs next, or they are empty and their keys are released."""
+        found: dict[str, list[QuarantineEntry]] = {}
+        for entry in entries:
+            found.setdefault(entry.key, []).append(entry)
+        last = entries[-1].key if more else None
+        unread = [key for key in self._redriving if last is not None and key > last]
+        for key in unread:
+            del self._redriving[key]
+            self._asked[key] = None
+        self._width = max(1, len(self._redriving)) if unread else min(2 * self._width, limits.REDRIVE_KEYS)
+        self._whole.clear()
+        for key in [*self._redriving]:
+            self._plan(key, found.get(key, []), whole=key != last)
+
+    def _plan(self, key: str, entries: list[QuarantineEntry], whole: bool) -> None:
+        """What is done with the first elements of a FIFO, or with all of them if they are the `whole`."""
+        first = self._suspects.before_condemned(self._refused.before_culprit(key, entries))
+        if first:
+            self._fetched += first
+            if whole and len(first) == len(entries):
+                self._whole.add(key)
+        elif entries:
+            del self._redriving[key]  # the first one must not run
+        else:
+            self._emptied(key)
+
+    def _emptied(self, key: str) -> None:
+        """All that was read of a FIFO is done: its key is released, if that is all there is."""
+        fetched_at = self._redriving.pop(key)
+        if self._written.get(key, 0) != fetched_at or any(entry.key == key for entry in self._diverted):
+            self._asked[key] = None  # since then more has gone into it
             return
-        self._redriving = None
-        if entries:
-            return  # the first one must not run
-        if self._written.get(key, 0) != self._fetched_at or any(e.key == key for e in self._diverted):
-            self._asked.append(key)  # the FIFO was empty, but since then more has gone into it
-        elif key in self.keys:
-            # Atomic with the checkpoint that is built next: later arrivals run normally after it.
-            self.keys.discard(key)
-            self._written.pop(key, None)
-            self._timers.wake(key)
-            self._holds.wake(key)
-            self._released.append(key)
+        # Atomic with the checkpoint that is built now, or next: later arrivals run normally after it.
+        self.keys.discard(key)
+        self._written.pop(key, None)
+        self._timers.wake(key)
+        self._holds.wake(key)
+        self._released[key] = None
 
     def take_fetched(self) -> list[QuarantineEntry]:
         """What is to be redriven now, if anything."""
@@ -213,26 +254,30 @@ class Quarantine:
         return fetched
 
     def redriven(self, seq: int, work: Work, outcome: Outcome) -> list[tuple[str, int]]:
-        """What checkpoint `seq` takes out of a FIFO: (key, elements)."""
-        if not work.redrive:
-            return []
-        key = work.redrive[0].key
-        self._redriving = None
-        if outcome.redriven:
-            # Until this checkpoint is folded the store would hand out again what it has just done.
-            self._written[key] = seq
-        if outcome.redriven == len(work.redrive):
-            self._asked.append(key)
-        return [(key, outcome.redriven)] if outcome.redriven else []
+        """What checkpoint `seq`, which is built now, takes out of FIFOs: (key, elements).  Some are empty by that."""
+        given = Counter(entry.key for entry in work.redrive)
+        for key, count in given.items():
+            done = outcome.redriven.get(key, 0)
+            if done == count and key in self._whole:
+                self._emptied(key)
+            else:
+                del self._redriving[key]
+                if done == count:
+                    self._asked[key] = None
+            if done and key in self.keys:
+                # Until this checkpoint is folded the store would hand out again what it has just done.
+                self._written[key] = seq
+        return [(key, outcome.redriven[key]) for key in given if key in outcome.redriven]
 
     @property
-    def released(self) -> Sequence[str]:
+    def released(self) -> Collection[str]:
         """Keys whose release the next checkpoint carries."""
         return self._released
 
-    def take_released(self, holds: HoldWrites) -> list[str]:
-        """The same, with the end of their holds."""
-        released, self._released = self._released, []
+    def take_released(self, seq: int, holds: HoldWrites) -> list[str]:
+        """The same for checkpoint `seq`, with the end of their holds."""
+        released, self._released = [*self._released], {}
+        self._releasing.update(dict.fromkeys(released, seq))
         for name in map(quarantine_hold, released):
             if name in self._holds.all:  # whatever the setting says now
                 self._holds.remove(name)
@@ -242,6 +287,8 @@ class Quarantine:
     def folded(self, upto: int) -> None:
         """Checkpoints up to `upto` are in the tables."""
         self._folded = upto
+        if self._releasing:
+            self._releasing = {key: seq for key, seq in self._releasing.items() if seq > upto}
 
 
 def quarantine_hold(key: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from millwheel import limits
 from millwheel.api.table import Table
 from millwheel.bundles import LogWrite
 from millwheel.core import events as ev
@@ -32,6 +33,7 @@ from millwheel.runtime.mailbox import Mailbox
 from millwheel.runtime.marks import Marks
 from millwheel.runtime.partitions import Partitions
 from millwheel.runtime.progress import Progress
+from millwheel.runtime.redrives import Redrives
 from millwheel.runtime.retry import until_answered
 from millwheel.runtime.routes import Routes
 from millwheel.runtime.watermarks import Watermarks
@@ -68,6 +70,7 @@ class EmbeddedRun:
         self._intervals_of: dict[str, list[Actor]] = {}
         self._executors: dict[str, Executor] = {}
         self._routes = Routes(graph)
+        self._redrives = Redrives(self._routes)
         self._mail = mail = Mailbox()
         self._commits = GroupCommit(self._commit, self._committed)
         self._folded = FoldedTables(store, mail.post)
@@ -106,6 +109,8 @@ class EmbeddedRun:
             if not partitions.complete:
                 self._spawn(partitions.discover_loop())
             await self._ask_redrives()  # before the loop: a pipeline that is finished would end before it asks
+            while self._redrives.more:
+                await self._ask_redrives()
             await self._loop()
             return self.progress()
         finally:
@@ -343,8 +348,8 @@ class EmbeddedRun:
                     self._marks.perform(actor, effect)
                 case ev.ReadOpaque():
                     self._spawn(self._folded.read_opaque(actor, effect))
-                case ev.FetchQuarantine(key, limit):
-                    self._spawn(self._folded.fetch(actor, key, limit))
+                case ev.FetchQuarantine():
+                    self._spawn(self._folded.fetch(actor, effect))
                 case ev.Restart(inherited):
                     self._restarting.add(actor.interval)
                     self._spawn(self._restart(actor, inherited))
@@ -420,12 +425,10 @@ class EmbeddedRun:
             await self._ask_redrives()
 
     async def _ask_redrives(self) -> None:
-        for computation, key in await until_answered("redrive", self._store.redrive_requests):
-            for actor in self._intervals_of.get(computation, ()):
-                assert isinstance(actor.core, IntervalCore)
-                config = actor.core.config
-                if config.low <= key and (config.high is None or key < config.high):
-                    self._mail.post(actor, ev.RedriveAsked(key))
+        page = (self._redrives.start, limits.REDRIVE_REQUESTS)
+        found = await until_answered("redrive", lambda: self._store.redrive_requests(*page))
+        for interval, keys in self._redrives.read(found).items():
+            self._mail.post(self._actors[interval], ev.RedriveAsked(keys))
 
 
 def check_sources(graph: Graph) -> None:

@@ -94,13 +94,18 @@ class Executor:
                 poisoned.add(it.key)
 
     def _redrives(self, entries: list[QuarantineEntry], work: Work, outcome: Outcome) -> None:
-        for place, entry in enumerate(entries):
-            if self._attempt(self._redrive, entry, work, outcome) is not None:
-                return
-            if self._waiting:
-                self._waiting = [*entries[place:]]
-                return
-            outcome.redriven += 1
+        """Elements of quarantines: one that fails stops those of its key."""
+        stopped: set[str] = set()
+        for entry in entries:
+            key = entry.key
+            if key in self._waiting_keys:
+                self._waiting.append(entry)
+            elif key in stopped:
+                continue
+            elif self._attempt(self._redrive, entry, work, outcome) is not None:
+                stopped.add(key)
+            elif key not in self._waiting_keys:
+                outcome.redriven[key] = outcome.redriven.get(key, 0) + 1
 
     def _waits(self, it: QuarantineEntry | Timer) -> bool:
         """Whether the hook of `it` has asked for state that is not in memory, whatever it raised then.

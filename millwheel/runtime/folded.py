@@ -6,11 +6,10 @@ Never here: commits, which go to the log (`commits.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from millwheel.bundles import QuarantineEntry
 from millwheel.core import events as ev
-from millwheel.ports import FoldWrite, QuarantineRow, Store
+from millwheel.ports import FoldWrite, Store
 from millwheel.runtime.actor import Actor
 from millwheel.runtime.retry import until_answered
 
@@ -66,15 +65,8 @@ class FoldedTables:
         kept = await until_answered("fold", lambda: self._store.fold(write))
         self._post(actor, ev.Folded(fold.upto) if kept else ev.Fenced())
 
-    async def fetch(self, actor: Actor, key: str, limit: int) -> None:
-        """The first elements of a key's quarantine."""
-        rows = await until_answered("quarantine", lambda: self._store.quarantine_rows(actor.owner, key, limit))
-        self._post(actor, ev.QuarantineFetched(key, quarantine_entries(rows)))
-
-
-def quarantine_entries(rows: Iterable[QuarantineRow]) -> list[QuarantineEntry]:
-    """What the store shows to people, as a core wants it."""
-    return [
-        QuarantineEntry(r.key, r.subscription, r.producer, r.sequence, r.value, r.timestamp, r.tag, r.kind, r.error)
-        for r in rows
-    ]
+    async def fetch(self, actor: Actor, fetch: ev.FetchQuarantine) -> None:
+        """What the quarantines of some keys begin with."""
+        place = (actor.interval, fetch.keys, fetch.limit)
+        entries = await until_answered("quarantine", lambda: self._store.quarantined(*place))
+        self._post(actor, ev.QuarantineFetched(entries, len(entries) >= fetch.limit))

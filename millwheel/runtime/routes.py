@@ -28,6 +28,7 @@ class Routes:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._ranges: dict[int, Ranges] = {}
+        self._maps: dict[str, Ranges] = {}
         self.subscriptions: Mapping[str, int] = {}
         self.live: set[Channel] = set()
         self.left_out: Mapping[str, str] = {}
@@ -38,12 +39,21 @@ class Routes:
         computations = self._graph.computations
         rows = [row for row in opened.intervals if row.computation in computations]
         maps = {name: Ranges((r.low, r.id) for r in rows if r.computation == name) for name in computations}
+        self._maps = maps
         self.subscriptions = opened.subscriptions
         self.left_out = {name: stream for name, stream in opened.fed.items() if name not in self._graph.sources}
         for spec in computations.values():
             for s in spec.inputs:
                 self._ranges[self.subscriptions[s.name]] = maps[s.computation]
         return rows
+
+    def owners(self, keys: Iterable[tuple[str, str]]) -> dict[int, list[str]]:
+        """Intervals of (computation, key) pairs, with their keys; computations that the graph does not have are left out."""
+        found: dict[int, list[str]] = {}
+        for computation, key in keys:
+            if computation in self._maps:
+                found.setdefault(self._maps[computation].owner(key), []).append(key)
+        return found
 
     def of(self, streams: Iterable[str]) -> dict[int, Ranges]:
         """The subscriptions to `streams`, and their receivers' interval maps."""

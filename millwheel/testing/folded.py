@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millwheel.bundles import TimerWrites
+from millwheel.bundles import QuarantineEntry, TimerWrites
 from millwheel.core import events as ev
 from millwheel.core.interval import IntervalCore
 from millwheel.ports import FoldWrite
-from millwheel.runtime.folded import quarantine_entries
 from millwheel.testing.actor import Actor
 
 if TYPE_CHECKING:
@@ -107,11 +106,17 @@ class FoldedTables:
             self._probes["fenced fold refused"] += 1
         self._process.handle(actor, ev.Folded(upto) if kept else ev.Fenced())
 
-    def fetch(self, actor: Actor, key: str, limit: int) -> None:
-        """The first elements of a key's quarantine."""
-        store, owner = self._store, actor.owner
+    def fetch(self, actor: Actor, fetch: ev.FetchQuarantine) -> None:
+        """What the quarantines of some keys begin with."""
+        store, limit = self._store, fetch.limit
+
+        async def read() -> list[QuarantineEntry]:
+            entries = await store.quarantined(actor.interval, fetch.keys, limit)
+            store.truth.saw_fifos(actor.interval, actor.sequencer, entries)
+            return entries
+
         self._process.calls.request(
             "quarantine",
-            lambda: store.quarantine_rows(owner, key, limit),
-            lambda rows: self._process.handle(actor, ev.QuarantineFetched(key, quarantine_entries(rows))),
+            read,
+            lambda found: self._process.handle(actor, ev.QuarantineFetched(found, len(found) >= limit)),
         )

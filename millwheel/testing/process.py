@@ -8,11 +8,13 @@ process happens any more, but for requests that were on their way to the store.
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 import msgspec
 
+from millwheel import limits
 from millwheel.api.table import Table
 from millwheel.bundles import Bundle, Recovered
 from millwheel.core import events as ev
@@ -23,6 +25,7 @@ from millwheel.graph import Graph
 from millwheel.model import MAX_TIME, Timer
 from millwheel.ports import MarkWrite, Opened
 from millwheel.runtime.executor import Executor
+from millwheel.runtime.redrives import Redrives
 from millwheel.runtime.routes import Routes
 from millwheel.testing.actor import Actor
 from millwheel.testing.calls import Calls, Crash, run
@@ -88,6 +91,7 @@ class Process:
         self.actors: dict[int, Actor] = {}
         self.intervals_of: dict[str, list[Actor]] = {}
         self.routes = Routes(graph)
+        self._redrives = Redrives(self.routes)
         self.mail = Mailbox(self)
         self.calls = Calls(self)
         self.watermarks = Watermarks(self)
@@ -229,6 +233,8 @@ class Process:
             self._begin(actor)
         self.partitions.open()
         self._ask_redrives()
+        while self._redrives.more:
+            self._ask_page()
         self._tick()
 
     # --- events -----------------------------------------------------------------------------------------------
@@ -334,8 +340,8 @@ class Process:
                 self._folded.lookup(actor, effect)
             case ev.ReadOpaque():
                 self._folded.read_opaque(actor, effect)
-            case ev.FetchQuarantine(key, limit):
-                self._folded.fetch(actor, key, limit)
+            case ev.FetchQuarantine():
+                self._folded.fetch(actor, effect)
             case ev.Mark() | ev.Unmark():
                 self.marks.perform(actor, effect)
             case ev.Restart(inherited):
@@ -393,13 +399,14 @@ class Process:
         self._restarting.discard(actor.interval)
 
     def _ask_redrives(self) -> None:
-        for computation, key in run(self.world.store.redrive_requests()):
-            for actor in self.intervals_of.get(computation, ()):
-                assert isinstance(actor.core, IntervalCore)
-                config = actor.core.config
-                if config.low <= key and (config.high is None or key < config.high):
-                    self.handle(actor, ev.RedriveAsked(key))
+        self._ask_page()
         self.later(REDRIVE_US, self._ask_redrives)
+
+    def _ask_page(self) -> None:
+        found = run(self.world.store.redrive_requests(self._redrives.start, limits.REDRIVE_REQUESTS))
+        for interval, keys in self._redrives.read(found).items():
+            self.handle(self.actors[interval], ev.RedriveAsked(keys))
+        self.world.kernel.probes["more redrives than are read at once"] += self._redrives.more
 
     # --- the end ----------------------------------------------------------------------------------------------
 
@@ -455,7 +462,7 @@ def _describe(event: ev.Event) -> str:
             return f"loaded {[row.key for row in rows]}"
         case ev.SlotsLoaded(rows):
             return f"loaded {[row[:3] for row in rows]}"
-        case ev.QuarantineFetched(key, entries):
-            return f"fetched {key!r} {len(entries)}"
+        case ev.QuarantineFetched(entries, more):
+            return f"fetched {dict(Counter(entry.key for entry in entries))}{' and more' if more else ''}"
         case _:
             return repr(event)

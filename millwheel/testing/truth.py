@@ -8,6 +8,7 @@ consumes, produces, acks, takes and puts in quarantine.  Never here: the store, 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import msgspec
@@ -167,6 +168,12 @@ class Truth:
 
     def _apply_fifo(self, name: str, image: Checkpoint) -> None:
         fifo = self.durable[name].fifo
+        for key, count in image.redriven:
+            if count > len(fifo.get(key, ())):
+                self.fail(
+                    f"I1: {name} has redriven {count} elements of {key!r}, of which {len(fifo.get(key, ()))} wait"
+                )
+            del fifo[key][:count]
         for key in image.released:
             self.kernel.probes["quarantine redriven"] += 1
             if fifo.pop(key, []):
@@ -176,8 +183,19 @@ class Truth:
             self.kernel.probes["record quarantined"] += 1
             if entry.error:
                 self.failures.append((name, entry))
-        for key, count in image.redriven:
-            del fifo[key][:count]
+
+    def saw_fifos(self, interval: int, sequencer: int, entries: Iterable[QuarantineEntry]) -> None:
+        """The owner of an interval has read FIFOs of it, to redrive them: what waits first, each once (I1, I17)."""
+        if self.owner[interval] != sequencer:
+            return  # what a zombie reads has no effect
+        name, read = self.computation[interval], dict[str, list[tuple[int, str, int]]]()
+        for entry in entries:
+            read.setdefault(entry.key, []).append((entry.subscription, entry.kind, entry.timestamp))
+        self.kernel.probes["several keys redriven at once"] += len(read) > 1
+        for key, found in read.items():
+            waits = self.durable[name].fifo.get(key, [])[: len(found)]
+            if found != waits:
+                self.fail(f"I17: {name} is about to redrive {found} of {key!r}, and {waits} waits first", key)
 
     def exact(self, subscription: int) -> bool:
         """Whether a subscription is delivered exactly once, so that who acks has consumed durably."""

@@ -13,6 +13,7 @@ from millwheel.bundles import (
     Checkpoint,
     KeyRows,
     LogWrite,
+    QuarantineEntry,
     Recovered,
     StateRow,
     TimerPlace,
@@ -22,7 +23,7 @@ from millwheel.bundles import (
 from millwheel.errors import RowRefused
 from millwheel.graph import Graph
 from millwheel.model import MAX_TIME
-from millwheel.ports import FoldWrite, MarkWrite, Opened, PipelineShape, PositionWrite, QuarantineRow, SourcePosition
+from millwheel.ports import FoldWrite, MarkWrite, Opened, PipelineShape, PositionWrite, SourcePosition
 from millwheel.testing.culprits import Culprits
 from millwheel.testing.story import Kernel
 from millwheel.testing.truth import Truth
@@ -216,13 +217,13 @@ class WatchedStore:
                 self.culprits.marked(write)
         return kept
 
-    async def quarantine_rows(self, computation: str, key: str, limit: int) -> list[QuarantineRow]:
+    async def quarantined(self, interval: int, keys: Sequence[str], limit: int) -> list[QuarantineEntry]:
         """See `Store`."""
-        return await self.inner.quarantine_rows(computation, key, limit)
+        return await self.inner.quarantined(interval, keys, limit)
 
-    async def redrive_requests(self) -> list[tuple[str, str]]:
+    async def redrive_requests(self, start: tuple[str, str], limit: int) -> list[tuple[str, str]]:
         """See `Store`."""
-        return await self.inner.redrive_requests()
+        return await self.inner.redrive_requests(start, limit)
 
     async def close(self) -> None:
         """See `Store`."""

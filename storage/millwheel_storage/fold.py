@@ -181,13 +181,14 @@ def _merge_acked(folded: Folded, acked: Acked) -> None:
 
 
 def _merge_quarantine(folded: Folded, image: Checkpoint) -> None:
-    # The end of a quarantine comes first: the key may have failed again in the very same checkpoint.
+    # A checkpoint that redrives the last element of a key may release it; and a key that is released may fail again in
+    # the very same checkpoint.
+    for key, count in image.redriven:
+        folded.quarantine.setdefault(key, Fifo()).dropped += count
     for key in image.released:
         folded.quarantine[key] = Fifo(cleared=True)
     for entry in image.quarantined:
         folded.quarantine.setdefault(entry.key, Fifo()).appended.append(entry)
-    for key, count in image.redriven:
-        folded.quarantine.setdefault(key, Fifo()).dropped += count
 
 
 def check_prefix(write: FoldWrite, stored: int) -> None:

@@ -7,14 +7,14 @@ that the simulator drives it without an event loop.  Every call is atomic becaus
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any, NoReturn
 
 import msgspec
 
 from millwheel import limits
 from millwheel.bundles import (
-    Checkpoint,
     KeyRows,
     LogWrite,
     QuarantineEntry,
@@ -32,20 +32,18 @@ from millwheel.ports import (
     Opened,
     PipelineShape,
     PositionWrite,
-    QuarantineRow,
     SinkTable,
     SourcePosition,
 )
 from millwheel.rows import Row
 from millwheel.work import Wanted
 from millwheel_storage.decode import decode_image, timer_writes
-from millwheel_storage.fold import check_fresh, check_prefix, fifo_rows, fold, quarantine_row
+from millwheel_storage.fold import check_fresh, check_prefix, fold
 from millwheel_storage.memory_tables import MemoryTables
 from millwheel_storage.shape import (
     SOURCE_PREFIX,
     check_compatible,
     check_shape,
-    holds_key,
     merged_shape,
     ranges,
 )
@@ -325,25 +323,19 @@ class MemoryStore:
             self.suspicions[write.interval] = (ends if write.ends is None else write.ends, write.mark)
         return {write.interval for write in owned}
 
-    async def quarantine_rows(self, computation: str, key: str, limit: int) -> list[QuarantineRow]:
-        """See `Store.quarantine_rows`; what is committed but not folded yet is part of the answer."""
-        stored = self.quarantine.get((computation, key), [])
-        rows = fifo_rows(stored, self._images(computation, key), key)[:limit]
-        return [quarantine_row(computation, place, entry) for place, entry in enumerate(rows)]
-
-    def _images(self, computation: str, key: str) -> Iterable[Checkpoint]:
-        for place in sorted(self.log):
-            row = self.intervals[place[0]]
-            if row.computation == computation and holds_key(row, key):
-                yield decode_image(self.log[place].payload)
+    async def quarantined(self, interval: int, keys: Sequence[str], limit: int) -> list[QuarantineEntry]:
+        """See `Store.quarantined`."""
+        computation = self._row(interval).computation
+        found = (entry for key in keys for entry in self.quarantine.get((computation, key), ()))
+        return list(islice(found, limit))
 
     def request_redrive(self, computation: str, key: str) -> None:
         """Ask for a key's quarantine to be drained (the reader's operation, for tests)."""
         self.folded.redrives.add((computation, key))
 
-    async def redrive_requests(self) -> list[tuple[str, str]]:
+    async def redrive_requests(self, start: tuple[str, str], limit: int) -> list[tuple[str, str]]:
         """See `Store.redrive_requests`."""
-        return sorted(self.folded.redrives)
+        return sorted(place for place in self.folded.redrives if place >= start)[:limit]
 
     async def close(self) -> None:
         """Nothing to release."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
-from millwheel.bundles import KeyRows, LogWrite, Recovered, StateRow, TimerPlace, TimerWrites
+from millwheel.bundles import KeyRows, LogWrite, QuarantineEntry, Recovered, StateRow, TimerPlace, TimerWrites
 from millwheel.errors import StoreError
 from millwheel.ports import (
     FoldWrite,
@@ -20,7 +20,6 @@ from millwheel.ports import (
     Opened,
     PipelineShape,
     PositionWrite,
-    QuarantineRow,
     SourcePosition,
 )
 from millwheel.work import Wanted
@@ -149,13 +148,15 @@ class PostgresStore:
             lambda connection: reads.read_opaque(connection, interval, subscription, expires, after, limit)
         )
 
-    async def quarantine_rows(self, computation: str, key: str, limit: int) -> list[QuarantineRow]:
-        """See `Store.quarantine_rows`."""
-        return await self._loads.run(lambda connection: reads.quarantine_rows(connection, computation, key, limit))
+    async def quarantined(self, interval: int, keys: Sequence[str], limit: int) -> list[QuarantineEntry]:
+        """See `Store.quarantined`."""
+        return await self._at(
+            self._loads, interval, lambda connection, place: reads.quarantined(connection, place, keys, limit)
+        )
 
-    async def redrive_requests(self) -> list[tuple[str, str]]:
+    async def redrive_requests(self, start: tuple[str, str], limit: int) -> list[tuple[str, str]]:
         """See `Store.redrive_requests`."""
-        return await self._loads.run(reads.redrive_requests)
+        return await self._loads.run(lambda connection: reads.redrive_requests(connection, start, limit))
 
     # Progress
 

@@ -127,6 +127,10 @@ class Reader:
             for number, computation, low, high in rows
         ]
 
+    def computations(self) -> dict[str, int]:
+        """Computation names and their durable numbers."""
+        return self._numbers("computation")
+
     def subscriptions(self) -> dict[str, int]:
         """Subscription names and their durable numbers."""
         return self._numbers("subscription")
@@ -321,11 +325,20 @@ class Reader:
         """(computation, key, length of its FIFO) of every quarantined key."""
         found = []
         for name in sorted(self._numbers("computation")):
-            for key in sorted(self.quarantined_keys(name)):
-                rows = self.quarantine_rows(name, key)
-                if rows:
-                    found.append((name, key, len(rows)))
+            found += [(name, *fifo) for fifo in sorted(self._waiting(name).items())]
         return found
+
+    def _waiting(self, computation: str) -> dict[str, int]:
+        """Length of every FIFO of a computation that is not empty, by key."""
+        number = self._computation(computation)
+        with self._snapshot():
+            rows = self._connection.execute(statements.COUNT_QUARANTINE, (number,)).fetchall()
+            counts = {key.decode(): count for key, count in rows}
+            for part in self._unfolded(computation):
+                for key, fifo in part.quarantine.items():
+                    stored = 0 if fifo.cleared else counts.get(key, 0)
+                    counts[key] = stored + len(fifo.appended) - fifo.dropped
+        return {key: count for key, count in counts.items() if count > 0}
 
     def quarantined_keys(self, computation: str) -> set[str]:
         """Keys of a computation that are in quarantine, or were and are not released yet."""
@@ -352,7 +365,17 @@ class Reader:
         """Ask the key's owner to drain its FIFO; `StoreError` when the key is not quarantined."""
         if not self.quarantine_rows(computation, key):
             raise StoreError(f"key {key!r} of {computation!r} is not in quarantine")
-        self._connection.execute(statements.REQUEST_REDRIVE, (self._computation(computation), key.encode()))
+        self._request(computation, [key])
+
+    def request_redrives(self, computation: str) -> int:
+        """The same for every key of a computation that is in quarantine now; how many there are."""
+        keys = sorted(self._waiting(computation))
+        self._request(computation, keys)
+        return len(keys)
+
+    def _request(self, computation: str, keys: list[str]) -> None:
+        encoded = [key.encode() for key in keys]
+        self._connection.execute(statements.REQUEST_REDRIVES, (self._computation(computation), encoded))
 
     def drop_source(self, source: str, partitions: Sequence[str] | None = None) -> list[str]:
         """No row of a source comes any more: its partitions that are not finished are, as durably as if read to the end.

@@ -12,23 +12,19 @@ from typing import Any
 from psycopg.types.numeric import Int4, Int8
 
 from millwheel import limits
-from millwheel.bundles import Checkpoint, KeyRows, QuarantineEntry, StateRow, TimerPlace, TimerWrites
-from millwheel.errors import StoreError
-from millwheel.ports import QuarantineRow
+from millwheel.bundles import KeyRows, QuarantineEntry, StateRow, TimerPlace, TimerWrites
 from millwheel.work import Wanted
-from millwheel_storage import catalogue, ownership, query, statements
+from millwheel_storage import ownership, query, statements
 from millwheel_storage.arrays import ByteaArray, TextArray
 from millwheel_storage.catalogue import Place
 from millwheel_storage.decode import (
     TimerRow,
-    decode_image,
     found_ids,
     key_rows,
     quarantine_entry,
     timer_rows,
     timer_writes,
 )
-from millwheel_storage.fold import fifo_rows, quarantine_row
 from millwheel_storage.prepared import Connection
 
 
@@ -101,38 +97,15 @@ async def read_opaque(
     return [id_ for (id_,) in await query.rows(connection, statements.READ_OPAQUE, parameters, prepare=True)]
 
 
-async def quarantine_rows(connection: Connection, computation: str, key: str, limit: int) -> list[QuarantineRow]:
-    """See `Store.quarantine_rows`; what is committed but not folded yet is part of the answer."""
-    number = (await catalogue.computations(connection)).get(computation)
-    if number is None:
-        raise StoreError(f"computation {computation!r} is not in the store")
-    entries = (await _fifo(connection, number, key, limit))[:limit]
-    return [quarantine_row(computation, order, entry) for order, entry in enumerate(entries)]
+async def quarantined(connection: Connection, place: Place, keys: Sequence[str], limit: int) -> list[QuarantineEntry]:
+    """See `Store.quarantined`."""
+    parameters = (ByteaArray.of_texts(keys), Int4(place.computation), Int8(limit), Int8(limit))
+    rows = await query.rows(connection, statements.FETCH_QUARANTINE, parameters, prepare=True)
+    return [quarantine_entry(row) for row in rows]
 
 
-async def _fifo(connection: Connection, computation: int, key: str, limit: int) -> list[QuarantineEntry]:
-    """At least the first `limit` elements, in one snapshot of tables and log."""
-    async with connection.transaction():
-        await connection.execute(statements.SNAPSHOT)
-        images = await _key_images(connection, computation, key)
-        dropped = sum(count for image in images for other, count in image.redriven if other == key)
-        parameters = (computation, key.encode(), limit + dropped)
-        stored = await query.rows(connection, statements.READ_QUARANTINE, parameters)
-    return fifo_rows([quarantine_entry(row) for row in stored], images, key)
-
-
-async def _key_images(connection: Connection, computation: int, key: str) -> list[Checkpoint]:
-    """Unfolded checkpoints of the interval that holds `key`."""
-    encoded = key.encode()
-    images: list[Checkpoint] = []
-    for interval, _, low, high in await query.rows(connection, statements.READ_INTERVALS, ([computation],)):
-        if low <= encoded and (high is None or encoded < high):
-            rows = await query.rows(connection, statements.READ_LOG, (interval,))
-            images += [decode_image(payload) for _, _, payload in rows]
-    return images
-
-
-async def redrive_requests(connection: Connection) -> list[tuple[str, str]]:
+async def redrive_requests(connection: Connection, start: tuple[str, str], limit: int) -> list[tuple[str, str]]:
     """See `Store.redrive_requests`."""
-    rows = await query.rows(connection, statements.READ_REDRIVES)
-    return sorted((name, key.decode()) for name, key in rows)
+    name, key = start
+    parameters = {"name": name, "key": key.encode(), "limit": limit}
+    return [(found, key.decode()) for found, key in await query.rows(connection, statements.READ_REDRIVES, parameters)]

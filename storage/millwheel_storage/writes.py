@@ -36,7 +36,7 @@ def fold_steps(interval: int, computation: int, folded: Folded, fresh: Set[str] 
     yield from _productions(Int8(interval), folded)
     yield from _ids(interval, folded)
     yield from _opaque(Int8(interval), folded)
-    yield from _quarantine(computation, folded)
+    yield from _quarantine(number, folded)
 
 
 def _forget(computation: Int4, folded: Folded) -> Iterator[Step]:
@@ -169,18 +169,27 @@ def _segments(ids: Mapping[Channel, list[int]]) -> list[tuple[Any, ...]]:
     return [(*channel, sequences[0], sequences[-1], pack_ids(sequences)) for channel, sequences in sorted(ids.items())]
 
 
-def _quarantine(computation: int, folded: Folded) -> Iterator[Step]:
-    cleared = [key.encode() for key, fifo in sorted(folded.quarantine.items()) if fifo.cleared]
+def _quarantine(computation: Int4, folded: Folded) -> Iterator[Step]:
+    fifos = sorted(folded.quarantine.items())
+    cleared = [key for key, fifo in fifos if fifo.cleared]
     if cleared:
-        yield statements.CLEAR_QUARANTINE, (computation, cleared)
-        yield statements.CLEAR_REDRIVES, (computation, cleared)
-    for key, fifo in sorted(folded.quarantine.items()):
-        for e in fifo.appended:
-            row = (key.encode(), e.subscription, e.producer, e.sequence, e.value, e.timestamp)
-            yield statements.APPEND_QUARANTINE, (computation, *row, e.tag.encode(), e.kind, e.error.encode())
-        if fifo.dropped:
-            count = {"computation": computation, "key": key.encode(), "count": fifo.dropped}
-            yield statements.DROP_QUARANTINE, count
+        keys = ByteaArray.of_texts(cleared)
+        yield statements.CLEAR_QUARANTINE, (computation, keys)
+        yield statements.CLEAR_REDRIVES, (computation, keys)
+    appended = [
+        (e.key, e.subscription, e.producer, e.sequence, e.value, e.timestamp, e.tag, e.kind, e.error)
+        for _, fifo in fifos
+        for e in fifo.appended
+    ]
+    if appended:
+        keys_, subscriptions, producers, sequences, values, times, tags, kinds, errors = _columns(appended, 9)
+        numbers = map(BigintArray, (subscriptions, producers, sequences, times))
+        texts = map(ByteaArray.of_texts, (keys_, tags, errors))
+        yield statements.APPEND_QUARANTINE, (computation, *numbers, *texts, ByteaArray(values), TextArray(kinds))
+    dropped = [(key, fifo.dropped) for key, fifo in fifos if fifo.dropped]
+    if dropped:
+        names, counts = _columns(dropped, 2)
+        yield statements.DROP_QUARANTINE, (ByteaArray.of_texts(names), BigintArray(counts), computation, computation)
 
 
 def _columns(rows: Iterable[tuple[Any, ...]], count: int) -> list[list[Any]]:

@@ -163,6 +163,19 @@ def test_quarantine_is_listed_shown_and_redriven(shell: Shell) -> None:
     assert err == "millwheel: key 'bad' of 'Count' is not in quarantine\n"
 
 
+@pytest.mark.parametrize("what", [("--all",), ("Count", "--all")])
+def test_all_keys_are_redriven_by_one_command(shell: Shell, what: tuple[str, ...]) -> None:
+    shell("run", "words:pipeline", BROKEN="1")
+    status, out, err = shell("quarantine", "redrive", "words:pipeline", "Count")
+    assert (status, out) == (2, "")
+    assert "name a computation and a key, or add --all instead of the key" in err
+    status, out, _ = shell("quarantine", "redrive", "words:pipeline", *what)
+    assert (status, out) == (0, "millwheel: 1 keys will be redriven by the running pipeline, or by the next run\n")
+    assert shell("run", "words:pipeline")[0] == 0
+    assert shell("quarantine", "list", "words:pipeline") == (0, "", "")
+    assert shell("state", "scan", "words:pipeline", "Count") == (0, COUNTED, "")
+
+
 def test_the_last_records_of_a_published_stream_are_shown(shell: Shell) -> None:
     status, out, err = shell("tail", "words:pipeline", "words")
     no_store = "there is no store in .millwheel: run the pipeline first, or name its --data or --store"

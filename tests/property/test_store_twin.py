@@ -33,8 +33,10 @@ from millwheel.bundles import (
 )
 from millwheel.errors import RowRefused, StoreError
 from millwheel.model import MAX_TIME, TIMER_KINDS
-from millwheel.ports import FoldWrite, MarkWrite, PipelineShape, PositionWrite, SinkTable, Store
+from millwheel.ports import FoldWrite, MarkWrite, PipelineShape, PositionWrite, QuarantineRow, SinkTable, Store
+from millwheel_storage.decode import decode_image
 from millwheel_storage.embedded import EmbeddedPostgres
+from millwheel_storage.fold import fifo_rows, quarantine_row
 from millwheel_storage.memory import MemoryStore
 from millwheel_storage.postgres import PostgresStore
 from millwheel_storage.reader import Reader, reset
@@ -344,13 +346,33 @@ class Twins(RuleBasedStateMachine):
     @rule(interval=INTERVALS, index=st.integers(0, 2), limit=st.integers(1, 3))
     def quarantine(self, interval: int, index: int, limit: int) -> None:
         name, key = ("right" if interval == 3 else "left"), KEYS[interval][index]
-        rows = self.both(lambda store: store.quarantine_rows(name, key, limit))
+        self.both(lambda store: store.quarantined(interval, KEYS[interval], limit))
         with Reader(self.url, self.name) as reader:
-            assert reader.quarantine_rows(name, key)[:limit] == rows
+            rows = reader.quarantine_rows(name, key)
+            assert rows == self.fifo(interval, key)
+            lengths = {(found, waiting): length for found, waiting, length in reader.quarantined()}
+            assert lengths.get((name, key), 0) == len(rows)
             if rows:
                 reader.request_redrive(name, key)
                 self.memory.request_redrive(name, key)
-        self.both(lambda store: store.redrive_requests())
+            if limit == 3:
+                everything = [waiting for found, waiting in lengths if found == name]
+                assert reader.request_redrives(name) == len(everything)
+                for waiting in everything:
+                    self.memory.request_redrive(name, waiting)
+        requests = self.both(lambda store: store.redrive_requests(("", ""), 100))
+        for start in (*requests, ("left", key), ("right", key + "\0")):
+            self.page(start, limit)
+
+    def page(self, start: tuple[str, str], limit: int) -> None:
+        self.both(lambda store: store.redrive_requests(start, limit))
+
+    def fifo(self, interval: int, key: str) -> list[QuarantineRow]:
+        """What the memory store's tables and log say, for a person."""
+        name = "right" if interval == 3 else "left"
+        stored = self.memory.quarantine.get((name, key), [])
+        images = [decode_image(row.payload) for place, row in sorted(self.memory.log.items()) if place[0] == interval]
+        return [quarantine_row(name, order, e) for order, e in enumerate(fifo_rows(stored, images, key))]
 
     @rule(prefix=st.sampled_from(["", "m", "b"]))
     def views(self, prefix: str) -> None:

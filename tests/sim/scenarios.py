@@ -1,4 +1,4 @@
-"""Twelve small scenarios for the crash points: each must end the same whatever breaks at whichever step."""
+"""Fifteen small scenarios for the crash points: each must end the same whatever breaks at whichever step."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ TINY: dict[str, float] = {
     "TIMERS_IN_MEMORY": 2,
     "SEEN_FIRST_BITS": 4,
     "SEEN_BITS_A_KEY": 1,
+    "REDRIVE_ELEMENTS": 2,
+    "REDRIVE_REQUESTS": 2,
 }
 
 
@@ -33,6 +35,11 @@ def _two(**settings: Any) -> list[StageSpec]:
 
 def _one_by_one() -> list[StageSpec]:
     return _two(work_limit_records=1)
+
+
+def _all_poison() -> list[StageSpec]:
+    """A key for every record, and each is poison."""
+    return _two()
 
 
 def _poison_holds() -> list[StageSpec]:
@@ -109,6 +116,7 @@ SCENARIOS = {
     "weak windows": (_weak_windows, False), "several intervals": (_split, False),
     "tiny caches": (_tiny_cache, False), "subscribed twice": (_twice, False), "three stages": (_three, False),
     "wall timers": (_wall, False), "poison and redrive": (_two, True),
+    "many keys redriven at once": (_all_poison, True),
     "poison that holds the watermark": (_poison_holds, True),
     "refused sink rows": (_refused, True), "clients send again": (_outside, False),
     "timers in pages": (_pages, False),
@@ -123,6 +131,9 @@ def scenario(name: str, rows: int = 5) -> Workload:
     world = World()
     if name == "refused sink rows":
         world.refused_of = 3
+    elif make is _all_poison:
+        for i, token in enumerate(tokens):
+            token.left, token.bad = f"l{i}", "raise"
     elif poisoned:
         tokens[1].bad = "raise"
     if make is _pages:

@@ -383,6 +383,8 @@ def draw(seed: int) -> Workload:
     kills = random.Random(f"kills {seed}")
     # Many invocations of one record each would outlast the time that a run has.
     invocations, records = kills.choice([(4, 1), (16, 3), (64, 64)])
+    exotic |= {"REDRIVE_ELEMENTS": (256, 1, 3)[seed // 4 % 3], "REDRIVE_KEYS": (256, 2)[seed % 2]}
+    exotic["REDRIVE_REQUESTS"] = (8_192, 1, 2)[seed // 2 % 3]
     exotic |= {"MARKED_INVOCATIONS": invocations, "MARKED_RECORDS": records}
     if poisoned:
         world.kills_of, world.salt = kills.choice([0, 100, 300, 1_000]), seed

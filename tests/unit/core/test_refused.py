@@ -115,26 +115,26 @@ def element(sequence: int) -> QuarantineEntry:
 
 def test_a_redrive_ends_before_the_culprit_and_goes_on_after_a_while() -> None:
     first = Bench(recovered(quarantined=["bad"]))
-    first(ev.RedriveAsked("bad"))
-    first(ev.QuarantineFetched("bad", [element(1), element(2), element(3)])).load()
-    first.invoked(upserted(record("bad", 1), record("bad", 2), record("bad", 3), redriven=3))
+    first(ev.RedriveAsked(["bad"]))
+    first(ev.QuarantineFetched([element(1), element(2), element(3)])).load()
+    first.invoked(upserted(record("bad", 1), record("bad", 2), record("bad", 3), redriven={"bad": 3}))
     second = Bench(recovered(quarantined=["bad"]), inherited=refused(first, 1, 1))
     assert second.of(ev.FetchQuarantine), "what comes before the culprit is redriven without being asked for again"
-    second(ev.QuarantineFetched("bad", [element(1), element(2), element(3)]))
+    second(ev.QuarantineFetched([element(1), element(2), element(3)]))
     assert [e.sequence for e in second.load().redrive] == [1]
-    second.invoked(upserted(record("bad", 1), redriven=1))
+    second.invoked(upserted(record("bad", 1), redriven={"bad": 1}))
     assert second.images()[0].redriven == [("bad", 1)]
     second(ev.Committed(1))
     (fold,) = second.of(ev.Fold)
     second(ev.Folded(fold.upto))
-    second(ev.QuarantineFetched("bad", [element(2), element(3)]))
+    second(ev.QuarantineFetched([element(2), element(3)]))
     assert second.core.quiet()
 
-    second(ev.RedriveAsked("bad"))
-    assert second(ev.QuarantineFetched("bad", [element(2), element(3)])).of(ev.Invoke) == []
+    second(ev.RedriveAsked(["bad"]))
+    assert second(ev.QuarantineFetched([element(2), element(3)])).of(ev.Invoke) == []
     second.now = REDRIVE_AGAIN_US
-    second(ev.RedriveAsked("bad"))
-    second(ev.QuarantineFetched("bad", [element(2), element(3)]))
+    second(ev.RedriveAsked(["bad"]))
+    second(ev.QuarantineFetched([element(2), element(3)]))
     assert [e.sequence for e in second.load().redrive] == [2, 3]
     assert "bad" in second.core._quarantine.keys
 

@@ -40,9 +40,9 @@ class Waiting:
         self.inbox.put(Item(part, SENDER, 1, 20, 1))
 
     def redrive(self) -> None:
-        self.quarantine.ask("bad", 0)
-        assert self.quarantine.next() == "bad"
-        self.quarantine.fetched("bad", [QuarantineEntry("bad", IN, PRODUCER, 0, b"v", 3)])
+        self.quarantine.ask(["bad"], 0)
+        assert self.quarantine.next() == ["bad"]
+        self.quarantine.fetched([QuarantineEntry("bad", IN, PRODUCER, 0, b"v", 3)], more=False)
 
     def turn(self, watermark: int) -> Turn:
         turn = self.schedule.take(watermark, 0)

@@ -200,15 +200,15 @@ def test_the_condemned_is_not_redriven_and_what_is_before_it_is() -> None:
     bench = Bench(unclean(condemned, ends=5, quarantined=["k"]))
     before = failed("k", 4, 9).quarantined[0]
     culprit = QuarantineEntry("k", IN, PRODUCER, 0, b"v0", 5)
-    bench(ev.RedriveAsked("k"))
-    bench(ev.QuarantineFetched("k", [before, culprit]))
+    bench(ev.RedriveAsked(["k"]))
+    bench(ev.QuarantineFetched([before, culprit]))
     bench(ev.Loaded([]))
     (invoke,) = bench(ev.Marked()).of(ev.Invoke)
     assert invoke.work.redrive == [before]
-    bench(ev.Invoked(outcome(redriven=1)))
-    for event in (ev.Committed(1), ev.Folded(1), ev.RedriveAsked("k")):
+    bench(ev.Invoked(outcome(redriven={"k": 1})))
+    for event in (ev.Committed(1), ev.Folded(1), ev.RedriveAsked(["k"])):
         bench(event)
-    bench(ev.QuarantineFetched("k", [culprit]))
+    bench(ev.QuarantineFetched([culprit]))
     assert not bench.of(ev.Load)
     assert not bench.of(ev.Mark)
     assert not bench.of(ev.Invoke)

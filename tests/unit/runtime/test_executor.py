@@ -108,7 +108,7 @@ def test_a_redrive_goes_on_in_order_until_one_fails() -> None:
     calls: list[str] = []
     executor = executor_of(computation_of(failing(99, calls)))
     done = executor.run(work(redrive=[entry("a=1", 1), entry("a=bad", 2), entry("a=3", 3)]))
-    assert (done.redriven, values(done)) == (1, ["a=1"])
+    assert (done.redriven, values(done)) == ({"a": 1}, ["a=1"])
     assert (calls, done.quarantined) == (["a=1", "a=bad"], [])
 
 
@@ -119,7 +119,7 @@ def test_a_redrive_runs_timers_too() -> None:
         fired.append(timer)
 
     timer = QuarantineEntry("a", -1, 0, 0, b"", 9, "t", "wall")
-    assert executor_of(computation_of(timer=ring)).run(work(redrive=[timer])).redriven == 1
+    assert executor_of(computation_of(timer=ring)).run(work(redrive=[timer])).redriven == {"a": 1}
     assert fired == [Timer("a", "t", 9, "wall")]
 
 

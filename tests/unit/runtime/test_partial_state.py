@@ -336,7 +336,7 @@ def test_a_redrive_waits_where_it_is() -> None:
     entries = [QuarantineEntry("a", IN, 5, i, f"a={i}".encode(), i) for i in (1, 7, 8)]
     machine = machine_of(hook)
     done = machine.go(work(redrive=entries, cache=machine.cache))
-    assert (ran, done.redriven) == (["a=1", "a=7", "a=8"], 3)
+    assert (ran, done.redriven) == (["a=1", "a=7", "a=8"], {"a": 3})
 
 
 def test_intervals_that_share_an_executor_do_not_mix() -> None:

@@ -1,0 +1,56 @@
+"""Requests to redrive: pages, round and round, and whose they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from millwheel import Computation, Pipeline, Stream, TextCoder, limits, subscribe
+from millwheel.graph import Graph
+from millwheel.ports import IntervalRow, Opened
+from millwheel.runtime.redrives import Redrives
+from millwheel.runtime.routes import Routes
+from millwheel_injectors import IterableSource
+
+WORDS = Stream("words", TextCoder())
+STORED = [("a", ""), ("a", "k"), ("a", "z"), ("b", "k"), ("gone", "k")]
+
+
+class Nothing(Computation[str]):
+    def ProcessRecord(self, context, record):  # type: ignore[no-untyped-def]
+        pass
+
+
+def graph() -> Graph:
+    pipeline = Pipeline("demo")
+    pipeline.inject(IterableSource("rows", []), into=WORDS)
+    for name in ("a", "b"):
+        pipeline.add(Nothing, [subscribe(WORDS, key=str)], name=name)
+    return pipeline.graph()
+
+
+@pytest.fixture
+def redrives(monkeypatch: pytest.MonkeyPatch) -> Redrives:
+    monkeypatch.setattr(limits, "REDRIVE_REQUESTS", 2)
+    routes = Routes(graph())
+    rows = [IntervalRow(1, "a", "", "m"), IntervalRow(2, "a", "m", None), IntervalRow(3, "b", "", None)]
+    subscriptions = {s.name: i for i, s in enumerate(routes._graph.subscriptions("words"))}
+    routes.open(Opened(tuple(rows), subscriptions))
+    return Redrives(routes)
+
+
+def page(redrives: Redrives) -> dict[int, list[str]]:
+    """What a store answers."""
+    return redrives.read([place for place in STORED if place >= redrives.start][: limits.REDRIVE_REQUESTS])
+
+
+def test_every_request_is_told_once_a_round_to_the_interval_that_has_its_key(redrives: Redrives) -> None:
+    for _ in range(2):
+        assert (page(redrives), redrives.more) == ({1: ["", "k"]}, True)
+        assert (page(redrives), redrives.more) == ({2: ["z"], 3: ["k"]}, True)
+        assert (page(redrives), redrives.more) == ({}, False)  # of a computation that this pipeline has not
+
+
+def test_a_round_that_ends_with_a_full_page_begins_anew_after_an_empty_one(redrives: Redrives) -> None:
+    assert redrives.read([("a", "k"), ("b", "")]) == {1: ["k"], 3: [""]}
+    assert redrives.start == ("b", "\0")
+    assert (redrives.read([]), redrives.more) == ({}, False)
