@@ -1,0 +1,63 @@
+"""Windows, aggregations and the rest of daily work, on the public API only.  Begin with `Flow`."""
+
+from millwheel.library.aggregations import (
+    Aggregation,
+    aggregation,
+    collect,
+    count,
+    distinct,
+    first,
+    last,
+    maximum,
+    mean,
+    minimum,
+    sum_of,
+    top,
+)
+from millwheel.library.calendars import Calendar
+from millwheel.library.combining import Combiner
+from millwheel.library.durations import days, hours, minutes, seconds
+from millwheel.library.flow import Chain, Flow, KeyedChain, WindowedChain
+from millwheel.library.panes import Pane
+from millwheel.library.triggers import AtWatermark, EveryRecords, EveryWall, Once, Repeat
+from millwheel.library.windows import Fixed, Global, Sessions, Sliding, Window
+from millwheel.library.wiring import Operation, Operator, Wiring
+
+__all__ = [
+    "Aggregation",
+    "AtWatermark",
+    "Calendar",
+    "Chain",
+    "Combiner",
+    "EveryRecords",
+    "EveryWall",
+    "Fixed",
+    "Flow",
+    "Global",
+    "KeyedChain",
+    "Once",
+    "Operation",
+    "Operator",
+    "Pane",
+    "Repeat",
+    "Sessions",
+    "Sliding",
+    "Window",
+    "WindowedChain",
+    "Wiring",
+    "aggregation",
+    "collect",
+    "count",
+    "days",
+    "distinct",
+    "first",
+    "hours",
+    "last",
+    "maximum",
+    "mean",
+    "minimum",
+    "minutes",
+    "seconds",
+    "sum_of",
+    "top",
+]

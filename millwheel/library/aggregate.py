@@ -1,0 +1,253 @@
+"""Aggregation per key and window: an accumulator for each open window, and a pane when the trigger says so.
+
+Lives here: `WindowedAggregate`, what all of them share, and `AlignedAggregate`, whose windows are known from a record's
+time; `sessions` and `slices` have the others.  Invariants: a window that is over leaves nothing; a pane's event time lies
+in its window, so that windows of its receiver hold it as well.
+
+Three timers of a window, named by a letter and its start:
+
+* `e`, at its last instant: the watermark has passed its end when it is beyond.  One that fires *at* that instant is
+  set again, behind a hold, for a record of that very instant may still come.
+* `o`, when it is over: end and allowed lateness.
+* `w`, of wall time, when a trigger of wall time is due.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Generic, TypeVar
+
+from millwheel.api.context import Context, Stream
+from millwheel.api.state import MapCell
+from millwheel.coders import MsgpackCoder
+from millwheel.library.aggregations import Aggregation
+from millwheel.library.firing import Firing, Progress
+from millwheel.library.panes import Pane, Timing
+from millwheel.library.triggers import EveryRecords, EveryWall
+from millwheel.library.windows import Aligned, Window
+from millwheel.library.wiring import Operator, Wiring, meant
+from millwheel.model import Record, Timer
+
+R = TypeVar("R")
+
+NOTHING: Final[Any] = object()
+"""No accumulator: a window without records since it last gave them away."""
+
+
+class WindowedAggregate(Operator[Pane[R]], Generic[R]):
+    """Base of the three; a subclass says which windows a record is in, and has the cells."""
+
+    accumulators: MapCell[Any]
+    progress: MapCell[Progress]
+
+    def __init__(
+        self, wiring: Wiring[Pane[R]], firing: Firing, aggregation: Aggregation[Any, Any, R], dropped: Stream | None
+    ) -> None:
+        super().__init__(wiring)
+        self.firing = firing
+        self.aggregation = aggregation
+        self.timed = type(aggregation).add_at is not Aggregation.add_at
+        self._dropped = dropped
+
+    def ProcessRecord(self, context: Context, record: Record[Any]) -> None:
+        """Add the record to its windows."""
+        if self.inputs.plain:
+            self.add(context, record.timestamp, record.value)
+        else:
+            for _, value in self.inputs.take(context.stream, record.key, record.value):
+                self.add(context, record.timestamp, value)
+
+    def ProcessTimer(self, context: Context, timer: Timer) -> None:
+        """The end of a window, its being over, or a trigger of wall time."""
+        window = self.window(timer.tag[1:])
+        if window is None:
+            return
+        if timer.tag[0] == "e":
+            self.ends(context, timer, window)
+        elif timer.tag[0] == "o":
+            self.over(context, timer, window)
+        else:
+            self.rings(context, window)
+
+    def add(self, context: Context, timestamp: int, value: Any) -> None:
+        """Add one value to its windows."""
+        raise NotImplementedError
+
+    def window(self, entry: str) -> Window | None:
+        """The window of an entry, if there is one."""
+        raise NotImplementedError
+
+    # --- one record and one window ----------------------------------------------------------------------------
+
+    def added(self, accumulator: Any, value: Any, timestamp: int) -> Any:
+        """The accumulator, or that of no record, with one more value."""
+        if accumulator is NOTHING:
+            accumulator = self.aggregation.zero()
+        if self.timed:
+            return self.aggregation.add_at(accumulator, value, timestamp)
+        return self.aggregation.add(accumulator, value)
+
+    def into(self, context: Context, window: Window, value: Any, timestamp: int) -> None:
+        """Add a value to one window, and give the pane that is due by it; the slow way, which knows every trigger."""
+        late = context.watermark >= window.end
+        if late and context.watermark >= self.firing.over_at(window.end):
+            self.drop(context, value)
+            return
+        entry = str(window.start)
+        progress = self.progress.get(entry)
+        if progress is not None and progress.closed:
+            self.drop(context, value)
+            return
+        accumulator = self.accumulators.get(entry, NOTHING)
+        if progress is None:
+            progress = Progress()
+            if accumulator is NOTHING:
+                self.opened(context, window, late)
+        accumulator = self.added(accumulator, value, timestamp)
+        progress.new += 1
+        self.firing.stamp(progress, timestamp, context.watermark)
+        every = self.firing.late if late else self.firing.early
+        if isinstance(every, EveryRecords) and progress.new >= every.records:
+            self.give(context, window, progress, accumulator, "late" if late else "early")
+        else:
+            self.accumulators.set(entry, accumulator)
+            if isinstance(every, EveryWall) and progress.new == 1:
+                context.set_timer("w" + entry, every.due(context.wall_time), "wall")
+        self.progress.set(entry, progress)
+        if self.firing.holds:
+            self.hold(context)
+
+    def opened(self, context: Context, window: Window, late: bool) -> None:
+        """The first record of a window has come."""
+        if late:
+            context.set_timer(f"o{window.start}", self.firing.over_at(window.end))
+        else:
+            context.set_timer(f"e{window.start}", window.last)
+
+    def drop(self, context: Context, value: Any) -> None:
+        """A record came when its window was over, or closed."""
+        if self._dropped is not None:
+            context.produce(self._dropped, value)
+
+    # --- timers -----------------------------------------------------------------------------------------------
+
+    def ends(self, context: Context, timer: Timer, window: Window) -> None:
+        """The watermark is at the window's last instant, or beyond it."""
+        entry = str(window.start)
+        progress = self.progress.get(entry) or Progress()
+        if context.watermark < window.end:
+            self.stays(context, window, progress)
+            return
+        last = self.firing.lateness == 0
+        if not progress.closed and (self.firing.on_time or (last and progress.new)):
+            self.give(context, window, progress, self.accumulators.get(entry, NOTHING), "on time", last)
+        if last:
+            self.forget(context, entry)
+        else:
+            if not progress.new and isinstance(self.firing.early, EveryWall):
+                context.cancel_timer("w" + entry, "wall")
+            progress.stamp = progress.stamp if self.firing.holds else None
+            self.progress.set(entry, progress)
+            context.set_timer("o" + entry, self.firing.over_at(window.end))
+        if self.firing.holds or timer.timestamp > window.last:
+            self.hold(context)
+
+    def stays(self, context: Context, window: Window, progress: Progress) -> None:
+        """The watermark is exactly at the last instant of a window: wait on, without letting it pass that."""
+        if progress.stamp is None:
+            progress.stamp = window.last
+        self.progress.set(str(window.start), progress)
+        context.set_timer(f"e{window.start}", window.end)
+        self.hold(context)
+
+    def over(self, context: Context, timer: Timer, window: Window) -> None:
+        """No record can come any more."""
+        entry = str(window.start)
+        progress = self.progress.get(entry)
+        if progress is not None and progress.new and not progress.closed:
+            self.give(context, window, progress, self.accumulators.get(entry, NOTHING), "late", True)
+        self.forget(context, entry)
+        if self.firing.holds:
+            self.hold(context)
+
+    def rings(self, context: Context, window: Window) -> None:
+        """So much wall time has passed since the first record that no pane has had."""
+        entry = str(window.start)
+        progress = self.progress.get(entry)
+        if progress is None or not progress.new or progress.closed:
+            return
+        timing: Timing = "late" if context.watermark >= window.end else "early"
+        self.give(context, window, progress, self.accumulators.get(entry, NOTHING), timing)
+        self.progress.set(entry, progress)
+        if self.firing.holds:
+            self.hold(context)
+
+    # --- panes ------------------------------------------------------------------------------------------------
+
+    def give(
+        self, context: Context, window: Window, progress: Progress, accumulator: Any, timing: Timing, last: bool = False
+    ) -> None:
+        """Produce a pane, and keep its records only if they are for the next one too."""
+        entry = str(window.start)
+        value = self.aggregation.result(self.aggregation.zero() if accumulator is NOTHING else accumulator)
+        punctual = progress.punctual - (timing == "early")
+        pane = Pane(
+            context.key, window.start, window.end, value, progress.number, timing, punctual, last or self.firing.once
+        )
+        self.emit(context, pane, window.last if progress.stamp is None else progress.stamp)
+        self.firing.fired(progress, timing)
+        if progress.closed or not self.firing.accumulates:
+            self.accumulators.delete(entry)
+        elif accumulator is not NOTHING:
+            self.accumulators.set(entry, accumulator)
+
+    def forget(self, context: Context, entry: str) -> None:
+        """Nothing is left of a window."""
+        self.accumulators.delete(entry)
+        self.progress.delete(entry)
+        if isinstance(self.firing.early, EveryWall) or isinstance(self.firing.late, EveryWall):
+            context.cancel_timer("w" + entry, "wall")
+
+    def hold(self, context: Context) -> None:
+        """Keep the watermark at the oldest of the panes that are to come and have a time of their own."""
+        stamps = [progress.stamp for _, progress in self.progress.items() if progress.stamp is not None]
+        if stamps:
+            context.hold(min(stamps))
+        else:
+            context.release_hold()
+
+
+class AlignedAggregate(WindowedAggregate[R]):
+    """Windows that are the same for all keys: fixed, sliding, of the calendar, global."""
+
+    def __init__(
+        self, wiring: Wiring[Pane[R]], firing: Firing, aggregation: Aggregation[Any, Any, R], dropped: Stream | None,
+        windows: Aligned,
+    ) -> None:  # fmt: skip
+        super().__init__(wiring, firing, aggregation, dropped)
+        self.windows = windows
+
+    def window(self, entry: str) -> Window:
+        """Its start is its name."""
+        start = int(entry)
+        return Window(start, self.windows.end(start))
+
+    def add(self, context: Context, timestamp: int, value: Any) -> None:
+        """Add one value to the windows of its time: a look-up and a write each, if nothing depends on the count."""
+        for start in self.windows.starts(timestamp):
+            end = self.windows.end(start)
+            if context.watermark >= end or self.firing.tracks:
+                self.into(context, Window(start, end), value, timestamp)
+                continue
+            entry = str(start)
+            accumulator = self.accumulators.get(entry, NOTHING)
+            if accumulator is NOTHING:
+                context.set_timer("e" + entry, end - 1)
+            self.accumulators.set(entry, self.added(accumulator, value, timestamp))
+
+
+def cells(aggregation: Aggregation[Any, Any, Any], meaning: str) -> dict[str, MapCell[Any]]:
+    """The cells of a windowed aggregate: their coders say what is aggregated, over which windows."""
+    return {
+        "accumulators": MapCell(meant(aggregation.accumulator, f"{aggregation.name} of {meaning}")),
+        "progress": MapCell(meant(MsgpackCoder[Progress](Progress), meaning)),
+    }

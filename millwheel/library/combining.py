@@ -1,0 +1,126 @@
+"""A combiner: the records of one hot key are gathered under several keys first, and only their sums meet.
+
+Lives here: how an aggregation becomes two.  Invariant: the panes at the watermark are those without a combiner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+from zlib import crc32
+
+import msgspec
+
+from millwheel.api.context import Stream
+from millwheel.coders import Coder
+from millwheel.errors import WiringError
+from millwheel.library.aggregations import Aggregation, aggregation
+from millwheel.library.firing import Firing
+from millwheel.library.panes import Pane
+from millwheel.library.triggers import AtWatermark, EveryRecords
+from millwheel.library.windowed import aggregate
+from millwheel.library.windows import Fixed, Sessions, Sliding, Windows
+from millwheel.library.wiring import KeyOf, Port
+
+if TYPE_CHECKING:
+    from millwheel.library.flow import Chain, KeyedChain
+
+T = TypeVar("T")
+A = TypeVar("A")
+R = TypeVar("R")
+
+_BEHIND_KEY = "#"
+
+
+class Combiner(msgspec.Struct, frozen=True):
+    """`shards` keys in front of each key; `by` says which value goes to which, by default a checksum of all of it."""
+
+    shards: int
+    by: Callable[[Any], Any] | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.shards) is not int or self.shards < 2:
+            raise WiringError(f"Combiner(shards={self.shards!r}): give a number of shards, at least 2")
+
+    def spread(self, key: KeyOf) -> KeyOf:
+        """`key` with the number of the shard behind it."""
+        encode = msgspec.msgpack.Encoder(order="deterministic").encode
+        by, shards = self.by, self.shards
+
+        def sharded(value: Any) -> str | None:
+            whole = key(value)
+            if whole is None:
+                return None
+            return f"{whole}{_BEHIND_KEY}{crc32(encode(value if by is None else by(value))) % shards}"
+
+        return sharded
+
+
+def _whole_key(pane: Pane[bytes]) -> str:
+    return pane.key.rpartition(_BEHIND_KEY)[0]
+
+
+def combined(
+    keyed: KeyedChain[T],
+    windows: Windows,
+    firing: Firing,
+    whole: Aggregation[T, A, R],
+    name: str | None,
+    dropped: Stream | None,
+    combiner: Combiner,
+) -> Chain[Pane[R]]:
+    """`whole` in two steps, `name`.parts and `name`; an early pane then comes with what each shard has gathered."""
+    if isinstance(windows, Sessions):
+        raise WiringError("sessions cannot have a combiner: where one ends, only all records of the key together say")
+    if not firing.on_time:
+        raise WiringError("a combiner needs the trigger AtWatermark: a shard cannot know what the others have gathered")
+    if name is None:
+        raise WiringError("an aggregation with a combiner is two steps: give it name=...")
+    parts: Aggregation[Any, A, bytes] = _parts(whole)
+    ports = [Port(port.feed, combiner.spread(port.key)) for port in keyed.ports()]
+    gathered = keyed.flow.apply(aggregate(*_in_front(windows, firing), parts, dropped), ports, f"{name}.parts")
+    early = None if firing.early is None else EveryRecords(1)
+    panes = Firing(AtWatermark(early, firing.late), firing.lateness, firing.panes, firing.time)
+    return gathered.key_by(_whole_key).apply(aggregate(windows, panes, _merging(whole)), name)
+
+
+def _in_front(windows: Windows, firing: Firing) -> tuple[Windows, Firing]:
+    """The windows of the parts: a slice is taken for as long as a window that holds it takes records."""
+    lateness = firing.lateness
+    if isinstance(windows, Sliding):
+        if firing.late is not None:
+            lateness += windows.size - windows.slice_us
+        windows = Fixed(windows.slice_us, offset=windows.offset)
+    late = None if firing.late is None else EveryRecords(1)
+    return windows, Firing(AtWatermark(firing.early, late), lateness, "discarding", "end")
+
+
+def _parts(whole: Aggregation[T, A, R]) -> Aggregation[T, A, bytes]:
+    """As `whole`, with encoded accumulators as its results."""
+    made: Aggregation[T, A, bytes] = _Parts(whole) if type(whole).add_at is not Aggregation.add_at else aggregation(
+        f"{whole.name} in parts", whole.zero, whole.add, whole.merge, whole.accumulator.encode, whole.accumulator, bytes
+    )  # fmt: skip
+    return made
+
+
+class _Parts(Aggregation[T, A, bytes]):
+    """The same for an aggregation that looks at event time."""
+
+    def __init__(self, whole: Aggregation[T, A, Any]) -> None:
+        self._whole = whole
+        self.name, self.accumulator, self.results = f"{whole.name} in parts", whole.accumulator, bytes
+        self.__dict__.update(zero=whole.zero, merge=whole.merge, result=whole.accumulator.encode)
+
+    def add_at(self, accumulator: A, value: T, timestamp: int) -> A:
+        """As the whole does."""
+        return self._whole.add_at(accumulator, value, timestamp)
+
+
+def _merging(whole: Aggregation[T, A, R]) -> Aggregation[Pane[bytes], A, R]:
+    """The aggregation of the parts."""
+    coder: Coder[A] = whole.accumulator
+
+    def add(accumulator: A, pane: Pane[bytes]) -> A:
+        return whole.merge(accumulator, coder.decode(pane.value))
+
+    return aggregation(f"{whole.name} of parts", whole.zero, add, whole.merge, whole.result, coder, whole.results)

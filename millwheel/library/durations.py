@@ -1,0 +1,62 @@
+"""Lengths of time as people write them: every one becomes int microseconds, as all of millwheel counts.
+
+Lives here: conversion of lengths.  Never here: instants, clocks, calendars.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TypeAlias
+
+from millwheel.errors import WiringError
+from millwheel.model import DAY, HOUR, MINUTE, SECOND, whole_time
+
+Duration: TypeAlias = int | timedelta
+"""A length of time: int microseconds, or a timedelta."""
+
+
+def seconds(number: float) -> int:
+    """So many seconds, us.
+
+    >>> seconds(1.5)
+    1500000
+    """
+    return round(number * SECOND)
+
+
+def minutes(number: float) -> int:
+    """So many minutes, us."""
+    return round(number * MINUTE)
+
+
+def hours(number: float) -> int:
+    """So many hours, us."""
+    return round(number * HOUR)
+
+
+def days(number: float) -> int:
+    """So many times 24 hours, us; for the days of a calendar see `Calendar`."""
+    return round(number * DAY)
+
+
+def duration(given: Duration, what: str) -> int:
+    """`given` in us; raises `WiringError` when it is negative."""
+    found = given // timedelta(microseconds=1) if isinstance(given, timedelta) else whole_time(given, what)
+    if found < 0:
+        raise WiringError(f"{what} is {given!r}: a length of time is not negative")
+    return found
+
+
+def total(what: str, given: Duration | None, **units: float) -> int:
+    """The one length that a constructor was given, as `given` or as units, us; at least two us.
+
+    >>> total("a window", None, minutes=1, seconds=30)
+    90000000
+    """
+    found = sum((_UNITS[unit](number) for unit, number in units.items()), 0 if given is None else duration(given, what))
+    if found < 2:
+        raise WiringError(f"{what} has a length of {found} us: give one, for example minutes=10")
+    return found
+
+
+_UNITS = {"seconds": seconds, "minutes": minutes, "hours": hours, "days": days}

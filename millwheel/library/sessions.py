@@ -1,0 +1,124 @@
+"""Aggregation over sessions: windows of one key that grow, and merge when a record comes between them.
+
+Lives here: which sessions are open, and how two become one.  What a session gives, and when, is as for all windows.
+Invariant: sessions of a key do not overlap, and are the same whatever the order in which the records came.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+from millwheel.api.context import Context, Stream
+from millwheel.api.state import ValueCell
+from millwheel.coders import MsgpackCoder
+from millwheel.library.aggregate import NOTHING, WindowedAggregate
+from millwheel.library.aggregations import Aggregation
+from millwheel.library.firing import Firing, Progress
+from millwheel.library.panes import Pane
+from millwheel.library.triggers import EveryWall
+from millwheel.library.windows import Sessions, Window
+from millwheel.library.wiring import Wiring
+from millwheel.model import Timer
+
+R = TypeVar("R")
+
+Spans = list[tuple[int, int]]
+
+
+class SessionAggregate(WindowedAggregate[R], Generic[R]):
+    """Accumulators and progress are stored under the session's start; its end is in `spans` alone.
+
+    The timer of a session that grows is not moved: it finds, when it fires, that the end is later, and is set again.
+    """
+
+    spans = ValueCell[Spans](MsgpackCoder(Spans), default=[])
+
+    def __init__(
+        self, wiring: Wiring[Pane[R]], firing: Firing, aggregation: Aggregation[Any, Any, R], dropped: Stream | None,
+        sessions: Sessions,
+    ) -> None:  # fmt: skip
+        super().__init__(wiring, firing, aggregation, dropped)
+        self._gap = sessions.gap
+
+    def window(self, entry: str) -> Window | None:
+        """The session that starts there."""
+        start = int(entry)
+        return next((Window(*span) for span in self.spans.get() if span[0] == start), None)
+
+    def add(self, context: Context, timestamp: int, value: Any) -> None:
+        """Add one value to the session that its own window [time, time + gap) overlaps, if need be merged from several."""
+        own = Window(timestamp, timestamp + self._gap(context.key))
+        if context.watermark >= self.firing.over_at(own.end):
+            self.drop(context, value)
+            return
+        spans = self.spans.get()
+        touched = [Window(*span) for span in spans if span[0] < own.end and span[1] > own.start]
+        window = Window(min([own.start, *(w.start for w in touched)]), max([own.end, *(w.end for w in touched)]))
+        if touched != [window]:
+            rest = [span for span in spans if not (span[0] < own.end and span[1] > own.start)]
+            self.spans.set(sorted([*rest, (window.start, window.end)]))
+            if touched:
+                self._merge(context, touched, window)
+        self.into(context, window, value, timestamp)
+
+    def _merge(self, context: Context, touched: list[Window], window: Window) -> None:
+        """What the sessions `touched` have gathered is now that of `window`, which has had no pane yet."""
+        accumulator, progress = NOTHING, None
+        for old in touched:
+            entry = str(old.start)
+            theirs, mine = self.progress.get(entry), self.accumulators.get(entry, NOTHING)
+            if theirs is not None:
+                progress = theirs if progress is None else progress.joined(theirs, self.firing)
+            if mine is not NOTHING:
+                accumulator = mine if accumulator is NOTHING else self.aggregation.merge(accumulator, mine)
+            if old.start != window.start:
+                self.forget(context, entry)
+                context.cancel_timer("e" + entry)
+                context.cancel_timer("o" + entry)
+        if accumulator is not NOTHING:
+            self.accumulators.set(str(window.start), accumulator)
+        if touched[0].start != window.start or any(old.end <= context.watermark for old in touched):
+            self.opened(context, window, context.watermark >= window.end)
+        if progress is not None:
+            self._go_on(context, window, progress, len(touched) == 1)
+
+    def _go_on(self, context: Context, window: Window, progress: Progress, alone: bool) -> None:
+        """The panes of a session that has grown count from 0 again."""
+        waited = progress.stamp is not None and not self.firing.holds  # with `stays`: the end is another one now
+        stamp = None if waited else progress.stamp
+        self.progress.set(str(window.start), Progress(progress.new, closed=progress.closed and alone, stamp=stamp))
+        if waited:
+            self.hold(context)
+        every = self.firing.late if context.watermark >= window.end else self.firing.early
+        if progress.new and isinstance(every, EveryWall):
+            context.set_timer(f"w{window.start}", every.due(context.wall_time), "wall")
+
+    def ends(self, context: Context, timer: Timer, window: Window) -> None:
+        """The timer may be that of an earlier, shorter form of the session."""
+        if timer.timestamp < window.last:
+            context.set_timer(timer.tag, window.last)
+            return
+        super().ends(context, timer, window)
+
+    def over(self, context: Context, timer: Timer, window: Window) -> None:
+        """As `ends`."""
+        if self.firing.over_at(window.end) > timer.timestamp:
+            if context.watermark >= window.end:
+                context.set_timer(timer.tag, self.firing.over_at(window.end))
+            return
+        super().over(context, timer, window)
+
+    def forget(self, context: Context, entry: str) -> None:
+        """Its span goes as well; that of a session which lives on under another start has gone already."""
+        super().forget(context, entry)
+        start = int(entry)
+        spans = self.spans.get()
+        kept = [span for span in spans if span[0] != start]
+        if len(kept) < len(spans):
+            self._keep(kept)
+
+    def _keep(self, spans: Spans) -> None:
+        if spans:
+            self.spans.set(spans)
+        else:
+            self.spans.clear()

@@ -1,0 +1,46 @@
+"""Which computation aggregates which windows.
+
+Lives here: the choice, and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from millwheel.api.context import Stream
+from millwheel.coders import MsgpackCoder
+from millwheel.library.aggregate import AlignedAggregate, WindowedAggregate, cells
+from millwheel.library.aggregations import Aggregation
+from millwheel.library.firing import Firing
+from millwheel.library.panes import Pane
+from millwheel.library.sessions import SessionAggregate
+from millwheel.library.slices import SlicedAggregate
+from millwheel.library.windows import Sessions, Sliding, Windows
+from millwheel.library.wiring import Operation, Wiring
+
+R = TypeVar("R")
+
+
+def aggregate(
+    windows: Windows, firing: Firing, aggregation: Aggregation[Any, Any, R], dropped: Stream | None = None
+) -> Operation[Pane[R]]:
+    """The operation that aggregates `windows` as `firing` says; what comes too late goes to `dropped`."""
+    base: type[WindowedAggregate[Any]] = AlignedAggregate
+    meaning = windows.meaning
+    if isinstance(windows, Sessions):
+        base = SessionAggregate
+    elif isinstance(windows, Sliding) and firing.one_by_one:
+        base, meaning = SlicedAggregate, f"slices of {meaning}"
+    made: Any = type(base.__name__, (base,), dict(cells(aggregation, meaning)))
+
+    def make(wiring: Wiring[Pane[R]]) -> WindowedAggregate[R]:
+        operator: WindowedAggregate[R] = made(wiring, firing, aggregation, dropped, windows)
+        return operator
+
+    return Operation(
+        kind=aggregation.name.partition(" ")[0],
+        make=make,
+        output=MsgpackCoder[Pane[R]](Pane[aggregation.results]),  # type: ignore[name-defined]
+        side_outputs=() if dropped is None else (dropped,),
+        strict_timestamps=not firing.backdates,
+    )

@@ -1,0 +1,134 @@
+"""Sessions grow, merge, and leave nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from millwheel import MINUTE, SECOND
+from millwheel.library import AtWatermark, EveryRecords, EveryWall, Sessions, collect, seconds
+from millwheel.testing import Stepper
+from tests.unit.library.pipelines import dropped, found, left, panes, send, windowed
+
+GAP = Sessions(seconds=10)
+
+
+def test_records_that_are_nearer_than_the_gap_are_one_session() -> None:
+    stepper = Stepper(windowed(GAP))
+    for second in (1, 8, 18, 40):
+        send(stepper, "ann", 1, second)
+    stepper.finish()
+    assert sorted(found(stepper)) == [
+        ("ann", 1, 18, 2, "on time"), ("ann", 18, 28, 1, "on time"), ("ann", 40, 50, 1, "on time"),
+    ]  # fmt: skip
+    assert left(stepper, ["panes.sum"]) == {}
+
+
+def test_a_record_between_two_sessions_makes_them_one() -> None:
+    stepper = Stepper(windowed(GAP, aggregation=collect(int, lambda score: score.points)))
+    for points, second in [(1, 20), (2, 5), (3, 13), (4, 2)]:
+        send(stepper, "ann", points, second)
+    stepper.advance_watermark(29 * SECOND)
+    assert found(stepper) == []
+    stepper.advance_watermark(30 * SECOND)
+    assert found(stepper) == [("ann", 2, 30, [4, 2, 3, 1], "on time")]
+    assert left(stepper, ["panes.collect"]) == {}
+
+
+def test_a_late_record_may_join_sessions_that_had_their_panes() -> None:
+    stepper = Stepper(windowed(GAP, lateness=seconds(60), aggregation=collect(int, lambda score: score.points)))
+    send(stepper, "ann", 1, 0)
+    send(stepper, "ann", 2, 15)
+    stepper.advance_watermark(30 * SECOND)
+    send(stepper, "ann", 3, 7)
+    assert found(stepper) == [
+        ("ann", 0, 10, [1], "on time"),
+        ("ann", 15, 25, [2], "on time"),
+        ("ann", 0, 25, [1, 3, 2], "late"),
+    ]
+    assert [out.value.number for out in stepper.outputs(panes)] == [0, 0, 0]
+    stepper.advance_watermark(84 * SECOND)
+    assert left(stepper, ["panes.collect"])
+    stepper.advance_watermark(85 * SECOND)
+    assert left(stepper, ["panes.collect"]) == {}
+
+
+def test_a_session_that_had_its_pane_is_open_again_when_it_grows_beyond_the_watermark() -> None:
+    stepper = Stepper(windowed(GAP, lateness=seconds(60)))
+    send(stepper, "ann", 1, 0)
+    stepper.advance_watermark(12 * SECOND)
+    send(stepper, "ann", 2, 8)
+    assert len(found(stepper)) == 1
+    stepper.advance_watermark(18 * SECOND)
+    assert found(stepper, 1) == [("ann", 0, 18, 3, "on time")]
+    stepper.finish()
+    assert left(stepper, ["panes.sum"]) == {}
+
+
+def test_a_late_session_that_waits_for_more_is_open_again_when_it_grows() -> None:
+    stepper = Stepper(windowed(GAP, trigger=AtWatermark(late=EveryRecords(5)), lateness=seconds(60)))
+    stepper.advance_watermark(12 * SECOND)
+    send(stepper, "ann", 1, 0)
+    send(stepper, "ann", 2, 8)
+    stepper.advance_watermark(18 * SECOND)
+    assert found(stepper) == [("ann", 0, 18, 3, "on time")]
+    stepper.finish()
+    assert left(stepper, ["panes.sum"]) == {}
+
+
+def test_the_last_instant_of_a_session_may_still_extend_it() -> None:
+    stepper = Stepper(windowed(GAP))
+    send(stepper, "ann", 1, 0)
+    stepper.advance_watermark(10 * SECOND - 1)
+    send(stepper, "ann", 2, 9.999999)
+    stepper.advance_watermark(15 * SECOND)
+    assert stepper.watermark("panes.sum") == 15 * SECOND
+    assert found(stepper) == []
+    stepper.finish()
+    assert found(stepper) == [("ann", 0, 19.999999, 3, "on time")]
+    assert left(stepper, ["panes.sum"]) == {}
+
+
+def test_early_panes_count_from_0_when_the_session_has_grown() -> None:
+    stepper = Stepper(windowed(GAP, trigger=AtWatermark(early=EveryRecords(2))))
+    for second in (1, 2, 3, 4):
+        send(stepper, "ann", 1, second)
+    stepper.finish()
+    assert found(stepper) == [("ann", 1, 12, 2, "early"), ("ann", 1, 14, 4, "early"), ("ann", 1, 14, 4, "on time")]
+    assert [out.value.number for out in stepper.outputs(panes)] == [0, 0, 1]
+
+
+@pytest.mark.parametrize("seconds_", [(1, 5, 25, 20, 13), (25, 20, 13, 5, 1)])
+def test_early_panes_by_wall_time_survive_merges(seconds_: tuple[int, ...]) -> None:
+    stepper = Stepper(windowed(GAP, trigger=AtWatermark(early=EveryWall(minutes=1))))
+    for second in seconds_:
+        send(stepper, "ann", 1, second)
+    stepper.advance_clock(MINUTE)
+    assert found(stepper) == [("ann", 1, 35, 5, "early")]
+    stepper.finish()
+    stepper.advance_clock(MINUTE)
+    assert found(stepper, 1) == [("ann", 1, 35, 5, "on time")]
+    assert left(stepper, ["panes.sum"]) == {}
+
+
+def test_the_gap_may_depend_on_the_key() -> None:
+    stepper = Stepper(windowed(Sessions(lambda key: seconds(10 if key == "ann" else 2))))
+    for player in ("ann", "bob"):
+        for second in (1, 5):
+            send(stepper, player, 1, second)
+    stepper.finish()
+    assert sorted(found(stepper)) == [
+        ("ann", 1, 15, 2, "on time"),
+        ("bob", 1, 3, 1, "on time"),
+        ("bob", 5, 7, 1, "on time"),
+    ]
+
+
+def test_what_comes_too_late_is_dropped() -> None:
+    stepper = Stepper(windowed(GAP, lateness=seconds(5), dropped=dropped))
+    send(stepper, "ann", 1, 12)
+    stepper.advance_watermark(16 * SECOND)
+    send(stepper, "ann", 2, 1)
+    send(stepper, "ann", 3, 2)
+    stepper.finish()
+    assert found(stepper) == [("ann", 2, 12, 3, "late"), ("ann", 12, 22, 1, "on time")]
+    assert len(stepper.outputs(dropped)) == 1

@@ -1,0 +1,87 @@
+"""Sliding windows, by slices and by windows, give the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millwheel import MINUTE, SECOND
+from millwheel.library import AtWatermark, EveryRecords, Fixed, Sliding, minutes, seconds
+from millwheel.library.aggregate import AlignedAggregate
+from millwheel.library.firing import Firing
+from millwheel.library.slices import SlicedAggregate
+from millwheel.library.windowed import aggregate
+from millwheel.library.wiring import Inputs, Wiring
+from millwheel.testing import Stepper
+from tests.unit.library.pipelines import dropped, found, left, panes, send, windowed
+
+TEN = Sliding(seconds=10, every=seconds(5))
+
+
+def computation(trigger: AtWatermark, windows: Any = TEN) -> type[Any]:
+    from millwheel.library import count
+
+    made = aggregate(windows, Firing(trigger, 0, "accumulating", "end"), count())
+    return type(made.make(Wiring(Inputs([]), lambda *_: None)))
+
+
+def test_slices_are_for_triggers_that_do_not_count() -> None:
+    assert issubclass(computation(AtWatermark()), SlicedAggregate)
+    assert issubclass(computation(AtWatermark(early=EveryRecords(3))), AlignedAggregate)
+    assert issubclass(computation(AtWatermark(), Fixed(seconds=1)), AlignedAggregate)
+
+
+def test_each_window_gives_its_pane_in_order() -> None:
+    stepper = Stepper(windowed(TEN))
+    for second in (1, 6, 7, 21):
+        send(stepper, "ann", 1, second)
+    stepper.finish()
+    assert found(stepper) == [
+        ("ann", -5, 5, 1, "on time"), ("ann", 0, 10, 3, "on time"), ("ann", 5, 15, 2, "on time"),
+        ("ann", 15, 25, 1, "on time"), ("ann", 20, 30, 1, "on time"),
+    ]  # fmt: skip
+    assert left(stepper, ["panes.sum"]) == {}
+
+
+def test_a_record_writes_one_slice_however_many_windows_overlap() -> None:
+    stepper = Stepper(windowed(Sliding(minutes=60, every=minutes(1))))
+    for second in (1, 2, 3):
+        send(stepper, "ann", 1, second)
+    assert stepper.states("panes.sum") == {"ann": {"accumulators": {"0": 3}, "due": MINUTE}}
+    stepper.finish()
+    assert len(found(stepper)) == 60
+
+
+@pytest.mark.parametrize("mode", ["accumulating", "discarding"])
+def test_a_late_record_gives_a_pane_of_each_window_that_had_its_own(mode: str) -> None:
+    stepper = Stepper(windowed(TEN, lateness=seconds(4), panes=mode, dropped=dropped))
+    send(stepper, "ann", 1, 6)
+    stepper.advance_watermark(13 * SECOND)
+    send(stepper, "ann", 2, 7)
+    stepper.advance_watermark(16 * SECOND)
+    send(stepper, "ann", 4, 8)
+    stepper.advance_watermark(19 * SECOND)
+    send(stepper, "ann", 8, 9)
+    late = [3, 7] if mode == "accumulating" else [2, 4]
+    assert found(stepper) == [
+        ("ann", 0, 10, 1, "on time"), ("ann", 0, 10, late[0], "late"), ("ann", 5, 15, 3, "on time"),
+        ("ann", 5, 15, late[1], "late"),
+    ]  # fmt: skip
+    assert [out.value.number for out in stepper.outputs(panes)] == [0, 1, 0, 1]
+    assert len(stepper.outputs(dropped)) == 1
+    assert left(stepper, ["panes.sum"]) == {}
+
+
+def test_a_watermark_at_the_last_instant_waits() -> None:
+    stepper = Stepper(windowed(TEN))
+    send(stepper, "ann", 1, 1)
+    stepper.advance_watermark(5 * SECOND - 1)
+    send(stepper, "ann", 2, 4.999999)
+    assert stepper.watermark("panes.sum") == 5 * SECOND - 1
+    stepper.advance_watermark(5 * SECOND)
+    assert found(stepper) == [("ann", -5, 5, 3, "on time")]
+    stepper.advance_watermark(10 * SECOND)
+    assert found(stepper, 1) == [("ann", 0, 10, 3, "on time")]
+    assert left(stepper, ["panes.sum"]) == {}
+    assert stepper.watermark("panes.sum") == 10 * SECOND
