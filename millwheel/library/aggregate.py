@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from typing import Any, Final, Generic, TypeVar
 
-from millwheel.api.context import Context, Stream
+from millwheel.api.context import Context
 from millwheel.api.state import MapCell
+from millwheel.api.stream import Stream
 from millwheel.coders import MsgpackCoder
 from millwheel.library.aggregations import Aggregation
 from millwheel.library.firing import Firing, Progress
@@ -40,7 +41,11 @@ class WindowedAggregate(Operator[Pane[R]], Generic[R]):
     progress: MapCell[Progress]
 
     def __init__(
-        self, wiring: Wiring[Pane[R]], firing: Firing, aggregation: Aggregation[Any, Any, R], dropped: Stream | None
+        self,
+        wiring: Wiring[Pane[R]],
+        firing: Firing,
+        aggregation: Aggregation[Any, Any, R],
+        dropped: Stream[Any] | None,
     ) -> None:
         super().__init__(wiring)
         self.firing = firing
@@ -220,7 +225,7 @@ class AlignedAggregate(WindowedAggregate[R]):
     """Windows that are the same for all keys: fixed, sliding, of the calendar, global."""
 
     def __init__(
-        self, wiring: Wiring[Pane[R]], firing: Firing, aggregation: Aggregation[Any, Any, R], dropped: Stream | None,
+        self, wiring: Wiring[Pane[R]], firing: Firing, aggregation: Aggregation[Any, Any, R], dropped: Stream[Any] | None,
         windows: Aligned,
     ) -> None:  # fmt: skip
         super().__init__(wiring, firing, aggregation, dropped)

@@ -11,7 +11,7 @@ from zlib import crc32
 
 import msgspec
 
-from millwheel.api.context import Stream
+from millwheel.api.stream import Stream
 from millwheel.coders import Coder
 from millwheel.errors import WiringError
 from millwheel.library.aggregations import Aggregation, aggregation
@@ -66,7 +66,7 @@ def combined(
     firing: Firing,
     whole: Aggregation[T, A, R],
     name: str | None,
-    dropped: Stream | None,
+    dropped: Stream[Any] | None,
     combiner: Combiner,
 ) -> Chain[Pane[R]]:
     """`whole` in two steps, `name`.parts and `name`; an early pane then comes with what each shard has gathered."""

@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
-from millwheel.api.context import Stream
 from millwheel.api.pipeline import Pipeline
+from millwheel.api.stream import Stream
 from millwheel.errors import WiringError
 from millwheel.library.aggregations import Aggregation
 from millwheel.library.combining import Combiner, combined
@@ -46,11 +46,11 @@ class Flow:
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
 
-    def read(self, stream: Stream) -> Chain[Any]:
+    def read(self, stream: Stream[T]) -> Chain[T]:
         """The values of a stream."""
         return Chain(self, _Streams((Feed(stream, ()),)), ())
 
-    def inject(self, source: Source, into: Stream) -> Chain[Any]:
+    def inject(self, source: Source[T], into: Stream[T]) -> Chain[T]:
         """The values of a stream that is fed from `source`."""
         self.pipeline.inject(source, into=into)
         return self.read(into)
@@ -79,7 +79,7 @@ class _Result:
         self._operation = operation
         self._ports = ports
         self._name = name
-        self.stream: Stream | None = None
+        self.stream: Stream[Any] | None = None
         """Where the results are, as the step gives them."""
         self.written = False
 
@@ -95,7 +95,7 @@ class _Result:
         assert self.stream is not None
         return (Feed(self.stream, ()),)
 
-    def write(self, stream: Stream, steps: Steps) -> None:
+    def write(self, stream: Stream[Any], steps: Steps) -> None:
         """Add the computation: its results go through `steps` to `stream`."""
         if self.written:
             raise WiringError(
@@ -162,7 +162,7 @@ class Chain(Generic[T]):
             )
         return KeyedChain(self.flow, self.feeds(), key)
 
-    def to(self, stream: Stream, name: str | None = None) -> Chain[T]:
+    def to(self, stream: Stream[T], name: str | None = None) -> Chain[T]:
         """Write the values to `stream`; what comes back reads it.
 
         `name` is for steps without a keyed one before them, which are a computation here.
@@ -173,7 +173,7 @@ class Chain(Generic[T]):
             self._stage(stream, name)
         return self.flow.read(stream)
 
-    def _stage(self, stream: Stream, name: str | None) -> None:
+    def _stage(self, stream: Stream[T], name: str | None) -> None:
         feeds = self.feeds()
         steps: dict[str, list[Steps]] = {}
         for feed in feeds:
@@ -230,7 +230,7 @@ class WindowedChain(Generic[T]):
         self,
         aggregation: Aggregation[T, A, R],
         name: str | None = None,
-        dropped: Stream | None = None,
+        dropped: Stream[T] | None = None,
         combiner: Combiner | None = None,
     ) -> Chain[Pane[R]]:
         """One result per pane.  Records that come when their window is over go to `dropped`, if it is given.

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-from millwheel.api.context import Context, Stream
+from millwheel.api.context import Context
 from millwheel.api.state import ValueCell
+from millwheel.api.stream import Stream
 from millwheel.coders import MsgpackCoder
 from millwheel.library.aggregate import NOTHING, WindowedAggregate
 from millwheel.library.aggregations import Aggregation
@@ -34,7 +35,7 @@ class SessionAggregate(WindowedAggregate[R], Generic[R]):
     spans = ValueCell[Spans](MsgpackCoder(Spans), default=[])
 
     def __init__(
-        self, wiring: Wiring[Pane[R]], firing: Firing, aggregation: Aggregation[Any, Any, R], dropped: Stream | None,
+        self, wiring: Wiring[Pane[R]], firing: Firing, aggregation: Aggregation[Any, Any, R], dropped: Stream[Any] | None,
         sessions: Sessions,
     ) -> None:  # fmt: skip
         super().__init__(wiring, firing, aggregation, dropped)

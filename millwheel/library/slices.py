@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Any, Final, Generic, TypeVar
 
-from millwheel.api.context import Context, Stream
+from millwheel.api.context import Context
 from millwheel.api.state import MapCell, ValueCell
+from millwheel.api.stream import Stream
 from millwheel.coders import JsonCoder
 from millwheel.library.aggregate import NOTHING, WindowedAggregate
 from millwheel.library.aggregations import Aggregation
@@ -36,7 +37,7 @@ class SlicedAggregate(WindowedAggregate[R], Generic[R]):
     given: MapCell[int] = MapCell(JsonCoder(int))
 
     def __init__(
-        self, wiring: Wiring[Pane[R]], firing: Firing, aggregation: Aggregation[Any, Any, R], dropped: Stream | None,
+        self, wiring: Wiring[Pane[R]], firing: Firing, aggregation: Aggregation[Any, Any, R], dropped: Stream[Any] | None,
         windows: Sliding,
     ) -> None:  # fmt: skip
         super().__init__(wiring, firing, aggregation, dropped)

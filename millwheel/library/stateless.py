@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any, Final
 from zlib import crc32
 
-from millwheel.api.context import Context, Stream
+from millwheel.api.context import Context
+from millwheel.api.stream import Stream
 from millwheel.library.steps import Steps, many
 from millwheel.library.wiring import Operator, Wiring
 from millwheel.model import Record
@@ -32,7 +33,7 @@ class Stateless(Operator[Any]):
                 self.emit(context, value, None)
 
 
-def spread(stream: Stream) -> Callable[[Any], str]:
+def spread(stream: Stream[Any]) -> Callable[[Any], str]:
     """A key that has no meaning and is always the same for equal values."""
     encode = stream.coder.encode
 

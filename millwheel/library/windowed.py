@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from millwheel.api.context import Stream
+from millwheel.api.stream import Stream
 from millwheel.coders import MsgpackCoder
 from millwheel.library.aggregate import AlignedAggregate, WindowedAggregate, cells
 from millwheel.library.aggregations import Aggregation
@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 
 def aggregate(
-    windows: Windows, firing: Firing, aggregation: Aggregation[Any, Any, R], dropped: Stream | None = None
+    windows: Windows, firing: Firing, aggregation: Aggregation[Any, Any, R], dropped: Stream[Any] | None = None
 ) -> Operation[Pane[R]]:
     """The operation that aggregates `windows` as `firing` says; what comes too late goes to `dropped`."""
     base: type[WindowedAggregate[Any]] = AlignedAggregate

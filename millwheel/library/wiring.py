@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from millwheel.api.computation import Computation
-from millwheel.api.context import Context, Stream, Table
-from millwheel.api.given import Input
+from millwheel.api.context import Context
 from millwheel.api.pipeline import subscribe
+from millwheel.api.stream import Stream
+from millwheel.api.table import Table
+from millwheel.api.typed import Input
 from millwheel.coders import Coder
 from millwheel.library.steps import DROPPED, Steps, changes_values, many, one
 
@@ -27,7 +29,7 @@ KeyOf = Callable[[Any], str | None]
 class Feed(NamedTuple):
     """A stream, and the steps that its values go through."""
 
-    stream: Stream
+    stream: Stream[Any]
     steps: Steps
 
 
@@ -67,7 +69,7 @@ class Inputs:
         ) and not any(changes_values(port.feed.steps) for port in ports)  # fmt: skip
         """Every record's value is, as it is, one of input 0: hooks need not `take` it."""
 
-    def subscriptions(self) -> list[Input]:
+    def subscriptions(self) -> list[Input[Any]]:
         """What to give to `Pipeline.add`."""
         return [
             subscribe(side.stream, _extractor(sides[: place + 1]))
@@ -100,7 +102,7 @@ Emit = Callable[[Context, R, int | None], None]
 """Produce a result, at the time of the current record or timer unless one is given, us."""
 
 
-def emitter(stream: Stream, steps: Steps) -> Emit[Any]:
+def emitter(stream: Stream[Any], steps: Steps) -> Emit[Any]:
     """Results go through `steps` to `stream`."""
 
     def produce(context: Context, value: Any, timestamp: int | None = None) -> None:
@@ -131,8 +133,8 @@ class Operation(Generic[R]):
     kind: str
     make: Callable[[Wiring[R]], Computation[Any]]
     output: Coder[R]
-    side_outputs: tuple[Stream, ...] = ()
-    tables: tuple[Table, ...] = ()
+    side_outputs: tuple[Stream[Any], ...] = ()
+    tables: tuple[Table[Any], ...] = ()
     strict_timestamps: bool = True
     settings: dict[str, Any] = field(default_factory=dict)
 
