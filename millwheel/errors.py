@@ -34,6 +34,10 @@ class LimitError(MillwheelError):
     """A key, value, tag or row is larger than `millwheel.limits` allows."""
 
 
+class HooksFail(MillwheelError):
+    """A hook has failed for every key that it was called for: its code is wrong, and the run was stopped."""
+
+
 class SourceError(MillwheelError):
     """An injector's source changed under it, or cannot be read."""
 

@@ -31,6 +31,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     at which its state is dropped.  `split_keys`: ascending keys at which the key space is cut into intervals.
     `strict_timestamps`: refuse a production older than its input, timer or hold.  `quarantine_holds`: a quarantined
     key keeps holding the low watermark, at its oldest waiting element, timer or own hold; otherwise none of them counts.
+    `first_failures`: the run is stopped when a hook has failed for so many keys and succeeded for none; None: never.
     """
 
     productions: Literal["strong", "weak"] = "strong"
@@ -41,6 +42,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     strict_timestamps: bool = True
     hook_attempts: Positive = limits.HOOK_ATTEMPTS
     quarantine_holds: bool = False
+    first_failures: Positive | None = limits.FIRST_FAILURES
     work_limit_records: Positive = limits.WORK_LIMIT_RECORDS
     straggler_delay_us: Annotated[int, msgspec.Meta(ge=0)] = limits.STRAGGLER_DELAY_US
 

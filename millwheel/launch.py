@@ -24,7 +24,8 @@ import uvloop
 
 from millwheel.api.pipeline import Pipeline
 from millwheel.errors import MillwheelError, PipelineFailed, StoreError, WiringError
-from millwheel.runtime.embedded import EmbeddedRun, check_sources
+from millwheel.runtime.embedded import EmbeddedRun, Tolerance, check_sources
+from millwheel.runtime.failures import OnFailure, log_failure
 from millwheel.runtime.progress import Progress
 from millwheel.traces import shortened
 from millwheel_storage.connection import store_place
@@ -129,22 +130,33 @@ def run(
     store: str | None = None,
     data: str | Path = DEFAULT_DATA,
     on_progress: OnProgress | None = None,
+    *,
+    on_failure: OnFailure = log_failure,
+    allow_quarantine: int | None = None,
+    allow_rejected: int | None = None,
 ) -> Progress:
     """Run `pipeline` until its sources are finished, Ctrl-C or SIGTERM; run it again to resume.
 
+    `on_failure` is told the first failure of each kind of a hook; without it they are logged.  With `allow_quarantine` or
+    `allow_rejected` the run stops when it has put more keys into quarantine, or rejected more rows; `Progress.stopped` says
+    so.
     `store` is a postgresql:// URL (Postgres 15 or later); without it an embedded Postgres keeps its data in `data`.
-    Raises `WiringError`, `SourceError`, `StoreError`, `IncompatibleStore`; `Fenced` when another run takes over.
+    Raises `WiringError`, `SourceError`, `StoreError`, `IncompatibleStore`; `Fenced` when another run takes over; `HooksFail`
+    when a hook fails for all of its first keys.
     """
     graph = pipeline.graph()
     check_sources(graph)
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)  # docs/adr/0013-uvloop.md
     with open_store(store, data) as url, _unhurried_collector(), _signals_restored(), runner:
-        return runner.run(_run(pipeline, url, on_progress))
+        allowed = Tolerance(allow_quarantine, allow_rejected)
+        return runner.run(_run(pipeline, url, on_progress, on_failure, allowed))
 
 
-async def _run(pipeline: Pipeline, url: str, on_progress: OnProgress | None) -> Progress:
+async def _run(
+    pipeline: Pipeline, url: str, on_progress: OnProgress | None, on_failure: OnFailure, allowed: Tolerance
+) -> Progress:
     store = PostgresStore(url, pipeline.name)
-    embedded = EmbeddedRun(pipeline.graph(), store, pipeline.tables)
+    embedded = EmbeddedRun(pipeline.graph(), store, pipeline.tables, on_failure=on_failure, tolerance=allowed)
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
         with suppress(ValueError, RuntimeError):  # not in the main thread: the caller's signals are the caller's

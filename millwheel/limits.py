@@ -105,6 +105,19 @@ many keys, not for each."""
 REDRIVE_REQUESTS: Final = 8_192
 """Requests to redrive that are read at once: 10 ms.  A running pipeline asks for as many each second, in turn."""
 
+FIRST_FAILURES: Final = 20
+"""Keys whose hook fails, while it has not succeeded for any key of the run, that stop the run: the code is wrong, not the
+data, and the quarantine is no place for all of it."""
+
+FAILURE_KINDS: Final = 20
+"""Kinds of failures, by exception and line of code, of which a run shows the first; the rest are only counted."""
+
+FAILURE_LINE_CHARS: Final = 500
+"""What is said of a failure on one line: a message may quote a whole record."""
+
+REJECT_KINDS: Final = 20
+"""Kinds of rejected rows of a source that are counted apart: memory does not follow what stands in the rows."""
+
 DEATHS_LIMIT: Final = 3
 """Times the process may end while one record or timer runs alone before that one is quarantined: a kill from outside
 that hits the same one three times in a row is no accident."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeAlias
 
 import msgspec
 from typing_extensions import TypeVar
 
 from millwheel.limits import OPAQUE_SLACK_US
-
-logger = logging.getLogger("millwheel.injectors")
+from millwheel.rejected import Kinds
 
 T_co = TypeVar("T_co", covariant=True, default=Any)
 
@@ -124,5 +122,11 @@ class Source(Protocol[T_co]):
         return position.partition
 
     def reject(self, partition: str, row: int, reason: str, value: Any) -> None:
-        """A row that has no key or cannot be encoded; it is counted, and without a place of its own logged."""
-        logger.warning("rejected row %d of %s: %s: %.200r", row, partition, reason, value)
+        """A row that has no key or cannot be encoded; without a place of its own the first of each kind is logged."""
+        kinds: Kinds = vars(self).setdefault("_rejected_kinds", Kinds(self.name))
+        kinds.add(partition, row, reason, value)
+
+    def rejections(self) -> Mapping[str, int]:
+        """Rejected rows since the process began, by kind."""
+        kinds = vars(self).get("_rejected_kinds")
+        return kinds.counts if isinstance(kinds, Kinds) else {}

@@ -10,7 +10,7 @@ import glob
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypedDict, overload
 
@@ -251,6 +251,10 @@ class FileSource(Source[T]):
     def reject(self, partition: str, row: int, reason: str, value: Any) -> None:
         """Keep a row that the pipeline could not take (no key, not encodable) with the malformed ones."""
         self._rejects.add(partition, [Reject(row, reason, raw_text(value))])
+
+    def rejections(self) -> Mapping[str, int]:
+        """Rejected rows since the process began, by kind."""
+        return self._rejects.kinds.counts
 
     def complete(self) -> bool:
         """True when all files were listed and none will be added."""

@@ -7,7 +7,6 @@ the file exactly once, and on disk before the position behind it is stored; no o
 from __future__ import annotations
 
 import fcntl
-import logging
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,8 +18,7 @@ from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 import msgspec
 
 from millwheel.errors import SourceError
-
-logger = logging.getLogger("millwheel.injectors")
+from millwheel.rejected import Kinds
 
 BEGINNINGS: Final = (b'{"source":"', b'{"partition":"')
 """How a line begins, and how it began before lines named their source."""
@@ -55,16 +53,18 @@ class RejectLine(msgspec.Struct, kw_only=True):
 class Rejects(Protocol):
     """Where malformed rows go."""
 
+    kinds: Kinds
+
     def add(self, partition: str, rejects: Sequence[Reject]) -> None:
         """Keep `rejects`; those kept before are skipped."""
         ...
 
 
 class LoggedRejects:
-    """Malformed rows become warnings in the log."""
+    """Malformed rows become warnings in the log, one for each kind."""
 
     def __init__(self, source: str) -> None:
-        self._source = source
+        self.kinds = Kinds(source)
 
     def open(self) -> None:
         """A log is always there."""
@@ -73,11 +73,9 @@ class LoggedRejects:
         """It is no file."""
 
     def add(self, partition: str, rejects: Sequence[Reject]) -> None:
-        """One warning per row."""
+        """A warning for the first row of each kind."""
         for row, reason, raw in rejects:
-            logger.warning(
-                "source %s partition %s row %d rejected: %s: %.200r", self._source, partition, row, reason, raw
-            )
+            self.kinds.add(partition, row, reason, raw)
 
 
 class RejectFile:
@@ -91,6 +89,7 @@ class RejectFile:
     def __init__(self, path: str | os.PathLike[str], source: str) -> None:
         self._path = Path(path)
         self._source = _text(source)
+        self.kinds = Kinds(source)
         self._read = 0
         self._lines = 0
         self._inode = -1
@@ -109,6 +108,8 @@ class RejectFile:
 
     def add(self, partition: str, rejects: Sequence[Reject]) -> None:
         """Append what is new and wait until it is on disk."""
+        for reject in rejects:
+            self.kinds.count(reject.reason)
         lines = [
             RejectLine(source=self._source, partition=_text(partition), row=row, reason=_text(reason), text=_text(raw))
             for row, reason, raw in rejects

@@ -218,6 +218,10 @@ class SparkOutputSource(Source[T]):
         """Keep a row that the pipeline could not take (no key, not encodable) with the malformed ones."""
         self._rejects.add(partition, [Reject(row, reason, raw_text(value))])
 
+    def rejections(self) -> Mapping[str, int]:
+        """Rejected rows since the process began, by kind."""
+        return self._rejects.kinds.counts
+
     def complete(self) -> bool:
         """True when all files were listed and none will be added."""
         return not self._tail and self._listed

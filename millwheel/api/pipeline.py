@@ -92,6 +92,7 @@ class Pipeline:
         strict_timestamps: bool = True,
         hook_attempts: int = limits.HOOK_ATTEMPTS,
         quarantine_holds: bool = False,
+        first_failures: int | None = limits.FIRST_FAILURES,
         work_limit_records: int = limits.WORK_LIMIT_RECORDS,
         straggler_delay_us: int = limits.STRAGGLER_DELAY_US,
     ) -> None:
@@ -104,7 +105,7 @@ class Pipeline:
             productions=productions, exactly_once=exactly_once, expire_after=expire_after,
             split_keys=tuple(split_keys), cache_limit_bytes=cache_limit_bytes, strict_timestamps=strict_timestamps,
             hook_attempts=hook_attempts, quarantine_holds=quarantine_holds, work_limit_records=work_limit_records,
-            straggler_delay_us=straggler_delay_us,
+            straggler_delay_us=straggler_delay_us, first_failures=first_failures,
         )  # fmt: skip
         if name in self._computations:
             raise WiringError(f"computation {name!r} is added twice: give one of them name=...")

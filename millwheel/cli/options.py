@@ -36,6 +36,11 @@ class Place(NamedTuple):
     store: str | None
     data: str
 
+    @property
+    def is_default(self) -> bool:
+        """Whether commands find the store without being told."""
+        return self.store is None and self.data == os.environ.get(variable("--data"), DEFAULT_DATA)
+
     def pipeline(self) -> Pipeline:
         """The pipeline, imported."""
         from millwheel.launch import import_pipeline

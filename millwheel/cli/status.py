@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from millwheel.errors import Fenced, MillwheelError, StoreUnavailable
+from millwheel.errors import Fenced, HooksFail, MillwheelError, StoreUnavailable
 
 
 class Status(IntEnum):
@@ -45,6 +45,8 @@ def status_of(error: MillwheelError) -> Status:
     match error:
         case Fenced():
             return Status.TAKEN_OVER
+        case HooksFail():
+            return Status.BROKEN_HOOKS
         case StoreUnavailable():
             return Status.NO_STORE
         case _:

@@ -234,6 +234,11 @@ class IntervalCore:
         """Output low watermark as last reported."""
         return self._watermark.reported
 
+    @property
+    def quarantined_keys(self) -> int:
+        """Keys in quarantine now."""
+        return len(self._quarantine.keys)
+
     def blame(self) -> list[tuple[str, int, str]]:
         """What holds this interval's watermark: (kind, timestamp, detail), the oldest first (`explain`)."""
         return self._watermark.blame()

@@ -21,13 +21,14 @@ from millwheel.bundles import LogWrite
 from millwheel.core import events as ev
 from millwheel.core.injector import InjectorCore
 from millwheel.core.interval import Config, IntervalCore
-from millwheel.errors import Fenced, RowRefused, SourceError, StoreError
-from millwheel.graph import Graph
+from millwheel.errors import Fenced, HooksFail, RowRefused, SourceError, StoreError
+from millwheel.graph import ComputationSpec, Graph
 from millwheel.model import MAX_TIME, format_time
 from millwheel.ports import MarkWrite, Opened, Store
 from millwheel.runtime.actor import Actor
 from millwheel.runtime.commits import GroupCommit
 from millwheel.runtime.executor import Executor
+from millwheel.runtime.failures import Failures, OnFailure, log_failure
 from millwheel.runtime.folded import FoldedTables
 from millwheel.runtime.mailbox import Mailbox
 from millwheel.runtime.marks import Marks
@@ -52,6 +53,13 @@ def wall_clock_us() -> int:
     return time.time_ns() // 1_000
 
 
+class Tolerance(msgspec.Struct, frozen=True):
+    """How many keys a run may put into quarantine, and how many rows its sources may reject, before it stops."""
+
+    quarantined: int | None = None
+    rejected: int | None = None
+
+
 class EmbeddedRun:
     """One run of a pipeline in this process."""
 
@@ -61,6 +69,8 @@ class EmbeddedRun:
         store: Store,
         tables: Mapping[str, Table],
         clock: Callable[[], int] = wall_clock_us,
+        on_failure: OnFailure = log_failure,
+        tolerance: Tolerance | None = None,
     ) -> None:
         self._graph = graph
         self._store = store
@@ -68,6 +78,9 @@ class EmbeddedRun:
         self._clock = clock
         self._actors: dict[int, Actor] = {}
         self._intervals_of: dict[str, list[Actor]] = {}
+        self._failures = Failures(on_failure)
+        self._tolerance = tolerance or Tolerance()
+        self._stopped = ""
         self._executors: dict[str, Executor] = {}
         self._routes = Routes(graph)
         self._redrives = Redrives(self._routes)
@@ -141,6 +154,9 @@ class EmbeddedRun:
             checkpoints=sum(c.counters.checkpoints for c in cores),
             watermarks={name: authority.value(name) for name in names},
             finished=self._finished(),
+            in_quarantine=sum(c.quarantined_keys for c in cores),
+            rejections=self._partitions.rejections(),
+            stopped=self._stopped,
             redriven=sum(c.counters.redriven for c in cores),
             waits_for=self._waits_for(),
         )
@@ -198,7 +214,8 @@ class EmbeddedRun:
         await self._watermarks.load(self._senders)
         self._warn_of_left_out()
         for name, spec in self._graph.computations.items():
-            self._executors[name] = Executor(spec, self._graph, self._routes.subscriptions, self._tables)
+            self._executors[name] = executor = Executor(spec, self._graph, self._routes.subscriptions, self._tables)
+            executor.on_failure = self._failures.of(name)
         for row in rows:
             await self._adopt(self._routes.config(row, sequencers[row.id]))
         self._routes.expect_partitions(await self._store.unfinished_partitions())
@@ -243,6 +260,7 @@ class EmbeddedRun:
             self._partitions.unpark()  # before the turn what has rested, after it what had no room
             self._turn()
             self._partitions.unpark()
+            self._stop_at_too_much()
             if self._mail.events:
                 await asyncio.sleep(0)
             elif self._finished():
@@ -270,9 +288,32 @@ class EmbeddedRun:
                 self._in_hook = True
                 outcome = actor.executor.run(event)
                 self._in_hook = False
+                if broken := self._failures.settle(actor.executor.spec, event, outcome):
+                    raise self._hooks_fail(actor.executor.spec, broken)
                 event = ev.Invoked(outcome, (time.perf_counter_ns() - began) // 1_000)
                 now = self._clock()
             self._perform(actor, actor.core.handle(event, now))
+
+    def _hooks_fail(self, spec: ComputationSpec, hook: str) -> HooksFail:
+        """What was run last is not committed and comes again."""
+        there = self.progress().in_quarantine
+        rest = f"; {there:,} keys are in quarantine already and wait for a redrive" if there else ""
+        return HooksFail(
+            f"{spec.name}.{hook} has failed for the first {spec.settings.first_failures} keys, all that it was called for: "
+            f"the run is stopped, mend the hook and run again{rest} (first_failures of pipeline.add sets the number)"
+        )
+
+    def _stop_at_too_much(self) -> None:
+        allowed, rejected = self._tolerance, self._partitions.rejected
+        if allowed.rejected is not None and rejected > allowed.rejected:
+            self._stopped = f"{rejected:,} rows are rejected, {allowed.rejected:,} are allowed"
+        if allowed.quarantined is not None:
+            cores = (a.core for a in self._actors.values() if isinstance(a.core, IntervalCore))
+            opened = sum(core.counters.quarantined for core in cores)
+            if opened > allowed.quarantined:
+                self._stopped = f"{opened:,} keys went into quarantine, {allowed.quarantined:,} are allowed"
+        if self._stopped:
+            self.stop()
 
     async def _sleep(self) -> None:
         mail, alarm = self._mail, self._mail.next_alarm()
@@ -389,7 +430,8 @@ class EmbeddedRun:
     def _set_aside(self, refusal: RowRefused) -> None:
         """Before anything else happens: nothing of the interval may be committed any more but by its next core."""
         actor = self._actors[refusal.interval]
-        logger.warning("%s; in %s %d records or timers go to quarantine", refusal, actor.owner, len(refusal.rows))
+        for _, answer in refusal.rows:
+            self._failures.refused(actor.owner, answer)
         self._commits.drop(actor.interval)
         self._perform(actor, actor.core.handle(ev.Refused(refusal.seq, refusal.rows), self._clock()))
         self._marks.leave(actor)

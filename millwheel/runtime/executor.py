@@ -20,6 +20,9 @@ from millwheel.graph import ComputationSpec, Graph
 from millwheel.model import MAX_TIME, MIN_TIME, Record, Timer, TimerKind
 from millwheel.work import Outcome, Part, Wanted, Work
 
+OnFailed = Callable[[str, str, BaseException, bool], None]
+"""(hook, key, error, whether it was redriven)."""
+
 
 class Executor:
     """One computation's user code in this process."""
@@ -43,6 +46,8 @@ class Executor:
         self._waiting_keys: set[str] = set()
         self._lacking: list[Wanted] = []
         """What it waits for."""
+        self.on_failure: OnFailed | None = None
+        """Told of each hook that has failed on its last attempt."""
         self.computation: Computation[Any] = spec.factory()
         self.computation.__dict__["_context"] = self._context
         self.computation.setup()
@@ -102,10 +107,15 @@ class Executor:
                 self._waiting.append(entry)
             elif key in stopped:
                 continue
-            elif self._attempt(self._redrive, entry, work, outcome) is not None:
+            elif (error := self._attempt(self._redrive, entry, work, outcome)) is not None:
                 stopped.add(key)
+                self._tell("ProcessRecord" if entry.subscription >= 0 else "ProcessTimer", key, error, True)
             elif key not in self._waiting_keys:
                 outcome.redriven[key] = outcome.redriven.get(key, 0) + 1
+
+    def _tell(self, hook: str, key: str, error: BaseException, redriven: bool = False) -> None:
+        if self.on_failure is not None:
+            self.on_failure(hook, key, error, redriven)
 
     def _waits(self, it: QuarantineEntry | Timer) -> bool:
         """Whether the hook of `it` has asked for state that is not in memory, whatever it raised then.
@@ -158,8 +168,7 @@ class Executor:
                 context._rollback(began, produced)
                 entry = QuarantineEntry(key, part.subscription, producer, sequence, value, timestamp)
                 if not self._waits(entry):
-                    entry.error = _trace(error)
-                    self._try_record(entry, self._attempts - 1, work, outcome)
+                    self._try_record(entry, self._attempts - 1, work, outcome, error)
                 if entry.error or key in self._waiting_keys:
                     closed.add(key)
             if is_late:
@@ -167,25 +176,38 @@ class Executor:
         outcome.processed += len(part.keys)
         outcome.late += late
 
-    def _attempt(self, call: Callable[[Any, Work, Outcome], None], it: Any, work: Work, outcome: Outcome) -> str | None:
-        """Call a hook for `it`; the traceback if it raised, and then nothing of it is left; None also if it waits."""
+    def _attempt(
+        self, call: Callable[[Any, Work, Outcome], None], it: Any, work: Work, outcome: Outcome
+    ) -> BaseException | None:
+        """Call a hook for `it`; what it raised, and then nothing of it is left; None also if it waits."""
         context = self._context
         began, produced = len(context._journal), len(context._pending)
         try:
             call(it, work, outcome)
         except (Exception, NotLoaded) as error:
             context._rollback(began, produced)
-            return None if self._waits(it) else _trace(error)
+            return None if self._waits(it) else error
         return None
 
-    def _try_record(self, entry: QuarantineEntry, attempts: int, work: Work, outcome: Outcome) -> bool:
-        """Call the hook of a record; False when its last attempt has failed, and it opens the key's quarantine."""
+    def _try_record(
+        self,
+        entry: QuarantineEntry,
+        attempts: int,
+        work: Work,
+        outcome: Outcome,
+        error: BaseException | None = None,
+    ) -> bool:
+        """Call the hook of a record, which has raised `error` if it was called before; False when its last attempt has
+        failed, and it opens the key's quarantine."""
+        first = error
         for _ in range(attempts):
-            trace = self._attempt(self._call_record, entry, work, outcome)
-            if trace is None:
-                entry.error = ""
+            error = self._attempt(self._call_record, entry, work, outcome)
+            if error is None:
                 return True
-            entry.error = trace
+            _unchain(error, first)
+        assert error is not None
+        entry.error = _trace(error)
+        self._tell("ProcessRecord", entry.key, error)
         outcome.quarantined.append(entry)
         return False
 
@@ -211,12 +233,14 @@ class Executor:
         if outcome.quarantined and any(entry.key == timer.key for entry in outcome.quarantined):
             outcome.timers.setdefault(timer.key, {})[timer.kind, timer.tag] = timer.timestamp  # stays, and sleeps
             return
-        trace: str | None = None
+        error: BaseException | None = None
         for _ in range(self._attempts):
-            trace = self._attempt(self._call_timer, timer, work, outcome)
-            if trace is None:
+            error = self._attempt(self._call_timer, timer, work, outcome)
+            if error is None:
                 return
-        entry = QuarantineEntry(timer.key, -1, 0, 0, b"", timer.timestamp, timer.tag, timer.kind, trace or "")
+        assert error is not None
+        entry = QuarantineEntry(timer.key, -1, 0, 0, b"", timer.timestamp, timer.tag, timer.kind, _trace(error))
+        self._tell("ProcessTimer", timer.key, error)
         outcome.quarantined.append(entry)
 
     def _call_timer(self, timer: Timer, work: Work, outcome: Outcome) -> None:
@@ -249,6 +273,13 @@ def output_of(graph: Graph, stream: str, subscriptions: Mapping[str, int]) -> Ou
     coder = graph.streams[stream].coder
     plain, quick, _ = raw(coder)
     return Output(checked(coder), routes, plain, quick)
+
+
+def _unchain(error: BaseException, first: BaseException | None) -> None:
+    """Python says that an error arose in the handling of the one before, which was only an earlier attempt."""
+    while error.__context__ is not None and error.__context__ is not first:
+        error = error.__context__
+    error.__context__ = None
 
 
 def _trace(error: BaseException) -> str:

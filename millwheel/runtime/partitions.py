@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 from millwheel import limits
@@ -71,6 +71,14 @@ class Partitions:
         """No source will have another partition."""
         self.rejected = 0
         """Rows."""
+        self._rejected_before = {name: Counter(spec.source.rejections()) for name, spec in graph.sources.items()}
+        """By kind, in earlier runs of this process."""
+
+    def rejections(self) -> dict[str, dict[str, int]]:
+        """By source, kinds of rows that were rejected in this run, and how many."""
+        sources = ((name, spec.source.rejections()) for name, spec in self._graph.sources.items())
+        found = {name: dict(Counter(now) - self._rejected_before[name]) for name, now in sources}
+        return {name: kinds for name, kinds in found.items() if kinds}
 
     # --- discovery --------------------------------------------------------------------------------------------
 

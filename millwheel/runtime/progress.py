@@ -27,6 +27,12 @@ class Progress(msgspec.Struct, frozen=True):
     checkpoints: int
     watermarks: Mapping[str, int]
     finished: bool
+    in_quarantine: int = 0
+    """Keys that are in quarantine now, those of earlier runs included."""
+    rejections: Mapping[str, Mapping[str, int]] = {}
+    """By source, kinds of rejected rows and how many."""
+    stopped: str = ""
+    """Why the run stopped before its end, unless it was told to."""
     redriven: int = 0
     """Quarantined elements that a redrive has run."""
     waits_for: str = ""

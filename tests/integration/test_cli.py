@@ -145,9 +145,23 @@ def test_views_on_state(shell: Shell) -> None:
 
 
 def test_quarantine_is_listed_shown_and_redriven(shell: Shell) -> None:
-    status, out, _ = shell("run", "words:pipeline", BROKEN="1")
-    assert status == 0
+    status, out, err = shell("run", "words:pipeline", BROKEN="1")
+    assert status == 3
     assert "quarantined keys 1" in out.splitlines()[-1]
+    said = err.splitlines()
+    assert said[0] == (
+        "millwheel: error: Count.ProcessRecord failed for key 'bad', and the key goes to quarantine: RuntimeError: not today"
+    )
+    assert said[-2:] == [
+        "millwheel: error: more of the same is only counted; see millwheel quarantine show words:pipeline Count bad",
+        "millwheel: warning: 1 key is in quarantine: see millwheel quarantine list words:pipeline",
+    ]
+    assert sum("words.py" in line for line in said) == 1
+    assert "executor.py" not in err
+    assert all(line.startswith("millwheel: ") for line in said)
+    assert shell("run", "words:pipeline")[0] == 3  # it is still there
+    assert shell("run", "words:pipeline", "--allow-quarantine", "1")[0] == 0
+    assert shell("run", "words:pipeline", MILLWHEEL_ALLOW_QUARANTINE="1")[0] == 0
     assert shell("quarantine", "list", "words:pipeline") == (0, "Count\tbad\t5 waiting\n", "")
     status, out, _ = shell("quarantine", "show", "words:pipeline", "Count", "bad")
     assert status == 0
@@ -174,6 +188,70 @@ def test_all_keys_are_redriven_by_one_command(shell: Shell, what: tuple[str, ...
     assert shell("run", "words:pipeline")[0] == 0
     assert shell("quarantine", "list", "words:pipeline") == (0, "", "")
     assert shell("state", "scan", "words:pipeline", "Count") == (0, COUNTED, "")
+
+
+LEFT = """
+import os
+from millwheel import Computation, Pipeline, Stream, TextCoder, subscribe
+from millwheel_injectors import FileSource
+
+lines = Stream("lines", TextCoder())
+
+class Check(Computation[str]):
+    def ProcessRecord(self, context, record):
+        if "TYPO" in os.environ:
+            self.chek(record)
+
+def at(line):
+    return int(line.partition(" ")[0])
+
+pipeline = Pipeline("left")
+pipeline.inject(FileSource("lines", "*.log", event_time=at, rejects=os.environ.get("REJECTS")), into=lines)
+pipeline.add(Check, [subscribe(lines, str)])
+"""
+
+
+@pytest.mark.parametrize("rejects", ["", "rejects.jsonl"])
+def test_rejected_rows_are_a_line_for_each_kind_and_a_status(shell: Shell, rejects: str) -> None:
+    (shell.directory / "left.py").write_text(LEFT)
+    rows = "".join(f"{i} a\n" if i % 2 else f"x{i} b\n" for i in range(1, 301))
+    (shell.directory / "a.log").write_text(rows)
+    environment = {"REJECTS": rejects} if rejects else {}
+    status, out, err = shell("run", "left:pipeline", **environment)
+    assert status == 3
+    assert out.splitlines()[-1].endswith("rejected 150")
+    said = err.splitlines()
+    assert len(said) == (1 if rejects else 4)
+    kind = "event time: ValueError: invalid literal for int() with base …: …"
+    assert said[-1] == f"millwheel: warning: source lines: 150 rejected: {kind}"
+    shell("reset", "--yes", "left:pipeline")
+    assert shell("run", "left:pipeline", "--allow-rejected", "150")[0] == 0
+    shell("reset", "--yes", "left:pipeline")
+    status, _, err = shell("run", "left:pipeline", "--allow-rejected", "149")
+    assert (status, err.splitlines()[-1]) == (
+        3, "millwheel: error: the run is stopped: 150 rows are rejected, 149 are allowed"
+    )  # fmt: skip
+
+
+def test_a_typo_in_a_hook_stops_the_run_and_leaves_nothing(shell: Shell) -> None:
+    (shell.directory / "left.py").write_text(LEFT)
+    (shell.directory / "a.log").write_text("".join(f"{i} a\n" for i in range(1, 301)))
+    status, _, err = shell("run", "left:pipeline", TYPO="1")
+    assert status == 4
+    assert "AttributeError: 'Check' object has no attribute 'chek'" in err
+    assert "Check.ProcessRecord has failed for the first 20 keys" in err.splitlines()[-1]
+    assert shell("quarantine", "list", "left:pipeline") == (0, "", "")
+    assert shell("run", "left:pipeline")[0] == 0
+
+
+def test_quiet_says_nothing_when_all_is_well_and_verbose_says_every_watermark(shell: Shell) -> None:
+    assert shell("run", "words:pipeline", "--quiet") == (0, "", "")
+    status, out, err = shell("run", "words:pipeline", "-v", "--data", "a", COUNT="20000", SLOW="1")
+    assert (status, err) == (0, "")
+    assert re.search(r"^millwheel: watermark of source:text: 1970", out, re.MULTILINE)
+    status, out, err = shell("run", "words:pipeline", "--quiet", "--data", "b", BROKEN="1", MILLWHEEL_VERBOSE="1")
+    assert (status, out) == (3, "")
+    assert "RuntimeError: not today" in err
 
 
 def test_the_last_records_of_a_published_stream_are_shown(shell: Shell) -> None:
@@ -247,14 +325,14 @@ def test_a_run_that_does_not_end_says_what_it_waits_for(shell: Shell, broken: bo
     environment = {"BROKEN": "1"} if broken else {}
     what, where = ("quarantine", "quarantine list") if broken else ("hold", "explain")
     with shell.start("run", "jobs:pipeline", **environment) as process:
-        assert process.stdout is not None
-        while "waiting" not in (line := process.stdout.readline()):
-            assert process.poll() is None
+        assert process.stderr is not None
+        while "waiting" not in (line := process.stderr.readline()):
+            assert process.poll() is None, line
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
     assert line == (
-        f"millwheel: all input is read; waiting for the {what} of key 'printer' in Open at 1970-01-01T00:01:00+00:00: "
-        f"see millwheel {where}\n"
+        f"millwheel: warning: all input is read; waiting for the {what} of key 'printer' in Open at "
+        f"1970-01-01T00:01:00+00:00: see millwheel {where}\n"
     )
     status, out, err = shell("explain", "jobs:pipeline", "Open", **environment)
     assert (status, err) == (0, "")
@@ -262,7 +340,7 @@ def test_a_run_that_does_not_end_says_what_it_waits_for(shell: Shell, broken: bo
     if broken:
         shell("quarantine", "redrive", "jobs:pipeline", "Open", "printer")
         status, out, _ = shell("run", "jobs:pipeline", RELEASE="1")
-        assert (status, out) == (0, "millwheel: 0 rows in, 0 records, watermark the end of time redriven 1\n")
+        assert (status, out) == (0, "millwheel: 0 rows in, 0 records, watermark the end of time, redriven 1\n")
 
 
 def test_reset_asks_first_and_then_forgets_all(shell: Shell) -> None:
@@ -424,7 +502,9 @@ pipeline.sink(seen)
 
 def test_no_key_value_or_error_reaches_the_terminal_as_it_is_and_every_key_can_be_named(shell: Shell) -> None:
     (shell.directory / "hostile.py").write_text(HOSTILE)
-    assert shell("run", "hostile:pipeline", BROKEN="1")[0] == 0
+    status, _, err = shell("run", "hostile:pipeline", BROKEN="1")
+    assert status == 3
+    assert all(line.isprintable() for line in err.splitlines())
     printed = {name: shell(*command) for name, command in {
         "state": ["state", "scan", "hostile:pipeline", "Count"],
         "list": ["quarantine", "list", "hostile:pipeline"],

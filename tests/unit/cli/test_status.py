@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millwheel.cli.status import Status, status_of
-from millwheel.errors import Fenced, IncompatibleStore, MillwheelError, StoreUnavailable, WiringError
+from millwheel.errors import Fenced, HooksFail, IncompatibleStore, MillwheelError, StoreUnavailable, WiringError
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guide-command-line.md"
 
@@ -25,6 +25,7 @@ def test_the_guide_has_the_same_table() -> None:
         (WiringError("x"), Status.FAILED),
         (IncompatibleStore("x"), Status.FAILED),
         (StoreUnavailable("x"), Status.NO_STORE),
+        (HooksFail("x"), Status.BROKEN_HOOKS),
         (Fenced("x"), Status.TAKEN_OVER),
     ],
 )

@@ -156,4 +156,4 @@ def test_a_reason_that_is_no_unicode_is_kept(tmp_path: Path) -> None:
 def test_without_a_file_rejects_are_warnings(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "millwheel.injectors"):
         open_rejects(None, "s").add("part", [Reject(7, "no number", b"x")])
-    assert "source s partition part row 7 rejected: no number: b'x'" in caplog.text
+    assert "source s: rejected row 7 of part: no number: b'x'" in caplog.text

@@ -30,7 +30,7 @@ from millwheel import (
 from millwheel import subscribe as subscribe
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import Batch, Source, SourcePartition, Store
-from millwheel.runtime.embedded import EmbeddedRun
+from millwheel.runtime.embedded import EmbeddedRun, wall_clock_us
 from millwheel.runtime.progress import Progress
 from millwheel_injectors import IterableSource
 
@@ -210,8 +210,7 @@ async def until(
     pipeline: Pipeline, store: Store, condition: Condition, clock: Callable[[], int] | None = None
 ) -> Progress:
     """As `run_until`, for a test that has an event loop; a run that fails raises here."""
-    extra = {} if clock is None else {"clock": clock}
-    embedded = EmbeddedRun(pipeline.graph(), store, pipeline.tables, **extra)
+    embedded = EmbeddedRun(pipeline.graph(), store, pipeline.tables, clock or wall_clock_us)
     task = asyncio.ensure_future(embedded.run())
     try:
         async with asyncio.timeout(30):

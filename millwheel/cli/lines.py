@@ -1,0 +1,128 @@
+"""What a run prints: progress, warnings, errors.
+
+Lives here: one line per event, each beginning with `millwheel:` and a word that says what it is, so that a log of it can
+be searched; and the display that takes the place of the progress lines on a terminal (`display`).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections import deque
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from millwheel.escapes import harmless
+from millwheel.model import MIN_TIME, SECOND, format_time
+
+if TYPE_CHECKING:
+    from millwheel.cli.display import Display
+    from millwheel.runtime.progress import Progress
+
+RATE_WINDOW: Final = 6
+"""Reports, a second apart: the rate is that of the last five seconds."""
+
+WORDS: Final = {logging.ERROR: "error: ", logging.WARNING: "warning: "}
+
+
+class Lines(logging.Handler):
+    """Prints a run; takes the records of the logger `millwheel` as well.  Use as a context manager.
+
+    Progress goes to standard output, everything else to standard error.
+    """
+
+    def __init__(self, quiet: bool, verbose: bool) -> None:
+        super().__init__(logging.INFO if verbose else logging.WARNING)
+        self._quiet = quiet
+        self._verbose = verbose
+        self._rates: deque[tuple[float, int]] = deque([(0.0, 0)], maxlen=RATE_WINDOW)
+        self._waited_for = ""
+        self._display: Display | None = None
+
+    def __enter__(self) -> Self:
+        logger = logging.getLogger("millwheel")
+        logger.addHandler(self)
+        self._before = (logger.propagate, logger.level)
+        logger.propagate = False
+        logger.setLevel(self.level)
+        if not self._quiet and sys.stdout.isatty():
+            from millwheel.cli.display import Display
+
+            self._display = Display(self._verbose)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._display is not None:
+            self._display.close()
+        logger = logging.getLogger("millwheel")
+        logger.removeHandler(self)
+        logger.propagate, level = self._before
+        logger.setLevel(level)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """A record of the log."""
+        level = max(level for level in (logging.INFO, *WORDS) if level <= max(record.levelno, logging.INFO))
+        self.say(level, record.getMessage() if record.exc_info is None else self.format(record), always=True)
+
+    def say(self, level: int, text: str, always: bool = False) -> None:
+        """A message to standard error, each of its lines with what it is in front; information only if not quiet."""
+        if level < logging.WARNING and self._quiet and not always:
+            return
+        lines = [f"millwheel: {WORDS.get(level, '')}{harmless(line)}" for line in text.split("\n")]
+        print("\n".join(lines), file=sys.stderr, flush=True)
+
+    def progress(self, progress: Progress, seconds: float) -> None:
+        """A report, about once a second."""
+        rate = self._rate(progress, seconds)
+        if self._display is not None:
+            self._display.show(progress, rate)
+        elif not self._quiet:
+            print(f"millwheel: {summary(progress, rate)}", flush=True)
+            for name, watermark in progress.watermarks.items() if self._verbose else ():
+                print(f"millwheel: watermark of {name}: {format_time(watermark)}", flush=True)
+        if progress.waits_for != self._waited_for:
+            self._waited_for = progress.waits_for
+            self._waits(progress.waits_for)
+
+    def _waits(self, what: str) -> None:
+        if what:
+            where = "quarantine list" if what.startswith("the quarantine") else "explain"
+            self.say(logging.WARNING, f"all input is read; waiting for {what}: see millwheel {where}")
+
+    def _rate(self, progress: Progress, seconds: float) -> float:
+        began, before = self._rates[0]
+        self._rates.append((seconds, progress.injected))
+        return (progress.injected - before) / (seconds - began) if seconds > began else 0.0
+
+    def end(self, progress: Progress) -> None:
+        """The last report."""
+        if self._display is not None:
+            self._display.close()
+            self._display = None
+        if not self._quiet:
+            print(f"millwheel: {summary(progress)}", flush=True)
+
+
+def summary(progress: Progress, rate: float | None = None) -> str:
+    """A report on one line; `rate` in rows a second."""
+    watermark = min(progress.watermarks.values(), default=MIN_TIME)
+    parts = [f"{progress.injected:,} rows in" + (f" {rate:,.0f}/s" if rate is not None else "")]
+    parts += [f"{progress.records:,} records", f"watermark {format_time(watermark)}"]
+    parts += [f"lag {lag(progress)}"] if progress.lag_us is not None else []
+    parts += [f"{name} {count:,}" for name, count in noted(progress).items() if count]
+    return ", ".join(parts)
+
+
+def lag(progress: Progress) -> str:
+    """Event time by which the slowest computation is behind its sources; "-" while there is none."""
+    return "-" if progress.lag_us is None else f"{max(0, progress.lag_us) / SECOND:,.1f} s"
+
+
+def noted(progress: Progress) -> dict[str, int]:
+    """What is said only when there is some."""
+    return {
+        "late": progress.late, "rejected": progress.rejected, "repeated": progress.repeated,
+        "quarantined keys": progress.in_quarantine, "redriven": progress.redriven,
+    }  # fmt: skip
