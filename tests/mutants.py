@@ -17,6 +17,8 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
+
 from millwheel.api.context import Context
 from millwheel.bundles import Acked, QuarantineEntry, StateWrites, decode_checkpoint, encode_checkpoint
 from millwheel.core import events as ev
@@ -921,6 +923,25 @@ def left_out_not_waited_for() -> Patches:
         return {name: self._graph.senders(name) for name in self._graph.computations}
 
     return {(Routes, "senders"): senders}
+
+
+@mutant
+def outputs_are_routes() -> Patches:
+    """What is durable on a stream that the new version of a computation does not list is taken for delivered."""
+    original = Routes.config
+
+    def config(self: Routes, row: Any, sequencer: int) -> Any:
+        made = original(self, row, sequencer)
+        assert made.outputs is not None
+        return msgspec.structs.replace(made, routes={number: made.routes[number] for number in made.outputs})
+
+    return {(Routes, "config"): config}
+
+
+@mutant
+def unsettled_not_waited_for() -> Patches:
+    """The watermark passes what an earlier version of a computation has sent, and its new version does not list."""
+    return {(Routes, "unsettled"): lambda self, config, recovered: set()}
 
 
 # --- refused rows -----------------------------------------------------------------------------------------------

@@ -20,10 +20,23 @@ class Authority:
         self._values: dict[str, int] = dict(persisted)
         self._bounds: dict[str, int] = {}
         self._dirty: set[str] = set()
+        self._unsettled: dict[int, tuple[str, set[str]]] = {}
+        """Intervals that an earlier version has left productions, to their computation and the receivers of these."""
 
     def expect(self, name: str, interval: int) -> None:
         """`name` (a computation or "source:x") has this interval; until it reports it holds everything."""
         self._intervals.setdefault(name, {}).setdefault(interval, MIN_TIME)
+
+    def unsettled(self, name: str, interval: int, receivers: Iterable[str]) -> None:
+        """An interval of `name` has productions for `receivers`, to which this version of `name` does not send: until it
+        settles, `name` counts among their senders."""
+        self._unsettled[interval] = name, set(receivers)
+
+    def settle(self, interval: int) -> dict[str, int]:
+        """An interval has settled; the computations whose input watermark rose."""
+        before = {name: self.input_of(name) for name in self._senders}
+        self._unsettled.pop(interval, None)
+        return {name: self.input_of(name) for name in before if self.input_of(name) > before[name]}
 
     def excuse(self, name: str, interval: int) -> None:
         """What this interval holds is younger than what others of `name` hold: until it is expected it does not count."""
@@ -63,7 +76,9 @@ class Authority:
 
     def input_of(self, computation: str) -> int:
         """Input low watermark: the minimum over everything that sends to the computation."""
-        return min((self._values.get(s, MIN_TIME) for s in self._senders[computation]), default=MIN_TIME)
+        senders = [*self._senders[computation]]
+        senders += [name for name, receivers in self._unsettled.values() if computation in receivers]
+        return min((self._values.get(s, MIN_TIME) for s in senders), default=MIN_TIME)
 
     def value(self, name: str) -> int:
         """The published watermark of a computation or source."""

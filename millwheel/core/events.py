@@ -364,7 +364,12 @@ class Restart(Struct, gc=False):
     inherited: Inherited
 
 
+class Settled(Struct, gc=False):
+    """No production is left of earlier versions of this computation, on streams that it no longer lists as outputs: its
+    watermark does not concern their subscribers any more."""
+
+
 Effect = (
     Load | LoadSlots | LoadTimers | LookupIds | ReadOpaque | Mark | Unmark | Invoke | Commit | Fold | Send | Ack | SetAlarm
-    | ReportWatermark | FetchQuarantine | Read | Advance | Halt | Restart
+    | ReportWatermark | FetchQuarantine | Read | Advance | Halt | Restart | Settled
 )  # fmt: skip

@@ -52,9 +52,11 @@ class Config(msgspec.Struct, frozen=True):
     shape: str
     settings: Settings
     routes: Mapping[int, Ranges]
-    """Subscriptions that this computation produces to, and their receivers' interval maps."""
+    """Subscriptions of the pipeline, and their receivers' interval maps."""
     low: str = ""
     high: str | None = None
+    outputs: Collection[int] | None = None
+    """Those to which this version of the computation may produce; None: to all."""
     slacks: Mapping[int, int] = {}
     """Subscriptions on which outside clients choose record ids, and how long these are remembered, us."""
 
@@ -95,6 +97,8 @@ class IntervalCore:
         )
         # What becomes durable, and goes out.
         self._outbox = Outbox(config.interval, config.sequencer, config.routes)
+        self._unsettled: set[int] = set()
+        """Bundles without an ack, on streams that only earlier versions of the computation list as outputs."""
         self._committed = CommittedLog(self._outbox.frontier)
         self._inflight = Inflight(
             config.interval, config.sequencer, settings.productions == "weak",
@@ -133,13 +137,19 @@ class IntervalCore:
         effects: list[ev.Effect] = []
         for bundle in recovered.productions:
             if bundle.subscription in self.config.routes:
-                self._send(self._outbox.adopt(bundle), effects)
+                # Also those of a stream that this version does not list any more: they are durable.
+                bundles = self._outbox.adopt(bundle)
+                self._unsettled |= {b.number for b in bundles} if not self._produces(bundle.subscription) else set()
+                self._send(bundles, effects)
             else:
                 self._outbox.abandon(bundle)  # of a stream that is no longer published
         self._outbox.retire(self._inherited)
         self._quarantine.start()
         self._after(effects, now)
         return effects
+
+    def _produces(self, subscription: int) -> bool:
+        return self.config.outputs is None or subscription in self.config.outputs
 
     def _restore_timers(self, recovered: Recovered) -> None:
         self._timers.restore(recovered.timers, recovered.more_timers)
@@ -165,6 +175,7 @@ class IntervalCore:
                 self._inflight.committed(seq, effects)
             case ev.AckArrived(number):
                 self._inflight.acked(number)
+                self._settle(number, effects)
             case ev.WatermarkMoved(value):
                 self._watermark.move(value)
             case ev.Loaded(rows):
@@ -200,6 +211,11 @@ class IntervalCore:
                 raise AssertionError(f"an interval core got {type(event).__name__}")
         self._after(effects, now)
         return effects
+
+    def _settle(self, number: int, effects: list[ev.Effect]) -> None:
+        if number in self._unsettled:
+            self._unsettled.discard(number)
+            effects += [] if self._unsettled else [ev.Settled()]
 
     def quiet(self) -> bool:
         """True when nothing is waiting, running, uncommitted, unacked or unfolded."""

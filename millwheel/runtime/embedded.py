@@ -248,6 +248,10 @@ class EmbeddedRun:
         self._actors[interval] = actor
         self._intervals_of[owner] = [a for a in self._intervals_of.get(owner, ()) if a.interval != interval] + [actor]
         self._watermarks.authority.expect(owner, interval)
+        if unsettled := self._routes.unsettled(config, recovered):
+            self._watermarks.authority.unsettled(owner, interval, unsettled)
+        else:
+            self._watermarks_moved(self._watermarks.authority.settle(interval))  # a core before this one had some
         self._routes.expect_of(config, recovered)
 
     # --- the loop ---------------------------------------------------------------------------------------------
@@ -394,6 +398,8 @@ class EmbeddedRun:
                 case ev.Restart(inherited):
                     self._restarting.add(actor.interval)
                     self._spawn(self._restart(actor, inherited))
+                case ev.Settled():
+                    self._watermarks_moved(self._watermarks.authority.settle(actor.interval))
                 case ev.Halt(reason):
                     self._fail(Fenced(f"{reason}: another run owns this pipeline's store now; this run ends"))
 

@@ -29,6 +29,8 @@ class Routes:
         self._graph = graph
         self._ranges: dict[int, Ranges] = {}
         self._maps: dict[str, Ranges] = {}
+        self._receiver = {s.name: name for name, spec in graph.computations.items() for s in spec.inputs}
+        """Subscription to computation."""
         self.subscriptions: Mapping[str, int] = {}
         self.live: set[Channel] = set()
         self.left_out: Mapping[str, str] = {}
@@ -68,8 +70,11 @@ class Routes:
         """What an interval is told when it is assigned."""
         spec = self._graph.computations[row.computation]
         slacks = self._graph.slacks(spec.name, self.subscriptions)
-        routes = self.of(spec.outputs)
-        return Config(row.id, sequencer, spec.name, SHAPE_VERSION, spec.settings, routes, row.low, row.high, slacks)
+        # All routes: what is durable goes to whoever subscribes, whether or not this version produces it.
+        routes, outputs = self.of(self._graph.streams), frozenset(self.of(spec.outputs))
+        return Config(
+            row.id, sequencer, spec.name, SHAPE_VERSION, spec.settings, routes, row.low, row.high, outputs, slacks
+        )
 
     def senders(self) -> dict[str, set[str]]:
         """Computation to the names of what sends to it; a source that is left out may come back, and counts."""
@@ -88,6 +93,13 @@ class Routes:
                 self.expect(position.producer, stream)
             else:  # stored by a version that did not note the stream
                 self.live |= {(number, position.producer) for number in self.subscriptions.values()}
+
+    def unsettled(self, config: Config, recovered: Recovered) -> set[str]:
+        """Computations that get unacked productions of the interval on streams that it no longer lists as outputs."""
+        assert config.outputs is not None
+        names = {number: name for name, number in self.subscriptions.items()}
+        left = {bundle.subscription for bundle in recovered.productions} - set(config.outputs)
+        return {self._receiver[names[number]] for number in left & config.routes.keys()}
 
     def expect(self, producer: int, stream: str) -> None:
         """The producer may still send on the stream."""

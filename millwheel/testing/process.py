@@ -210,6 +210,11 @@ class Process:
         others = [other for other in self.intervals_of.get(name, ()) if other.interval != interval]
         self.intervals_of[name] = [*others, actor]
         self.watermarks.authority.expect(name, interval)
+        if unsettled := self.routes.unsettled(config, recovered):
+            self.watermarks.authority.unsettled(name, interval, unsettled)
+            self.world.kernel.probes["productions of an earlier version"] += 1
+        else:
+            self.watermarks.settled(actor)
         self.routes.expect_of(config, recovered)
         if recovered.productions:
             self.world.kernel.probes["productions resent after restart"] += 1
@@ -346,6 +351,8 @@ class Process:
                 self.marks.perform(actor, effect)
             case ev.Restart(inherited):
                 self._restart(actor, inherited)
+            case ev.Settled():
+                self.watermarks.settled(actor)
             case ev.Halt():
                 self.world.kernel.probes["process halted by a fence"] += 1
                 raise Crash

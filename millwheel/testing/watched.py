@@ -7,7 +7,7 @@ against what it knows by itself (`truth`).  Never here: what one checkpoint may 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from millwheel.bundles import (
     Checkpoint,
@@ -42,6 +42,8 @@ class WatchedStore:
         self.culprits = Culprits(self.truth)
         self.honest = honest
         """Computations whose watermark is checked exactly at every persist (I10)."""
+        self.senders: Callable[[str], set[str]] = graph.senders
+        """What sends to a computation in every version of the pipeline."""
         self._seqs: dict[tuple[int, int], int] = {}
         """(interval, sequencer) to the last checkpoint that became durable."""
         self._sources: dict[int, tuple[str, int]] = {}
@@ -260,7 +262,7 @@ class WatchedStore:
     def _check_watermark(self, name: str, value: int) -> None:
         if name.startswith("source:"):
             return
-        for sender in sorted(self.truth.graph.senders(name)):
+        for sender in sorted(self.senders(name)):
             known = self.inner.watermark.get(sender)
             if known is None or value > known:
                 self.truth.fail(f"I10: {name} is at {value}, its sender {sender} at {known}")

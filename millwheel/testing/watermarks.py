@@ -32,6 +32,10 @@ class Watermarks:
         self.authority.report(actor.owner, actor.interval, value)
         self.persist()
 
+    def settled(self, actor: Actor) -> None:
+        """The effect of a core."""
+        self._tell(self.authority.settle(actor.interval))
+
     def persist(self) -> None:
         """Whatever has changed."""
         if self._busy:
@@ -47,7 +51,10 @@ class Watermarks:
 
     def _persisted(self, changed: dict[str, int]) -> None:
         self._busy = False
-        for name, value in self.authority.adopt(changed).items():
+        self._tell(self.authority.adopt(changed))
+        self.persist()
+
+    def _tell(self, risen: dict[str, int]) -> None:
+        for name, value in risen.items():
             for actor in self._process.intervals_of[name]:
                 self._process.mail.post(actor, ev.WatermarkMoved(value), "watermark")
-        self.persist()

@@ -54,6 +54,7 @@ PROBES = (
     "page of timers read",
     "process halted by a fence",
     "process with another version",
+    "productions of an earlier version",
     "partition missing after restart",
     "partition waits for its turn",
     "productions resent after restart",

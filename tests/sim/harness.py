@@ -89,8 +89,10 @@ def run_workload(
     simulation = Simulation(workload.graph, workload.tables, kernel, nemesis, store, until_us, mend_us)
     simulation.on_mend = lambda: mend(workload, store)
     simulation.hold_open = lambda: unmended(workload, store)
-    if workload.feed == "left out":
+    if workload.feed in ("left out", "rewired"):
         simulation.version = Versions(seed, workload, store, kernel.now + until_us)
+    if workload.feed == "rewired":
+        store.senders = lambda name: workload.graph.senders(name) - {"a"}  # not a sender in all versions
     if workload.feed != "idle":  # that has its second burst late
         kernel.at(kernel.now, end_sources, store, workload)
     if seed % 2:  # somebody is impatient: these redrives fail, at the first element or at a later one
@@ -118,11 +120,13 @@ def run_workload(
 
 
 class Versions:
-    """The pipeline of each next process: until `until_us` some of the sources that were begun are not in it."""
+    """The pipeline of each next process: until `until_us` some of the sources that were begun are not in it, or the first
+    stage is not fed and lists no output."""
 
     def __init__(self, seed: int, workload: Workload, store: WatchedStore, until_us: int) -> None:
         self._rng = random.Random(f"versions {seed}")
         self._graph = workload.graph
+        self._rewired = workload.feed == "rewired"
         self._store = store
         self._until_us = until_us
 
@@ -133,9 +137,19 @@ class Versions:
         # One that no process has opened is unknown to the store: nobody could wait for it.
         begun = sorted({source for source, _ in self._store.inner.sources})
         gone = {name for name in begun if self._rng.random() < 0.4}
+        if self._rewired:
+            return self._without_output(gone), self._rng.randrange(200_000, 1_500_000)
         kept = {name: spec for name, spec in self._graph.sources.items() if name not in gone}
         graph = msgspec.structs.replace(self._graph, sources=kept) if gone else self._graph
         return graph, self._rng.randrange(200_000, 1_500_000)
+
+    def _without_output(self, gone: set[str]) -> Graph:
+        if "src-in0" not in gone:
+            return self._graph
+        kept = {name: spec for name, spec in self._graph.sources.items() if name != "src-in0"}
+        first = msgspec.structs.replace(self._graph.computations["a"], outputs=())
+        computations = {**self._graph.computations, "a": first}
+        return msgspec.structs.replace(self._graph, sources=kept, computations=computations)
 
 
 def unmended(workload: Workload, store: WatchedStore) -> bool:

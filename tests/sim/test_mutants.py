@@ -36,6 +36,7 @@ SLOW = {
     "Only the culprit is quarantined, its key's later records run before it": 13,
     "A partition that was missing comes back behind the younger ones of its source, and nobody waits for it": 19,
     "Silence raises a watermark to the wall clock, whatever disorder the source declares": 59,
+    "The watermark passes what an earlier version of a computation has sent, and its new version does not list": 60,
     "Ids that outside clients chose are not asked for after a restart": 9,
     "The fence is skipped: a stale injector moves its partition's position": 9,
 }

@@ -45,7 +45,7 @@ START_US = 1_000 * SECOND
 """Wall time at which a run begins."""
 FEEDS = {
     5: "idle", 14: "idle", 23: "idle", 16: "ordered", 19: "ordered and missing", 25: "missing", 4: "left out",
-    12: "left out", 22: "left out",
+    12: "left out", 22: "left out", 7: "rewired", 24: "rewired",
 }  # fmt: skip
 """What is special about the sources of a seed, by its remainder."""
 KILLS_LIMIT = 16
@@ -281,7 +281,7 @@ class Workload(msgspec.Struct):
     """Limits to shrink while it runs."""
     feed: str = ""
     """Its sources fall silent ("idle"), have an order ("ordered"), lose partitions for a while ("missing"), or are not in
-    every process's pipeline ("left out")."""
+    every process's pipeline ("left out"); or the first computation is at times not fed, and lists no output ("rewired")."""
 
     @property
     def honest(self) -> frozenset[str]:
@@ -324,17 +324,33 @@ def topology(rng: random.Random) -> list[StageSpec]:
     return [a, StageSpec(name="b", inputs=[("sa", "right")], sink=True)]
 
 
+def rewirable() -> list[StageSpec]:
+    """The second stage is fed without the first, too, so that it may lose it."""
+    return [
+        StageSpec(name="a", inputs=[("in0", "left")], output="sa"),
+        StageSpec(name="b", inputs=[("sa", "left"), ("in1", "left")], output="sb"),
+        StageSpec(name="c", inputs=[("sb", "right")], sink=True),
+    ]
+
+
 def draw(seed: int) -> Workload:
     """The workload of a seed."""
     rng = random.Random(f"workload {seed}")
-    stages = topology(rng)
-    poisoned = rng.random() < 0.3
-    late = rng.random() < 0.2
+    feed = FEEDS.get(seed % 27, "")
+    stages = topology(rng) if feed != "rewired" else rewirable()
+    poisoned = rng.random() < 0.3 and feed != "rewired"
+    late = rng.random() < 0.2 and feed != "rewired"
     rows = random.Random(f"rows {seed}")
     for stage in stages:
         _settings(rng, stage, poisoned)
         stage.sink = stage.sink or (stage.output is not None and rows.random() < 0.4)
     _taint(stages, poisoned, late)
+    if feed == "rewired":
+        # What the first stage sends when it is fed again may be older than what the others have had meanwhile.
+        stages[1].redrives = True
+        stages[2].honest = False
+        for stage in stages:
+            stage.windows = stage.holds = False
     names = sorted({stream for stage in stages for stream, _ in stage.inputs if stream.startswith("in")})
     # Stages that take many records at a time, or make one of many, make few events of them: they get more records.
     one_by_one = any(stage.settings["work_limit_records"] <= 3 for stage in stages)
@@ -344,7 +360,6 @@ def draw(seed: int) -> Workload:
         stage.churn = slots < 256
     if slots < 256:
         count = count * 2 // 3  # hooks that wait for state are events too
-    feed = FEEDS.get(seed % 27, "")
     if feed not in ("", "idle"):
         count = count * 3 // 2  # what waits, or is not there, makes no events
     scripts = {name: _scripts(rng, name, count, poisoned, late, 2 if feed == "left out" else 1) for name in names}

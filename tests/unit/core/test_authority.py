@@ -75,6 +75,14 @@ def test_what_waits_for_its_turn_does_not_hold_before() -> None:
     assert found.changes() == {"source:s": 18}
 
 
+def test_what_an_earlier_version_has_left_is_waited_for_until_it_is_settled() -> None:
+    found = Authority({"a": ["source:s"], "b": ["source:t"]}, {"a": 10, "source:t": 90})
+    found.unsettled("a", 2, {"b"})
+    assert found.input_of("b") == 10
+    assert found.settle(3) == {}
+    assert found.settle(2) == {"b": 90}
+
+
 def test_nothing_goes_back() -> None:
     dice, found, last = random.Random(5), authority(a=3), dict[str, int]()
     for _ in range(2_000):
