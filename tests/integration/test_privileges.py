@@ -1,0 +1,110 @@
+"""An embedded Postgres of a root process: it opens no directory, adds no user, and works below a directory that is closed."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from millwheel.errors import StoreError
+from millwheel_storage import privileges
+from millwheel_storage.embedded import EmbeddedPostgres, binaries
+from millwheel_storage.privileges import closed_to, reachable_programs, server_user
+
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root runs Postgres as somebody else"),
+]
+
+
+@pytest.fixture
+def closed() -> Iterator[Path]:
+    """A directory through which nobody but root passes, and one in it."""
+    with tempfile.TemporaryDirectory(prefix="mw-", dir="/tmp") as top:
+        inner = Path(top, "closed", "inner")
+        inner.mkdir(parents=True)
+        os.chmod(top, 0o755)
+        inner.parent.chmod(0o700)
+        yield inner
+
+
+def modes(path: Path) -> dict[Path, int]:
+    return {folder: stat.S_IMODE(folder.stat().st_mode) for folder in (path, *path.parents)}
+
+
+def test_it_runs_below_a_closed_directory_and_changes_nothing_around_it(closed: Path) -> None:
+    before, users = modes(closed), Path("/etc/passwd").read_bytes()
+    directory = closed / "store" / "postgres"
+    with EmbeddedPostgres(directory) as server:
+        with psycopg.connect(server.url) as connection:
+            connection.execute("CREATE TABLE t AS SELECT generate_series(1, 10000) AS x")
+        with EmbeddedPostgres(directory) as second:
+            assert (second.pid or 0) == (server.pid or 1)
+        sockets = server.socket_directory
+        assert sockets.stat().st_uid == (directory / "postgres").stat().st_uid != 0
+        assert stat.S_IMODE(sockets.stat().st_mode) == 0o700
+    assert EmbeddedPostgres(directory).pid is None
+    with EmbeddedPostgres(directory) as server, psycopg.connect(server.url) as connection:
+        assert connection.execute("SELECT count(*) FROM t").fetchone() == (10_000,)
+    assert modes(closed) == before
+    assert Path("/etc/passwd").read_bytes() == users
+    sockets.rmdir()
+
+
+def test_the_user_is_the_one_that_is_told_or_that_made_the_cluster(
+    closed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = closed / "postgres"
+    data.mkdir()
+    usual = server_user(data)
+    assert usual is not None
+    assert usual.pw_name in privileges.USUAL_USERS
+    (data / "PG_VERSION").write_text("18")
+    os.chown(data, pwd.getpwnam("daemon").pw_uid, -1)
+    assert server_user(data) == pwd.getpwnam("daemon")
+    monkeypatch.setenv(privileges.USER_VARIABLE, "nobody")
+    assert server_user(data) == pwd.getpwnam("nobody")
+    for name, words in {"root": "does not run as root", "no such user": "there is no user 'no such user'"}.items():
+        monkeypatch.setenv(privileges.USER_VARIABLE, name)
+        with pytest.raises(StoreError, match=words):
+            server_user(data)
+
+
+def test_where_it_cannot_stand_in_a_closed_directory_the_error_names_that(
+    closed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millwheel_storage.embedded.can_stand_in", lambda: False)
+    with pytest.raises(StoreError, match=rf"who cannot pass through {closed.parent}: name another directory"):
+        EmbeddedPostgres(closed / "postgres").start()
+
+
+def test_programs_in_a_closed_directory_are_copied_once(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = binaries()
+    package = closed / "site-packages" / installed.parent.parent.name
+    shutil.copytree(installed.parent, package / installed.parent.name, ignore=shutil.ignore_patterns("include"))
+    libraries = installed.parent.parent.with_name(f"{package.name}.libs")
+    shutil.copytree(libraries, package.with_name(libraries.name))
+    hidden = package / installed.parent.name / "bin"
+    monkeypatch.setattr("millwheel_storage.embedded.binaries", lambda: hidden)
+    copies = closed.parent.parent / "copies"
+    copies.mkdir()
+    copies.chmod(0o755)
+    monkeypatch.setattr(privileges, "COPIES", copies)
+    nobody = pwd.getpwnam("nobody")
+    assert closed_to(nobody, hidden) == closed.parent
+    with EmbeddedPostgres(closed / "postgres") as server, psycopg.connect(server.url) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+    (made,) = copies.iterdir()
+    before = made.stat().st_ino
+    assert reachable_programs(hidden, nobody).is_relative_to(made)
+    assert [path.stat().st_ino for path in copies.iterdir()] == [before]
+    made.chmod(0o777)
+    with pytest.raises(StoreError, match="is not ours; remove it"):
+        reachable_programs(hidden, nobody)
