@@ -20,7 +20,7 @@ from millwheel.library.durations import days, hours, minutes, seconds
 from millwheel.library.flow import Chain, Flow, KeyedChain, WindowedChain
 from millwheel.library.panes import Pane
 from millwheel.library.triggers import AtWatermark, EveryRecords, EveryWall, Once, Repeat
-from millwheel.library.windows import Fixed, Global, Sessions, Sliding, Window
+from millwheel.library.windows import Fixed, Global, Sessions, Sliding, Validity, Window
 from millwheel.library.wiring import Operation, Operator, Wiring
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "Repeat",
     "Sessions",
     "Sliding",
+    "Validity",
     "Window",
     "WindowedChain",
     "Wiring",

@@ -115,8 +115,8 @@ class WindowedAggregate(Operator[Pane[R]], Generic[R]):
             self.give(context, window, progress, accumulator, "late" if late else "early")
         else:
             self.accumulators.set(entry, accumulator)
-            if isinstance(every, EveryWall) and progress.new == 1:
-                context.set_timer("w" + entry, every.due(context.wall_time), "wall")
+            if isinstance(every, EveryWall) and progress.due is None:
+                self.wait(context, window, progress, every)
         self.progress.set(entry, progress)
         if self.firing.holds:
             self.hold(context)
@@ -127,6 +127,12 @@ class WindowedAggregate(Operator[Pane[R]], Generic[R]):
             context.set_timer(f"o{window.start}", self.firing.over_at(window.end))
         else:
             context.set_timer(f"e{window.start}", window.last)
+
+    def wait(self, context: Context, window: Window, progress: Progress, every: EveryWall) -> None:
+        """Records that no pane has had are there: wait for the wall time at which one is due."""
+        if progress.due is None:
+            progress.due = every.due(context.wall_time)
+        context.set_timer(f"w{window.start}", progress.due, "wall")
 
     def drop(self, context: Context, value: Any) -> None:
         """A record came when its window was over, or closed."""

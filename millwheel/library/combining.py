@@ -19,7 +19,7 @@ from millwheel.library.firing import Firing
 from millwheel.library.panes import Pane
 from millwheel.library.triggers import AtWatermark, EveryRecords
 from millwheel.library.windowed import aggregate
-from millwheel.library.windows import Fixed, Sessions, Sliding, Windows
+from millwheel.library.windows import Aligned, Fixed, Sliding, Windows
 from millwheel.library.wiring import KeyOf, Port
 
 if TYPE_CHECKING:
@@ -70,8 +70,10 @@ def combined(
     combiner: Combiner,
 ) -> Chain[Pane[R]]:
     """`whole` in two steps, `name`.parts and `name`; an early pane then comes with what each shard has gathered."""
-    if isinstance(windows, Sessions):
-        raise WiringError("sessions cannot have a combiner: where one ends, only all records of the key together say")
+    if not isinstance(windows, Aligned):
+        raise WiringError(
+            "such windows cannot have a combiner: where one ends, only all records of the key together say"
+        )
     if not firing.on_time:
         raise WiringError("a combiner needs the trigger AtWatermark: a shard cannot know what the others have gathered")
     if name is None:

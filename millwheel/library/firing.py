@@ -33,11 +33,14 @@ class Progress(msgspec.Struct, array_like=True):
     """There will be no other pane; the window only drops records until it is over."""
     stamp: int | None = None
     """The next pane's event time; None: the last instant of the window."""
+    due: int | None = None
+    """The wall time of the next pane, if a trigger of wall time waits for it."""
 
     def joined(self, other: Progress, firing: Firing) -> Progress:
         """Of two windows that become one: it has had no pane yet."""
         stamps = [stamp for stamp in (self.stamp, other.stamp) if stamp is not None]
-        return Progress(self.new + other.new, stamp=firing.combined(stamps))
+        dues = [due for due in (self.due, other.due) if due is not None]
+        return Progress(self.new + other.new, stamp=firing.combined(stamps), due=min(dues, default=None))
 
 
 class Firing:
@@ -88,7 +91,7 @@ class Firing:
 
     def fired(self, progress: Progress, timing: Timing) -> None:
         """A pane is out."""
-        progress.new = 0
+        progress.new, progress.due = 0, None
         progress.number += 1
         progress.closed = self.once
         if timing != "early":

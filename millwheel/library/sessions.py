@@ -86,13 +86,15 @@ class SessionAggregate(WindowedAggregate[R], Generic[R]):
     def _go_on(self, context: Context, window: Window, progress: Progress, alone: bool) -> None:
         """The panes of a session that has grown count from 0 again."""
         waited = progress.stamp is not None and not self.firing.holds  # with `stays`: the end is another one now
-        stamp = None if waited else progress.stamp
-        self.progress.set(str(window.start), Progress(progress.new, closed=progress.closed and alone, stamp=stamp))
+        if waited:
+            progress.stamp = None
+        grown = Progress(progress.new, closed=progress.closed and alone, stamp=progress.stamp, due=progress.due)
+        every = self.firing.late if context.watermark >= window.end else self.firing.early
+        if grown.new and isinstance(every, EveryWall):
+            self.wait(context, window, grown, every)
+        self.progress.set(str(window.start), grown)
         if waited:
             self.hold(context)
-        every = self.firing.late if context.watermark >= window.end else self.firing.early
-        if progress.new and isinstance(every, EveryWall):
-            context.set_timer(f"w{window.start}", every.due(context.wall_time), "wall")
 
     def ends(self, context: Context, timer: Timer, window: Window) -> None:
         """The timer may be that of an earlier, shorter form of the session."""

@@ -15,7 +15,8 @@ from millwheel.library.firing import Firing
 from millwheel.library.panes import Pane
 from millwheel.library.sessions import SessionAggregate
 from millwheel.library.slices import SlicedAggregate
-from millwheel.library.windows import Sessions, Sliding, Windows
+from millwheel.library.validity import ValidityAggregate
+from millwheel.library.windows import Sessions, Sliding, Validity, Windows
 from millwheel.library.wiring import Operation, Wiring
 
 R = TypeVar("R")
@@ -29,6 +30,8 @@ def aggregate(
     meaning = windows.meaning
     if isinstance(windows, Sessions):
         base = SessionAggregate
+    elif isinstance(windows, Validity):
+        base = ValidityAggregate
     elif isinstance(windows, Sliding) and firing.one_by_one:
         base, meaning = SlicedAggregate, f"slices of {meaning}"
     made: Any = type(base.__name__, (base,), dict(cells(aggregation, meaning)))

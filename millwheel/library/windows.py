@@ -162,4 +162,16 @@ class Sessions:
         return total(f"the gap of sessions of key {key!r:.80}", self._of_key(key))
 
 
-Windows = Aligned | Sessions
+class Validity:
+    """How long a record is the newest of its key: [its time, the time of the next one).
+
+    ```text
+    |-- 1 --|- 2 -|------ 3 ------ …
+    .       .     .
+    ```
+    """
+
+    meaning = "validity"
+
+
+Windows = Aligned | Sessions | Validity

@@ -1,0 +1,111 @@
+"""A combiner in front of a hot key changes how the work is spread, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millwheel import SECOND
+from millwheel.errors import WiringError
+from millwheel.library import (
+    AtWatermark,
+    Combiner,
+    EveryRecords,
+    Fixed,
+    Repeat,
+    Sessions,
+    Sliding,
+    collect,
+    last,
+    seconds,
+    sum_of,
+)
+from millwheel.testing import NO_FAULTS, Results, Stepper, simulate
+from tests.unit.library.pipelines import Score, found, left, panes, send, windowed
+
+ROWS = [(Score("ann" if n % 3 else "bob", n), (n * 37 % 50) * SECOND) for n in range(60)]
+WINDOWS = [Fixed(seconds=10), Sliding(seconds=20, every=seconds(5))]
+AGGREGATIONS = [
+    sum_of(lambda score: score.points),
+    last(int, lambda score: score.points),
+    collect(int, lambda score: score.points),
+]
+
+
+def final(results: Results) -> dict[Any, Any]:
+    return {(o.value.key, o.value.start): (o.value.value, o.value.timing) for o in results.outputs(panes)}
+
+
+@pytest.mark.parametrize("windows", WINDOWS, ids=["fixed", "sliding"])
+@pytest.mark.parametrize("aggregation", AGGREGATIONS, ids=["sum", "last", "collect"])
+def test_the_panes_are_the_same(windows: Any, aggregation: Any) -> None:
+    plain = windowed(windows, aggregation=aggregation)
+    spread = windowed(windows, aggregation=aggregation, combiner=Combiner(4), name="hot")
+    calm = simulate(plain, {"scores": ROWS}, faults=NO_FAULTS)
+    rough = simulate(spread, {"scores": ROWS}, seed=5)
+    assert final(rough) == final(calm)
+    assert left(rough, ["hot.parts", "hot"]) == {}
+
+
+def test_a_key_is_gathered_under_several() -> None:
+    stepper = Stepper(windowed(Fixed(seconds=10), combiner=Combiner(4), name="hot"))
+    for points in range(50):
+        send(stepper, "ann", points, 1)
+    assert sorted(stepper.states("hot.parts")) == ["ann#0", "ann#1", "ann#2", "ann#3"]
+    assert stepper.states("hot") == {}
+    stepper.finish()
+    assert found(stepper) == [("ann", 0, 10, sum(range(50)), "on time")]
+
+
+def test_what_goes_to_which_shard_may_be_said() -> None:
+    stepper = Stepper(windowed(Fixed(seconds=10), combiner=Combiner(4, by=lambda score: 1), name="hot"))
+    for points in range(50):
+        send(stepper, "a#b", points, 1)
+    assert len(stepper.states("hot.parts")) == 1
+    stepper.finish()
+    assert found(stepper) == [("a#b", 0, 10, sum(range(50)), "on time")]
+
+
+@pytest.mark.parametrize("windows", WINDOWS, ids=["fixed", "sliding"])
+def test_late_records_count_as_without(windows: Any) -> None:
+    results = []
+    both: list[dict[str, Any]] = [{}, {"combiner": Combiner(3), "name": "hot"}]
+    for settings in both:
+        stepper = Stepper(windowed(windows, lateness=seconds(7), **settings))
+        for points, second in [(1, 1), (2, 8), (4, 13)]:
+            send(stepper, "ann", points, second)
+            stepper.advance_watermark((second + 4) * SECOND)
+            send(stepper, "ann", 10 * points, second - 1)
+        send(stepper, "ann", 1_000, 5)
+        for second in range(18, 60):
+            stepper.advance_watermark(second * SECOND)
+        stepper.finish()
+        results.append(found(stepper))
+        assert left(stepper, ["hot.parts", "hot"] if settings else ["panes.sum"]) == {}
+    assert results[0] == results[1]
+
+
+def test_early_panes_come_with_whatever_a_shard_gives() -> None:
+    trigger = AtWatermark(early=EveryRecords(2))
+    stepper = Stepper(windowed(Fixed(seconds=10), trigger=trigger, combiner=Combiner(2, by=lambda s: 0), name="hot"))
+    for points in (1, 2, 3):
+        send(stepper, "ann", points, 1)
+    assert found(stepper) == [("ann", 0, 10, 3, "early")]
+    stepper.finish()
+    assert found(stepper, 1) == [("ann", 0, 10, 6, "early"), ("ann", 0, 10, 6, "on time")]
+
+
+@pytest.mark.parametrize(
+    ("windows", "settings"),
+    [
+        (Sessions(seconds=3), {"combiner": Combiner(2), "name": "hot"}),
+        (Fixed(seconds=3), {"combiner": Combiner(2)}),
+        (Fixed(seconds=3), {"combiner": Combiner(2), "name": "hot", "trigger": Repeat(EveryRecords(1))}),
+    ],
+)
+def test_what_a_combiner_cannot_do_is_refused(windows: Any, settings: dict[str, Any]) -> None:
+    with pytest.raises(WiringError):
+        windowed(windows, **settings)
+    with pytest.raises(WiringError):
+        Combiner(1)
