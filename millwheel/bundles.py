@@ -169,10 +169,11 @@ class HoldWrites(msgspec.Struct, array_like=True, gc=False):
 
 
 class SinkRow(msgspec.Struct, array_like=True, gc=False):
-    """One upsert into a user's sink table; `values` is a JSON object of column values."""
+    """One write to a user's sink table; `values` is a JSON object: of all columns, or of the key of a row to delete."""
 
     table: str
     values: bytes
+    deleted: bool = False
 
 
 class QuarantineEntry(msgspec.Struct, array_like=True, gc=False):

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar, overload, runtime_checkable
 
 import msgspec
 
 from millwheel.errors import CoderError
+from millwheel.schemas import describe, holds
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -89,6 +91,8 @@ class _MsgspecCoder(Generic[T]):
         self._encode: Any = module.Encoder(order="deterministic").encode
         self._decode: Any = module.Decoder(type_).decode
         self._plain = type_ if type_ in _PLAIN else None
+        self.schema = describe(type_)
+        self._times = protocol == "json" and holds(self.schema, "datetime")
 
     def encode(self, value: T, /) -> bytes:
         """Deterministic bytes of `value`; refuses what could not be decoded, for example a float that is not a number
@@ -104,7 +108,9 @@ class _MsgspecCoder(Generic[T]):
     def _prove(self, value: T, data: bytes) -> None:
         if self._plain is not None and not isinstance(value, self._plain):
             raise TypeError(f"it is {type(value).__name__}, not {self._plain.__name__}")
-        self._decode(data)
+        found = self._decode(data)
+        if self._times and found != value and _instants(found) != _instants(value):
+            raise TypeError("JSON has no time with an offset that is not in whole minutes; convert it to UTC")
 
     def decode(self, data: bytes, /) -> T:
         """The typed value of `data`, validated."""
@@ -115,8 +121,19 @@ class _MsgspecCoder(Generic[T]):
         return value
 
 
+def _instants(value: Any) -> Any:
+    """`value` with times in UTC: equal also where Python calls times of two zones different, in an hour that comes twice."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC) if value.tzinfo else value
+    plain = msgspec.to_builtins(value, builtin_types=(datetime,))
+    if isinstance(plain, dict):
+        return {_instants(key): _instants(part) for key, part in plain.items()}
+    return [*map(_instants, plain)] if isinstance(plain, list | tuple | set | frozenset) else plain
+
+
 class JsonCoder(_MsgspecCoder[T]):
-    """JSON through msgspec: plain types, dataclasses, `msgspec.Struct`s; decoding validates the type.
+    """JSON through msgspec: plain types, `Decimal`, `datetime`, `date` and `UUID`, dataclasses, `msgspec.Struct`s;
+    decoding validates the type.
 
     >>> JsonCoder(int).decode(JsonCoder(int).encode(7))
     7

@@ -10,13 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
+from uuid import UUID
 
 import msgspec
 
 from millwheel.shape import SinkTable
 
 Row = dict[str, Any]
+
+NUMERIC_INTEGER_DIGITS: Final = 131_072
+NUMERIC_FRACTION_DIGITS: Final = 16_383
+"""What Postgres' `numeric` holds before and after the point."""
 
 
 def _text(value: object) -> str:
@@ -62,6 +68,25 @@ def _date(value: object) -> str:
     return date.fromisoformat(_text(value)).isoformat()
 
 
+def _numeric(value: object) -> str:
+    """The digits as they are written, 1.50 stays 1.50; `row_key` knows that it equals 1.5."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError("not a Decimal, an integer or the text of one")
+    try:
+        number = Decimal(value)
+    except InvalidOperation:
+        raise ValueError("not a decimal number") from None
+    if not number.is_finite():
+        raise ValueError("not a finite number")
+    if number.adjusted() > NUMERIC_INTEGER_DIGITS - 1 or int(number.as_tuple().exponent) < -NUMERIC_FRACTION_DIGITS:
+        raise ValueError("more digits than a numeric has")
+    return format(abs(number) if number == 0 else number, "f")
+
+
+def _uuid(value: object) -> str:
+    return str(UUID(_text(value)))
+
+
 def _json(value: object) -> object:
     _check_json(value)
     if b"\\u0000" in msgspec.json.encode(value):
@@ -89,6 +114,8 @@ SQL_TYPES: Final[Mapping[str, Callable[[object], object]]] = {
     "timestamptz": _timestamp,
     "date": _date,
     "jsonb": _json,
+    "numeric": _numeric,
+    "uuid": _uuid,
 }
 """Column types a sink may declare, each with its check.  The list also keeps user text out of DDL."""
 
@@ -99,15 +126,28 @@ def check_row(table: SinkTable, values: object) -> Row:
         raise ValueError("not an object of column values")
     if not values.keys() <= table.columns.keys():
         raise ValueError(f"unknown columns {sorted(set(values) - set(table.columns))}")
-    row = {}
-    for column, kind in table.columns.items():
-        value = values.get(column)
-        if value is not None:
-            try:
-                value = SQL_TYPES[kind](value)
-            except (ValueError, OverflowError) as error:
-                raise ValueError(f"column {column!r} ({kind}): {error}: {value!r:.80}") from None
-        elif column in table.key:
+    return {column: _checked(table, column, values.get(column)) for column in table.columns}
+
+
+def check_key(table: SinkTable, values: object) -> Row:
+    """The primary key of a row of `table`; raises ValueError for anything else."""
+    if not isinstance(values, dict) or values.keys() != {*table.key}:
+        raise ValueError(f"not an object of the key columns {[*table.key]}")
+    return {column: _checked(table, column, values[column]) for column in table.key}
+
+
+def _checked(table: SinkTable, column: str, value: Any) -> Any:
+    kind = table.columns[column]
+    if value is None:
+        if column in table.key:
             raise ValueError(f"key column {column!r} is null")
-        row[column] = value
-    return row
+        return None
+    try:
+        return SQL_TYPES[kind](value)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"column {column!r} ({kind}): {error}: {value!r:.80}") from None
+
+
+def row_key(table: SinkTable, row: Row) -> tuple[Any, ...]:
+    """The primary key of a row that was checked: equal, and in the same order, if it is so in the database."""
+    return tuple(Decimal(row[c]) if table.columns[c] == "numeric" else row[c] for c in table.key)

@@ -482,9 +482,37 @@ def sinks_of_the_fenced() -> Patches:
         kept = await original(self, writes)
         for rows in coalesce(self._sink_tables, [w for w in writes if (w.interval, w.seq) not in kept]):
             self.sinks[rows.table.name].update(rows.rows)
+            for key in rows.deleted:
+                self.sinks[rows.table.name].pop(key, None)
         return kept
 
     return {(MemoryStore, "commit"): commit}
+
+
+@mutant
+def deletions_first() -> Patches:
+    """A row that a checkpoint writes and then deletes stays in its sink."""
+    from millwheel_storage import memory, sinks
+
+    def coalesce(tables: Any, writes: Any) -> Any:
+        turned = []
+        for write in writes:
+            rows = tuple(sorted(write.sinks, key=lambda row: not row.deleted))
+            turned.append(msgspec.structs.replace(write, sinks=rows))
+        return sinks.coalesce(tables, turned)
+
+    return {(memory, "coalesce"): coalesce}
+
+
+@mutant
+def deletions_lost() -> Patches:
+    """A row that is deleted in another checkpoint than the one that wrote it stays in its sink."""
+    from millwheel_storage import memory, sinks
+
+    def coalesce(tables: Any, writes: Any) -> Any:
+        return [msgspec.structs.replace(rows, deleted={}) for rows in sinks.coalesce(tables, writes)]
+
+    return {(memory, "coalesce"): coalesce}
 
 
 @mutant

@@ -14,14 +14,16 @@ import msgspec
 
 from millwheel import limits
 from millwheel.api.stream import Stream
-from millwheel.api.table import Table
+from millwheel.api.table import Fields, Table
 from millwheel.api.typed import Row
 from millwheel.bundles import QuarantineEntry, SinkRow
 from millwheel.coders import AS_IT_IS
 from millwheel.errors import CoderError, LimitError, RowError, TimestampError, WiringError
 from millwheel.limits import VALUE_LIMIT_BYTES
 from millwheel.model import MAX_TIME, MIN_TIME, Timer, TimerKind, format_time, whole_time
+from millwheel.rows import check_key as check_row_key
 from millwheel.rows import check_row
+from millwheel.shape import SinkTable
 from millwheel.work import QUARANTINE_HOLD, Cause, Columns, Entries, Known, Outcome, Suspended, Values, Wanted, Work
 
 T = TypeVar("T")
@@ -250,10 +252,7 @@ class Context:
         A row has exactly the declared columns: a mapping of their names to values, or a value of the type that the table
         was declared with.  Raises `RowError` for a value that its column cannot hold.
         """
-        try:
-            known, fields = self._tables[table.name]
-        except KeyError:
-            raise WiringError(f"table {table.name!r} is not declared: call pipeline.sink(table)") from None
+        known, fields = self._declared(table)
         values: Any = row
         if fields is not None:
             values = fields(row)
@@ -267,6 +266,28 @@ class Context:
             raise RowError(f"row for table {table.name!r}: {error}") from None
         self._effects = True
         self._sinks.append(SinkRow(table.name, msgspec.json.encode(checked)))
+
+    def delete(self, table: Table[Any], key: Mapping[str, Any]) -> None:
+        """Delete the row with this primary key from a sink table, as `upsert` does; one that is not there is fine.
+
+        `key` maps exactly the columns of the table's key to values.  Of several writes of one row the last one counts.
+        """
+        known, _ = self._declared(table)
+        if not isinstance(key, Mapping) or key.keys() != {*known.key}:
+            given = sorted(key) if isinstance(key, Mapping) else f"{key!r:.80}"
+            raise WiringError(f"the key of a row of table {table.name!r} is {given}, declared is {[*known.key]}")
+        try:
+            checked = check_row_key(known, msgspec.to_builtins(key, str_keys=True, builtin_types=_BYTES))
+        except ValueError as error:
+            raise RowError(f"key of a row of table {table.name!r}: {error}") from None
+        self._effects = True
+        self._sinks.append(SinkRow(table.name, msgspec.json.encode(checked), deleted=True))
+
+    def _declared(self, table: Table[Any]) -> tuple[SinkTable, Fields | None]:
+        try:
+            return self._tables[table.name]
+        except KeyError:
+            raise WiringError(f"table {table.name!r} is not declared: call pipeline.sink(table)") from None
 
     # --- for state cells --------------------------------------------------------------------------------------
 

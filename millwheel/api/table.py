@@ -6,7 +6,7 @@ Lives here: `Table`, and how the type of a row becomes columns.  Never here: che
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Generic
+from typing import Any, Final, Generic, TypeAlias
 
 import msgspec
 from msgspec import inspect
@@ -17,6 +17,9 @@ from millwheel.shape import SinkTable
 
 R = TypeVar("R", default=Mapping[str, Any])
 
+Fields: TypeAlias = Callable[[Any], Mapping[str, Any]]
+"""Makes a mapping of column name to value of a row that is a value of a type."""
+
 _KINDS: Final[Mapping[type[inspect.Type], str]] = {
     inspect.StrType: "text",
     inspect.IntType: "bigint",
@@ -24,6 +27,8 @@ _KINDS: Final[Mapping[type[inspect.Type], str]] = {
     inspect.BoolType: "boolean",
     inspect.DateTimeType: "timestamptz",
     inspect.DateType: "date",
+    inspect.DecimalType: "numeric",
+    inspect.UUIDType: "uuid",
     inspect.DictType: "jsonb",
     inspect.ListType: "jsonb",
     inspect.StructType: "jsonb",
@@ -38,10 +43,10 @@ _KINDS: Final[Mapping[type[inspect.Type], str]] = {
 class Table(msgspec.Struct, Generic[R], frozen=True):
     """A sink table in the pipeline's schema: its columns, and the names of those that are its primary key.
 
-    `columns` maps names to SQL types: text, bigint, integer, double precision, boolean, timestamptz and date (values are
-    ISO 8601 text, or datetime and date objects), jsonb.  Or it is the type of a row, a `TypedDict`, a dataclass or a
-    `msgspec.Struct`, whose fields are the columns; type checkers then look at what is upserted.  `types` names the SQL
-    types of columns that shall have another one than their field's, for example integer.
+    `columns` maps names to SQL types: text, bigint, integer, double precision, boolean, numeric (`Decimal`, int or text),
+    uuid (`UUID` or text), timestamptz and date (`datetime` and `date`, or ISO 8601 text), jsonb.  Or it is the type of a
+    row, a `TypedDict`, a dataclass or a `msgspec.Struct`, whose fields are the columns; type checkers then look at what is
+    upserted.  `types` names the SQL types of columns that shall have another one than their field's, for example integer.
 
     >>> class Total(msgspec.Struct):
     ...     word: str
@@ -65,8 +70,8 @@ class Table(msgspec.Struct, Generic[R], frozen=True):
             raise WiringError(f"sink table {self.name!r}: types for {unknown}, which are not among its columns")
         return SinkTable(self.name, {**columns, **self.types}, tuple(self.key))
 
-    def fields(self) -> Callable[[Any], Mapping[str, Any]] | None:
-        """What makes a mapping of column name to value of a row that is not one; None when every row is."""
+    def fields(self) -> Fields | None:
+        """None when every row is a mapping."""
         fields = None if isinstance(self.columns, Mapping) else _fields_of(self.columns)
         if fields is None or issubclass(self.columns, dict):  # type: ignore[arg-type]
             return None

@@ -7,8 +7,8 @@ is written only with a log row that this very statement inserted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, NoReturn, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NoReturn, cast
 
 import msgspec
 import psycopg
@@ -16,11 +16,12 @@ import psycopg
 from millwheel.bundles import LogWrite
 from millwheel.errors import RowRefused, StoreUnavailable
 from millwheel.ports import SinkTable
+from millwheel.rows import Row
 from millwheel_storage import ownership, statements
 from millwheel_storage.arrays import BigintArray, ByteaArray
 from millwheel_storage.connection import Sessions
 from millwheel_storage.prepared import BIGINT, BYTEA, TEXT, Connection, Statement, bigint
-from millwheel_storage.sinks import SinkRows, blame, coalesce, parts, sink_intervals
+from millwheel_storage.sinks import blame, coalesce, parts, sink_intervals
 
 Pair = tuple[int, int]
 """(interval, seq) of a durable checkpoint."""
@@ -44,8 +45,8 @@ class Commits:
     def __init__(self, sessions: Sessions) -> None:
         self.sinks: dict[str, SinkTable] = {}
         self._sessions = sessions
-        self._with_sinks: dict[tuple[str, ...], Statement] = {}
-        """`statements.commit_with_sinks` by the sink tables that are written to."""
+        self._with_sinks: dict[tuple[tuple[str, bool], ...], Statement] = {}
+        """`statements.commit_with_sinks` by the sink tables that are written to, and whether rows of them are deleted."""
 
     async def commit(self, writes: Sequence[LogWrite]) -> set[Pair]:
         """See `Store.commit`.  Intervals with sink rows commit in a second transaction, after the shared
@@ -98,14 +99,17 @@ class Commits:
             return await _insert(connection, writes)
         if any(sink.contested for sink in sinks):
             return None
-        names = tuple(sink.table.name for sink in sinks)
-        if names not in self._with_sinks:
-            text = statements.commit_with_sinks([sink.table for sink in sinks])
-            self._with_sinks[names] = Statement(text, *_LOG_COLUMNS, *(TEXT, BigintArray) * len(sinks))
+        what = tuple((sink.table.name, bool(sink.deleted)) for sink in sinks)
         values = _log_columns(writes)
         for sink in sinks:
-            values += (_json(sink), BigintArray(sink.places).data)
-        return set(await connection.pairs(self._with_sinks[names], values))
+            if sink.deleted:
+                values += (_json(sink.deleted), BigintArray(sink.deleted_places).data)
+            values += (_json(sink.rows), BigintArray(sink.places).data)
+        if what not in self._with_sinks:
+            text = statements.commit_with_sinks([(sink.table, bool(sink.deleted)) for sink in sinks])
+            pairs = (len(values) - len(_LOG_COLUMNS)) // 2
+            self._with_sinks[what] = Statement(text, *_LOG_COLUMNS, *(TEXT, BigintArray) * pairs)
+        return set(await connection.pairs(self._with_sinks[what], values))
 
     # Who is at fault
 
@@ -135,7 +139,7 @@ class Commits:
         some = msgspec.structs.replace(write, sinks=tuple(write.sinks[row] for row in rows))
         try:
             async with connection.transaction():
-                await self._upsert(connection, some)
+                await self._write(connection, some)
         except RowRefused as refusal:
             return str(refusal)
         except psycopg.Error as error:
@@ -144,9 +148,11 @@ class Commits:
             return str(error)
         return None
 
-    async def _upsert(self, connection: Connection, write: LogWrite) -> None:
+    async def _write(self, connection: Connection, write: LogWrite) -> None:
         for sink in coalesce(self.sinks, [write]):
-            await connection.execute(statements.sink_upsert(sink.table), (_json(sink).decode(),), prepare=True)
+            gone, kept = _json(sink.deleted).decode(), _json(sink.rows).decode()
+            await connection.execute(statements.sink_delete(sink.table), (gone,), prepare=True)
+            await connection.execute(statements.sink_upsert(sink.table), (kept,), prepare=True)
 
 
 def _refuses_a_row(error: psycopg.Error) -> bool:
@@ -172,5 +178,5 @@ def _log_columns(writes: list[LogWrite]) -> list[bytes]:
     return [intervals.data, sequencers.data, seqs.data, epochs.data, payloads.data, intervals.data]
 
 
-def _json(sink: SinkRows) -> bytes:
-    return msgspec.json.encode(list(sink.rows.values()))
+def _json(rows: Mapping[tuple[Any, ...], Row]) -> bytes:
+    return msgspec.json.encode(list(rows.values()))

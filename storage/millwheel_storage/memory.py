@@ -233,7 +233,10 @@ class MemoryStore:
         if self._try_rows(writes) is None:
             self._append(writes)
             for rows in coalesce(self._sink_tables, writes):
-                self.sinks[rows.table.name].update(rows.rows)
+                stored = self.sinks[rows.table.name]
+                stored.update(rows.rows)
+                for key in rows.deleted:
+                    stored.pop(key, None)
         elif len(writes) > 1:
             for part in parts(writes):
                 self._commit_with_sinks(part)

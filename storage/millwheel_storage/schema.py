@@ -19,6 +19,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    Numeric,
     PrimaryKeyConstraint,
     Sequence,
     Table,
@@ -345,6 +346,8 @@ _SINK_TYPES: Final[dict[str, Any]] = {
     "timestamptz": DateTime(timezone=True),
     "date": postgresql.DATE(),
     "jsonb": postgresql.JSONB(),
+    "numeric": Numeric(),
+    "uuid": postgresql.UUID(),
 }
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from millwheel.bundles import LogWrite, SinkRow
 from millwheel.errors import RowRefused, WiringError
 from millwheel.ports import SinkTable
-from millwheel.rows import SQL_TYPES, Row, check_row
+from millwheel.rows import SQL_TYPES, Row, check_key, check_row, row_key
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
@@ -44,13 +44,25 @@ def _check_key(table: SinkTable) -> None:
             raise WiringError(f"sink table {table.name!r}: key column {column!r} is not declared, or is jsonb")
 
 
+class Placed(NamedTuple):
+    """The last write of a row: which of the writes it is from, counted from 1, and all columns, or the key if deleted."""
+
+    place: int
+    row: Row
+    deleted: bool
+
+
 class SinkRows(msgspec.Struct, frozen=True):
-    """Rows for one table, one per primary key, in key order."""
+    """Writes to one table, one per primary key, in key order."""
 
     table: SinkTable
     rows: dict[tuple[Any, ...], Row]
+    """Rows to upsert."""
     places: list[int]
     """Of each row: which of the writes it is from, counted from 1."""
+    deleted: dict[tuple[Any, ...], Row]
+    """Keys of rows to delete, as key columns to values; none is in `rows`."""
+    deleted_places: list[int]
     contested: bool
     """Several owners write the same row: whose it is depends on which of them is fenced."""
 
@@ -58,16 +70,16 @@ class SinkRows(msgspec.Struct, frozen=True):
 def coalesce(tables: Mapping[str, SinkTable], writes: Sequence[LogWrite]) -> list[SinkRows]:
     """All sink rows of `writes`, last write wins, sorted by (table, key) against deadlocks; raises
     `RowRefused`."""
-    grouped: dict[str, dict[tuple[Any, ...], tuple[int, Row]]] = {}
+    grouped: dict[str, dict[tuple[Any, ...], Placed]] = {}
     contested: set[str] = set()
     for place, write in enumerate(writes, 1):
         for sink in write.sinks:
             table, row = _checked(tables, write, sink)
             rows = grouped.setdefault(table.name, {})
-            key = tuple(row[column] for column in table.key)
-            if key in rows and _owner(writes[rows[key][0] - 1]) != _owner(write):
+            key = row_key(table, row)
+            if key in rows and _owner(writes[rows[key].place - 1]) != _owner(write):
                 contested.add(table.name)
-            rows[key] = place, row
+            rows[key] = Placed(place, row, sink.deleted)
     return [_sorted(tables[name], grouped[name], name in contested) for name in sorted(grouped)]
 
 
@@ -86,15 +98,22 @@ def parts(writes: Sequence[LogWrite]) -> list[list[LogWrite]]:
     return list(owners.values()) if len(owners) > 1 else [[write] for write in writes]
 
 
-def _sorted(table: SinkTable, rows: dict[tuple[Any, ...], tuple[int, Row]], contested: bool) -> SinkRows:
+def _sorted(table: SinkTable, rows: dict[tuple[Any, ...], Placed], contested: bool) -> SinkRows:
     ordered = sorted(rows.items(), key=itemgetter(0))
-    return SinkRows(table, {key: row for key, (_, row) in ordered}, [place for _, (place, _) in ordered], contested)
+    kept, gone = ([(key, at) for key, at in ordered if at.deleted is deleted] for deleted in (False, True))
+    return SinkRows(
+        table,
+        {key: at.row for key, at in kept}, [at.place for _, at in kept],
+        {key: at.row for key, at in gone}, [at.place for _, at in gone],
+        contested,
+    )  # fmt: skip
 
 
 def _checked(tables: Mapping[str, SinkTable], write: LogWrite, sink: SinkRow) -> tuple[SinkTable, Row]:
     try:
         table = tables[sink.table]
-        return table, check_row(table, msgspec.json.decode(sink.values))
+        check = check_key if sink.deleted else check_row
+        return table, check(table, msgspec.json.decode(sink.values))
     except KeyError:
         raise RowRefused(f"sink table {sink.table!r} is not declared", write.interval, write.seq) from None
     except (ValueError, msgspec.DecodeError) as error:

@@ -12,7 +12,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
+from uuid import UUID
 
 import msgspec
 import psycopg
@@ -39,6 +41,7 @@ from millwheel.errors import (
     WiringError,
 )
 from millwheel.ports import FoldWrite, PipelineShape, SinkTable
+from millwheel.rows import check_row
 from millwheel_storage import connection as connection_module
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
@@ -287,6 +290,81 @@ def test_a_sink_holds_what_was_upserted(postgres: EmbeddedPostgres, pipeline: st
         assert (a["n"], a["x"], a["ok"], a["j"]) == (2**62, 0.1, True, {"a": [1, None]})
         assert a["at"].isoformat() == "2026-01-02T03:04:05.000006+00:00"
         assert b["n"] == 5
+
+
+def gone(**key: object) -> SinkRow:
+    return SinkRow("out", msgspec.json.encode(key), deleted=True)
+
+
+def test_a_deleted_row_is_gone_and_a_repeated_commit_does_not_delete_it_again(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        first = (await store.open_pipeline(shape(pipeline))).intervals[0].id
+        owned = await store.acquire([first])
+        with psycopg.connect(postgres.url) as connection:
+            connection.execute(f'ALTER TABLE "{pipeline}".out ADD UNIQUE (n)')
+
+        async def commit(seq: int, *rows: SinkRow) -> None:
+            assert await store.commit([LogWrite(first, owned[first], seq, 0, b"x", rows)]) == {(first, seq)}
+
+        await commit(1, row(k="a", n=1), row(k="b", n=2), row(k="c", n=3))
+        await commit(2, gone(k="b"), gone(k="never"), row(k="d", n=4), gone(k="d"), gone(k="c"), row(k="c", n=2))
+        await commit(3, row(k="b", n=9))
+        # As after a lost reply: the second must not delete what came after it.
+        await commit(2, gone(k="b"), gone(k="never"), row(k="d", n=4), gone(k="d"), gone(k="c"), row(k="c", n=2))
+        await store.close()
+
+    asyncio.run(main())
+    with Reader(postgres.url, pipeline) as reader:
+        assert {found["k"]: found["n"] for found in reader.sink_rows("out")} == {"a": 1, "b": 9, "c": 2}
+
+
+def test_a_deletion_that_the_database_refuses_is_named(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        first = (await store.open_pipeline(shape(pipeline))).intervals[0].id
+        owned = await store.acquire([first])
+        rows = (row(k="a", n=1), row(k="b", n=2))
+        assert await store.commit([LogWrite(first, owned[first], 1, 0, b"x", rows)])
+        with psycopg.connect(postgres.url, options=f"-c search_path={pipeline}") as connection:
+            connection.execute("CREATE TABLE wants (k text REFERENCES out); INSERT INTO wants VALUES ('b')")
+        later = LogWrite(first, owned[first], 2, 0, b"x", (gone(k="a"), gone(k="b")), ("a", "b"))
+        with pytest.raises(RowRefused, match="foreign key constraint") as caught:
+            await store.commit([later])
+        assert [place for place, _ in caught.value.rows] == [1]
+        await store.close()
+
+    asyncio.run(main())
+    with Reader(postgres.url, pipeline) as reader:
+        assert [found["k"] for found in reader.sink_rows("out")] == ["a", "b"]
+
+
+def test_decimals_and_uuids_arrive_as_they_are(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    table = SinkTable("money", {"id": "uuid", "price": "numeric", "day": "date"}, ("id", "price"))
+    id_ = UUID("6f9619ff-8b86-d011-b42d-00c04fc964ff")
+
+    def money(price: str) -> SinkRow:
+        values = {"id": id_, "price": price, "day": "2026-01-02"}
+        return SinkRow("money", msgspec.json.encode(check_row(table, msgspec.to_builtins(values))))
+
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        first = (await store.open_pipeline(shape(pipeline, sinks=(table,)))).intervals[0].id
+        owned = await store.acquire([first])
+        prices = ("1.50", "0.1", "-0", "9" * 60 + "." + "9" * 60, "1.5", "2")
+        deleted = SinkRow("money", msgspec.json.encode({"id": str(id_).upper(), "price": "2.000"}), deleted=True)
+        rows = (*map(money, prices), deleted)
+        assert await store.commit([LogWrite(first, owned[first], 1, 0, b"x", rows)])
+        await store.open_pipeline(shape(pipeline, sinks=(table,)))  # the types are those that were declared
+        await store.close()
+
+    asyncio.run(main())
+    with Reader(postgres.url, pipeline) as reader:
+        found = reader.sink_rows("money")
+    assert {row["id"] for row in found} == {id_}
+    assert [row["price"] for row in found] == [0, Decimal("0.1"), Decimal("1.5"), Decimal("9" * 60 + "." + "9" * 60)]
 
 
 def test_a_row_the_database_refuses_is_named_and_nothing_after_it_commits(

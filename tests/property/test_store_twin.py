@@ -98,7 +98,10 @@ def sink_rows(draw: st.DrawFn) -> tuple[SinkRow, ...]:
     )
     bad = st.sampled_from([{"name": None}, {"name": "a", "total": "x"}, {"nome": "a"}, {"name": "a\0"}])
     drawn = draw(st.lists(rows, max_size=3)) + ([draw(bad)] if draw(st.integers(0, 9)) == 9 else [])
-    return tuple(SinkRow(SINK.name, msgspec.json.encode(row)) for row in drawn)
+    written = [SinkRow(SINK.name, msgspec.json.encode(row)) for row in drawn]
+    keys = st.sampled_from([{"name": "a"}, {"name": "b"}, {"name": "z"}])
+    deleted = [SinkRow(SINK.name, msgspec.json.encode(key), True) for key in draw(st.lists(keys, max_size=2))]
+    return tuple(draw(st.permutations([*written, *deleted])))
 
 
 async def sorted_rows(store: Any, interval: int, wanted: list[Any]) -> list[Any]:

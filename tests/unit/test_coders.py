@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
@@ -30,6 +34,17 @@ class Pair:
     right: list[str]
 
 
+class Bill(msgspec.Struct, frozen=True):
+    id: UUID
+    total: Decimal
+    due: date
+    paid: datetime | None
+    parts: dict[str, Decimal]
+
+
+money = st.decimals(allow_nan=False, allow_infinity=False)
+times = st.datetimes(timezones=st.sampled_from([UTC, timezone(timedelta(hours=-5, minutes=30))]))
+bills = st.builds(Bill, st.uuids(), money, st.dates(), st.none() | times, st.dictionaries(texts, money, max_size=3))
 points = st.builds(Point, integers, st.none() | texts)
 pairs = st.builds(Pair, st.floats(allow_nan=False, allow_infinity=False), st.lists(texts))
 plain = st.recursive(
@@ -47,6 +62,11 @@ ROUND_TRIPS: list[tuple[Coder[Any], st.SearchStrategy[Any]]] = [
     *((coder(dict[str, list[int]]), st.dictionaries(texts, st.lists(integers))) for coder in (JsonCoder, MsgpackCoder)),
     *((coder(Point | None), st.none() | points) for coder in (JsonCoder, MsgpackCoder)),
     *((coder(Any), plain) for coder in (JsonCoder, MsgpackCoder)),
+    *((coder(Decimal), st.decimals(allow_nan=False)) for coder in (JsonCoder, MsgpackCoder)),
+    *((coder(date), st.dates()) for coder in (JsonCoder, MsgpackCoder)),
+    *((coder(datetime), st.datetimes(timezones=st.just(UTC))) for coder in (JsonCoder, MsgpackCoder)),
+    *((coder(UUID), st.uuids()) for coder in (JsonCoder, MsgpackCoder)),
+    *((coder(Bill), bills) for coder in (JsonCoder, MsgpackCoder)),
     (MsgpackCoder(bytes), st.binary()),
     (ProtobufCoder(Timestamp), st.builds(Timestamp, seconds=integers, nanos=st.integers(0, 999_999_999))),
 ]
@@ -127,6 +147,19 @@ def test_json_has_no_number_for_nan() -> None:
     with pytest.raises(CoderError, match=r"cannot encode nan: Expected `float`, got `null`"):
         JsonCoder(float).encode(math.nan)
     assert math.isnan(MsgpackCoder(float).decode(MsgpackCoder(float).encode(math.nan)))
+
+
+def test_a_time_is_given_back_or_refused() -> None:
+    paris = datetime(1900, 1, 1, tzinfo=ZoneInfo("Europe/Paris"))  # 9 minutes and 21 seconds from UTC
+    bill = Bill(UUID(int=1), Decimal(1), date(2026, 1, 1), paris, {})
+    refused: list[tuple[Coder[Any], Any]] = [(JsonCoder(datetime), paris), (JsonCoder(Bill), bill)]
+    for coder, value in refused:
+        with pytest.raises(CoderError, match="not in whole minutes; convert it to UTC"):
+            coder.encode(value)
+    assert MsgpackCoder(Bill).decode(MsgpackCoder(Bill).encode(bill)) == bill
+    twice = datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Paris"), fold=1)
+    found = JsonCoder(datetime).decode(JsonCoder(datetime).encode(twice))
+    assert found.astimezone(UTC) == twice.astimezone(UTC)
 
 
 wrong_point = Point("x")  # type: ignore[arg-type]

@@ -35,6 +35,8 @@ KINDS = {
     "z": "timestamptz",
     "y": "date",
     "j": "jsonb",
+    "n": "numeric",
+    "u": "uuid",
 }
 TABLE = SinkTable("out", KINDS, ("t",))
 
@@ -55,6 +57,13 @@ def write(**values: Any) -> LogWrite:
         ("y", "2026-01-01", "2026-01-01"),
         ("j", {"a": [1]}, {"a": [1]}),
         ("j", None, None),
+        ("n", 5, "5"),
+        ("n", "1.50", "1.50"),
+        ("n", "-0.0", "0.0"),
+        ("n", "1E+3", "1000"),
+        ("n", "9" * 200, "9" * 200),
+        ("n", "1e131071", "1" + "0" * 131_071),
+        ("u", "{6F9619FF-8B86-D011-B42D-00C04FC964FF}", "6f9619ff-8b86-d011-b42d-00c04fc964ff"),
     ],
 )
 def test_a_value_gets_one_spelling(column: str, given: object, kept: object) -> None:
@@ -80,6 +89,15 @@ def test_a_value_gets_one_spelling(column: str, given: object, kept: object) -> 
         ("z", 5),
         ("y", "2026-13-01"),
         ("j", "a\0"),
+        ("n", 1.5),
+        ("n", True),
+        ("n", "NaN"),
+        ("n", "Infinity"),
+        ("n", "1e131072"),
+        ("n", "1e-16384"),
+        ("n", "many"),
+        ("u", "6f9619ff"),
+        ("u", 5),
         ("other", 1),
     ],
 )
@@ -137,6 +155,36 @@ def test_rows_are_coalesced_and_sorted() -> None:
     made = coalesce(tables, [first, write(t="a", b=1), write(t="b", b=2)])
     assert [(rows.table.name, list(rows.rows)) for rows in made] == [("also", [(1,)]), ("out", [("a",), ("b",)])]
     assert made[1].rows["b",]["b"] == 2
+
+
+def deletion(**values: Any) -> SinkRow:
+    return SinkRow("out", msgspec.json.encode(values), deleted=True)
+
+
+def test_of_several_writes_of_a_row_the_last_one_counts() -> None:
+    ledger = SinkTable("out", {"n": "numeric", "t": "text"}, ("n",))
+
+    def upsert(n: str) -> SinkRow:
+        return SinkRow("out", msgspec.json.encode({"n": n}))
+
+    rows = (upsert("1"), deletion(n="1.00"), deletion(n="2"), upsert("2.0"), upsert("10"), deletion(n="7"))
+    (made,) = coalesce({"out": ledger}, [LogWrite(1, 1, seq, 0, b"", (row,)) for seq, row in enumerate(rows, 1)])
+    assert [row["n"] for row in made.rows.values()] == ["2.0", "10"]
+    assert made.places == [4, 5]
+    assert list(made.deleted.values()) == [{"n": "1.00"}, {"n": "7"}]
+    assert made.deleted_places == [2, 6]
+    assert not made.contested
+
+
+def test_owners_who_delete_and_write_one_row_contest_it() -> None:
+    writes = [LogWrite(n, 1, 1, 0, b"", (row,)) for n, row in ((1, deletion(t="a")), (2, write(t="a").sinks[0]))]
+    assert [rows.contested for rows in coalesce({"out": TABLE}, writes)] == [True]
+
+
+@pytest.mark.parametrize("values", [{}, {"t": None}, {"t": "a", "b": 1}, {"b": 1}])
+def test_what_is_no_key_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(RowRefused, match="sink table 'out'"):
+        coalesce({"out": TABLE}, [LogWrite(1, 1, 1, 0, b"", (deletion(**values),))])
 
 
 @pytest.mark.parametrize(
