@@ -24,9 +24,10 @@ import uvloop
 
 from millwheel.api.pipeline import Pipeline
 from millwheel.errors import MillwheelError, PipelineFailed, StoreError, WiringError
-from millwheel.runtime.embedded import EmbeddedRun, Tolerance, check_sources
+from millwheel.host.progress import Progress
+from millwheel.host.worker import Tolerance
+from millwheel.runtime.embedded import EmbeddedRun, check_sources
 from millwheel.runtime.failures import OnFailure, log_failure
-from millwheel.runtime.progress import Progress
 from millwheel.traces import shortened
 from millwheel_storage.connection import store_place
 from millwheel_storage.embedded import EmbeddedPostgres

@@ -201,3 +201,19 @@ STORE_CONFLICT_ATTEMPTS: Final = 8
 
 RECOVERY_CHUNK_BYTES: Final = 8 * 1024 * 1024
 """Log bytes that a recovery decodes and folds at a time: bounds its memory."""
+
+PERSIST_DELAY_US: Final = 10_000
+"""Between two writes of watermarks: a value that rises all the time is persisted a hundred times a second at most."""
+
+DISCOVER_DELAY_US: Final = 1_000_000
+"""Between two looks for new partitions of a source."""
+
+REDRIVE_DELAY_US: Final = 1_000_000
+"""Between two looks for redrives that somebody has asked for."""
+
+READ_REST_US: Final = 1_000
+"""Between two reads of a source that gives all it has: for two, records that come one by one wait 0.3 ms longer, and the
+whole takes a fifth less processor time."""
+
+END_DELAY_US: Final = 2_000
+"""Between two looks whether a run that has consumed everything is folded as well."""

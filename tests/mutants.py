@@ -40,12 +40,12 @@ from millwheel.core.seen import SeenKeys
 from millwheel.core.suspects import Suspects
 from millwheel.core.timers import TimerQueue
 from millwheel.core.watermark import LowWatermark
+from millwheel.host.alone import Alone
+from millwheel.host.marks import Marks
+from millwheel.host.routes import Routes
 from millwheel.model import MAX_TIME
 from millwheel.ports import FoldWrite
-from millwheel.runtime.alone import Alone
 from millwheel.runtime.executor import Executor
-from millwheel.runtime.routes import Routes
-from millwheel.testing.marks import Marks
 from millwheel.testing.story import Violation
 from millwheel.work import QUARANTINE_HOLD
 from millwheel_storage.memory import MemoryStore
@@ -1049,7 +1049,7 @@ def marked_too_late() -> Patches:
     def perform(self: Marks, actor: Any, mark: Any) -> None:
         self._submit(actor, mark)
         if isinstance(mark, ev.Mark):
-            self._process.mail.post(actor, Early(), "marked")
+            self._tell(actor, Early())
 
     original = IntervalCore.handle
 

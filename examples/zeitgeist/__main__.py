@@ -21,9 +21,9 @@ from examples.zeitgeist.report import Stat, write_report
 from examples.zeitgeist.spark_job import parse_log
 from millwheel import Pipeline
 from millwheel.errors import MillwheelError, SourceError
+from millwheel.host.progress import Progress
 from millwheel.launch import open_store, run
 from millwheel.model import format_time
-from millwheel.runtime.progress import Progress
 from millwheel_injectors import BoundedDisorder, SparkOutputSource
 from millwheel_storage.reader import Reader
 

@@ -18,7 +18,7 @@ from millwheel.model import format_time
 from millwheel.shape import PUBLISH_PREFIX
 
 if TYPE_CHECKING:
-    from millwheel.runtime.progress import Progress
+    from millwheel.host.progress import Progress
 
 BAD = frozenset({"late", "rejected", "quarantined keys"})
 

@@ -17,7 +17,7 @@ from millwheel.model import MIN_TIME, SECOND, format_time
 
 if TYPE_CHECKING:
     from millwheel.cli.display import Display
-    from millwheel.runtime.progress import Progress
+    from millwheel.host.progress import Progress
 
 RATE_WINDOW: Final = 6
 """Reports, a second apart: the rate is that of the last five seconds."""

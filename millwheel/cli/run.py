@@ -15,8 +15,8 @@ from millwheel.errors import MillwheelError
 from millwheel.escapes import escaped
 
 if TYPE_CHECKING:
+    from millwheel.host.progress import Progress
     from millwheel.runtime.failures import Failure
-    from millwheel.runtime.progress import Progress
 
 COUNT = click.IntRange(min=0)
 

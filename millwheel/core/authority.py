@@ -54,6 +54,10 @@ class Authority:
             known[interval] = value
             self._dirty.add(name)
 
+    def changed(self) -> bool:
+        """True when `changes` has something to look at."""
+        return bool(self._dirty)
+
     def changes(self) -> dict[str, int]:
         """Values that rose since the last call: persist them, then call `adopt`."""
         changed = {}
@@ -79,6 +83,14 @@ class Authority:
         senders = [*self._senders[computation]]
         senders += [name for name, receivers in self._unsettled.values() if computation in receivers]
         return min((self._values.get(s, MIN_TIME) for s in senders), default=MIN_TIME)
+
+    def inputs(self) -> dict[str, int]:
+        """Input low watermarks of all computations."""
+        return {name: self.input_of(name) for name in self._senders}
+
+    def values(self) -> dict[str, int]:
+        """The published watermarks of computations and sources."""
+        return dict(self._values)
 
     def value(self, name: str) -> int:
         """The published watermark of a computation or source."""

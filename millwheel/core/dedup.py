@@ -137,14 +137,14 @@ class DeliveredIds:
     """The ids one interval has consumed, per (subscription, producer).
 
     Channels that are not in `live`, of producers numbered below `horizon`, have been retired: whatever still comes in
-    their name is refused.  `live` may gain members.
+    their name is refused.
     """
 
     def __init__(self, live: Collection[Channel] = (), horizon: int = 0) -> None:
         self._channels: dict[Channel, Seen] = {}
         self._sealed: list[Sealed] = []
         self._bucket: int | None = None
-        self._live = live
+        self._live = {*live}
         self._horizon = horizon
 
     def restore(self, subscription: int, producer: int, frontier: int, top: int) -> None:
@@ -225,6 +225,10 @@ class DeliveredIds:
             if sealed.tops.get(channel, frontier) < frontier:
                 del sealed.tops[channel]
         self._sealed = [sealed for sealed in self._sealed if sealed.tops]
+
+    def expect(self, channels: Iterable[Channel]) -> None:
+        """On these something may still come after all."""
+        self._live |= {*channels}
 
     def frontier(self, subscription: int, producer: int) -> int:
         """The highest frontier advertised on this channel."""

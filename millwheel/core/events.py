@@ -175,6 +175,12 @@ class WatermarkMoved(Struct, gc=False):
     value: int
 
 
+class ChannelsExpected(Struct, gc=False):
+    """On these channels something may still come, though their producers are older than the interval's owner."""
+
+    channels: tuple[Channel, ...]
+
+
 class RedriveAsked(Struct, gc=False):
     """A user asked to drain the quarantines of `keys`, which are distinct; also of those that were asked for before."""
 
@@ -216,8 +222,8 @@ class Advanced(Struct, gc=False):
 
 Event = (
     BundleArrived | Loaded | SlotsLoaded | TimersLoaded | Marked | Invoked | Committed | Fenced | Refused | Resend | Folded
-    | IdsFound | OpaqueRead | AckArrived | AlarmRang | WatermarkMoved | RedriveAsked | QuarantineFetched | RowsRead
-    | Advanced
+    | IdsFound | OpaqueRead | AckArrived | AlarmRang | WatermarkMoved | ChannelsExpected | RedriveAsked
+    | QuarantineFetched | RowsRead | Advanced
 )  # fmt: skip
 
 # --- effects ----------------------------------------------------------------------------------------------------

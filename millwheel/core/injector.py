@@ -107,6 +107,11 @@ class InjectorCore:
         """True when nothing it has read is unacked or unrecorded."""
         return not (self._reads or self._acked_position or self._advancing or self._reading)
 
+    @property
+    def reported(self) -> int:
+        """Low watermark as last reported, us."""
+        return self._reported
+
     def _read(self, event: ev.RowsRead, effects: list[ev.Effect], now: int) -> None:
         self._reading = False
         self._promise(event.watermark)

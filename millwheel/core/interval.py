@@ -125,8 +125,8 @@ class IntervalCore:
         """First effects after assignment: resend what is unacked, report the watermark.
 
         `live` are the channels on which something may still come, of producers numbered below this interval's own
-        sequencer, when that is known; it may gain members.  All others have been retired: their ids go, late copies
-        are refused.
+        sequencer, when that is known; `ChannelsExpected` adds to them.  All others have been retired: their ids go, late
+        copies are refused.
         """
         recovered, self._recovered = self._recovered, None
         assert recovered is not None, "start() is called once"
@@ -203,6 +203,8 @@ class IntervalCore:
                 self._arrivals.was_read(event)
             case ev.AlarmRang():
                 self._alarm = MAX_TIME
+            case ev.ChannelsExpected(channels):
+                self._arrivals.ids.expect(channels)
             case ev.RedriveAsked(keys):
                 self._quarantine.ask(keys, now)
             case ev.QuarantineFetched(entries, more):

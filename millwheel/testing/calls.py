@@ -13,25 +13,29 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from millwheel.errors import CommitUnknown, RowRefused, StoreUnavailable
+from millwheel.host.requests import Request
 from millwheel.testing.faults import Action
 
 if TYPE_CHECKING:
     from millwheel.testing.process import Process
 
 RETRY_US: Final = 50_000
+READS: Final = frozenset(
+    {"load", "lookup", "page", "source", "quarantine", "redrives", "watermarks", "open", "acquire", "recover"}
+)
+"""Steps that a dead process does not leave behind: they only read, or nobody else would see their sequencer."""
 
 
 class Crash(BaseException):
     """This process dies here.  No `Exception`: a hook that raises it is a hook that kills its process."""
 
 
-class Request(msgspec.Struct, eq=False):
+class OpenCall(msgspec.Struct, eq=False):
     """A call to the store that is on its way or being retried."""
 
-    step: str
-    call: Callable[[], Coroutine[Any, Any, Any]]
+    request: Request
     done: Callable[[Any], None]
-    refused: Callable[[RowRefused], None] | None = None
+    refused: Callable[[RowRefused], None]
     """Told when the database refuses a sink row."""
 
 
@@ -40,7 +44,7 @@ class Calls:
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self.open: list[Request] = []
+        self.open: list[OpenCall] = []
         """Requests without an answer."""
 
     def strike(self, step: str) -> Action:
@@ -51,8 +55,9 @@ class Calls:
             process.world.kernel.trace(f"p{process.number} fault {action} at {step}")
         return action
 
-    def call(self, step: str, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    def _call(self, request: Request) -> Any:
         """One attempt, as the nemesis lets it go."""
+        step, store = request.step, self._process.world.store
         action = self.strike(step)
         if action == "crash before":
             raise Crash
@@ -60,9 +65,9 @@ class Calls:
             raise StoreUnavailable(f"{step}: refused")
         if action == "absent":
             raise CommitUnknown(f"{step}: reply lost, not applied")
-        answer = run(call())
+        answer = run(request.call(store))
         if action == "duplicate":
-            answer = run(call())
+            answer = run(request.call(store))
         if action == "crash after":
             raise Crash
         if action == "lost":
@@ -70,47 +75,42 @@ class Calls:
             raise CommitUnknown(f"{step}: reply lost, applied")
         return answer
 
-    def request(
-        self,
-        step: str,
-        call: Callable[[], Coroutine[Any, Any, Any]],
-        done: Callable[[Any], None],
-        refused: Callable[[RowRefused], None] | None = None,
-    ) -> None:
+    def request(self, request: Request, done: Callable[[Any], None], refused: Callable[[RowRefused], None]) -> None:
         """Call the store until it answers; each attempt takes its time."""
-        request = Request(step, call, done, refused)
-        self.open.append(request)
-        self._process.later(self._process.world.nemesis.delay_us(step), self._attempt, request)
+        open_call = OpenCall(request, done, refused)
+        self.open.append(open_call)
+        self._process.later(self._process.world.nemesis.delay_us(request.step), self._attempt, open_call)
 
-    def _attempt(self, request: Request) -> None:
-        process, world = self._process, self._process.world
+    def _attempt(self, call: OpenCall) -> None:
+        process, world, request = self._process, self._process.world, call.request
         try:
-            answer = self.call(request.step, request.call)
+            answer = self._call(request)
         except (StoreUnavailable, CommitUnknown) as error:
+            if not request.patient:
+                raise Crash from error  # a start that fails is a process that ends
             world.kernel.probes[f"retried: {type(error).__name__}"] += 1
-            process.later(RETRY_US, self._attempt, request)
+            process.later(RETRY_US, self._attempt, call)
             return
         except RowRefused as refusal:
-            assert request.refused is not None
-            self.open.remove(request)
-            process.later(world.nemesis.delay_us("reply"), request.refused, refusal)
+            self.open.remove(call)
+            process.later(world.nemesis.delay_us("reply"), call.refused, refusal)
             return
-        self.open.remove(request)
-        process.later(world.nemesis.delay_us(f"{request.step} reply"), request.done, answer)
+        self.open.remove(call)
+        process.later(world.nemesis.delay_us(f"{request.step} reply"), call.done, answer)
 
     def abandon(self) -> None:
         """The process is dead; what was on the wire may still arrive at the store."""
         kernel, nemesis = self._process.world.kernel, self._process.world.nemesis
-        for request in self.open:
-            if request.step not in ("load", "lookup", "page") and nemesis.orphan():
-                kernel.at(kernel.now + nemesis.delay_us("orphan"), self._orphan, request)
+        for call in self.open:
+            if call.request.step not in READS and nemesis.orphan():
+                kernel.at(kernel.now + nemesis.delay_us("orphan"), self._orphan, call.request)
 
     def _orphan(self, request: Request) -> None:
         kernel = self._process.world.kernel
         kernel.trace(f"p{self._process.number} orphan {request.step}")
         kernel.probes["request of a dead process applied"] += 1
         with suppress(RowRefused):  # nobody is left to hear of it
-            run(request.call())
+            run(request.call(self._process.world.store))
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -16,7 +16,7 @@ Action = Literal["", "crash before", "crash after", "duplicate", "refused", "los
 """`lost`: applied, but the reply never arrives.  `absent`: not applied, and nobody knows.  "": no fault."""
 
 STORE_STEPS: Final = frozenset({"commit", "fold", "advance", "persist"})
-EFFECT_STEPS: Final = frozenset({"send", "ack"})
+EFFECT_STEPS: Final = frozenset({"send", "ack", "tell"})
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,18 +35,20 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     unknown: float = 0.0
     """The reply of a store call is lost; it was applied in half of the cases."""
     duplicate: float = 0.0
-    """A bundle or an ack arrives twice."""
+    """A message between hosts arrives twice."""
     slow: float = 0.0
     """A delivery or a store call takes up to two seconds."""
     clock_step: float = 0.0
     """Per effect: the process's wall clock jumps by up to ten seconds, forward or back."""
+    cut: float = 0.0
+    """Per effect: the channels between two hosts break for up to a second; what is on its way is lost."""
     restarts_limit: int = 12
     """Crashes and zombies of one run."""
 
 
 NO_FAULTS: Final = Faults()
 ROUGH: Final = Faults(
-    crash=0.003, zombie=0.001, refused=0.02, unknown=0.03, duplicate=0.05, slow=0.01, clock_step=0.001
+    crash=0.003, zombie=0.001, refused=0.02, unknown=0.03, duplicate=0.05, slow=0.01, clock_step=0.001, cut=0.001
 )
 """A mix of everything; the default of `simulate`."""
 
@@ -65,12 +67,20 @@ class Nemesis(Protocol):
         """How long this step takes."""
         ...
 
+    def rest_us(self, wanted_us: int) -> int:
+        """How long a host pauses that wants to pause so long."""
+        ...
+
     def zombie_us(self, weight: int = 1) -> int:
         """How long the process freezes now, 0 for not at all; `weight` times as likely as usual."""
         ...
 
     def clock_step_us(self) -> int:
         """How far the wall clock jumps now."""
+        ...
+
+    def cut_us(self) -> int:
+        """How long channels are cut now, 0 for not at all."""
         ...
 
     def orphan(self) -> bool:
@@ -132,6 +142,10 @@ class Seeded:
             return rng.randrange(10_000, 2_000_000)
         return rng.randrange(0, 3_000) if rng.random() < 0.9 else rng.randrange(0, 60_000)
 
+    def rest_us(self, wanted_us: int) -> int:
+        """A little longer."""
+        return wanted_us + self.delay_us("rest")
+
     def zombie_us(self, weight: int = 1) -> int:
         """Up to three seconds."""
         faults = self.faults
@@ -147,6 +161,13 @@ class Seeded:
             return 0
         self.struck["clock step"] += 1
         return self._rng.randrange(-10_000_000, 10_000_000)
+
+    def cut_us(self) -> int:
+        """Up to a second."""
+        if not self.faults.cut or self._rng.random() >= self.faults.cut:
+            return 0
+        self.struck["cut"] += 1
+        return self._rng.choice([1, 1_000, 50_000, 1_000_000])
 
     def orphan(self) -> bool:
         """Half of the requests on their way arrive."""
@@ -179,11 +200,19 @@ class Planned:
             return 3_000
         return 200 if step in STORE_STEPS else 50
 
+    def rest_us(self, wanted_us: int) -> int:
+        """Just as long."""
+        return wanted_us
+
     def zombie_us(self, weight: int = 1) -> int:
         """Never."""
         return 0
 
     def clock_step_us(self) -> int:
+        """Never."""
+        return 0
+
+    def cut_us(self) -> int:
         """Never."""
         return 0
 

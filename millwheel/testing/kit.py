@@ -12,7 +12,7 @@ from millwheel.api.pipeline import Pipeline
 from millwheel.api.stream import Stream
 from millwheel.api.table import Table
 from millwheel.errors import WiringError
-from millwheel.model import MAX_TIME, SECOND, format_time, whole_time
+from millwheel.model import MAX_TIME, MIN_TIME, SECOND, format_time, whole_time
 from millwheel.testing.ending import check_end
 from millwheel.testing.faults import ROUGH, Faults, Nemesis, Planned, Seeded
 from millwheel.testing.process import Process
@@ -26,6 +26,7 @@ from millwheel_storage.memory import MemoryStore
 T = TypeVar("T")
 
 STEP_LIMIT_EVENTS: Final = 1_000_000
+LONG_REST_US: Final = 100_000
 START_US: Final = 1_700_000_000 * SECOND
 
 
@@ -47,6 +48,10 @@ class _Instant(Planned):
     def delay_us(self, step: str) -> int:
         """None."""
         return 0
+
+    def rest_us(self, wanted_us: int) -> int:
+        """The clock stands still between the calls of a test, so what is short is left out."""
+        return wanted_us if wanted_us >= LONG_REST_US else 0
 
 
 class Stepper(Results):
@@ -88,7 +93,7 @@ class Stepper(Results):
     def watermark(self, computation: str) -> int:
         """Low watermark of a computation, us."""
         self._check(computation)
-        return self._process.watermarks.authority.value(computation)
+        return self._process.worker.values.get(computation, MIN_TIME)
 
     @overload
     def send(self, stream: Stream[T], value: T, timestamp: int) -> None: ...
@@ -145,7 +150,7 @@ class Stepper(Results):
     def _settle(self, until_us: int | None = None) -> None:
         """Run everything that is due by `until_us`, by default now."""
         until = self.kernel.now if until_us is None else until_us
-        self._process.partitions.unpark()
+        self._process.unpark()
         for _ in range(STEP_LIMIT_EVENTS):
             due = self.kernel.next_time()
             if due is None or due > until:

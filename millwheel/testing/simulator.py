@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from millwheel.api.table import Table
-from millwheel.core.interval import IntervalCore
 from millwheel.graph import Graph
 from millwheel.model import SECOND, format_time
 from millwheel.testing.faults import Nemesis
@@ -76,8 +75,8 @@ class Simulation:
 
     def held(self) -> str:
         """A hold of user code that the run waits for, in words."""
-        for actor in self.processes[-1].actors.values():
-            for what, at, detail in actor.core.blame() if isinstance(actor.core, IntervalCore) else ():
+        for actor, core in self.processes[-1].worker.actors.intervals():
+            for what, at, detail in core.blame():
                 if what == "hold":
                     return f"{actor.owner} holds its watermark at {format_time(at)} for {detail}"
         return ""
@@ -95,7 +94,7 @@ class Simulation:
 
     def _stop(self, process: Process) -> None:
         """Somebody stops the process in order, to start another version."""
-        if process is self.processes[-1] and process.serving and not process.dead:
+        if process is self.processes[-1] and process.worker.serving and not process.dead:
             process.end_in_order()
             self.launch()
         elif process is self.processes[-1]:  # it does not serve yet, or is dead and will be replaced
@@ -108,7 +107,7 @@ class Simulation:
     def _mend(self) -> None:
         self.on_mend()
         newest = self.processes[-1]
-        if newest.serving and not newest.dead and newest.condemned():
+        if newest.worker.serving and not newest.dead and newest.condemned():
             # Mended code comes with a new process; only an orderly end lets what has killed others be tried again.
             self.kernel.probes["ended in order"] += 1
             newest.end_in_order()

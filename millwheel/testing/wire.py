@@ -7,6 +7,7 @@ simulated process's (`process`).
 from __future__ import annotations
 
 from millwheel.bundles import Bundle
+from millwheel.host.messages import Delivery, Message, Receipt
 from millwheel.testing.truth import Truth
 
 
@@ -17,6 +18,16 @@ class Wire:
         self._truth = truth
         self._in_flight: dict[tuple[int, int, int, int], Bundle] = {}
         """By process, sender, number and target."""
+
+    def saw(self, message: Message, process: int) -> None:
+        """A message leaves."""
+        match message:
+            case Delivery(bundle):
+                self.saw_send(bundle.sender, bundle, process)
+            case Receipt(interval, sender, number):
+                self.saw_ack(interval, sender, number, process)
+            case _:
+                pass
 
     def saw_send(self, interval: int, bundle: Bundle, process: int) -> None:
         """A bundle leaves: strong productions are durable by now (I7), frontiers below everything pending (I14)."""

@@ -206,7 +206,7 @@ def test_a_stream_that_is_no_longer_published_leaves_nobody_waiting(postgres: Em
             return sum(state["count"] for _, state in committed.states("Count"))
 
     def checkpoints(run: EmbeddedRun) -> bool:
-        cores = [actor.core for actor in run._actors.values()]
+        cores = [actor.core for actor in run.worker.actors.all.values()]
         return all(core.counters.checkpoints for core in cores if isinstance(core, IntervalCore)) and bool(cores)
 
     run_until(build(publish=True), PostgresStore(postgres.url, pipeline), checkpoints)

@@ -14,8 +14,8 @@ from psycopg import sql
 from millwheel import Computation, Context, JsonCoder, ListCell, Pipeline, Record, Stream, Table, Timer, subscribe
 from millwheel.core import injector, refused
 from millwheel.errors import Fenced, StoreError
+from millwheel.host.progress import Progress
 from millwheel.runtime.embedded import EmbeddedRun
-from millwheel.runtime.progress import Progress
 from millwheel_injectors import IterableSource
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
@@ -333,7 +333,7 @@ def test_a_run_that_is_overtaken_does_not_take_the_interval_back(place: Place, m
         async def overtaken(interval: int, sequencer: int) -> int | None:
             if not running:
                 running.append(asyncio.create_task(second.run()))
-                while not second._intervals_of.get("Ledger"):
+                while not second.worker.actors.of("Ledger"):
                     await asyncio.sleep(0.01)
             return await reacquire(interval, sequencer)
 

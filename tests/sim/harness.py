@@ -54,9 +54,26 @@ class Verdict(msgspec.Struct):
 def faults_of(seed: int) -> Faults:
     """The fault mix of a seed: rough, or one kind much more often than the others."""
     rng = random.Random(f"faults {seed}")
-    base = Faults(crash=0.001, zombie=0.0004, refused=0.03, unknown=0.03, duplicate=0.05, slow=0.005, clock_step=0.0005)
-    kind = rng.choice(["", "crash", "zombie", "unknown", "duplicate", "slow", "refused"])
-    many = {"crash": 0.004, "zombie": 0.002, "unknown": 0.2, "duplicate": 0.3, "slow": 0.05, "refused": 0.2}
+    base = Faults(
+        crash=0.001,
+        zombie=0.0004,
+        refused=0.03,
+        unknown=0.03,
+        duplicate=0.05,
+        slow=0.005,
+        clock_step=0.0005,
+        cut=0.0005,
+    )
+    kind = rng.choice(["", "crash", "zombie", "unknown", "duplicate", "slow", "refused", "cut"])
+    many = {
+        "crash": 0.004,
+        "zombie": 0.002,
+        "unknown": 0.2,
+        "duplicate": 0.3,
+        "slow": 0.05,
+        "refused": 0.2,
+        "cut": 0.004,
+    }
     return msgspec.structs.replace(base, **{kind: many[kind]}) if kind else base
 
 

@@ -131,7 +131,7 @@ def test_a_channel_that_is_not_live_is_refused_from_its_first_record_on() -> Non
     assert delivered.fresh(1, 5, [0]) is None
     assert delivered.fresh(2, 5, [0]) == []
     assert delivered.fresh(1, 10, [0]) is None
-    live.add((3, 7))
+    delivered.expect([(3, 7)])
     assert delivered.fresh(3, 7, [0]) is None
 
 

@@ -28,10 +28,10 @@ from millwheel import (
     ValueCell,
 )
 from millwheel import subscribe as subscribe
+from millwheel.host.progress import Progress
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import Batch, Source, SourcePartition, Store
 from millwheel.runtime.embedded import EmbeddedRun, wall_clock_us
-from millwheel.runtime.progress import Progress
 from millwheel_injectors import IterableSource
 
 VOCABULARY = ("to", "be", "or", "not", "question", "whether", "nobler", "mind", "suffer", "slings", "arrows", "sea")

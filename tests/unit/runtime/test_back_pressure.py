@@ -11,9 +11,9 @@ from millwheel import BytesCoder, Computation, Context, Pipeline, Record, Stream
 from millwheel.core import injector
 from millwheel.core.injector import InjectorCore
 from millwheel.core.interval import IntervalCore
-from millwheel.runtime.actor import Actor
+from millwheel.host.events import ReadRows, RowsArrived
 from millwheel.runtime.embedded import EmbeddedRun
-from millwheel.runtime.partitions import Partitions
+from millwheel.runtime.usercode import UserCode
 from millwheel_injectors import IterableSource
 from millwheel_storage.memory import MemoryStore
 
@@ -39,7 +39,7 @@ class Peaks:
 
     def look(self) -> None:
         assert self.run is not None
-        cores = [actor.core for actor in self.run._actors.values()]
+        cores = [actor.core for actor in self.run.worker.actors.all.values()]
         intervals = [core for core in cores if isinstance(core, IntervalCore)]
         sources = [core for core in cores if isinstance(core, InjectorCore)]
         self.unread = max([self.unread, *(core._unacked_bytes for core in sources)])
@@ -114,13 +114,13 @@ def test_an_interval_stops_at_its_unacked_productions() -> None:
 
 def test_how_many_rows_are_a_reads_worth_is_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    original = Partitions._read
+    original = UserCode.read
 
-    def read(self: Partitions, actor: Actor, limit: int) -> None:
-        asked.append(limit)
-        original(self, actor, limit)
+    def read(self: UserCode, wanted: ReadRows) -> RowsArrived:
+        asked.append(wanted.limit)
+        return original(self, wanted)
 
-    monkeypatch.setattr(Partitions, "_read", read)
+    monkeypatch.setattr(UserCode, "read", read)
     peaks_of(1)
     assert asked[0] == 4
     assert set(asked[2:]) == {50 * KIB // (ROW_BYTES + limits.RECORD_OVERHEAD_BYTES)}

@@ -11,9 +11,10 @@ import pytest
 
 from millwheel import SECOND, Computation, Context, Pipeline, Record, Stream, TextCoder, Timer, subscribe
 from millwheel.errors import HooksFail
-from millwheel.runtime.embedded import EmbeddedRun, Tolerance
+from millwheel.host.progress import Progress
+from millwheel.host.worker import Tolerance
+from millwheel.runtime.embedded import EmbeddedRun
 from millwheel.runtime.failures import Failure
-from millwheel.runtime.progress import Progress
 from millwheel_injectors import IterableSource
 from millwheel_storage.memory import MemoryStore
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from millwheel import SECOND, Computation, Context, Pipeline, Record, Stream, TextCoder, Timer, subscribe
+from millwheel import SECOND, Computation, Context, Pipeline, Record, Stream, TextCoder, Timer, limits, subscribe
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import Batch, SourcePartition
-from millwheel.runtime import partitions
 from millwheel.runtime.embedded import EmbeddedRun, wall_clock_us
 from millwheel_injectors import BoundedDisorder, FileCreation, FileSource
 from millwheel_storage.memory import MemoryStore
@@ -41,7 +40,7 @@ class Watch(Computation[str]):
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     heard.clear()
-    monkeypatch.setattr(partitions, "DISCOVER_DELAY_S", 0.02)
+    monkeypatch.setattr(limits, "DISCOVER_DELAY_US", 20_000)
 
 
 def pipeline(source: FileSource) -> Pipeline:

@@ -11,10 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millwheel import Computation, Context, JsonCoder, ListCell, Pipeline, Record, Stream, subscribe
+from millwheel import Computation, Context, JsonCoder, ListCell, Pipeline, Record, Stream, limits, subscribe
 from millwheel.core import injector
 from millwheel.errors import SourceError
-from millwheel.runtime import partitions
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel.source import Source
 from millwheel_injectors import BoundedDisorder, FileSource, SparkOutputSource
@@ -39,7 +38,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(injector, "FIRST_READ_ROWS", 10)
     monkeypatch.setattr(injector, "UNACKED_LIMIT_READS", 1)
     monkeypatch.setattr(injector, "ADVANCE_DELAY_US", 0)
-    monkeypatch.setattr(partitions, "DISCOVER_DELAY_S", 0.02)
+    monkeypatch.setattr(limits, "DISCOVER_DELAY_US", 20_000)
 
 
 def pipeline(source: Source) -> Pipeline:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from millwheel.host.progress import Progress
 from millwheel.model import MAX_TIME, MIN_TIME
-from millwheel.runtime.progress import Progress
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from millwheel import SECOND, Computation, Context, JsonCoder, MapCell, Pipeline, Record, Stream, TextCoder, Timer
 from millwheel.core import injector
 from millwheel.errors import WiringError
+from millwheel.host.progress import Progress
 from millwheel.launch import import_pipeline
-from millwheel.runtime.progress import Progress
 from millwheel_injectors import FileSource, IterableSource
 from millwheel_storage.memory import MemoryStore
 from tests.unit.runtime.drive import (

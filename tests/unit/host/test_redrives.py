@@ -6,9 +6,9 @@ import pytest
 
 from millwheel import Computation, Pipeline, Stream, TextCoder, limits, subscribe
 from millwheel.graph import Graph
+from millwheel.host.redrives import Redrives
+from millwheel.host.routes import Routes
 from millwheel.ports import IntervalRow, Opened
-from millwheel.runtime.redrives import Redrives
-from millwheel.runtime.routes import Routes
 from millwheel_injectors import IterableSource
 
 WORDS = Stream("words", TextCoder())

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import msgspec
 
-from millwheel.runtime.alone import Alone
+from millwheel.host.alone import Alone
 from millwheel.work import Work
 
 

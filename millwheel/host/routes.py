@@ -1,6 +1,6 @@
 """Who sends to whom: the graph's names as the store's numbers, and the intervals behind each subscription.
 
-Lives here: what intervals and source partitions are told of each other when a driver makes their cores.  Never here:
+Lives here: what intervals and source partitions are told of each other when a host makes their cores.  Never here:
 I/O.  Invariant: `live` names every channel on which something may still come from a producer that was numbered before
 this process, or by it, in whichever version of the pipeline.
 """
@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from millwheel.api.context import Output
 from millwheel.bundles import Recovered
 from millwheel.core.dedup import Channel
 from millwheel.core.interval import Config
 from millwheel.graph import Graph
 from millwheel.intervals import Ranges
 from millwheel.ports import IntervalRow, Opened, SourcePosition
-from millwheel.runtime.executor import output_of
 
 SHAPE_VERSION: Final = "1"
 
@@ -62,10 +60,6 @@ class Routes:
         numbers = [self.subscriptions[s.name] for stream in streams for s in self._graph.subscriptions(stream)]
         return {number: self._ranges[number] for number in numbers}
 
-    def output(self, stream: str) -> Output:
-        """Encoder and routes of a stream."""
-        return output_of(self._graph, stream, self.subscriptions)
-
     def config(self, row: IntervalRow, sequencer: int) -> Config:
         """What an interval is told when it is assigned."""
         spec = self._graph.computations[row.computation]
@@ -90,7 +84,7 @@ class Routes:
             known = self._graph.sources.get(source)
             stream = known.stream if known is not None else self.left_out.get(source)
             if stream is not None:
-                self.expect(position.producer, stream)
+                self.live |= self.channels(position.producer, stream)
             else:  # stored by a version that did not note the stream
                 self.live |= {(number, position.producer) for number in self.subscriptions.values()}
 
@@ -101,12 +95,12 @@ class Routes:
         left = {bundle.subscription for bundle in recovered.productions} - set(config.outputs)
         return {self._receiver[names[number]] for number in left & config.routes.keys()}
 
-    def expect(self, producer: int, stream: str) -> None:
-        """The producer may still send on the stream."""
-        self.live |= {(self.subscriptions[s.name], producer) for s in self._graph.subscriptions(stream)}
+    def channels(self, producer: int, stream: str) -> set[Channel]:
+        """On which the producer sends when it sends on the stream."""
+        return {(self.subscriptions[s.name], producer) for s in self._graph.subscriptions(stream)}
 
     def expect_of(self, config: Config, recovered: Recovered) -> None:
         """What an earlier owner of the interval has sent may still come, and whatever this one sends."""
         self.live |= {(bundle.subscription, bundle.producer) for bundle in recovered.productions}
         for output in self._graph.computations[config.computation].outputs:
-            self.expect(config.sequencer, output)
+            self.live |= self.channels(config.sequencer, output)

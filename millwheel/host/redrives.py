@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from millwheel import limits
-from millwheel.runtime.routes import Routes
+from millwheel.host.routes import Routes
 
 _FIRST: Final = ("", "")
 

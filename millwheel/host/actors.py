@@ -1,0 +1,50 @@
+"""A core with what a host must know to perform its effects."""
+
+from __future__ import annotations
+
+import msgspec
+
+from millwheel.core.injector import InjectorCore
+from millwheel.core.interval import IntervalCore
+
+
+class Actor(msgspec.Struct, eq=False, kw_only=True):
+    """One owned interval: of a computation, or a source partition."""
+
+    interval: int
+    sequencer: int
+    owner: str
+    """The computation, or "source:name"."""
+    core: IntervalCore | InjectorCore
+    receivers: frozenset[int] = frozenset()
+    """Intervals that it sends to."""
+
+
+class Actors:
+    """The owned intervals of a worker; the newest core of each."""
+
+    def __init__(self) -> None:
+        self.all: dict[int, Actor] = {}
+        self._of: dict[str, dict[int, Actor]] = {}
+
+    def put(self, actor: Actor) -> None:
+        """Add it, in the place of an earlier core of its interval."""
+        self.all[actor.interval] = actor
+        self._of.setdefault(actor.owner, {})[actor.interval] = actor
+
+    def of(self, owner: str) -> list[Actor]:
+        """Those of one computation or source."""
+        return [*self._of.get(owner, {}).values()]
+
+    def current(self, interval: int, sequencer: int) -> Actor | None:
+        """The actor, unless its core has been replaced or is void."""
+        actor = self.all.get(interval)
+        return actor if actor is not None and actor.sequencer == sequencer and not actor.core.halted else None
+
+    def intervals(self) -> list[tuple[Actor, IntervalCore]]:
+        """Those of computations, with their cores."""
+        return [(actor, actor.core) for actor in self.all.values() if isinstance(actor.core, IntervalCore)]
+
+    def partitions(self) -> list[tuple[Actor, InjectorCore]]:
+        """Source partitions, with their cores."""
+        return [(actor, actor.core) for actor in self.all.values() if isinstance(actor.core, InjectorCore)]

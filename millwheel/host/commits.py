@@ -1,0 +1,80 @@
+"""Group commit: whatever is ready goes into one transaction.
+
+Lives here: who commits with whom, and in which order.  Never here: what a checkpoint is.  Invariant: an interval's
+checkpoints are handed to the store in the order of submission, and no interval is in two groups at a time.
+
+Intervals with sink rows commit in a lane of their own, so that a slow or locked table of a user delays nobody else.
+Nothing declares who writes sink rows: an interval changes lanes with its first one, and never goes back.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from millwheel.bundles import LogWrite
+
+
+class Group(msgspec.Struct, eq=False):
+    """Checkpoints that commit together."""
+
+    writes: list[LogWrite]
+    lane: Lane
+
+
+class Lane:
+    """Checkpoints that wait, in the order of submission, and the group that is being committed."""
+
+    def __init__(self) -> None:
+        self.waiting: list[LogWrite] = []
+        self.open: frozenset[int] = frozenset()
+        """Intervals of the open group."""
+
+    def take(self, busy: frozenset[int]) -> Group | None:
+        """A group of what waits, without intervals that are `busy` elsewhere; None while one is open."""
+        if self.open or not self.waiting:
+            return None
+        writes = [write for write in self.waiting if write.interval not in busy] if busy else self.waiting
+        if not writes:
+            return None
+        self.waiting = [write for write in self.waiting if write.interval in busy] if busy else []
+        self.open = frozenset(write.interval for write in writes)
+        return Group(writes, self)
+
+
+class CommitLanes:
+    """Two lanes: the shared group, and the intervals that write sink rows."""
+
+    def __init__(self) -> None:
+        self._shared = Lane()
+        self._sinks = Lane()
+        self._with_sinks: set[int] = set()
+
+    def submit(self, write: LogWrite) -> None:
+        """Commit `write` after everything of its interval that was submitted before."""
+        if write.sinks and write.interval not in self._with_sinks:
+            self._change_lanes(write.interval)
+        lane = self._sinks if write.interval in self._with_sinks else self._shared
+        lane.waiting.append(write)
+
+    def _change_lanes(self, interval: int) -> None:
+        self._with_sinks.add(interval)
+        self._sinks.waiting += [write for write in self._shared.waiting if write.interval == interval]
+        self._shared.waiting = [write for write in self._shared.waiting if write.interval != interval]
+
+    def ready(self) -> list[Group]:
+        """Groups to hand to the store now; each ends with `done`."""
+        groups = (self._shared.take(self._sinks.open), self._sinks.take(self._shared.open))
+        return [group for group in groups if group is not None]
+
+    def done(self, group: Group) -> None:
+        """The store has answered for all of `group`, or what is left of it."""
+        group.lane.open = frozenset()
+
+    def drop(self, interval: int) -> None:
+        """Forget what waits of an interval: its core is void, and the next one must not find it durable."""
+        for lane in (self._shared, self._sinks):
+            lane.waiting = [write for write in lane.waiting if write.interval != interval]
+
+    def idle(self) -> bool:
+        """True when nothing waits or is under way."""
+        return not (self._shared.waiting or self._sinks.waiting or self._shared.open or self._sinks.open)

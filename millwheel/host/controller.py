@@ -1,0 +1,135 @@
+"""The controller: the authority on watermarks, as one process.
+
+Lives here: when watermarks are persisted, and who is told.  Never here: what they are, that is `core.authority`.
+Invariant: nobody hears of a watermark before it is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from millwheel import limits
+from millwheel.core.authority import Authority
+from millwheel.host.events import (
+    Answered,
+    Ask,
+    ChannelOpened,
+    Declined,
+    HostEffect,
+    HostEvent,
+    Pause,
+    Received,
+    Rested,
+    Started,
+    Tell,
+    Tick,
+    TurnEnded,
+)
+from millwheel.host.messages import (
+    Claimed,
+    Excused,
+    Joined,
+    Message,
+    Settled,
+    SourceBound,
+    Unsettled,
+    WatermarkReport,
+    WatermarksRaised,
+)
+from millwheel.host.procedures import Procedures, Steps
+from millwheel.host.requests import PersistWatermarks, ReadWatermarks
+
+
+class ControllerHost:
+    """One controller and the workers that it tells."""
+
+    def __init__(self, workers: Iterable[str]) -> None:
+        self._workers = tuple(workers)
+        self._authority: Authority | None = None
+        self._early: list[Message] = []
+        """What workers have said before the persisted watermarks were read."""
+        self._loading = False
+        self._persisting = False
+        self._out: list[HostEffect] = []
+        self._procedures = Procedures(self._asked)
+
+    def handle(self, event: HostEvent, now: int) -> list[HostEffect]:
+        """React to one event at wall time `now`, us."""
+        out = self._out = []
+        match event:
+            case Received(_, message):
+                self._hear(message)
+            case Answered(token, answer):
+                self._procedures.answered(token, answer)
+            case Started():
+                pass
+            case ChannelOpened(peer):
+                if self._authority is not None:
+                    self._tell([peer], self._authority.values(), self._authority.inputs())
+            case TurnEnded() | Rested() | Tick():
+                self._persist()
+            case Declined():
+                raise AssertionError("a controller writes no sink rows")
+            case _:
+                raise AssertionError(f"a controller got {type(event).__name__}")
+        return out
+
+    def idle(self) -> bool:
+        """True when everybody has heard of everything."""
+        return not self._persisting and not (self._authority and self._authority.changed())
+
+    def _asked(self, ask: Ask) -> None:
+        self._out.append(ask)
+
+    def _hear(self, message: Message) -> None:
+        if self._authority is None:
+            self._early.append(message)
+            if isinstance(message, Joined) and not self._loading:
+                self._loading = True
+                self._procedures.start(self._load(message))
+            return
+        match message:
+            case WatermarkReport(owner, interval, value):
+                self._authority.report(owner, interval, value)
+            case Joined():
+                pass  # who joins again has nothing new to say about the graph
+            case Claimed(intervals):
+                for owner, interval in intervals:
+                    self._authority.expect(owner, interval)
+            case Unsettled(owner, interval, receivers):
+                self._authority.unsettled(owner, interval, receivers)
+            case Settled(interval):
+                risen = self._authority.settle(interval)
+                if risen:
+                    self._tell(self._workers, {}, risen)
+            case Excused(owner, interval):
+                self._authority.excuse(owner, interval)
+            case SourceBound(source, value):
+                self._authority.bound(source, value)
+            case _:
+                raise AssertionError(f"a controller was told {type(message).__name__}")
+
+    def _load(self, joined: Joined) -> Steps:
+        # Workers join after they have taken over: nothing that an earlier owner committed is ahead of these.
+        self._authority = Authority(joined.senders, (yield ReadWatermarks()))
+        early, self._early = self._early, []
+        for message in early:
+            self._hear(message)
+        self._tell(self._workers, self._authority.values(), self._authority.inputs())
+
+    def _persist(self) -> None:
+        if self._authority is not None and self._authority.changed() and not self._persisting:
+            self._persisting = True
+            self._procedures.start(self._persist_all(self._authority))
+
+    def _persist_all(self, authority: Authority) -> Steps:
+        while authority.changed():
+            changed = authority.changes()
+            if changed:
+                yield PersistWatermarks(changed)
+                self._tell(self._workers, changed, authority.adopt(changed))
+                yield Pause(limits.PERSIST_DELAY_US)
+        self._persisting = False
+
+    def _tell(self, workers: Iterable[str], values: Mapping[str, int], inputs: Mapping[str, int]) -> None:
+        self._out += [Tell(worker, WatermarksRaised(dict(values), dict(inputs))) for worker in workers]

@@ -1,0 +1,50 @@
+"""Credit: how many bytes the sources may send to an interval (back-pressure).
+
+Lives here: both ends of the count.  Both count from the receiver's `Hello`, so a lost or repeated message corrects
+itself.  Invariants: a receiver never promises more than its limit beyond what it has received; a sender whose credit is
+used up gets more as soon as the receiver has worked something off.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from millwheel import limits
+
+
+class Window(msgspec.Struct):
+    """The receiver's end, for one interval and one sending host."""
+
+    round: int
+    """How often its `Hello` was said."""
+    received: int = 0
+    promised: int = 0
+
+    def grant(self, waiting_bytes: int) -> int | None:
+        """The new promise when the sender needs one: while `waiting_bytes` wait to run at the interval."""
+        limit = limits.INBOX_LIMIT_BYTES
+        if self.promised - self.received >= limit // 4:
+            return None
+        upto = self.received + limit - waiting_bytes
+        if upto - self.promised < limit // 8:
+            return None
+        self.promised = upto
+        return upto
+
+
+class Account(msgspec.Struct):
+    """The sender's end, for one receiving interval."""
+
+    sequencer: int
+    round: int
+    sent: int = 0
+    upto: int = 0
+
+    def promise(self, sequencer: int, round_: int, upto: int) -> None:
+        """The receiver takes this much in all."""
+        if (sequencer, round_) == (self.sequencer, self.round):
+            self.upto = max(self.upto, upto)
+
+    def left(self) -> bool:
+        """Whether the receiver takes more."""
+        return self.sent < self.upto

@@ -1,0 +1,43 @@
+"""The tables that the log is folded into, as an interval's core asks for them.
+
+Lives here: the questions about state, timers, ids and quarantined elements, and the fold; each ends in one event.
+Never here: commits, which go to the log (`commits`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from millwheel.core import events as ev
+from millwheel.host.actors import Actor
+from millwheel.host.procedures import Steps
+from millwheel.host.requests import FindIds, FoldLog, LoadCells, LoadState, LoadTimerPage, ReadBucket, ReadQuarantine
+from millwheel.ports import FoldWrite
+
+TableEffect = (
+    ev.Load | ev.LoadSlots | ev.LoadTimers | ev.LookupIds | ev.ReadOpaque | ev.Fold | ev.FetchQuarantine
+)  # fmt: skip
+
+
+def steps(actor: Actor, effect: TableEffect, tell: Callable[[Actor, ev.Event], None]) -> Steps:
+    """Ask for what `effect` wants; `tell` gives the core the answer."""
+    interval, sequencer = actor.interval, actor.sequencer
+    match effect:
+        case ev.Load():
+            tell(actor, ev.Loaded((yield LoadState(interval, effect))))
+        case ev.LoadSlots():
+            tell(actor, ev.SlotsLoaded((yield LoadCells(interval, effect))))
+        case ev.LoadTimers(kind, _, limit):
+            rows = yield LoadTimerPage(interval, sequencer, effect)
+            tell(actor, ev.Fenced() if rows is None else ev.TimersLoaded(kind, rows, len(rows.keys) >= limit))
+        case ev.LookupIds(sender):
+            found, opaque = yield FindIds(interval, effect)
+            tell(actor, ev.IdsFound(sender, found, opaque))
+        case ev.ReadOpaque(subscription, expires):
+            tell(actor, ev.OpaqueRead(subscription, expires, (yield ReadBucket(interval, effect))))
+        case ev.Fold(upto, images, acked, fresh):
+            write = FoldWrite(interval, sequencer, upto, images, acked, fresh)
+            tell(actor, ev.Folded(upto) if (yield FoldLog(write)) else ev.Fenced())
+        case ev.FetchQuarantine(_, limit):
+            entries = yield ReadQuarantine(interval, effect)
+            tell(actor, ev.QuarantineFetched(entries, len(entries) >= limit))

@@ -1,0 +1,104 @@
+"""What a run says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from millwheel.core.interval import IntervalCore
+from millwheel.host.worker import WorkerHost
+from millwheel.model import MAX_TIME, MIN_TIME, format_time
+from millwheel.shape import PUBLISH_PREFIX
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """A picture of the run: counts since start, watermarks by computation and source, us.
+
+    `duplicates` are deliveries that came again, `repeated` rows whose id, given by an outside client, was taken before:
+    both are dropped, and counted by each subscription on which they came.
+    """
+
+    records: int
+    injected: int
+    rejected: int
+    late: int
+    duplicates: int
+    repeated: int
+    quarantined: int
+    backdated: int
+    checkpoints: int
+    watermarks: Mapping[str, int]
+    finished: bool
+    in_quarantine: int = 0
+    """Keys that are in quarantine now, those of earlier runs included."""
+    rejections: Mapping[str, Mapping[str, int]] = {}
+    """By source, kinds of rejected rows and how many."""
+    stopped: str = ""
+    """Why the run stopped before its end, unless it was told to."""
+    redriven: int = 0
+    """Quarantined elements that a redrive has run."""
+    waits_for: str = ""
+    """Why the run does not end although all input is read: the hold or quarantine that keeps the watermark."""
+
+    @property
+    def lag_us(self) -> int | None:
+        """Event time, us, by which the slowest computation is behind what the sources promise; None while either is
+        at an end of time."""
+        of = {True: [MAX_TIME], False: [MAX_TIME]}
+        for name, watermark in self.watermarks.items():
+            of[name.startswith("source:")].append(watermark)
+        promised, applied = min(of[True]), min(of[False])
+        return promised - applied if applied > MIN_TIME and promised < MAX_TIME else None
+
+
+def progress_of(worker: WorkerHost, rejections: Mapping[str, Mapping[str, int]]) -> Progress:
+    """What a worker knows of the run now; `rejections` by source and kind."""
+    cores = [core for _, core in worker.actors.intervals()]
+    # A published stream's records are delivered once more, to be kept: they are nobody's hooks.
+    hooks = [core for core in cores if not core.config.computation.startswith(PUBLISH_PREFIX)]
+    names = [*worker.graph.computations, *(f"source:{name}" for name in worker.graph.sources)]
+    return Progress(
+        records=sum(core.counters.records for core in hooks),
+        injected=sum(core.rows for _, core in worker.actors.partitions()),
+        rejected=worker.partitions.rejected,
+        late=sum(core.counters.late for core in hooks),
+        duplicates=sum(core.counters.duplicates for core in hooks),
+        repeated=sum(core.counters.repeated for core in hooks),
+        quarantined=sum(core.counters.quarantined for core in cores),
+        backdated=sum(core.counters.backdated for core in cores),
+        checkpoints=sum(core.counters.checkpoints for core in cores),
+        watermarks={name: worker.values.get(name, MIN_TIME) for name in names},
+        finished=worker.finished(),
+        in_quarantine=sum(core.quarantined_keys for core in cores),
+        rejections=rejections,
+        stopped=worker.stopped,
+        redriven=sum(core.counters.redriven for core in cores),
+        waits_for=_waits_for(worker),
+    )
+
+
+def _waits_for(worker: WorkerHost) -> str:
+    """What holds the first computation that is not done, when nobody works on it: its inputs are at the end of time, but
+    for sources that are left out."""
+    senders = worker.routes.senders()
+    for name in worker.graph.order():
+        if worker.input_of(name) < MAX_TIME:
+            behind = {sender for sender in senders.get(name, ()) if worker.values.get(sender, MIN_TIME) < MAX_TIME}
+            left_out = behind & {f"source:{source}" for source in worker.routes.left_out}
+            return f"the {min(left_out).replace(':', ' ')}, which is left out" if behind == left_out else ""
+        if worker.values.get(name, MIN_TIME) < MAX_TIME:
+            held = [blamed for blamed in explain(worker, name) if blamed[1] in ("hold", "quarantine")]
+            return f"the {held[0][1]} of {held[0][3]} in {name} at {format_time(held[0][2])}" if held else ""
+    return ""
+
+
+def explain(worker: WorkerHost, computation: str) -> list[tuple[str, str, int, str]]:
+    """(who, what, timestamp us, detail) of everything that holds `computation`'s watermark, oldest first."""
+    found = []
+    for actor in worker.actors.of(computation):
+        assert isinstance(actor.core, IntervalCore)
+        found += [(f"interval {actor.interval}", *blamed) for blamed in actor.core.blame()]
+    senders = sorted(worker.routes.senders()[computation])
+    found += [(sender, "input", worker.values.get(sender, MIN_TIME), "") for sender in senders]
+    return sorted(found, key=lambda blamed: blamed[2])

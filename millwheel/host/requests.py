@@ -1,0 +1,267 @@
+"""What a host asks of the store, as values.
+
+Lives here: one class for each call of `ports.Store`, which knows its arguments and which call it is.  A shell performs
+any of them in the same way, so it has no list of them.  Never here: what the answer means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from millwheel.bundles import LogWrite
+from millwheel.core import events as ev
+from millwheel.ports import FoldWrite, MarkWrite, PipelineShape, PositionWrite, Store
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A call to the store.  It is idempotent: a shell repeats it until the store answers."""
+
+    step: ClassVar[str] = ""
+    """What it is called in logs, and where the simulator places its faults."""
+    patient: ClassVar[bool] = True
+    """False when a store that does not answer is an error at once: nothing has begun yet."""
+
+    async def call(self, store: Store) -> Any:
+        """Ask."""
+        raise NotImplementedError
+
+
+class OpenPipeline(Request, frozen=True):
+    """Create or check the pipeline's schema; `Opened`."""
+
+    step: ClassVar[str] = "open"
+    patient: ClassVar[bool] = False
+    shape: PipelineShape
+
+    async def call(self, store: Store) -> Any:
+        """See `Store.open_pipeline`."""
+        return await store.open_pipeline(self.shape)
+
+
+class Acquire(Request, frozen=True):
+    """Take intervals; their new sequencers."""
+
+    step: ClassVar[str] = "acquire"
+    intervals: tuple[int, ...]
+
+    async def call(self, store: Store) -> Any:
+        """See `Store.acquire`."""
+        return await store.acquire(self.intervals)
+
+
+class Reacquire(Request, frozen=True):
+    """Take a new sequencer for an interval that is still owned; None when it is not."""
+
+    step: ClassVar[str] = "restart"
+    interval: int
+    sequencer: int
+
+    async def call(self, store: Store) -> Any:
+        """See `Store.reacquire`."""
+        return await store.reacquire(self.interval, self.sequencer)
+
+
+class Recover(Request, frozen=True):
+    """Fold the log and load what an interval needs; `Recovered`, or None when it is fenced."""
+
+    step: ClassVar[str] = "recover"
+    interval: int
+    sequencer: int
+
+    async def call(self, store: Store) -> Any:
+        """See `Store.recover`."""
+        return await store.recover(self.interval, self.sequencer)
+
+
+class CommitGroup(Request, frozen=True):
+    """One transaction of checkpoints; the (interval, seq) pairs that are durable."""
+
+    step: ClassVar[str] = "commit"
+    writes: Sequence[LogWrite]
+
+    async def call(self, store: Store) -> Any:
+        """See `Store.commit`."""
+        return await store.commit(self.writes)
+
+
+class FoldLog(Request, frozen=True):
+    """A prefix of an interval's log becomes tables; False when it is fenced."""
+
+    step: ClassVar[str] = "fold"
+    write: FoldWrite
+
+    async def call(self, store: Store) -> Any:
+        """See `Store.fold`."""
+        return await store.fold(self.write)
+
+
+class LoadState(Request, frozen=True):
+    """State of keys; a list of `KeyRows`."""
+
+    step: ClassVar[str] = "load"
+    interval: int
+    load: ev.Load
+
+    async def call(self, store: Store) -> Any:
+        """See `Store.load`."""
+        return await store.load(self.interval, self.load.keys, self.load.timers)
+
+
+class LoadCells(Request, frozen=True):
+    """Single cells and entries; a list of `StateRow`."""
+
+    step: ClassVar[str] = "load"
+    interval: int
+    load: ev.LoadSlots
+
+    async def call(self, store: Store) -> Any:
+        """See `Store.load_slots`."""
+        return await store.load_slots(self.interval, self.load.wanted)
+
+
+class LoadTimerPage(Request, frozen=True):
+    """The timers that are due next; `TimerWrites`, or None when the interval is fenced."""
+
+    step: ClassVar[str] = "page"
+    interval: int
+    sequencer: int
+    load: ev.LoadTimers
+
+    async def call(self, store: Store) -> Any:
+        """See `Store.load_timers`."""
+        load = self.load
+        return await store.load_timers(self.interval, self.sequencer, load.kind, load.after, load.limit)
+
+
+class FindIds(Request, frozen=True):
+    """Which ids are consumed; dense ones, and those of outside clients."""
+
+    step: ClassVar[str] = "lookup"
+    interval: int
+    asked: ev.LookupIds
+
+    async def call(self, store: Store) -> Any:
+        """See `Store.find_ids` and `Store.find_opaque`."""
+        asked, found, opaque = self.asked, set[int](), set[bytes]()
+        if asked.sequences:
+            found = await store.find_ids(self.interval, asked.subscription, asked.producer, asked.sequences)
+        if asked.opaque:
+            opaque = await store.find_opaque(self.interval, asked.subscription, asked.now, asked.opaque)
+        return found, opaque
+
+
+class ReadBucket(Request, frozen=True):
+    """Ids of outside clients, to fill a filter."""
+
+    step: ClassVar[str] = "lookup"
+    interval: int
+    asked: ev.ReadOpaque
+
+    async def call(self, store: Store) -> Any:
+        """See `Store.read_opaque`."""
+        asked = self.asked
+        return await store.read_opaque(self.interval, asked.subscription, asked.expires, asked.after, asked.limit)
+
+
+class ReadQuarantine(Request, frozen=True):
+    """What the quarantines of some keys begin with; a list of `QuarantineEntry`."""
+
+    step: ClassVar[str] = "quarantine"
+    interval: int
+    fetch: ev.FetchQuarantine
+
+    async def call(self, store: Store) -> Any:
+        """See `Store.quarantined`."""
+        return await store.quarantined(self.interval, self.fetch.keys, self.fetch.limit)
+
+
+class ListRedrives(Request, frozen=True):
+    """Redrives that somebody has asked for; (computation, key) pairs."""
+
+    step: ClassVar[str] = "redrives"
+    start: tuple[str, str]
+    limit: int
+
+    async def call(self, store: Store) -> Any:
+        """See `Store.redrive_requests`."""
+        return await store.redrive_requests(self.start, self.limit)
+
+
+class WriteMarks(Request, frozen=True):
+    """What is about to run, or has run; the intervals that are not fenced."""
+
+    step: ClassVar[str] = "mark"
+    writes: Sequence[MarkWrite]
+
+    async def call(self, store: Store) -> Any:
+        """See `Store.mark`."""
+        return await store.mark(self.writes)
+
+
+class ListPartitions(Request, frozen=True):
+    """Every partition that a source ever had; a list of `SourcePosition`."""
+
+    step: ClassVar[str] = "source"
+    source: str
+
+    async def call(self, store: Store) -> Any:
+        """See `Store.source_partitions`."""
+        return await store.source_partitions(self.source)
+
+
+class ListUnfinished(Request, frozen=True):
+    """Partitions that are not read to their end, of all sources; (source, `SourcePosition`) pairs."""
+
+    step: ClassVar[str] = "source"
+
+    async def call(self, store: Store) -> Any:
+        """See `Store.unfinished_partitions`."""
+        return await store.unfinished_partitions()
+
+
+class OpenPartition(Request, frozen=True):
+    """A partition's durable position, made when it is new; `SourcePosition`."""
+
+    step: ClassVar[str] = "source"
+    source: str
+    partition: str
+    fingerprint: bytes
+
+    async def call(self, store: Store) -> Any:
+        """See `Store.open_source`."""
+        return await store.open_source(self.source, self.partition, self.fingerprint)
+
+
+class AdvancePositions(Request, frozen=True):
+    """Positions become durable; the intervals that are not fenced."""
+
+    step: ClassVar[str] = "advance"
+    writes: Sequence[PositionWrite]
+
+    async def call(self, store: Store) -> Any:
+        """See `Store.advance`."""
+        return await store.advance(self.writes)
+
+
+class ReadWatermarks(Request, frozen=True):
+    """The persisted watermarks, us, by name."""
+
+    step: ClassVar[str] = "watermarks"
+
+    async def call(self, store: Store) -> Any:
+        """See `Store.watermarks`."""
+        return await store.watermarks()
+
+
+class PersistWatermarks(Request, frozen=True):
+    """Watermarks become durable, before anybody hears of them."""
+
+    step: ClassVar[str] = "persist"
+    values: dict[str, int]
+
+    async def call(self, store: Store) -> Any:
+        """See `Store.persist_watermarks`."""
+        return await store.persist_watermarks(self.values)

@@ -1,0 +1,499 @@
+"""A worker: owned intervals and source partitions in one process, and everything that is decided about them.
+
+Lives here: the way of each effect of a core, the start, the restart of an interval, the end of a run.  Never here: I/O,
+clocks, user code; nor what a part knows by itself: groups (`commits`), the tables (`folded`), suspects (`marks`),
+sources (`partitions`), routes.  Invariants:
+
+* cores of different intervals tell each other nothing but messages, also within one process;
+* nothing reaches a core that is void, and nothing that was meant for an earlier core of an interval reaches the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, assert_never
+
+import msgspec
+
+from millwheel import limits
+from millwheel.bundles import Bundle
+from millwheel.core import events as ev
+from millwheel.core.injector import InjectorCore
+from millwheel.core.interval import Config, IntervalCore
+from millwheel.errors import Fenced, RowRefused
+from millwheel.graph import Graph
+from millwheel.host import events as he
+from millwheel.host import folded
+from millwheel.host.actors import Actor, Actors
+from millwheel.host.alarms import Alarms
+from millwheel.host.commits import CommitLanes, Group
+from millwheel.host.credit import Window
+from millwheel.host.marks import Marks
+from millwheel.host.messages import (
+    Claimed,
+    Credit,
+    Delivery,
+    Expected,
+    Hello,
+    Joined,
+    Message,
+    Receipt,
+    Settled,
+    Unsettled,
+    WatermarkReport,
+    WatermarksRaised,
+)
+from millwheel.host.partitions import Partitions, positions_of
+from millwheel.host.procedures import Procedures, Steps
+from millwheel.host.redrives import Redrives
+from millwheel.host.requests import (
+    Acquire,
+    CommitGroup,
+    ListRedrives,
+    ListUnfinished,
+    OpenPipeline,
+    Reacquire,
+    Recover,
+    WriteMarks,
+)
+from millwheel.host.routes import Routes
+from millwheel.model import MAX_TIME, MIN_TIME, format_time
+from millwheel.ports import MarkWrite, Opened
+from millwheel.work import Work
+
+
+class Tolerance(msgspec.Struct, frozen=True):
+    """How many keys a run may put into quarantine, and how many rows its sources may reject, before it stops."""
+
+    quarantined: int | None = None
+    rejected: int | None = None
+
+
+class WorkerHost:
+    """One worker.  `name` is its own address, `controller` that of the controller."""
+
+    def __init__(
+        self, graph: Graph, name: str = "worker", controller: str = "controller", tolerance: Tolerance | None = None
+    ) -> None:
+        self.graph = graph
+        self.name = name
+        self._controller = controller
+        self._peers = (name,)
+        """Workers, this one included."""
+        self.now = 0
+        self._out: list[he.HostEffect] = []
+        self.actors = Actors()
+        self.routes = Routes(graph)
+        self.values: dict[str, int] = {}
+        """Published watermarks, us, as far as this worker has heard."""
+        self._inputs: dict[str, int] = {}
+        self._receivers: dict[int, Hello] = {}
+        """The newest hello of each interval."""
+        self._unreached: set[int] = set()
+        """Receivers that have not said hello since their channel was cut: what follows would overtake what was lost."""
+        self._windows: dict[int, Window] = {}
+        """Credit that this worker's intervals give to sources."""
+        self._reads: dict[int, int] = {}
+        """Rows that were asked for of each partition that is being read."""
+        self._alarms = Alarms()
+        self._procedures = Procedures(self._asked)
+        self._lanes = CommitLanes()
+        self._marks = Marks(self.begin, self.tell, self._invoke)
+        self.partitions = Partitions(graph, self)
+        self._restarting: set[int] = set()
+        """Intervals whose core is void and not yet replaced."""
+        self._unsettled: dict[int, Unsettled] = {}
+        """Intervals that an earlier version of the pipeline has left productions on streams that are not theirs any more."""
+        self._tolerance = tolerance or Tolerance()
+        self.stopped = ""
+        """Why the run stops before its end."""
+        self.serving = False
+        self._redrives_read = False
+        """All redrives that somebody had asked for at the start are known: a run does not end before it has asked."""
+
+    # --- the door ---------------------------------------------------------------------------------------------
+
+    def handle(self, event: he.HostEvent, now: int) -> list[he.HostEffect]:
+        """React to one event at wall time `now`, us."""
+        self.now = now
+        out = self._out = []
+        match event:
+            case he.Received(_, message):
+                self._hear(message)
+            case he.Due(interval, sequencer, work):
+                self._due(interval, sequencer, work)
+            case he.Returned(interval, sequencer, outcome, elapsed_us):
+                self._give(interval, sequencer, ev.Invoked(outcome, elapsed_us))
+            case he.Told(interval, sequencer, told):
+                self._give(interval, sequencer, told)
+            case he.Answered(token, answer):
+                self._procedures.answered(token, answer)
+            case he.TurnEnded():
+                self._flush()
+            case he.Tick():
+                self._ring()
+            case he.RowsArrived(interval, sequencer, _, _):
+                actor = self.actors.current(interval, sequencer)
+                if actor is not None:
+                    self.partitions.arrived(actor, event, self._reads.pop(interval))
+            case he.Rested():
+                self._rest()
+            case he.Declined(token, refusal):
+                self._procedures.declined(token, refusal)
+            case he.Started():
+                self.begin(self._boot())
+            case he.ChannelOpened(peer):
+                self._reopened(peer)
+            case _:
+                assert_never(event)
+        return out
+
+    def _asked(self, ask: he.Ask) -> None:
+        self._out.append(ask)
+
+    # --- what parts call --------------------------------------------------------------------------------------
+
+    def begin(self, steps: Steps) -> None:
+        """Start a procedure."""
+        self._procedures.start(steps)
+
+    def tell(self, actor: Actor, event: ev.Event) -> None:
+        """Give a core an event, after what is queued."""
+        self._out.append(he.Post(he.Told(actor.interval, actor.sequencer, event)))
+
+    def inform(self, message: Message) -> None:
+        """Send a message to the controller."""
+        self._out.append(he.Tell(self._controller, message))
+
+    def announce(self, message: Message) -> None:
+        """Send a message to every worker."""
+        self._out += [he.Tell(peer, message) for peer in self._peers]
+
+    def read(self, effect: he.ReadRows) -> None:
+        """Have rows read."""
+        self._reads[effect.interval] = effect.limit
+        self._out.append(effect)
+
+    def note(self, text: str) -> None:
+        """Tell the operator."""
+        self._out.append(he.Note(text))
+
+    # --- start ------------------------------------------------------------------------------------------------
+
+    def _boot(self) -> Steps:
+        opened: Opened = yield OpenPipeline(self.graph.shape())
+        rows = self.routes.open(opened)
+        sequencers = yield Acquire(tuple(row.id for row in rows))
+        yield he.Prepare(opened.subscriptions)
+        adopted = []
+        for row in rows:
+            adopted.append((yield from self._adopt(self.routes.config(row, sequencers[row.id]))))
+        self.inform(Claimed(tuple((row.computation, row.id) for row in rows)))
+        # Now that all is claimed: the controller reads what is stored, and nobody is told more than this.
+        self._join()
+        known = yield from positions_of(self.graph)
+        self.routes.expect_partitions((yield ListUnfinished()))
+        for actor in adopted:
+            self._start(actor)
+        self.begin(self._redrive())
+        self.serving = True
+        yield from self.partitions.open(known)
+
+    def _adopt(self, config: Config, inherited: ev.Inherited | None = None) -> Generator[he.Wish, Any, Actor]:
+        """Recover one interval; its core is not started yet."""
+        interval, owner = config.interval, config.computation
+        recovered = yield Recover(interval, config.sequencer)
+        if recovered is None:
+            raise Fenced(f"interval {interval} of {owner!r}: another run owns this pipeline's store now")
+        core = IntervalCore(config, recovered, inherited)
+        for note in core.suspects.notes() if inherited is None else ():
+            self.note(f"{owner}: {note}")
+        actor = Actor(interval=interval, sequencer=config.sequencer, owner=owner, core=core)
+        self._settle(actor, self.routes.unsettled(config, recovered))
+        self.routes.expect_of(config, recovered)
+        return actor
+
+    def _settle(self, actor: Actor, receivers: set[str]) -> None:
+        """Productions of an earlier version of the pipeline are left, or not."""
+        if receivers:
+            self._unsettled[actor.interval] = Unsettled(actor.owner, actor.interval, tuple(sorted(receivers)))
+            self.inform(self._unsettled[actor.interval])
+        elif self._unsettled.pop(actor.interval, None) is not None:
+            self.inform(Settled(actor.interval))
+
+    def _start(self, actor: Actor) -> None:
+        """From now on it takes events."""
+        assert isinstance(actor.core, IntervalCore)
+        self.actors.put(actor)
+        self.perform(actor, actor.core.start(self.now, frozenset(self.routes.live)))
+        self._say_hello(actor)
+        self._give(actor.interval, actor.sequencer, ev.WatermarkMoved(self._inputs.get(actor.owner, MIN_TIME)))
+
+    def _join(self) -> None:
+        """After the takeover: nothing that an earlier owner committed is ahead of the watermarks that are stored now."""
+        if self.routes.subscriptions:
+            self.inform(Joined({name: tuple(sorted(of)) for name, of in self.routes.senders().items()}))
+
+    def _say_hello(self, actor: Actor) -> None:
+        before = self._windows.get(actor.interval)
+        window = self._windows[actor.interval] = Window(before.round + 1 if before else 0)
+        self.announce(Hello(actor.interval, actor.sequencer, window.round))
+        self._grant(actor)
+
+    def _reopened(self, peer: str) -> None:
+        """What was on its way is lost: say again what the other end must know."""
+        if peer == self._controller:
+            for unsettled in self._unsettled.values():
+                self.inform(unsettled)
+            self._join()
+            self.inform(Claimed(tuple((actor.owner, actor.interval) for actor, _ in self.actors.intervals())))
+            for actor, core in self.actors.intervals():
+                self.inform(WatermarkReport(actor.owner, actor.interval, core.reported))
+            self.partitions.restate()
+            return
+        self._unreached |= {*self._receivers}
+        self._out.append(he.Tell(peer, Expected(tuple(sorted(self.routes.live)))))
+        for actor, _ in self.actors.intervals():
+            self._say_hello(actor)
+
+    def input_of(self, computation: str) -> int:
+        """Input low watermark of a computation, us, as far as this worker has heard."""
+        return self._inputs.get(computation, MIN_TIME)
+
+    # --- messages ---------------------------------------------------------------------------------------------
+
+    def _hear(self, message: Message) -> None:
+        match message:
+            case Delivery(bundle, sequencer, metered):
+                actor = self.actors.current(bundle.target, sequencer)
+                if actor is not None:
+                    if metered:
+                        self._windows[actor.interval].received += bundle.size()
+                    self._handle(actor, ev.BundleArrived(bundle))
+            case Receipt(_, sender, number):
+                actor = self.actors.all.get(sender)
+                if actor is not None:
+                    self._handle(actor, ev.AckArrived(number))
+            case Credit():
+                self.partitions.credit(message)
+            case WatermarksRaised(values, inputs):
+                self._raised(values, inputs)
+            case Hello():
+                self._greeted(message)
+            case Expected(channels):
+                self.routes.live |= {*channels}
+                for actor, _ in self.actors.intervals():
+                    self._handle(actor, ev.ChannelsExpected(channels))
+            case _:
+                raise AssertionError(f"a worker was told {type(message).__name__}")
+
+    def _greeted(self, hello: Hello) -> None:
+        """A receiver is there, with nothing but what is durable."""
+        known = self._receivers.get(hello.interval)
+        if known is not None and (hello.sequencer, hello.round) <= (known.sequencer, known.round):
+            return
+        self._receivers[hello.interval] = hello
+        self._unreached.discard(hello.interval)
+        self.partitions.hello(hello)
+        for actor in [*self.actors.all.values()]:
+            self._handle(actor, ev.Resend(hello.interval))
+
+    def _raised(self, values: dict[str, int], inputs: dict[str, int]) -> None:
+        if not self.values:
+            self._warn_of_left_out(values)
+        for name, value in values.items():
+            self.values[name] = max(value, self.values.get(name, MIN_TIME))
+        for computation, value in inputs.items():
+            if value > self._inputs.get(computation, MIN_TIME):
+                self._inputs[computation] = value
+                for actor in self.actors.of(computation):
+                    self.tell(actor, ev.WatermarkMoved(value))
+
+    def _warn_of_left_out(self, values: dict[str, int]) -> None:
+        for source in self.routes.left_out:
+            reached = values.get(f"source:{source}", MIN_TIME)
+            if reached < MAX_TIME:
+                self.note(
+                    f"source {source} is not in this pipeline and was not read to its end; what it feeds waits for it at "
+                    f"{format_time(reached)}: put it back, or drop it for good (millwheel source drop)"
+                )
+
+    # --- cores ------------------------------------------------------------------------------------------------
+
+    def _give(self, interval: int, sequencer: int, event: ev.Event) -> None:
+        actor = self.actors.current(interval, sequencer)
+        if actor is not None:
+            self._handle(actor, event)
+
+    def _handle(self, actor: Actor, event: ev.Event) -> None:
+        self.perform(actor, actor.core.handle(event, self.now))
+        if actor.interval in self._windows:
+            self._grant(actor)
+
+    def _grant(self, actor: Actor) -> None:
+        assert isinstance(actor.core, IntervalCore)
+        window = self._windows[actor.interval]
+        upto = window.grant(actor.core.inbox_bytes)
+        if upto is not None:
+            self.announce(Credit(actor.interval, actor.sequencer, window.round, upto))
+
+    def _due(self, interval: int, sequencer: int, work: Work) -> None:
+        actor = self.actors.current(interval, sequencer)
+        if actor is not None and not self._marks.keeps(actor, work):
+            self._out.append(he.Run(actor.owner, interval, sequencer, work))
+
+    def _invoke(self, actor: Actor, work: Work) -> None:
+        self._out.append(he.Post(he.Due(actor.interval, actor.sequencer, work)))
+
+    def perform(self, actor: Actor, effects: list[ev.Effect]) -> None:
+        """Perform effects of a core, in order."""
+        for effect in effects:
+            match effect:
+                case ev.Send(bundle):
+                    self._send(actor, bundle)
+                case ev.Ack(sender, number):
+                    self._out.append(he.Tell(self.name, Receipt(actor.interval, sender, number)))
+                case ev.Invoke(work):
+                    self._invoke(actor, work)
+                case ev.Commit(write):
+                    self._lanes.submit(write)
+                case ev.ReportWatermark(value):
+                    self.inform(WatermarkReport(actor.owner, actor.interval, value))
+                case ev.SetAlarm(at):
+                    if self._alarms.set(at, actor.interval):
+                        self._out.append(he.WakeAt(at))
+                case ev.Read(limit):
+                    self.partitions.read(actor, limit)
+                case ev.Advance():
+                    self.partitions.advance(actor, effect)
+                case ev.Mark() | ev.Unmark():
+                    self._marks.perform(actor, effect)
+                case ev.Restart(inherited):
+                    self._restarting.add(actor.interval)
+                    self.begin(self._restart(actor, inherited))
+                case ev.Settled():
+                    self._settle(actor, set())
+                case ev.Halt(reason):
+                    self._out.append(
+                        he.Failed(Fenced(f"{reason}: another run owns this pipeline's store now; this run ends"))
+                    )
+                case (
+                    ev.Load() | ev.LoadSlots() | ev.LoadTimers() | ev.LookupIds() | ev.ReadOpaque() | ev.Fold()
+                    | ev.FetchQuarantine()
+                ):  # fmt: skip
+                    self.begin(folded.steps(actor, effect, self.tell))
+                case _:
+                    assert_never(effect)
+
+    def _send(self, actor: Actor, bundle: Bundle) -> None:
+        hello = self._receivers.get(bundle.target)
+        if hello is None or bundle.target in self._unreached:
+            return  # it is kept until it is acked, and sent when its receiver says hello
+        metered = isinstance(actor.core, InjectorCore)
+        if metered:
+            self.partitions.sent(bundle.target, bundle.size())
+        self._out.append(he.Tell(self.name, Delivery(bundle, hello.sequencer, metered)))
+
+    def _ring(self) -> None:
+        for interval in self._alarms.due(self.now):
+            self._handle(self.actors.all[interval], ev.AlarmRang())
+        if self._alarms.next() < MAX_TIME:
+            self._out.append(he.WakeAt(self._alarms.next()))
+
+    # --- what goes to the store in groups ---------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        self._stop_at_too_much()
+        for group in self._lanes.ready():
+            self.begin(self._commit(group))
+        self._marks.flush()
+        self.partitions.flush()
+
+    def _commit(self, group: Group) -> Steps:
+        left, durable = group.writes, set[tuple[int, int]]()
+        while left:
+            try:
+                durable = yield CommitGroup(left)
+                break
+            except RowRefused as refusal:
+                self._set_aside(refusal)
+                left = [write for write in left if write.interval != refusal.interval]
+        self._lanes.done(group)
+        for write in group.writes:
+            kept = (write.interval, write.seq) in durable
+            actor = self.actors.current(write.interval, write.sequencer)
+            if actor is not None:  # else it is what a void core had submitted
+                self.tell(actor, ev.Committed(write.seq) if kept else ev.Fenced())
+
+    def _set_aside(self, refusal: RowRefused) -> None:
+        """Before anything else happens: nothing of the interval may be committed any more but by its next core."""
+        actor = self.actors.all[refusal.interval]
+        self._out.append(he.Declare(actor.owner, tuple(answer for _, answer in refusal.rows)))
+        self._lanes.drop(actor.interval)
+        self._handle(actor, ev.Refused(refusal.seq, refusal.rows))
+        self._marks.leave(actor)
+
+    # --- another core for an interval of ours -----------------------------------------------------------------
+
+    def _restart(self, old: Actor, inherited: ev.Inherited) -> Steps:
+        """The soft state of an interval is void; what it had not made durable comes again after its hello."""
+        interval, core = old.interval, old.core
+        assert isinstance(core, IntervalCore)
+        sequencer = yield Reacquire(interval, old.sequencer)
+        if sequencer is None:
+            raise Fenced(f"interval {interval} of {old.owner!r}: another run owns this pipeline's store now")
+        actor = yield from self._adopt(msgspec.structs.replace(core.config, sequencer=sequencer), inherited)
+        self._start(actor)
+        self._restarting.discard(interval)
+
+    # --- redrive ----------------------------------------------------------------------------------------------
+
+    def _redrive(self) -> Steps:
+        redrives = Redrives(self.routes)
+        while True:
+            found = yield ListRedrives(redrives.start, limits.REDRIVE_REQUESTS)
+            for interval, keys in redrives.read(found).items():
+                self.tell(self.actors.all[interval], ev.RedriveAsked(keys))
+            self._redrives_read = self._redrives_read or not redrives.more
+            if self._redrives_read:
+                yield he.Pause(limits.REDRIVE_DELAY_US)
+
+    def _stop_at_too_much(self) -> None:
+        allowed, rejected = self._tolerance, self.partitions.rejected
+        if allowed.rejected is not None and rejected > allowed.rejected:
+            self.stopped = f"{rejected:,} rows are rejected, {allowed.rejected:,} are allowed"
+        if allowed.quarantined is not None:
+            opened = sum(core.counters.quarantined for _, core in self.actors.intervals())
+            if opened > allowed.quarantined:
+                self.stopped = f"{opened:,} keys went into quarantine, {allowed.quarantined:,} are allowed"
+        if self.stopped:
+            self._out.append(he.Ended())
+
+    # --- the end ----------------------------------------------------------------------------------------------
+
+    def _rest(self) -> None:
+        if not self.finished():
+            return
+        busy = [(actor, core) for actor, core in self.actors.intervals() if not core.quiet()]
+        if not busy and self._lanes.idle():
+            self._out.append(he.Ended())
+            return
+        # Everything has run: record the last acks and fold, so that the log is empty when the run ends.
+        for actor, core in busy:
+            self.perform(actor, core.flush(self.now))
+        self._out.append(he.WakeAt(self.now + limits.END_DELAY_US))
+
+    def finished(self) -> bool:
+        """True when all input is consumed."""
+        return (
+            self.serving
+            and self._redrives_read
+            and self.partitions.complete
+            and all(self.values.get(name, MIN_TIME) >= MAX_TIME for name in self.graph.computations)
+            and not self._restarting
+            and all(core.quiet() for _, core in self.actors.partitions())
+        )
+
+    def last_words(self) -> WriteMarks:
+        """What to write when the run ends in order: no interval has anything under suspicion."""
+        return WriteMarks([MarkWrite(actor.interval, actor.sequencer, b"", 0) for actor, _ in self.actors.intervals()])

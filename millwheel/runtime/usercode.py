@@ -1,0 +1,101 @@
+"""Everything in a process that the user wrote: hooks and sources.
+
+Lives here: performing what a host wants of them.  Both shells use it, so that the simulator runs what ships.  Never here:
+when it happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from millwheel.api.context import Output
+from millwheel.api.table import Table
+from millwheel.graph import Graph
+from millwheel.host.events import Discover, Discovery, Prepare, ReadRows, Resume, RowsArrived, Run
+from millwheel.model import MIN_TIME
+from millwheel.ports import SourcePartition
+from millwheel.runtime.executor import Executor, output_of
+from millwheel.runtime.failures import Failures
+from millwheel.runtime.sources import read_rows
+from millwheel.work import Outcome
+
+
+class UserCode:
+    """The computations and sources of one graph in this process.  `clock` gives wall time, us."""
+
+    def __init__(
+        self, graph: Graph, tables: Mapping[str, Table], clock: Callable[[], int], failures: Failures | None = None
+    ) -> None:
+        self._graph = graph
+        self._tables = tables
+        self._clock = clock
+        self._failures = failures
+        """Told of hooks that fail."""
+        self._rejected_before = {name: Counter(spec.source.rejections()) for name, spec in graph.sources.items()}
+        """By kind, in earlier runs of this process."""
+        self._executors: dict[str, Executor] = {}
+        self._outputs: dict[str, Output] = {}
+        self._known: dict[str, set[str]] = {name: set() for name in graph.sources}
+        self._found: dict[tuple[str, str], SourcePartition] = {}
+        self.partitions: dict[int, tuple[str, SourcePartition]] = {}
+        """By interval: the source, and the partition that is read."""
+
+    def prepare(self, wanted: Prepare) -> None:
+        """Make every computation, and call its `setup`."""
+        graph, subscriptions = self._graph, wanted.subscriptions
+        for name, spec in graph.computations.items():
+            executor = self._executors[name] = Executor(spec, graph, subscriptions, self._tables)
+            if self._failures is not None:
+                executor.on_failure = self._failures.of(name)
+        for name, source in graph.sources.items():
+            self._outputs[name] = output_of(graph, source.stream, subscriptions)
+
+    def run(self, run: Run) -> Outcome:
+        """Run hooks."""
+        return self._executors[run.computation].run(run.work)
+
+    def discover(self, wanted: Discover) -> Discovery:
+        """What a source has that it has not named yet."""
+        name = wanted.source
+        source, asked_at = self._graph.sources[name].source, self._clock()
+        if wanted.earlier is not None:
+            source.recall(wanted.earlier)
+        found = source.discover(self._known[name])
+        for partition in found:
+            self._known[name].add(partition.name)
+            self._found[name, partition.name] = partition
+        named = tuple((partition.name, partition.fingerprint()) for partition in found)
+        return Discovery(named, source.complete(), source.pending_watermark(), asked_at)
+
+    def resume(self, wanted: Resume) -> int:
+        """Go on with a partition where it stood; its watermark, us."""
+        partition = self._found.pop((wanted.source, wanted.partition))
+        position = wanted.position
+        self.partitions[position.interval] = (wanted.source, partition)
+        if position.finished:
+            return MIN_TIME
+        partition.resume(position.position, position.state)
+        return partition.watermark()
+
+    def read(self, wanted: ReadRows) -> RowsArrived:
+        """Read rows of a partition, keyed for their receivers."""
+        name, partition = self.partitions[wanted.interval]
+        source, asked_at = self._graph.sources[name].source, self._clock()
+        rows = read_rows(partition, self._outputs[name], wanted.limit, source.reject, source.record_id)
+        return RowsArrived(wanted.interval, wanted.sequencer, rows, asked_at)
+
+    def rejections(self) -> dict[str, dict[str, int]]:
+        """By source, kinds of rows that were rejected in this run, and how many."""
+        sources = ((name, spec.source.rejections()) for name, spec in self._graph.sources.items())
+        found = {name: dict(Counter(now) - self._rejected_before[name]) for name, now in sources}
+        return {name: kinds for name, kinds in found.items() if kinds}
+
+    def close(self) -> None:
+        """Close every partition, and call every `teardown`."""
+        with contextlib.ExitStack() as stack:
+            for executor in self._executors.values():
+                stack.callback(executor.teardown)
+            for _, partition in self.partitions.values():
+                stack.callback(partition.close)

@@ -1,0 +1,106 @@
+"""Group commit: one interval's checkpoints in order, whatever lane they take; sinks keep nobody else waiting."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from millwheel.bundles import LogWrite, SinkRow
+from millwheel.host.commits import CommitLanes, Group
+
+
+def write(interval: int, seq: int, sink: bool = False) -> LogWrite:
+    return LogWrite(interval, 1, seq, 0, b"", (SinkRow("t", b"{}"),) if sink else ())
+
+
+class Slow:
+    """A store that finishes a group when it is told to."""
+
+    def __init__(self) -> None:
+        self.lanes = CommitLanes()
+        self.open: list[Group] = []
+        self.durable: list[tuple[int, int]] = []
+
+    def submit(self, *writes: LogWrite) -> None:
+        for one in writes:
+            self.lanes.submit(one)
+        self.open += self.lanes.ready()
+
+    def finish(self, place: int = 0) -> None:
+        group = self.open.pop(place)
+        self.durable += [(one.interval, one.seq) for one in group.writes]
+        self.lanes.done(group)
+        self.open += self.lanes.ready()
+
+    def groups(self) -> list[list[tuple[int, int]]]:
+        return [[(one.interval, one.seq) for one in group.writes] for group in self.open]
+
+
+def test_what_is_ready_goes_together_and_the_next_group_waits() -> None:
+    store = Slow()
+    store.submit(write(1, 1), write(2, 1))
+    store.submit(write(1, 2), write(2, 2))
+    assert store.groups() == [[(1, 1), (2, 1)]]
+    store.finish()
+    assert store.groups() == [[(1, 2), (2, 2)]]
+    assert not store.lanes.idle()
+    store.finish()
+    assert store.lanes.idle()
+
+
+def test_a_slow_sink_keeps_nobody_else_waiting() -> None:
+    store = Slow()
+    store.submit(write(1, 1, sink=True))
+    for seq in (1, 2, 3):
+        store.submit(write(2, seq))
+        store.finish(1)
+    assert store.durable == [(2, 1), (2, 2), (2, 3)]
+    assert store.groups() == [[(1, 1)]]
+
+
+def test_an_interval_that_changes_lanes_waits_for_its_open_group() -> None:
+    store = Slow()
+    store.submit(write(1, 1))
+    store.submit(write(1, 2), write(2, 1), write(1, 3, sink=True))
+    assert store.groups() == [[(1, 1)]]
+    store.finish()
+    assert sorted(store.groups()) == [[(1, 2), (1, 3)], [(2, 1)]]
+    store.submit(write(1, 4))
+    assert len(store.groups()) == 2, "it never changes back, or the fourth could overtake the third"
+
+
+def test_others_in_the_lane_do_not_wait_for_one_that_has_just_changed_to_it() -> None:
+    store = Slow()
+    store.submit(write(1, 1))
+    store.submit(write(1, 2, sink=True), write(2, 1, sink=True))
+    assert store.groups() == [[(1, 1)], [(2, 1)]]
+    store.finish()
+    store.finish()
+    assert store.groups() == [[(1, 2)]]
+
+
+def test_what_waits_of_a_void_core_is_forgotten() -> None:
+    store = Slow()
+    store.submit(write(1, 1))
+    store.submit(write(1, 2), write(2, 1))
+    store.lanes.drop(1)
+    store.finish()
+    assert store.groups() == [[(2, 1)]]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_interval_commits_in_order_whatever_finishes_first(seed: int) -> None:
+    rng = random.Random(seed)
+    store, seqs = Slow(), dict.fromkeys(range(4), 0)
+    while sum(seqs.values()) < 200 or store.open:
+        if rng.random() < 0.7 and sum(seqs.values()) < 200:
+            interval = rng.randrange(4)
+            seqs[interval] += 1
+            store.submit(write(interval, seqs[interval], sink=rng.random() < 0.05))
+        elif store.open:
+            store.finish(rng.randrange(len(store.open)))
+        busy = [one.interval for group in store.open for one in group.writes]
+        assert len({*busy}) == sum(len({one.interval for one in group.writes}) for group in store.open)
+    for interval, count in seqs.items():
+        assert [seq for one, seq in store.durable if one == interval] == list(range(1, count + 1))
