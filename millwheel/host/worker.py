@@ -87,6 +87,8 @@ class WorkerHost:
         self.values: dict[str, int] = {}
         """Published watermarks, us, as far as this worker has heard."""
         self._inputs: dict[str, int] = {}
+        self._heard = False
+        """The controller has told what is stored."""
         self._receivers: dict[int, Hello] = {}
         """The newest hello of each interval."""
         self._unreached: set[int] = set()
@@ -299,7 +301,8 @@ class WorkerHost:
             self._handle(actor, ev.Resend(hello.interval))
 
     def _raised(self, values: dict[str, int], inputs: dict[str, int]) -> None:
-        if not self.values:
+        if not self._heard:
+            self._heard = True
             self._warn_of_left_out(values)
         for name, value in values.items():
             self.values[name] = max(value, self.values.get(name, MIN_TIME))
