@@ -121,6 +121,14 @@ class WindowedAggregate(Operator[Pane[R]], Generic[R]):
         if self.firing.holds:
             self.hold(context)
 
+    def simply(self, context: Context, window: Window, value: Any, timestamp: int) -> None:
+        """The same for a window that is open, when nothing depends on the number of its records."""
+        entry = str(window.start)
+        accumulator = self.accumulators.get(entry, NOTHING)
+        if accumulator is NOTHING:
+            context.set_timer("e" + entry, window.last)
+        self.accumulators.set(entry, self.added(accumulator, value, timestamp))
+
     def opened(self, context: Context, window: Window, late: bool) -> None:
         """The first record of a window has come."""
         if late:
@@ -236,6 +244,8 @@ class AlignedAggregate(WindowedAggregate[R]):
     ) -> None:  # fmt: skip
         super().__init__(wiring, firing, aggregation, dropped)
         self.windows = windows
+        self._starts, self._end = windows.starts, windows.end
+        self._plus = None if self.timed else aggregation.add
 
     def window(self, entry: str) -> Window:
         """Its start is its name."""
@@ -244,16 +254,18 @@ class AlignedAggregate(WindowedAggregate[R]):
 
     def add(self, context: Context, timestamp: int, value: Any) -> None:
         """Add one value to the windows of its time: a look-up and a write each, if nothing depends on the count."""
-        for start in self.windows.starts(timestamp):
-            end = self.windows.end(start)
-            if context.watermark >= end or self.firing.tracks:
+        watermark, plus = context.watermark, self._plus
+        for start in self._starts(timestamp):
+            end = self._end(start)
+            if watermark >= end or self.firing.tracks:
                 self.into(context, Window(start, end), value, timestamp)
                 continue
             entry = str(start)
             accumulator = self.accumulators.get(entry, NOTHING)
-            if accumulator is NOTHING:
-                context.set_timer("e" + entry, end - 1)
-            self.accumulators.set(entry, self.added(accumulator, value, timestamp))
+            if accumulator is NOTHING or plus is None:
+                self.simply(context, Window(start, end), value, timestamp)
+            else:
+                self.accumulators.set(entry, plus(accumulator, value))
 
 
 def cells(aggregation: Aggregation[Any, Any, Any], meaning: str) -> dict[str, MapCell[Any]]:

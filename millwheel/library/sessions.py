@@ -48,19 +48,34 @@ class SessionAggregate(WindowedAggregate[R], Generic[R]):
 
     def add(self, context: Context, timestamp: int, value: Any) -> None:
         """Add one value to the session that its own window [time, time + gap) overlaps, if need be merged from several."""
-        own = Window(timestamp, timestamp + self._gap(context.key))
-        if context.watermark >= self.firing.over_at(own.end):
+        watermark, end = context.watermark, timestamp + self._gap(context.key)
+        if watermark >= end and watermark >= self.firing.over_at(end):
             self.drop(context, value)
             return
         spans = self.spans.get()
-        touched = [Window(*span) for span in spans if span[0] < own.end and span[1] > own.start]
-        window = Window(min([own.start, *(w.start for w in touched)]), max([own.end, *(w.end for w in touched)]))
+        touched = [span for span in spans if span[0] < end and span[1] > timestamp]
+        window = Window(timestamp, end)
+        if touched:
+            window = Window(min(timestamp, touched[0][0]), max(end, touched[-1][1]))
+        plain = self._plain(window, touched, watermark)
         if touched != [window]:
-            rest = [span for span in spans if not (span[0] < own.end and span[1] > own.start)]
+            rest = [span for span in spans if span not in touched]
             self.spans.set(sorted([*rest, (window.start, window.end)]))
-            if touched:
-                self._merge(context, touched, window)
-        self.into(context, window, value, timestamp)
+            if touched and not plain:
+                self._merge(context, [Window(*span) for span in touched], window)
+        if plain:
+            self.simply(context, window, value, timestamp)
+        else:
+            self.into(context, window, value, timestamp)
+
+    def _plain(self, window: Window, touched: Spans, watermark: int) -> bool:
+        """Whether all there is to do is to add: to a new session, or to one that is open and keeps its start."""
+        if self.firing.tracks or watermark >= window.end or len(touched) > 1:
+            return False
+        if not touched:
+            return True
+        ((start, end),) = touched
+        return start == window.start and end > watermark and self.progress.get(str(start)) is None
 
     def _merge(self, context: Context, touched: list[Window], window: Window) -> None:
         """What the sessions `touched` have gathered is now that of `window`, which has had no pane yet."""

@@ -7,6 +7,7 @@ treated as any other, at one update per window.  Invariant: a slice is there unt
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import Any, Final, Generic, TypeVar
 
 from millwheel.api.context import Context
@@ -42,6 +43,7 @@ class SlicedAggregate(WindowedAggregate[R], Generic[R]):
     ) -> None:  # fmt: skip
         super().__init__(wiring, firing, aggregation, dropped)
         self.windows = windows
+        self._plus = None if self.timed else aggregation.add
         self._slice = windows.slice_us
         self._shift = windows.offset % self._slice
 
@@ -50,15 +52,16 @@ class SlicedAggregate(WindowedAggregate[R], Generic[R]):
         start = timestamp - (timestamp - self._shift) % self._slice
         entry = str(start)
         accumulator = self.accumulators.get(entry, NOTHING)
-        if accumulator is NOTHING or context.watermark >= self._first_end(start):
-            if context.watermark >= self.firing.over_at(self._last_end(start)):
-                self.drop(context, value)
-                return
-            self.accumulators.set(entry, self.added(accumulator, value, timestamp))
-            self._wait(context, start, accumulator is NOTHING)
-            self._late(context, start, value, timestamp)
-        else:
-            self.accumulators.set(entry, self.added(accumulator, value, timestamp))
+        # As long as the slice itself lasts, no window that holds it has had its end.
+        if accumulator is not NOTHING and self._plus is not None and context.watermark < start + self._slice:
+            self.accumulators.set(entry, self._plus(accumulator, value))
+            return
+        if context.watermark >= self.firing.over_at(self._last_end(start)):
+            self.drop(context, value)
+            return
+        self.accumulators.set(entry, self.added(accumulator, value, timestamp))
+        self._wait(context, start, accumulator is NOTHING)
+        self._late(context, start, value, timestamp)
 
     def _first_end(self, start: int) -> int:
         """End of the first window that holds the slice at `start`."""
@@ -86,19 +89,20 @@ class SlicedAggregate(WindowedAggregate[R], Generic[R]):
             window = Window(begin, self.windows.end(begin))
             if window.end <= context.watermark < self.firing.over_at(window.end):
                 if self.firing.accumulates:
-                    accumulator = self._merged(window)
+                    accumulator = self._merged(self._slices(window).values())
                 else:
                     accumulator = self.added(NOTHING, value, timestamp)
                 self._give(context, window, accumulator, "late")
 
-    def _merged(self, window: Window) -> Any:
-        """The accumulator of a window; `NOTHING` when no slice of it has a record."""
-        names = [str(start) for start in range(window.start, window.end, self._slice)]
-        found = self.accumulators.get_many(names)
+    def _slices(self, window: Window) -> dict[str, Any]:
+        """Accumulators of the slices of a window that have a record, in order."""
+        return self.accumulators.get_many(map(str, range(window.start, window.end, self._slice)))
+
+    def _merged(self, found: Iterable[Any]) -> Any:
+        """All of them together; `NOTHING` when there is none."""
         merged = NOTHING
-        for name in names:
-            if name in found:
-                merged = found[name] if merged is NOTHING else self.aggregation.merge(merged, found[name])
+        for accumulator in found:
+            merged = accumulator if merged is NOTHING else self.aggregation.merge(merged, accumulator)
         return merged
 
     def _give(self, context: Context, window: Window, accumulator: Any, timing: Any) -> None:
@@ -122,19 +126,28 @@ class SlicedAggregate(WindowedAggregate[R], Generic[R]):
             context.hold(window.last)
             context.set_timer(timer.tag, window.end)
             return
-        accumulator = self._merged(window)
+        found = self._slices(window)
+        accumulator = self._merged(found.values())
         if accumulator is not NOTHING:
             self._give(context, window, accumulator, "on time")
         if timer.timestamp > window.last:
             context.release_hold()
-        waiting = []
-        for entry, _ in self.accumulators.items():
-            if self._last_end(int(entry)) > window.end:
-                waiting.append(max(self._first_end(int(entry)), window.end + self.windows.every))
-            elif not self.firing.lateness:
+        self._next(context, window, found)
+
+    def _next(self, context: Context, window: Window, found: Collection[str]) -> None:
+        """Wait for the next window that has a record, and forget the slices that only this one and older ones have."""
+        after = window.start + self.windows.every
+        old = [entry for entry in found if int(entry) < after]
+        if not self.firing.lateness:
+            for entry in old:
                 self.accumulators.delete(entry)
-        if waiting:
-            self._set(context, min(waiting))
+        if len(old) < len(found):
+            self._set(context, window.end + self.windows.every)
+            return
+        # Of this window nothing is left; what there is began behind its end, or is kept for late records.
+        ends = [self._first_end(int(entry)) for entry, _ in self.accumulators.items() if int(entry) >= after]
+        if ends:
+            self._set(context, max(min(ends), window.end + self.windows.every))
         else:
             self.due.clear()
 
