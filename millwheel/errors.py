@@ -38,6 +38,10 @@ class HooksFail(MillwheelError):
     """A hook has failed for every key that it was called for: its code is wrong, and the run was stopped."""
 
 
+class HookInterrupted(KeyboardInterrupt):
+    """Raised in a hook that still runs a while after the run was stopped.  What it has done is not kept."""
+
+
 class SourceError(MillwheelError):
     """An injector's source changed under it, or cannot be read."""
 

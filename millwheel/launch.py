@@ -12,13 +12,14 @@ import gc
 import importlib
 import inspect
 import logging
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 import uvloop
 
@@ -28,6 +29,7 @@ from millwheel.host.progress import Progress
 from millwheel.host.worker import Tolerance
 from millwheel.runtime.embedded import EmbeddedRun, check_sources
 from millwheel.runtime.failures import OnFailure, log_failure
+from millwheel.runtime.signals import signals_restored, signals_stop
 from millwheel.traces import shortened
 from millwheel_storage.connection import store_place
 from millwheel_storage.embedded import EmbeddedPostgres
@@ -38,9 +40,6 @@ DEFAULT_DATA = ".millwheel"
 
 PROGRESS_DELAY_S = 1.0
 WATCH_DELAY_S = 0.5
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""They end a run in order."""
 
 logger = logging.getLogger("millwheel")
 
@@ -111,21 +110,6 @@ def _unhurried_collector() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-@contextmanager
-def _signals_restored() -> Iterator[None]:
-    """What the caller has Ctrl-C and SIGTERM do is so again afterwards: a closed loop keeps neither for itself."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            if handler is not None:  # what is not Python's cannot be set from Python
-                signal.signal(number, handler)
-
-
 def run(
     pipeline: Pipeline,
     store: str | None = None,
@@ -140,35 +124,103 @@ def run(
 
     `on_failure` is told the first failure of each kind of a hook; without it they are logged.  With `allow_quarantine` or
     `allow_rejected` the run stops when it has put more keys into quarantine, or rejected more rows; `Progress.stopped` says
-    so.
+    so.  Where an event loop runs already the run has a thread of its own; `arun` runs in that loop.
     `store` is a postgresql:// URL (Postgres 15 or later); without it an embedded Postgres keeps its data in `data`.
     Raises `WiringError`, `SourceError`, `StoreError`, `IncompatibleStore`; `Fenced` when another run takes over; `HooksFail`
     when a hook fails for all of its first keys.
     """
-    graph = pipeline.graph()
-    check_sources(graph)
-    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)  # docs/adr/0013-uvloop.md
-    with open_store(store, data) as url, _unhurried_collector(), _signals_restored(), runner:
-        allowed = Tolerance(allow_quarantine, allow_rejected)
-        return runner.run(_run(pipeline, url, on_progress, on_failure, allowed))
+    check_sources(pipeline.graph())
+    asked = Asked(pipeline, on_progress, on_failure, Tolerance(allow_quarantine, allow_rejected))
+    with open_store(store, data) as url:
+        return _run_beside(asked, url) if _loop_runs() else _run_here(asked, url)
 
 
-async def _run(
-    pipeline: Pipeline, url: str, on_progress: OnProgress | None, on_failure: OnFailure, allowed: Tolerance
+async def arun(
+    pipeline: Pipeline,
+    store: str | None = None,
+    data: str | Path = DEFAULT_DATA,
+    on_progress: OnProgress | None = None,
+    *,
+    on_failure: OnFailure = log_failure,
+    allow_quarantine: int | None = None,
+    allow_rejected: int | None = None,
 ) -> Progress:
-    store = PostgresStore(url, pipeline.name)
-    embedded = EmbeddedRun(pipeline.graph(), store, pipeline.tables, on_failure=on_failure, tolerance=allowed)
+    """As `run`, in the event loop that runs now: `await arun(pipeline)` in a notebook or a server.
+
+    Hooks run on the loop's thread, a few milliseconds at a time, and what else the loop does waits for a slow one.  Signals
+    are the caller's.  Cancelling the task ends the run; run it again to resume.
+    """
+    check_sources(pipeline.graph())
+    asked = Asked(pipeline, on_progress, on_failure, Tolerance(allow_quarantine, allow_rejected))
+    opened = open_store(store, data)
+    url = await asyncio.to_thread(opened.__enter__)  # starting a Postgres takes a while
+    try:
+        with _unhurried_collector():
+            embedded = asked.embedded(url)
+            return await _driven(embedded, asked.on_progress)
+    finally:
+        await asyncio.shield(asyncio.to_thread(opened.__exit__, None, None, None))
+
+
+class Asked(NamedTuple):
+    """What a caller wants run."""
+
+    pipeline: Pipeline
+    on_progress: OnProgress | None
+    on_failure: OnFailure
+    allowed: Tolerance
+
+    def embedded(self, url: str) -> EmbeddedRun:
+        """The run, on the store at `url`."""
+        graph, store = self.pipeline.graph(), PostgresStore(url, self.pipeline.name)
+        return EmbeddedRun(graph, store, self.pipeline.tables, on_failure=self.on_failure, tolerance=self.allowed)
+
+
+def _loop_runs() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _run_here(asked: Asked, url: str) -> Progress:
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)  # docs/adr/0013-uvloop.md
+    with _unhurried_collector(), signals_restored(), runner:
+        return runner.run(_driven_with_signals(asked.embedded(url), asked.on_progress))
+
+
+def _run_beside(asked: Asked, url: str) -> Progress:
+    """In a thread: a loop runs in this one, as in a notebook, and is blocked until the run ends.  Ctrl-C stops the run."""
+    embedded = asked.embedded(url)
+
+    def work() -> Progress:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_driven(embedded, asked.on_progress))
+
+    with _unhurried_collector(), ThreadPoolExecutor(1, "millwheel-run") as pool:
+        running = pool.submit(work)
+        try:
+            return running.result()
+        except KeyboardInterrupt:
+            embedded.stop()
+            return running.result()
+
+
+async def _driven_with_signals(embedded: EmbeddedRun, on_progress: OnProgress | None) -> Progress:
+    with signals_stop(embedded, asyncio.get_running_loop()):
+        return await _driven(embedded, on_progress)
+
+
+async def _driven(embedded: EmbeddedRun, on_progress: OnProgress | None) -> Progress:
     loop = asyncio.get_running_loop()
-    for number in SIGNALS:
-        with suppress(ValueError, RuntimeError):  # not in the main thread: the caller's signals are the caller's
-            loop.add_signal_handler(number, embedded.stop)
     reporter = loop.create_task(_report(embedded, on_progress)) if on_progress else None
     try:
         return await embedded.run()
     finally:
         if reporter is not None:
             reporter.cancel()
-        await store.close()
+        await embedded.store.close()
 
 
 async def _report(embedded: EmbeddedRun, on_progress: OnProgress) -> None:

@@ -19,6 +19,11 @@ WORK_LIMIT_RECORDS: Final = 4_096
 INVOCATION_TARGET_US: Final = 20_000
 """Above this an invocation gets fewer records next time: all other work of the process waits while it runs."""
 
+FIRST_WORK_RECORDS: Final = 32
+"""Records of a computation's first invocation in a run, when nobody knows yet how slow its hooks are; the next has twice as
+many, and so on.  What Ctrl-C breaks off is run again, so it must not be 4,096 slow hooks; and no
+fewer, so that a hook that fails for every key is known by its first `FIRST_FAILURES` before any of it is committed."""
+
 WORK_LIMIT_BYTES: Final = 8 * 1024 * 1024
 """Bytes per invocation: bounds one checkpoint's size."""
 
@@ -117,6 +122,10 @@ FAILURE_LINE_CHARS: Final = 500
 
 REJECT_KINDS: Final = 20
 """Kinds of rejected rows of a source that are counted apart: memory does not follow what stands in the rows."""
+
+STOP_GRACE_S: Final = 1.0
+"""How long a hook that runs when the run is stopped may go on, before it is interrupted; and how long what has been done may
+take to be committed.  Together they keep Ctrl-C under two seconds."""
 
 DEATHS_LIMIT: Final = 3
 """Times the process may end while one record or timer runs alone before that one is quarantined: a kill from outside

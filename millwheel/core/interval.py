@@ -252,6 +252,10 @@ class IntervalCore:
         """Output low watermark as last reported."""
         return self._watermark.reported
 
+    def begin_slowly(self, records: int) -> None:
+        """The next invocation has at most so many records: a driver calls this when the pace of hooks is not known."""
+        self._schedule.begin_slowly(records)
+
     @property
     def quarantined_keys(self) -> int:
         """Keys in quarantine now."""

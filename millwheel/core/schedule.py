@@ -112,6 +112,10 @@ class Schedule:
         else:
             self._limit = min(self._most, self._limit * 2)
 
+    def begin_slowly(self, records: int) -> None:
+        """The next invocation has at most so many records; those after it what their pace allows."""
+        self._limit = min(self._limit, records)
+
     # --- timers that are not in memory ------------------------------------------------------------------------
 
     def page_timers(self, effects: list[ev.Effect], watermark: int, now: int) -> None:

@@ -73,7 +73,12 @@ class WorkerHost:
     """One worker.  `name` is its own address, `controller` that of the controller."""
 
     def __init__(
-        self, graph: Graph, name: str = "worker", controller: str = "controller", tolerance: Tolerance | None = None
+        self,
+        graph: Graph,
+        name: str = "worker",
+        controller: str = "controller",
+        tolerance: Tolerance | None = None,
+        first_records: int | None = None,
     ) -> None:
         self.graph = graph
         self.name = name
@@ -107,6 +112,8 @@ class WorkerHost:
         self._unsettled: dict[int, Unsettled] = {}
         """Intervals that an earlier version of the pipeline has left productions on streams that are not theirs any more."""
         self._tolerance = tolerance or Tolerance()
+        self._first_records = first_records
+        """Records of a core's first invocation, when nobody knows how slow its hooks are; None: as many as any."""
         self.stopped = ""
         """Why the run stops before its end."""
         self.serving = False
@@ -208,6 +215,8 @@ class WorkerHost:
         if recovered is None:
             raise Fenced(f"interval {interval} of {owner!r}: another run owns this pipeline's store now")
         core = IntervalCore(config, recovered, inherited)
+        if self._first_records is not None:
+            core.begin_slowly(self._first_records)
         for note in core.suspects.notes() if inherited is None else ():
             self.note(f"{owner}: {note}")
         actor = Actor(interval=interval, sequencer=config.sequencer, owner=owner, core=core)
@@ -496,6 +505,10 @@ class WorkerHost:
             and not self._restarting
             and all(core.quiet() for _, core in self.actors.partitions())
         )
+
+    def all_committed(self) -> bool:
+        """True when no checkpoint waits for its commit."""
+        return self._lanes.idle()
 
     def last_words(self) -> WriteMarks:
         """What to write when the run ends in order: no interval has anything under suspicion."""

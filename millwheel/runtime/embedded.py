@@ -15,8 +15,9 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, assert_never
 
+from millwheel import limits
 from millwheel.api.table import Table
-from millwheel.errors import HooksFail, RowRefused, SourceError, StoreError
+from millwheel.errors import HookInterrupted, HooksFail, RowRefused, SourceError, StoreError
 from millwheel.graph import ComputationSpec, Graph
 from millwheel.host import events as he
 from millwheel.host.controller import ControllerHost
@@ -57,7 +58,7 @@ class EmbeddedRun:
         on_failure: OnFailure = log_failure,
         tolerance: Tolerance | None = None,
     ) -> None:
-        self.worker = WorkerHost(graph, WORKER, CONTROLLER, tolerance)
+        self.worker = WorkerHost(graph, WORKER, CONTROLLER, tolerance, limits.FIRST_WORK_RECORDS)
         self._controller = ControllerHost([WORKER])
         self._hosts: dict[str, Host] = {WORKER: self.worker, CONTROLLER: self._controller}
         self._store = store
@@ -75,6 +76,8 @@ class EmbeddedRun:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
         self._ended = False
+        self._draining = False
+        """Nothing new is run or read: what is done is committed, and that is all."""
         self._in_hook = False
         """User code runs; still so at the end of the run when it ended the run (sys.exit)."""
 
@@ -88,6 +91,7 @@ class EmbeddedRun:
         try:
             self._queue += [(host, he.Started()) for host in self._hosts.values()]
             await self._loop()
+            await self._keep_what_is_done()
             return self.progress()
         finally:
             await self._close()
@@ -96,6 +100,26 @@ class EmbeddedRun:
         """End the run at the next turn; what is not committed is recomputed by the next run."""
         self._ended = True
         self._wake.set()
+
+    @property
+    def store(self) -> Store:
+        """Where it keeps everything; whoever made it closes it."""
+        return self._store
+
+    @property
+    def in_hook(self) -> bool:
+        """User code runs now."""
+        return self._in_hook
+
+    async def _keep_what_is_done(self) -> None:
+        """After a stop: what hooks have done is committed, unless the store is slow or away."""
+        self._draining = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limits.STOP_GRACE_S):
+                while self._failure is None and (self._queue or not self.worker.all_committed()):
+                    self._turn()
+                    self._give(self.worker, he.TurnEnded())
+                    await asyncio.sleep(0.001)
 
     def progress(self) -> Progress:
         """Counters and watermarks now."""
@@ -175,6 +199,8 @@ class EmbeddedRun:
                 self._queue.append((self._hosts[peer], he.Received(peer, message)))
             case he.Post(event):
                 self._queue.append((host, event))
+            case he.Run() | he.ReadRows() if self._draining:
+                pass
             case he.Run():
                 self._run(host, effect)
             case he.Ask(token, wish):
@@ -198,7 +224,11 @@ class EmbeddedRun:
     def _run(self, host: Host, run: he.Run) -> None:
         began = time.perf_counter_ns()
         self._in_hook = True
-        outcome = self._user.run(run)
+        try:
+            outcome = self._user.run(run)
+        except HookInterrupted:  # after `stop`: this invocation comes again in the next run
+            self._in_hook = False
+            return
         self._in_hook = False
         spec = self._graph.computations[run.computation]
         if broken := self._failures.settle(spec, run.work, outcome):

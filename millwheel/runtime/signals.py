@@ -1,0 +1,88 @@
+"""Ctrl-C and SIGTERM end a run in order, also while a slow hook runs.
+
+Lives here: what the process does with these two signals during a run.  A first one stops the run after the hook that runs
+now.  When that hook goes on for `limits.STOP_GRACE_S`, or a second signal comes, it is interrupted by an exception, as Ctrl-C
+does elsewhere in Python; what it has done is not kept, and its record comes again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Final, Protocol
+
+from millwheel.errors import HookInterrupted
+from millwheel.limits import STOP_GRACE_S
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+"""They end a run in order."""
+
+
+class Stoppable(Protocol):
+    """A run, as far as this goes."""
+
+    @property
+    def in_hook(self) -> bool:
+        """User code runs now."""
+        ...
+
+    def stop(self) -> None:
+        """End at the next turn."""
+        ...
+
+
+@contextmanager
+def signals_stop(run: Stoppable, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Inside, signals stop `run`; afterwards they do what they did before.  Nothing outside of the main thread.
+
+    The handlers are Python's own and not the loop's: those run between two turns only, and a hook is in the middle of one.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # the caller's signals are the caller's
+        return
+    main, asked = threading.get_ident(), threading.Event()
+    again = threading.Timer(STOP_GRACE_S, lambda: signal.pthread_kill(main, signal.SIGINT))
+    again.daemon = True
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            if run.in_hook:
+                raise HookInterrupted
+            return
+        asked.set()
+        run.stop()
+        loop.call_soon_threadsafe(lambda: None)  # it may be asleep
+        if run.in_hook:
+            again.start()
+
+    before = {number: signal.signal(number, handle) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        again.cancel()
+        if again.ident is not None:  # its signal must not come when the handlers are no longer ours
+            again.join()
+        _restore(before)
+
+
+@contextmanager
+def signals_restored() -> Iterator[None]:
+    """What the caller has Ctrl-C and SIGTERM do is so again afterwards: a closed loop keeps neither for itself."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        _restore(before)
+
+
+def _restore(before: Mapping[signal.Signals, Any]) -> None:
+    for number, handler in before.items():
+        if handler is not None:  # what is not Python's cannot be set from Python
+            signal.signal(number, handler)
