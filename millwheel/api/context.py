@@ -182,11 +182,13 @@ class Context:
         Raises `TimestampError` for a time before its cause (the record, timer or an earlier hold), `WiringError` for
         a stream that was not declared in `outputs`, `CoderError` for a value the stream's coder refuses.
         """
-        name = stream.name
         try:
+            name = stream.name
             encode, routes, plain, quick = self._outputs[name]
         except KeyError:
             raise WiringError(f"stream {name!r} is not among this computation's outputs {[*self._outputs]}") from None
+        except AttributeError:
+            raise WiringError(_no_stream(stream)) from None
         if timestamp is None:
             timestamp = self._cause
         else:
@@ -216,6 +218,7 @@ class Context:
         A low-watermark timer fires when the input watermark reaches it; one behind the watermark fires at once.
         """
         if type(timestamp) is not int:
+            _check_tag(tag)
             timestamp = whole_time(timestamp, f"timer {tag!r}")
         _check_timer(tag, timestamp, kind)
         self._effects = True
@@ -428,7 +431,20 @@ def check_key(key: Any, where: str) -> None:
         raise LimitError(f"key of {size} bytes on {where!r}: {key!r:.60}…; limit {limits.KEY_LIMIT_BYTES}")
 
 
+def _no_stream(given: object) -> str:
+    return f"produce({given!r:.60}, …): the first argument is a Stream, not {type(given).__name__}"
+
+
+def _check_tag(tag: object) -> None:
+    if not isinstance(tag, str):
+        raise WiringError(
+            f"timer {tag!r:.60}: the first argument is a tag, which is text, not {type(tag).__name__}; "
+            "for example set_timer('close', 5)"
+        )
+
+
 def _check_timer(tag: str, timestamp: int, kind: str) -> None:
+    _check_tag(tag)
     if kind not in ("watermark", "wall"):
         raise WiringError(f"timer kind {kind!r}: use 'watermark' or 'wall'")
     if not MIN_TIME < timestamp < MAX_TIME:

@@ -188,6 +188,8 @@ class BoundMap(_Bound, Generic[T]):
 
 
 def _entry(entry: str) -> str:
+    if not isinstance(entry, str):
+        raise WiringError(f"map entry {entry!r:.60} is {type(entry).__name__}: entries are text; for example str(...)")
     if not entry or len(entry.encode()) > limits.KEY_LIMIT_BYTES:
         raise LimitError(f"map entry {entry!r:.60}: 1 to {limits.KEY_LIMIT_BYTES} bytes")
     return entry

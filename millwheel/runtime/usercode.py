@@ -26,13 +26,20 @@ class UserCode:
     """The computations and sources of one graph in this process.  `clock` gives wall time, us."""
 
     def __init__(
-        self, graph: Graph, tables: Mapping[str, Table], clock: Callable[[], int], failures: Failures | None = None
+        self,
+        graph: Graph,
+        tables: Mapping[str, Table],
+        clock: Callable[[], int],
+        failures: Failures | None = None,
+        prepared: Callable[[Executor], None] | None = None,
     ) -> None:
         self._graph = graph
         self._tables = tables
         self._clock = clock
         self._failures = failures
         """Told of hooks that fail."""
+        self._prepared = prepared
+        """Called with each executor before it runs anything."""
         self._rejected_before = {name: Counter(spec.source.rejections()) for name, spec in graph.sources.items()}
         """By kind, in earlier runs of this process."""
         self._executors: dict[str, Executor] = {}
@@ -49,6 +56,8 @@ class UserCode:
             executor = self._executors[name] = Executor(spec, graph, subscriptions, self._tables)
             if self._failures is not None:
                 executor.on_failure = self._failures.of(name)
+            if self._prepared is not None:
+                self._prepared(executor)
         for name, source in graph.sources.items():
             self._outputs[name] = output_of(graph, source.stream, subscriptions)
 

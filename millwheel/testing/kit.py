@@ -58,7 +58,8 @@ class Stepper(Results):
     """A pipeline whose records, watermark and clock a test moves by hand.  Each call runs until nothing is left to do.
 
     The pipeline's own sources are not read: `send` takes their place.  Wall time stands still between the calls.  A hook
-    that raises makes the call raise `HookFailed`; with `quarantine=True` it stops its key instead, as in production.
+    that raises makes the call raise `HookFailed`; with `quarantine=True` it stops its key instead, as in production.  A hook
+    that changes a value which it has read, and does not set it, fails as well: in production that change would be lost.
 
     >>> from millwheel import Computation, JsonCoder, Pipeline, Stream, TextCoder, ValueCell, subscribe
     >>> words = Stream("words", TextCoder())
@@ -76,6 +77,7 @@ class Stepper(Results):
 
     def __init__(self, pipeline: Pipeline, wall_time_us: int = START_US, quarantine: bool = False) -> None:
         self._quarantine = quarantine
+        self.watches_values = True
         self.kernel = Kernel(0, wall_time_us)
         self.nemesis: Nemesis = _Instant()
         self._sources = {stream: ManualSource(f"manual-{stream}") for stream in inputs_of(pipeline)}
@@ -220,6 +222,7 @@ def simulate(
     graph = tapped(pipeline, sources)
     store = WatchedStore(MemoryStore(), graph, kernel)
     simulation = Simulation(graph, pipeline.tables, kernel, Seeded(faults, kernel.rng), store, 12 * SECOND)
+    simulation.watches_values = True
     try:
         simulation.run()
     except Unending as error:

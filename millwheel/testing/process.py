@@ -21,6 +21,7 @@ from millwheel.host.worker import WorkerHost
 from millwheel.runtime.usercode import UserCode
 from millwheel.testing.calls import Calls, Crash, run
 from millwheel.testing.faults import Nemesis
+from millwheel.testing.mutations import watch_values
 from millwheel.testing.probes import Probes, describe
 from millwheel.testing.story import Kernel
 from millwheel.testing.transport import Transport, step_of
@@ -45,6 +46,8 @@ class World(Protocol):
     nemesis: Nemesis
     graph: Graph
     tables: Mapping[str, Table]
+    watches_values: bool
+    """Hooks that change a value which they have read, and do not set it, fail."""
 
     def crashed(self, process: Process) -> None:
         """The process died."""
@@ -77,7 +80,7 @@ class Process:
         self._names = {id(host): name for name, host in self._hosts.items()}
         self.calls = Calls(self)
         self.transport = Transport(self)
-        self._user = UserCode(graph, world.tables, self.clock)
+        self._user = UserCode(graph, world.tables, self.clock, prepared=watch_values if world.watches_values else None)
         self._probes = Probes(world.store.truth, self.worker)
         self._parked: list[he.ReadRows] = []
         """Reads of manual sources that have nothing to read."""

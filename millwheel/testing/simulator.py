@@ -41,6 +41,7 @@ class Simulation:
     ) -> None:
         self.graph = graph
         self.tables = tables
+        self.watches_values = False
         self.kernel = kernel
         self.nemesis = nemesis
         self.store = store
