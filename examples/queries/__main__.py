@@ -45,7 +45,7 @@ def job(log: Path, out: Path) -> Job:
     if not rows:
         raise SourceError(f"{log} holds no query: none of its lines is user, yymmddHHMMSS, query")
     source = IterableSource("queries", rows, BoundedDisorder(DAY))
-    end_us = observed.window_end(max(time_us for time_us, _ in rows))
+    end_us = observed.input_end(max(time_us for time_us, _ in rows))
     windows: dict[tuple[Scope, str], dict[int, int]] = {}
     for time_us, request in rows:
         start_us = time_us - time_us % WINDOW_US

@@ -66,7 +66,7 @@ def parse(log: Path, out: Path) -> Job:
     except SourceError:
         results.release(out)
         raise
-    end_us = observed.window_end(summary.last_us)
+    end_us = observed.input_end(summary.last_us)
     return Job(
         "zeitgeist",
         out,
@@ -85,7 +85,7 @@ def source(out: Path) -> SparkOutputSource:
         "time_us",
         BoundedDisorder(pipeline.DISORDER_US),
         type=pipeline.Request,
-        columns=["time_us", "page"],
+        columns=["time_us", "page", "parts", "late"],
         ordered=True,
     )
 
@@ -115,7 +115,15 @@ def read_anomalies(url: str, name: str) -> list[Anomaly]:
     with Reader(url, name) as reader:
         rows = [
             Anomaly(
-                r["scope"], r["key"], r["kind"], r["start_at"], r["end_at"], r["observed"], r["expected"], r["score"]
+                r["scope"],
+                r["key"],
+                r["kind"],
+                r["start_at"],
+                r["end_at"],
+                r["observed"],
+                r["expected"],
+                r["score"],
+                r["open"],
             )
             for r in reader.sink_rows("anomalies")
         ]
@@ -143,13 +151,14 @@ def _print_findings(job: Job, rows: Sequence[Anomaly], seconds: float) -> None:
         f"the pipeline's part took {seconds:.1f} s\n  {job.out / results.ANOMALIES}\n  {job.out / results.REPORT}"
     )
     for row in sites:
-        print(f"  site {row.kind:5} {row.start} to {row.end}  observed {row.observed}, expected {row.expected:.0f}")
+        print(f"  site {row.kind:5} {row.start} to {row.end}  observed {row.observed}, expected {row.expected:.0f}"
+              f"{', still open at the end of the log' if row.open else ''}")  # fmt: skip
 
 
 def _show(progress: Progress, seconds: float) -> None:
     watermark = format_time(progress.watermarks["WindowCounter"])
     print(
-        f"zeitgeist: {progress.injected:,} requests, {progress.injected / max(seconds, 0.1):,.0f}/s, "
+        f"zeitgeist: {progress.injected:,} rows, {progress.injected / max(seconds, 0.1):,.0f}/s, "
         f"watermark {watermark}, late {progress.late}",
         flush=True,
     )

@@ -20,16 +20,18 @@ from typing import Final
 
 import msgspec
 
-from examples.zeitgeist import detector, model
-from examples.zeitgeist.detector import Anomaly, Episode, KeyState, Kind, Scope
+from examples.zeitgeist import detector, model, observed
+from examples.zeitgeist.detector import Anomaly, Episode, KeyState, Scope
+from examples.zeitgeist.evidence import Kind
 from examples.zeitgeist.logline import Malformed, Request, is_page_view, parse_line
 from examples.zeitgeist.model import WINDOW_US
 from examples.zeitgeist.report import Point, Series, Stat, write_report
+from examples.zeitgeist.silence import SLOT_US, SLOTS
 
 Key = tuple[Scope, str]
 
 Counts = dict[int, int]
-"""Requests by start of window or minute (microseconds UTC)."""
+"""Requests by start of window or slot (microseconds UTC)."""
 
 SITE: Final[Key] = ("site", "")
 MINUTE_US: Final = 60_000_000
@@ -57,54 +59,63 @@ def read_log(path: Path) -> Iterator[Request | Malformed]:
             yield parse_line(line.rstrip("\r\n"))
 
 
-def count_minutes(rows: Iterable[Request]) -> dict[Key, Counts]:
-    """Requests per key and minute: what is left of a log, whatever the order of its lines."""
+def count_slots(rows: Iterable[Request]) -> dict[Key, Counts]:
+    """Requests per key and slot: what is left of a log, whatever the order of its lines."""
     counts: dict[Key, Counts] = defaultdict(Counter)
     for row in rows:
-        minute_us = row.timestamp_us // MINUTE_US * MINUTE_US
-        counts[SITE][minute_us] += 1
+        slot_us = row.timestamp_us // SLOT_US * SLOT_US
+        counts[SITE][slot_us] += 1
         if is_page_view(row):
-            counts["page", row.path][minute_us] += 1
+            counts["page", row.path][slot_us] += 1
     return dict(counts)
 
 
-def windows_of(minutes: Counts) -> Counts:
+def windows_of(slots: Counts) -> Counts:
     """Requests per window."""
     windows: Counts = Counter()
-    for minute_us, count in minutes.items():
-        windows[minute_us // WINDOW_US * WINDOW_US] += count
+    for slot_us, count in slots.items():
+        windows[slot_us // WINDOW_US * WINDOW_US] += count
     return windows
 
 
-def end_of(minutes: Mapping[Key, Counts]) -> int:
-    """End of the last window with a request of any key; 0 if there is none."""
-    last = max(minutes.get(SITE, {}), default=None)
-    return 0 if last is None else last // WINDOW_US * WINDOW_US + WINDOW_US
+def end_of(slots: Mapping[Key, Counts]) -> int:
+    """End of the input: of the last slot with a request of any key; 0 if there is none."""
+    last = max(slots.get(SITE, {}), default=None)
+    return 0 if last is None else observed.input_end(last)
 
 
-def episodes_of(windows: Counts, end_us: int) -> list[Episode]:
+def episodes_of(slots: Counts, end_us: int, scope: Scope) -> list[Episode]:
     """The episodes of one key in an input that ends at `end_us`."""
     state: KeyState | None = None
+    rhythm = model.UNKNOWN
     found: list[Episode] = []
+    windows = windows_of(slots)
     for start_us in sorted(windows):
-        step = detector.advance(state, start_us, windows[start_us])
-        state, found = step.state, [*found, *step.anomalies]
-    return [*found, *detector.finish(state, end_us)]
+        cut = _cut(slots, start_us) if scope == "site" else ()
+        step = detector.advance(state, rhythm, start_us, windows[start_us], cut, end_us)
+        state, rhythm = step.state, step.rhythm
+        found += step.anomalies
+    return [*found, *detector.finish(state, rhythm, end_us)]
+
+
+def _cut(slots: Counts, start_us: int) -> tuple[int, ...]:
+    """A window's counts by slot."""
+    return tuple(slots.get(start_us + at * SLOT_US, 0) for at in range(SLOTS))
 
 
 def series_of(windows: Counts, end_us: int) -> list[Point]:
     """Every window of one key from its first to the end of the input, with count and forecast."""
-    return [(step_us, count, mean) for step_us, count, mean, _ in _walk(windows, end_us)]
+    return [(start_us, count, mean) for start_us, count, mean, _ in _walk(windows, end_us)]
 
 
 def expected_anomalies(rows: Iterable[Request], offset_s: int = 0) -> list[Anomaly]:
     """The rows that Zeitgeist must output for an input, in the order of its output file."""
-    return anomalies_of(count_minutes(rows), offset_s)
+    return anomalies_of(count_slots(rows), offset_s)
 
 
-def anomalies_of(minutes: Mapping[Key, Counts], offset_s: int) -> list[Anomaly]:
+def anomalies_of(slots: Mapping[Key, Counts], offset_s: int) -> list[Anomaly]:
     """The anomalies of all keys, times in the zone `offset_s` seconds east of UTC."""
-    return _named(_episodes_by_key(minutes), offset_s)
+    return _named(_episodes_by_key(slots), offset_s)
 
 
 def alarms_per_day(anomalies: Iterable[Anomaly]) -> dict[str, Counter[str]]:
@@ -115,41 +126,41 @@ def alarms_per_day(anomalies: Iterable[Anomaly]) -> dict[str, Counter[str]]:
     return dict(sorted(table.items()))
 
 
-def draw_trials(minutes: Mapping[Key, Counts], scope: Scope, count: int, seed: int = SEED) -> list[Trial]:
+def draw_trials(slots: Mapping[Key, Counts], scope: Scope, count: int, seed: int = SEED) -> list[Trial]:
     """`count` seeded disturbances of the site or of pages with enough traffic, half of each kind.
 
     Minutes are drawn evenly over the log, then a page evenly among those with enough traffic at the time.
     """
-    end_us = end_of(minutes)
-    site = _trial_windows(minutes[SITE], end_us, 0.0)
+    end_us = end_of(slots)
+    site = _trial_windows(slots[SITE], end_us, 0.0, "site")
     healthy = {start_us for start_us, (had, due) in site.items() if had >= due / 2}
-    keys = [SITE] if scope == "site" else sorted(key for key in minutes if key != SITE)
+    keys = [SITE] if scope == "site" else sorted(key for key in slots if key != SITE)
     floor = 0.0 if scope == "site" else ENOUGH
     eligible: dict[int, list[Key]] = defaultdict(list)
     for key in keys:
-        for start_us in _trial_windows(minutes[key], end_us, floor):
+        for start_us in _trial_windows(slots[key], end_us, floor, scope):
             if start_us in healthy:
                 eligible[start_us].append(key)
-    return _draw(eligible, min(minutes[SITE]), end_us, count, random.Random(f"{seed} {scope}"))
+    return _draw(eligible, min(slots[SITE]), end_us, count, random.Random(f"{seed} {scope}"))
 
 
-def is_found(minutes: Counts, trial: Trial) -> bool:
+def is_found(slots: Counts, trial: Trial) -> bool:
     """Whether a disturbance of a key's traffic is detected."""
     until_us = trial.at_us + TRIAL_US
     end_us = (until_us // WINDOW_US + 2) * WINDOW_US
-    windows = windows_of({at: n for at, n in disturb(minutes, trial).items() if at < end_us})
+    disturbed = {at: n for at, n in disturb(slots, trial).items() if at < end_us}
     return any(
         episode.kind == trial.kind and episode.start_us < until_us and episode.end_us > trial.at_us
-        for episode in episodes_of(windows, end_us)
+        for episode in episodes_of(disturbed, end_us, trial.key[0])
     )
 
 
-def disturb(minutes: Counts, trial: Trial) -> Counts:
+def disturb(slots: Counts, trial: Trial) -> Counts:
     """A key's traffic with a disturbance in it."""
     factor = 5 if trial.kind == "spike" else 0
     return {
         at: n * factor if trial.at_us <= at < trial.at_us + TRIAL_US else n
-        for at, n in minutes.items()
+        for at, n in slots.items()
         if factor or not trial.at_us <= at < trial.at_us + TRIAL_US
     }
 
@@ -157,16 +168,19 @@ def disturb(minutes: Counts, trial: Trial) -> Counts:
 def _walk(windows: Counts, end_us: int) -> Iterator[tuple[int, int, float, bool]]:
     """Steps a key through every window: start, count, forecast, and whether it is past its warm-up."""
     state: KeyState | None = None
+    rhythm = model.UNKNOWN
     for start_us in range(min(windows), end_us, WINDOW_US):
         warm = state is not None and model.age(state.traffic) >= detector.WARM_UP
-        step = detector.advance(state, start_us, windows.get(start_us, 0))
-        yield start_us, windows.get(start_us, 0), step.expected, warm
-        state = step.state
+        count = windows.get(start_us, 0)
+        due = float(count) if state is None else model.forecast(state.traffic, rhythm, start_us).mean
+        yield start_us, count, due, warm
+        step = detector.advance(state, rhythm, start_us, count)
+        state, rhythm = step.state, step.rhythm
 
 
-def _episodes_by_key(minutes: Mapping[Key, Counts]) -> dict[Key, list[Episode]]:
-    end_us = end_of(minutes)
-    return {key: episodes_of(windows_of(counts), end_us) for key, counts in minutes.items()}
+def _episodes_by_key(slots: Mapping[Key, Counts]) -> dict[Key, list[Episode]]:
+    end_us = end_of(slots)
+    return {key: episodes_of(counts, end_us, key[0]) for key, counts in slots.items()}
 
 
 def _named(episodes: Mapping[Key, Sequence[Episode]], offset_s: int) -> list[Anomaly]:
@@ -175,13 +189,13 @@ def _named(episodes: Mapping[Key, Sequence[Episode]], offset_s: int) -> list[Ano
     )
 
 
-def _trial_windows(minutes: Counts, end_us: int, floor: float) -> dict[int, tuple[int, float]]:
+def _trial_windows(slots: Counts, end_us: int, floor: float, scope: Scope) -> dict[int, tuple[int, float]]:
     """Windows where a trial of a key may begin, with requests had and expected in fifteen minutes."""
-    if sum(minutes.values()) < 10 * floor:  # no page with so few requests is ever expected to have `floor`
+    if sum(slots.values()) < 10 * floor:  # no page with so few requests is ever expected to have `floor`
         return {}
-    windows = windows_of(minutes)
+    windows = windows_of(slots)
     points = list(_walk(windows, end_us))
-    busy = _anomalous(episodes_of(windows, end_us))
+    busy = _anomalous(episodes_of(slots, end_us, scope))
     spans = zip(points, points[1:], points[2:], strict=False)
     sums = ((a[0], a[1] + b[1] + c[1], a[2] + b[2] + c[2], a[3]) for a, b, c in spans)
     return {at: (had, due) for at, had, due, warm in sums if warm and due >= floor and at not in busy}
@@ -191,7 +205,9 @@ def _anomalous(episodes: Iterable[Episode]) -> set[int]:
     """Windows within half an hour of an episode."""
     margin_us = 30 * MINUTE_US
     return {
-        at for episode in episodes for at in range(episode.start_us - margin_us, episode.end_us + margin_us, WINDOW_US)
+        at
+        for episode in episodes
+        for at in range((episode.start_us - margin_us) // WINDOW_US * WINDOW_US, episode.end_us + margin_us, WINDOW_US)
     }
 
 
@@ -214,19 +230,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _options(arguments)
     began_s = time.monotonic()
     lines = Counter[str]()
-    minutes = count_minutes(_requests(read_log(options.log), lines))
+    slots = count_slots(_requests(read_log(options.log), lines))
     read_s = time.monotonic() - began_s
-    anomalies = anomalies_of(minutes, options.offset)
+    anomalies = anomalies_of(slots, options.offset)
     _print_findings(lines, anomalies, read_s, time.monotonic() - began_s - read_s)
     if options.report:
-        write_report(options.report, anomalies, _series(minutes), options.title, _stats(lines, anomalies))
+        write_report(options.report, anomalies, _series(slots), options.title, _stats(lines, anomalies))
     for scope in ("site", "page") if options.trials else ():
-        _print_trials(scope, run_trials(minutes, draw_trials(minutes, scope, options.trials, options.seed)))
+        _print_trials(scope, run_trials(slots, draw_trials(slots, scope, options.trials, options.seed)))
 
 
-def run_trials(minutes: Mapping[Key, Counts], trials: Iterable[Trial]) -> dict[Kind, tuple[int, int]]:
+def run_trials(slots: Mapping[Key, Counts], trials: Iterable[Trial]) -> dict[Kind, tuple[int, int]]:
     """Trials found and trials made, by kind."""
-    found = Counter((trial.kind, is_found(minutes[trial.key], trial)) for trial in trials)
+    found = Counter((trial.kind, is_found(slots[trial.key], trial)) for trial in trials)
     kinds: tuple[Kind, Kind] = ("spike", "dip")
     return {kind: (found[kind, True], found[kind, True] + found[kind, False]) for kind in kinds}
 
@@ -252,9 +268,9 @@ def _requests(parsed: Iterable[Request | Malformed], lines: Counter[str]) -> Ite
             lines["malformed"] += 1
 
 
-def _series(minutes: Mapping[Key, Counts]) -> Series:
-    end_us = end_of(minutes)
-    return lambda scope, key: series_of(windows_of(minutes[scope, key]), end_us)
+def _series(slots: Mapping[Key, Counts]) -> Series:
+    end_us = end_of(slots)
+    return lambda scope, key: series_of(windows_of(slots[scope, key]), end_us)
 
 
 def _stats(lines: Counter[str], anomalies: Sequence[Anomaly]) -> list[Stat]:

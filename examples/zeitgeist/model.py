@@ -1,7 +1,7 @@
 """What traffic a key should have: a small model that learns while it forecasts.
 
-One `Traffic` value holds what is known of one key (a page, or the whole site): a few hundred bytes of
-JSON, stepped once per window of five minutes. Two forecasters share it:
+`Traffic` and `Rhythm` hold what is known of one key (a page, or the whole site). Traffic changes with each window
+of five minutes, the rhythm once an hour, so they are kept apart. Two forecasters share them:
 
 * `recent`, an exponential mean of the last hour or so, knows nothing of the clock. It is all there is on
   a key's first day, on its first weekend, and for keys too sparse to have a measurable rhythm.
@@ -14,12 +14,14 @@ learned from and k the spread over the square of `CLOCK_ERROR`, the relative err
 clock. An hour never seen has n = 0 and falls back on `recent`; cold starts need no other rule.
 
 Counts are over-dispersed (a visit fetches many things), so their variance is taken as a spread times the
-mean. The spread is learned from the key's own residuals; where the clock is ignored, the error of doing so
-is added to it, for a day-one forecast is right only to `CLOCK_ERROR`.
+mean. The spread is learned from the key's own residuals; where the clock is ignored, the forecast is right only to
+`CLOCK_ERROR`, and the detector gives it the benefit of that doubt.
 
-Learning never stops, but a count is first clipped to about half to twice its forecast: an hour of outage
-costs a rhythm little, and a lasting change is still followed. All sums are in the order of the windows and
-use only + - * / and `max`/`min`, so equal counts give equal states.
+Learning stops only in an outage (`stand_still`: the detector says when). Else a count is first clipped to about
+half to twice its forecast, so that one wild hour costs a rhythm little and a lasting change is still followed.
+
+Empty windows of a key that expects next to nothing are learned by the hour, in one step (`pass_silence`). A key's
+steps are cut at its requests and at times that follow from its state, so equal counts give equal states.
 
 Why five minutes: a disturbance of fifteen minutes then covers two whole windows wherever it begins, while
 a page of forty requests an hour still has three or four in each, enough for evidence to add up.
@@ -82,6 +84,24 @@ FORGET_IDLE: Final = HOUR_WINDOWS
 """Windows without traffic before a key may be forgotten."""
 
 
+PLAIN_WINDOWS: Final = int(1 / FAST_GAIN)
+"""Windows of a key's first hours, in which `recent` is their plain mean."""
+
+NEXT_TO_NOTHING: Final = CLIP * CLIP_FLOOR
+"""Expected requests per window below which an empty window is within the clip."""
+
+NIGHT: Final = 16 * HOUR_WINDOWS
+"""Windows of silence that may be a night. A longer one is none, and teaches nothing."""
+
+NIGHTS_AGE: Final = 2 * DAY_WINDOWS
+"""Windows since a key's first in which hours without a request may be its nights."""
+
+FAST_DECAY: Final = tuple((1 - FAST_GAIN) ** windows for windows in range(HOUR_WINDOWS + 1))
+SLOW_DECAY: Final = tuple((1 - SLOW_GAIN) ** windows for windows in range(HOUR_WINDOWS + 1))
+DAY_DECAY: Final = tuple((1 - DAY_GAIN) ** windows for windows in range(HOUR_WINDOWS + 1))
+"""What is left of a mean after so many empty windows."""
+
+
 class Traffic(msgspec.Struct, frozen=True, array_like=True):
     """What is known of one key's traffic before the window `next_us`. Counts are requests per window."""
 
@@ -111,10 +131,19 @@ class Traffic(msgspec.Struct, frozen=True, array_like=True):
     """Windows learned of the hour in progress."""
     held: float = NOTHING_HELD
     """Mean of the hour before, not yet part of the rhythm; `NOTHING_HELD` if it was not seen whole."""
-    rhythm: tuple[float, ...] = ()
-    """Hourly means: 24 of workdays, then 24 of weekend days (UTC); empty before the first whole hour."""
+
+
+class Rhythm(msgspec.Struct, frozen=True, array_like=True):
+    """What is known of a key's day; empty before the first whole hour."""
+
+    means: tuple[float, ...] = ()
+    """Hourly means, requests per window: 24 of workdays, then 24 of weekend days (UTC)."""
     days: tuple[int, ...] = ()
     """Days each hourly mean was learned from, up to `RHYTHM_DAYS`."""
+
+
+UNKNOWN: Final = Rhythm()
+"""The rhythm of a key that has none yet."""
 
 
 class Forecast(msgspec.Struct, frozen=True):
@@ -141,15 +170,26 @@ def age(traffic: Traffic) -> int:
     return (traffic.next_us - traffic.first_us) // WINDOW_US
 
 
-def forecast(traffic: Traffic, start_us: int) -> Forecast:
+def forecast(traffic: Traffic, rhythm: Rhythm, start_us: int) -> Forecast:
     """What the window at `start_us` should have."""
     bunching = spread(traffic)
-    said = rhythm_at(traffic, start_us)
-    if said <= 0.0:
+    said = rhythm_at(rhythm, start_us)
+    if said <= 0.0 and not (rhythm.days and rhythm.days[bucket(start_us)]):
         return Forecast(traffic.recent, bunching, CLOCK_ERROR, said)
-    trust = _trust(traffic, start_us, said, bunching)
+    # Of an hour that was always empty as much is known as if it had had the requests that were to be expected.
+    trust = _trust(rhythm, start_us, said or traffic.recent, bunching)
     mean = trust * said * _ratio(traffic) + (1 - trust) * traffic.recent
     return Forecast(mean, bunching, (1 - trust) * CLOCK_ERROR, said)
+
+
+def most_expected(traffic: Traffic, rhythm: Rhythm, start_us: int) -> float:
+    """At least what any window of the hour that holds `start_us` should have, if no request comes before it."""
+    if not rhythm.days:
+        return traffic.recent
+    here, means = bucket(start_us), rhythm.means
+    said = max(means[here], means[bucket(start_us - HOUR_US)], means[bucket(start_us + HOUR_US)])
+    # While nothing comes the ratio falls, except that its prior outweighs it when next to nothing was expected.
+    return max(traffic.recent, said * max(1.0, _ratio(traffic)))
 
 
 def spread(traffic: Traffic) -> float:
@@ -157,17 +197,17 @@ def spread(traffic: Traffic) -> float:
     return max(1.0, (traffic.squares + PRIOR_SPREAD * PRIOR_RATE) / (traffic.means + PRIOR_RATE))
 
 
-def rhythm_at(traffic: Traffic, start_us: int) -> float:
+def rhythm_at(rhythm: Rhythm, start_us: int) -> float:
     """Hourly means interpolated at the middle of a window; 0 where the rhythm is unknown."""
-    days = traffic.days
+    days = rhythm.days
     if not days:
         return 0.0
     here, before, after, part = _around(start_us)
     if not days[here]:
         return 0.0
     if not (days[before] and days[after]):
-        return traffic.rhythm[here]
-    return (1 - part) * traffic.rhythm[before] + part * traffic.rhythm[after]
+        return rhythm.means[here]
+    return (1 - part) * rhythm.means[before] + part * rhythm.means[after]
 
 
 @lru_cache(maxsize=8_192)  # every key comes with the same times
@@ -185,20 +225,20 @@ def bucket(time_us: int) -> int:
     return hours % 24 + 24 * weekend
 
 
-def learn(traffic: Traffic, count: int, forecast: Forecast, hurry: bool) -> Traffic:
-    """Knowledge after the window at `next_us` had `count` requests where `forecast` was expected.
+def learn(traffic: Traffic, rhythm: Rhythm, count: int, due: Forecast, hurry: bool) -> tuple[Traffic, Rhythm]:
+    """Knowledge after the window at `next_us` had `count` requests where `due` was expected.
 
     `hurry` makes the slow ratio as fast as `recent`: for a change that has lasted and is no news any more.
     """
-    clipped = clip(count, forecast.mean)
-    had, due = _rescale(traffic, clipped, forecast.said, FAST_GAIN if hurry else SLOW_GAIN)
+    clipped = clip(count, due.mean)
+    had, said = _rescale(traffic, clipped, due.said, FAST_GAIN if hurry else SLOW_GAIN)
     learned = Traffic(
         traffic.first_us,
         traffic.next_us + WINDOW_US,
         _recent(traffic, count),
         had,
-        due,
-        traffic.squares + DAY_GAIN * (_square(traffic, count, forecast.spread) - traffic.squares),
+        said,
+        traffic.squares + DAY_GAIN * (_square(traffic, count, due.spread) - traffic.squares),
         traffic.means + DAY_GAIN * (count - traffic.means),
         traffic.mass * (1 - DAY_GAIN) + count,
         count,
@@ -206,10 +246,49 @@ def learn(traffic: Traffic, count: int, forecast: Forecast, hurry: bool) -> Traf
         traffic.hour_sum + clipped,
         traffic.hour_windows + 1,
         traffic.held,
-        traffic.rhythm,
-        traffic.days,
     )
-    return learned if learned.next_us % HOUR_US else _end_hour(learned, traffic.next_us)
+    return (learned, rhythm) if learned.next_us % HOUR_US else _end_hour(learned, rhythm)
+
+
+def pass_silence(traffic: Traffic, rhythm: Rhythm, windows: int) -> tuple[Traffic, Rhythm]:
+    """Knowledge after `windows` empty windows, all of one hour, of a key that expects less than `NEXT_TO_NOTHING`.
+
+    What `learn` does one by one, except that the rhythm is asked once, for the middle of them.
+    """
+    slow, day = SLOW_DECAY[windows], DAY_DECAY[windows]
+    had, said = traffic.had, traffic.due
+    due = rhythm_at(rhythm, traffic.next_us + windows // 2 * WINDOW_US)
+    if due > 0.0:
+        had, said = (had * slow, due + slow * (said - due)) if said > 0.0 else (due * slow, due)
+    square = traffic.squares + DAY_GAIN * (_square(traffic, 0, spread(traffic)) - traffic.squares)
+    passed = Traffic(
+        traffic.first_us,
+        traffic.next_us + windows * WINDOW_US,
+        _recent_in_silence(traffic, windows),
+        had,
+        said,
+        square * DAY_DECAY[windows - 1],
+        traffic.means * day,
+        traffic.mass * day,
+        0,
+        traffic.idle + windows,
+        traffic.hour_sum,
+        traffic.hour_windows + windows,
+        traffic.held,
+    )
+    return (passed, rhythm) if passed.next_us % HOUR_US else _end_hour(passed, rhythm)
+
+
+def stand_still(traffic: Traffic, rhythm: Rhythm) -> tuple[Traffic, Rhythm]:
+    """Knowledge after an empty window in an outage: as before, for it says nothing about traffic.
+
+    One thing is learned: hours that a young key has never been seen in. Its first night looks like an outage.
+    """
+    here, idle = bucket(traffic.next_us), traffic.idle + 1
+    is_night = age(traffic) < NIGHTS_AGE and idle <= NIGHT and not (rhythm.days and rhythm.days[here])
+    hour_windows = traffic.hour_windows + is_night
+    passed = msgspec.structs.replace(traffic, next_us=traffic.next_us + WINDOW_US, idle=idle, hour_windows=hour_windows)
+    return (passed, rhythm) if passed.next_us % HOUR_US else _end_hour(passed, rhythm)
 
 
 def is_spent(traffic: Traffic) -> bool:
@@ -223,9 +302,9 @@ def clip(count: int, mean: float) -> float:
     return low if count < low else high if count > high else float(count)
 
 
-def _trust(traffic: Traffic, start_us: int, said: float, bunching: float) -> float:
+def _trust(rhythm: Rhythm, start_us: int, said: float, bunching: float) -> float:
     """Weight of the rhythm in a forecast, 0 to 1, where it is known."""
-    requests = traffic.days[bucket(start_us)] * HOUR_WINDOWS * said
+    requests = rhythm.days[bucket(start_us)] * HOUR_WINDOWS * said
     return requests / (requests + bunching / (CLOCK_ERROR * CLOCK_ERROR))
 
 
@@ -246,9 +325,16 @@ def _rescale(traffic: Traffic, count: float, said: float, gain: float) -> tuple[
 def _recent(traffic: Traffic, count: int) -> float:
     """`recent` after one more window: the plain mean at first, taking everything as it comes."""
     windows = age(traffic) + 1
-    if windows * FAST_GAIN < 1:
+    if windows <= PLAIN_WINDOWS:
         return traffic.recent + (count - traffic.recent) / windows
     return traffic.recent + FAST_GAIN * (clip(count, traffic.recent) - traffic.recent)
+
+
+def _recent_in_silence(traffic: Traffic, windows: int) -> float:
+    """`recent` after so many empty windows."""
+    young = min(max(PLAIN_WINDOWS - age(traffic), 0), windows)
+    plain = traffic.recent * age(traffic) / (age(traffic) + young)
+    return plain * FAST_DECAY[windows - young]
 
 
 def _square(traffic: Traffic, count: int, bunching: float) -> float:
@@ -256,26 +342,25 @@ def _square(traffic: Traffic, count: int, bunching: float) -> float:
     return min((count - traffic.last) ** 2 / 2, SURPRISE * bunching * (traffic.recent + 1))
 
 
-def _end_hour(traffic: Traffic, start_us: int) -> Traffic:
-    """Sets the hour aside whose last window began at `start_us`, and learns the one before it.
+def _end_hour(traffic: Traffic, rhythm: Rhythm) -> tuple[Traffic, Rhythm]:
+    """Sets the hour that has just ended aside, and learns the one before it.
 
     An hour's mean is used for interpolation until half an hour after its end. Learned at once, a surge would
     count twice in the forecast: in the rhythm, and in the ratio by which the rhythm is scaled.
     """
-    learned = _learn_hour(traffic, bucket(start_us - HOUR_US)) if traffic.held >= 0 else traffic
+    if traffic.held >= 0:
+        rhythm = _learn_hour(rhythm, traffic.held, bucket(traffic.next_us - 2 * HOUR_US))
     is_whole = traffic.hour_windows == HOUR_WINDOWS
     held = traffic.hour_sum / HOUR_WINDOWS if is_whole else NOTHING_HELD
-    return msgspec.structs.replace(learned, hour_sum=0.0, hour_windows=0, held=held)
+    return msgspec.structs.replace(traffic, hour_sum=0.0, hour_windows=0, held=held), rhythm
 
 
-def _learn_hour(traffic: Traffic, index: int) -> Traffic:
+def _learn_hour(rhythm: Rhythm, held: float, index: int) -> Rhythm:
     """Adds the hour set aside to its hourly mean."""
-    rhythm = traffic.rhythm or (0.0,) * BUCKETS
-    days = traffic.days or (0,) * BUCKETS
+    means = rhythm.means or (0.0,) * BUCKETS
+    days = rhythm.days or (0,) * BUCKETS
     seen = min(days[index] + 1, RHYTHM_DAYS)
-    mean = round(rhythm[index] + (traffic.held - rhythm[index]) / seen, 3)  # rounded: a short state
-    return msgspec.structs.replace(
-        traffic,
-        rhythm=(*rhythm[:index], mean, *rhythm[index + 1 :]),
-        days=(*days[:index], seen, *days[index + 1 :]),
-    )
+    mean = round(means[index] + (held - means[index]) / seen, 3)  # rounded: a short state
+    if mean == means[index] and seen == days[index]:
+        return rhythm
+    return Rhythm((*means[:index], mean, *means[index + 1 :]), (*days[:index], seen, *days[index + 1 :]))

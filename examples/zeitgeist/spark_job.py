@@ -1,8 +1,8 @@
 """The PySpark job: raw Common Log Format to Parquet that the Spark injector reads.
 
-One row a request, in the order of the log: `time_us` (int64, us UTC), `page` (null where the request does not count
-for its page).  What is not Common Log Format goes to `malformed/` with its text, and is counted.  The parse agrees
-with `logline.parse_line`; a test holds the two against each other.
+Rows are in the order of the log, and each stands for the requests that `combine` has put together.  What is not
+Common Log Format goes to `malformed/` with its text, and is counted.  The parse agrees with `logline.parse_line`; a
+test holds the two against each other.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from examples.zeitgeist import logline
+from examples.zeitgeist import combine, logline
 from examples.zeitgeist.logfile import check_unchanged, gzip_fault, look_at
 from examples.zeitgeist.results import write_whole
 from millwheel.errors import SourceError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
 
 ROWS_PER_FILE = 250_000
+
 
 MARK = "\x00"
 """Separates the groups of a parsed line."""
@@ -78,6 +79,7 @@ def session(jvm: str) -> SparkSession:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.files.maxRecordsPerFile", str(ROWS_PER_FILE))
         .config("spark.sql.ansi.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "4")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
     )
@@ -96,7 +98,7 @@ def _run_job(log: Path, out: Path) -> Summary:
         # The figures are gathered on the way: a gzip file is read by one core, so a second pass would cost as much.
         seen = Observation("lines")
         lines = observed(parsed(spark, str(log)), seen)
-        requests(lines).write.parquet(str(out / "requests"))
+        combine.combined(requests(lines)).write.parquet(str(out / "requests"))
         figures = seen.get
         if figures["malformed"]:
             malformed(lines).write.json(str(out / "malformed"))

@@ -58,8 +58,8 @@ class Run:
             self.lines.append(line)
 
     def injected(self) -> int:
-        """Requests of the newest progress line; 0 before the first."""
-        found = re.findall(r"zeitgeist: ([\d,]+) requests, [\d,]+/s", "".join(self.lines))
+        """Rows of the newest progress line; 0 before the first."""
+        found = re.findall(r"zeitgeist: ([\d,]+) rows, [\d,]+/s", "".join(self.lines))
         return int(found[-1].replace(",", "")) if found else 0
 
     def wait_for_progress(self) -> bool:

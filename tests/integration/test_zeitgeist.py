@@ -125,7 +125,7 @@ def test_order_and_division_of_work_do_not_matter(
         (row.timestamp_us, pipeline.Request(row.timestamp_us, row.path if is_page_view(row) else None)) for row in rows
     ]
     source = IterableSource("log", values, BoundedDisorder(pipeline.DISORDER_US))
-    end_us = observed.window_end(max(time_us for time_us, _ in values))
+    end_us = observed.input_end(max(time_us for time_us, _ in values))
     wired = pipeline.build(source, end_us, OFFSET_S, SPLITS[split])
     for name, spec in wired._computations.items():
         settings = msgspec.structs.replace(spec.settings, work_limit_records=work_limit)
@@ -135,7 +135,17 @@ def test_order_and_division_of_work_do_not_matter(
     assert (progress.late, progress.rejected, progress.quarantined) == (0, 0, 0)
     assert progress.injected == len(values)
     found = [
-        Anomaly(r["scope"], r["key"], r["kind"], r["start_at"], r["end_at"], r["observed"], r["expected"], r["score"])
+        Anomaly(
+            r["scope"],
+            r["key"],
+            r["kind"],
+            r["start_at"],
+            r["end_at"],
+            r["observed"],
+            r["expected"],
+            r["score"],
+            r["open"],
+        )
         for r in store.sinks["anomalies"].values()
     ]
     assert as_lines(found) == oracle

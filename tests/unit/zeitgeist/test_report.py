@@ -10,9 +10,9 @@ from examples.zeitgeist.model import WINDOW_US
 from examples.zeitgeist.report import Point, Stat
 
 SPIKE = Anomaly(
-    "page", "/a<b>&.html", "spike", "1995-07-13T08:00:00-04:00", "1995-07-13T09:00:00-04:00", 900, 120.5, 31.2
+    "page", "/a<b>&.html", "spike", "1995-07-13T08:00:00-04:00", "1995-07-13T09:00:00-04:00", 900, 120.5, 31.2, False
 )
-DIP = Anomaly("site", "", "dip", "1995-07-13T19:40:00-04:00", "1995-07-13T20:10:00-04:00", 77, 2570.0, 79.3)
+DIP = Anomaly("site", "", "dip", "1995-07-13T19:40:00-04:00", "1995-07-13T20:10:00-04:00", 77, 2570.0, 79.3, False)
 EIGHT_US = 805_636_800_000_000  # 08:00 on 13 July at UTC-4
 
 
@@ -54,7 +54,7 @@ def test_every_place_lies_in_the_picture() -> None:
 
 
 def test_long_episodes_are_thinned() -> None:
-    long = Anomaly("page", "/a", "dip", "1995-07-13T08:00:00-04:00", "1995-07-15T08:00:00-04:00", 0, 9.0, 9.0)
+    long = Anomaly("page", "/a", "dip", "1995-07-13T08:00:00-04:00", "1995-07-15T08:00:00-04:00", 0, 9.0, 9.0, False)
     line = next(ET.fromstring(report.picture(long, points(80))).iter("polyline")).get("points", "")
     assert 90 <= len(line.split()) <= report.MAX_BARS
 
