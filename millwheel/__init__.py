@@ -3,7 +3,7 @@
 from millwheel.api.computation import Computation
 from millwheel.api.context import Context
 from millwheel.api.pipeline import Pipeline, subscribe
-from millwheel.api.state import ListCell, MapCell, ValueCell
+from millwheel.api.state import DroppedCell, ListCell, MapCell, ValueCell
 from millwheel.api.stream import Stream
 from millwheel.api.table import Table
 from millwheel.coders import BytesCoder, Coder, JsonCoder, MsgpackCoder, ProtobufCoder, TextCoder
@@ -23,6 +23,7 @@ __all__ = [
     "Coder",
     "Computation",
     "Context",
+    "DroppedCell",
     "JsonCoder",
     "ListCell",
     "MapCell",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, Typ
 import msgspec
 
 from millwheel.errors import CoderError
-from millwheel.schemas import describe, holds
+from millwheel.schemas import Schema, describe, holds
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -214,6 +214,17 @@ def raw(coder: Coder[Any]) -> Raw:
     if isinstance(coder, TextCoder):
         return Raw(str, str.encode, bytes.decode)
     return Raw(None, coder.encode, coder.decode)
+
+
+def schema_of(coder: Coder[Any]) -> Schema | None:
+    """What the coder's bytes look like, if it says so."""
+    schema: Schema | None = getattr(coder, "schema", None)
+    return schema
+
+
+def reads_of(coder: Coder[Any]) -> tuple[str, ...]:
+    """Fingerprints of earlier coders whose bytes this one reads: its attribute `reads`, if it has one."""
+    return tuple(getattr(coder, "reads", ()))
 
 
 def checked(coder: Coder[Any]) -> Callable[[Any], bytes]:

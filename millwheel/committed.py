@@ -24,6 +24,8 @@ from millwheel.model import MAX_TIME, MIN_TIME, format_time
 from millwheel.ports import QuarantineRow, SourcePosition
 from millwheel.shape import PUBLISH_PREFIX
 from millwheel.work import QUARANTINE_HOLD
+from millwheel_storage.check import Report
+from millwheel_storage.check import check as check_store
 from millwheel_storage.reader import PublishedRow, Reader, StateRow
 from millwheel_storage.reader import reset as reset_schema
 
@@ -267,6 +269,16 @@ class Committed:
                 if after <= end:
                     yield row
             rows = self.reader.tail(stream, after)
+
+
+def check(pipeline: Pipeline, store: str | None = None, data: str | Path = DEFAULT_DATA) -> Report:
+    """What a start of `pipeline` would change in its store, and for what it would be refused; writes nothing.
+
+    A directory without a store is a `StoreError`, a store of a later version of millwheel an `IncompatibleStore`.
+    """
+    graph = pipeline.graph()
+    with open_store(store, data, create=False) as url:
+        return check_store(url, graph.shape())
 
 
 def reset(pipeline: Pipeline, store: str | None = None, data: str | Path = DEFAULT_DATA) -> bool:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from millwheel import limits
-from millwheel.coders import Coder
+from millwheel.coders import Coder, reads_of, schema_of
 from millwheel.errors import WiringError
 from millwheel.intervals import check_split_keys
 from millwheel.shape import PipelineShape, SinkTable
@@ -63,6 +63,19 @@ class SubscriptionSpec(msgspec.Struct, frozen=True):
     key: KeyExtractor
 
 
+class Evolution(msgspec.Struct, frozen=True):
+    """What a computation says of its earlier versions: its name, the cells' names, and the cells that go.
+
+    `schemas` and `reads` are by cell what its coder says: a description of its bytes, and fingerprints that it reads.
+    """
+
+    formerly: str | None = None
+    cells: Mapping[str, str] = {}
+    dropped: tuple[str, ...] = ()
+    schemas: Mapping[str, Any] = {}
+    reads: Mapping[str, tuple[str, ...]] = {}
+
+
 class ComputationSpec(msgspec.Struct, frozen=True):
     """One computation: its user class, what it reads and may publish, its state cells' coders."""
 
@@ -74,6 +87,7 @@ class ComputationSpec(msgspec.Struct, frozen=True):
     cells: Mapping[str, str]
     encoded: bool = False
     """Its hooks get values as the stream's coder encoded them."""
+    evolution: Evolution = Evolution()
 
 
 class SourceSpec(msgspec.Struct, frozen=True):
@@ -131,9 +145,16 @@ class Graph(msgspec.Struct, frozen=True):
 
     def shape(self) -> PipelineShape:
         """What the store must check before the first write."""
-        coders = {f"stream:{s.name}": s.coder.fingerprint for s in self.streams.values()}
-        for computation in self.computations.values():
-            coders |= {f"cell:{computation.name}.{cell}": fp for cell, fp in computation.cells.items()}
+        streams, computations = self.streams.values(), self.computations.values()
+        coders = {f"stream:{s.name}": s.coder.fingerprint for s in streams}
+        schemas = {f"stream:{s.name}": schema_of(s.coder) for s in streams if schema_of(s.coder)}
+        reads = {f"stream:{s.name}": reads_of(s.coder) for s in streams if reads_of(s.coder)}
+        formerly = {f"computation:{c.name}": c.evolution.formerly for c in computations if c.evolution.formerly}
+        for c in computations:
+            coders |= {f"cell:{c.name}.{cell}": fp for cell, fp in c.cells.items()}
+            schemas |= {f"cell:{c.name}.{cell}": schema for cell, schema in c.evolution.schemas.items()}
+            reads |= {f"cell:{c.name}.{cell}": read for cell, read in c.evolution.reads.items()}
+            formerly |= {f"cell:{c.name}.{cell}": old for cell, old in c.evolution.cells.items()}
         return PipelineShape(
             name=self.name,
             computations={c.name: c.settings.split_keys for c in self.computations.values()},
@@ -142,6 +163,10 @@ class Graph(msgspec.Struct, frozen=True):
             sinks=self.sinks,
             sources=tuple(self.sources),
             streams={source.name: source.stream for source in self.sources.values()},
+            schemas=schemas,
+            reads=reads,
+            formerly=formerly,
+            dropped=tuple(f"{c.name}.{cell}" for c in computations for cell in c.evolution.dropped),
         )
 
 
@@ -159,6 +184,9 @@ def check_graph(graph: Graph) -> Graph:
         raise WiringError(f"pipeline {graph.name!r} has no computation: call pipeline.add(...)")
     for computation in graph.computations.values():
         _check_computation(graph, computation)
+        former = computation.evolution.formerly
+        if former in graph.computations:
+            raise WiringError(f"computation {computation.name!r} was formerly {former!r}, which the pipeline still has")
     for source in graph.sources.values():
         if not graph.subscriptions(source.stream):
             raise WiringError(f"source {source.name!r} injects into {source.stream!r}, to which nobody subscribes")

@@ -48,6 +48,8 @@ class Opened(msgspec.Struct, frozen=True):
     subscriptions: Mapping[str, int]
     fed: Mapping[str, str] = {}
     """Sources that have opened a partition in any run, those that the pipeline no longer has included, to their streams."""
+    places: Mapping[str, Mapping[str, str]] = {}
+    """By computation, cells whose values are stored under another name than theirs, and that name."""
 
 
 class PositionWrite(msgspec.Struct, frozen=True):

@@ -105,7 +105,9 @@ def _origin(class_: Any) -> Any:
 
 def _default(field: inspect.Field) -> str:
     value: Any = field.default
-    if value is msgspec.NODEFAULT and field.default_factory is not msgspec.NODEFAULT:
+    if value is msgspec.NODEFAULT and field.default_factory is msgspec.NODEFAULT:
+        return "nothing"
+    if value is msgspec.NODEFAULT:
         try:
             value = field.default_factory()
         except Exception as error:  # the user's
@@ -150,7 +152,7 @@ class _Comparison:
                 self.changes.append(f"{_at(where)}{_name(old)} became any value")
         elif old["kind"] == "union":
             for part in old["parts"]:
-                self.node(part, new, where)
+                (self._one_of if new["kind"] == "union" else self.node)(part, new, where)
             self._widened(old, new, where)
         elif new["kind"] == "union":
             self._one_of(old, new, where)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -38,3 +38,15 @@ class PipelineShape(msgspec.Struct, frozen=True):
     sinks: tuple[SinkTable, ...]
     sources: tuple[str, ...]
     streams: Mapping[str, str] = {}
+    schemas: Mapping[str, Any] = {}
+    """What `coders` have in common with a description (`millwheel.schemas`) has one here, by the same names."""
+    reads: Mapping[str, tuple[str, ...]] = {}
+    """Fingerprints of earlier coders whose bytes the coders read, by the same names."""
+    formerly: Mapping[str, str] = {}
+    """Earlier names, as they are declared: of "computation:x" that of a computation, of "cell:computation.x" of a cell."""
+    dropped: tuple[str, ...] = ()
+    """Cells that are declared to go, as "computation.x"."""
+    places: Mapping[str, str] = {}
+    """Under which name a store keeps the values of "computation.x", where it is not x.  Only stores know."""
+    retired: tuple[str, ...] = ()
+    """Places, as "computation.place", of cells that have gone: they are not used again."""

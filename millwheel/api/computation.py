@@ -7,7 +7,7 @@ from typing import Any, Generic
 from typing_extensions import TypeVar
 
 from millwheel.api.context import Context
-from millwheel.api.state import Cell
+from millwheel.api.state import Cell, DroppedCell
 from millwheel.errors import WiringError
 from millwheel.model import Record, Timer
 
@@ -46,7 +46,20 @@ class Computation(Generic[V]):
 
 def cells_of(computation: type[Computation[Any]]) -> dict[str, Cell]:
     """Declared cells by name, inherited ones included."""
-    found: dict[str, Cell] = {}
+    return {name: cell for name, cell in _declared(computation).items() if isinstance(cell, Cell)}
+
+
+def dropped_of(computation: type[Computation[Any]]) -> tuple[str, ...]:
+    """Names of the cells that are declared to go."""
+    return tuple(name for name, cell in _declared(computation).items() if isinstance(cell, DroppedCell))
+
+
+def _declared(computation: type[Computation[Any]]) -> dict[str, Cell | DroppedCell]:
+    found: dict[str, Cell | DroppedCell] = {}
     for base in reversed(computation.__mro__):
-        found |= {name: cell for name, cell in vars(base).items() if isinstance(cell, Cell)}
+        for name, declared in vars(base).items():
+            if isinstance(declared, Cell | DroppedCell):
+                found[name] = declared
+            else:
+                found.pop(name, None)
     return found

@@ -130,8 +130,8 @@ class Context:
 
     __slots__ = (
         "_cause", "_columns", "_effects", "_entries", "_entry_columns", "_holds", "_input_hold", "_journal",
-        "_lacking", "_outputs", "_partial", "_pending", "_produced_late", "_sinks", "_strict", "_tables", "_timers",
-        "_values", "_wall", "_watermark", "key", "stream",
+        "_lacking", "_outputs", "_partial", "_pending", "_places", "_produced_late", "_sinks", "_strict", "_tables",
+        "_timers", "_values", "_wall", "_watermark", "key", "stream",
     )  # fmt: skip
 
     key: str
@@ -139,8 +139,15 @@ class Context:
     stream: str
     """Name of the stream the record came from; "" in `ProcessTimer`."""
 
-    def __init__(self, outputs: Mapping[str, Output], tables: Mapping[str, Table[Any]], strict: bool) -> None:
+    def __init__(
+        self,
+        outputs: Mapping[str, Output],
+        tables: Mapping[str, Table[Any]],
+        strict: bool,
+        places: Mapping[str, str] = _NOTHING,
+    ) -> None:
         self._outputs = outputs
+        self._places = places
         self._tables = {name: (table.spec(), table.fields()) for name, table in tables.items()}
         self._strict = strict
         self._watermark = MIN_TIME
@@ -293,6 +300,10 @@ class Context:
             raise WiringError(f"table {table.name!r} is not declared: call pipeline.sink(table)") from None
 
     # --- for state cells --------------------------------------------------------------------------------------
+
+    def _place(self, cell: str) -> str:
+        """The name under which the store keeps a cell: its own, or the one that it had at first."""
+        return self._places.get(cell, cell)
 
     def _column(self, cell: str) -> Column:
         """The one value per key of `cell`."""

@@ -9,13 +9,13 @@ import inspect
 from collections.abc import Iterable
 from typing import Any
 
-from millwheel.api.computation import Computation
+from millwheel.api.computation import Computation, cells_of, dropped_of
 from millwheel.api.stream import Stream
 from millwheel.api.table import Table
 from millwheel.api.typed import Input
-from millwheel.coders import Coder
+from millwheel.coders import Coder, reads_of, schema_of
 from millwheel.errors import WiringError
-from millwheel.graph import check_name
+from millwheel.graph import Evolution, check_name
 from millwheel.source import Source
 
 
@@ -81,6 +81,26 @@ def check_computation(computation: Any) -> type[Computation[Any]]:
                 "make it a plain function, and produce through the context"
             )
     return class_
+
+
+def evolution_of(class_: type[Computation[Any]], computation: str, formerly: str | None) -> Evolution:
+    """What a computation says of its earlier versions."""
+    cells, dropped = cells_of(class_), dropped_of(class_)
+    if formerly is not None:
+        check_name("computation", formerly)
+    names = {name: cell.formerly for name, cell in cells.items() if cell.formerly}
+    for name, old in names.items():
+        if old in cells or old in dropped or [*names.values()].count(old) > 1:
+            raise WiringError(
+                f"computation {computation!r}: cell {name!r} was formerly {old!r}, which is declared for something else too"
+            )
+    return Evolution(
+        formerly,
+        names,
+        dropped,
+        {name: schema for name, cell in cells.items() if (schema := schema_of(cell.coder))},
+        {name: tuple(f"{cell.kind}:{old}" for old in reads_of(cell.coder)) for name, cell in cells.items()},
+    )
 
 
 def check_table(table: object) -> None:

@@ -22,6 +22,7 @@ from millwheel.api.given import (
     check_split_list,
     check_stream,
     check_table,
+    evolution_of,
 )
 from millwheel.api.publish import TABLE as PUBLISHED
 from millwheel.api.publish import Publisher, check_keep
@@ -84,6 +85,7 @@ class Pipeline:
         outputs: Iterable[Stream[Any]] = (),
         *,
         name: str | None = None,
+        formerly: str | None = None,
         productions: Literal["strong", "weak"] = "strong",
         exactly_once: bool = True,
         expire_after: int | None = None,
@@ -96,7 +98,10 @@ class Pipeline:
         work_limit_records: int = limits.WORK_LIMIT_RECORDS,
         straggler_delay_us: int = limits.STRAGGLER_DELAY_US,
     ) -> None:
-        """Add a computation: a class, or a factory without arguments.  See `Settings` for the keyword arguments."""
+        """Add a computation: a class, or a factory without arguments.  See `Settings` for the keyword arguments.
+
+        `formerly` is the name that it had in an earlier version: what the store holds of that becomes this one's.
+        """
         class_ = check_computation(computation)
         name = name or class_.__name__
         check_name("computation", name)
@@ -109,9 +114,8 @@ class Pipeline:
         )  # fmt: skip
         if name in self._computations:
             raise WiringError(f"computation {name!r} is added twice: give one of them name=...")
-        self._computations[name] = self._spec(
-            name, class_, computation, check_inputs(inputs, name), check_outputs(outputs, name), settings
-        )
+        spec = self._spec(name, class_, computation, check_inputs(inputs, name), check_outputs(outputs, name), settings)
+        self._computations[name] = msgspec.structs.replace(spec, evolution=evolution_of(class_, name, formerly))
 
     def _spec(
         self,

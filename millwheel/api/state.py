@@ -200,11 +200,15 @@ class Cell:
 
     kind = ""
 
-    def __init__(self, coder: Coder[Any]) -> None:
+    def __init__(self, coder: Coder[Any], formerly: str | None = None) -> None:
         if not isinstance(coder, Coder):
             raise WiringError(f"a state cell needs a coder, got {coder!r:.80}; for example JsonCoder(int)")
+        if formerly is not None and (not isinstance(formerly, str) or not formerly.isidentifier()):
+            raise WiringError(f"formerly={formerly!r:.80} is no name that a cell can have had")
         self.coder = coder
         self.name = ""
+        self.formerly = formerly
+        """The name that the cell had in an earlier version of the code."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -221,13 +225,26 @@ class Cell:
         return context
 
 
+class DroppedCell:
+    """Declares that a cell of this name is not needed any more: the next start deletes its values, of all keys.
+
+    It is then as if it had never been; the declaration may stay, or go after that start.
+    """
+
+    def __get__(self, computation: Computation[Any] | None, owner: type) -> Self:
+        """The declaration; a hook has nothing to read here."""
+        if computation is not None:
+            raise WiringError(f"a cell of {owner.__name__} that is dropped has no values")
+        return self
+
+
 class ValueCell(Cell, Generic[T]):
     """Declares one value per key, with a default for keys that have none; each `get` of it gives a copy."""
 
     kind = "value"
 
-    def __init__(self, coder: Coder[T], default: T) -> None:
-        super().__init__(coder)
+    def __init__(self, coder: Coder[T], default: T, *, formerly: str | None = None) -> None:
+        super().__init__(coder, formerly)
         self.default = default
 
     @overload
@@ -238,7 +255,8 @@ class ValueCell(Cell, Generic[T]):
         """The declaration on the class, the bound cell on an instance."""
         if computation is None:
             return self
-        bound = BoundValue(self._context(computation), self.name, self.coder, self.default)
+        context = self._context(computation)
+        bound = BoundValue(context, context._place(self.name), self.coder, self.default)
         computation.__dict__[self.name] = bound  # a non-data descriptor: the next access finds it directly
         return bound
 
@@ -248,8 +266,8 @@ class ListCell(Cell, Generic[T]):
 
     kind = "list"
 
-    def __init__(self, coder: Coder[T]) -> None:
-        super().__init__(coder)
+    def __init__(self, coder: Coder[T], *, formerly: str | None = None) -> None:
+        super().__init__(coder, formerly)
 
     @overload
     def __get__(self, computation: None, owner: type) -> Self: ...
@@ -259,7 +277,8 @@ class ListCell(Cell, Generic[T]):
         """The declaration on the class, the bound cell on an instance."""
         if computation is None:
             return self
-        bound: BoundList[T] = BoundList(self._context(computation), self.name, self.coder)
+        context = self._context(computation)
+        bound: BoundList[T] = BoundList(context, context._place(self.name), self.coder)
         computation.__dict__[self.name] = bound
         return bound
 
@@ -269,8 +288,8 @@ class MapCell(Cell, Generic[T]):
 
     kind = "map"
 
-    def __init__(self, coder: Coder[T]) -> None:
-        super().__init__(coder)
+    def __init__(self, coder: Coder[T], *, formerly: str | None = None) -> None:
+        super().__init__(coder, formerly)
 
     @overload
     def __get__(self, computation: None, owner: type) -> Self: ...
@@ -280,7 +299,8 @@ class MapCell(Cell, Generic[T]):
         """The declaration on the class, the bound cell on an instance."""
         if computation is None:
             return self
-        bound: BoundMap[T] = BoundMap(self._context(computation), self.name, self.coder)
+        context = self._context(computation)
+        bound: BoundMap[T] = BoundMap(context, context._place(self.name), self.coder)
         computation.__dict__[self.name] = bound
         return bound
 

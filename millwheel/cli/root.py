@@ -8,6 +8,7 @@ from __future__ import annotations
 import click
 
 from millwheel import __version__
+from millwheel.cli.check import check
 from millwheel.cli.completion import completion
 from millwheel.cli.quarantine import quarantine
 from millwheel.cli.reset import reset
@@ -17,7 +18,7 @@ from millwheel.cli.state import state
 from millwheel.cli.tail import tail
 from millwheel.cli.views import explain, rows
 
-COMMANDS = (run, state, tail, explain, quarantine, source, rows, reset, completion)
+COMMANDS = (run, check, state, tail, explain, quarantine, source, rows, reset, completion)
 """In the order in which `--help` shows them."""
 
 

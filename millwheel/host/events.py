@@ -24,9 +24,13 @@ class Pause(msgspec.Struct, frozen=True, gc=False):
 
 
 class Prepare(msgspec.Struct, frozen=True, gc=False):
-    """Make user code ready to run; `subscriptions` are the store's numbers for their names."""
+    """Make user code ready to run; `subscriptions` are the store's numbers for their names.
+
+    `places` has by computation the names under which the store keeps cells that were renamed.
+    """
 
     subscriptions: Mapping[str, int]
+    places: Mapping[str, Mapping[str, str]] = {}
 
 
 class Discover(msgspec.Struct, frozen=True, gc=False):

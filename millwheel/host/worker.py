@@ -193,7 +193,7 @@ class WorkerHost:
         opened: Opened = yield OpenPipeline(self.graph.shape())
         rows = self.routes.open(opened)
         sequencers = yield Acquire(tuple(row.id for row in rows))
-        yield he.Prepare(opened.subscriptions)
+        yield he.Prepare(opened.subscriptions, opened.places)
         adopted = []
         for row in rows:
             adopted.append((yield from self._adopt(self.routes.config(row, sequencers[row.id]))))

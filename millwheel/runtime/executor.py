@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from millwheel import limits
@@ -28,11 +29,17 @@ class Executor:
     """One computation's user code in this process."""
 
     def __init__(
-        self, spec: ComputationSpec, graph: Graph, subscriptions: Mapping[str, int], tables: Mapping[str, Table]
+        self,
+        spec: ComputationSpec,
+        graph: Graph,
+        subscriptions: Mapping[str, int],
+        tables: Mapping[str, Table],
+        places: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.spec = spec
         self._attempts = spec.settings.hook_attempts
-        self._context = Context(outputs_of(graph, spec, subscriptions), tables, spec.settings.strict_timestamps)
+        outputs = outputs_of(graph, spec, subscriptions)
+        self._context = Context(outputs, tables, spec.settings.strict_timestamps, places)
         self._inputs: dict[int, tuple[Callable[[bytes], Any], str]] = {
             subscriptions[s.name]: (AS_IT_IS if spec.encoded else graph.streams[s.stream].coder.decode, s.stream)
             for s in spec.inputs

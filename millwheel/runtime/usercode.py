@@ -53,7 +53,8 @@ class UserCode:
         """Make every computation, and call its `setup`."""
         graph, subscriptions = self._graph, wanted.subscriptions
         for name, spec in graph.computations.items():
-            executor = self._executors[name] = Executor(spec, graph, subscriptions, self._tables)
+            places = wanted.places.get(name, {})
+            executor = self._executors[name] = Executor(spec, graph, subscriptions, self._tables, places)
             if self._failures is not None:
                 executor.on_failure = self._failures.of(name)
             if self._prepared is not None:

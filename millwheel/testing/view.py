@@ -25,6 +25,7 @@ from millwheel.model import Record
 from millwheel.ports import QuarantineRow
 from millwheel.source import Source
 from millwheel.work import Slot
+from millwheel_storage.evolution import places_of
 from millwheel_storage.fold import fifo_rows, fold, quarantine_row
 from millwheel_storage.memory import MemoryStore
 
@@ -110,7 +111,9 @@ class Results:
         self._check(computation)
         cells = self._cells(computation, key)
         declared = cells_of(type(self._graph.computations[computation].factory()))
-        return decoded_state(declared, cells)
+        places = places_of(self._store.shape).get(computation, {}) if self._store.shape else {}
+        names = {place: cell for cell, place in places.items()}
+        return decoded_state(declared, {(names.get(cell, cell), entry): it for (cell, entry), it in cells.items()})
 
     def states(self, computation: str) -> dict[str, dict[str, Any]]:
         """`state` of every key that has some."""

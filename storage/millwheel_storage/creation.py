@@ -8,20 +8,20 @@ all commits, or none of it.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Generator
+from typing import Any
 
 import msgspec
 from psycopg import sql
 
 from millwheel.bundles import CHECKPOINT_FORMAT
 from millwheel.errors import IncompatibleStore, StoreError
-from millwheel.ports import IntervalRow, Opened, PipelineShape, SinkTable
+from millwheel.ports import IntervalRow, Opened, PipelineShape
 from millwheel_storage import statements
+from millwheel_storage.evolution import places_of
+from millwheel_storage.examine import Examined, Question, examine
 from millwheel_storage.prepared import Connection
-from millwheel_storage.shape import STORE_FORMAT, check_compatible, check_formats, merged_shape, ranges
-
-CATALOG_TYPES: Final = {"timestamptz": "timestamp with time zone"}
-"""How the catalog spells a declared type, where it differs."""
+from millwheel_storage.shape import STORE_FORMAT, check_formats, ranges
 
 
 async def open_schema(connection: Connection, schema: str, shape: PipelineShape) -> Opened:
@@ -33,10 +33,12 @@ async def open_schema(connection: Connection, schema: str, shape: PipelineShape)
     async with connection.transaction():
         await connection.execute(statements.LOCK_SCHEMA, (schema,))
         await _migrate(connection, schema)
-        remembered = await _check_stored(connection, shape)
+        found = await _ask(connection, examine(shape))
+        found.plan.check()
+        await _carry_out(connection, found)
+        remembered = found.plan.shape
         opened = await _register(connection, shape, await _fed(connection, remembered))
-        for table in shape.sinks:
-            await _ensure_sink(connection, table)
+        opened = msgspec.structs.replace(opened, places=places_of(remembered))
         await connection.execute(statements.WRITE_META, (CHECKPOINT_FORMAT, msgspec.json.encode(remembered)))
     return opened
 
@@ -74,15 +76,34 @@ async def _applied(connection: Connection) -> int:
     return int(row[0])
 
 
-async def _check_stored(connection: Connection, shape: PipelineShape) -> PipelineShape:
-    """The shape to remember, after checking it against the one that is stored."""
-    row = await (await connection.execute(statements.READ_META)).fetchone()
-    if row is None:
-        return shape
-    check_formats(STORE_FORMAT, row[0])
-    stored = msgspec.json.decode(row[1], type=PipelineShape)
-    check_compatible(stored, shape)
-    return merged_shape(stored, shape)
+async def _ask(connection: Connection, questions: Generator[Question, list[Any], Examined]) -> Examined:
+    try:
+        question = next(questions)
+        while True:
+            question = questions.send(await (await connection.execute(*question)).fetchall())
+    except StopIteration as answer:
+        found: Examined = answer.value
+        return found
+
+
+async def _carry_out(connection: Connection, found: Examined) -> None:
+    """Rename, drop and create, as it was planned."""
+    old = {new: name for name, new in found.plan.renamed.items()}
+    for cell in found.plan.dropped:
+        number = found.numbers["computation", old.get(cell.computation, cell.computation)]
+        await connection.execute(statements.DROP_CELL, (number, cell.place))
+    for kind, names in (("computation", found.plan.renamed), ("subscription", found.plan.subscriptions)):
+        for name, new in names.items():
+            await connection.execute(statements.RENAME, (new, kind, name))
+    for name, new in found.plan.renamed.items():
+        await connection.execute(statements.RENAME_WATERMARK, (new, name))
+    for alteration in found.alterations:
+        await connection.execute(alteration)
+    if found.new_tables:
+        from millwheel_storage.schema import sink_creation
+
+        for table in found.new_tables:
+            await connection.execute(sink_creation(table))
 
 
 async def _fed(connection: Connection, remembered: PipelineShape) -> dict[str, str]:
@@ -134,25 +155,3 @@ async def add_interval(connection: Connection, computation: int, low: str, high:
     row = await (await connection.execute(statements.ADD_INTERVAL, parameters)).fetchone()
     assert row is not None
     return int(row[0])
-
-
-async def _ensure_sink(connection: Connection, table: SinkTable) -> None:
-    """Create a sink table, or check that the one that exists can take its rows; it is never altered."""
-    relation = f'"{table.name}"'
-    cursor = await connection.execute(statements.TABLE_COLUMNS, (relation,))
-    stored: dict[str, str] = dict(await cursor.fetchall())
-    if not stored:
-        from millwheel_storage.schema import sink_creation
-
-        await connection.execute(sink_creation(table))
-        return
-    for column, kind in table.columns.items():
-        wanted = CATALOG_TYPES.get(kind, kind)
-        if stored.get(column) != wanted:
-            raise IncompatibleStore(
-                f"sink table {table.name!r}: column {column!r} is {stored.get(column, 'missing')}, not {wanted}; "
-                "alter the table, or declare another one"
-            )
-    key = [row[0] for row in await (await connection.execute(statements.TABLE_KEY, (relation,))).fetchall()]
-    if set(key) != set(table.key):
-        raise IncompatibleStore(f"sink table {table.name!r} has primary key {key}, not {list(table.key)}")

@@ -38,13 +38,12 @@ from millwheel.ports import (
 from millwheel.rows import Row
 from millwheel.work import Wanted
 from millwheel_storage.decode import decode_image, timer_writes
+from millwheel_storage.evolution import Plan, StoredCell, first, holders, places_of, plan
 from millwheel_storage.fold import check_fresh, check_prefix, fold
 from millwheel_storage.memory_tables import MemoryTables
 from millwheel_storage.shape import (
     SOURCE_PREFIX,
-    check_compatible,
     check_shape,
-    merged_shape,
     ranges,
 )
 from millwheel_storage.sinks import blame, coalesce, parts, sink_intervals
@@ -95,20 +94,56 @@ class MemoryStore:
     async def open_pipeline(self, shape: PipelineShape) -> Opened:
         """See `Store.open_pipeline`."""
         check_shape(shape, RESERVED_NAMES)
-        if self.shape is not None:
-            check_compatible(self.shape, shape)
+        planned = first(shape) if self.shape is None else self._plan(self.shape, shape)
+        planned.check()
+        self._carry_out(planned)
         for computation in sorted(shape.computations):
             self._add_computation(computation, shape.computations[computation])
         for name in sorted(shape.subscriptions):
             self._subscriptions.setdefault(name, len(self._subscriptions) + 1)
         self._sink_tables = {table.name: table for table in shape.sinks}
         for table in shape.sinks:
-            self.sinks.setdefault(table.name, {})
-        self.shape = shape if self.shape is None else merged_shape(self.shape, shape)
+            for row in self.sinks.setdefault(table.name, {}).values():
+                row.update({column: None for column in table.columns if column not in row})
+        self.shape = planned.shape
         rows = [row for row in self.intervals.values() if row.computation in shape.computations]
         opened = {source for source, _ in self.sources}
         fed = {source: stream for source, stream in sorted(self.shape.streams.items()) if source in opened}
-        return Opened(tuple(rows), {name: self._subscriptions[name] for name in shape.subscriptions}, fed)
+        return Opened(
+            tuple(rows), {name: self._subscriptions[name] for name in shape.subscriptions}, fed, places_of(self.shape)
+        )
+
+    def _plan(self, stored: PipelineShape, shape: PipelineShape) -> Plan:
+        """What this shape changes, and how many keys hold what goes."""
+        found = plan(stored, shape)
+        old = {new: name for name, new in found.renamed.items()}
+        counts: dict[StoredCell, int] = {}
+        for cell in (*found.dropped, *found.missing):
+            computation = old.get(cell.computation, cell.computation)
+            mine = {row.id for row in self.intervals.values() if row.computation == computation}
+            logs = [fold(decode_image(self.log[k].payload) for k in sorted(self.log) if k[0] == id_) for id_ in mine]
+            if cell in found.dropped and any(place[0] in mine for place in self.log):
+                found.keep(cell, stored)
+            state = self.key_state.get(computation, {})
+            held = [(key, entry) for key, slots in state.items() for place, entry in slots if place == cell.place]
+            counts[cell] = holders(len({key for key, _ in held}), held, logs, cell.place)
+        found.settle(counts)
+        return found
+
+    def _carry_out(self, planned: Plan) -> None:
+        for name, new in planned.renamed.items():
+            self._rename(name, new)
+        for name, new in planned.subscriptions.items():
+            self._subscriptions[new] = self._subscriptions.pop(name)
+        for cell in planned.dropped:
+            self.folded.drop_cell(cell.computation, cell.place)
+
+    def _rename(self, name: str, new: str) -> None:
+        for row in [row for row in self.intervals.values() if row.computation == name]:
+            self.intervals[row.id] = msgspec.structs.replace(row, computation=new)
+        if name in self.watermark:
+            self.watermark[new] = self.watermark.pop(name)
+        self.folded.rename(name, new)
 
     def _add_computation(self, computation: str, splits: tuple[str, ...]) -> None:
         if any(row.computation == computation for row in self.intervals.values()):

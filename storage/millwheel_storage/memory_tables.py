@@ -49,6 +49,25 @@ class MemoryTables:
         self.blank = True
         """No key of any computation has ever had state or timers."""
 
+    def rename(self, name: str, new: str) -> None:
+        """A computation goes on under another name."""
+        tables: tuple[dict[str, Any], ...] = (self.key_state, self.timers, self.holds)
+        for table in tables:
+            if name in table:
+                table[new] = table.pop(name)
+        self.quarantine = {(new if c == name else c, key): fifo for (c, key), fifo in self.quarantine.items()}
+        self.redrives = {(new if c == name else c, key) for c, key in self.redrives}
+
+    def drop_cell(self, computation: str, place: str) -> None:
+        """Delete a cell's values, of all keys."""
+        state = self.key_state.get(computation, {})
+        for key, slots in list(state.items()):
+            kept = {slot: value for slot, value in slots.items() if slot[0] != place}
+            if kept:
+                state[key] = kept
+            else:
+                del state[key]
+
     def apply(self, row: IntervalRow, folded: Folded) -> None:
         """What a fold of an interval's log changes."""
         self._apply_keys(row.computation, folded)

@@ -28,6 +28,7 @@ from millwheel.shape import PUBLISH_PREFIX
 from millwheel_storage import statements
 from millwheel_storage.connection import translated
 from millwheel_storage.decode import decode_image, quarantine_entry
+from millwheel_storage.evolution import places_of
 from millwheel_storage.fold import Cells, Folded, fifo_rows, fold, quarantine_row
 from millwheel_storage.shape import schema_name
 
@@ -169,22 +170,28 @@ class Reader:
             rows = self._connection.execute(statements.READ_KEY, (number, key.encode())).fetchall()
             stored = [StateRow(key, cell, entry.decode(), value) for _, cell, entry, value in rows]
             written, forgotten = _united(self._unfolded(computation), key)
-        return _with_log(key, [] if key in forgotten else stored, written.get(key, {}))
+            names = self._cell_names(computation)
+        return _named(names, _with_log(key, [] if key in forgotten else stored, written.get(key, {})))
 
     def scan_state(self, computation: str, prefix: str = "") -> Iterator[StateRow]:
         """All cells of all keys that start with `prefix`, in key order; streamed, so any size will do."""
         number = self._computation(computation)
         with self._snapshot():
             written, forgotten = _united(self._unfolded(computation), prefix)
+            names = self._cell_names(computation)
             pending = deque(sorted(written))
             for key, stored in self._stored_keys(number, prefix):
                 while pending and pending[0] < key:
-                    yield from _with_log(pending[0], [], written[pending.popleft()])
+                    yield from _named(names, _with_log(pending[0], [], written[pending.popleft()]))
                 if pending and pending[0] == key:
                     pending.popleft()
-                yield from _with_log(key, [] if key in forgotten else stored, written.get(key, {}))
+                yield from _named(names, _with_log(key, [] if key in forgotten else stored, written.get(key, {})))
             for key in pending:
-                yield from _with_log(key, [], written[key])
+                yield from _named(names, _with_log(key, [], written[key]))
+
+    def _cell_names(self, computation: str) -> dict[str, str]:
+        """Names of cells whose values are stored under another one."""
+        return {place: cell for cell, place in places_of(self.shape()).get(computation, {}).items()}
 
     def _stored_keys(self, number: int, prefix: str) -> Iterator[tuple[str, list[StateRow]]]:
         last: str | None = None
@@ -461,6 +468,12 @@ def _with_log(key: str, stored: list[StateRow], written: Cells) -> list[StateRow
     cells: Cells = {(row.cell, row.entry): row.value for row in stored}
     cells |= written
     return [StateRow(key, *place, value) for place, value in sorted(cells.items()) if value is not None]
+
+
+def _named(names: Mapping[str, str], rows: list[StateRow]) -> list[StateRow]:
+    if not names:
+        return rows
+    return [StateRow(row.key, names.get(row.cell, row.cell), row.entry, row.value) for row in rows]
 
 
 def _overlay_timers(found: dict[tuple[str, str, str], int], part: Folded) -> None:

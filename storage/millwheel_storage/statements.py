@@ -63,6 +63,11 @@ INSERT INTO ownership (interval_id, sequencer) SELECT id, 0 FROM made RETURNING 
 """
 READ_INTERVALS: Final = "SELECT id, computation, low, high FROM interval WHERE computation = ANY(%s) ORDER BY id"
 READ_INTERVAL: Final = "SELECT computation, low, high FROM interval WHERE id = %s"
+COUNT_HOLDERS: Final = "SELECT count(DISTINCT key) FROM key_state WHERE computation = %s AND cell = %s"
+HELD_ENTRIES: Final = "SELECT key, entry FROM key_state WHERE computation = %s AND cell = %s AND key = ANY(%s::bytea[])"
+DROP_CELL: Final = "DELETE FROM key_state WHERE computation = %s AND cell = %s"
+RENAME: Final = "UPDATE name SET name = %s WHERE kind = %s AND name = %s"
+RENAME_WATERMARK: Final = "UPDATE watermark SET name = %s WHERE name = %s"
 TABLE_COLUMNS: Final = """
 SELECT a.attname, format_type(a.atttypid, a.atttypmod)
 FROM pg_attribute a WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
@@ -202,6 +207,13 @@ def _names(columns: Iterable[str]) -> sql.Composed:
 def _types(table: SinkTable, columns: Iterable[str]) -> sql.Composed:
     typed = (sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(table.columns[name])) for name in columns)
     return sql.SQL(", ").join(typed)
+
+
+def add_column(table: str, column: str, kind: str) -> sql.Composed:
+    """A column more in a sink table, null in the rows that are there."""
+    return sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(
+        sql.Identifier(table), sql.Identifier(column), sql.SQL(kind)
+    )
 
 
 CONSTRAINTS_NOW: Final = "SET CONSTRAINTS ALL IMMEDIATE"

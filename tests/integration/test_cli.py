@@ -343,6 +343,29 @@ def test_a_run_that_does_not_end_says_what_it_waits_for(shell: Shell, broken: bo
         assert (status, out) == (0, "millwheel: 0 rows in, 0 records, watermark the end of time, redriven 1\n")
 
 
+def test_check_says_what_a_start_would_do(shell: Shell) -> None:
+    assert shell("run", "words:pipeline", COUNT="10")[0] == 0
+    assert shell("check", "words:pipeline") == (0, "same\tnothing changes\n", "")
+    keys = len(shell("state", "scan", "words:pipeline", "Count")[1].splitlines())
+    module = shell.directory / "words.py"
+    text = module.read_text()
+    assert "seen" in text
+    module.write_text(
+        text.replace("    seen = ValueCell(", "    times = ValueCell(").replace("self.seen.", "self.times.")
+    )
+    status, out, err = shell("check", "words:pipeline")
+    assert (status, err) == (1, "")
+    assert out.startswith(
+        f"refused\tcell 'Count.seen' is not in the code any more, and {keys} keys hold it: put it back"
+    )
+    status, _, err = shell("run", "words:pipeline", COUNT="10")
+    assert (status, f"{keys} keys hold it" in err) == (1, True)
+    module.write_text(module.read_text().replace("default=0)", "default=0, formerly='seen')"))
+    assert shell("check", "words:pipeline") == (0, "change\tcell 'Count.seen' is now 'Count.times'\n", "")
+    assert shell("run", "words:pipeline", COUNT="10")[0] == 0
+    assert shell("state", "get", "words:pipeline", "Count", "word 1")[1].startswith("word 1\ttimes\t")
+
+
 def test_reset_asks_first_and_then_forgets_all(shell: Shell) -> None:
     assert shell("run", "words:pipeline", COUNT="10")[0] == 0
     assert shell("reset", "words:pipeline")[0] == 2
@@ -455,6 +478,7 @@ def test_without_arguments_it_says_how_it_is_used(shell: Shell) -> None:
 
 
 QUERIES = {
+    "check": ["check", "words:pipeline"],
     "state": ["state", "scan", "words:pipeline", "Count"],
     "explain": ["explain", "words:pipeline", "Count"],
     "quarantine": ["quarantine", "list", "words:pipeline"],

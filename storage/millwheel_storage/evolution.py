@@ -1,0 +1,298 @@
+"""What a new version of a pipeline changes in a store, decided before anything is written.
+
+Lives here: `Plan`, which both stores carry out and `millwheel check` prints.  Never here: I/O.  An addition is fine, what
+old bytes do not allow is refused, a new name is taken from its declaration, and nothing goes that is not declared to go.
+
+A cell keeps its *place*, the name under which its values are stored, when it is renamed: nothing is rewritten.  A place
+is used once, also when its cell has been dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from millwheel.errors import IncompatibleStore
+from millwheel.schemas import Unreadable, changes
+from millwheel.shape import PUBLISH_PREFIX, PipelineShape
+from millwheel_storage.fold import Folded
+
+CELL = "cell:"
+COMPUTATION = "computation:"
+
+
+class StoredCell(NamedTuple):
+    """A cell that the store knows: its computation, by the new name, its name and the place of its values."""
+
+    computation: str
+    name: str
+    place: str
+
+    @property
+    def path(self) -> str:
+        """As shapes write it."""
+        return f"{self.computation}.{self.name}"
+
+
+class Plan(msgspec.Struct):
+    """What opening a store will do, or why it will not."""
+
+    shape: PipelineShape
+    """To be remembered; without the cells that go."""
+    refusals: list[str] = []
+    changes: list[str] = []
+    renamed: dict[str, str] = {}
+    """Computations, by old name."""
+    subscriptions: dict[str, str] = {}
+    """Their subscriptions, by old name."""
+    dropped: list[StoredCell] = []
+    """Cells that are declared to go."""
+    missing: list[StoredCell] = []
+    """Cells that are not in the code any more: `settle` says what of it."""
+
+    def settle(self, holders: Mapping[StoredCell, int]) -> None:
+        """Judge cells that are missing, or go, by the number of keys that hold them."""
+        for cell in self.dropped:
+            self.changes.append(f"cell {cell.path!r} is dropped, which {_keys(holders[cell])}")
+        for cell in self.missing:
+            if holders[cell]:
+                self.refusals.append(
+                    f"cell {cell.path!r} is not in the code any more, and {_keys(holders[cell])} it: put it back, rename it "
+                    f"with formerly={cell.name!r}, or drop it with `{cell.name} = DroppedCell()` in its class"
+                )
+            else:
+                self.changes.append(f"cell {cell.path!r} goes; no key holds it")
+
+    def keep(self, cell: StoredCell, stored: PipelineShape) -> None:
+        """Go on knowing a cell that is dropped: the log may still bring values of it, which the next start deletes."""
+        old = {new: name for name, new in self.renamed.items()}.get(cell.computation, cell.computation)
+        name = f"{CELL}{old}.{cell.name}"
+        coders = {**self.shape.coders, CELL + cell.path: stored.coders[name]}
+        self.shape = msgspec.structs.replace(
+            self.shape, coders=coders, places={**self.shape.places, cell.path: cell.place}
+        )
+
+    def check(self) -> None:
+        """Raises `IncompatibleStore` with everything that stands in the way."""
+        if self.refusals:
+            raise IncompatibleStore("; ".join(self.refusals))
+
+
+def _keys(count: int) -> str:
+    return "1 key holds" if count == 1 else f"{count:,} keys hold"
+
+
+def first(shape: PipelineShape) -> Plan:
+    """The plan of an empty store."""
+    return Plan(_placed(shape, {}, ()))
+
+
+def plan(stored: PipelineShape, shape: PipelineShape) -> Plan:
+    """What to do to a store that `stored` has written for a pipeline of `shape`."""
+    if stored.name != shape.name:
+        refusal = f"the store belongs to pipeline {stored.name!r}, not to {shape.name!r}"
+        return Plan(shape, [refusal])
+    renamed = _renamed_computations(stored, shape)
+    subscriptions = {name: _moved(name, "<", renamed) for name in stored.subscriptions}
+    subscriptions = {old: new for old, new in subscriptions.items() if old != new}
+    found = Plan(shape, renamed=renamed, subscriptions=subscriptions)
+    found.changes = [f"computation {old!r} is now {new!r}" for old, new in renamed.items()]
+    known = _under_new_names(stored, renamed, subscriptions)
+    found.refusals = [*_gone(known, shape), *_moved_splits(known, shape), *_moved_sources(known, shape)]
+    _plan_cells(known, shape, found)
+    return found
+
+
+def _renamed_computations(stored: PipelineShape, shape: PipelineShape) -> dict[str, str]:
+    asked = (
+        (old, name.removeprefix(COMPUTATION)) for name, old in shape.formerly.items() if name.startswith(COMPUTATION)
+    )
+    return {
+        old: new
+        for old, new in asked
+        if old in stored.computations and old not in shape.computations and new not in stored.computations
+    }
+
+
+def _moved(name: str, separator: str, renamed: Mapping[str, str]) -> str:
+    computation, found, rest = name.partition(separator)
+    return renamed.get(computation, computation) + found + rest
+
+
+def _under_new_names(
+    stored: PipelineShape, renamed: Mapping[str, str], subscriptions: Mapping[str, str]
+) -> PipelineShape:
+    def cell(name: str) -> str:
+        return CELL + _moved(name.removeprefix(CELL), ".", renamed) if name.startswith(CELL) else name
+
+    return msgspec.structs.replace(
+        stored,
+        computations={renamed.get(name, name): splits for name, splits in stored.computations.items()},
+        subscriptions={subscriptions.get(name, name): stream for name, stream in stored.subscriptions.items()},
+        coders={cell(name): fingerprint for name, fingerprint in stored.coders.items()},
+        schemas={cell(name): schema for name, schema in stored.schemas.items()},
+        places={_moved(path, ".", renamed): place for path, place in stored.places.items()},
+        retired=tuple(_moved(path, ".", renamed) for path in stored.retired),
+    )
+
+
+def _gone(stored: PipelineShape, shape: PipelineShape) -> Iterator[str]:
+    for what, old, new in (
+        ("computation", stored.computations, shape.computations),
+        ("subscription", stored.subscriptions, shape.subscriptions),
+    ):
+        # A stream that is no longer published takes nobody's state with it.
+        gone = sorted(name for name in set(old) - set(new) if not name.startswith(PUBLISH_PREFIX))
+        if gone:
+            yield f"the store holds work of {what} {gone[0]!r}, which the pipeline no longer has; reset it"
+
+
+def _moved_splits(stored: PipelineShape, shape: PipelineShape) -> Iterator[str]:
+    for name, splits in stored.computations.items():
+        if shape.computations.get(name, splits) != splits:
+            yield (
+                f"computation {name!r} is cut into intervals at {list(splits)}, the pipeline now says "
+                f"{list(shape.computations[name])}: split keys are fixed when the store is made; put them back, or reset it"
+            )
+
+
+def _moved_sources(stored: PipelineShape, shape: PipelineShape) -> Iterator[str]:
+    for name, stream in stored.streams.items():
+        if shape.streams.get(name, stream) != stream:
+            yield (
+                f"source {name!r} has fed stream {stream!r}, the pipeline now injects it into {shape.streams[name]!r}, "
+                "which would never get the rows that were read before; name the source otherwise, or reset the store"
+            )
+
+
+def _plan_cells(stored: PipelineShape, shape: PipelineShape, found: Plan) -> None:
+    """Renamed, dropped and missing cells; then the coders of everything by its new name."""
+    new_names: dict[str, str] = {}
+    gone: list[StoredCell] = []
+    for name in stored.coders:
+        computation, _, cell = name.removeprefix(CELL).partition(".")
+        if not name.startswith(CELL) or name in shape.coders or computation not in shape.computations:
+            continue
+        new = _new_name(stored, shape, computation, cell)
+        if new is not None:
+            new_names[name] = new
+            found.changes.append(f"cell {computation + '.' + cell!r} is now {new.removeprefix(CELL)!r}")
+            continue
+        path = f"{computation}.{cell}"
+        gone.append(StoredCell(computation, cell, stored.places.get(path, cell)))
+        (found.dropped if path in shape.dropped else found.missing).append(gone[-1])
+    coders = {new_names.get(name, name): fingerprint for name, fingerprint in stored.coders.items()}
+    schemas = {new_names.get(name, name): schema for name, schema in stored.schemas.items()}
+    paths = {old.removeprefix(CELL): new.removeprefix(CELL) for old, new in new_names.items()}
+    places = {paths.get(path, path): place for path, place in _all_places(stored).items()}
+    known = msgspec.structs.replace(stored, coders=coders, schemas=schemas, places=places)
+    for name in sorted(coders.keys() & shape.coders.keys()):
+        _plan_coder(name, known, shape, found)
+    kept = _without(known, gone)
+    retired = dict.fromkeys((*stored.retired, *(f"{cell.computation}.{cell.place}" for cell in gone)))
+    merged = _placed(shape, kept.places, tuple(retired))
+    found.shape = msgspec.structs.replace(
+        merged,
+        coders={**kept.coders, **shape.coders},
+        schemas={**kept.schemas, **shape.schemas},
+        streams={**stored.streams, **shape.streams},
+    )
+
+
+def _new_name(stored: PipelineShape, shape: PipelineShape, computation: str, cell: str) -> str | None:
+    """The declared cell that was `cell` before."""
+    for name, old in shape.formerly.items():
+        if name.startswith(f"{CELL}{computation}.") and old == cell and name not in stored.coders:
+            return name
+    return None
+
+
+def _all_places(shape: PipelineShape) -> dict[str, str]:
+    """Of every cell that the store knows, not only of those whose place is not their name."""
+    cells = (name.removeprefix(CELL) for name in shape.coders if name.startswith(CELL))
+    return {path: shape.places.get(path, path.partition(".")[2]) for path in cells}
+
+
+def _without(stored: PipelineShape, gone: Iterable[StoredCell]) -> PipelineShape:
+    paths = {cell.path for cell in gone}
+    return msgspec.structs.replace(
+        stored,
+        coders={name: it for name, it in stored.coders.items() if name.removeprefix(CELL) not in paths},
+        schemas={name: it for name, it in stored.schemas.items() if name.removeprefix(CELL) not in paths},
+        places={path: place for path, place in stored.places.items() if path not in paths},
+    )
+
+
+def _placed(shape: PipelineShape, places: Mapping[str, str], retired: tuple[str, ...]) -> PipelineShape:
+    """Every cell has a place; a new one gets its name, or one with a number where that is taken."""
+    given = dict(places)
+    for name in shape.coders:
+        path = name.removeprefix(CELL)
+        if name.startswith(CELL) and path not in given:
+            computation, _, cell = path.partition(".")
+            taken = {place for other, place in given.items() if other.partition(".")[0] == computation}
+            taken |= {old.partition(".")[2] for old in retired if old.partition(".")[0] == computation}
+            given[path] = next(p for p in (cell, *(f"{cell}#{n}" for n in range(2, len(taken) + 3))) if p not in taken)
+    return msgspec.structs.replace(
+        shape, places={path: place for path, place in given.items() if place != path.partition(".")[2]}, retired=retired
+    )
+
+
+def _plan_coder(name: str, stored: PipelineShape, shape: PipelineShape, found: Plan) -> None:
+    old, new = stored.coders[name], shape.coders[name]
+    before, after = stored.schemas.get(name), shape.schemas.get(name)
+    if before and after and _family(name, old) == _family(name, new):
+        try:
+            found.changes += [f"{name}: {change}" for change in changes(before, after)]
+        except Unreadable as reason:
+            found.refusals.append(
+                f"{name} is stored with coder {old!r}, the pipeline now says {new!r}: {reason}; use the old declaration, "
+                "another name, or reset the store"
+            )
+    elif old != new and old in shape.reads.get(name, ()):
+        found.changes.append(f"{name}: coder {new!r} reads what {old!r} wrote")
+    elif old != new:
+        found.refusals.append(
+            f"{name} is stored with coder {old!r}, the pipeline now says {new!r}; "
+            "use the old coder, another name, or reset the store"
+        )
+
+
+def _family(name: str, fingerprint: str) -> list[str]:
+    """A coder's protocol, and the kind of a cell before it: what comes before the type."""
+    return fingerprint.split(":")[: 2 if name.startswith(CELL) else 1]
+
+
+def places_of(shape: PipelineShape) -> dict[str, dict[str, str]]:
+    """By computation, cells whose place is not their name, and their places."""
+    found: dict[str, dict[str, str]] = {}
+    for path, place in shape.places.items():
+        computation, _, cell = path.partition(".")
+        found.setdefault(computation, {})[cell] = place
+    return found
+
+
+def holders(total: int, stored: Iterable[tuple[str, str]], unfolded: Iterable[Folded], place: str) -> int:
+    """How many keys hold something in a place: `total` keys of the tables, corrected by what is in the log.
+
+    `stored` are (key, entry) of the tables, of the keys that `touched` names.
+    """
+    tables: dict[str, set[str]] = {}
+    for key, entry in stored:
+        tables.setdefault(key, set()).add(entry)
+    count = total
+    for folded in unfolded:
+        for key in touched([folded]):
+            now = set() if key in folded.forgotten else set(tables.get(key, ()))
+            for (cell, entry), value in folded.cells_of(key).items():
+                if cell == place:
+                    now = now - {entry} if value is None else now | {entry}
+            count += bool(now) - bool(tables.get(key))
+    return count
+
+
+def touched(unfolded: Iterable[Folded]) -> set[str]:
+    """Keys whose state the log changes."""
+    return {key for folded in unfolded for key in (*folded.state_keys(), *folded.forgotten)}
