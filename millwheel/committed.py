@@ -19,6 +19,7 @@ from millwheel.api.state import Cell, decoded_state
 from millwheel.api.stream import Stream
 from millwheel.errors import StoreError, WiringError
 from millwheel.graph import ComputationSpec
+from millwheel.host.stalls import NOTHING_YET, why_it_waits
 from millwheel.launch import DEFAULT_DATA, open_store
 from millwheel.model import MAX_TIME, MIN_TIME, format_time
 from millwheel.ports import QuarantineRow, SourcePosition
@@ -172,11 +173,19 @@ class Committed:
         """Partitions of a source; their time is the source's, what each of them promises is not stored."""
         reached = self.reader.watermarks().get(f"source:{name}", MIN_TIME)
         source = self._graph.sources[name].source
+        if reached == MAX_TIME:
+            return []
         unfinished = [position for position in self.reader.sources(name) if not position.finished]
+        if not unfinished:
+            why = why_it_waits(source) if self.reader.sources(name) else NOTHING_YET
+            return [Held("source", reached, f"source {name}: {why}")]
         return [
-            Held("partition", reached, f"{source.title(position)} of source {name}, read to row {position.position}")
+            Held(
+                "partition", reached,
+                f"{source.title(position)} of source {name}, read to row {position.position}; {why_it_waits(source, 'it')}",
+            )
             for position in unfinished[:limit]
-        ]
+        ]  # fmt: skip
 
     # --- sources ----------------------------------------------------------------------------------------------
 

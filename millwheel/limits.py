@@ -217,6 +217,9 @@ PERSIST_DELAY_US: Final = 10_000
 DISCOVER_DELAY_US: Final = 1_000_000
 """Between two looks for new partitions of a source."""
 
+STALL_DELAY_US: Final = 10_000_000
+"""How long the watermark of a source may stand still, with nothing under way, before the operator is told why."""
+
 REDRIVE_DELAY_US: Final = 1_000_000
 """Between two looks for redrives that somebody has asked for."""
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from millwheel.cli.display import Display
     from millwheel.host.progress import Progress
 
-RATE_WINDOW: Final = 6
-"""Reports, a second apart: the rate is that of the last five seconds."""
+RATE_WINDOW: Final = 5
+"""Reports that are kept, a second apart: the rate is that of the last five seconds."""
 
 WORDS: Final = {logging.ERROR: "error: ", logging.WARNING: "warning: "}
 

@@ -108,6 +108,11 @@ class InjectorCore:
         return not (self._reads or self._acked_position or self._advancing or self._reading)
 
     @property
+    def under_way(self) -> bool:
+        """True when a row that was read is not acked."""
+        return bool(self._reads)
+
+    @property
     def reported(self) -> int:
         """Low watermark as last reported, us."""
         return self._reported

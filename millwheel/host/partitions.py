@@ -24,6 +24,7 @@ from millwheel.host.messages import Claimed, Credit, Excused, Expected, Hello, M
 from millwheel.host.procedures import Steps
 from millwheel.host.requests import Acquire, AdvancePositions, ListPartitions, OpenPartition
 from millwheel.host.routes import Routes
+from millwheel.host.stalls import NOTHING_YET, Stalls, why_it_waits
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import PositionWrite, SourcePosition
 
@@ -33,6 +34,8 @@ class Owner(Protocol):
 
     actors: Actors
     routes: Routes
+    values: dict[str, int]
+    """Published watermarks, us."""
     now: int
 
     def begin(self, steps: Steps) -> None:
@@ -81,6 +84,9 @@ class Partitions:
         self._advances: list[tuple[Actor, ev.Advance]] = []
         self._advancing = False
         self._bounds: dict[str, int] = {}
+        self._stalls = Stalls()
+        self._positions: dict[int, SourcePosition] = {}
+        """Of the partitions that were opened, as they stood then."""
         self.complete = False
         """No source will have another partition."""
         self.rejected = 0
@@ -116,7 +122,33 @@ class Partitions:
             complete = complete and discovery.complete
             self._bounds[name] = self._feeds[name].bound(discovery.pending, discovery.asked_at)
             self._owner.inform(SourceBound(f"source:{name}", self._bounds[name]))
+            self._tell_of_stall(name)
         self.complete = complete
+
+    def _tell_of_stall(self, name: str) -> None:
+        """A source that holds everything back says so, once."""
+        watermark = self._owner.values.get(f"source:{name}", MIN_TIME)
+        if self._stalls.stands(name, watermark, self._owner.now):
+            why = self._why(name)
+            if why:
+                self._owner.note(self._stalls.text(name, watermark, why))
+
+    def _why(self, name: str) -> str:
+        """What the watermark of a source waits for; nothing while rows are under way."""
+        source, owner = self._graph.sources[name].source, self._owner
+        missing = self._feeds[name].missing()
+        if missing:
+            return f"{source.title(missing[0])} is gone"
+        cores = [(actor.interval, core) for actor, core in owner.actors.partitions() if actor.owner == f"source:{name}"]
+        if any(core.under_way for _, core in cores):
+            return ""
+        if not cores:
+            return NOTHING_YET
+        held = [(core.reported, interval) for interval, core in cores if not core.paused]
+        oldest, interval = min(held, default=(MAX_TIME, 0))
+        if not held or oldest > self._bounds[name]:
+            return why_it_waits(source)
+        return why_it_waits(source, source.title(self._positions[interval]))
 
     def _meet(self, name: str, discovery: Discovery) -> None:
         """Before anything else is read of it: what is gone for good may be in the others by another name."""
@@ -139,6 +171,7 @@ class Partitions:
         if not position.finished:
             # An earlier run may have numbered it, and have been seen to do so only now.
             self._expect(owner.routes.channels(position.producer, stream))
+        self._positions[position.interval] = position
         routes = owner.routes.of([stream])
         core = InjectorCore(position.interval, position, routes)
         receivers = frozenset(interval for ranges in routes.values() for interval in ranges.ids)
