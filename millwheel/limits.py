@@ -144,7 +144,20 @@ TRUST_US: Final = 600_000_000
 """A process that has been serving for so long did not start in vain: the next unclean end is a first one."""
 
 TIMER_REARM_LIMIT: Final = 10_000
-"""Firings of one (key, tag) under one watermark: a timer that always re-arms itself behind it never ends."""
+"""Firings in a row of timers that set each other, none of them to a later time than they had reached: a loop, which never
+ends.  Timers that get further are no loop, however many they are."""
+
+TIMER_CHAIN: Final = 1_024
+"""Timers that one invocation fires and that its own hooks have set: a chain that catches up costs one checkpoint for so
+many.  Nine invocations of them, all that may be uncommitted, are fewer than are marked after a few kills, where a chain
+runs one by one."""
+
+TIMER_STALLED_CHAIN: Final = 64
+"""The same of those that do not get further: they are likely a loop, and wall time passes between invocations only."""
+
+TIMER_TURNS: Final = 16
+"""Invocations of timers between two of records that wait.  Timers should keep up with the watermark, or windows pile up:
+pipelines with seven firings for each record exist.  But timers that set timers must not keep records from running."""
 
 STRAGGLER_DELAY_US: Final = 1_000_000
 """How long a weak checkpoint waits for its productions' acks before it stores them (§6.1.3, figure 11)."""

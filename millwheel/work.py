@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from millwheel.bundles import QuarantineEntry, SinkRow
+from millwheel.bundles import QuarantineEntry, SinkRow, TimerPlace
 from millwheel.model import Timer
 
 Slot = tuple[str, str]
@@ -78,6 +78,21 @@ class Known(msgspec.Struct, gc=False):
         return cell not in self.whole and (cell, entry) not in self.absent
 
 
+TimerId = tuple[str, str, str]
+"""(key, kind, tag): a timer is pending once by it."""
+
+
+class Stall(NamedTuple):
+    """A timer that was due when another one's hook set it, and its place among those that have led to it."""
+
+    firings: int
+    """How many of them in a row were set to no later time than those before had reached."""
+    watermark: int
+    """The latest event time among them, us; MIN_TIME: none was a low-watermark timer."""
+    wall: int
+    """The latest wall time, us."""
+
+
 class Work(msgspec.Struct, gc=False):
     """One invocation of one interval: records, or timers that are due, never both."""
 
@@ -93,6 +108,13 @@ class Work(msgspec.Struct, gc=False):
     """Keys whose state is in memory in part only."""
     suspended: Suspended | None = None
     """How far it came, when it waits for state that a hook has asked for."""
+    reach: Mapping[str, TimerPlace] = {}
+    """Kind to a place before which no timer of the interval is pending but those in `timers`: what hooks set to a time
+    before it may fire in this invocation."""
+    chain: int = 0
+    """How many of those may."""
+    stalls: Mapping[TimerId, Stall] = {}
+    """Of `timers`, those that have one."""
 
 
 class Columns(msgspec.Struct, gc=False):
@@ -125,6 +147,10 @@ class Outcome(msgspec.Struct, gc=False):
     """Productions older than their cause (only counted when timestamps are not strict)."""
     redriven: dict[str, int] = {}
     """key to the number of its elements that a redrive has run; the others wait as before."""
+    chained: int = 0
+    """Timers that were set here and have fired here, less those that were given and have not fired."""
+    stalls: dict[TimerId, Stall] = {}
+    """Of timers that are set here and are due."""
     lacking: list[Wanted] = []
     """What must be in memory before the invocation can go on; then it is not over, and all else here is provisional."""
 

@@ -49,6 +49,7 @@ from millwheel.runtime.executor import Executor
 from millwheel.testing.story import Violation
 from millwheel.work import QUARANTINE_HOLD
 from millwheel_storage.memory import MemoryStore
+from tests import mutants_timers
 from tests.sim import ci
 from tests.sim.harness import simulate_seed
 from tests.sim.scenarios import SCENARIOS
@@ -787,6 +788,10 @@ def early_timers() -> Patches:
         return original(self, kind, until + (50_000 if until < MAX_TIME else 0), limit, alone)
 
     return {(TimerQueue, "pop_due"): pop_due}
+
+
+for _planted in mutants_timers.PLANTED:
+    mutant(_planted)
 
 
 @mutant

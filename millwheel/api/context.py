@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -51,6 +51,14 @@ class Output(NamedTuple):
     plain: type | None = None
     quick: Callable[[Any], bytes] = AS_IT_IS
     """What `encode` does with a value of exactly the type `plain`; for what it refuses, ask `encode` for the reason."""
+
+
+class Chain(Protocol):
+    """Whoever lets timers fire in their order."""
+
+    def add(self, key: str, timers: Mapping[tuple[str, str], int | None]) -> None:
+        """A hook of `key` has set, moved or cancelled `timers`, and has returned."""
+        ...
 
 
 class Column:
@@ -129,7 +137,7 @@ class Context:
     """What `ProcessRecord` and `ProcessTimer` may do.  One object is reused for all of them: never keep it."""
 
     __slots__ = (
-        "_cause", "_columns", "_effects", "_entries", "_entry_columns", "_holds", "_input_hold", "_journal",
+        "_cause", "_chain", "_columns", "_effects", "_entries", "_entry_columns", "_holds", "_input_hold", "_journal",
         "_lacking", "_outputs", "_partial", "_pending", "_places", "_produced_late", "_sinks", "_strict", "_tables",
         "_timers", "_values", "_wall", "_watermark", "key", "stream",
     )  # fmt: skip
@@ -163,6 +171,8 @@ class Context:
         self._pending: list[Any] = []
         """Productions, four items each: subscription, key, encoded value, timestamp (flat, so that it costs no tuple)."""
         self._timers: dict[tuple[str, str], int | None] = {}
+        self._chain: Chain | None = None
+        """Told what the hooks of timers set."""
         self._sinks: list[SinkRow] = []
         self._holds: Any = MISSING
         self._input_hold: int | None = None
@@ -368,6 +378,8 @@ class Context:
             raise NotLoaded
         if self._timers:
             outcome.timers.setdefault(self.key, {}).update(self._timers)
+            if self._chain is not None:
+                self._chain.add(self.key, self._timers)
             self._timers.clear()
         if self._sinks:
             outcome.sinks += self._sinks

@@ -10,8 +10,7 @@ when a checkpoint is committed (`inflight`).  Invariants:
 
 from __future__ import annotations
 
-from millwheel import limits
-from millwheel.bundles import CHECKPOINT_FORMAT, Checkpoint, HoldWrites, QuarantineEntry, StateWrites, TimerWrites
+from millwheel.bundles import CHECKPOINT_FORMAT, Checkpoint, HoldWrites, StateWrites, TimerWrites
 from millwheel.core.arrivals import Arrivals
 from millwheel.core.cache import StateCache
 from millwheel.core.expiry import Expiry
@@ -19,7 +18,7 @@ from millwheel.core.holds import Holds
 from millwheel.core.quarantine import Quarantine, quarantine_hold
 from millwheel.core.schedule import Turn
 from millwheel.core.timers import TimerQueue
-from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.model import MAX_TIME
 from millwheel.work import Outcome, Work
 
 
@@ -43,16 +42,13 @@ class Checkpointer:
         self._holds = holds
         self._expiry = expiry
         self._quarantine = quarantine
-        self._rearmed: dict[tuple[str, str, str], int] = {}
-        """How often a timer was set behind the watermark while that stood at `_stood_at`."""
-        self._stood_at = MIN_TIME
 
     def image(self, seq: int, turn: Turn, outcome: Outcome, watermark: int) -> Checkpoint:
         """Apply what a turn did as checkpoint `seq`; `watermark` is the input's by now."""
         work, timers, holds = turn.work, TimerWrites(), HoldWrites()
         expired = self._expiry.drop(turn.expiring, seq, watermark, timers)
         quarantined = outcome.quarantined + self._quarantine.take_diverted()
-        quarantined += self._apply_timers(work, outcome, timers, watermark)
+        self._apply_timers(work, outcome, timers)
         self._cache.mark([*(timer.key for timer in work.timers), *outcome.timers], seq)
         self._apply_holds(outcome, holds)
         state = StateWrites(self._cache.write_all(outcome, seq))
@@ -91,37 +87,21 @@ class Checkpointer:
 
     # --- timers and holds -------------------------------------------------------------------------------------
 
-    def _apply_timers(self, work: Work, outcome: Outcome, writes: TimerWrites, watermark: int) -> list[QuarantineEntry]:
-        """Returns timers that must not be set again: they would run for ever before anything else does."""
-        looping: list[QuarantineEntry] = []
+    def _apply_timers(self, work: Work, outcome: Outcome, writes: TimerWrites) -> None:
         for timer in work.timers:
             if (timer.kind, timer.tag) not in outcome.timers.get(timer.key, ()):
                 writes.add(timer.key, timer.tag, timer.kind, None)
+        stalls = self._timers.stalls
         for key, changes in outcome.timers.items():
             for (kind, tag), at in changes.items():
-                due = at is not None and kind == "watermark" and at <= watermark
-                if at is not None and due and self._loops(key, kind, tag, watermark):
-                    looping.append(QuarantineEntry(
-                        key, -1, 0, 0, b"", at, tag, kind,
-                        f"timer {tag!r} re-armed itself behind the watermark {limits.TIMER_REARM_LIMIT} times",
-                    ))  # fmt: skip
-                    at = None
+                if stalls:
+                    stalls.pop((key, kind, tag), None)
                 if at is None:
                     self._timers.remove(key, kind, tag)
                 else:
                     self._timers.set(key, kind, tag, at)
                 writes.add(key, tag, kind, at)
-        return looping
-
-    def _loops(self, key: str, kind: str, tag: str, watermark: int) -> bool:
-        if watermark > self._stood_at:
-            self._stood_at = watermark
-            self._rearmed.clear()
-        if key in self._quarantine.keys:
-            return False  # it sleeps
-        name = (key, kind, tag)
-        self._rearmed[name] = self._rearmed.get(name, 0) + 1
-        return self._rearmed[name] > limits.TIMER_REARM_LIMIT
+        stalls.update(outcome.stalls)
 
     def _apply_holds(self, outcome: Outcome, writes: HoldWrites) -> None:
         for key, at in outcome.holds.items():

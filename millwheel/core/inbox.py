@@ -27,6 +27,10 @@ class Inbox:
         self._items.append(item)
         self.size_bytes += item.size_bytes
 
+    def first(self) -> Item | None:
+        """What is taken next, or None when empty."""
+        return self._items[0] if self._items else None
+
     def oldest(self) -> int:
         """The smallest event time that waits, or MAX_TIME."""
         return min((item.oldest for item in self._items), default=MAX_TIME)

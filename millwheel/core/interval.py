@@ -243,6 +243,11 @@ class IntervalCore:
         return self._inbox.size_bytes + self._arrivals.size_bytes()
 
     @property
+    def waits(self) -> Item | None:
+        """The records that run next, or None when none wait."""
+        return self._inbox.first()
+
+    @property
     def watermark(self) -> int:
         """Input low watermark."""
         return self._watermark.input
@@ -347,8 +352,9 @@ class IntervalCore:
 
     def _counts(self, work: Work, expired: list[str], outcome: Outcome) -> ev.Counters:
         return ev.Counters(
-            records=outcome.processed, late=outcome.late, backdated=outcome.backdated, timers=len(work.timers),
-            quarantined=self._quarantine.take_opened(), redriven=sum(outcome.redriven.values()), expired=len(expired),
+            records=outcome.processed, late=outcome.late, backdated=outcome.backdated,
+            timers=len(work.timers) + outcome.chained, quarantined=self._quarantine.take_opened(),
+            redriven=sum(outcome.redriven.values()), expired=len(expired),
         )  # fmt: skip
 
     # --- commit -----------------------------------------------------------------------------------------------

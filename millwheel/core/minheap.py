@@ -59,6 +59,10 @@ class MinHeap(Generic[K]):
             heappop(heap)
         return heap[0][0] if heap else None
 
+    def first_place(self) -> tuple[int, K] | None:
+        """The smallest timestamp with its name, or None when empty."""
+        return None if self.minimum() is None else self._heap[0]
+
     def first(self) -> K | None:
         """The name with the smallest timestamp."""
         name: K | None = None if self.minimum() is None else self._heap[0][1]

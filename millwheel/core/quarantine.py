@@ -74,6 +74,10 @@ class Quarantine:
         """Whether an invocation must be looked through before it runs."""
         return bool(self.keys or self._refused or self._suspects)
 
+    def has_culprits(self) -> bool:
+        """Whether any record or timer must not run, by its name."""
+        return bool(self._refused or self._suspects)
+
     def busy(self) -> bool:
         """A redrive is under way, or is going to be."""
         return bool(self._asked or self._redriving)

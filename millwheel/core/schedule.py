@@ -5,6 +5,7 @@ it.  Invariants:
 
 * redriven elements first, then timers that are due, then keys that expire, then records; never two of these together,
   so that no hook sees a key that is being dropped;
+* records that wait get a turn after `limits.TIMER_TURNS` turns of timers;
 * what is taken from here runs, or sleeps in quarantine: it is not due a second time.
 """
 
@@ -63,6 +64,8 @@ class Schedule:
         self._quarantine = quarantine
         self._suspects = suspects
         self._cache = cache
+        self._timer_turns = 0
+        """Of timers, since records had one."""
         self.paging = False
         """A page of timers is on its way."""
 
@@ -76,14 +79,15 @@ class Schedule:
             work = self._work(watermark, max([now, *(entry.timestamp for entry in redrive if entry.kind == "wall")]))
             work.redrive = redrive
             return Turn(work)
-        timers = self._take_timers(watermark, now)
-        if timers:
-            work = self._work(watermark, now)
-            work.timers = timers
-            return Turn(work)
+        if not self._records_are_owed():
+            timers = self._take_timers(watermark, now)
+            if timers:
+                self._timer_turns += 1
+                return Turn(self._timer_work(timers, watermark, now))
         expiring = self._expiry.take_due(watermark, self._most)
         if expiring:
             return Turn(self._work(watermark, now), expiring=expiring)
+        self._timer_turns = 0
         items = self._inbox.take(self._suspects.limit(self._limit), self._suspects) if self._inbox else []
         if items or self._quarantine.released:
             work = self._work(watermark, now)
@@ -93,6 +97,28 @@ class Schedule:
 
     def _work(self, watermark: int, now: int) -> Work:
         return Work([], [], self._cache.values, self._cache.entries, {}, watermark, now, partial=self._cache.partial)
+
+    def _records_are_owed(self) -> bool:
+        """Timers that always set timers would keep records from running."""
+        if not self._inbox:
+            self._timer_turns = 0
+        return self._timer_turns >= limits.TIMER_TURNS
+
+    def _timer_work(self, timers: list[Timer], watermark: int, now: int) -> Work:
+        work = self._work(watermark, now)
+        work.timers = timers
+        stalls = self._timers.stalls
+        if stalls:
+            names = [(timer.key, timer.kind, timer.tag) for timer in timers]
+            work.stalls = {name: stalls.pop(name) for name in names if name in stalls}
+        room = min(limits.TIMER_CHAIN, self._limit - len(timers))
+        if room > 0 and not (self._suspects.watching or self._suspects.some or self._quarantine.has_culprits()):
+            # What may be at fault is looked for one by one, or by a mark that names all that runs.
+            work.chain = room
+            work.reach = {
+                "watermark": self._timers.reach("watermark", watermark), "wall": self._timers.reach("wall", now),
+            }  # fmt: skip
+        return work
 
     def _take_timers(self, watermark: int, now: int) -> list[Timer]:
         limit, some = self._suspects.limit(self._limit), self._suspects.some
@@ -106,7 +132,7 @@ class Schedule:
 
     def pace(self, work: Work, outcome: Outcome, elapsed_us: int) -> None:
         """Slow hooks get fewer records at a time: commits, other keys and Ctrl-C wait for the one that runs."""
-        done = max(1, outcome.processed + len(work.timers))
+        done = max(1, outcome.processed + len(work.timers) + outcome.chained)
         if elapsed_us > limits.INVOCATION_TARGET_US:
             self._limit = max(1, min(self._limit, done * limits.INVOCATION_TARGET_US // elapsed_us))
         else:

@@ -19,6 +19,7 @@ from millwheel import limits
 from millwheel.bundles import BEFORE_TIMERS, TimerPlace, TimerWrites
 from millwheel.core.minheap import MinHeap
 from millwheel.model import EXPIRY_KIND, EXPIRY_TAG, MAX_TIME, TIMER_KINDS
+from millwheel.work import Stall, TimerId
 
 TimerName = tuple[str, str]
 """(key, tag)."""
@@ -37,6 +38,8 @@ class TimerQueue:
         """Without expiries."""
         self._asleep: set[str] = set()
         self._sweep_at = limits.TIMERS_IN_MEMORY
+        self.stalls: dict[TimerId, Stall] = {}
+        """Of pending timers that were due when another one's hook set them."""
 
     # --- what a key's hooks see and do ------------------------------------------------------------------------
 
@@ -109,6 +112,12 @@ class TimerQueue:
                 self._drop(key, kind, tag)
         self._popped[kind] += len(due)
         return due
+
+    def reach(self, kind: str, until: int) -> TimerPlace:
+        """A place before which nothing of a kind is pending that is not due after `until`: all that is, was taken."""
+        place = self._heaps[kind].first_place()
+        after: TimerPlace = (until + 1, ("", ""))
+        return min([after, *([place] if place else []), *([self._ends[kind]] if kind in self._ends else [])])
 
     def minimum(self, kind: str) -> int | None:
         """A time before which no timer of a kind is pending; None when none is pending at all."""

@@ -19,6 +19,7 @@ from millwheel.bundles import QuarantineEntry
 from millwheel.coders import AS_IT_IS, checked, raw
 from millwheel.graph import ComputationSpec, Graph
 from millwheel.model import MAX_TIME, MIN_TIME, Record, Timer, TimerKind
+from millwheel.runtime.chain import Chain
 from millwheel.work import Outcome, Part, Wanted, Work
 
 OnFailed = Callable[[str, str, BaseException, bool], None]
@@ -27,6 +28,9 @@ OnFailed = Callable[[str, str, BaseException, bool], None]
 
 class Executor:
     """One computation's user code in this process."""
+
+    context_type: type[Context] = Context
+    """What hooks are given; the simulator's notes more."""
 
     def __init__(
         self,
@@ -39,7 +43,7 @@ class Executor:
         self.spec = spec
         self._attempts = spec.settings.hook_attempts
         outputs = outputs_of(graph, spec, subscriptions)
-        self._context = Context(outputs, tables, spec.settings.strict_timestamps, places)
+        self._context = self.context_type(outputs, tables, spec.settings.strict_timestamps, places)
         self._inputs: dict[int, tuple[Callable[[bytes], Any], str]] = {
             subscriptions[s.name]: (AS_IT_IS if spec.encoded else graph.streams[s.stream].coder.decode, s.stream)
             for s in spec.inputs
@@ -78,8 +82,8 @@ class Executor:
             outcome = Outcome()
             for part in work.parts:
                 self._records(part, work, outcome)
-            for timer in work.timers:
-                self._timer(timer, work, outcome)
+            if work.timers:
+                self._timers(work.timers, work, outcome)
             self._redrives(work.redrive, work, outcome)
         outcome.lacking = self._lacking
         if self._lacking:
@@ -94,11 +98,13 @@ class Executor:
         if work.redrive:
             self._redrives([it for it in waiting if not isinstance(it, Timer)], work, outcome)
             return
+        if work.timers:
+            self._timers([it for it in waiting if isinstance(it, Timer)], work, outcome)
+            return
         poisoned = {entry.key for entry in outcome.quarantined}
         for it in waiting:
-            if isinstance(it, Timer):
-                self._timer(it, work, outcome)
-            elif it.key in self._waiting_keys:
+            assert not isinstance(it, Timer), "records and timers never run together"
+            if it.key in self._waiting_keys:
                 self._waiting.append(it)
             elif it.key in poisoned:
                 outcome.quarantined.append(it)
@@ -230,25 +236,47 @@ class Executor:
         )
         context._commit(outcome, (entry.subscription, entry.producer, entry.sequence))
 
-    def _timer(self, timer: Timer, work: Work, outcome: Outcome) -> None:
-        if timer.key in self._waiting_keys:
-            self._waiting.append(timer)
-            return
-        # An earlier hook of this invocation moved or cancelled it: then this setting is over.
-        if (timer.kind, timer.tag) in outcome.timers.get(timer.key, ()):
-            return
-        if outcome.quarantined and any(entry.key == timer.key for entry in outcome.quarantined):
-            outcome.timers.setdefault(timer.key, {})[timer.kind, timer.tag] = timer.timestamp  # stays, and sleeps
-            return
+    def _timers(self, listed: list[Timer], work: Work, outcome: Outcome) -> None:
+        """Fire `listed`, and what hooks set that is due before the next of them, or behind the last."""
+        chain = self._context._chain = Chain(listed, work, outcome)
+        stalls, closed = work.stalls, chain.closed
+        try:
+            for timer in listed:
+                while chain.precedes(timer) and (own := chain.next(timer)) is not None:
+                    self._fire(own, chain, work, outcome)
+                if timer.key in self._waiting_keys:
+                    self._waiting.append(timer)
+                elif (timer.kind, timer.tag) in outcome.timers.get(timer.key, ()):
+                    pass  # an earlier hook of this invocation has moved or cancelled it: this setting is over
+                elif timer.key in closed:
+                    chain.stays(timer)
+                else:
+                    chain.cause = timer
+                    chain.stall = stalls.get((timer.key, timer.kind, timer.tag)) if stalls else None
+                    self._fire(timer, chain, work, outcome)
+            while (own := chain.next(None)) is not None:
+                self._fire(own, chain, work, outcome)
+        finally:
+            self._context._chain = None
+        for key, error in chain.stopped:
+            self._tell("ProcessTimer", key, error)
+
+    def _fire(self, timer: Timer, chain: Chain, work: Work, outcome: Outcome) -> None:
         error: BaseException | None = None
         for _ in range(self._attempts):
             error = self._attempt(self._call_timer, timer, work, outcome)
             if error is None:
-                return
-        assert error is not None
-        entry = QuarantineEntry(timer.key, -1, 0, 0, b"", timer.timestamp, timer.tag, timer.kind, _trace(error))
-        self._tell("ProcessTimer", timer.key, error)
-        outcome.quarantined.append(entry)
+                break
+        if error is not None:
+            entry = QuarantineEntry(timer.key, -1, 0, 0, b"", timer.timestamp, timer.tag, timer.kind, _trace(error))
+            self._tell("ProcessTimer", timer.key, error)
+            outcome.quarantined.append(entry)
+            chain.closed.add(timer.key)
+        elif self._waiting_keys and timer.key in self._waiting_keys:
+            chain.closed.add(timer.key)
+            if (timer.kind, timer.tag) in outcome.timers.get(timer.key, ()):  # set in this invocation: so it is again
+                self._waiting.pop()
+                chain.stays(timer)
 
     def _call_timer(self, timer: Timer, work: Work, outcome: Outcome) -> None:
         context = self._context

@@ -25,6 +25,9 @@ from millwheel.work import Outcome
 class UserCode:
     """The computations and sources of one graph in this process.  `clock` gives wall time, us."""
 
+    executor_type: type[Executor] = Executor
+    """What runs hooks; the simulator's looks at each."""
+
     def __init__(
         self,
         graph: Graph,
@@ -54,7 +57,7 @@ class UserCode:
         graph, subscriptions = self._graph, wanted.subscriptions
         for name, spec in graph.computations.items():
             places = wanted.places.get(name, {})
-            executor = self._executors[name] = Executor(spec, graph, subscriptions, self._tables, places)
+            executor = self._executors[name] = self.executor_type(spec, graph, subscriptions, self._tables, places)
             if self._failures is not None:
                 executor.on_failure = self._failures.of(name)
             if self._prepared is not None:

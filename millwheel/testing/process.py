@@ -18,9 +18,9 @@ from millwheel.host import events as he
 from millwheel.host.controller import ControllerHost
 from millwheel.host.requests import Request
 from millwheel.host.worker import WorkerHost
-from millwheel.runtime.usercode import UserCode
 from millwheel.testing.calls import Calls, Crash, run
 from millwheel.testing.faults import Nemesis
+from millwheel.testing.hooks import Owned, WatchedUserCode
 from millwheel.testing.mutations import watch_values
 from millwheel.testing.probes import Probes, describe
 from millwheel.testing.story import Kernel
@@ -80,14 +80,15 @@ class Process:
         self._names = {id(host): name for name, host in self._hosts.items()}
         self.calls = Calls(self)
         self.transport = Transport(self)
-        self._user = UserCode(graph, world.tables, self.clock, prepared=watch_values if world.watches_values else None)
+        prepared = watch_values if world.watches_values else None
+        self._user = WatchedUserCode(graph, world.tables, self.clock, prepared=prepared)
         self._probes = Probes(world.store.truth, self.worker)
         self._parked: list[he.ReadRows] = []
         """Reads of manual sources that have nothing to read."""
         self._turning: set[str] = set()
         """Hosts whose turn ends soon."""
-        self._timers: dict[tuple[int, int], dict[tuple[str, str, str], int | None]] = {}
-        """Of (interval, sequencer): (key, kind, tag) to what it is set to, as hooks and durable checkpoints say."""
+        self._owned: dict[tuple[int, int], Owned] = {}
+        """By interval and sequencer."""
         self._restored: set[tuple[str, str]] = set()
 
     # --- time -------------------------------------------------------------------------------------------------
@@ -298,15 +299,15 @@ class Process:
 
     def _run(self, host: Host, wanted: he.Run) -> None:
         kernel = self.world.kernel
-        self._check_timers(wanted)
+        owned, truth = self._owned_by(wanted), self.world.store.truth
+        if not owned.took_turn(wanted.work, self._core(wanted).waits):
+            truth.fail(f"I18: records of interval {wanted.interval} wait for {owned.timer_turns} invocations of timers")
+        self._user.begin(wanted, self.number, truth, self._restored, owned)
         outcome = self._run_hooks(wanted)
         if outcome.lacking:
             kernel.probes["hook waited for state"] += 1
         else:
             kernel.probes["late record"] += outcome.late
-        timers = self._timers_of(wanted)
-        for key, changes in outcome.timers.items():
-            timers.update(((key, *name), at) for name, at in changes.items())
         self.give(host, he.Returned(wanted.interval, wanted.sequencer, outcome, 0))
 
     def _run_hooks(self, wanted: he.Run) -> Outcome:
@@ -324,32 +325,20 @@ class Process:
         assert isinstance(core, IntervalCore)
         return core
 
-    def _timers_of(self, wanted: he.Run) -> dict[tuple[str, str, str], int | None]:
-        """What is set in the keys of an interval, as far as its owner may know."""
+    def _owned_by(self, wanted: he.Run) -> Owned:
+        """An interval, with what is set in its keys as far as its owner may know."""
         place = (wanted.interval, wanted.sequencer)
-        if place not in self._timers:
+        if place not in self._owned:
             config = self._core(wanted).config
             durable = self.world.store.truth.durable[wanted.computation].timers
-            self._timers[place] = {
-                (key, *timer): at
-                for key, timers in durable.items()
+            timers = {
+                key: dict(settings)
+                for key, settings in durable.items()
                 if config.low <= key and (config.high is None or key < config.high)
-                for timer, at in timers.items()
             }
-            self._restored.update((key, tag) for key, _, tag in self._timers[place])
-        return self._timers[place]
-
-    def _check_timers(self, wanted: he.Run) -> None:
-        """A timer fires once for each time it is set (I8).  A zombie may have loaded what its successor has set."""
-        kernel, truth, timers = self.world.kernel, self.world.store.truth, self._timers_of(wanted)
-        for timer in wanted.work.timers if wanted.work.suspended is None else ():
-            kernel.trace(f"p{self.number} i{wanted.interval} fires {timer.key!r} {timer.tag!r} {timer.timestamp}")
-            kernel.probes[f"{timer.kind} timer fired"] += 1
-            kernel.probes["timer fired after restart"] += (timer.key, timer.tag) in self._restored
-            at = timers.pop((timer.key, timer.kind, timer.tag), None)
-            if at != timer.timestamp and truth.owner[wanted.interval] == wanted.sequencer:
-                name = f"{timer.kind} timer {timer.tag!r} of {timer.key!r}"
-                truth.fail(f"I8: {name} fires for {timer.timestamp}, and is set to {at}", timer.key)
+            self._owned[place] = Owned(*place, timers)
+            self._restored.update((key, tag) for key, settings in timers.items() for _, tag in settings)
+        return self._owned[place]
 
 
 def _is_restart(wish: he.Wish) -> bool:

@@ -43,13 +43,19 @@ class ScriptedPartition:
     """A reader of one `Script`, with a position of its own."""
 
     def __init__(
-        self, script: Script, clock: Callable[[], int], chunk: Callable[[], int], disorder_us: int | None = None
+        self,
+        script: Script,
+        clock: Callable[[], int],
+        chunk: Callable[[], int],
+        disorder_us: int | None = None,
+        jump_us: int = 1,
     ) -> None:
         self.name = script.name
         self._script = script
         self._clock = clock
         self._chunk = chunk
         self._disorder_us = disorder_us
+        self._jump_us = jump_us
         self._newest = MIN_TIME
         self._position = 0
         self._promises = _promises(script)
@@ -85,9 +91,9 @@ class ScriptedPartition:
     def watermark(self) -> int:
         """The promise about the rows that are left, or what a reader can know of them that only knows the disorder."""
         known = self._promises[self._position]
-        if self._disorder_us is None or self.finished():
-            return known
-        return min(known, max(MIN_TIME, self._newest - self._disorder_us))
+        if self._disorder_us is not None and not self.finished():
+            known = min(known, max(MIN_TIME, self._newest - self._disorder_us))
+        return known if known in (MIN_TIME, MAX_TIME) else known - known % self._jump_us
 
     def close(self) -> None:
         """Nothing to release."""
@@ -117,6 +123,8 @@ class ScriptedSource(Source):
         self.id_slack = id_slack
         self.foresees = True
         """Its promises are the scripts'; false: it knows no more than what was read and how disordered that may be."""
+        self.jump_us = 1
+        """What its partitions promise is rounded down to multiples of this, us, so that watermarks come in jumps."""
         self.missing_us = 0
         """For so long after a start every other one of those that were begun earlier is not there."""
         self._starts = 0
@@ -132,7 +140,9 @@ class ScriptedSource(Source):
             s for s in self.scripts if s.name not in seen and s.appears_at <= self.clock() and not self._is_gone(s)
         ]
         disorder_us = None if self.foresees else self.disorder_us
-        return [ScriptedPartition(s, lambda: self.clock(), lambda: self.chunk(), disorder_us) for s in found]
+        return [
+            ScriptedPartition(s, lambda: self.clock(), lambda: self.chunk(), disorder_us, self.jump_us) for s in found
+        ]
 
     def recall(self, positions: Iterable[SourcePosition]) -> None:
         """Some of what was begun and not finished goes missing for a while, others at every start."""

@@ -181,6 +181,7 @@ class Truth:
         for entry in image.quarantined:
             fifo.setdefault(entry.key, []).append((entry.subscription, entry.kind, entry.timestamp))
             self.kernel.probes["record quarantined"] += 1
+            self.kernel.probes["timers were a loop"] += "a loop" in entry.error
             if entry.error:
                 self.failures.append((name, entry))
 

@@ -97,9 +97,16 @@ def simulate_seed(seed: int) -> Verdict:
 
 
 def run_workload(
-    seed: int, workload: Workload, kernel: Kernel, nemesis: Nemesis, until_us: int, mend_us: int, keep: Any = None
+    seed: int,
+    workload: Workload,
+    kernel: Kernel,
+    nemesis: Nemesis,
+    until_us: int,
+    mend_us: int,
+    keep: Any = None,
+    whole: bool = False,
 ) -> Verdict:
-    """Run a drawn workload under a nemesis, to its verdict."""
+    """Run a drawn workload under a nemesis, to its verdict; `whole`: with all of its rows, however many events they make."""
     store = LedgerStore(MemoryStore(), workload.graph, kernel, workload.honest)
     store.check = check_commit(workload)
     store.inner.constraint = workload.world.constraint
@@ -110,7 +117,7 @@ def run_workload(
         simulation.version = Versions(seed, workload, store, kernel.now + until_us)
     if workload.feed == "rewired":
         store.senders = lambda name: workload.graph.senders(name) - {"a"}  # not a sender in all versions
-    if workload.feed != "idle":  # that has its second burst late
+    if workload.feed != "idle" and not whole:  # that has its second burst late
         kernel.at(kernel.now, end_sources, store, workload)
     if seed % 2:  # somebody is impatient: these redrives fail, at the first element or at a later one
         kernel.at(kernel.now + mend_us // 2, ask_redrives, store)

@@ -54,7 +54,7 @@ def _refused() -> list[StageSpec]:
 
 def _windows() -> list[StageSpec]:
     stages = _two()
-    stages[0].windows = stages[0].holds = True
+    stages[0].windows = stages[0].holds = stages[0].ticks = True
     return stages
 
 

@@ -36,6 +36,7 @@ from millwheel.model import SECOND
 from millwheel.testing.calls import Crash
 from millwheel.testing.sources import Script, ScriptedSource
 from millwheel.testing.story import Violation
+from tests.sim import ticks
 
 WINDOW_US = 200_000
 DISORDER_US = 500_000
@@ -101,6 +102,10 @@ class World:
         """Whether the database has something against the row that this token or timer makes a hook write."""
         return bool(self.refused_of) and not self.rows_mended and not zlib.crc32(id_.encode()) % self.refused_of
 
+    def loops(self, key: str) -> bool:
+        """Whether a wall timer of this key sets itself to its own time, for ever."""
+        return self.kills_of > 0 and not zlib.crc32(f"loop {self.salt} {key}".encode()) % 4
+
     def constraint(self, table: str, row: Mapping[str, Any]) -> str | None:
         """What the database says of a row."""
         return f"{row['note']!r} violates a check" if row["note"] and not self.rows_mended else None
@@ -126,6 +131,8 @@ class StageSpec(msgspec.Struct, kw_only=True):
     """Its keys set and remove entries all the time."""
     redrives: bool = False
     """Its own quarantine may make records late here."""
+    ticks: bool = False
+    """Its timers set, cancel and move timers, which may be due already (`ticks`)."""
 
 
 class Ledger(Computation[Token]):
@@ -141,6 +148,7 @@ class Ledger(Computation[Token]):
     open = MapCell(JsonCoder(list[str]))
     fired = MapCell(JsonCoder(int))
     churned = MapCell(JsonCoder(int))
+    order = ValueCell(JsonCoder(list[int]), default=[0, 0])
     held = ValueCell(JsonCoder(int), default=0)
     touched = ValueCell(JsonCoder(int), default=0)
 
@@ -232,9 +240,15 @@ class Ledger(Computation[Token]):
             self.touched.set(0)
             if self.spec.sink:
                 self._upsert(context, f"{timer.key} {timer.timestamp}")
+            if self.spec.ticks:
+                self._wall_tick(context, timer)
             return
         if context.watermark < timer.timestamp:
             self.world.breaches.append(f"I8: {timer.tag!r} of {timer.key!r} fired early")
+        if self.spec.ticks:
+            self._tick(context, timer)
+            if timer.tag[0] != "w":
+                return
         end = timer.tag[1:]
         waiting = self.open.get(end)
         if waiting is None:
@@ -251,6 +265,30 @@ class Ledger(Computation[Token]):
         if self.spec.holds and not len(self.open):
             self.held.clear()
             context.release_hold()
+
+    def _tick(self, context: Context, timer: Timer) -> None:
+        """Note the firing, and follow the plan."""
+        self.order.set(ticks.digest(self.order.get(), timer.tag, timer.timestamp))
+        for tag, at in ticks.plan(timer.key, timer.tag, timer.timestamp):
+            if at is None:
+                context.cancel_timer(tag)
+            else:
+                context.set_timer(tag, at)
+        if self.spec.sink and timer.tag[0] != "w":
+            self._upsert(context, f"{timer.key} {timer.tag}")
+
+    def _wall_tick(self, context: Context, timer: Timer) -> None:
+        """Wall timers that may be due already, and one that is cancelled or moved by another."""
+        loops = timer.tag == "loop" or (timer.tag == "flush" and self.world.loops(timer.key))
+        if loops and not self.world.mended:
+            context.set_timer("loop", timer.timestamp, "wall")
+        if timer.tag == "flush":
+            for tag, delay_us in (("x1", 10_000), ("x2", 4_000), ("x4", 9_000)):
+                context.set_timer(tag, timer.timestamp + delay_us, "wall")
+        elif timer.tag == "x2":
+            context.set_timer("x3", timer.timestamp, "wall")
+            context.cancel_timer("x4", "wall")
+            context.set_timer("x1", timer.timestamp + 2_000, "wall")
 
     def _emit(self, context: Context, id_: str, n: int, members: list[str], bad: str = "") -> None:
         left, right = route(id_, self.spec.name)
@@ -292,6 +330,12 @@ class Workload(msgspec.Struct):
     def honest(self) -> frozenset[str]:
         """Computations whose watermark is checked exactly."""
         return frozenset(stage.name for stage in self.stages if stage.honest)
+
+    def watermarks_jump(self, by_us: int) -> None:
+        """What sources promise is rounded down to multiples of this."""
+        for spec in self.graph.sources.values():
+            assert isinstance(spec.source, ScriptedSource)
+            spec.source.jump_us = by_us
 
 
 @contextlib.contextmanager
@@ -395,6 +439,7 @@ def draw(seed: int) -> Workload:
     # Timers in pages of a few, most of them not in memory.
     exotic |= {"TIMER_PAGE_ROWS": (1, 2, 5, 16_384)[seed % 4], "TIMERS_IN_MEMORY": (0, 0, 20)[seed % 3]}
     exotic |= {"SEEN_FIRST_BITS": (3, 6, 20)[seed % 3], "SEEN_PAGES": 1 + seed % 3, "SEEN_BITS_A_KEY": (1, 4)[seed % 2]}
+    jumps_us = _ticks(random.Random(f"ticks {seed}"), stages, exotic)
     if rng.random() < 0.3:
         exotic |= {"INFLIGHT_LIMIT_CHECKPOINTS": rng.choice([1, 2, 8]), "OUTBOX_LIMIT_BUNDLES": rng.choice([3, 256])}
     world = World()
@@ -411,7 +456,23 @@ def draw(seed: int) -> Workload:
     pipeline = build(stages, scripts, world, feed == "left out")
     workload = Workload(pipeline.graph(), pipeline.tables, stages, scripts, world, poisoned, exotic, feed)
     _feed(random.Random(f"feed {seed}"), workload)
+    workload.watermarks_jump(jumps_us)
     return workload
+
+
+def _ticks(rng: random.Random, stages: list[StageSpec], exotic: dict[str, float]) -> int:
+    """Timers that set timers, in some stages; returns how far watermarks jump at least, us."""
+    for stage in stages:
+        stage.ticks = stage.windows and rng.random() < 0.6
+    if not any(stage.ticks for stage in stages):
+        return 1
+    exotic |= {
+        "TIMER_CHAIN": rng.choice([0, 1, 3, 1_024]),
+        "TIMER_STALLED_CHAIN": rng.choice([0, 1, 64]),
+        "TIMER_REARM_LIMIT": 30,
+        "TIMER_TURNS": rng.choice([1, 2, 16]),
+    }
+    return rng.choice([1, 1, SECOND, 1_000 * SECOND])
 
 
 def _feed(rng: random.Random, workload: Workload) -> None:
@@ -603,6 +664,8 @@ class Seen(msgspec.Struct):
     ids: Counter[str]
     members: Counter[str]
     total: int = 0
+    ends: set[int] = set()
+    """Of its windows."""
 
 
 def expected(workload: Workload) -> dict[str, dict[str, Seen]]:
@@ -625,7 +688,9 @@ def expected(workload: Workload) -> dict[str, dict[str, Seen]]:
                 seen.members.update(token.members)
                 seen.total += token.n
                 if stage.windows:
-                    windows.setdefault((key, (time // WINDOW_US + 1) * WINDOW_US), []).append(token.id)
+                    end = (time // WINDOW_US + 1) * WINDOW_US
+                    windows.setdefault((key, end), []).append(token.id)
+                    seen.ends.add(end)
                 else:
                     out.append((_onward(token.id, token.n, [], stage.name), time))
         for (key, end), ids in windows.items():
@@ -657,6 +722,9 @@ def check_commit(workload: Workload) -> Any:
     def check(store: Any, computation: str, image: Checkpoint) -> None:
         if workload.world.breaches:
             store.truth.fail(workload.world.breaches[0])
+        for entry in image.quarantined:
+            if "a loop" in entry.error and entry.tag != "loop":
+                store.truth.fail(f"I16: timer {entry.tag!r} of {entry.key!r} gets further, and is taken for a loop")
         if computation not in sinks:
             return
         state = store.truth.durable[computation].state
@@ -693,7 +761,7 @@ def check_state(
             cells = stored.get(key, {})
             if quarantined and not workload.poisoned:
                 cells = {place: value for place, value in cells.items() if not _late(place)}
-            _check_key(where, stage, seen, cells, inexact_ids)
+            _check_key(where, stage, key, seen, cells, inexact_ids, quarantined)
 
 
 def _late(place: tuple[str, str]) -> bool:
@@ -701,7 +769,13 @@ def _late(place: tuple[str, str]) -> bool:
 
 
 def _check_key(
-    where: str, stage: StageSpec, seen: Seen, cells: dict[tuple[str, str], bytes], inexact_ids: bool
+    where: str,
+    stage: StageSpec,
+    key: str,
+    seen: Seen,
+    cells: dict[tuple[str, str], bytes],
+    inexact_ids: bool,
+    quarantined: bool,
 ) -> None:
     def entries(cell: str) -> Counter[str]:
         return Counter({entry: int(value) for (name, entry), value in cells.items() if name == cell and entry})
@@ -717,6 +791,10 @@ def _check_key(
     _compare(f"I1: {where} members", entries("members"), seen.members, stage.exact)
     if any(name == "open" for name, _ in cells):
         raise Violation(f"I8: {where} has windows that never fired")
+    if not quarantined and stage.ticks and stage.exact and stage.honest and not stage.redrives:
+        order = msgspec.json.decode(cells.get(("order", ""), b"[0,0]"))
+        if order != ticks.digest_of(key, seen.ends):
+            raise Violation(f"I8: timers of {where} did not fire in the order that their times say")
     if stage.exact and stage.windows and any(times != 1 for times in entries("fired").values()):
         raise Violation(f"I8: {where} fired {entries('fired')}")
     if stage.exact:

@@ -20,7 +20,7 @@ from millwheel.bundles import (
 )
 from millwheel.core import events as ev
 from millwheel.model import MAX_TIME, MIN_TIME
-from millwheel.work import Outcome
+from millwheel.work import Outcome, Stall
 from tests.unit.core.bench import (
     IN,
     OUT,
@@ -407,22 +407,19 @@ def test_a_wall_timer_asks_to_be_woken() -> None:
     assert [alarm.at for alarm in Bench(recovered(timers=[("k", "w", "wall", 50)])).of(ev.SetAlarm)] == [50]
 
 
-def test_a_timer_that_rearms_itself_behind_the_watermark_for_ever_is_quarantined(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "TIMER_REARM_LIMIT", 3)
+def test_how_long_timers_have_set_each_other_goes_with_them_until_something_else_sets_them() -> None:
     bench = Bench(recovered(timers=[("k", "t", "watermark", 1)]))
     bench(ev.WatermarkMoved(10))
-    rounds = 0
-    while any(isinstance(effect, ev.Invoke | ev.Load) for effect in bench.effects):
-        bench.load()
-        bench.invoked(outcome(timers=set_timer("k", "t", 1)))
-        seq = bench.of(ev.Commit)[0].write.seq
-        rounds, images = rounds + 1, bench.images()
-        if not bench.of(ev.Invoke):
-            bench(ev.Committed(seq))
-    assert rounds == 4
-    assert "re-armed itself" in images[0].quarantined[0].error
+    assert bench.load().stalls == {}
+    stalls = {("k", "watermark", "t"): Stall(7, 1, MIN_TIME)}
+    bench.invoked(outcome(timers=set_timer("k", "t", 1), stalls=stalls))
+    assert bench.load().stalls == stalls
+    bench.invoked(outcome(timers=set_timer("k", "t", 20), stalls=stalls))
+    bench.arrive(1, {0: ("k", 30)})
+    bench.load()
+    bench.invoked(outcome(processed=1, timers=set_timer("k", "t", 20)))
+    bench(ev.WatermarkMoved(30))
+    assert bench.load().stalls == {}
 
 
 # --- watermark ----------------------------------------------------------------------------------------------------

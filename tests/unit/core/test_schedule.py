@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millwheel import limits
 from millwheel.bundles import QuarantineEntry
 from millwheel.core import events as ev
 from millwheel.core.arrivals import Item
@@ -26,6 +27,7 @@ class Waiting:
 
     def __init__(self, limit: int = 4) -> None:
         self.inbox, self.timers, holds, suspects = Inbox(), TimerQueue(), Holds(), Suspects()
+        self.suspects = suspects
         cache = StateCache(1_000)
         self.quarantine = Quarantine(["bad"], RefusedRows(), suspects, self.timers, holds, keeps_hold=False)
         expiry = Expiry(5, cache, self.timers, holds, self.quarantine)
@@ -109,3 +111,51 @@ def test_one_page_of_timers_is_asked_for_at_a_time() -> None:
     waiting.schedule.turn_page(ev.TimersLoaded("watermark", timer_writes(("k", "v", "watermark", 40)), False))
     assert not waiting.schedule.paging
     assert waiting.timers.minimum("watermark") == 40
+
+
+def test_records_that_wait_get_a_turn_though_timers_are_always_due() -> None:
+    waiting = Waiting()
+    turns = []
+    for number in range(2 * limits.TIMER_TURNS + 2):
+        waiting.timers.set("t", "watermark", "u", number)
+        waiting.timers.set("w", "wall", "u", 0)
+        turns += kinds(waiting.turn(100))
+        if turns[-1] == "records":
+            waiting.record("r")
+    assert turns == (["timers"] * limits.TIMER_TURNS + ["records"]) * 2
+
+
+def test_timers_that_ran_while_no_record_waited_owe_nothing() -> None:
+    waiting = Waiting()
+    assert kinds(waiting.turn(0)) == ["records"]
+    for number in range(limits.TIMER_TURNS):
+        waiting.timers.set("t", "watermark", "u", number)
+        waiting.turn(100)
+    waiting.timers.set("t", "watermark", "u", 100)
+    waiting.timers.set("e", "watermark", "u", 100)
+    waiting.turn(100)
+    waiting.record("r")
+    waiting.timers.set("t", "watermark", "u", 100)
+    assert waiting.schedule.take(100, 0) is not None
+
+
+def test_a_chain_may_reach_up_to_what_is_not_taken() -> None:
+    waiting = Waiting(limit=3)
+    for number in range(4):
+        waiting.timers.set("t", "watermark", f"{number}", number)
+    work = waiting.turn(5).work
+    assert ([timer.tag for timer in work.timers], work.chain) == (["0", "1", "2"], 0)
+    work = waiting.turn(5).work
+    assert (work.chain, work.reach) == (2, {"watermark": (6, ("", "")), "wall": (1, ("", ""))})
+    waiting.timers.set("t", "watermark", "4", 5)
+    waiting.timers.set("t", "watermark", "5", 5)
+    waiting.timers.turn("watermark", timer_writes(("k", "u", "watermark", 3)), True, ())
+    work = waiting.turn(5).work
+    assert ([timer.tag for timer in work.timers], work.reach["watermark"]) == (["u"], (3, ("k", "u")))
+
+
+def test_nothing_chains_while_someone_at_fault_is_looked_for() -> None:
+    waiting = Waiting()
+    waiting.suspects.__init__(1)  # type: ignore[misc]  # a process that did not end in order
+    work = waiting.turn(10).work
+    assert (len(work.timers), work.chain, work.reach) == (1, 0, {})

@@ -1,0 +1,91 @@
+"""Planted bugs in the order of timers, and in the share that timers get; `tests.mutants` has all the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millwheel.core.schedule import Schedule
+from millwheel.core.timers import TimerQueue
+from millwheel.model import MIN_TIME, Timer
+from millwheel.runtime.chain import Chain
+from millwheel.work import Stall
+
+Patches = dict[tuple[Any, str], Any]
+
+
+def due_settings_fire_last() -> Patches:
+    """A timer that is set while others are due fires after them."""
+    return {(Chain, "add"): lambda self, key, timers: None}
+
+
+def passes_the_queue() -> Patches:
+    """A chain of timers fires past one of its key that is still in the queue."""
+    return {(TimerQueue, "reach"): lambda self, kind, until: (until + 1, ("", ""))}
+
+
+def keeps_nothing_back() -> Patches:
+    """A timer that goes back to the queue does not keep back what comes later for its key."""
+    original = Chain.next
+
+    def next_(self: Chain, listed: Timer | None) -> Timer | None:
+        before = {*self.closed}
+        found = original(self, listed)
+        self.closed.intersection_update(before)
+        return found
+
+    return {(Chain, "next"): next_}
+
+
+def chained_stays() -> Patches:
+    """A timer that fired in the invocation that moved it stays pending for its old time."""
+    original = Chain.next
+
+    def next_(self: Chain, listed: Timer | None) -> Timer | None:
+        found = original(self, listed)
+        if found is not None:
+            del self._outcome.timers[found.key][found.kind, found.tag]
+        return found
+
+    return {(Chain, "next"): next_}
+
+
+def chains_are_loops() -> Patches:
+    """Timers that get further are counted as if they did not."""
+    original = Chain.add
+
+    def add(self: Chain, key: str, timers: Any) -> None:
+        self.stall = self.stall or Stall(0, MIN_TIME, MIN_TIME)
+        original(self, key, timers)
+
+    def stall(self: Chain, kind: str, at: int) -> Stall:
+        assert self.stall is not None
+        return Stall(self.stall.firings + 1, MIN_TIME, MIN_TIME)
+
+    return {(Chain, "add"): add, (Chain, "_stall"): stall}
+
+
+def loops_for_ever() -> Patches:
+    """Timers that set each other to the same time are never quarantined."""
+    return {(Chain, "_loops"): lambda self, name, at: False}
+
+
+def loops_forgotten() -> Patches:
+    """How long timers have set each other is forgotten with each invocation."""
+    original = Schedule._timer_work
+
+    def timer_work(self: Schedule, *arguments: Any) -> Any:
+        self._timers.stalls.clear()
+        return original(self, *arguments)
+
+    return {(Schedule, "_timer_work"): timer_work}
+
+
+def no_share_for_records() -> Patches:
+    """Timers that are due go before records however long these have waited."""
+    return {(Schedule, "_records_are_owed"): lambda self: False}
+
+
+PLANTED = (
+    due_settings_fire_last, passes_the_queue, keeps_nothing_back, chained_stays, chains_are_loops, loops_for_ever,
+    loops_forgotten, no_share_for_records,
+)  # fmt: skip

@@ -1,0 +1,57 @@
+"""Each workload with watermarks in small steps and in one jump: everything that it leaves must be the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millwheel.model import SECOND
+from millwheel.testing.faults import Planned
+from millwheel.testing.story import Kernel
+from tests.sim.harness import run_workload
+from tests.sim.workload import START_US, draw
+
+ROWS = 100
+"""Of each partition."""
+
+
+def seeds() -> list[int]:
+    """Those in whose workloads timers set timers, and whose end is known exactly."""
+    found = []
+    for seed in range(120):
+        workload = draw(seed)
+        exact = [stage for stage in workload.stages if stage.ticks and stage.exact and stage.honest]
+        if exact and not workload.poisoned and not workload.feed:
+            found.append(seed)
+    return found[:6]
+
+
+ORDER_OF_ARRIVAL = {"total", "count", "ids", "members", "open", "fired", "order", "held"}
+"""Cells that do not depend on whether a record or a timer came first."""
+
+
+def end_of(seed: int, jump_us: int) -> dict[str, Any]:
+    """What a run without faults leaves in the state of its keys."""
+    workload = draw(seed)
+    workload.watermarks_jump(jump_us)
+    kernel = Kernel(seed, start_us=START_US)
+    for scripts in workload.scripts.values():
+        for script in scripts:
+            del script.rows[ROWS:], script.arrivals[ROWS:]
+            script.arrivals = [at + kernel.now for at in script.arrivals]
+            script.appears_at += kernel.now
+    kept: list[Any] = []
+    run_workload(seed, workload, kernel, Planned(), 0, 0, keep=lambda state, sinks: kept.append(state), whole=True)
+    return {
+        name: {
+            key: {slot: value for slot, value in cells.items() if slot[0] in ORDER_OF_ARRIVAL}
+            for key, cells in kept[0].get(name, {}).items()
+        }
+        for name in [stage.name for stage in workload.stages if stage.exact and stage.honest]
+    }
+
+
+@pytest.mark.parametrize("seed", seeds())
+def test_the_end_does_not_depend_on_how_far_watermarks_jump(seed: int) -> None:
+    assert end_of(seed, 1) == end_of(seed, SECOND) == end_of(seed, 10_000 * SECOND)
