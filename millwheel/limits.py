@@ -221,6 +221,9 @@ STORE_RECONNECT_LIMIT_US: Final = 30_000_000
 STORE_CONFLICT_ATTEMPTS: Final = 8
 """Tries of a transaction that deadlocked with a sink's other writers, before it is given back as unavailable."""
 
+OWNER_CHECK_US: Final = 1_000_000
+"""How long a process without a watermark to persist waits until it asks whether it was superseded; a small read."""
+
 RECOVERY_CHUNK_BYTES: Final = 8 * 1024 * 1024
 """Log bytes that a recovery decodes and folds at a time: bounds its memory."""
 

@@ -62,6 +62,15 @@ class PositionWrite(msgspec.Struct, frozen=True):
     state: bytes
 
 
+class WatermarkWrite(msgspec.Struct, frozen=True):
+    """The watermark of a computation or of a source, fenced by all `owners`: interval to the sequencer under which its
+    reports were made (§7.2)."""
+
+    name: str
+    value: int
+    owners: Mapping[int, int]
+
+
 class FoldWrite(msgspec.Struct, frozen=True):
     """A prefix of an interval's log to become tables, fenced by its sequencer.
 
@@ -186,8 +195,15 @@ class Store(Protocol):
         """
         ...
 
-    async def persist_watermarks(self, values: Mapping[str, int]) -> None:
-        """Store watermarks by computation or source name; a smaller value never overwrites a larger one."""
+    async def persist_watermarks(self, writes: Sequence[WatermarkWrite]) -> set[str]:
+        """Store watermarks, at most one a name, in one transaction; the names whose owners were not fenced, not one.
+
+        A smaller value never overwrites a larger one.
+        """
+        ...
+
+    async def still_owned(self, owners: Mapping[int, int]) -> set[int]:
+        """Those of the intervals whose newest sequencer is the one given.  Not fenced: what is lost stays lost."""
         ...
 
     async def watermarks(self) -> dict[str, int]:

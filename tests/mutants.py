@@ -977,6 +977,32 @@ def unsettled_not_waited_for() -> Patches:
     return {(Routes, "unsettled"): lambda self, config, recovered: set()}
 
 
+# --- who is superseded -------------------------------------------------------------------------------------------
+
+
+@mutant
+def watermark_without_fence() -> Patches:
+    """The fence is skipped: a process that was superseded persists watermarks."""
+
+    async def persist_watermarks(self: MemoryStore, writes: Any) -> set[str]:
+        for write in writes:
+            self.watermark[write.name] = max(write.value, self.watermark.get(write.name, write.value))
+        return {write.name for write in writes}
+
+    return {(MemoryStore, "persist_watermarks"): persist_watermarks}
+
+
+@mutant
+def source_rests_on_nothing() -> Patches:
+    """The watermark of a source is fenced by its partitions only: one without any follows the clock for ever."""
+    original = Authority.owners
+
+    def owners(self: Authority, name: str) -> dict[int, int]:
+        return dict(self._owners.get(name, {})) if name.startswith("source:") else original(self, name)
+
+    return {(Authority, "owners"): owners}
+
+
 # --- refused rows -----------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from millwheel.model import MIN_TIME
+from millwheel.model import MAX_TIME, MIN_TIME
 
 
 class Authority:
@@ -20,11 +20,18 @@ class Authority:
         self._values: dict[str, int] = dict(persisted)
         self._bounds: dict[str, int] = {}
         self._dirty: set[str] = set()
+        self._owners: dict[str, dict[int, int]] = {}
+        """Of the intervals of this process the sequencers under which they report, but for sources' at the end of time."""
         self._unsettled: dict[int, tuple[str, set[str]]] = {}
         """Intervals that an earlier version has left productions, to their computation and the receivers of these."""
 
-    def expect(self, name: str, interval: int) -> None:
-        """`name` (a computation or "source:x") has this interval; until it reports it holds everything."""
+    def expect(self, name: str, interval: int, sequencer: int | None = None) -> None:
+        """`name` (a computation or "source:x") has this interval; until it reports it holds everything.
+
+        It reports under `sequencer`; None: nobody of this process owns it.
+        """
+        if sequencer is not None:
+            self._owners.setdefault(name, {})[interval] = sequencer
         self._intervals.setdefault(name, {}).setdefault(interval, MIN_TIME)
 
     def unsettled(self, name: str, interval: int, receivers: Iterable[str]) -> None:
@@ -53,6 +60,8 @@ class Authority:
         if value > known.get(interval, MIN_TIME):
             known[interval] = value
             self._dirty.add(name)
+            if value >= MAX_TIME and name.startswith("source:"):
+                self._owners.get(name, {}).pop(interval, None)
 
     def changed(self) -> bool:
         """True when `changes` has something to look at."""
@@ -70,6 +79,21 @@ class Authority:
                 changed[name] = value
         self._dirty.clear()
         return changed
+
+    def owners(self, name: str) -> dict[int, int]:
+        """What the value of `name` rests on: its intervals, and the sequencers of their reports (§7.2).
+
+        A source rests on its partitions, but for those at the end of time, which is durable; and on the intervals that it
+        feeds, for what it knows of partitions to come has no interval of its own.
+        """
+        owners = dict(self._owners.get(name, {}))
+        for receiver, senders in self._senders.items() if name.startswith("source:") else ():
+            owners |= self._owners.get(receiver, {}) if name in senders else {}
+        return owners
+
+    def refused(self, name: str) -> None:
+        """The value of `name` was not persisted: it is among the next changes."""
+        self._dirty.add(name)
 
     def adopt(self, changed: Mapping[str, int]) -> dict[str, int]:
         """Persisted values become visible; returns the computations whose input watermark rose."""

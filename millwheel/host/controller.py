@@ -1,7 +1,8 @@
 """The controller: the authority on watermarks, as one process.
 
 Lives here: when watermarks are persisted, and who is told.  Never here: what they are, that is `core.authority`.
-Invariant: nobody hears of a watermark before it is durable.
+Invariants: nobody hears of a watermark before it is durable; it is persisted for the owners of all that it rests on, or
+not at all (§7.2).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from millwheel.host.events import (
 )
 from millwheel.host.messages import (
     Claimed,
+    Disowned,
     Excused,
     Joined,
     Message,
@@ -38,6 +40,7 @@ from millwheel.host.messages import (
 )
 from millwheel.host.procedures import Procedures, Steps
 from millwheel.host.requests import PersistWatermarks, ReadWatermarks
+from millwheel.ports import WatermarkWrite
 
 
 class ControllerHost:
@@ -94,8 +97,8 @@ class ControllerHost:
             case Joined():
                 pass  # who joins again has nothing new to say about the graph
             case Claimed(intervals):
-                for owner, interval in intervals:
-                    self._authority.expect(owner, interval)
+                for owner, interval, sequencer in intervals:
+                    self._authority.expect(owner, interval, sequencer)
             case Unsettled(owner, interval, receivers):
                 self._authority.unsettled(owner, interval, receivers)
             case Settled(interval):
@@ -126,10 +129,20 @@ class ControllerHost:
         while authority.changed():
             changed = authority.changes()
             if changed:
-                yield PersistWatermarks(changed)
-                self._tell(self._workers, changed, authority.adopt(changed))
+                writes = [WatermarkWrite(name, value, authority.owners(name)) for name, value in changed.items()]
+                kept = yield PersistWatermarks(writes)
+                for write in writes:
+                    if write.name not in kept:
+                        self._refused(authority, write)
+                durable = {name: value for name, value in changed.items() if name in kept}
+                self._tell(self._workers, durable, authority.adopt(durable))
                 yield Pause(limits.PERSIST_DELAY_US)
         self._persisting = False
+
+    def _refused(self, authority: Authority, write: WatermarkWrite) -> None:
+        """Its workers know whether an interval is getting another sequencer; until then it is tried again."""
+        authority.refused(write.name)
+        self._out += [Tell(worker, Disowned(tuple(sorted(write.owners.items())))) for worker in self._workers]
 
     def _tell(self, workers: Iterable[str], values: Mapping[str, int], inputs: Mapping[str, int]) -> None:
         self._out += [Tell(worker, WatermarksRaised(dict(values), dict(inputs))) for worker in workers]

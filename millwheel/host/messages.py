@@ -65,9 +65,17 @@ class Joined(msgspec.Struct, frozen=True, gc=False):
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):
-    """A worker has these intervals, as (computation or "source:name", interval): until each has reported, it holds."""
+    """A worker has these intervals, as (computation or "source:name", interval, sequencer): until each has reported, it
+    holds.  It reports under the sequencer; None: nobody owns the interval."""
 
-    intervals: tuple[tuple[str, int], ...]
+    intervals: tuple[tuple[str, int, int | None], ...]
+
+
+class Disowned(msgspec.Struct, frozen=True, gc=False):
+    """A watermark was refused: not all of these (interval, sequencer) are owners any more.  A worker that takes itself for
+    one of them knows whether it is just getting another sequencer, or was superseded."""
+
+    owners: tuple[tuple[int, int], ...]
 
 
 class Unsettled(msgspec.Struct, frozen=True, gc=False):
@@ -116,5 +124,5 @@ class WatermarksRaised(msgspec.Struct, frozen=True, gc=False):
 
 Message = (
     Hello | Delivery | Receipt | Credit | Expected | Joined | Claimed | Unsettled | Settled | Excused | WatermarkReport
-    | SourceBound | WatermarksRaised
+    | SourceBound | WatermarksRaised | Disowned
 )  # fmt: skip

@@ -99,7 +99,7 @@ class Partitions:
         for name, spec in self._graph.sources.items():
             source = spec.source
             self._feeds[name] = Feed(source.ordered, source.idle_after_us, source.disorder_us, known[name])
-            self._owner.inform(Claimed(tuple((f"source:{name}", position.interval) for position in known[name])))
+            self._owner.inform(Claimed(tuple((f"source:{name}", position.interval, None) for position in known[name])))
             for position in known[name]:
                 if position.finished:
                     self._owner.inform(WatermarkReport(f"source:{name}", position.interval, MAX_TIME))
@@ -179,7 +179,7 @@ class Partitions:
             interval=position.interval, sequencer=sequencer, owner=f"source:{source}", core=core, receivers=receivers
         )
         owner.actors.put(actor)
-        owner.inform(Claimed(((actor.owner, actor.interval),)))
+        owner.inform(Claimed(((actor.owner, actor.interval, actor.sequencer),)))
         if self._feeds[source].open(position.interval, position.finished, owner.now):
             core.paused = True
             owner.inform(Excused(actor.owner, actor.interval))
@@ -194,7 +194,7 @@ class Partitions:
     def restate(self) -> None:
         """Tell the controller again what it must know of the sources."""
         for actor, core in self._owner.actors.partitions():
-            self._owner.inform(Claimed(((actor.owner, actor.interval),)))
+            self._owner.inform(Claimed(((actor.owner, actor.interval, actor.sequencer),)))
             if core.paused:
                 self._owner.inform(Excused(actor.owner, actor.interval))
             self._owner.inform(WatermarkReport(actor.owner, actor.interval, core.reported))
@@ -242,7 +242,7 @@ class Partitions:
     def _resume(self, actor: Actor) -> None:
         """What was before it is read to its end: an ordered source goes on with the next file."""
         assert isinstance(actor.core, InjectorCore)
-        self._owner.inform(Claimed(((actor.owner, actor.interval),)))
+        self._owner.inform(Claimed(((actor.owner, actor.interval, actor.sequencer),)))
         actor.core.paused = False
         self._owner.tell(actor, ev.AlarmRang())
 

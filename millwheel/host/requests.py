@@ -13,7 +13,7 @@ import msgspec
 
 from millwheel.bundles import LogWrite
 from millwheel.core import events as ev
-from millwheel.ports import FoldWrite, MarkWrite, PipelineShape, PositionWrite, Store
+from millwheel.ports import FoldWrite, MarkWrite, PipelineShape, PositionWrite, Store, WatermarkWrite
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -74,6 +74,17 @@ class Recover(Request, frozen=True):
     async def call(self, store: Store) -> Any:
         """See `Store.recover`."""
         return await store.recover(self.interval, self.sequencer)
+
+
+class StillOwned(Request, frozen=True):
+    """Those of the intervals that nobody else has taken over."""
+
+    step: ClassVar[str] = "owned"
+    owners: dict[int, int]
+
+    async def call(self, store: Store) -> Any:
+        """See `Store.still_owned`."""
+        return await store.still_owned(self.owners)
 
 
 class CommitGroup(Request, frozen=True):
@@ -257,11 +268,11 @@ class ReadWatermarks(Request, frozen=True):
 
 
 class PersistWatermarks(Request, frozen=True):
-    """Watermarks become durable, before anybody hears of them."""
+    """Watermarks become durable, before anybody hears of them; the names that were not fenced."""
 
     step: ClassVar[str] = "persist"
-    values: dict[str, int]
+    writes: Sequence[WatermarkWrite]
 
     async def call(self, store: Store) -> Any:
         """See `Store.persist_watermarks`."""
-        return await store.persist_watermarks(self.values)
+        return await store.persist_watermarks(self.writes)

@@ -33,6 +33,7 @@ from millwheel.host.messages import (
     Claimed,
     Credit,
     Delivery,
+    Disowned,
     Expected,
     Hello,
     Joined,
@@ -54,6 +55,7 @@ from millwheel.host.requests import (
     OpenPipeline,
     Reacquire,
     Recover,
+    StillOwned,
     WriteMarks,
 )
 from millwheel.host.routes import Routes
@@ -197,7 +199,7 @@ class WorkerHost:
         adopted = []
         for row in rows:
             adopted.append((yield from self._adopt(self.routes.config(row, sequencers[row.id]))))
-        self.inform(Claimed(tuple((row.computation, row.id) for row in rows)))
+        self.inform(Claimed(tuple((row.computation, row.id, sequencers[row.id]) for row in rows)))
         # Now that all is claimed: the controller reads what is stored, and nobody is told more than this.
         self._join()
         known = yield from positions_of(self.graph)
@@ -205,6 +207,7 @@ class WorkerHost:
         for actor in adopted:
             self._start(actor)
         self.begin(self._redrive())
+        self.begin(self._watch())
         self.serving = True
         yield from self.partitions.open(known)
 
@@ -257,7 +260,7 @@ class WorkerHost:
             for unsettled in self._unsettled.values():
                 self.inform(unsettled)
             self._join()
-            self.inform(Claimed(tuple((actor.owner, actor.interval) for actor, _ in self.actors.intervals())))
+            self.inform(Claimed(tuple((a.owner, a.interval, a.sequencer) for a, _ in self.actors.intervals())))
             for actor, core in self.actors.intervals():
                 self.inform(WatermarkReport(actor.owner, actor.interval, core.reported))
             self.partitions.restate()
@@ -291,6 +294,8 @@ class WorkerHost:
                 self._raised(values, inputs)
             case Hello():
                 self._greeted(message)
+            case Disowned(owners):
+                self._check(dict(owners))
             case Expected(channels):
                 self.routes.live |= {*channels}
                 for actor, _ in self.actors.intervals():
@@ -455,8 +460,36 @@ class WorkerHost:
         if sequencer is None:
             raise Fenced(f"interval {interval} of {old.owner!r}: another run owns this pipeline's store now")
         actor = yield from self._adopt(msgspec.structs.replace(core.config, sequencer=sequencer), inherited)
+        self.inform(Claimed(((actor.owner, interval, sequencer),)))
         self._start(actor)
         self._restarting.discard(interval)
+
+    # --- being superseded -------------------------------------------------------------------------------------
+
+    def _watch(self) -> Steps:
+        """Who has nothing to write meets no fence: ask now and then."""
+        while True:
+            yield he.Pause(limits.OWNER_CHECK_US)
+            owners = {actor.interval: actor.sequencer for actor, _ in self.actors.intervals()}
+            owned = yield StillOwned(owners)
+            self._check({interval: sequencer for interval, sequencer in owners.items() if interval not in owned})
+
+    def _check(self, disowned: dict[int, int]) -> None:
+        """The store says that these are not all owners; which of them, it is asked if that is not known."""
+        mine = {
+            i: s for i, s in disowned.items() if i not in self._restarting and self.actors.current(i, s) is not None
+        }
+        if mine:
+            self.begin(self._find_out(mine))
+
+    def _find_out(self, mine: dict[int, int]) -> Steps:
+        owned = yield StillOwned(mine)
+        for interval, sequencer in mine.items():
+            actor = self.actors.current(interval, sequencer)
+            if interval not in owned and interval not in self._restarting and actor is not None:
+                raise Fenced(
+                    f"interval {interval} of {actor.owner!r}: another run owns this pipeline's store now; this run ends"
+                )
 
     # --- redrive ----------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 RETRY_US: Final = 50_000
 READS: Final = frozenset(
-    {"load", "lookup", "page", "source", "quarantine", "redrives", "watermarks", "open", "acquire", "recover"}
+    {"load", "lookup", "page", "source", "quarantine", "redrives", "watermarks", "owned", "open", "acquire", "recover"}
 )
 """Steps that a dead process does not leave behind: they only read, or nobody else would see their sequencer."""
 

@@ -21,10 +21,12 @@ from millwheel.host.requests import (
     ListRedrives,
     LoadState,
     LoadTimerPage,
+    PersistWatermarks,
     Reacquire,
     ReadQuarantine,
     Recover,
     Request,
+    StillOwned,
     WriteMarks,
 )
 from millwheel.host.worker import WorkerHost
@@ -92,6 +94,10 @@ class Probes:
                 found["fenced fold refused"] += 1
             case AdvancePositions(writes):
                 found["fenced position refused"] += sum(write.interval not in answer for write in writes)
+            case PersistWatermarks(writes):
+                found["fenced watermark refused"] += sum(write.name not in answer for write in writes)
+            case StillOwned(owners):
+                found["process asked, and found itself superseded"] += len(answer) < len(owners)
             case FindIds(interval, asked):
                 self._looked_up(interval, asked, *answer)
             case ReadQuarantine(interval):

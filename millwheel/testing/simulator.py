@@ -22,6 +22,11 @@ CONVERGE_LIMIT_US: Final = 120 * SECOND
 """Virtual time from the end of the faults within which a run must be done; every delay is below two seconds."""
 
 
+SUPERSEDED_LIMIT_US: Final = 8 * SECOND
+"""Virtual time in which a process that is awake notices that another one has taken over; every call takes up to two
+seconds, and may be refused a few times."""
+
+
 class Unending(Violation):
     """Faults are over, and the run does not end."""
 
@@ -54,6 +59,7 @@ class Simulation:
         """While true a process that is done is started again (redrives are waiting)."""
         self.version: Callable[[], tuple[Graph, int | None]] = lambda: (self.graph, None)
         """The pipeline as the next process has it, and after how long, us, that is stopped for another version."""
+        self.superseded_limit_us = SUPERSEDED_LIMIT_US
         self._until = kernel.now + faults_until_us
         self._mend_at = self._until if mend_us is None else kernel.now + mend_us
         self._finished = False
@@ -84,6 +90,8 @@ class Simulation:
 
     def launch(self) -> None:
         """A new process takes over."""
+        for older in self.processes:
+            self.kernel.at(self.kernel.now + self.superseded_limit_us, self._check_ended, older)
         graph, span_us = self.version()
         process = Process(self, len(self.processes) + 1, graph)
         self.processes.append(process)
@@ -92,6 +100,20 @@ class Simulation:
         if span_us is not None:
             self.kernel.at(self.kernel.now + span_us, self._stop, process)
         process.start()
+
+    def roll(self) -> None:
+        """A rolling restart: a new process starts while the old one goes on, until it finds out."""
+        if self.processes[-1].worker.serving and not self.processes[-1].dead:
+            self.kernel.probes["process rolled"] += 1
+            self.launch()
+
+    def _check_ended(self, process: Process) -> None:
+        """Who was superseded finds out, also when it has nothing to do, and ends (I5)."""
+        awake_since = self.kernel.now - process.frozen_until
+        if not process.dead and awake_since < self.superseded_limit_us:
+            self.kernel.at(self.kernel.now + self.superseded_limit_us - awake_since, self._check_ended, process)
+        elif not process.dead and self.processes[-1].worker.serving:
+            raise Violation(f"I5: p{process.number} was superseded, and still runs", self.kernel.story())
 
     def _stop(self, process: Process) -> None:
         """Somebody stops the process in order, to start another version."""

@@ -23,7 +23,15 @@ from millwheel.bundles import (
 from millwheel.errors import RowRefused
 from millwheel.graph import Graph
 from millwheel.model import MAX_TIME
-from millwheel.ports import FoldWrite, MarkWrite, Opened, PipelineShape, PositionWrite, SourcePosition
+from millwheel.ports import (
+    FoldWrite,
+    MarkWrite,
+    Opened,
+    PipelineShape,
+    PositionWrite,
+    SourcePosition,
+    WatermarkWrite,
+)
 from millwheel.testing.culprits import Culprits
 from millwheel.testing.story import Kernel
 from millwheel.testing.truth import Truth
@@ -165,13 +173,31 @@ class WatchedStore:
             self.truth.fail(f"I4: interval {interval} folds images that are not its committed log up to {upto}")
         return kept
 
-    async def persist_watermarks(self, values: Mapping[str, int]) -> None:
-        """See `Store`; a value that rises is checked against all pending work (I10)."""
-        for name, value in sorted(values.items()):
-            if value > self.inner.watermark.get(name, value - 1):
-                self.truth.kernel.trace(f"persists {name} {value}")
-                self._check_watermark(name, value)
-        await self.inner.persist_watermarks(values)
+    async def persist_watermarks(self, writes: Sequence[WatermarkWrite]) -> set[str]:
+        """See `Store`; only who owns all that a value rests on persists it (I5), and one that rises is checked against all
+        pending work (I10)."""
+        before = dict(self.inner.watermark)
+        kept = await self.inner.persist_watermarks(writes)
+        for write in sorted(writes, key=lambda write: write.name):
+            if write.name not in kept:
+                continue
+            self._check_owners(write)
+            if write.value > before.get(write.name, write.value - 1):
+                self.truth.kernel.trace(f"persists {write.name} {write.value}")
+                self._check_watermark(write.name, write.value, before)
+        return kept
+
+    async def still_owned(self, owners: Mapping[int, int]) -> set[int]:
+        """See `Store`."""
+        return await self.inner.still_owned(owners)
+
+    def _check_owners(self, write: WatermarkWrite) -> None:
+        """The writer owns every interval of a computation, or of those that a source feeds."""
+        streams = {spec.stream for name, spec in self.truth.graph.sources.items() if f"source:{name}" == write.name}
+        fed = {s.computation for s in self.truth.subscriptions.values() if s.stream in streams} or {write.name}
+        rests = {i: self.truth.owner[i] for i, name in self.truth.computation.items() if name in fed}
+        if not rests.items() <= write.owners.items():
+            self.truth.fail(f"I5: the watermark of {write.name} is persisted by who does not own {sorted(rests)}")
 
     async def watermarks(self) -> dict[str, int]:
         """See `Store`."""
@@ -259,11 +285,11 @@ class WatchedStore:
     def on_refused(self, computation: str, write: LogWrite) -> None:
         """A workload's own checks of a write that was fenced: it must have changed nothing."""
 
-    def _check_watermark(self, name: str, value: int) -> None:
+    def _check_watermark(self, name: str, value: int, before: Mapping[str, int]) -> None:
         if name.startswith("source:"):
             return
         for sender in sorted(self.senders(name)):
-            known = self.inner.watermark.get(sender)
+            known = before.get(sender)
             if known is None or value > known:
                 self.truth.fail(f"I10: {name} is at {value}, its sender {sender} at {known}")
         if name in self.honest:

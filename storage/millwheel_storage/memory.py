@@ -34,6 +34,7 @@ from millwheel.ports import (
     PositionWrite,
     SinkTable,
     SourcePosition,
+    WatermarkWrite,
 )
 from millwheel.rows import Row
 from millwheel.work import Wanted
@@ -315,10 +316,16 @@ class MemoryStore:
             del self.log[key]
         return True
 
-    async def persist_watermarks(self, values: Mapping[str, int]) -> None:
+    async def persist_watermarks(self, writes: Sequence[WatermarkWrite]) -> set[str]:
         """See `Store.persist_watermarks`."""
-        for name, value in values.items():
-            self.watermark[name] = max(value, self.watermark.get(name, value))
+        kept = [write for write in writes if len(await self.still_owned(write.owners)) == len(write.owners)]
+        for write in kept:
+            self.watermark[write.name] = max(write.value, self.watermark.get(write.name, write.value))
+        return {write.name for write in kept}
+
+    async def still_owned(self, owners: Mapping[int, int]) -> set[int]:
+        """See `Store.still_owned`."""
+        return {interval for interval, sequencer in owners.items() if self.ownership.get(interval) == sequencer}
 
     async def watermarks(self) -> dict[str, int]:
         """See `Store.watermarks`."""

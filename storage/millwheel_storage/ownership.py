@@ -6,7 +6,7 @@ and positions are fenced in the very statement that writes (`statements`).  Inva
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from psycopg.types.numeric import Int8
 
@@ -38,6 +38,12 @@ async def replace(connection: Connection, interval: int, sequencer: int, fresh: 
     """Let `fresh` own what `sequencer` owns; false when another does.  Repeating it is harmless."""
     parameters = (fresh, interval, [Int8(sequencer), Int8(fresh)])
     return await query.first(connection, statements.REACQUIRE, parameters) is not None
+
+
+async def still_owned(connection: Connection, owners: Mapping[int, int]) -> set[int]:
+    """See `Store.still_owned`."""
+    parameters = ([Int8(interval) for interval in owners], [Int8(sequencer) for sequencer in owners.values()])
+    return {interval for (interval,) in await query.rows(connection, statements.STILL_OWNED, parameters, prepare=True)}
 
 
 async def owned(connection: Connection, interval: int, sequencer: int) -> bool:

@@ -21,6 +21,7 @@ from millwheel.ports import (
     PipelineShape,
     PositionWrite,
     SourcePosition,
+    WatermarkWrite,
 )
 from millwheel.work import Wanted
 from millwheel_storage import ownership, progress, reads, recovery
@@ -160,10 +161,15 @@ class PostgresStore:
 
     # Progress
 
-    async def persist_watermarks(self, values: Mapping[str, int]) -> None:
+    async def persist_watermarks(self, writes: Sequence[WatermarkWrite]) -> set[str]:
         """See `Store.persist_watermarks`."""
-        if values:
-            await self._progress.run(lambda connection: progress.persist_watermarks(connection, values))
+        if not writes:
+            return set()
+        return await self._progress.run(lambda connection: progress.persist_watermarks(connection, writes))
+
+    async def still_owned(self, owners: Mapping[int, int]) -> set[int]:
+        """See `Store.still_owned`."""
+        return await self._loads.run(lambda connection: ownership.still_owned(connection, owners))
 
     async def watermarks(self) -> dict[str, int]:
         """See `Store.watermarks`."""

@@ -6,24 +6,36 @@ rises, and a position or a mark says where its owner is, behind the fence.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from psycopg.types.numeric import Int4, Int8
 
-from millwheel.ports import MarkWrite, PositionWrite, SourcePosition
+from millwheel.ports import MarkWrite, PositionWrite, SourcePosition, WatermarkWrite
 from millwheel_storage import query, statements
 from millwheel_storage.arrays import BigintArray, TextArray
 from millwheel_storage.creation import add_interval, add_name
 from millwheel_storage.prepared import Connection, Statement
 from millwheel_storage.shape import SOURCE_PREFIX
 
-_PERSIST_WATERMARKS: Final = Statement(statements.PERSIST_WATERMARKS, TextArray, BigintArray)
+_PERSIST_WATERMARKS: Final = Statement(
+    statements.PERSIST_WATERMARKS, TextArray, BigintArray, BigintArray, TextArray, BigintArray
+)
 
 
-async def persist_watermarks(connection: Connection, values: Mapping[str, int]) -> None:
+async def persist_watermarks(connection: Connection, writes: Sequence[WatermarkWrite]) -> set[str]:
     """See `Store.persist_watermarks`."""
-    await connection.run(_PERSIST_WATERMARKS, (TextArray([*values]).data, BigintArray([*values.values()]).data))
+    # In the order of intervals, which is that in which everybody locks them.
+    owners = sorted((*owner, write.name) for write in writes for owner in write.owners.items())
+    parameters = (
+        TextArray([name for _, _, name in owners]).data,
+        BigintArray([interval for interval, _, _ in owners]).data,
+        BigintArray([sequencer for _, sequencer, _ in owners]).data,
+        TextArray([write.name for write in writes]).data,
+        BigintArray([write.value for write in writes]).data,
+    )
+    kept = await connection.run(_PERSIST_WATERMARKS, parameters)
+    return {(kept.get_value(row, 0) or b"").decode() for row in range(kept.ntuples)}
 
 
 async def watermarks(connection: Connection) -> dict[str, int]:

@@ -90,6 +90,10 @@ NEXT_SEQUENCER: Final = "SELECT nextval('sequencer')"
 REACQUIRE: Final = """
 UPDATE ownership SET sequencer = %b WHERE interval_id = %b AND sequencer = ANY(%b::bigint[]) RETURNING sequencer
 """
+STILL_OWNED: Final = """
+SELECT w.interval_id FROM unnest(%b::bigint[], %b::bigint[]) AS w (interval_id, sequencer)
+JOIN ownership o ON o.interval_id = w.interval_id AND o.sequencer = w.sequencer
+"""
 OWNED: Final = "SELECT 1 FROM ownership WHERE interval_id = %s AND sequencer = %s FOR SHARE"
 
 # Commits
@@ -495,10 +499,21 @@ INSERT INTO redrive (computation, key) SELECT %s, unnest(%s::bytea[]) ON CONFLIC
 # Watermarks and sources
 
 PERSIST_WATERMARKS: Final = """
+WITH claim AS MATERIALIZED (
+    SELECT c.name, c.sequencer IS NOT DISTINCT FROM o.sequencer AS held
+    FROM unnest(%b::text[], %b::bigint[], %b::bigint[]) AS c (name, interval_id, sequencer)
+    LEFT JOIN LATERAL (
+        SELECT w.sequencer FROM ownership w WHERE w.interval_id = c.interval_id FOR SHARE
+    ) AS o ON true
+)
 INSERT INTO watermark AS m (name, value)
-SELECT w.name, w.value FROM unnest(%b::text[], %b::bigint[]) AS w (name, value) ORDER BY w.name
-ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE m.value < excluded.value
+SELECT w.name, w.value FROM unnest(%b::text[], %b::bigint[]) AS w (name, value)
+WHERE NOT EXISTS (SELECT FROM claim c WHERE c.name = w.name AND NOT c.held) ORDER BY w.name
+ON CONFLICT (name) DO UPDATE SET value = greatest(m.value, excluded.value)
+RETURNING name
 """
+"""Fenced by all that a value rests on.  Rows of `ownership` are locked one by one, in the order in which they are given."""
+
 READ_WATERMARKS: Final = "SELECT name, value FROM watermark"
 READ_SOURCES: Final = """
 SELECT partition, interval_id, producer, position, finished, state FROM source

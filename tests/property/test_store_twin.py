@@ -33,7 +33,16 @@ from millwheel.bundles import (
 )
 from millwheel.errors import RowRefused, StoreError
 from millwheel.model import MAX_TIME, TIMER_KINDS
-from millwheel.ports import FoldWrite, MarkWrite, PipelineShape, PositionWrite, QuarantineRow, SinkTable, Store
+from millwheel.ports import (
+    FoldWrite,
+    MarkWrite,
+    PipelineShape,
+    PositionWrite,
+    QuarantineRow,
+    SinkTable,
+    Store,
+    WatermarkWrite,
+)
 from millwheel_storage.decode import decode_image
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.fold import fifo_rows, quarantine_row
@@ -323,9 +332,13 @@ class Twins(RuleBasedStateMachine):
         asked = list(range(low, high + 1))
         assert self.both(lambda store: store.find_ids(interval, subscription, 5, asked)) <= set(asked)
 
-    @rule(name=st.sampled_from(["left", "right", "src"]), value=st.integers(-(2**62), 2**62))
-    def watermarks(self, name: str, value: int) -> None:
-        self.both(lambda store: store.persist_watermarks({name: value, "other": 1}))
+    @rule(name=st.sampled_from(["left", "right", "src"]), value=st.integers(-(2**62), 2**62), stale=st.sets(INTERVALS))
+    def watermarks(self, name: str, value: int, stale: set[int]) -> None:
+        owners = {interval: taken + (interval in stale) for interval, taken in self.sequencers.items()}
+        writes = [WatermarkWrite(name, value, owners), WatermarkWrite("other", 1, {})]
+        kept = self.both(lambda store: store.persist_watermarks(writes))
+        assert kept == ({"other"} if stale & owners.keys() else {name, "other"})
+        assert self.both(lambda store: store.still_owned(owners)) == owners.keys() - stale
         self.both(lambda store: store.watermarks())
 
     @rule(partition=st.sampled_from(["p", "q/é"]), move=st.integers(0, 9), stale=st.booleans())

@@ -16,7 +16,7 @@ from millwheel.testing.simulator import Simulation
 from millwheel.testing.story import Kernel, Violation
 from millwheel.testing.watched import WatchedStore
 from millwheel_storage.memory import MemoryStore
-from tests.sim.workload import START_US, Workload, check_commit, check_state, draw, shrunk
+from tests.sim.workload import ROLLED, START_US, Workload, check_commit, check_state, draw, shrunk
 
 DELIVERED_LIMIT = 0
 """Ids that a finished run may keep: those whose sender's last frontier crossed a duplicate; thousands were delivered."""
@@ -89,6 +89,8 @@ def simulate_seed(seed: int) -> Verdict:
     if workload.feed == "idle":
         # What silence allows is true by the clock: one that jumps says of records that they are late.
         faults = msgspec.structs.replace(faults, clock_step=0)
+    if seed % 27 in ROLLED:
+        faults = msgspec.structs.replace(faults, slow=0)  # who is superseded must find out within a silence
     # Faults that end early leave records that arrive in peace; where every twentieth message is slow, all takes longer.
     until_us = (30 if faults.slow > 0.01 else 8 if seed % 3 else 5) * SECOND
     # Most redrives run while things break.
@@ -113,6 +115,10 @@ def run_workload(
     simulation = Simulation(workload.graph, workload.tables, kernel, nemesis, store, until_us, mend_us)
     simulation.on_mend = lambda: mend(workload, store)
     simulation.hold_open = lambda: unmended(workload, store)
+    if seed % 27 in ROLLED:
+        simulation.superseded_limit_us = 5 * SECOND // 2
+        for at in range(500_000, until_us, 700_000):
+            kernel.at(kernel.now + at, simulation.roll)
     if workload.feed in ("left out", "rewired"):
         simulation.version = Versions(seed, workload, store, kernel.now + until_us)
     if workload.feed == "rewired":

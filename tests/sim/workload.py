@@ -45,10 +45,12 @@ COLUMNS = {"stage": "text", "key": "text", "count": "bigint", "total": "bigint",
 START_US = 1_000 * SECOND
 """Wall time at which a run begins."""
 FEEDS = {
-    5: "idle", 14: "idle", 23: "idle", 16: "ordered", 19: "ordered and missing", 25: "missing", 4: "left out",
-    12: "left out", 22: "left out", 7: "rewired", 24: "rewired",
+    5: "idle", 14: "idle", 23: "idle", 10: "idle", 21: "idle", 16: "ordered", 19: "ordered and missing", 25: "missing",
+    4: "left out", 12: "left out", 22: "left out", 7: "rewired", 24: "rewired",
 }  # fmt: skip
 """What is special about the sources of a seed, by its remainder."""
+ROLLED = (10, 21)
+"""Seeds, by their remainder, in which processes are superseded while they go on, also when they are idle."""
 KILLS_LIMIT = 16
 """Processes that one token may end: the first unmarked, then until the window of marks is wide enough, then alone; and
 redrives that come too early, and zombies."""
