@@ -65,16 +65,18 @@ class InjectorCore:
         self.rows = 0
         self.paused = False
 
-    def start(self, now: int, watermark: int = MIN_TIME) -> list[ev.Effect]:
+    def start(self, now: int, watermark: int = MIN_TIME, expected: bool = False) -> list[ev.Effect]:
         """First effects: read, or report the end when the partition was finished in an earlier run.
 
-        `watermark` bounds the event time of what the partition still holds, us.
+        `watermark` bounds the event time of what the partition still holds, us.  `expected`: receivers were told that rows
+        of it may come; when it is finished, its last owner ended it after this process had begun.
         """
         effects: list[ev.Effect] = []
         self._promise(watermark)
         if self.finished:
             self._reported = MAX_TIME
             effects.append(ev.ReportWatermark(MAX_TIME))
+            effects += map(ev.Send, self._notes() if expected else [])
         self._after(effects, now)
         return effects
 

@@ -168,6 +168,7 @@ class Partitions:
         position: SourcePosition = yield OpenPartition(source, partition, fingerprint)
         sequencer = (yield Acquire((position.interval,)))[position.interval]
         watermark: int = yield Resume(source, partition, position)
+        expected = bool(owner.routes.channels(position.producer, stream) & owner.routes.live)
         if not position.finished:
             # An earlier run may have numbered it, and have been seen to do so only now.
             self._expect(owner.routes.channels(position.producer, stream))
@@ -183,7 +184,7 @@ class Partitions:
         if self._feeds[source].open(position.interval, position.finished, owner.now):
             core.paused = True
             owner.inform(Excused(actor.owner, actor.interval))
-        owner.perform(actor, core.start(owner.now, MIN_TIME if position.finished else watermark))
+        owner.perform(actor, core.start(owner.now, MIN_TIME if position.finished else watermark, expected))
 
     def _expect(self, channels: set[Channel]) -> None:
         fresh = channels - self._owner.routes.live

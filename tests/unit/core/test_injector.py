@@ -155,3 +155,12 @@ def test_fenced_it_halts_for_good() -> None:
 def test_a_foreign_event_is_a_bug() -> None:
     with pytest.raises(AssertionError, match="Folded"):
         core().handle(ev.Folded(1), 0)
+
+
+def test_a_partition_that_its_last_owner_has_ended_during_this_start_says_so_to_who_expects_it() -> None:
+    # Receivers kept its ids for ever: they were told that rows of it may come, and never that it had ended.
+    ended = SourcePosition("p", 9, 7, 3, True, b"")
+    routes = {1: Ranges([("", 4)])}
+    assert not [e for e in InjectorCore(9, ended, routes).start(0) if isinstance(e, ev.Send)]
+    (sent,) = [e for e in InjectorCore(9, ended, routes).start(0, expected=True) if isinstance(e, ev.Send)]
+    assert (sent.bundle.target, sent.bundle.producer, sent.bundle.frontier) == (4, 7, MAX_TIME)
