@@ -17,6 +17,7 @@ from millwheel.api.computation import cells_of
 from millwheel.api.pipeline import Pipeline
 from millwheel.api.state import Cell, decoded_state
 from millwheel.api.stream import Stream
+from millwheel.api.table import Table
 from millwheel.errors import StoreError, WiringError
 from millwheel.graph import ComputationSpec
 from millwheel.host.stalls import NOTHING_YET, why_it_waits
@@ -239,9 +240,9 @@ class Committed:
 
     # --- tables and streams -----------------------------------------------------------------------------------
 
-    def rows(self, table: str, limit: int | None = None) -> list[Mapping[str, Any]]:
+    def rows(self, table: str | Table[Any], limit: int | None = None) -> list[Mapping[str, Any]]:
         """Rows of a sink table by primary key, as column name to value."""
-        return self.reader.sink_rows(table, limit)
+        return self.reader.sink_rows(table if isinstance(table, str) else table.name, limit)
 
     @overload
     def tail(self, stream: Stream[T], count: int = 10) -> list[Published[T]]: ...

@@ -231,10 +231,13 @@ class EmbeddedPostgres:
         return False
 
     def _initialise(self) -> None:
-        """`initdb` into a fresh directory, renamed into place: a kill in the middle leaves nothing half made."""
-        fresh = self.directory / "postgres.new"
-        shutil.rmtree(fresh, ignore_errors=True)
-        fresh.mkdir(mode=0o700)
+        """`initdb` into a fresh directory, renamed into place: a kill in the middle leaves nothing half made.
+
+        Its directory is nobody else's: the `initdb` of a start that was killed may still write into its own.
+        """
+        for left in self.directory.glob("postgres.new*"):
+            shutil.rmtree(left, ignore_errors=True)
+        fresh = Path(tempfile.mkdtemp(prefix="postgres.new-", dir=self.directory))
         if self._user is not None:
             os.chown(fresh, self._user.pw_uid, self._user.pw_gid)
         options = ("--auth=trust", "--encoding=UTF8", "--locale=C", "--username=postgres")
