@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from typing import Final
 
-from benchmarks import common, expiry, iteration, latency, others, plots, redrive, restart, throughput
+from benchmarks import common, expiry, iteration, latency, others, plots, redrive, restart, straggler, throughput
 from benchmarks.common import Result
 
 GROUPS: Final[dict[str, dict[str, Callable[[], Result]]]] = {
@@ -24,6 +24,7 @@ GROUPS: Final[dict[str, dict[str, Callable[[], Result]]]] = {
         "restart": restart.restart,
         "expiry": expiry.expiry,
         "redrive": redrive.redrive,
+        "straggler": straggler.straggler,
         "zeitgeist": others.zeitgeist,
         "simulator": others.simulator,
     },

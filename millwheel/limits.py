@@ -162,6 +162,10 @@ pipelines with seven firings for each record exist.  But timers that set timers 
 STRAGGLER_DELAY_US: Final = 1_000_000
 """How long a weak checkpoint waits for its productions' acks before it stores them (§6.1.3, figure 11)."""
 
+STRAGGLER_PATIENCE_US: Final = 10_000
+"""How long weak checkpoints that have all their acks wait for an earlier one that has not, before that one stores what is
+unacked.  Shorter, it would store productions whose acks are only a little out of order."""
+
 IDLE_RECORD_DELAY_US: Final = 1_000_000
 """Age at which an idle interval records its acks durably, so that receivers can collect ids."""
 

@@ -5,7 +5,8 @@ checkpoint (`checkpoint`), what is committed (`committed`).  Invariants:
 
 * checkpoints commit strictly in seq order; acks and strong sends wait for the whole prefix;
 * a checkpoint that holds an input's id holds every production of that input that is not acked yet;
-* what a weak checkpoint still waits for when its deadline comes is in it.
+* what a weak checkpoint still waits for when its deadline comes is in it; the deadline comes soon once a later one has
+  all its acks and waits for nothing else.
 """
 
 from __future__ import annotations
@@ -102,13 +103,22 @@ class Inflight:
 
     # --- to the commit ----------------------------------------------------------------------------------------
 
-    def put(self, entry: Uncommitted, effects: list[ev.Effect]) -> None:
+    def put(self, entry: Uncommitted, effects: list[ev.Effect], now: int) -> None:
         """The next checkpoint.  Weak productions leave at once, and it waits for their acks."""
         self._entries.append(entry)
         if self._weak:
             bundles, entry.sends = entry.sends, []
             entry.waits = {bundle.number for bundle in bundles}
             effects += [ev.Send(self._outbox.sendable(bundle)) for bundle in bundles]
+            if not bundles:
+                self._hurry(entry, now)
+
+    def _hurry(self, ready: Uncommitted, now: int) -> None:
+        """A checkpoint waits for no ack any more: those before it must not keep it for long (§6.1.3, figure 11)."""
+        for entry in self._entries:
+            if entry is ready:
+                return
+            entry.deadline = min(entry.deadline, now + limits.STRAGGLER_PATIENCE_US)
 
     def put_records(self, entry: Uncommitted, effects: list[ev.Effect]) -> None:
         """A checkpoint of acks and frontiers, of an idle interval: it waits for nothing."""
@@ -147,7 +157,7 @@ class Inflight:
             produced += _runs(self._outbox.unacked[number])
         return produced
 
-    def acked(self, number: int) -> None:
+    def acked(self, number: int, now: int) -> None:
         """A receiver has made a bundle durable."""
         for entry in self._entries:
             if number in entry.waits:
@@ -155,6 +165,8 @@ class Inflight:
                 entry.waits.discard(number)
                 self._outbox.ack(number)
                 self._outbox.forget(number)
+                if not entry.waits:
+                    self._hurry(entry, now)
                 return
         self._outbox.ack(number)
 

@@ -174,7 +174,7 @@ class IntervalCore:
             case ev.Committed(seq):
                 self._inflight.committed(seq, effects)
             case ev.AckArrived(number):
-                self._inflight.acked(number)
+                self._inflight.acked(number, now)
                 self._settle(number, effects)
             case ev.WatermarkMoved(value):
                 self._watermark.move(value)
@@ -348,7 +348,7 @@ class IntervalCore:
             self._seq, image, acks, bundles, oldest, counts, outcome.causes, bool(turn.work.redrive),
             now + self.config.settings.straggler_delay_us,
         )  # fmt: skip
-        self._inflight.put(entry, effects)
+        self._inflight.put(entry, effects, now)
 
     def _counts(self, work: Work, expired: list[str], outcome: Outcome) -> ev.Counters:
         return ev.Counters(

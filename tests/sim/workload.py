@@ -451,6 +451,7 @@ def draw(seed: int) -> Workload:
     # Many invocations of one record each would outlast the time that a run has.
     invocations, records = kills.choice([(4, 1), (16, 3), (64, 64)])
     exotic |= {"REDRIVE_ELEMENTS": (256, 1, 3)[seed // 4 % 3], "REDRIVE_KEYS": (256, 2)[seed % 2]}
+    exotic["STRAGGLER_PATIENCE_US"] = (10_000, 0, SECOND)[seed % 3]
     exotic["REDRIVE_REQUESTS"] = (8_192, 1, 2)[seed // 2 % 3]
     exotic |= {"MARKED_INVOCATIONS": invocations, "MARKED_RECORDS": records}
     if poisoned:
