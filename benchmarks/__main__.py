@@ -11,7 +11,20 @@ import traceback
 from collections.abc import Callable
 from typing import Final
 
-from benchmarks import common, expiry, iteration, latency, others, plots, redrive, restart, straggler, throughput
+from benchmarks import (
+    cache,
+    common,
+    expiry,
+    iteration,
+    latency,
+    others,
+    plots,
+    redrive,
+    repeats,
+    restart,
+    straggler,
+    throughput,
+)
 from benchmarks.common import Result
 
 GROUPS: Final[dict[str, dict[str, Callable[[], Result]]]] = {
@@ -25,6 +38,8 @@ GROUPS: Final[dict[str, dict[str, Callable[[], Result]]]] = {
         "expiry": expiry.expiry,
         "redrive": redrive.redrive,
         "straggler": straggler.straggler,
+        "cache": cache.cache,
+        "repeats": repeats.repeats,
         "zeitgeist": others.zeitgeist,
         "simulator": others.simulator,
     },

@@ -14,22 +14,28 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
-from itertools import filterfalse, islice, repeat
+from functools import partial
+from itertools import filterfalse, repeat
 from typing import Any, Final
 
 from millwheel import limits
 from millwheel.bundles import CellWrites, StateRow
+from millwheel.core.eviction import turns_until_record
 from millwheel.work import Known, Outcome, Slot, Wanted
 
 ENTRY_OVERHEAD_BYTES: Final = 200
 SLOT_OVERHEAD_BYTES: Final = 64
-SAMPLE: Final = 64
+SAMPLE: Final = 256
+EVICTED_SHARE: Final = 6
+"""Of a sample one key in so many goes, if not more must: each key that goes costs a look at so many, 5 us, and a key that
+should have stayed a load of 20 to 50 us."""
+
 EVICTION_SCAN: Final = 65_536
 """Keys that one eviction looks at, four times what a fold makes clean: looking at all of them, most of them dirty, was a
 fifth of the time of a pipeline that only made new keys."""
 
-NextTimer = Callable[[str], int]
-"""When the next timer of a key is due."""
+NextTimer = Callable[[str], float]
+"""In how many turns the next timer of a key is due."""
 
 
 class StateCache:
@@ -48,6 +54,8 @@ class StateCache:
         """Entries that were written and are not folded: the seq, the cell, and by key what was written."""
         self.turns: dict[str, int] = {}
         """Every key that is here, and when it was last read."""
+        self._before: dict[str, int | None] = {}
+        """When a key was read before that, noted where keys may have to leave."""
         self._dirty: set[str] = set()
         """Keys of `_writes`."""
         self._writes: deque[tuple[int, Collection[str], bool]] = deque()
@@ -60,8 +68,10 @@ class StateCache:
         """Keys of the invocation that runs of which the tables had no state."""
         self._absent: deque[tuple[int, Collection[str]]] = deque()
         """Such keys of invocations whose checkpoint is not folded, by its seq: no fold has written any of them."""
-        self._hand: Iterator[str] = iter(())
-        """Where eviction goes on: keys that were here when its round began."""
+        self.by_records = True
+        """Whether keys are mostly read again by their records, not by their timers."""
+        self._phase = 0
+        """Where eviction goes on."""
 
     def missing(self, keys: Mapping[str, Any]) -> list[str]:
         """Those of `keys` that must be loaded."""
@@ -131,6 +141,11 @@ class StateCache:
             found.update(((cell, entry), value) for entry, value in by_key.get(key, {}).items())
         return found
 
+    @property
+    def turn(self) -> int:
+        """The number of the newest turn."""
+        return self._turn
+
     def next_turn(self) -> int:
         """What `touch` is to note of keys that are about to be read."""
         self._turn += 1
@@ -138,6 +153,8 @@ class StateCache:
 
     def touch(self, keys: Mapping[str, int]) -> None:
         """`keys` are about to be read, in this turn; all are here, or absent from the store."""
+        if 2 * self.size_bytes > self.limit_bytes:
+            self._before.update(zip(keys, map(self.turns.get, keys), strict=True))
         self.turns.update(keys)
 
     def write_all(self, outcome: Outcome, seq: int) -> list[CellWrites]:
@@ -243,8 +260,8 @@ class StateCache:
     def trim(self, busy: Container[str], next_timer: NextTimer | None, suspended: Container[str] = ()) -> list[str]:
         """Drop what is empty, and more if there is too much, but not what is `busy`; returns the keys that went.
 
-        `next_timer` says when a key's next timer is due, None that no key has one.  What was loaded for `suspended`
-        keys stays whole.
+        `next_timer` says in how many turns a key's next timer is due, None that no key has one.  What was loaded for
+        `suspended` keys stays whole.
         """
         ended: dict[str, None] = {}
         while self._forgotten and self._forgotten[0][0] <= self._folded:
@@ -297,31 +314,45 @@ class StateCache:
         self._clear(keys)
         for key in keys:
             del self.turns[key]
+            self._before.pop(key, None)
 
     def evict(self, busy: Container[str], next_timer: NextTimer | None) -> list[str]:
         """Drop clean keys until there is an eighth of room, for this is not done for each new key; returns those.
 
-        Not LRU: of a sample the half goes that was read longest ago, and among equals whose next timer is furthest
-        away, because windowed keys that were just written are read last (§8.3).
+        Not LRU: of a sample those go whose next use is furthest away (`eviction`).  A sample is from all over the cache:
+        keys that came together are due together.
         """
         turns, dirty, gone = self.turns, self._dirty, list[str]()
-        age: Callable[[str], Any] = turns.__getitem__  # with timers twice the time
-        if next_timer is not None:
-            age = lambda key: (turns[key], -next_timer(key))  # noqa: E731
-        scanned, budget = 0, min(2 * len(self.turns), EVICTION_SCAN)
-        while self.size_bytes > self.limit_bytes - self.limit_bytes // 8 and scanned < budget:
-            sample = list(islice(self._hand, SAMPLE))
-            if not sample:
-                self._hand = iter(list(self.turns))
-                continue
+        goal, budget = self.limit_bytes - self.limit_bytes // 8, min(2 * len(turns), EVICTION_SCAN)
+        wanted = len(turns) * (self.size_bytes - goal) // max(1, self.size_bytes)
+        # Of a sample one key in so many goes: fewer at a time are chosen better, if that is still enough.
+        share = max(2, min(EVICTED_SHARE, budget // max(1, 2 * wanted)))
+        samples, scanned = self._samples(), 0
+        while self.size_bytes > goal and scanned < budget:
+            sample = next(samples)
             scanned += len(sample)
             clean = [key for key in sample if key in turns and key not in dirty and key not in busy]
-            clean.sort(key=age)
-            keep = 0 if scanned >= budget else len(clean) // 2
-            del clean[len(clean) - keep :]
+            clean.sort(key=partial(self._next_use, next_timer), reverse=True)
+            if scanned < budget:
+                del clean[-(-len(clean) // share) :]
             self._drop(clean)
             gone += clean
         return gone
+
+    def _samples(self) -> Iterator[list[str]]:
+        """Keys from all over, round and round: the next samples begin with keys that this one does not have."""
+        keys = [*self.turns]
+        stride = max(1, len(keys) // SAMPLE)
+        while True:
+            self._phase = (self._phase + 1) % stride
+            yield keys[self._phase :: stride]
+
+    def _next_use(self, next_timer: NextTimer | None, key: str) -> tuple[float, int]:
+        """In how many turns a key is read again; where that is the same, how many turns ago it was read."""
+        used = turns_until_record(self._turn, self.turns[key], self._before.get(key), self.by_records)
+        if next_timer is not None:
+            used = min(used, next_timer(key))
+        return used, self._turn - self.turns[key]
 
 
 def _size(column: Mapping[str, bytes]) -> int:

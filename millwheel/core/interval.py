@@ -428,7 +428,7 @@ class IntervalCore:
         self._arrivals.ids.seal(now)
         self._cache.folded(upto)
         if not self._schedule.paging:  # a page that was read before this fold may be outdated about a key that goes now
-            self._invocation.trim()
+            self._invocation.trim(self._watermark.input)
 
     # --- alarms -----------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from collections.abc import Container
 from millwheel.bundles import KeyRows, StateRow
 from millwheel.core import events as ev
 from millwheel.core.cache import StateCache
+from millwheel.core.eviction import Pace
 from millwheel.core.expiry import Expiry
 from millwheel.core.holds import Holds
 from millwheel.core.quarantine import Quarantine
@@ -44,6 +45,7 @@ class Invocation:
         self._quarantine = quarantine
         self._suspects = suspects
         self._seen = seen
+        self._pace = Pace()
         self._turn: Turn | None = None
         self._running: Work | None = None
         """What user code was given: the turn's work without what was diverted."""
@@ -78,6 +80,7 @@ class Invocation:
         complete = self._timers.complete
         self._expiring = {key: number for key in turn.expiring if not complete or self._expiry.keeps(key)}
         self._missing = sorted(self._cache.missing(self._expiring or self._keys))
+        self._pace.read(0 if turn.work.timers else len(self._keys) - len(self._missing), len(turn.work.timers))
         if self._missing:
             asked = self._seen.add(self._missing)
             if asked:
@@ -134,16 +137,18 @@ class Invocation:
         self._wanted = []
         effects.append(ev.Invoke(self._running))
 
-    def trim(self) -> None:
-        """A fold has made keys clean: what is too much, and not needed here, leaves memory."""
+    def trim(self, watermark: int) -> None:
+        """A fold has made keys clean: what is too much, and not needed here, leaves memory.  `watermark` is the input's."""
+        self._cache.by_records = self._pace.by_records
+        self._pace.note(watermark, self._cache.turn)
         busy = self._keys | self._turn.expiring if self._turn else {}
         suspended: Container[str] = busy if self._running is not None and self._running.suspended is not None else ()
         gone = self._cache.trim(busy, None if self._timers.empty() else self._next_timer, suspended)
         if not self._missing:  # the answer is for what is near now
             self._timers.shed(gone, self._cache.turns.__contains__)
 
-    def _next_timer(self, key: str) -> int:
-        return self._timers.next_of(key, MAX_TIME)
+    def _next_timer(self, key: str) -> float:
+        return self._pace.turns_until(self._timers.next_of(key, MAX_TIME))
 
     # --- after that -------------------------------------------------------------------------------------------
 

@@ -1,0 +1,71 @@
+"""When a key is read next, as far as anyone can know: what leaves a cache first (§8.3, figure 16).
+
+Lives here: the guess.  Never here: what may leave at all (`cache`).  The best choice is the key whose next use is furthest
+away.  A least-recently-used cache guesses that from the past, and is wrong about windows: a key that was just written is read
+last, and the one that was written first is due next, and gone.
+
+* A key with a timer is read when that is due, at the latest.
+* Where keys are mostly read again by their timers, as windows are, nothing else is expected of them: what has fired is over.
+* Where they are mostly read again by their records, as sessions are, a key that was read twice is expected after the same
+  gap again, in turns (invocations) of its interval.  If no gap is known, or twice the gap has passed, it is expected after as
+  many turns as have passed: what was read longest ago goes.
+* Of keys about which nothing is known those go first that were read longest ago.
+
+Event time and turns meet in `Pace`: how far the watermark gets in a turn.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from millwheel.model import MAX_TIME, MIN_TIME
+
+NEVER: Final = float("inf")
+SMOOTHED: Final = 0.5
+"""Weight of the newest measurement: a watermark moves in jerks."""
+OVERDUE: Final = 2
+
+
+class Pace:
+    """Event time that passes in a turn, us, and what keys are read again by."""
+
+    def __init__(self) -> None:
+        self._returned = 0
+        self._fired = 0
+        self._watermark = MIN_TIME
+        self._turn = 0
+        self._rate = 0.0
+
+    def read(self, returned: int, fired: int) -> None:
+        """A turn reads keys that were in memory, for records of theirs, or keys whose timers are due."""
+        self._returned += returned
+        self._fired += fired
+
+    @property
+    def by_records(self) -> bool:
+        """Whether lately more keys were read again by their records than by their timers."""
+        return self._returned > self._fired
+
+    def note(self, watermark: int, turn: int) -> None:
+        """The watermark in this turn.  Its ends, before and after all time, say nothing."""
+        if self._watermark > MIN_TIME and watermark < MAX_TIME and turn > self._turn:
+            rate = (watermark - self._watermark) / (turn - self._turn)
+            self._rate += (rate - self._rate) * (SMOOTHED if self._rate else 1)
+        if turn > self._turn or self._watermark == MIN_TIME:
+            self._watermark, self._turn = watermark, turn
+        self._returned //= 2
+        self._fired //= 2
+
+    def turns_until(self, timestamp: int) -> float:
+        """Turns until the watermark is at `timestamp`; while its pace is unknown, far away, and in order."""
+        if timestamp >= MAX_TIME:
+            return NEVER
+        return max(0, timestamp - self._watermark) / (self._rate or 1.0)
+
+
+def turns_until_record(now: int, last: int, before: int | None, by_records: bool) -> float:
+    """Turns until a key is expected by its records, which was read in the turns `before` and `last`."""
+    if not by_records:
+        return NEVER
+    age, gap = now - last, 0 if before is None else last - before
+    return max(0, gap - age) if gap and age <= OVERDUE * gap else age
