@@ -190,6 +190,20 @@ def test_all_keys_are_redriven_by_one_command(shell: Shell, what: tuple[str, ...
     assert shell("state", "scan", "words:pipeline", "Count") == (0, COUNTED, "")
 
 
+def test_a_run_that_is_taken_over_has_a_status_of_its_own(shell: Shell) -> None:
+    with shell.start("run", "words:pipeline", COUNT="100000", SLOW="1") as first:
+        assert first.stdout is not None
+        while records_of(first.stdout.readline()) < 1_000:
+            assert first.poll() is None
+        with shell.start("run", "words:pipeline", COUNT="100000", SLOW="1") as second:
+            _, err = first.communicate(timeout=60)
+            assert (first.returncode, err.count("\n")) == (5, 1), err
+            assert "another run" in err
+            second.send_signal(signal.SIGINT)
+            second.communicate(timeout=60)
+    assert second.returncode == 130
+
+
 LEFT = """
 import os
 from millwheel import Computation, Pipeline, Stream, TextCoder, subscribe
