@@ -117,7 +117,8 @@ def _renamed_computations(stored: PipelineShape, shape: PipelineShape) -> dict[s
 
 
 def _moved(name: str, separator: str, renamed: Mapping[str, str]) -> str:
-    computation, found, rest = name.partition(separator)
+    """The name with its computation's new name; a computation's may have dots, a cell's has none."""
+    computation, found, rest = name.rpartition(separator) if separator == "." else name.partition(separator)
     return renamed.get(computation, computation) + found + rest
 
 
@@ -172,7 +173,7 @@ def _plan_cells(stored: PipelineShape, shape: PipelineShape, found: Plan) -> Non
     new_names: dict[str, str] = {}
     gone: list[StoredCell] = []
     for name in stored.coders:
-        computation, _, cell = name.removeprefix(CELL).partition(".")
+        computation, _, cell = name.removeprefix(CELL).rpartition(".")
         if not name.startswith(CELL) or name in shape.coders or computation not in shape.computations:
             continue
         new = _new_name(stored, shape, computation, cell)
@@ -204,7 +205,8 @@ def _plan_cells(stored: PipelineShape, shape: PipelineShape, found: Plan) -> Non
 def _new_name(stored: PipelineShape, shape: PipelineShape, computation: str, cell: str) -> str | None:
     """The declared cell that was `cell` before."""
     for name, old in shape.formerly.items():
-        if name.startswith(f"{CELL}{computation}.") and old == cell and name not in stored.coders:
+        owner = name.removeprefix(CELL).rpartition(".")[0] if name.startswith(CELL) else None
+        if owner == computation and old == cell and name not in stored.coders:
             return name
     return None
 
@@ -212,7 +214,7 @@ def _new_name(stored: PipelineShape, shape: PipelineShape, computation: str, cel
 def _all_places(shape: PipelineShape) -> dict[str, str]:
     """Of every cell that the store knows, not only of those whose place is not their name."""
     cells = (name.removeprefix(CELL) for name in shape.coders if name.startswith(CELL))
-    return {path: shape.places.get(path, path.partition(".")[2]) for path in cells}
+    return {path: shape.places.get(path, path.rpartition(".")[2]) for path in cells}
 
 
 def _without(stored: PipelineShape, gone: Iterable[StoredCell]) -> PipelineShape:
@@ -231,12 +233,14 @@ def _placed(shape: PipelineShape, places: Mapping[str, str], retired: tuple[str,
     for name in shape.coders:
         path = name.removeprefix(CELL)
         if name.startswith(CELL) and path not in given:
-            computation, _, cell = path.partition(".")
-            taken = {place for other, place in given.items() if other.partition(".")[0] == computation}
-            taken |= {old.partition(".")[2] for old in retired if old.partition(".")[0] == computation}
+            computation, _, cell = path.rpartition(".")
+            taken = {place for other, place in given.items() if other.rpartition(".")[0] == computation}
+            taken |= {old.rpartition(".")[2] for old in retired if old.rpartition(".")[0] == computation}
             given[path] = next(p for p in (cell, *(f"{cell}#{n}" for n in range(2, len(taken) + 3))) if p not in taken)
     return msgspec.structs.replace(
-        shape, places={path: place for path, place in given.items() if place != path.partition(".")[2]}, retired=retired
+        shape,
+        places={path: place for path, place in given.items() if place != path.rpartition(".")[2]},
+        retired=retired,
     )
 
 
@@ -269,7 +273,7 @@ def places_of(shape: PipelineShape) -> dict[str, dict[str, str]]:
     """By computation, cells whose place is not their name, and their places."""
     found: dict[str, dict[str, str]] = {}
     for path, place in shape.places.items():
-        computation, _, cell = path.partition(".")
+        computation, _, cell = path.rpartition(".")
         found.setdefault(computation, {})[cell] = place
     return found
 

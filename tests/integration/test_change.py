@@ -25,9 +25,18 @@ from millwheel import (
     ValueCell,
     subscribe,
 )
+from millwheel.bundles import (
+    CHECKPOINT_FORMAT,
+    Checkpoint,
+    HoldWrites,
+    LogWrite,
+    StateWrites,
+    TimerWrites,
+    encode_checkpoint,
+)
 from millwheel.committed import Committed, check
 from millwheel.errors import IncompatibleStore
-from millwheel.ports import Store
+from millwheel.ports import Opened, PipelineShape, Store
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel_injectors import IterableSource
 from millwheel_storage.embedded import EmbeddedPostgres
@@ -223,3 +232,74 @@ def test_check_tells_all_of_it_and_writes_nothing(pipeline: str, postgres: Embed
     assert postgres_tables(url, pipeline) == before
     run(new(pipeline), PostgresStore(url, pipeline))
     assert check(new(pipeline), url).changes == []
+
+
+class Plain(Computation[Click]):
+    last = ValueCell(MsgpackCoder(Click), default=Click("", 0))
+
+    def ProcessRecord(self, context: Context, record: Record[Click]) -> None:
+        pass
+
+
+class Dropping(Plain):
+    gone = DroppedCell()
+
+
+class Holding(Plain):
+    gone = ListCell(JsonCoder(str))
+
+
+def shape(name: str, class_: type[Computation[Click]]) -> PipelineShape:
+    pipeline = Pipeline(name)
+    pipeline.inject(IterableSource("rows", lambda: ROWS), into=old_clicks)
+    pipeline.add(class_, [subscribe(old_clicks, lambda click: click.user)], name="c")
+    return pipeline.graph().shape()
+
+
+def test_values_that_only_the_log_has_are_counted_and_go_with_the_next_start(stores: Open, pipeline: str) -> None:
+    """One key holds the cell in the tables and clears it in the log, one only in the log, one in both."""
+
+    def image(*rows: tuple[str, str, str, bytes | None]) -> bytes:
+        state = StateWrites.of(rows)
+        return encode_checkpoint(
+            Checkpoint(CHECKPOINT_FORMAT, "", 0, [], [], [], state, TimerWrites(), HoldWrites(), [], [])
+        )
+
+    folded = [("cleared", "gone", "e", b"1"), ("both", "gone", "e", b"1"), ("kept", "last", "", b"1")]
+    logged = [("cleared", "gone", "e", None), ("both", "gone", "f", b"1"), ("new", "gone", "", b"1")]
+
+    store = stores()
+
+    async def story() -> None:
+        async def opened(class_: type[Computation[Click]]) -> Opened:
+            return await store.open_pipeline(shape(pipeline, class_))
+
+        async def taken_over() -> int:
+            (sequencer,) = (await store.acquire([1])).values()
+            assert await store.recover(1, sequencer) is not None  # which folds
+            return sequencer
+
+        await opened(Holding)
+        await store.commit([LogWrite(1, await taken_over(), 1, 0, image(*folded))])
+        await store.commit([LogWrite(1, await taken_over(), 1, 0, image(*logged))])
+        with pytest.raises(IncompatibleStore, match="and 2 keys hold it"):
+            await opened(Plain)
+        await opened(Dropping)
+        with pytest.raises(IncompatibleStore, match="and 2 keys hold it"):  # the log still brings them
+            await opened(Plain)
+        await opened(Dropping)
+        await taken_over()
+        await opened(Dropping)
+        await opened(Plain)
+        assert (await opened(Holding)).places == {"c": {"gone": "gone#2"}}
+        keys = {row.key: row.cells for row in await store.load(1, ["cleared", "both", "kept", "new"])}
+        assert keys == {"kept": {("last", ""): b"1"}}
+
+    async def main() -> None:
+        try:
+            await story()
+        finally:
+            if isinstance(store, PostgresStore):
+                await store.close()
+
+    asyncio.run(main())

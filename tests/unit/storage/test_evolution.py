@@ -23,7 +23,7 @@ from millwheel import (
 from millwheel.errors import IncompatibleStore, WiringError
 from millwheel.ports import PipelineShape
 from millwheel_injectors import IterableSource
-from millwheel_storage.evolution import plan
+from millwheel_storage.evolution import places_of, plan
 
 
 def check(stored: PipelineShape, shape: PipelineShape) -> PipelineShape:
@@ -219,3 +219,16 @@ def test_contradictions_are_refused() -> None:
         ValueCell(JsonCoder(int), default=0, formerly="not a name")
     with pytest.raises(WiringError, match="is dropped has no values"):
         _ = Dropped().words
+
+
+def test_names_with_dots_are_told_apart() -> None:
+    stored = check(shape(First, name="a.b"), shape(Renamed, name="a.b"))
+    assert stored.places == {"a.b.count": "cnt"}
+    found = plan(stored, shape(Renamed, name="a.b.c", formerly="a.b"))
+    assert (found.refusals, found.shape.places) == ([], {"a.b.c.count": "cnt"})
+    assert places_of(found.shape) == {"a.b.c": {"count": "cnt"}}
+    assert plan(stored, shape(Dropped, name="a.b")).dropped[0].path == "a.b.words"
+    dotted = PipelineShape("p", {"a": (), "a.b": ()}, {}, {"cell:a.x": "1", "cell:a.b.x": "1"}, (), ())
+    new = {"cell:a.y": "1", "cell:a.b.x": "1"}
+    found = plan(dotted, PipelineShape("p", {"a": (), "a.b": ()}, {}, new, (), (), formerly={"cell:a.b.z": "x"}))
+    assert [cell.path for cell in found.missing] == ["a.x"]  # the x of a.b is another one
