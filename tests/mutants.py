@@ -491,6 +491,12 @@ def sinks_of_the_fenced() -> Patches:
 
 
 @mutant
+def renamed_and_lost() -> Patches:
+    """A cell that was renamed is looked for under its new name."""
+    return {(Context, "_place"): lambda self, cell: cell}
+
+
+@mutant
 def deletions_first() -> Patches:
     """A row that a checkpoint writes and then deletes stays in its sink."""
     from millwheel_storage import memory, sinks

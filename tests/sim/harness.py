@@ -16,7 +16,7 @@ from millwheel.testing.simulator import Simulation
 from millwheel.testing.story import Kernel, Violation
 from millwheel.testing.watched import WatchedStore
 from millwheel_storage.memory import MemoryStore
-from tests.sim.workload import ROLLED, START_US, Workload, check_commit, check_state, draw, shrunk
+from tests.sim.workload import ROLLED, START_US, Workload, check_commit, check_state, draw, renamed, shrunk
 
 DELIVERED_LIMIT = 0
 """Ids that a finished run may keep: those whose sender's last frontier crossed a duplicate; thousands were delivered."""
@@ -151,7 +151,7 @@ def run_workload(
 
 class Versions:
     """The pipeline of each next process: until `until_us` some of the sources that were begun are not in it, or the first
-    stage is not fed and lists no output."""
+    stage is not fed and lists no output.  In every other one a cell has another name."""
 
     def __init__(self, seed: int, workload: Workload, store: WatchedStore, until_us: int) -> None:
         self._rng = random.Random(f"versions {seed}")
@@ -159,11 +159,19 @@ class Versions:
         self._rewired = workload.feed == "rewired"
         self._store = store
         self._until_us = until_us
+        self._original = workload.graph
+        self._turn = 0
 
     def __call__(self) -> tuple[Graph, int | None]:
         """The pipeline, and how long, us, a process with it runs."""
         if self._store.truth.kernel.now >= self._until_us:
-            return self._graph, None
+            return self._original, None
+        self._turn += 1
+        self._graph = self._original
+        if self._turn % 2 and self._store.inner.shape is not None:  # the first one names the places, which are checked
+            self._store.truth.kernel.probes["cell renamed"] += 1
+            computations = {name: renamed(spec) for name, spec in self._original.computations.items()}
+            self._graph = msgspec.structs.replace(self._original, computations=computations)
         # One that no process has opened is unknown to the store: nobody could wait for it.
         begun = sorted({source for source, _ in self._store.inner.sources})
         gone = {name for name in begun if self._rng.random() < 0.4}

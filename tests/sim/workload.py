@@ -30,8 +30,10 @@ from millwheel import (
     limits,
     subscribe,
 )
+from millwheel.api.computation import cells_of
+from millwheel.api.given import evolution_of
 from millwheel.bundles import Checkpoint
-from millwheel.graph import Graph
+from millwheel.graph import ComputationSpec, Graph
 from millwheel.model import SECOND
 from millwheel.testing.calls import Crash
 from millwheel.testing.sources import Script, ScriptedSource
@@ -142,7 +144,7 @@ class Ledger(Computation[Token]):
 
     count = ValueCell(JsonCoder(int), default=0)
     total = ValueCell(JsonCoder(int), default=0)
-    ids = MapCell(JsonCoder(int))
+    ids = MapCell(JsonCoder(int), formerly="known")
     members = MapCell(JsonCoder(int))
     last = MapCell(JsonCoder(int))
     breaks = MapCell(JsonCoder(str))
@@ -304,6 +306,30 @@ class Ledger(Computation[Token]):
         if bad == "key" and not self.world.mended:
             token.left = "x" * (limits.KEY_LIMIT_BYTES + 1)
         context.produce(self.stream, token)
+
+
+class RenamedLedger(Ledger):
+    """Another version of it, in which a cell has another name."""
+
+    known = MapCell(JsonCoder(int), formerly="ids")
+
+    @property
+    def ids(self) -> Any:  # type: ignore[override]
+        """As hooks call it."""
+        return self.known
+
+
+def renamed(spec: ComputationSpec) -> ComputationSpec:
+    """A stage in that version."""
+
+    def factory() -> Ledger:
+        made: Ledger = spec.factory()
+        made.__class__ = RenamedLedger
+        return made
+
+    cells = {cell: declared.fingerprint for cell, declared in cells_of(RenamedLedger).items()}
+    evolution = evolution_of(RenamedLedger, spec.name, None)
+    return msgspec.structs.replace(spec, factory=factory, cells=cells, evolution=evolution)
 
 
 def route(id_: str, stage: str) -> tuple[str, str]:
