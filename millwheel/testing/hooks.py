@@ -56,6 +56,8 @@ class Owned(msgspec.Struct, eq=False):
     sequencer: int
     timers: dict[str, dict[tuple[str, str], int]]
     """key to (kind, tag) to what it is set to, as hooks and durable checkpoints say."""
+    again: dict[tuple[str, str], tuple[str, int, int]] = {}
+    """(key, kind) to what fired last, (tag, timestamp), and how often in a row.  The next owner counts anew."""
     waits: Item | None = None
     """What waited to run when hooks ran last."""
     timer_turns: int = 0
@@ -79,8 +81,6 @@ class WatchedExecutor(Executor):
         super().__init__(*arguments)
         assert isinstance(self._context, WatchedContext)
         self._context.watch = self._returned
-        self._again: dict[tuple[str, str], tuple[str, int, int]] = {}
-        """(key, kind) to what fired last, (tag, timestamp), and how often in a row."""
 
     def begin(self, process: int, truth: Truth, restored: Container[tuple[str, str]], owned: Owned) -> None:
         """The next invocation is one of `owned`; `restored` are (key, tag) of timers that were there at a start."""
@@ -103,13 +103,14 @@ class WatchedExecutor(Executor):
 
     def _redrive(self, entry: QuarantineEntry, work: Work, outcome: Outcome) -> None:
         for kind in TIMER_KINDS:
-            self._again.pop((entry.key, kind), None)
+            self._owned.again.pop((entry.key, kind), None)
         super()._redrive(entry, work, outcome)
 
     def _is_no_loop(self, timer: Timer) -> None:
-        tag, at, times = self._again.get((timer.key, timer.kind), ("", 0, 0))
+        again = self._owned.again
+        tag, at, times = again.get((timer.key, timer.kind), ("", 0, 0))
         times = times + 1 if (tag, at) == (timer.tag, timer.timestamp) else 1
-        self._again[timer.key, timer.kind] = (timer.tag, timer.timestamp, times)
+        again[timer.key, timer.kind] = (timer.tag, timer.timestamp, times)
         if times > limits.TIMER_REARM_LIMIT + limits.HOOK_ATTEMPTS + 1:
             self._truth.fail(f"I16: {timer} has fired {times} times in a row: a loop", timer.key)
 
