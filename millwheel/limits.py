@@ -240,6 +240,13 @@ DISCOVER_DELAY_US: Final = 1_000_000
 STALL_DELAY_US: Final = 10_000_000
 """How long the watermark of a source may stand still, with nothing under way, before the operator is told why."""
 
+DISCOVER_REST: Final = 4
+"""Searches for partitions rest so many times as long as the last one took: a directory of very many files is listed less
+often, and takes at most a fifth of the time."""
+
+OPEN_PARTITIONS: Final = 64
+"""Partitions that are opened at a time: two commits go with all of them, and a look into each of their files."""
+
 REDRIVE_DELAY_US: Final = 1_000_000
 """Between two looks for redrives that somebody has asked for."""
 

@@ -60,6 +60,8 @@ class PositionWrite(msgspec.Struct, frozen=True):
     position: int
     finished: bool
     state: bytes
+    signs: Sequence[bytes] = ()
+    """By which a partition that is finished now is known again (`search.sign`)."""
 
 
 class WatermarkWrite(msgspec.Struct, frozen=True):
@@ -210,12 +212,25 @@ class Store(Protocol):
         """What `persist_watermarks` stored."""
         ...
 
-    async def open_source(self, source: str, partition: str, state: bytes) -> SourcePosition:
-        """The partition's durable position, made at zero with a new producer number when it is new."""
+    async def open_source(self, source: str, states: Mapping[str, bytes]) -> list[SourcePosition]:
+        """Durable positions of partitions, `states` by name, in that order: one that is new begins at row 0, in that state,
+        with a producer number and an interval of its own, larger than those of all before it."""
         ...
 
     async def source_partitions(self, source: str) -> list[SourcePosition]:
-        """Every partition that the source ever opened."""
+        """What the source has opened and not finished, by name; and what was finished before partitions had signs."""
+        ...
+
+    async def unknown_signs(self, source: str, signs: Sequence[bytes]) -> set[bytes]:
+        """Those of `signs` that no finished partition of the source has: one probe of an index for each."""
+        ...
+
+    async def find_partitions(self, source: str, signs: Sequence[bytes], names: Sequence[str]) -> list[SourcePosition]:
+        """Partitions of the source that have one of these signs or names, by name."""
+        ...
+
+    async def add_signs(self, source: str, signs: Mapping[int, Sequence[bytes]]) -> None:
+        """Further signs of finished partitions, by interval.  Not fenced: they are true whoever says so."""
         ...
 
     async def unfinished_partitions(self) -> list[tuple[str, SourcePosition]]:

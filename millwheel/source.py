@@ -10,6 +10,7 @@ from typing_extensions import TypeVar
 
 from millwheel.limits import OPAQUE_SLACK_US
 from millwheel.rejected import Kinds
+from millwheel.search import Blocking, Search, Unknown, sign
 
 T_co = TypeVar("T_co", covariant=True, default=Any)
 
@@ -102,8 +103,29 @@ class Source(Protocol[T_co]):
     """How long such an id is remembered, us of wall time."""
 
     def discover(self, known: Iterable[str]) -> Sequence[SourcePartition[T_co]]:
-        """Partitions that are there now, except those whose names are in `known`."""
+        """Partitions that are there now, except those whose names are in `known`.  It runs beside the event loop."""
         ...
+
+    def search(self, known: set[str]) -> Search:
+        """One look for partitions, as steps: `discover`, less those that are finished.
+
+        `known` has the names that need not be found again: partitions that are open, and what the search adds; the set
+        is the same for every search of a run.  A source with very many partitions has a search of its own, which asks
+        the store instead of keeping names.
+        """
+        found: list[SourcePartition] = yield Blocking(lambda: self.discover(known))
+        signs = {sign("name", partition.name): partition for partition in found}
+        unknown = (yield Unknown([*signs])) if signs else set()
+        known.update(partition.name for known_by, partition in signs.items() if known_by not in unknown)
+        return [partition for partition in found if partition.name not in known]
+
+    def signs(self, position: SourcePosition) -> list[bytes]:
+        """By which a partition that is finished at `position` is known again: its name, unless a source says more."""
+        return [sign("name", position.partition)]
+
+    def release(self, name: str) -> None:
+        """A partition that was found is finished, and the store says so: nothing need be remembered of it."""
+        return
 
     def complete(self) -> bool:
         """True when no new partition will ever appear."""
@@ -114,7 +136,7 @@ class Source(Protocol[T_co]):
         ...
 
     def recall(self, positions: Iterable[SourcePosition]) -> None:
-        """Before the first `discover`: what the store knows of this source's partitions, so that they keep names."""
+        """Before the first search: the partitions that earlier runs have begun and not finished, so that they keep names."""
         return
 
     def title(self, position: SourcePosition) -> str:

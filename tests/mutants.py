@@ -42,10 +42,12 @@ from millwheel.core.timers import TimerQueue
 from millwheel.core.watermark import LowWatermark
 from millwheel.host.alone import Alone
 from millwheel.host.marks import Marks
+from millwheel.host.partitions import Partitions
 from millwheel.host.routes import Routes
 from millwheel.model import MAX_TIME
 from millwheel.ports import FoldWrite
 from millwheel.runtime.executor import Executor
+from millwheel.search import sign
 from millwheel.testing.story import Violation
 from millwheel.work import QUARANTINE_HOLD
 from millwheel_storage.memory import MemoryStore
@@ -897,14 +899,30 @@ def comes_back_last() -> Patches:
     """A partition that was missing comes back behind the younger ones of its source, and nobody waits for it"""
     real = Feed.open
 
-    def opened(self: Feed, interval: int, finished: bool, now: int) -> bool:
-        waits = real(self, interval, finished, now)
-        if self._ordered and not finished:
-            others = [part for number, part in self._parts.items() if number != interval]
-            waits = self._parts[interval].waits = any(not part.ended for part in others)
+    def opened(self: Feed, interval: int, now: int) -> bool:
+        waits = real(self, interval, now)
+        if self._ordered:
+            waits = self._parts[interval].waits = len(self._parts) > 1
         return waits
 
     return {(Feed, "open"): opened}
+
+
+@mutant
+def kept_when_finished() -> Patches:
+    """A process keeps a partition in memory that is read to its end"""
+    return {(Partitions, "_forget"): lambda self, actor: None}
+
+
+@mutant
+def begun_is_finished() -> Patches:
+    """A look for partitions takes what was begun for finished"""
+
+    async def unknown_signs(self: MemoryStore, source: str, signs: Any) -> set[bytes]:
+        begun = {sign("name", partition) for of, partition in self.sources if of == source}
+        return {*signs} - begun
+
+    return {(MemoryStore, "unknown_signs"): unknown_signs}
 
 
 @mutant

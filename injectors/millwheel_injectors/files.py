@@ -6,11 +6,14 @@ come. Never here: reading rows (`partition.py`), telling files apart (`identity.
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import os
-import threading
+import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypedDict, overload
 
@@ -20,8 +23,19 @@ from millwheel.errors import SourceError
 from millwheel.limits import OPAQUE_SLACK_US
 from millwheel.model import MAX_TIME, MIN_TIME, SECOND
 from millwheel.ports import RecordId, Source, SourcePartition, SourcePosition, WallClock
+from millwheel.search import Find, Note, Search, Step, Turn, Unknown, alone
 from millwheel_injectors.formats import Format, TextLines
-from millwheel_injectors.identity import Catalog, FoundFile
+from millwheel_injectors.identity import (
+    Catalog,
+    FoundFile,
+    Identity,
+    Listed,
+    is_twin,
+    likeness,
+    names_for,
+    rewritten_message,
+    signs_of,
+)
 from millwheel_injectors.partition import Reading, TextPartition, decode_state
 from millwheel_injectors.rejects import Reject, open_rejects, raw_text
 from millwheel_injectors.times import EventTime
@@ -32,6 +46,19 @@ AnyPath: TypeAlias = str | os.PathLike[str]
 QUIET_US: Final = 5 * SECOND
 """A file followed by a later one is finished when it was not written for so long: writers switch within
 seconds."""
+
+
+TURN_FILES: Final = 256
+"""Files that are listed between two turns of the event loop: 2 ms."""
+
+TURN_HEADS: Final = 32
+"""Files that are opened between two turns."""
+
+ASK_FILES: Final = 4_096
+"""Files that the store is asked about at a time: bounds memory, however many are finished."""
+
+ASKED_NAMES: Final = 2
+"""Names that a new file may get, and that the store is asked for before anybody knows whether it is new."""
 
 
 def wall_clock() -> int:
@@ -139,7 +166,7 @@ class FileSource(Source[T]):
         self._policy = policy
         self.disorder_us = policy.bound_us if isinstance(policy, BoundedDisorder) else 0
         self._by_nature = ordered is None
-        self.ordered = self._one_log(filter(Path.is_file, self._patterns)) if ordered is None else ordered
+        self.ordered = self._one_log() if ordered is None else ordered
         self._sort_key = sort_key
         self._quiet_us = quiet_us
         self._later = later_files_not_before
@@ -147,70 +174,181 @@ class FileSource(Source[T]):
         self._rejects = open_rejects(rejects, name)
         self._reading = Reading(form, event_time, policy, self._rejects, clock, tail)
         self._catalog = Catalog(form.head_lines, final=not tail)
-        self._lock = threading.RLock()
         self._places: dict[str, Path] = {}
-        self._order: list[str] = []
+        self._keys: dict[str, Any] = {}
+        """By which files are in order; those that the last search found and that are not finished."""
+        self._newest: Any = None
+        """The largest key of any file, finished ones included."""
+        self._released: set[str] = set()
         self._partitions: dict[str, TextPartition] = {}
         self._frontier = Frontier()
         self._scanned_us: int | None = None
 
-    def _one_log(self, files: Iterable[Path]) -> bool:
+    def _one_log(self) -> bool:
         """A single log that is tailed, and what follows it under its path, is ordered by nature.
 
         What a path will be that is not there yet, nobody knows: perhaps a directory.
         """
-        return self._tail and len(self._patterns) == 1 and self._patterns[0] in files
+        return self._tail and len(self._patterns) == 1 and self._patterns[0].is_file()
 
     def recall(self, positions: Iterable[SourcePosition]) -> None:
-        """Before the first `discover`: what the store knows of this source, so that files keep their
-        names."""
+        """Before the first search: what earlier runs have begun and not finished, so that files keep their names."""
         for position in positions:
-            if not position.state:
-                continue
-            identity = decode_state(position.state).identity
-            identity.finished = position.finished
-            self._catalog.remember(position.partition, identity)
+            if position.state and not position.finished:
+                self._catalog.remember(position.partition, decode_state(position.state).identity)
+
+    def signs(self, position: SourcePosition) -> list[bytes]:
+        """Of a finished file: its place, untouched and as such, its inode, and its beginning when that is long."""
+        return signs_of(decode_state(position.state).identity) if position.state else super().signs(position)
+
+    def release(self, name: str) -> None:
+        """Forget a finished file when the next search begins; one that is under way may have met it before."""
+        self._released.add(name)
 
     def title(self, position: SourcePosition) -> str:
         """The file's path when it was seen last, below the source's root."""
         return decode_state(position.state).identity.path if position.state else position.partition
 
     def discover(self, known: Iterable[str]) -> list[SourcePartition]:
+        """Partitions not in `known`, in order, as if no run had finished any."""
+        return alone(self.search({*known}))
+
+    def search(self, known: set[str]) -> Search:
         """Partitions not in `known`, in order.  Raises `SourceError` for a rewritten file, or a wrong reject file."""
+        started = self._reading.clock()
         if self._scanned_us is None:
             self._rejects.open()
-        self._scan()
-        skip = set(known)
-        return [self._partition(name) for name in self._order if name not in skip]
+        if self._by_nature and not self.ordered:
+            self.ordered = self._one_log()
+        self._forget_released(known)
+        files = yield from self._look(started)
+        finished = yield from self._recognise(files)
+        self._frontier.value()
+        self._partitions = {name: p for name, p in self._partitions.items() if not p.finished()}
+        self._scanned_us = started
+        order = sorted(self._keys, key=lambda name: self._keys[name])
+        return [self._partition(name) for name in order if name not in known and name not in finished]
 
-    def _scan(self) -> None:
-        with self._lock:
-            started = self._reading.clock()
-            found = self._catalog.match(self._list(), self._held)
-            if self._by_nature and not self.ordered:
-                self.ordered = self._one_log(file.place for file in found.values())
-            order = sorted(found, key=lambda name: self._key(found[name]))
-            self._places.update({name: file.place for name, file in found.items()})
-            self._partitions = {name: p for name, p in self._partitions.items() if not p.finished()}
-            self._frontier.value()
-            self._order = order
-            self._scanned_us = started
+    def _forget_released(self, known: set[str]) -> None:
+        released, self._released = self._released, set()
+        known -= released
+        for name in released:
+            self._catalog.forget(name)
+            self._places.pop(name, None)
 
-    def _key(self, file: FoundFile) -> Any:
-        return file.path if self._sort_key is None else (self._sort_key(file.place), file.path)
+    def _look(self, started: int) -> Generator[Step, Any, list[FoundFile]]:
+        """Files that are not finished, or that somebody has touched since, and how they begin."""
+        self._newest = None
+        left: list[Listed] = []
+        batch: dict[bytes, Listed] = {}
+        for number, listed in enumerate(self._list(), 1):
+            batch[listed.sign()] = listed
+            if number % TURN_FILES == 0:
+                yield Turn()
+            if len(batch) == ASK_FILES:
+                left += yield from self._unfinished(batch)
+                batch = {}
+        left += yield from self._unfinished(batch)
+        self._rejects.check_not(Path(listed.place) for listed in left)
+        files = []
+        for number, listed in enumerate(left, 1):
+            file = self._catalog.look(listed)
+            if file is not None and not (self._tail and is_twin(file)):
+                files.append(file)
+            if number % TURN_HEADS == 0:
+                yield Turn()
+        self._catalog.keep(files)
+        return files
 
-    def _list(self) -> Iterator[tuple[Path, str]]:
-        """Every file there is, with its path relative to the source's root; none twice."""
-        listed: set[Path] = set()
+    def _unfinished(self, batch: Mapping[bytes, Listed]) -> Generator[Step, Any, list[Listed]]:
+        unknown = (yield Unknown([*batch])) if batch else set()
+        self._reach(listed for sign, listed in batch.items() if sign not in unknown)
+        return [listed for sign, listed in batch.items() if sign in unknown]
+
+    def _reach(self, files: Iterable[Listed]) -> None:
+        """Files after which another one is not the last."""
+        if self._tail:
+            keys = [key for file in files if (key := self._key(Path(file.place), file.path)) is not None]
+            self._newest = max([*keys, self._newest] if self._newest is not None else keys, default=None)
+
+    def _recognise(self, files: list[FoundFile]) -> Generator[Step, Any, set[str]]:
+        """Give every file its name; the names of those that are finished."""
+        catalog = self._catalog
+        strangers = catalog.strangers(files)
+        stored = yield from self._stored(strangers)
+        for position in stored.values():
+            if not position.finished and position.state:  # another process has begun it meanwhile
+                catalog.remember(position.partition, decode_state(position.state).identity)
+        done = {name: finished_identity(at) for name, at in stored.items() if at.finished and at.state}
+        found, new = catalog.match(files, done, self._held)
+        taken = {*stored, *catalog.names()}
+        asked = {file.place for file in strangers}
+        for file in new:
+            base = catalog.base(file)
+            if base is not None and base in stored and not stored[base].state and stored[base].finished:
+                found[base] = file  # by an early version, which did not always store what it had read
+                continue
+            name = yield from self._new_name(file, taken, file.place in asked)
+            if name is not None:
+                taken.add(name)
+                catalog.remember(name, file.identity())
+                found[name] = file
+        touched = {name: file for name, file in found.items() if name in stored and name not in catalog.names()}
+        if touched:
+            yield Note({stored[name].interval: [*file.signs(), file.look()] for name, file in touched.items()})
+        self._place({name: file for name, file in found.items() if name not in touched}, touched.values())
+        return {*touched}
+
+    def _stored(self, files: list[FoundFile]) -> Generator[Step, Any, dict[str, SourcePosition]]:
+        """Partitions that may be these files, or have the names that they would get."""
+        stored: dict[str, SourcePosition] = {}
+        for first in range(0, len(files), ASK_FILES):
+            part = files[first : first + ASK_FILES]
+            signs = {sign for file in part for sign in file.signs()}
+            bases = ((file, base) for file in part if (base := self._catalog.base(file)) is not None)
+            names = {name for file, base in bases for name in islice(names_for(file, base), ASKED_NAMES)}
+            found: list[SourcePosition] = yield Find(sorted(signs), sorted(names))
+            stored.update((position.partition, position) for position in found)
+        return stored
+
+    def _new_name(self, file: FoundFile, taken: set[str], asked: bool) -> Generator[Step, Any, str | None]:
+        base = self._catalog.base(file)
+        if base is None:
+            return None
+        for number, name in enumerate(names_for(file, base)):
+            if not asked or number >= ASKED_NAMES:
+                taken |= {position.partition for position in (yield Find(names=[name]))}
+            if name not in taken:
+                break
+        return name
+
+    def _place(self, found: Mapping[str, FoundFile], finished: Iterable[FoundFile]) -> None:
+        self._reach(Listed(str(f.place), f.path, f.inode, f.size, f.mtime_ns) for f in (*found.values(), *finished))
+        self._places.update({name: file.place for name, file in found.items()})
+        keys = {name: self._key(file.place, file.path) for name, file in found.items()}
+        self._keys = {name: key for name, key in keys.items() if key is not None}
+
+    def _key(self, place: Path, path: str) -> Any:
+        """Its place in the order; None when it is gone."""
+        try:
+            return path if self._sort_key is None else (self._sort_key(place), path)
+        except FileNotFoundError:
+            return None
+
+    def _list(self) -> Iterator[Listed]:
+        """Every file there is; none twice."""
+        listed: set[str] = set()
         for pattern in self._patterns:
-            files = expand(pattern)
-            self._rejects.check_not(files)
-            if not files and not self._tail:
+            empty = True
+            for file in list_files(pattern):
+                empty = False
+                if file.place in listed:
+                    continue
+                if len(self._patterns) > 1:
+                    listed.add(file.place)
+                yield file
+            if empty and not self._tail:
                 raise SourceError(f"source {self.name}: no file at {pattern}; check the path, or tail to wait for it")
-            for place in files:
-                if place not in listed:
-                    listed.add(place)
-                    yield place, place.relative_to(root_of(pattern)).as_posix()
 
     def _held(self, name: str) -> bool:
         partition = self._partitions.get(name)
@@ -226,13 +364,25 @@ class FileSource(Source[T]):
 
     def _locate(self, name: str) -> Path:
         """Where the partition's file is now."""
-        if not self._is_at(name, self._places[name]):
-            self._scan()
-            if name not in self._order:
-                raise SourceError(
-                    f"{self._places[name]}: partition {name}'s file is gone before it was read to its end; restore it"
-                )
+        place, identity = self._places[name], self._catalog.identity(name)
+        if not self._is_at(name, place):
+            moved = self._moved(identity)
+            if moved is None and place.exists():
+                raise SourceError(rewritten_message(place, identity))
+            if moved is None:
+                raise SourceError(f"{place}: partition {name}'s file is gone before it was read to its end; restore it")
+            identity.path, identity.inode = moved.path, moved.inode
+            self._places[name] = moved.place
         return self._places[name]
+
+    def _moved(self, identity: Identity) -> FoundFile | None:
+        """A file that was renamed since the last search; or, with a look into each, one that was copied or compressed."""
+        renamed = [file for file in self._list() if file.inode == identity.inode]
+        for listed in renamed or self._list():
+            file = self._catalog.look(listed)
+            if file is not None and identity.fits(file.head) and likeness(identity, file) is not None:
+                return file
+        return None
 
     def _is_at(self, name: str, place: Path) -> bool:
         try:
@@ -246,7 +396,7 @@ class FileSource(Source[T]):
         quiet_us = QUIET_US if self._quiet_us is None and needs_later else self._quiet_us
         if quiet_us is None or self._reading.clock() - modified_us < quiet_us:
             return False
-        return not needs_later or name not in self._order or name != self._order[-1]
+        return not needs_later or name not in self._keys or self._keys[name] != self._newest
 
     def reject(self, partition: str, row: int, reason: str, value: Any) -> None:
         """Keep a row that the pipeline could not take (no key, not encodable) with the malformed ones."""
@@ -284,12 +434,43 @@ def root_of(pattern: Path) -> Path:
     return Path(*parts[:fixed])
 
 
-def expand(pattern: Path) -> list[Path]:
-    """The files of one pattern, hidden ones left out, by path."""
+def list_files(pattern: Path) -> Iterator[Listed]:
+    """The files of one pattern, hidden ones left out, in any order, one after the other: there may be very many."""
     if pattern.is_dir():
-        found: Iterable[Path] = pattern.iterdir()
+        yield from _scan(pattern, None)
     elif pattern.exists() or not glob.has_magic(str(pattern)):
-        found = [pattern]
+        yield from _listed([pattern], root_of(pattern))
+    elif root_of(pattern) == pattern.parent and pattern.name != "**":
+        yield from _scan(pattern.parent, re.compile(fnmatch.translate(pattern.name)))
     else:
-        found = map(Path, glob.glob(str(pattern), recursive=True))
-    return sorted(path for path in found if path.is_file() and not path.name.startswith("."))
+        yield from _listed(map(Path, glob.iglob(str(pattern), recursive=True)), root_of(pattern))
+
+
+def _scan(directory: Path, names: re.Pattern[str] | None) -> Iterator[Listed]:
+    try:
+        entries = os.scandir(directory)
+    except FileNotFoundError:
+        return
+    with entries:
+        for entry in entries:
+            if entry.name.startswith(".") or (names is not None and names.match(entry.name) is None):
+                continue
+            with suppress(FileNotFoundError):
+                if entry.is_file():
+                    status = entry.stat()
+                    yield Listed(entry.path, entry.name, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def _listed(places: Iterable[Path], root: Path) -> Iterator[Listed]:
+    for place in places:
+        with suppress(FileNotFoundError):
+            if place.is_file() and not place.name.startswith("."):
+                status, path = place.stat(), place.relative_to(root).as_posix()
+                yield Listed(str(place), path, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def finished_identity(position: SourcePosition) -> Identity:
+    """What the store remembers of a file that was read to its end."""
+    identity = decode_state(position.state).identity
+    identity.finished = True
+    return identity

@@ -2,9 +2,9 @@
 
 Lives here: fingerprints and the catalog that matches them with the files on disk.  Never here: rows.
 Invariants: one name means one file for ever; a file whose read beginning changed is refused, never read as if
-it were the same or a new one.
+it were the same or a new one.  The catalog remembers what is not finished; of the rest the store is asked, by signs.
 
-A partition's name is the hash of the file's first line (with a header, its first two), a number behind it
+A partition's name is the hash of the file's first line (with a header, its first two), another hash behind it
 when several files begin alike.  The name is only a label: a file is recognised by its *fingerprint*, which is
 stored with the position: the hash of its first bytes (as many as were there, at most 4 kB, uncompressed), and
 for files that begin alike also inode and path, or the hash of the last bytes read.
@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 
 import msgspec
 
 from millwheel.errors import SourceError
+from millwheel.search import sign
 from millwheel_injectors.streams import GZIP_MAGIC, HEAD_LIMIT_BYTES, open_stream, read_head
 
 
@@ -38,25 +40,70 @@ class Identity(msgspec.Struct):
     """Bytes before `offset` that `tail_digest` covers."""
     tail_digest: str = ""
     finished: bool = False
+    size: int = -1
+    """Bytes on disk when all of them were consumed; -1 when there were more."""
+    mtime_ns: int = 0
+    """When it had been written last then."""
 
     def fits(self, head: bytes) -> bool:
         """True when a file that begins with `head` can be this one, grown."""
         return len(head) >= self.head and digest_of(head[: self.head]) == self.digest
 
 
+class Listed(msgspec.Struct, frozen=True):
+    """A file that a directory lists; `path` is relative to the source's root, `place` can be opened."""
+
+    place: str
+    path: str
+    inode: int
+    size: int
+    mtime_ns: int
+
+    def sign(self) -> bytes:
+        """What a finished file has as well when nobody has touched it since."""
+        return look_sign(self.path, self.inode, self.size, self.mtime_ns)
+
+
 class FoundFile(msgspec.Struct, frozen=True):
-    """A file as it is on disk now; `path` is relative to the source's root, `place` can be opened."""
+    """A file as it is on disk now, and how it begins."""
 
     place: Path
     path: str
     inode: int
     size: int
+    mtime_ns: int
     head: bytes
     gzip: bool
+
+    def signs(self) -> list[bytes]:
+        """What it may share with a finished file that is this one."""
+        return _signs(self.path, self.inode, len(self.head), digest_of(self.head))
+
+    def look(self) -> bytes:
+        """See `Listed.sign`."""
+        return look_sign(self.path, self.inode, self.size, self.mtime_ns)
 
     def identity(self) -> Identity:
         """What to remember of it when it is first met."""
         return Identity(self.path, self.inode, len(self.head), digest_of(self.head))
+
+
+def signs_of(identity: Identity) -> list[bytes]:
+    """By which a finished file is known again: untouched, by path, by inode, by a long beginning."""
+    signs = _signs(identity.path, identity.inode, identity.head, identity.digest)
+    if identity.size >= 0:
+        signs.append(look_sign(identity.path, identity.inode, identity.size, identity.mtime_ns))
+    return signs
+
+
+def _signs(path: str, inode: int, head: int, digest: str) -> list[bytes]:
+    long = [sign("head", digest)] if head == HEAD_LIMIT_BYTES else []
+    return [sign("path", path), sign("inode", inode), *long]
+
+
+def look_sign(path: str, inode: int, size: int, mtime_ns: int) -> bytes:
+    """A file at one place that nobody has touched."""
+    return sign("look", path, inode, size, mtime_ns)
 
 
 def digest_of(data: bytes) -> str:
@@ -79,7 +126,7 @@ def inspect_file(place: Path, path: str) -> FoundFile:
     with open(place, "rb") as file:
         gzip = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
         status = os.fstat(file.fileno())
-    return FoundFile(place, path, status.st_ino, status.st_size, read_head(place), gzip)
+    return FoundFile(place, path, status.st_ino, status.st_size, status.st_mtime_ns, read_head(place), gzip)
 
 
 class Catalog:
@@ -89,56 +136,74 @@ class Catalog:
         self._head_lines = head_lines
         self._final = final
         self._known: dict[str, Identity] = {}
-        self._looks: dict[Path, tuple[tuple[int, int, int], FoundFile]] = {}
+        self._looks: dict[str, tuple[Listed, FoundFile]] = {}
 
     def remember(self, name: str, identity: Identity) -> None:
-        """Note a partition that is in the store."""
+        """Note a partition that is in the store and not finished."""
         self._known.setdefault(name, identity)
+
+    def forget(self, name: str) -> None:
+        """A partition is finished, and the store says so."""
+        self._known.pop(name, None)
 
     def identity(self, name: str) -> Identity:
         """What is remembered of `name`; the partition keeps it up to date."""
         return self._known[name]
 
-    def match(self, places: Iterable[tuple[Path, str]], held: Callable[[str], bool]) -> dict[str, FoundFile]:
-        """The file of every name, new names included; files that cannot be told apart yet are left out.
+    def strangers(self, files: Iterable[FoundFile]) -> list[FoundFile]:
+        """All but those that can only be remembered ones: at the old place, the same inode, the same beginning."""
+        places: dict[tuple[int, str], list[Identity]] = {}
+        for identity in self._known.values():
+            places.setdefault((identity.inode, identity.path), []).append(identity)
+        return [f for f in files if not any(known.fits(f.head) for known in places.get((f.inode, f.path), ()))]
+
+    def names(self) -> set[str]:
+        """Those that are remembered."""
+        return {*self._known}
+
+    def look(self, listed: Listed) -> FoundFile | None:
+        """How a file begins, read again only when it changed; None when it is gone."""
+        seen = self._looks.get(listed.place)
+        if seen is None or seen[0] != listed:
+            try:
+                seen = self._looks[listed.place] = (listed, inspect_file(Path(listed.place), listed.path))
+            except FileNotFoundError:
+                return None
+        return seen[1]
+
+    def keep(self, files: Iterable[FoundFile]) -> None:
+        """Of no other file need be known how it begins."""
+        self._looks = {str(file.place): self._looks[str(file.place)] for file in files}
+
+    def match(
+        self, files: Sequence[FoundFile], finished: Mapping[str, Identity], held: Callable[[str], bool]
+    ) -> tuple[dict[str, FoundFile], list[FoundFile]]:
+        """The file of every name that has one, of those in `finished` too; and files that no name fits.
 
         `held(name)` says that the partition has its file open, so that it may be gone from the disk.
         """
-        files = [file for place in places if (file := self._look(*place)) is not None]
-        self._looks = {file.place: self._looks[file.place] for file in files}
-        files = files if self._final else without_twins(files)
-        found = self._pair(files)
+        known = {**finished, **self._known}
+        found = self._pair(files, known)
         paired = {file.place for file in found.values()}
         new = [file for file in files if file.place not in paired]
         self._refuse_rewritten(found, new, held)
-        for file in new:
-            if (name := self._new_name(file)) is not None:
-                self._known[name] = file.identity()
-                found[name] = file
-        return found
+        return found, new
 
-    def _look(self, place: Path, path: str) -> FoundFile | None:
-        """The file at `place`, read again only when it changed; None when it is gone."""
-        try:
-            status = os.stat(place)
-            stamp = (status.st_ino, status.st_size, status.st_mtime_ns)
-            seen = self._looks.get(place)
-            if seen is None or seen[0] != stamp:
-                seen = self._looks[place] = (stamp, inspect_file(place, path))
-        except FileNotFoundError:
-            return None
-        return seen[1]
+    def base(self, file: FoundFile) -> str | None:
+        """The name of a file that begins as no other does; None while nobody can tell how it begins."""
+        line = first_lines(file.head, self._head_lines, self._final) if file.head else None
+        return None if line is None else digest_of(line)
 
-    def _pair(self, files: Sequence[FoundFile]) -> dict[str, FoundFile]:
-        """Files that are remembered, the surest pairs first."""
+    def _pair(self, files: Sequence[FoundFile], known: Mapping[str, Identity]) -> dict[str, FoundFile]:
+        """Files that have a name, the surest pairs first."""
         index: dict[tuple[int, str], list[str]] = {}
-        for name, identity in self._known.items():
+        for name, identity in known.items():
             index.setdefault((identity.head, identity.digest), []).append(name)
         pairs = [
             (surety, -order, name, file)
             for order, file in enumerate(files)
             for name in names_by_head(index, file.head)
-            if (surety := likeness(self._known[name], file)) is not None
+            if (surety := likeness(known[name], file)) is not None
         ]
         found: dict[str, FoundFile] = {}
         used: set[Path] = set()
@@ -146,7 +211,7 @@ class Catalog:
             if name not in found and file.place not in used:
                 found[name] = file
                 used.add(file.place)
-                self._meet_again(self._known[name], file)
+                self._meet_again(known[name], file)
         return found
 
     def _meet_again(self, identity: Identity, file: FoundFile) -> None:
@@ -170,16 +235,14 @@ class Catalog:
             if file is not None:
                 raise SourceError(rewritten_message(file.place, identity))
 
-    def _new_name(self, file: FoundFile) -> str | None:
-        line = first_lines(file.head, self._head_lines, self._final) if file.head else None
-        if line is None:
-            return None
-        base = digest_of(line)
-        number, name = 1, base
-        while name in self._known:
-            number += 1
-            name = f"{base}~{number}"
-        return name
+
+def names_for(file: FoundFile, base: str) -> Iterator[str]:
+    """Names to give to a file, the first of which that nobody has is its own: the same in every process."""
+    yield base
+    other = f"{base}~{sign('file', file.inode, file.path).hex()[:8]}"
+    yield other
+    for number in count(2):
+        yield f"{other}~{number}"
 
 
 def names_by_head(index: dict[tuple[int, str], list[str]], head: bytes) -> Iterator[str]:
@@ -221,16 +284,14 @@ def tail_fits(place: Path, identity: Identity) -> bool:
         stream.close()
 
 
-def without_twins(files: list[FoundFile]) -> list[FoundFile]:
-    """`files` without "x.gz" where "x" stands beside it and begins alike: rotation is compressing it just
-    now."""
-    plain = {file.place: file for file in files if not file.gzip}
-
-    def is_twin(file: FoundFile) -> bool:
-        twin = plain.get(file.place.with_suffix("")) if file.gzip and file.place.suffix == ".gz" else None
-        return twin is not None and twin.head.startswith(file.head)
-
-    return [file for file in files if not is_twin(file)]
+def is_twin(file: FoundFile) -> bool:
+    """True for "x.gz" where "x" stands beside it and begins alike: rotation is compressing it just now."""
+    if not file.gzip or file.place.suffix != ".gz":
+        return False
+    try:
+        return read_head(file.place.with_suffix("")).startswith(file.head)
+    except (FileNotFoundError, IsADirectoryError):
+        return False
 
 
 def rewritten_message(place: Path, identity: Identity) -> str:

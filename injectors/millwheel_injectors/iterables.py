@@ -18,6 +18,7 @@ from millwheel.errors import SourceError
 from millwheel.limits import OPAQUE_SLACK_US
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import Batch, RecordId, Source, SourcePartition, SourcePosition
+from millwheel.search import Find, Search
 from millwheel_injectors.watermarks import BoundedDisorder, Exact, FileCreation, Gauge, Minima, Policy
 
 T = TypeVar("T", default=Any)
@@ -58,15 +59,25 @@ class IterableSource(Source[T]):
         self.disorder_us = self._policy.bound_us if isinstance(self._policy, BoundedDisorder) else 0
         self._discovered = False
 
-    def recall(self, positions: Iterable[SourcePosition]) -> None:
-        """Refuse rows behind the end that an earlier run met: its watermark has passed everything."""
+    def search(self, known: set[str]) -> Search:
+        """The one partition; raises `SourceError` for rows behind the end that an earlier run met, for its watermark has
+        passed everything."""
+        found = self.discover(known)
+        positions: list[SourcePosition] = (yield Find(names=[PARTITION])) if found else []
         for position in positions:
-            rows = self._rows() if callable(self._rows) else self._rows
-            if position.finished and any(True for _ in islice(rows, position.position, None)):
-                raise SourceError(
-                    f"source {self.name}: it ended after {position.position} rows in an earlier run, and has more now; "
-                    "give them to a source of another name, or reset the pipeline"
-                )
+            if position.finished:
+                self._refuse_more(position.position)
+                known.add(PARTITION)
+                return []
+        return found
+
+    def _refuse_more(self, read: int) -> None:
+        rows = self._rows() if callable(self._rows) else self._rows
+        if any(True for _ in islice(rows, read, None)):
+            raise SourceError(
+                f"source {self.name}: it ended after {read} rows in an earlier run, and has more now; "
+                "give them to a source of another name, or reset the pipeline"
+            )
 
     def discover(self, known: Iterable[str]) -> list[SourcePartition]:
         """The one partition, "rows"."""

@@ -94,7 +94,7 @@ class TextPartition:
 
     def fingerprint(self) -> bytes:
         """The state before the first row."""
-        identity = msgspec.structs.replace(self.identity, offset=0, tail=0, tail_digest="", finished=False)
+        identity = msgspec.structs.replace(self.identity, offset=0, tail=0, tail_digest="", finished=False, size=-1)
         return msgspec.json.encode(FileState(STATE_VERSION, identity, 0))
 
     def resume(self, position: int, state: bytes) -> None:
@@ -214,6 +214,7 @@ class TextPartition:
     def _state(self, buffer: LineBuffer) -> bytes:
         identity = self.identity
         identity.offset = buffer.offset
+        identity.size, identity.mtime_ns = self._stream.look(buffer.offset)
         identity.tail, identity.tail_digest = len(buffer.tail), digest_of(buffer.tail)
         if identity.head < HEAD_LIMIT_BYTES and identity.head < buffer.offset:
             self._learn_head()

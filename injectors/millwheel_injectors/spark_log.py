@@ -10,7 +10,9 @@ rename.
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -21,6 +23,8 @@ from millwheel.errors import SourceError
 LOG = "_spark_metadata"
 SUCCESS = "_SUCCESS"
 NULL_VALUE = "__HIVE_DEFAULT_PARTITION__"
+
+HIDDEN = (".", "_")
 
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?")
 _BATCH = re.compile(r"(\d+)(\.compact)?")
@@ -43,56 +47,67 @@ class _Entry(msgspec.Struct):
 
 
 class SinkLog:
-    """Reads a streaming sink's log as it grows."""
+    """Reads a streaming sink's log as it grows; remembers how far it came, not which files there were."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._last = -1
-        self._files: dict[str, Committed] = {}
+        self._lasted = -1
+        """`_last`, once `keep` says so."""
 
-    def committed(self) -> list[Committed]:
-        """All files committed so far, in commit order."""
+    def committed(self) -> Iterator[Committed]:
+        """Files committed since `keep` was called last, in commit order; those that Spark deleted again are left out."""
         for attempt in range(3):
             try:
-                self._poll()
+                logs = self._logs()
+                deleted = {entry.path for log in logs for entry in self._entries(log) if entry.action == "delete"}
                 break
             except FileNotFoundError:  # Spark compacted between our listing and our reading
                 if attempt == 2:
                     raise
-        return list(self._files.values())
+        for log in logs:
+            for entry in self._entries(log):
+                if entry.action == "add" and entry.path not in deleted:
+                    yield Committed(relative_path(entry.path, self._directory), entry.size)
 
-    def _poll(self) -> None:
+    def keep(self) -> None:
+        """What the last `committed` gave is known: the next one goes on behind it."""
+        self._last = self._lasted
+
+    def rewind(self) -> None:
+        """Begin anew."""
+        self._last = -1
+
+    def _logs(self) -> list[Path]:
+        """The batches that are not known, the newest compact one for all before it."""
         batches = {int(m[1]): bool(m[2]) for m in map(_BATCH.fullmatch, self._names()) if m}
         newest_compact = max((number for number, compact in batches.items() if compact), default=-1)
         start = newest_compact if newest_compact > self._last else self._last + 1
-        for number in sorted(number for number in batches if number >= start):
-            suffix = ".compact" if number == newest_compact else ""
-            self._read(self._directory / LOG / f"{number}{suffix}")
-            self._last = number
+        wanted = sorted(number for number in batches if number >= start)
+        self._lasted = max(wanted, default=self._last)
+        suffixes = {newest_compact: ".compact"}
+        return [self._directory / LOG / f"{number}{suffixes.get(number, '')}" for number in wanted]
 
     def _names(self) -> list[str]:
         return [path.name for path in (self._directory / LOG).iterdir()]
 
-    def _read(self, log: Path) -> None:
-        version, *lines = log.read_bytes().split(b"\n")
-        if version.strip() != b"v1":
-            raise SourceError(f"{log}: sink log version {version!r:.40}, only v1 is known; upgrade millwheel")
-        for line in lines:
-            if line.strip():
-                self._apply(log, line)
+    def _entries(self, log: Path) -> Iterator[_Entry]:
+        with open(log, "rb") as lines:
+            version = next(lines, b"").strip()
+            if version != b"v1":
+                raise SourceError(f"{log}: sink log version {version!r:.40}, only v1 is known; upgrade millwheel")
+            for line in lines:
+                if line.strip():
+                    yield self._entry(log, line)
 
-    def _apply(self, log: Path, line: bytes) -> None:
+    def _entry(self, log: Path, line: bytes) -> _Entry:
         try:
             entry = msgspec.json.decode(line, type=_Entry)
         except msgspec.MsgspecError as error:
             raise SourceError(f"{log}: not an entry of a sink log: {error}: {line!r:.200}") from error
-        path = relative_path(entry.path, self._directory)
-        if entry.action == "delete":
-            self._files.pop(path, None)
-        elif entry.action == "add":
-            self._files.setdefault(path, Committed(path, entry.size))
-        else:
+        if entry.action not in ("add", "delete"):
             raise SourceError(f"{log}: unknown action {entry.action!r}; upgrade millwheel")
+        return entry
 
 
 def relative_path(uri: str, output: Path) -> str:
@@ -125,16 +140,9 @@ def partition_values(path: str) -> dict[str, str | None]:
     return {unquote(name): None if value == NULL_VALUE else unquote(value) for name, value in pairs}
 
 
-def batch_files(directory: Path) -> list[Committed] | None:
-    """Data files of finished batch runs: of `directory`, or of those directories right below it that are run
-    outputs.
-
-    None when nothing is finished.  In a run's directory only what Spark reads itself: no hidden or "_" names.
-    """
-    runs = [directory] if (directory / SUCCESS).exists() else finished_runs(directory)
-    if not runs:
-        return None
-    return [Committed(path.relative_to(directory).as_posix()) for run in runs for path in data_files(run)]
+def batch_runs(directory: Path) -> list[Path]:
+    """Finished batch runs: `directory`, or those directories right below it that are run outputs."""
+    return [directory] if (directory / SUCCESS).exists() else finished_runs(directory)
 
 
 def finished_runs(directory: Path) -> list[Path]:
@@ -144,25 +152,24 @@ def finished_runs(directory: Path) -> list[Path]:
     return sorted(path for path in directory.iterdir() if not is_hidden(path) and (path / SUCCESS).exists())
 
 
-def is_overwritten(directory: Path, path: str) -> bool:
-    """True when a data file of a batch run is gone, and its run's directory holds a finished run all the same."""
-    run = directory if (directory / SUCCESS).exists() else directory / path.split("/")[0]
-    return not (directory / path).exists() and (run / SUCCESS).exists()
+def data_files(run: Path) -> Iterator[str]:
+    """Files of one run, Hive partition directories included, directory by directory; only what Spark reads itself.
 
-
-def data_files(run: Path) -> list[Path]:
-    """Files of one run, Hive partition directories included, by path."""
-    found: list[Path] = []
-    for path in sorted(run.iterdir()):
-        if is_hidden(path):
-            continue
-        if path.is_dir():
-            found += data_files(path) if "=" in path.name else []
-        else:
-            found.append(path)
-    return found
+    In any order: there may be very many.
+    """
+    directories = []
+    with os.scandir(run) as entries:
+        for entry in entries:
+            if entry.name.startswith(HIDDEN):
+                continue
+            if entry.is_dir():
+                directories += [entry.path] if "=" in entry.name else []
+            else:
+                yield entry.path
+    for directory in sorted(directories):
+        yield from data_files(Path(directory))
 
 
 def is_hidden(path: Path) -> bool:
     """True for what Spark and Hadoop leave out: temporary, metadata and checksum files."""
-    return path.name.startswith((".", "_"))
+    return path.name.startswith(HIDDEN)

@@ -7,11 +7,10 @@ partition is a committed file; its name is the file's path in the output directo
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Any, TypeAlias, TypedDict, overload
+from typing import Any, Final, TypeAlias, TypedDict, overload
 
 import msgspec
 from typing_extensions import TypeVar, Unpack
@@ -20,18 +19,22 @@ from millwheel.errors import SourceError
 from millwheel.limits import OPAQUE_SLACK_US
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import RecordId, Source, SourcePartition, SourcePosition, WallClock
+from millwheel.search import Find, Search, Step, Turn, Unknown, alone, sign
 from millwheel_injectors.columns import field_types
-from millwheel_injectors.files import AnyPath, wall_clock
+from millwheel_injectors.files import ASK_FILES, TURN_FILES, TURN_HEADS, AnyPath, wall_clock
 from millwheel_injectors.formats import Format, JsonLines, MalformedError, Parsed, Parser, convert_each
 from millwheel_injectors.identity import inspect_file
 from millwheel_injectors.parquet import ParquetPartition, ParquetReading
 from millwheel_injectors.partition import Reading, TextPartition
 from millwheel_injectors.rejects import Reject, open_rejects, raw_text
-from millwheel_injectors.spark_log import LOG, Committed, SinkLog, batch_files, is_overwritten, partition_values
+from millwheel_injectors.spark_log import LOG, Committed, SinkLog, batch_runs, data_files, partition_values
 from millwheel_injectors.times import EventTime, column_time
 from millwheel_injectors.watermarks import BoundedDisorder, FileCreation, Frontier, Policy
 
 OutputPartition: TypeAlias = ParquetPartition | TextPartition
+
+LOG_ATTEMPTS: Final = 3
+"""At a log that Spark compacts while it is read."""
 
 
 T = TypeVar("T", default=Any)
@@ -148,48 +151,111 @@ class SparkOutputSource(Source[T]):
             clock,
         )
         self._log: SinkLog | None = None
-        self._lock = threading.Lock()
         self._frontier = Frontier()
         self._listed = False
-        self._read_before: list[str] = []
+        self._begun: set[str] = set()
+        self._released: set[str] = set()
 
     def recall(self, positions: Iterable[SourcePosition]) -> None:
-        """Before the first `discover`: what was read by earlier runs, so that it is not read again by another name."""
-        self._read_before = [position.partition for position in positions]
+        """Before the first search: what earlier runs have begun, so that it is not read again by another name."""
+        self._begun = {position.partition for position in positions if not position.finished}
+
+    def signs(self, position: SourcePosition) -> list[bytes]:
+        """Its path; and in a batch output its run, however runs are told apart."""
+        path = position.partition
+        runs = [] if self._log is not None else [sign("run", ""), sign("run", path.split("/")[0])]
+        return [*super().signs(position), *runs]
+
+    def release(self, name: str) -> None:
+        """Forget a finished file when the next search begins."""
+        self._released.add(name)
 
     def discover(self, known: Iterable[str]) -> list[SourcePartition]:
-        """Committed files not in `known`, in commit order, then by path."""
-        skip = set(known)
+        """Committed files not in `known`, in commit order, then by path, as if no run had finished any."""
+        if self._log is not None:
+            self._log.rewind()
+        return alone(self.search({*known}))
+
+    def search(self, known: set[str]) -> Search:
+        """Committed files not in `known`, in commit order, then by path.  Raises `SourceError` for a file that is gone or
+        overwritten."""
         if not self._listed:
             self._rejects.open()
-        with self._lock:
-            files = [file for file in self._committed() if file.path not in skip]
-        if files and self._log is None:
-            self._refuse_overwritten({*skip, *self._read_before})
+        released, self._released = self._released, set()
+        known -= released
+        files = yield from self._look(known)
         self._rejects.check_not(self._directory / file.path for file in files)
         self._frontier.value()
-        return [self._partition(file) for file in files]
+        found: list[SourcePartition] = []
+        for file in files:
+            found.append(self._partition(file))
+            if len(found) % TURN_HEADS == 0:
+                yield Turn()
+        if self._log is not None:
+            self._log.keep()
+        return found
 
-    def _committed(self) -> list[Committed]:
+    def _look(self, known: set[str]) -> Generator[Step, Any, list[Committed]]:
+        """Files that are not finished."""
         if self._log is None and (self._directory / LOG).is_dir():
             self._log = SinkLog(self._directory)
-        files = batch_files(self._directory) if self._log is None else self._log.committed()
-        if files is None and not self._tail:
+        if self._log is None:
+            return (yield from self._look_at_runs(known))
+        self._listed = True
+        for attempt in range(LOG_ATTEMPTS):
+            try:
+                return (yield from self._unfinished(self._log.committed(), known))
+            except FileNotFoundError:  # Spark compacted, and deleted what we were reading
+                if attempt == LOG_ATTEMPTS - 1:
+                    raise
+        return []
+
+    def _look_at_runs(self, known: set[str]) -> Generator[Step, Any, list[Committed]]:
+        runs = batch_runs(self._directory)
+        if not runs and not self._tail:
             raise SourceError(
                 f"source {self.name}: {self._directory} has neither {LOG} nor _SUCCESS: Spark has not "
                 "finished writing it, or failed; run the job again, or pass tail=True to wait for it"
             )
-        self._listed = self._listed or files is not None
-        return files or []
+        self._listed = self._listed or bool(runs)
+        files: list[Committed] = []
+        for run in runs:
+            root = len(str(self._directory)) + 1
+            left = yield from self._unfinished((Committed(path[root:]) for path in data_files(run)), known)
+            if left:
+                yield from self._refuse_overwritten(run, known)
+            files += sorted(left, key=lambda file: file.path.split("/"))
+        return files
 
-    def _refuse_overwritten(self, read: Iterable[str]) -> None:
-        """Spark names files anew at every write: their rows would come twice."""
-        for path in sorted(read):
-            if is_overwritten(self._directory, path):
+    def _unfinished(self, files: Iterable[Committed], known: set[str]) -> Generator[Step, Any, list[Committed]]:
+        left: dict[str, Committed] = {}
+        batch: dict[bytes, Committed] = {}
+        for number, file in enumerate(files, 1):
+            if file.path not in known:
+                batch[sign("name", file.path)] = file
+            if number % TURN_FILES == 0:
+                yield Turn()
+            if len(batch) == ASK_FILES:
+                unknown = yield Unknown([*batch])
+                left.update((file.path, file) for known_by, file in batch.items() if known_by in unknown)
+                batch = {}
+        unknown = (yield Unknown([*batch])) if batch else set()
+        left.update((file.path, file) for known_by, file in batch.items() if known_by in unknown)
+        return [*left.values()]
+
+    def _refuse_overwritten(self, run: Path, known: set[str]) -> Generator[Step, Any, None]:
+        """Spark names files anew at every write: their rows would come twice.  A run that has new files is looked at."""
+        name = "" if run == self._directory else run.name
+        finished: list[SourcePosition] = yield Find([sign("run", name)])
+        begun = {path for path in known | self._begun if not name or path.startswith(f"{name}/")}
+        for number, path in enumerate(sorted({position.partition for position in finished} | begun), 1):
+            if not (self._directory / path).exists():
                 raise SourceError(
                     f"{self._directory / path}: was read before, and the output was overwritten; restore it, or reset the "
                     "pipeline, and write each run into a directory of its own"
                 )
+            if number % TURN_FILES == 0:
+                yield Turn()
 
     def _partition(self, file: Committed) -> OutputPartition:
         place = self._directory / file.path

@@ -52,6 +52,10 @@ class ByteStream(Protocol):
         """Wall time of the last write."""
         ...
 
+    def look(self, offset: int) -> tuple[int, int]:
+        """(bytes on disk, time of the last write in ns) when uncompressed byte `offset` is the end, else (-1, 0)."""
+        ...
+
     def close(self) -> None:
         """Release the file."""
         ...
@@ -91,6 +95,11 @@ class PlainStream:
     def modified_us(self) -> int:
         """From the open file, so that it holds after a rename."""
         return os.fstat(self._file.fileno()).st_mtime_ns // 1_000
+
+    def look(self, offset: int) -> tuple[int, int]:
+        """From the open file."""
+        status = os.fstat(self._file.fileno())
+        return (status.st_size, status.st_mtime_ns) if status.st_size == offset else (-1, 0)
 
     def close(self) -> None:
         """Release the file."""
@@ -168,6 +177,11 @@ class GzipStream:
     def modified_us(self) -> int:
         """From the open file, so that it holds after a rename."""
         return os.fstat(self._file.fileno()).st_mtime_ns // 1_000
+
+    def look(self, offset: int) -> tuple[int, int]:
+        """From the open file: all of it is read, which is as much as can be told."""
+        status = os.fstat(self._file.fileno())
+        return (status.st_size, status.st_mtime_ns) if status.st_size == self._size else (-1, 0)
 
     def close(self) -> None:
         """Release the file."""

@@ -72,6 +72,8 @@ class Arrivals:
 
     def arrive(self, bundle: Bundle, now: int, effects: list[ev.Effect]) -> list[Item]:
         """What can go on of a bundle that arrives; nothing when it waits, or only brought a frontier."""
+        if not bundle.sequences and bundle.number:  # the end of a partition, which is forgotten when all know of it
+            effects.append(ev.Ack(bundle.sender, bundle.number))
         if not self._exactly_once:
             return [_item(bundle, None)] if bundle.sequences else []
         self._note_frontier(bundle)

@@ -49,6 +49,12 @@ class Authority:
         """What this interval holds is younger than what others of `name` hold: until it is expected it does not count."""
         self._intervals.get(name, {}).pop(interval, None)
 
+    def retire(self, name: str, interval: int) -> None:
+        """A partition of a source that has ended: it holds nothing any more, and nothing of it is kept."""
+        self._intervals.get(name, {}).pop(interval, None)
+        self._owners.get(name, {}).pop(interval, None)
+        self._dirty.add(name)
+
     def bound(self, name: str, value: int) -> None:
         """A source's bound on what it has not discovered yet; without partitions it is the source's watermark."""
         self._bounds[name] = max(value, self._bounds.get(name, MIN_TIME))

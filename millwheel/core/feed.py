@@ -24,8 +24,6 @@ class _Part(msgspec.Struct):
     looked: bool = False
     silent: bool = False
     """The last look found nothing, and so long after the last row as the source declares."""
-    ended: bool = False
-    """Nothing will come of it."""
 
 
 class Feed:
@@ -56,15 +54,22 @@ class Feed:
         """What an earlier run did not read to its end, and is not there now.  The watermark waits for it."""
         return list(self._missing.values())
 
-    def open(self, interval: int, finished: bool, now: int) -> bool:
+    def stir(self, now: int) -> None:
+        """There is a partition that an earlier run has read to its end: a source that has had one may be silent."""
+        if self._stirred_at is None:
+            self._stirred_at = now
+
+    def stirred(self) -> bool:
+        """Whether there was ever a partition."""
+        return self._stirred_at is not None
+
+    def open(self, interval: int, now: int) -> bool:
         """A partition that was met is opened; true when it has to wait for its turn.
 
         What waits need not hold the watermark: something older does, until the turn comes.
         """
         self._stirred_at = now
-        if finished:
-            return False
-        waits = self._ordered and any(number < interval and not part.ended for number, part in self._parts.items())
+        waits = self._ordered and any(number < interval for number in self._parts)
         self._parts[interval] = _Part(waits)
         return waits
 
@@ -83,12 +88,12 @@ class Feed:
         if part.silent:
             rows.watermark = max(rows.watermark, asked_at - self._disorder_us)
         if rows.finished and not rows.progressed:
-            part.ended = True
+            del self._parts[interval]
             return self._next()
         return None
 
     def _next(self) -> int | None:
-        if any(not (part.waits or part.ended) for part in self._parts.values()):
+        if any(not part.waits for part in self._parts.values()):
             return None
         interval = min((number for number, part in self._parts.items() if part.waits), default=None)
         if interval is not None:
@@ -100,7 +105,7 @@ class Feed:
         the wall clock was before the source was asked, while all that are there are silent."""
         if self._stirred_at is None or not self._passed(self._stirred_at, asked_at):
             return pending
-        if any(not (part.silent or part.ended) for part in self._parts.values()):
+        if any(not part.silent for part in self._parts.values()):
             return pending
         return max(pending, asked_at - self._disorder_us)
 

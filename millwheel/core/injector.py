@@ -42,13 +42,15 @@ class InjectorCore:
 
     def __init__(self, interval: int, start: SourcePosition, routes: Mapping[int, Ranges]) -> None:
         self._interval = interval
-        self._producer = start.producer
+        self.producer = start.producer
         self._routes = routes
         self._durable = start.position
         self._state = start.state
         self._reads: deque[ReadEntry] = deque()
         self._by_number: dict[int, tuple[ReadEntry, Bundle]] = {}
         """Bundles that are not acked, and what they were read with."""
+        self._notes: dict[int, Bundle] = {}
+        """Bundles that tell receivers of the end, and that are not acked."""
         self._number = 0
         self._unacked_bytes = 0
         self._read_limit = FIRST_READ_ROWS
@@ -74,9 +76,9 @@ class InjectorCore:
         effects: list[ev.Effect] = []
         self._promise(watermark)
         if self.finished:
-            self._reported = MAX_TIME
+            self._reported = self._durable = MAX_TIME
             effects.append(ev.ReportWatermark(MAX_TIME))
-            effects += map(ev.Send, self._notes() if expected else [])
+            effects += map(ev.Send, self._notes_to_all() if expected else [])
         self._after(effects, now)
         return effects
 
@@ -91,8 +93,9 @@ class InjectorCore:
             case ev.AckArrived(number):
                 self._acked(number)
             case ev.Resend(target):
-                again = [bundle for _, bundle in self._by_number.values()] + (self._notes() if self.finished else [])
+                again = [bundle for _, bundle in self._by_number.values()]
                 effects += [ev.Send(bundle) for bundle in again if bundle.target == target]
+                effects += map(ev.Send, self._notes_to(target) if self.finished else [])
             case ev.Advanced(position, finished):
                 self._advanced(position, finished, effects)
             case ev.AlarmRang():
@@ -106,8 +109,8 @@ class InjectorCore:
         return effects
 
     def quiet(self) -> bool:
-        """True when nothing it has read is unacked or unrecorded."""
-        return not (self._reads or self._acked_position or self._advancing or self._reading)
+        """True when nothing it has read is unacked or unrecorded, and every receiver knows of its end."""
+        return not (self._notes or self._reads or self._acked_position or self._advancing or self._reading)
 
     @property
     def under_way(self) -> bool:
@@ -163,11 +166,12 @@ class InjectorCore:
     def _bundle(self, subscription: int, target: int, sequences: list[int], columns: Columns) -> Bundle:
         self._number += 1
         return Bundle(
-            subscription, self._interval, self._number, target, self._producer, self._durable,
+            subscription, self._interval, self._number, target, self.producer, self._durable,
             sequences, columns.keys, columns.values, columns.timestamps, opaque=columns.opaque,
         )  # fmt: skip
 
     def _acked(self, number: int) -> None:
+        self._notes.pop(number, None)
         sent = self._by_number.pop(number, None)
         if sent is not None:
             sent[0].waiting.discard(number)
@@ -187,14 +191,19 @@ class InjectorCore:
             self.finished = True
             # Nothing of this partition will ever be sent again: receivers may collect all its ids.
             self._durable = MAX_TIME
-            effects += map(ev.Send, self._notes())
+            effects += map(ev.Send, self._notes_to_all())
 
-    def _notes(self) -> list[Bundle]:
-        return [
-            Bundle(sub, self._interval, 0, target, self._producer, MAX_TIME, [], [], [], [])
-            for sub, ranges in self._routes.items()
-            for target in ranges.ids
-        ]
+    def _notes_to_all(self) -> list[Bundle]:
+        targets = {target for ranges in self._routes.values() for target in ranges.ids}
+        return [note for target in sorted(targets) for note in self._notes_to(target)]
+
+    def _notes_to(self, target: int) -> list[Bundle]:
+        """Tell a receiver of the end, until it acks that: it may be another core by now."""
+        self._notes = {number: note for number, note in self._notes.items() if note.target != target}
+        subs = [sub for sub, ranges in self._routes.items() if target in ranges.ids]
+        notes = [self._bundle(sub, target, [], Columns([], [], [])) for sub in subs]
+        self._notes.update((note.number, note) for note in notes)
+        return notes
 
     def _after(self, effects: list[ev.Effect], now: int) -> None:
         if self._poll_at is not None and now >= self._poll_at:

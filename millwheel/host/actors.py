@@ -32,6 +32,11 @@ class Actors:
         self.all[actor.interval] = actor
         self._of.setdefault(actor.owner, {})[actor.interval] = actor
 
+    def drop(self, actor: Actor) -> None:
+        """There is no core of its interval any more."""
+        del self.all[actor.interval]
+        del self._of[actor.owner][actor.interval]
+
     def of(self, owner: str) -> list[Actor]:
         """Those of one computation or source."""
         return [*self._of.get(owner, {}).values()]

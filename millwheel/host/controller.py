@@ -28,10 +28,12 @@ from millwheel.host.events import (
 )
 from millwheel.host.messages import (
     Claimed,
+    Concluded,
     Disowned,
     Excused,
     Joined,
     Message,
+    Open,
     Settled,
     SourceBound,
     Unsettled,
@@ -107,6 +109,11 @@ class ControllerHost:
                     self._tell(self._workers, {}, risen)
             case Excused(owner, interval):
                 self._authority.excuse(owner, interval)
+            case Concluded(owner, interval):
+                self._authority.retire(owner, interval)
+            case Open(owner, intervals):
+                for interval in self._authority.intervals(owner).keys() - {*intervals}:
+                    self._authority.retire(owner, interval)
             case SourceBound(source, value):
                 self._authority.bound(source, value)
             case _:

@@ -34,7 +34,7 @@ class Prepare(msgspec.Struct, frozen=True, gc=False):
 
 
 class Discover(msgspec.Struct, frozen=True, gc=False):
-    """Ask a source for partitions that it has not named yet; `Discovery`.
+    """Ask a source for partitions that it has not named yet; `Discovery`, or first a step of its search.
 
     `earlier` are the partitions of earlier runs, the first time that the source is asked, and None after that.
     """
@@ -43,8 +43,15 @@ class Discover(msgspec.Struct, frozen=True, gc=False):
     earlier: tuple[SourcePosition, ...] | None
 
 
+class Seek(msgspec.Struct, frozen=True, gc=False):
+    """The answer to a step of a source's search; answered with the next step, or with the `Discovery`."""
+
+    source: str
+    answer: Any
+
+
 class Discovery(msgspec.Struct, frozen=True, gc=False):
-    """The answer to `Discover`."""
+    """What a search of a source has found."""
 
     found: tuple[tuple[str, bytes], ...]
     """Names and fingerprints."""
@@ -64,7 +71,7 @@ class Resume(msgspec.Struct, frozen=True, gc=False):
     position: SourcePosition
 
 
-Wish = Request | Pause | Prepare | Discover | Resume
+Wish = Request | Pause | Prepare | Discover | Seek | Resume
 
 # --- events -------------------------------------------------------------------------------------------------------
 
@@ -191,6 +198,12 @@ class ReadRows(msgspec.Struct, frozen=True, gc=False):
     limit: int
 
 
+class Release(msgspec.Struct, frozen=True, gc=False):
+    """The partition that was resumed for `interval` is finished, and the store says so: keep nothing of it."""
+
+    interval: int
+
+
 class WakeAt(msgspec.Struct, frozen=True, gc=False):
     """Send a `Tick` at wall time `at`, us, or soon after."""
 
@@ -220,4 +233,4 @@ class Failed(msgspec.Struct, frozen=True, gc=False):
     error: Exception
 
 
-HostEffect = Ask | Post | Tell | Run | ReadRows | WakeAt | Note | Declare | Ended | Failed
+HostEffect = Ask | Post | Tell | Run | ReadRows | Release | WakeAt | Note | Declare | Ended | Failed

@@ -100,6 +100,20 @@ class Excused(msgspec.Struct, frozen=True, gc=False):
     interval: int
 
 
+class Concluded(msgspec.Struct, frozen=True, gc=False):
+    """A partition of the source `owner` is finished: it holds nothing any more, and is forgotten."""
+
+    owner: str
+    interval: int
+
+
+class Open(msgspec.Struct, frozen=True, gc=False):
+    """All partitions of the source `owner` that are not finished; others that were claimed are `Concluded`."""
+
+    owner: str
+    intervals: tuple[int, ...]
+
+
 class WatermarkReport(msgspec.Struct, frozen=True, gc=False):
     """An interval's own low watermark, us (paper 4.5)."""
 
@@ -123,6 +137,6 @@ class WatermarksRaised(msgspec.Struct, frozen=True, gc=False):
 
 
 Message = (
-    Hello | Delivery | Receipt | Credit | Expected | Joined | Claimed | Unsettled | Settled | Excused | WatermarkReport
-    | SourceBound | WatermarksRaised | Disowned
+    Hello | Delivery | Receipt | Credit | Expected | Joined | Claimed | Unsettled | Settled | Excused | Concluded | Open
+    | WatermarkReport | SourceBound | WatermarksRaised | Disowned
 )  # fmt: skip

@@ -19,14 +19,34 @@ from millwheel.errors import SourceError
 from millwheel.graph import Graph
 from millwheel.host.actors import Actor, Actors
 from millwheel.host.credit import Account
-from millwheel.host.events import Discover, Discovery, Pause, ReadRows, Resume, RowsArrived, Wish
-from millwheel.host.messages import Claimed, Credit, Excused, Expected, Hello, Message, SourceBound, WatermarkReport
+from millwheel.host.events import Discover, Discovery, Pause, ReadRows, Resume, RowsArrived, Seek, Wish
+from millwheel.host.messages import (
+    Claimed,
+    Concluded,
+    Credit,
+    Excused,
+    Expected,
+    Hello,
+    Message,
+    Open,
+    SourceBound,
+    WatermarkReport,
+)
 from millwheel.host.procedures import Steps
-from millwheel.host.requests import Acquire, AdvancePositions, ListPartitions, OpenPartition
+from millwheel.host.requests import (
+    Acquire,
+    AddSigns,
+    AdvancePositions,
+    FindPartitions,
+    ListPartitions,
+    OpenPartitions,
+    UnknownSigns,
+)
 from millwheel.host.routes import Routes
 from millwheel.host.stalls import NOTHING_YET, Stalls, why_it_waits
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import PositionWrite, SourcePosition
+from millwheel.search import Find, Note, Step, Turn, Unknown
 
 
 class Owner(Protocol):
@@ -62,6 +82,10 @@ class Owner(Protocol):
         """Have rows read."""
         ...
 
+    def release(self, actor: Actor) -> None:
+        """Forget a partition that is finished."""
+        ...
+
     def note(self, text: str) -> None:
         """Tell the operator."""
         ...
@@ -87,6 +111,12 @@ class Partitions:
         self._stalls = Stalls()
         self._positions: dict[int, SourcePosition] = {}
         """Of the partitions that were opened, as they stood then."""
+        self._begun: dict[str, set[int]] = {}
+        """Intervals of a source's partitions that are not finished, those that are not there included."""
+        self._ending: list[Actor] = []
+        """Partitions whose end is durable, and that have not told everybody."""
+        self.rows = 0
+        """Of partitions that are forgotten."""
         self.complete = False
         """No source will have another partition."""
         self.rejected = 0
@@ -96,29 +126,41 @@ class Partitions:
 
     def open(self, known: Mapping[str, list[SourcePosition]]) -> Steps:
         """Every partition that is there now, and then those that come later; `known` are those of earlier runs."""
+        begun: dict[str, list[SourcePosition]] = {}
         for name, spec in self._graph.sources.items():
             source = spec.source
-            self._feeds[name] = Feed(source.ordered, source.idle_after_us, source.disorder_us, known[name])
-            self._owner.inform(Claimed(tuple((f"source:{name}", position.interval, None) for position in known[name])))
-            for position in known[name]:
-                if position.finished:
-                    self._owner.inform(WatermarkReport(f"source:{name}", position.interval, MAX_TIME))
-        yield from self._discover_all(known)
+            begun[name] = [position for position in known[name] if not position.finished]
+            early = {position.interval: source.signs(position) for position in known[name] if position.finished}
+            if early:  # finished by a version that knew no signs
+                yield AddSigns(name, early)
+            self._feeds[name] = Feed(source.ordered, source.idle_after_us, source.disorder_us, begun[name])
+            self._begun[name] = {position.interval for position in begun[name]}
+            self._owner.inform(
+                Claimed(tuple((f"source:{name}", interval, None) for interval in sorted(self._begun[name])))
+            )
+        yield from self._discover_all(begun)
         for name, feed in self._feeds.items():
+            missing = [position.partition for position in feed.missing()]
+            found: list[SourcePosition] = (yield FindPartitions(name, (), missing)) if missing else []
+            ended = [position for position in found if position.finished]
+            yield from self._conclude(name, self._graph.sources[name].stream, ended)
             for position in feed.missing():
                 gone = self._gone(name, position)
                 self._owner.note(f"{gone}; the watermark waits for it: restore it, or drop it (millwheel source drop)")
+        began = self._owner.now
         while not self.complete:
-            yield Pause(limits.DISCOVER_DELAY_US)
+            yield Pause(max(limits.DISCOVER_DELAY_US, limits.DISCOVER_REST * (self._owner.now - began)))
+            began = self._owner.now
             yield from self._discover_all()
 
     def _discover_all(self, known: Mapping[str, list[SourcePosition]] | None = None) -> Steps:
         complete = True
         for name, spec in self._graph.sources.items():
-            discovery: Discovery = yield Discover(name, tuple(known[name]) if known is not None else None)
+            discovery = yield from self._discover(name, tuple(known[name]) if known is not None else None)
             self._meet(name, discovery)
-            for partition, fingerprint in discovery.found:
-                yield from self._open_partition(name, spec.stream, partition, fingerprint)
+            for first in range(0, len(discovery.found), limits.OPEN_PARTITIONS):
+                found = dict(discovery.found[first : first + limits.OPEN_PARTITIONS])
+                yield from self._open_partitions(name, spec.stream, found)
             complete = complete and discovery.complete
             self._bounds[name] = self._feeds[name].bound(discovery.pending, discovery.asked_at)
             self._owner.inform(SourceBound(f"source:{name}", self._bounds[name]))
@@ -143,12 +185,36 @@ class Partitions:
         if any(core.under_way for _, core in cores):
             return ""
         if not cores:
-            return NOTHING_YET
+            return why_it_waits(source) if self._feeds[name].stirred() else NOTHING_YET
         held = [(core.reported, interval) for interval, core in cores if not core.paused]
         oldest, interval = min(held, default=(MAX_TIME, 0))
         if not held or oldest > self._bounds[name]:
             return why_it_waits(source)
         return why_it_waits(source, source.title(self._positions[interval]))
+
+    def _discover(self, name: str, earlier: tuple[SourcePosition, ...] | None) -> Generator[Wish, Any, Discovery]:
+        """One search: what it asks the store is put to the store."""
+        step: Step | Discovery = yield Discover(name, earlier)
+        while not isinstance(step, Discovery):
+            answer = yield from self._look_up(name, step)
+            step = yield Seek(name, answer)
+        return step
+
+    def _look_up(self, name: str, step: Step) -> Generator[Wish, Any, Any]:
+        match step:
+            case Turn():
+                return (yield Pause(0))
+            case Unknown(signs):
+                unknown = yield UnknownSigns(name, signs)
+                if len(unknown) < len({*signs}):
+                    self._feeds[name].stir(self._owner.now)
+                return unknown
+            case Find(signs, names):
+                return (yield FindPartitions(name, signs, names))
+            case Note(noted):
+                return (yield AddSigns(name, noted))
+            case _:
+                raise AssertionError(f"a shell left {type(step).__name__} of a search to its host")
 
     def _meet(self, name: str, discovery: Discovery) -> None:
         """Before anything else is read of it: what is gone for good may be in the others by another name."""
@@ -161,17 +227,33 @@ class Partitions:
         what = self._graph.sources[name].source.title(position)
         return f"source {name}: {what} was read to row {position.position}, not to its end, and is gone"
 
-    def _open_partition(
-        self, source: str, stream: str, partition: str, fingerprint: bytes
-    ) -> Generator[Wish, Any, None]:
+    def _open_partitions(self, source: str, stream: str, states: dict[str, bytes]) -> Generator[Wish, Any, None]:
+        positions: list[SourcePosition] = yield OpenPartitions(source, states)
+        begun = [position for position in positions if not position.finished]
+        yield from self._conclude(source, stream, [position for position in positions if position.finished])
+        for position in begun:  # an earlier run may have numbered it, and have been seen to do so only now
+            self._expect(self._owner.routes.channels(position.producer, stream))
+        sequencers = (yield Acquire(tuple(position.interval for position in begun))) if begun else {}
+        for position in begun:
+            watermark: int = yield Resume(source, position.partition, position)
+            self._open(source, stream, position, sequencers[position.interval], watermark)
+
+    def _conclude(self, source: str, stream: str, ended: list[SourcePosition]) -> Generator[Wish, Any, None]:
+        """The last owner has ended these while this process started: tell those who expect them."""
         owner = self._owner
-        position: SourcePosition = yield OpenPartition(source, partition, fingerprint)
-        sequencer = (yield Acquire((position.interval,)))[position.interval]
-        watermark: int = yield Resume(source, partition, position)
-        expected = bool(owner.routes.channels(position.producer, stream) & owner.routes.live)
-        if not position.finished:
-            # An earlier run may have numbered it, and have been seen to do so only now.
-            self._expect(owner.routes.channels(position.producer, stream))
+        self._feeds[source].meet(position.partition for position in ended)
+        known = [p for p in ended if owner.routes.channels(p.producer, stream) & owner.routes.live]
+        sequencers = (yield Acquire(tuple(position.interval for position in known))) if known else {}
+        for position in known:
+            routes, sequencer = owner.routes.of([stream]), sequencers[position.interval]
+            core = InjectorCore(position.interval, position, routes)
+            actor = Actor(interval=position.interval, sequencer=sequencer, owner=f"source:{source}", core=core)
+            owner.actors.put(actor)
+            self._ending.append(actor)
+            owner.perform(actor, core.start(owner.now, MIN_TIME, True))
+
+    def _open(self, source: str, stream: str, position: SourcePosition, sequencer: int, watermark: int) -> None:
+        owner = self._owner
         self._positions[position.interval] = position
         routes = owner.routes.of([stream])
         core = InjectorCore(position.interval, position, routes)
@@ -180,11 +262,12 @@ class Partitions:
             interval=position.interval, sequencer=sequencer, owner=f"source:{source}", core=core, receivers=receivers
         )
         owner.actors.put(actor)
+        self._begun[source].add(position.interval)
         owner.inform(Claimed(((actor.owner, actor.interval, actor.sequencer),)))
-        if self._feeds[source].open(position.interval, position.finished, owner.now):
+        if self._feeds[source].open(position.interval, owner.now):
             core.paused = True
             owner.inform(Excused(actor.owner, actor.interval))
-        owner.perform(actor, core.start(owner.now, MIN_TIME if position.finished else watermark, expected))
+        owner.perform(actor, core.start(owner.now, watermark, core.finished))
 
     def _expect(self, channels: set[Channel]) -> None:
         fresh = channels - self._owner.routes.live
@@ -194,6 +277,8 @@ class Partitions:
 
     def restate(self) -> None:
         """Tell the controller again what it must know of the sources."""
+        for name, intervals in self._begun.items():
+            self._owner.inform(Open(f"source:{name}", tuple(sorted(intervals))))
         for actor, core in self._owner.actors.partitions():
             self._owner.inform(Claimed(((actor.owner, actor.interval, actor.sequencer),)))
             if core.paused:
@@ -271,7 +356,8 @@ class Partitions:
         self._advances.append((actor, advance))
 
     def flush(self) -> None:
-        """Write what waits, one batch at a time."""
+        """Write what waits, one batch at a time, and forget what has ended."""
+        self._ending = [actor for actor in self._ending if not self._forget(actor)]
         if self._advances and not self._advancing:
             self._advancing = True
             self._owner.begin(self._advance_all())
@@ -279,12 +365,42 @@ class Partitions:
     def _advance_all(self) -> Steps:
         while self._advances:
             batch, self._advances = self._advances, []
-            writes = [PositionWrite(a.interval, a.sequencer, e.position, e.finished, e.state) for a, e in batch]
+            writes = [self._write(actor, effect) for actor, effect in batch]
             kept = yield AdvancePositions(writes)
             for actor, effect in batch:
                 ok = actor.interval in kept
                 self._owner.tell(actor, ev.Advanced(effect.position, effect.finished) if ok else ev.Fenced())
+                self._ending += [actor] if ok and effect.finished else []
         self._advancing = False
+
+    def _write(self, actor: Actor, advance: ev.Advance) -> PositionWrite:
+        """A partition that is finished with this gets the signs by which it is known again."""
+        signs: list[bytes] = []
+        if advance.finished:
+            assert isinstance(actor.core, InjectorCore)
+            name, source = (
+                self._positions[actor.interval].partition,
+                self._graph.sources[actor.owner.removeprefix("source:")].source,
+            )
+            producer = actor.core.producer
+            end = SourcePosition(name, actor.interval, producer, advance.position, True, advance.state)
+            signs = source.signs(end)
+        return PositionWrite(actor.interval, actor.sequencer, advance.position, advance.finished, advance.state, signs)
+
+    def _forget(self, actor: Actor) -> bool:
+        """Keep nothing of a partition whose end is durable: true once its receivers know of it."""
+        core = actor.core
+        assert isinstance(core, InjectorCore)
+        if not (core.finished and core.quiet()):
+            return False
+        self.rows += core.rows
+        self._tails.pop(actor.interval, None)
+        self._positions.pop(actor.interval, None)
+        self._begun[actor.owner.removeprefix("source:")].discard(actor.interval)
+        self._owner.routes.retire(core.producer)
+        self._owner.inform(Concluded(actor.owner, actor.interval))
+        self._owner.release(actor)
+        return True
 
 
 def positions_of(graph: Graph) -> Generator[Wish, Any, dict[str, list[SourcePosition]]]:

@@ -60,7 +60,7 @@ def progress_of(worker: WorkerHost, rejections: Mapping[str, Mapping[str, int]])
     names = [*worker.graph.computations, *(f"source:{name}" for name in worker.graph.sources)]
     return Progress(
         records=sum(core.counters.records for core in hooks),
-        injected=sum(core.rows for _, core in worker.actors.partitions()),
+        injected=worker.partitions.rows + sum(core.rows for _, core in worker.actors.partitions()),
         rejected=worker.partitions.rejected,
         late=sum(core.counters.late for core in hooks),
         duplicates=sum(core.counters.duplicates for core in hooks),

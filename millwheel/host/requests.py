@@ -6,7 +6,7 @@ any of them in the same way, so it has no list of them.  Never here: what the an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -213,7 +213,7 @@ class WriteMarks(Request, frozen=True):
 
 
 class ListPartitions(Request, frozen=True):
-    """Every partition that a source ever had; a list of `SourcePosition`."""
+    """What a source has begun and not finished, and what was finished without signs; a list of `SourcePosition`."""
 
     step: ClassVar[str] = "source"
     source: str
@@ -233,17 +233,53 @@ class ListUnfinished(Request, frozen=True):
         return await store.unfinished_partitions()
 
 
-class OpenPartition(Request, frozen=True):
-    """A partition's durable position, made when it is new; `SourcePosition`."""
+class OpenPartitions(Request, frozen=True):
+    """Durable positions of partitions, made where they are new; a list of `SourcePosition`."""
 
     step: ClassVar[str] = "source"
     source: str
-    partition: str
-    fingerprint: bytes
+    states: dict[str, bytes]
 
     async def call(self, store: Store) -> Any:
         """See `Store.open_source`."""
-        return await store.open_source(self.source, self.partition, self.fingerprint)
+        return await store.open_source(self.source, self.states)
+
+
+class UnknownSigns(Request, frozen=True):
+    """Signs that no finished partition of a source has; a set."""
+
+    step: ClassVar[str] = "source"
+    source: str
+    signs: Sequence[bytes]
+
+    async def call(self, store: Store) -> Any:
+        """See `Store.unknown_signs`."""
+        return await store.unknown_signs(self.source, self.signs)
+
+
+class FindPartitions(Request, frozen=True):
+    """Partitions with one of these signs or names; a list of `SourcePosition`."""
+
+    step: ClassVar[str] = "source"
+    source: str
+    signs: Sequence[bytes]
+    names: Sequence[str]
+
+    async def call(self, store: Store) -> Any:
+        """See `Store.find_partitions`."""
+        return await store.find_partitions(self.source, self.signs, self.names)
+
+
+class AddSigns(Request, frozen=True):
+    """Further signs of finished partitions, by interval."""
+
+    step: ClassVar[str] = "source"
+    source: str
+    signs: Mapping[int, Sequence[bytes]]
+
+    async def call(self, store: Store) -> Any:
+        """See `Store.add_signs`."""
+        return await store.add_signs(self.source, self.signs)
 
 
 class AdvancePositions(Request, frozen=True):

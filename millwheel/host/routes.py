@@ -99,6 +99,10 @@ class Routes:
         """On which the producer sends when it sends on the stream."""
         return {(self.subscriptions[s.name], producer) for s in self._graph.subscriptions(stream)}
 
+    def retire(self, producer: int) -> None:
+        """Nothing that the producer has sent, or will ever send, is new."""
+        self.live.difference_update([(number, producer) for number in self.subscriptions.values()])
+
     def expect_of(self, config: Config, recovered: Recovered) -> None:
         """What an earlier owner of the interval has sent may still come, and whatever this one sends."""
         self.live |= {(bundle.subscription, bundle.producer) for bundle in recovered.productions}

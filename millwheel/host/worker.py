@@ -185,6 +185,11 @@ class WorkerHost:
         self._reads[effect.interval] = effect.limit
         self._out.append(effect)
 
+    def release(self, actor: Actor) -> None:
+        """Forget a partition that is finished."""
+        self.actors.drop(actor)
+        self._out.append(he.Release(actor.interval))
+
     def note(self, text: str) -> None:
         """Tell the operator."""
         self._out.append(he.Note(text))
@@ -413,7 +418,8 @@ class WorkerHost:
 
     def _ring(self) -> None:
         for interval in self._alarms.due(self.now):
-            self._handle(self.actors.all[interval], ev.AlarmRang())
+            if interval in self.actors.all:  # else a partition that is finished, and forgotten
+                self._handle(self.actors.all[interval], ev.AlarmRang())
         if self._alarms.next() < MAX_TIME:
             self._out.append(he.WakeAt(self._alarms.next()))
 

@@ -29,6 +29,7 @@ from millwheel.ports import Store
 from millwheel.runtime.failures import Failures, OnFailure, log_failure
 from millwheel.runtime.retry import until_answered
 from millwheel.runtime.usercode import UserCode
+from millwheel.search import Blocking, Step
 
 logger = logging.getLogger("millwheel")
 
@@ -207,6 +208,8 @@ class EmbeddedRun:
                 self._ask(host, token, wish)
             case he.ReadRows():
                 self._queue.append((host, self._user.read(effect)))
+            case he.Release(interval):
+                self._user.release(interval)
             case he.WakeAt(at):
                 self._wake_at = min(self._wake_at, at)
             case he.Note(text):
@@ -255,11 +258,23 @@ class EmbeddedRun:
                 self._user.prepare(wish)
                 self._answer(host, token, None)
             case he.Discover():
-                self._answer(host, token, self._user.discover(wish))
+                self._found(host, token, wish.source, self._user.discover(wish))
+            case he.Seek():
+                self._found(host, token, wish.source, self._user.seek(wish))
             case he.Resume():
                 self._answer(host, token, self._user.resume(wish))
             case _:
                 assert_never(wish)
+
+    def _found(self, host: Host, token: int, source: str, step: he.Discovery | Step) -> None:
+        if isinstance(step, Blocking):
+            self._spawn(self._block(host, token, source, step))
+        else:
+            self._answer(host, token, step)
+
+    async def _block(self, host: Host, token: int, source: str, step: Blocking) -> None:
+        answer = await asyncio.to_thread(step.call)
+        self._found(host, token, source, self._user.seek(he.Seek(source, answer)))
 
     def _answer(self, host: Host, token: int, answer: Any) -> None:
         self._queue.append((host, he.Answered(token, answer)))

@@ -1,7 +1,7 @@
 """Rows from a source partition to keyed columns: encoding and key extraction at the injector (§5.2).
 
-Lives here: the blocking read of one batch.  Rows that cannot be encoded or keyed are rejected with a reason, counted,
-never lost in silence.
+Lives here: the blocking read of one batch.  Rows that cannot be encoded or keyed are rejected
+with a reason, counted, never lost in silence.
 """
 
 from __future__ import annotations

@@ -9,16 +9,17 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from millwheel.api.context import Output
 from millwheel.api.table import Table
 from millwheel.graph import Graph
-from millwheel.host.events import Discover, Discovery, Prepare, ReadRows, Resume, RowsArrived, Run
-from millwheel.model import MIN_TIME
+from millwheel.host.events import Discover, Discovery, Prepare, ReadRows, Resume, RowsArrived, Run, Seek
 from millwheel.ports import SourcePartition
 from millwheel.runtime.executor import Executor, output_of
 from millwheel.runtime.failures import Failures
 from millwheel.runtime.sources import read_rows
+from millwheel.search import Search, Step
 from millwheel.work import Outcome
 
 
@@ -48,6 +49,8 @@ class UserCode:
         self._executors: dict[str, Executor] = {}
         self._outputs: dict[str, Output] = {}
         self._known: dict[str, set[str]] = {name: set() for name in graph.sources}
+        self._searches: dict[str, Search] = {}
+        self._asked_at: dict[str, int] = {}
         self._found: dict[tuple[str, str], SourcePartition] = {}
         self.partitions: dict[int, tuple[str, SourcePartition]] = {}
         """By interval: the source, and the partition that is read."""
@@ -69,26 +72,44 @@ class UserCode:
         """Run hooks."""
         return self._executors[run.computation].run(run.work)
 
-    def discover(self, wanted: Discover) -> Discovery:
-        """What a source has that it has not named yet."""
+    def discover(self, wanted: Discover) -> Discovery | Step:
+        """Begin to search a source for what it has not named yet: the first step, or what it has found."""
         name = wanted.source
-        source, asked_at = self._graph.sources[name].source, self._clock()
+        source, self._asked_at[name] = self._graph.sources[name].source, self._clock()
         if wanted.earlier is not None:
             source.recall(wanted.earlier)
-        found = source.discover(self._known[name])
+        self._searches[name] = source.search(self._known[name])
+        return self._search(name, None)
+
+    def seek(self, wanted: Seek) -> Discovery | Step:
+        """Go on with the search."""
+        return self._search(wanted.source, wanted.answer)
+
+    def _search(self, name: str, answer: Any) -> Discovery | Step:
+        try:
+            return self._searches[name].send(answer)
+        except StopIteration as end:
+            found: list[SourcePartition] = end.value
+        source = self._graph.sources[name].source
         for partition in found:
             self._known[name].add(partition.name)
             self._found[name, partition.name] = partition
         named = tuple((partition.name, partition.fingerprint()) for partition in found)
-        return Discovery(named, source.complete(), source.pending_watermark(), asked_at)
+        return Discovery(named, source.complete(), source.pending_watermark(), self._asked_at[name])
+
+    def release(self, interval: int) -> None:
+        """A partition is finished."""
+        if interval not in self.partitions:
+            return  # it was ended before this process could open it
+        name, partition = self.partitions.pop(interval)
+        partition.close()
+        self._graph.sources[name].source.release(partition.name)
 
     def resume(self, wanted: Resume) -> int:
         """Go on with a partition where it stood; its watermark, us."""
         partition = self._found.pop((wanted.source, wanted.partition))
         position = wanted.position
         self.partitions[position.interval] = (wanted.source, partition)
-        if position.finished:
-            return MIN_TIME
         partition.resume(position.position, position.state)
         return partition.watermark()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from millwheel.host.worker import WorkerHost
 from millwheel.testing.truth import Truth
 from millwheel.work import QUARANTINE_HOLD
 from millwheel_storage.memory import MemoryStore
@@ -38,6 +39,13 @@ def check_end(truth: Truth, store: MemoryStore) -> None:
         if retired and truth.graph.computations[truth.computation[interval]].settings.exactly_once:
             truth.fail(f"I15: interval {interval} keeps frontiers of producers {retired}, which are retired")
     _check_tables(truth, store)
+
+
+def check_forgotten(truth: Truth, worker: WorkerHost, open_: Mapping[int, object]) -> None:
+    """When all input is consumed a process keeps nothing of any partition: its memory is that of what is not finished."""
+    kept = {actor.interval for actor, _ in worker.actors.partitions()} | open_.keys()
+    if kept:
+        truth.fail(f"I15: the partitions of intervals {sorted(kept)} are finished, and a process keeps them in memory")
 
 
 def delivered(store: MemoryStore) -> int:

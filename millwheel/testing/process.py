@@ -18,7 +18,9 @@ from millwheel.host import events as he
 from millwheel.host.controller import ControllerHost
 from millwheel.host.requests import Request
 from millwheel.host.worker import WorkerHost
+from millwheel.search import Blocking, Step
 from millwheel.testing.calls import Calls, Crash, run
+from millwheel.testing.ending import check_forgotten
 from millwheel.testing.faults import Nemesis
 from millwheel.testing.hooks import Owned, WatchedUserCode
 from millwheel.testing.mutations import watch_values
@@ -232,6 +234,8 @@ class Process:
                 self._ask(host, token, wish)
             case he.ReadRows():
                 self._read(effect)
+            case he.Release(interval):
+                self._user.release(interval)
             case he.WakeAt(at):
                 self.later(max(0, at - self.clock()), self.give, host, he.Tick())
             case he.Note(text):
@@ -240,6 +244,7 @@ class Process:
                 self.world.kernel.trace(f"p{self.number} rows of {computation} are refused: {answers}")
             case he.Ended():
                 self._probes.ended()
+                check_forgotten(self.world.store.truth, self.worker, self._user.partitions)
                 self.world.ended(self)
             case he.Failed():
                 raise Crash
@@ -278,13 +283,20 @@ class Process:
                 self._user.prepare(wish)
                 self.later(delay_us("start"), self.give, host, he.Answered(token, None))
             case he.Discover():
-                discovery = self._user.discover(wish)
-                self._probes.discovered(wish.source, discovery)
-                self.later(delay_us("read"), self.give, host, he.Answered(token, discovery))
+                self._found(host, token, wish.source, self._user.discover(wish))
+            case he.Seek():
+                self._found(host, token, wish.source, self._user.seek(wish))
             case he.Resume():
                 self.later(delay_us("read"), self.give, host, he.Answered(token, self._user.resume(wish)))
             case _:
                 assert_never(wish)
+
+    def _found(self, host: Host, token: int, source: str, step: he.Discovery | Step) -> None:
+        while isinstance(step, Blocking):
+            step = self._user.seek(he.Seek(source, step.call()))
+        if isinstance(step, he.Discovery):
+            self._probes.discovered(source, step)
+        self.later(self.world.nemesis.delay_us("read"), self.give, host, he.Answered(token, step))
 
     def _answered(self, host: Host, token: int, request: Request, answer: Any) -> None:
         self._probes.answered(request, answer)

@@ -203,14 +203,15 @@ class WatchedStore:
         """See `Store`."""
         return await self.inner.watermarks()
 
-    async def open_source(self, source: str, partition: str, state: bytes) -> SourcePosition:
+    async def open_source(self, source: str, states: Mapping[str, bytes]) -> list[SourcePosition]:
         """See `Store`."""
-        position = await self.inner.open_source(source, partition, state)
-        if position.producer not in self.truth.maker:
-            self.truth.maker[position.producer] = f"source:{source}"
-            self._sources[position.interval] = (source, position.producer)
-            self.truth.script(source, partition, position.producer)
-        return position
+        positions = await self.inner.open_source(source, states)
+        for position in positions:
+            if position.producer not in self.truth.maker:
+                self.truth.maker[position.producer] = f"source:{source}"
+                self._sources[position.interval] = (source, position.producer)
+                self.truth.script(source, position.partition, position.producer)
+        return positions
 
     async def source_partitions(self, source: str) -> list[SourcePosition]:
         """See `Store`."""
@@ -219,6 +220,18 @@ class WatchedStore:
     async def unfinished_partitions(self) -> list[tuple[str, SourcePosition]]:
         """See `Store`."""
         return await self.inner.unfinished_partitions()
+
+    async def unknown_signs(self, source: str, signs: Sequence[bytes]) -> set[bytes]:
+        """See `Store`."""
+        return await self.inner.unknown_signs(source, signs)
+
+    async def find_partitions(self, source: str, signs: Sequence[bytes], names: Sequence[str]) -> list[SourcePosition]:
+        """See `Store`."""
+        return await self.inner.find_partitions(source, signs, names)
+
+    async def add_signs(self, source: str, signs: Mapping[int, Sequence[bytes]]) -> None:
+        """See `Store`."""
+        await self.inner.add_signs(source, signs)
 
     async def advance(self, writes: Sequence[PositionWrite]) -> set[int]:
         """See `Store`; a position never passes a row that is not consumed (I2)."""

@@ -75,6 +75,9 @@ class MemoryStore:
         """(unclean ends, mark) by interval."""
         self.watermark: dict[str, int] = {}
         self.sources: dict[tuple[str, str], SourcePosition] = {}
+        self.signs: dict[tuple[str, bytes], set[int]] = {}
+        """(source, sign) to the intervals of finished partitions."""
+        self._signed: set[int] = set()
         self.sinks: dict[str, dict[tuple[Any, ...], Row]] = {}
         self.constraint: Callable[[str, Row], str | None] = lambda table, row: None
         """Stands for what only a database knows: why it refuses a row of a table, None when it takes it."""
@@ -331,18 +334,37 @@ class MemoryStore:
         """See `Store.watermarks`."""
         return dict(self.watermark)
 
-    async def open_source(self, source: str, partition: str, state: bytes) -> SourcePosition:
+    async def open_source(self, source: str, states: Mapping[str, bytes]) -> list[SourcePosition]:
         """See `Store.open_source`."""
-        place = (source, partition)
-        if place not in self.sources:
-            interval = self._add_interval(SOURCE_PREFIX + source, "", None)
-            producer = self._next_sequencer()
-            self.sources[place] = SourcePosition(partition, interval, producer, 0, False, state)
-        return self.sources[place]
+        for partition, state in states.items():
+            if (source, partition) not in self.sources:
+                interval = self._add_interval(SOURCE_PREFIX + source, "", None)
+                producer = self._next_sequencer()
+                self.sources[source, partition] = SourcePosition(partition, interval, producer, 0, False, state)
+        return [self.sources[source, partition] for partition in states]
 
     async def source_partitions(self, source: str) -> list[SourcePosition]:
         """See `Store.source_partitions`."""
-        return [self.sources[place] for place in sorted(self.sources) if place[0] == source]
+        mine = [self.sources[place] for place in sorted(self.sources) if place[0] == source]
+        return [position for position in mine if not position.finished or position.interval not in self._signed]
+
+    async def unknown_signs(self, source: str, signs: Sequence[bytes]) -> set[bytes]:
+        """See `Store.unknown_signs`."""
+        return {sign for sign in signs if not self.signs.get((source, sign))}
+
+    async def find_partitions(self, source: str, signs: Sequence[bytes], names: Sequence[str]) -> list[SourcePosition]:
+        """See `Store.find_partitions`."""
+        intervals = {interval for sign in signs for interval in self.signs.get((source, sign), ())}
+        mine = [self.sources[place] for place in sorted(self.sources) if place[0] == source]
+        return [position for position in mine if position.interval in intervals or position.partition in names]
+
+    async def add_signs(self, source: str, signs: Mapping[int, Sequence[bytes]]) -> None:
+        """See `Store.add_signs`."""
+        finished = {position.interval for place, position in self.sources.items() if position.finished}
+        for interval in sorted(signs.keys() & finished):
+            self._signed.add(interval)
+            for sign in signs[interval]:
+                self.signs.setdefault((source, sign), set()).add(interval)
 
     async def unfinished_partitions(self) -> list[tuple[str, SourcePosition]]:
         """See `Store.unfinished_partitions`."""
@@ -357,6 +379,8 @@ class MemoryStore:
             self.sources[places[write.interval]] = SourcePosition(
                 old.partition, old.interval, old.producer, write.position, write.finished, write.state
             )
+            if write.finished:
+                await self.add_signs(places[write.interval][0], {write.interval: write.signs})
         return {write.interval for write in owned}
 
     async def mark(self, writes: Sequence[MarkWrite]) -> set[int]:
@@ -397,4 +421,5 @@ class MemoryStore:
                 (source, row.partition, row.interval, row.producer, row.position, row.finished, row.state)
                 for (source, _), row in sorted(self.sources.items())
             ],
+            "source_sign": sorted((*place, interval) for place, known in self.signs.items() for interval in known),
         }

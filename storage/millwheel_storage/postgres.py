@@ -175,15 +175,26 @@ class PostgresStore:
         """See `Store.watermarks`."""
         return await self._loads.run(progress.watermarks)
 
-    async def open_source(self, source: str, partition: str, state: bytes) -> SourcePosition:
+    async def open_source(self, source: str, states: Mapping[str, bytes]) -> list[SourcePosition]:
         """See `Store.open_source`."""
-        return await self._loads.run(
-            lambda connection: progress.open_source(connection, self.schema, source, partition, state)
-        )
+        return await self._loads.run(lambda connection: progress.open_source(connection, self.schema, source, states))
 
     async def source_partitions(self, source: str) -> list[SourcePosition]:
         """See `Store.source_partitions`."""
-        return await self._loads.run(lambda connection: progress.sources(connection, source))
+        return await self._loads.run(lambda connection: progress.open_sources(connection, source))
+
+    async def unknown_signs(self, source: str, signs: Sequence[bytes]) -> set[bytes]:
+        """See `Store.unknown_signs`."""
+        return await self._loads.run(lambda connection: progress.unknown_signs(connection, source, signs))
+
+    async def find_partitions(self, source: str, signs: Sequence[bytes], names: Sequence[str]) -> list[SourcePosition]:
+        """See `Store.find_partitions`."""
+        return await self._loads.run(lambda connection: progress.find_partitions(connection, source, signs, names))
+
+    async def add_signs(self, source: str, signs: Mapping[int, Sequence[bytes]]) -> None:
+        """See `Store.add_signs`."""
+        if signs:
+            await self._progress.run(lambda connection: progress.add_signs(connection, signs))
 
     async def unfinished_partitions(self) -> list[tuple[str, SourcePosition]]:
         """See `Store.unfinished_partitions`."""

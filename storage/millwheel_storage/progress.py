@@ -6,15 +6,15 @@ rises, and a position or a mark says where its owner is, behind the fence.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from psycopg.types.numeric import Int4, Int8
 
 from millwheel.ports import MarkWrite, PositionWrite, SourcePosition, WatermarkWrite
 from millwheel_storage import query, statements
-from millwheel_storage.arrays import BigintArray, TextArray
-from millwheel_storage.creation import add_interval, add_name
+from millwheel_storage.arrays import BigintArray, ByteaArray, TextArray
+from millwheel_storage.creation import add_name
 from millwheel_storage.prepared import Connection, Statement
 from millwheel_storage.shape import SOURCE_PREFIX
 
@@ -43,23 +43,34 @@ async def watermarks(connection: Connection) -> dict[str, int]:
     return dict(await query.rows(connection, statements.READ_WATERMARKS))
 
 
-async def open_source(connection: Connection, schema: str, source: str, partition: str, state: bytes) -> SourcePosition:
+async def open_source(
+    connection: Connection, schema: str, source: str, states: Mapping[str, bytes]
+) -> list[SourcePosition]:
     """See `Store.open_source`; a new partition is an interval of its own, so that sequencers fence it too."""
-    known = await sources(connection, source, partition)
-    if known:
-        return known[0]
-    async with connection.transaction():
-        await connection.execute(statements.LOCK_SCHEMA, (schema,))
-        if not await sources(connection, source, partition):
+    known = await _named(connection, source, [*states])
+    if len(known) < len(states):
+        async with connection.transaction():
+            await connection.execute(statements.LOCK_SCHEMA, (schema,))
+            known = await _named(connection, source, [*states])
+            new = [name for name in states if name not in known]
             number = await add_name(connection, "computation", SOURCE_PREFIX + source)
-            interval = await add_interval(connection, number, "", None)
-            await connection.execute(statements.ADD_SOURCE, (source, partition, interval, state))
-    return (await sources(connection, source, partition))[0]
+            parameters = {
+                "computation": number, "source": source,
+                "names": TextArray(new), "states": ByteaArray([states[name] for name in new]),
+            }  # fmt: skip
+            await connection.execute(statements.ADD_SOURCES, parameters)
+        known = await _named(connection, source, [*states])
+    return [known[name] for name in states]
 
 
-async def sources(connection: Connection, source: str, partition: str | None = None) -> list[SourcePosition]:
-    """Positions of one partition, or of all that the source ever opened."""
-    rows = await query.rows(connection, statements.READ_SOURCES, {"source": source, "partition": partition})
+async def _named(connection: Connection, source: str, names: Sequence[str]) -> dict[str, SourcePosition]:
+    found = await find_partitions(connection, source, (), names)
+    return {position.partition: position for position in found}
+
+
+async def open_sources(connection: Connection, source: str) -> list[SourcePosition]:
+    """See `Store.source_partitions`."""
+    rows = await query.rows(connection, statements.READ_OPEN_SOURCES, {"source": source})
     return [SourcePosition(*row) for row in rows]
 
 
@@ -69,8 +80,41 @@ async def unfinished(connection: Connection) -> list[tuple[str, SourcePosition]]
     return [(source, SourcePosition(*row)) for source, *row in rows]
 
 
+async def unknown_signs(connection: Connection, source: str, signs: Sequence[bytes]) -> set[bytes]:
+    """See `Store.unknown_signs`."""
+    rows = await query.rows(connection, statements.UNKNOWN_SIGNS, (ByteaArray(signs), source))
+    return {sign for (sign,) in rows}
+
+
+async def find_partitions(
+    connection: Connection, source: str, signs: Sequence[bytes], names: Sequence[str]
+) -> list[SourcePosition]:
+    """See `Store.find_partitions`."""
+    parameters = {"source": source, "signs": ByteaArray(signs), "names": TextArray(names)}
+    return [SourcePosition(*row) for row in await query.rows(connection, statements.FIND_SOURCES, parameters)]
+
+
+async def add_signs(connection: Connection, signs: Mapping[int, Sequence[bytes]]) -> None:
+    """See `Store.add_signs`; in one transaction with whatever made them finished."""
+    intervals = [interval for interval, mine in signs.items() for _ in mine]
+    flat = [sign for mine in signs.values() for sign in mine]
+    async with connection.transaction():
+        await connection.execute(statements.ADD_SIGNS, (ByteaArray(flat), BigintArray(intervals)))
+        await connection.execute(statements.SIGN_SOURCES, (BigintArray([*signs]),))
+
+
 async def advance(connection: Connection, writes: Sequence[PositionWrite]) -> set[int]:
-    """See `Store.advance`."""
+    """See `Store.advance`; what is finished gets its signs in the same transaction."""
+    signs = {write.interval: write.signs for write in writes if write.finished}
+    if not signs:
+        return await _advance(connection, writes)
+    async with connection.transaction():
+        kept = await _advance(connection, writes)
+        await add_signs(connection, {interval: mine for interval, mine in signs.items() if interval in kept})
+    return kept
+
+
+async def _advance(connection: Connection, writes: Sequence[PositionWrite]) -> set[int]:
     intervals = [Int8(write.interval) for write in writes]
     parameters = (
         intervals,

@@ -236,8 +236,8 @@ class Reader:
         return dict(self._connection.execute(statements.READ_WATERMARKS).fetchall())
 
     def sources(self, source: str) -> list[SourcePosition]:
-        """Durable progress of every partition of a source."""
-        rows = self._connection.execute(statements.READ_SOURCES, {"source": source, "partition": None}).fetchall()
+        """Durable progress of every partition of a source that is not finished (or was, in an early version)."""
+        rows = self._connection.execute(statements.READ_OPEN_SOURCES, {"source": source}).fetchall()
         return [SourcePosition(*row) for row in rows]
 
     def oldest_productions(self) -> list[Oldest]:

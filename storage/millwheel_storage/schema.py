@@ -280,10 +280,31 @@ source = Table(
     _number("position"),
     Column("finished", Boolean, nullable=False),
     _bytes("state"),
+    Column("signed", Boolean, nullable=False, server_default="false"),
     _primary("source", "partition"),
     UniqueConstraint("interval_id"),
     postgresql_with={"fillfactor": 70} | _HOT,
 )
+"""`signed`: it is finished, and its signs are in `source_sign`."""
+
+Index("source_unfinished", source.c.source, source.c.partition, postgresql_where=~source.c.finished)
+Index(
+    "source_unsigned",
+    source.c.source,
+    source.c.partition,
+    postgresql_where=source.c.finished & ~source.c.signed,
+)
+"""What a start asks for, however much is finished."""
+
+source_sign = Table(
+    "source_sign",
+    metadata,
+    _text("source"),
+    _bytes("sign"),
+    _number("interval_id"),
+    _primary("source", "sign", "interval_id"),
+)
+"""By which finished partitions are known again: several a partition, and one sign may stand for several partitions."""
 
 assert metadata.tables.keys() <= RESERVED_NAMES
 
@@ -328,8 +349,14 @@ CREATE INDEX IF NOT EXISTS timer_by_time ON timer (computation, kind, timestamp,
 
 _SUSPICION: Final = _compile(CreateTable(suspicion, if_not_exists=True))
 
+_SIGNS: Final = [
+    "ALTER TABLE source ADD COLUMN IF NOT EXISTS signed boolean NOT NULL DEFAULT false",
+    _compile(CreateTable(source_sign, if_not_exists=True)),
+    *(_compile(CreateIndex(index, if_not_exists=True)) for index in sorted(source.indexes, key=lambda i: str(i.name))),
+]
+
 MIGRATIONS: Final[list[list[str]]] = [
-    creation(), [_CHANNELS_BY_FRONTIER], _OPAQUE_IDS, [_TIMERS_BY_TIME], [_SUSPICION], [],
+    creation(), [_CHANNELS_BY_FRONTIER], _OPAQUE_IDS, [_TIMERS_BY_TIME], [_SUSPICION], [], _SIGNS,
 ]  # fmt: skip
 """MIGRATIONS[v] takes a store from format v to v + 1; only ever appended to.  A new store runs them all, and the first
 makes its tables as they are today: those that follow do no harm to them.  Format 6 has the same tables: its shape says

@@ -515,10 +515,6 @@ RETURNING name
 """Fenced by all that a value rests on.  Rows of `ownership` are locked one by one, in the order in which they are given."""
 
 READ_WATERMARKS: Final = "SELECT name, value FROM watermark"
-READ_SOURCES: Final = """
-SELECT partition, interval_id, producer, position, finished, state FROM source
-WHERE source = %(source)s AND (%(partition)s::text IS NULL OR partition = %(partition)s::text) ORDER BY partition
-"""
 READ_UNFINISHED: Final = """
 SELECT source, partition, interval_id, producer, position, finished, state FROM source
 WHERE NOT finished ORDER BY source, partition
@@ -544,9 +540,64 @@ END_SOURCE: Final = """
 INSERT INTO watermark AS m (name, value) VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value
 """
 
-ADD_SOURCE: Final = """
+READ_OPEN_SOURCES: Final = """
+SELECT partition, interval_id, producer, position, finished, state FROM source
+WHERE source = %(source)s AND NOT finished
+UNION ALL
+SELECT partition, interval_id, producer, position, finished, state FROM source
+WHERE source = %(source)s AND finished AND NOT signed
+ORDER BY partition
+"""
+"""Two indexes, which hold nothing of what is finished and signed."""
+
+UNKNOWN_SIGNS: Final = """
+SELECT w.sign FROM unnest(%b::bytea[]) AS w (sign)
+LEFT JOIN LATERAL (SELECT true AS known FROM source_sign s WHERE s.source = %s AND s.sign = w.sign LIMIT 1) AS f ON true
+WHERE f.known IS NULL
+"""
+"""A probe for each sign, whatever the planner thinks of reading the whole table instead."""
+
+FIND_SOURCES: Final = """
+WITH found AS (
+    SELECT g.interval_id FROM unnest(%(signs)b::bytea[]) AS w (sign)
+    CROSS JOIN LATERAL (
+        SELECT s.interval_id FROM source_sign s WHERE s.source = %(source)s AND s.sign = w.sign OFFSET 0
+    ) AS g
+    UNION
+    SELECT g.interval_id FROM unnest(%(names)b::text[]) AS w (name)
+    CROSS JOIN LATERAL (
+        SELECT s.interval_id FROM source s WHERE s.source = %(source)s AND s.partition = w.name OFFSET 0
+    ) AS g
+)
+SELECT p.partition, p.interval_id, p.producer, p.position, p.finished, p.state FROM found
+CROSS JOIN LATERAL (SELECT * FROM source s WHERE s.interval_id = found.interval_id OFFSET 0) AS p
+ORDER BY p.partition
+"""
+ADD_SIGNS: Final = """
+INSERT INTO source_sign (source, sign, interval_id)
+SELECT s.source, w.sign, s.interval_id
+FROM unnest(%b::bytea[], %b::bigint[]) AS w (sign, interval_id) JOIN source s USING (interval_id)
+WHERE s.finished ORDER BY s.source, w.sign, s.interval_id
+ON CONFLICT DO NOTHING
+"""
+SIGN_SOURCES: Final = (
+    "UPDATE source SET signed = true WHERE interval_id = ANY(%b::bigint[]) AND finished AND NOT signed"
+)
+
+ADD_SOURCES: Final = """
+WITH numbered AS (
+    SELECT p.partition, p.state, nextval('interval_number') AS interval_id, nextval('sequencer') AS producer
+    FROM (
+        SELECT * FROM unnest(%(names)b::text[], %(states)b::bytea[]) WITH ORDINALITY AS w (partition, state, place)
+        ORDER BY w.place OFFSET 0
+    ) AS p
+), made AS (
+    INSERT INTO interval (id, computation, low, high) SELECT interval_id, %(computation)s, ''::bytea, NULL FROM numbered
+), owned AS (
+    INSERT INTO ownership (interval_id, sequencer) SELECT interval_id, 0 FROM numbered
+)
 INSERT INTO source (source, partition, interval_id, producer, position, finished, state)
-VALUES (%s, %s, %s, nextval('sequencer'), 0, false, %s)
+SELECT %(source)s, partition, interval_id, producer, 0, false, state FROM numbered
 """
 ADVANCE: Final = """
 UPDATE source s SET position = w.position, finished = w.finished, state = w.state

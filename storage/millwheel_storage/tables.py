@@ -26,6 +26,7 @@ RESERVED_NAMES: Final = frozenset(
         "redrive",
         "watermark",
         "source",
+        "source_sign",
         "lease",
         "sequencer",
         "interval_number",

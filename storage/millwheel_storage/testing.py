@@ -57,6 +57,7 @@ _TABLES: Final[dict[str, str]] = {
     "suspicion": "SELECT interval_id, ends, mark FROM suspicion",
     "watermark": "SELECT name, value FROM watermark",
     "source": "SELECT source, partition, interval_id, producer, position, finished, state FROM source",
+    "source_sign": "SELECT source, sign, interval_id FROM source_sign",
 }
 
 _DELIVERED: Final = """

@@ -249,7 +249,7 @@ def test_two_openers_at_once_make_one_schema(postgres: EmbeddedPostgres, pipelin
         stores = [PostgresStore(postgres.url, pipeline) for _ in range(4)]
         opened = await asyncio.gather(*[store.open_pipeline(shape(pipeline)) for store in stores])
         assert all(one == opened[0] for one in opened)
-        partitions = await asyncio.gather(*[store.open_source("s", "p", b"") for store in stores])
+        partitions = await asyncio.gather(*[store.open_source("s", {"p": b"", "q": b""}) for store in stores])
         assert all(one == partitions[0] for one in partitions)
         for store in stores:
             await store.close()

@@ -341,15 +341,32 @@ class Twins(RuleBasedStateMachine):
         assert self.both(lambda store: store.still_owned(owners)) == owners.keys() - stale
         self.both(lambda store: store.watermarks())
 
-    @rule(partition=st.sampled_from(["p", "q/é"]), move=st.integers(0, 9), stale=st.booleans())
-    def sources(self, partition: str, move: int, stale: bool) -> None:
-        opened = self.both(lambda store: store.open_source("src", partition, b"fp"))
+    @rule(partition=st.sampled_from(["p", "q/é"]), move=st.integers(0, 9), stale=st.booleans(), signed=st.booleans())
+    def sources(self, partition: str, move: int, stale: bool, signed: bool) -> None:
+        first, second = self.both(lambda store: store.open_source("src", {partition: b"fp", "of all": b"two"}))
+        assert (first.partition, second.partition) == (partition, "of all")
+        opened = first
         taken = self.both(lambda store: store.acquire([opened.interval]))
         sequencer = taken[opened.interval] - stale
-        write = PositionWrite(opened.interval, sequencer, opened.position + move, move == 9, b"{}")
+        signs = [partition.encode(), b"of both"] if signed else []
+        write = PositionWrite(opened.interval, sequencer, opened.position + move, move == 9, b"{}", signs)
         assert self.both(lambda store: store.advance([write])) == (set() if stale else {opened.interval})
         self.both(lambda store: store.source_partitions("src"))
         self.both(lambda store: store.unfinished_partitions())
+
+    @rule(partition=st.sampled_from(["p", "q/é", "unheard of"]), note=st.booleans())
+    def signs(self, partition: str, note: bool) -> None:
+        named = self.both(lambda store: store.find_partitions("src", [], [partition]))
+        assert [position.partition for position in named] in ([], [partition])
+        if note and named:
+            self.both(lambda store: store.add_signs("src", {named[0].interval: [b"noted"]}))
+        asked = [b"p", b"of both", b"noted", b"nobody's"]
+        unknown = self.both(lambda store: store.unknown_signs("src", asked))
+        assert b"nobody's" in unknown
+        for sign in asked:
+            found = self.both(lambda store, sign=sign: store.find_partitions("src", [sign], []))  # type: ignore[misc]
+            assert bool(found) == (sign not in unknown)
+        self.both(lambda store: store.find_partitions("other", asked, [partition]))
 
     @rule(interval=INTERVALS, mark=st.binary(max_size=3), ends=st.sampled_from([None, 0, 1]), stale=st.booleans())
     def mark(self, interval: int, mark: bytes, ends: int | None, stale: bool) -> None:

@@ -35,46 +35,39 @@ def end(feed: Feed, interval: int) -> int | None:
 
 def test_partitions_of_an_ordered_source_are_read_one_after_the_other() -> None:
     feed = ordered()
-    assert [feed.open(interval, False, 0) for interval in (1, 2, 3)] == [False, True, True]
+    assert [feed.open(interval, 0) for interval in (1, 2, 3)] == [False, True, True]
     assert feed.read(1, rows(), 0, 0) is None
     assert end(feed, 1) == 2
-    assert feed.open(4, False, 0)
+    assert feed.open(4, 0)
     assert [end(feed, 2), end(feed, 3), end(feed, 4)] == [3, 4, None]
-    assert not feed.open(5, False, 0)
+    assert not feed.open(5, 0)
 
 
 def test_those_of_another_source_are_read_side_by_side() -> None:
     feed = Feed(False, None, 0, ())
-    assert [feed.open(interval, False, 0) for interval in (1, 2)] == [False, False]
+    assert [feed.open(interval, 0) for interval in (1, 2)] == [False, False]
     assert [end(feed, 1), end(feed, 2)] == [None, None]
-
-
-def test_what_an_earlier_run_finished_takes_no_turn() -> None:
-    feed = ordered()
-    assert [feed.open(1, True, 0), feed.open(2, False, 0), feed.open(3, True, 0)] == [False, False, False]
-    assert feed.open(4, False, 0)
-    assert end(feed, 2) == 4
 
 
 def test_a_partition_that_comes_back_has_its_old_turn() -> None:
     feed = ordered(position("a", 1), position("b", 2), position("c", 3))
-    assert [feed.open(interval, False, 0) for interval in (2, 3)] == [False, True]
-    assert not feed.open(1, False, 0)
+    assert [feed.open(interval, 0) for interval in (2, 3)] == [False, True]
+    assert not feed.open(1, 0)
     assert end(feed, 2) is None  # 1 is older than 3
     assert end(feed, 1) == 3
 
 
 def test_one_that_comes_back_behind_an_older_one_waits() -> None:
     feed = ordered(position("a", 1), position("b", 2), position("c", 3))
-    assert [feed.open(interval, False, 0) for interval in (1, 3, 2)] == [False, True, True]
+    assert [feed.open(interval, 0) for interval in (1, 3, 2)] == [False, True, True]
     assert [end(feed, 1), end(feed, 2), end(feed, 3)] == [2, 3, None]
 
 
 def test_one_that_no_run_has_met_and_that_comes_before_one_that_was_begun_keeps_both_in_sight() -> None:
     """It is out of order: neither waits, so the watermark waits for both."""
     feed = ordered(position("b", 2))
-    assert [feed.open(interval, False, 0) for interval in (5, 2)] == [False, False]
-    assert feed.open(6, False, 0)
+    assert [feed.open(interval, 0) for interval in (5, 2)] == [False, False]
+    assert feed.open(6, 0)
     assert [end(feed, 2), end(feed, 5)] == [None, 6]
 
 
@@ -103,7 +96,7 @@ def silent_for(feed: Feed, asked_at: int, watermark: int = MIN_TIME, interval: i
 @pytest.fixture
 def feed() -> Feed:
     feed = Feed(False, IDLE, DISORDER, ())
-    feed.open(1, False, 1_000)
+    feed.open(1, 1_000)
     return feed
 
 
@@ -125,7 +118,7 @@ def test_one_that_never_had_a_row_is_silent_from_the_first_look_on(feed: Feed) -
 
 def test_who_is_idle_at_once_is_not_while_rows_come() -> None:
     feed = Feed(False, 0, DISORDER, ())
-    feed.open(1, False, 1_000)
+    feed.open(1, 1_000)
     found = rows(progressed=True)
     feed.read(1, found, 1_000, 1_000)
     assert (found.watermark, feed.bound(3, 1_000)) == (MIN_TIME, 3)
@@ -133,13 +126,13 @@ def test_who_is_idle_at_once_is_not_while_rows_come() -> None:
 
 def test_without_a_word_of_it_silence_says_nothing() -> None:
     feed = Feed(False, None, DISORDER, ())
-    feed.open(1, False, 0)
+    feed.open(1, 0)
     assert [silent_for(feed, at) for at in (0, 10**9)] == [MIN_TIME, MIN_TIME]
     assert feed.bound(3, 10**9) == 3
 
 
 def test_those_to_come_are_bounded_by_the_clock_while_all_that_are_there_are_silent(feed: Feed) -> None:
-    feed.open(2, False, 1_000)
+    feed.open(2, 1_000)
     silent_for(feed, 1_000)
     silent_for(feed, 1_000, interval=2)
     silent_for(feed, 1_200)
@@ -147,18 +140,24 @@ def test_those_to_come_are_bounded_by_the_clock_while_all_that_are_there_are_sil
     silent_for(feed, 1_200, interval=2)
     assert feed.bound(3, 1_200) == 1_200 - DISORDER
     assert feed.bound(5_000, 1_200) == 5_000
-    feed.open(3, False, 1_250)
+    feed.open(3, 1_250)
     assert feed.bound(3, 1_300) == 3  # somebody has come
     end(feed, 3)
     assert feed.bound(3, 1_400) == 1_400 - DISORDER  # and gone
 
 
+def test_a_source_whose_every_partition_was_finished_earlier_is_silent_in_the_end() -> None:
+    feed = Feed(False, IDLE, DISORDER, ())
+    assert feed.bound(3, 10**9) == 3
+    feed.stir(1_200)
+    feed.stir(1_900)
+    assert feed.bound(3, 1_200 + IDLE - 1) == 3
+    assert feed.bound(3, 1_200 + IDLE) == 1_200 + IDLE - DISORDER
+
+
 def test_a_row_ends_the_silence_of_the_source(feed: Feed) -> None:
     silent_for(feed, 1_000)
     silent_for(feed, 1_200)
-    feed.open(2, True, 1_200)
-    assert feed.bound(3, 1_200 + IDLE - 1) == 3
-    assert feed.bound(3, 1_200 + IDLE) == 1_200 + IDLE - DISORDER
     feed.read(1, rows(progressed=True), 1_400, 1_410)
     assert feed.bound(3, 1_450) == 3
     feed.read(1, rows(finished=True), 1_420, 1_420)
@@ -168,8 +167,8 @@ def test_a_row_ends_the_silence_of_the_source(feed: Feed) -> None:
 
 def test_one_that_waits_for_its_turn_is_not_silent() -> None:
     feed = Feed(True, IDLE, 0, ())
-    feed.open(1, False, 0)
-    feed.open(2, False, 0)
+    feed.open(1, 0)
+    feed.open(2, 0)
     silent_for(feed, 0)
     silent_for(feed, IDLE + 10)
     assert feed.bound(3, IDLE + 10) == 3

@@ -129,6 +129,11 @@ def test_the_end_counts_when_it_is_durable_and_is_no_event_time_before() -> None
     effects = injector.handle(ev.Advanced(1, True), 0)
     assert reports(effects) == [MAX_TIME]
     assert [s.bundle.frontier for s in of(effects, ev.Send)] == [MAX_TIME]  # receivers may collect its ids
+    assert not injector.quiet()  # until they say that they know
+    (again,) = of(injector.handle(ev.Resend(of(effects, ev.Send)[0].bundle.target), 0), ev.Send)
+    injector.handle(ev.AckArrived(of(effects, ev.Send)[0].bundle.number), 0)
+    assert not injector.quiet()
+    injector.handle(ev.AckArrived(again.bundle.number), 0)
     assert injector.quiet()
 
 

@@ -8,8 +8,11 @@ from typing import Any
 
 import msgspec
 
-from millwheel.ports import Batch, Source, SourcePartition, SourcePosition
+from millwheel.ports import Batch, PositionWrite, Source, SourcePartition, SourcePosition
+from millwheel.search import Blocking, Find, Note, Search, Step, Unknown
+from millwheel.testing.calls import run
 from millwheel_injectors.rejects import RejectLine
+from millwheel_storage.memory import MemoryStore
 
 
 class Clock:
@@ -44,6 +47,59 @@ def only(source: Source) -> SourcePartition:
     """The one partition of a source."""
     (partition,) = source.discover(())
     return partition
+
+
+class Registry:
+    """A store that knows of one source's finished partitions, and answers its searches."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._store = MemoryStore()
+        self._known: set[str] = set()
+        self.steps: list[str] = []
+        """Kinds of the steps of all searches."""
+
+    def begin(self, partition: str, state: bytes) -> None:
+        """A partition was opened, and not read to its end."""
+        run(self._store.open_source(self._source.name, {partition: state}))
+
+    def finish(self, partition: str, position: int, state: bytes, signed: bool = True) -> None:
+        """A partition was read to its end, by a version that gave it signs or not."""
+        (opened,) = run(self._store.open_source(self._source.name, {partition: state}))
+        sequencer = run(self._store.acquire([opened.interval]))[opened.interval]
+        end = SourcePosition(partition, opened.interval, opened.producer, position, True, state)
+        signs = self._source.signs(end) if signed else []
+        run(self._store.advance([PositionWrite(opened.interval, sequencer, position, True, state, signs)]))
+
+    def search(self, source: Source | None = None) -> list[SourcePartition]:
+        """What one search of the source finds, which is then open."""
+        found = self.drive((source or self._source).search(self._known))
+        self._known.update(partition.name for partition in found)
+        return found
+
+    def drive(self, search: Search, answer: Any = None) -> list[SourcePartition]:
+        """The rest of a search, whose last step has this answer."""
+        while True:
+            try:
+                step = search.send(answer)
+            except StopIteration as end:
+                found: list[SourcePartition] = end.value
+                return found
+            self.steps.append(type(step).__name__)
+            answer = self._answer(step)
+
+    def _answer(self, step: Step) -> Any:
+        name = self._source.name
+        match step:
+            case Blocking(call):
+                return call()
+            case Unknown(signs):
+                return run(self._store.unknown_signs(name, signs))
+            case Find(signs, names):
+                return run(self._store.find_partitions(name, signs, names))
+            case Note(noted):
+                return run(self._store.add_signs(name, noted))
+        return None
 
 
 def stored(partition: SourcePartition, position: int, state: bytes, finished: bool = False) -> SourcePosition:

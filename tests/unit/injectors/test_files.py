@@ -29,6 +29,7 @@ from millwheel_injectors.formats import Format
 from tests.effort import examples
 from tests.unit.injectors.drain import (
     Clock,
+    Registry,
     only,
     read_all,
     reject_lines,
@@ -237,9 +238,12 @@ def test_equal_small_files_one_after_the_other_are_two_partitions(tmp_path: Path
     (tmp_path / "monday").unlink()
     (tmp_path / "tuesday").write_bytes(b"total 0\n")
     again = FileSource("s", tmp_path)
-    again.recall([stored(monday, 1, batch.state, finished=True)])
-    (tuesday,) = again.discover({monday.name})
+    registry = Registry(again)
+    registry.finish(monday.name, 1, batch.state)
+    (tuesday,) = registry.search()
+    assert tuesday.name.startswith(monday.name + "~")
     assert texts(tuesday) == ["total 0"]
+    assert registry.search() == []
 
 
 def test_a_copied_directory_keeps_partitions(tmp_path: Path) -> None:
@@ -329,8 +333,10 @@ def test_another_file_in_the_place_of_an_unfinished_one_is_refused(tmp_path: Pat
     with pytest.raises(SourceError, match="rewritten"):
         again.discover(())
     finished = FileSource("s", log, tail=True)
-    finished.recall([stored(partition, 3, batch.state, finished=True)])
-    assert texts(only(finished)) == ["x"]
+    registry = Registry(finished)
+    registry.finish(partition.name, 3, batch.state)
+    (new,) = registry.search()
+    assert texts(new) == ["x"]
 
 
 def test_a_deleted_file_is_read_to_its_end_while_it_is_open(tmp_path: Path) -> None:
@@ -357,9 +363,10 @@ def test_a_file_that_grew_after_its_end_is_refused(tmp_path: Path) -> None:
     (batch,) = read_all(partition)
     append(log, b"3\n")
     again = FileSource("s", log)
-    again.recall([stored(partition, 2, batch.state, finished=True)])
+    registry = Registry(again)
+    registry.finish(partition.name, 2, batch.state)
     with pytest.raises(SourceError, match="grew from 4 to 6"):
-        again.discover({partition.name})
+        registry.search()
 
 
 # gzip
@@ -652,5 +659,6 @@ def test_a_finished_partition_without_a_state_keeps_its_name(tmp_path: Path) -> 
     (tmp_path / "a").write_text("x\n")
     name = only(FileSource("s", tmp_path)).name
     again = FileSource("s", tmp_path)
-    again.recall([stored(only(again), 1, b"", finished=True)])
-    assert again.discover({name}) == []
+    registry = Registry(again)
+    registry.finish(name, 1, b"")
+    assert registry.search() == registry.search() == []

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from millwheel.errors import SourceError
 from millwheel.model import MAX_TIME, MIN_TIME
-from millwheel.ports import Batch, SourcePosition
+from millwheel.ports import Batch
 from millwheel_injectors import BoundedDisorder, Exact, FileCreation, IterableSource
-from tests.unit.injectors.drain import only, read_all, rows_of
+from tests.unit.injectors.drain import Registry, only, read_all, rows_of
 
 ROWS = [(5, "a"), (3, "b"), (9, "c")]
 
@@ -55,10 +55,12 @@ def test_a_function_of_rows_has_a_bounded_disorder() -> None:
 
 @pytest.mark.parametrize("rows", [ROWS, lambda: iter(ROWS)])
 def test_rows_behind_an_end_are_not_lost_in_silence(rows: Any) -> None:
-    IterableSource("s", rows).recall([SourcePosition("rows", 1, 1, 3, True, b"{}")])
-    IterableSource("s", rows).recall([SourcePosition("rows", 1, 1, 2, False, b"{}")])
+    whole, short = Registry(IterableSource("s", rows)), Registry(IterableSource("s", rows))
+    whole.finish("rows", 3, b"{}")
+    assert whole.search() == whole.search() == []
+    short.finish("rows", 2, b"{}")
     with pytest.raises(SourceError, match="source s: it ended after 2 rows in an earlier run, and has more now"):
-        IterableSource("s", rows).recall([SourcePosition("rows", 1, 1, 2, True, b"{}")])
+        short.search()
 
 
 def test_promises_that_cannot_be_kept_are_refused() -> None:

@@ -1,0 +1,160 @@
+"""What a source remembers, and asks for, of files that are read to their end."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from millwheel.errors import SourceError
+from millwheel.search import Unknown
+from millwheel_injectors import FileSource, SparkOutputSource
+from millwheel_injectors import files as files_module
+from millwheel_injectors.partition import TextPartition
+from tests.unit.injectors.drain import Registry, read_all, values_of
+
+LONG = b"".join(b"line %d of a log that is long enough to be known by its beginning\n" % n for n in range(100))
+
+
+def finish_all(registry: Registry, source: FileSource) -> list[str]:
+    """Read what a search finds to its end, as a run does; the names."""
+    names = []
+    for partition in registry.search(source):
+        batches = read_all(partition)
+        registry.finish(partition.name, batches[-1].next_position, batches[-1].state)
+        source.release(partition.name)
+        names.append(partition.name)
+    return names
+
+
+def test_untouched_finished_files_are_neither_opened_nor_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        (tmp_path / f"{number}.log").write_text(f"row {number}\n")
+    source = FileSource("s", tmp_path, tail=True, quiet_us=0)
+    registry = Registry(source)
+    assert len(finish_all(registry, source)) == 20
+    registry.steps.clear()
+    monkeypatch.setattr(
+        "millwheel_injectors.identity.inspect_file", lambda *_: pytest.fail("a finished file was opened")
+    )
+    assert registry.search() == registry.search() == []
+    assert registry.steps == ["Unknown", "Unknown"]
+    assert source._catalog.names() == set()
+    assert (source._places, source._keys, source._partitions, source._catalog._looks) == ({}, {}, {}, {})
+
+
+def test_the_store_is_asked_in_bulk_and_the_loop_has_its_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files_module, "ASK_FILES", 8)
+    monkeypatch.setattr(files_module, "TURN_FILES", 4)
+    for number in range(20):
+        (tmp_path / f"{number}.log").write_text(f"row {number}\n")
+    source = FileSource("s", tmp_path)
+    registry = Registry(source)
+    finish_all(registry, source)
+    registry.steps.clear()
+    (tmp_path / "new.log").write_text("row\n")
+    (new,) = registry.search(FileSource("s", tmp_path))
+    assert [value for batch in read_all(new) for value in batch.values] == ["row"]
+    assert registry.steps.count("Unknown") == 3
+    assert registry.steps.count("Find") == 1
+    assert registry.steps.count("Turn") == 5
+
+
+@pytest.mark.parametrize("content", [LONG, b"short\n"])
+def test_a_finished_file_that_is_renamed_or_touched_is_noted_once(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "log.1").write_bytes(content)
+    source = FileSource("s", tmp_path)
+    registry = Registry(source)
+    finish_all(registry, source)
+    for change in (
+        lambda: (tmp_path / "log.1").rename(tmp_path / "log.2"),
+        lambda: os.utime(tmp_path / "log.2", (5, 5)),
+    ):
+        change()
+        registry.steps.clear()
+        assert registry.search(FileSource("s", tmp_path)) == []
+        assert registry.steps == ["Unknown", "Find", "Note"]
+        registry.steps.clear()
+        assert registry.search(FileSource("s", tmp_path)) == []
+        assert registry.steps == ["Unknown"]
+
+
+def test_a_finished_file_is_known_by_a_long_beginning_when_it_was_copied(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "log").write_bytes(LONG)
+    source = FileSource("s", tmp_path / "in")
+    registry = Registry(source)
+    finish_all(registry, source)
+    (tmp_path / "in" / "log").rename(tmp_path / "kept")
+    (tmp_path / "in" / "copy").write_bytes(LONG)
+    assert registry.search(FileSource("s", tmp_path / "in")) == []
+    (tmp_path / "in" / "other").write_bytes(LONG[:-1] + b"!\n")
+    (other,) = registry.search(FileSource("s", tmp_path / "in"))
+    assert other.name.count("~") == 1
+
+
+def test_another_file_in_a_finished_ones_place_is_a_new_partition_whatever_name_is_free(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    names = set()
+    registry = None
+    for number in range(4):  # one inode, one path, one first line, another rest
+        log.write_bytes(b"banner\n" + b"%d\n" % number * 2_000)
+        source = FileSource("s", tmp_path)
+        registry = registry or Registry(source)
+        (name,) = finish_all(registry, source)
+        names.add(name)
+    base = min(names, key=len)
+    assert sorted(name.count("~") for name in names) == [0, 1, 2, 2]
+    assert all(name.startswith(base) for name in names)
+
+
+def test_a_release_waits_for_the_next_search(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"1\n")
+    source = FileSource("s", tmp_path, tail=True, quiet_us=0)
+    registry = Registry(source)
+    (partition,) = registry.search()
+    (batch,) = read_all(partition)
+    search = source.search(registry._known)  # begins while the file is not finished
+    step = search.send(None)
+    assert isinstance(step, Unknown)
+    unfinished = {*step.signs}
+    registry.finish(partition.name, 1, batch.state)
+    source.release(partition.name)
+    assert registry.drive(search, unfinished) == []
+
+
+def test_a_process_that_was_there_meanwhile_has_named_the_file(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"same\n")
+    (tmp_path / "b").write_bytes(b"same\n")
+    other, mine = FileSource("s", tmp_path), FileSource("s", tmp_path)
+    registry = Registry(mine)
+    for partition in other.discover(()):
+        registry.begin(partition.name, partition.fingerprint())
+    assert {partition.name for partition in registry.search(mine)} == {p.name for p in other.discover(())}
+
+
+def test_an_overwritten_run_of_spark_is_refused_though_its_files_are_forgotten(tmp_path: Path) -> None:
+    for run in ("run-1", "run-2"):
+        (tmp_path / run).mkdir()
+        (tmp_path / run / "_SUCCESS").touch()
+        (tmp_path / run / "part-0.json").write_text('{"at": 1}\n')
+    source = SparkOutputSource("s", tmp_path, event_time="at")
+    assert len(values_of(source)) == 2
+    registry = Registry(source)
+    for partition in registry.search():
+        assert isinstance(partition, TextPartition)
+        (batch,) = read_all(partition)
+        registry.finish(partition.name, 1, batch.state)
+        source.release(partition.name)
+    again = SparkOutputSource("s", tmp_path, event_time="at", tail=True)
+    assert registry.search(again) == []
+    (tmp_path / "run-3").mkdir()
+    (tmp_path / "run-3" / "part-0.json").write_text('{"at": 1}\n')
+    (tmp_path / "run-3" / "_SUCCESS").touch()
+    assert [partition.name for partition in registry.search(again)] == ["run-3/part-0.json"]
+    (tmp_path / "run-2" / "part-0.json").rename(tmp_path / "run-2" / "part-1.json")
+    with pytest.raises(SourceError, match=r"run-2/part-0.json: was read before, and the output was overwritten"):
+        registry.search(SparkOutputSource("s", tmp_path, event_time="at"))
