@@ -55,8 +55,11 @@ def job(log: Path, out: Path) -> Job:
     return Job(
         "queries",
         out,
+        log.name,
         pipeline.build(source, end_us, name="queries"),
+        min(time_us for time_us, _ in rows),
         end_us,
+        0,
         {"queries": len(rows)},
         lambda wanted: {key: windows[key] for key in wanted},
     )

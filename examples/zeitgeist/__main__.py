@@ -17,7 +17,7 @@ import msgspec
 from examples.zeitgeist import evaluate, observed, pipeline, results
 from examples.zeitgeist.detector import Anomaly, Scope, sort_anomalies
 from examples.zeitgeist.logfile import look_at
-from examples.zeitgeist.report import Stat, write_report
+from examples.zeitgeist.report import Facts, Stat, write_report
 from examples.zeitgeist.spark_job import parse_log
 from millwheel import Pipeline
 from millwheel.errors import MillwheelError, SourceError
@@ -37,8 +37,11 @@ class Job(msgspec.Struct, frozen=True):
 
     name: str
     out: Path
+    log: str
     wiring: Pipeline
+    first_us: int
     end_us: int
+    offset_s: int
     figures: Mapping[str, int]
     windows: Callable[[Collection[tuple[Scope, str]]], Windows]
 
@@ -70,8 +73,11 @@ def parse(log: Path, out: Path) -> Job:
     return Job(
         "zeitgeist",
         out,
+        log.name,
         pipeline.build(source(out), end_us, summary.offset_s),
+        summary.first_us,
         end_us,
+        summary.offset_s,
         {"requests": summary.requests, "malformed lines": summary.malformed},
         lambda wanted: observed.windows_by_key(out / results.PARSED / "requests", wanted),
     )
@@ -103,10 +109,12 @@ def conclude(job: Job, store: str | None) -> int:
             print(f"\n{job.name}: stopped; the same command goes on from here", file=sys.stderr)
             return 130
         rows = read_anomalies(url, job.wiring.name)
+    seconds = time.monotonic() - began
     results.write_whole(out / results.ANOMALIES, b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
     _report(job, rows)
     finished.touch()
-    _print_findings(job, rows, time.monotonic() - began)
+    _print_findings(job, rows, seconds)
+    print(f"{job.name}: the report took {time.monotonic() - began - seconds:.1f} s")
     return 0
 
 
@@ -131,15 +139,15 @@ def read_anomalies(url: str, name: str) -> list[Anomaly]:
 
 
 def _report(job: Job, rows: Sequence[Anomaly]) -> None:
-    windows = job.windows({(row.scope, row.key) for row in rows})
+    windows = job.windows({("site", ""), *((row.scope, row.key) for row in rows)})
     stats = [Stat(name, f"{value:,}") for name, value in job.figures.items()]
     stats += [Stat(f"{scope} anomalies", f"{sum(row.scope == scope for row in rows):,}") for scope in ("site", "page")]
+    facts = Facts(
+        title=job.name.capitalize(), log=job.log, first_us=job.first_us, end_us=job.end_us, offset_s=job.offset_s,
+        stats=stats,
+    )  # fmt: skip
     write_report(
-        job.out / results.REPORT,
-        rows,
-        lambda scope, key: evaluate.series_of(windows[scope, key], job.end_us),
-        job.name.capitalize(),
-        stats,
+        job.out / results.REPORT, facts, rows, lambda scope, key: evaluate.series_of(windows[scope, key], job.end_us)
     )
 
 

@@ -25,7 +25,8 @@ from examples.zeitgeist.detector import Anomaly, Episode, KeyState, Scope
 from examples.zeitgeist.evidence import Kind
 from examples.zeitgeist.logline import Malformed, Request, is_page_view, parse_line
 from examples.zeitgeist.model import WINDOW_US
-from examples.zeitgeist.report import Point, Series, Stat, write_report
+from examples.zeitgeist.pictures import Point
+from examples.zeitgeist.report import Facts, Series, Stat, write_report
 from examples.zeitgeist.silence import SLOT_US, SLOTS
 
 Key = tuple[Scope, str]
@@ -235,7 +236,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     anomalies = anomalies_of(slots, options.offset)
     _print_findings(lines, anomalies, read_s, time.monotonic() - began_s - read_s)
     if options.report:
-        write_report(options.report, anomalies, _series(slots), options.title, _stats(lines, anomalies))
+        facts = Facts(
+            title=options.title, log=options.log.name, first_us=min(slots[SITE]), end_us=end_of(slots),
+            offset_s=options.offset, stats=_stats(lines, anomalies),
+        )  # fmt: skip
+        write_report(options.report, facts, anomalies, _series(slots))
     for scope in ("site", "page") if options.trials else ():
         _print_trials(scope, run_trials(slots, draw_trials(slots, scope, options.trials, options.seed)))
 
