@@ -173,6 +173,15 @@ def test_timers_for_silent_keys_change_nothing(seed: int) -> None:
     assert lazily(counts, timers=True) == lazily(counts, timers=False)
 
 
+def test_a_silent_key_is_looked_at_when_an_hour_has_ended() -> None:
+    """Until then windows of it with few requests may still be held back."""
+    key = Key()
+    for count in noise(0.7, 2 * DAY_WINDOWS, seed=9):
+        step = detector.advance(key.state, key.rhythm, key.state.traffic.next_us if key.state else START_US, count)
+        key = Key(step.state, step.rhythm)
+        assert key.state is None or (key.state.due_us + WINDOW_US) % HOUR_US == 0
+
+
 @pytest.mark.parametrize("mean", [0.05, 0.3, 2, 30])
 def test_empty_windows_in_one_step_are_those_one_by_one(mean: float) -> None:
     counts = [*noise(mean, 3 * DAY_WINDOWS, seed=4), 1]

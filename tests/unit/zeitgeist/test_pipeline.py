@@ -1,10 +1,13 @@
 """The computations step by step: combined rows, late ones, and windows that wait for others."""
 
+import random
+from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
 
-from examples.zeitgeist import pipeline
+from examples.zeitgeist import bursty, evaluate, pipeline
+from examples.zeitgeist.detector import iso_time
 from examples.zeitgeist.model import HOUR_US, WINDOW_US
 from examples.zeitgeist.pipeline import Request, Window
 from examples.zeitgeist.silence import SLOTS
@@ -92,3 +95,44 @@ def test_what_is_late_is_dropped_and_counted(stepper: Stepper) -> None:
         (NOON_US + HOUR_US, 1),
         (NOON_US + HOUR_US + 2 * WINDOW_US, 4),
     ]
+
+
+def two_days(dice: random.Random) -> list[tuple[str, int, tuple[int, ...]]]:
+    """(page, start of an hour, counts of its windows) of pages of every kind, with surges and silences."""
+    rows = []
+    for name, mean in (("/rare", 0.1), ("/sparse", 0.5), ("/some", 3.0), ("/busy", 40.0)):
+        for hour_at in range(48):
+            factor = dice.choice([0, 1, 1, 1, 1, 1, 6]) if hour_at > 8 else 1
+            parts = tuple(bursty._poisson(dice, mean * factor) for _ in range(12))
+            if any(parts):
+                rows.append((name, NOON_US + hour_at * HOUR_US, parts))
+    return sorted(rows, key=lambda row: row[1])
+
+
+@pytest.mark.parametrize("step", [1, 5, 12, 100, 10_000])
+@pytest.mark.parametrize("seed", range(3))
+def test_results_do_not_depend_on_how_far_the_watermark_jumps(seed: int, step: int) -> None:
+    """They are the oracle's, whether sparse windows wait for their hour while timers of silent keys are due, or not."""
+    end_us = NOON_US + 48 * HOUR_US
+    stepper = Stepper(pipeline.build(IterableSource("log", [], BoundedDisorder(0)), end_us))
+    rows = two_days(random.Random(seed))
+    slots: dict[str, Counter[int]] = defaultdict(Counter)
+    for name, start_us, parts in rows:
+        slots[name].update({start_us + at * WINDOW_US: had for at, had in enumerate(parts) if had})
+    now_us = NOON_US
+    for name, start_us, parts in rows:
+        while now_us + step * WINDOW_US <= start_us:
+            now_us += step * WINDOW_US
+            stepper.advance_watermark(now_us)
+        send(stepper, Request(start_us, name, parts))
+    stepper.finish()
+    expected = [
+        (name, episode.kind, iso_time(episode.start_us), iso_time(episode.end_us), episode.observed, episode.open)
+        for name, counts in slots.items()
+        for episode in evaluate.episodes_of(counts, end_us, "page")
+    ]
+    found = [
+        (r["key"], r["kind"], r["start_at"], r["end_at"], r["observed"], r["open"]) for r in stepper.rows("anomalies")
+    ]
+    assert len(expected) > 5
+    assert sorted(found) == sorted(expected)
