@@ -8,14 +8,11 @@ hole in the tests.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import copy
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 import msgspec
 
@@ -51,31 +48,10 @@ from millwheel.search import sign
 from millwheel.testing.story import Violation
 from millwheel.work import QUARANTINE_HOLD
 from millwheel_storage.memory import MemoryStore
-from tests import mutants_timers
+from tests.planted import MUTANTS, Patches, mutant, planted  # noqa: F401: they register their own
 from tests.sim import ci
 from tests.sim.harness import simulate_seed
 from tests.sim.scenarios import SCENARIOS
-
-Patches = dict[tuple[Any, str], Any]
-MUTANTS: dict[str, Callable[[], Patches]] = {}
-
-
-def mutant(make: Callable[[], Patches]) -> Callable[[], Patches]:
-    """Register a mutant; its name is its docstring's first line."""
-    assert make.__doc__ is not None
-    name = make.__doc__.splitlines()[0].rstrip(".")
-    assert name not in MUTANTS, f"two mutants are called {name!r}"
-    MUTANTS[name] = make
-    return make
-
-
-@contextlib.contextmanager
-def planted(name: str) -> Iterator[None]:
-    """The bug `name` is in the code."""
-    with contextlib.ExitStack() as stack:
-        for (owner, attribute), value in MUTANTS[name]().items():
-            stack.enter_context(patch.object(owner, attribute, value))
-        yield
 
 
 def seeds_to_detect(name: str, budget: int, first: int = 0) -> tuple[int, str] | None:
@@ -796,10 +772,6 @@ def early_timers() -> Patches:
         return original(self, kind, until + (50_000 if until < MAX_TIME else 0), limit, alone)
 
     return {(TimerQueue, "pop_due"): pop_due}
-
-
-for _planted in mutants_timers.PLANTED:
-    mutant(_planted)
 
 
 @mutant

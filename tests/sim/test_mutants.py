@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.mutants import MUTANTS, crash_points_to_detect, seeds_to_detect
+from tests.mutants import crash_points_to_detect, seeds_to_detect
+from tests.planted import MUTANTS
 from tests.sim.cores import Answers, on_all_cores
 
 BUDGET_SEEDS = 100

@@ -479,6 +479,7 @@ def draw(seed: int) -> Workload:
     exotic |= {"REDRIVE_ELEMENTS": (256, 1, 3)[seed // 4 % 3], "REDRIVE_KEYS": (256, 2)[seed % 2]}
     exotic["STRAGGLER_PATIENCE_US"] = (10_000, 0, SECOND)[seed % 3]
     exotic["REDRIVE_REQUESTS"] = (8_192, 1, 2)[seed // 2 % 3]
+    exotic["INBOX_LIMIT_BYTES"] = (33_554_432, 1_000, 4_000)[seed % 3]
     exotic |= {"MARKED_INVOCATIONS": invocations, "MARKED_RECORDS": records}
     if poisoned:
         world.kills_of, world.salt = kills.choice([0, 100, 300, 1_000]), seed

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.mutants import MUTANTS
+from tests.planted import MUTANTS
 from tests.sim.scenarios import SCENARIOS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

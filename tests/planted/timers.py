@@ -1,4 +1,4 @@
-"""Planted bugs in the order of timers, and in the share that timers get; `tests.mutants` has all the others."""
+"""Planted bugs in the order of timers, and in the share that timers get."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from millwheel.core.timers import TimerQueue
 from millwheel.model import MIN_TIME, Timer
 from millwheel.runtime.chain import Chain
 from millwheel.work import Stall
+from tests.planted import Patches, mutant
 
-Patches = dict[tuple[Any, str], Any]
 
-
+@mutant
 def due_settings_fire_last() -> Patches:
     """A timer that is set while others are due fires after them."""
     return {(Chain, "add"): lambda self, key, timers: None}
 
 
+@mutant
 def passes_the_queue() -> Patches:
     """A chain of timers fires past one of its key that is still in the queue."""
     return {(TimerQueue, "reach"): lambda self, kind, until: (until + 1, ("", ""))}
 
 
+@mutant
 def keeps_nothing_back() -> Patches:
     """A timer that goes back to the queue does not keep back what comes later for its key."""
     original = Chain.next
@@ -36,6 +38,7 @@ def keeps_nothing_back() -> Patches:
     return {(Chain, "next"): next_}
 
 
+@mutant
 def chained_stays() -> Patches:
     """A timer that fired in the invocation that moved it stays pending for its old time."""
     original = Chain.next
@@ -49,6 +52,7 @@ def chained_stays() -> Patches:
     return {(Chain, "next"): next_}
 
 
+@mutant
 def chains_are_loops() -> Patches:
     """Timers that get further are counted as if they did not."""
     original = Chain.add
@@ -64,11 +68,13 @@ def chains_are_loops() -> Patches:
     return {(Chain, "add"): add, (Chain, "_stall"): stall}
 
 
+@mutant
 def loops_for_ever() -> Patches:
     """Timers that set each other to the same time are never quarantined."""
     return {(Chain, "_loops"): lambda self, name, at: False}
 
 
+@mutant
 def loops_forgotten() -> Patches:
     """How long timers have set each other is forgotten with each invocation."""
     original = Schedule._timer_work
@@ -80,12 +86,7 @@ def loops_forgotten() -> Patches:
     return {(Schedule, "_timer_work"): timer_work}
 
 
+@mutant
 def no_share_for_records() -> Patches:
     """Timers that are due go before records however long these have waited."""
     return {(Schedule, "_records_are_owed"): lambda self: False}
-
-
-PLANTED = (
-    due_settings_fire_last, passes_the_queue, keeps_nothing_back, chained_stays, chains_are_loops, loops_for_ever,
-    loops_forgotten, no_share_for_records,
-)  # fmt: skip

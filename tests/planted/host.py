@@ -1,0 +1,402 @@
+"""Bugs of a host: commit groups, credit, discovery, restarts of an interval, cuts, marks, watermarks, the end of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millwheel.core import events as ev
+from millwheel.core.dedup import DeliveredIds
+from millwheel.host import events as he
+from millwheel.host.actors import Actors
+from millwheel.host.alarms import Alarms
+from millwheel.host.commits import CommitLanes, Group, Lane
+from millwheel.host.controller import ControllerHost
+from millwheel.host.credit import Account, Window
+from millwheel.host.marks import Marks
+from millwheel.host.messages import Claimed, Hello, Joined, Message, WatermarkReport
+from millwheel.host.partitions import Partitions
+from millwheel.host.worker import WorkerHost
+from millwheel.model import MAX_TIME, MIN_TIME
+from tests.planted import Patches, mutant
+
+# --- group commit -------------------------------------------------------------------------------------------------
+
+
+@mutant
+def refusal_ignored() -> Patches:
+    """What waits of an interval is committed although the database refused a row of it."""
+    return {(CommitLanes, "drop"): lambda self, interval: None}
+
+
+@mutant
+def interval_in_two_groups() -> Patches:
+    """An interval may be in two commit groups at a time."""
+    original = Lane.take
+    return {(Lane, "take"): lambda self, busy: original(self, frozenset())}
+
+
+@mutant
+def lane_left_early() -> Patches:
+    """An interval that changes lanes leaves what waits in the old one behind."""
+    return {(CommitLanes, "_change_lanes"): lambda self, interval: self._with_sinks.add(interval)}
+
+
+@mutant
+def group_backwards() -> Patches:
+    """A group is handed over with the newest checkpoint first."""
+    original = CommitLanes.ready
+
+    def ready(self: CommitLanes) -> list[Group]:
+        groups = original(self)
+        for group in groups:
+            group.writes.reverse()
+        return groups
+
+    return {(CommitLanes, "ready"): ready}
+
+
+@mutant
+def group_taken_for_refused() -> Patches:
+    """When a row of one interval is refused, the whole group counts as committed."""
+    original = WorkerHost._commit
+
+    def commit(self: WorkerHost, group: Group) -> Any:
+        steps = original(self, group)
+        wish = next(steps)
+        while True:
+            try:
+                answer = yield wish
+            except Exception as refusal:
+                try:
+                    wish = steps.throw(refusal)
+                except StopIteration:
+                    return
+                writes = [write for write in group.writes if self.actors.current(write.interval, write.sequencer)]
+                answer = {(write.interval, write.seq) for write in writes}
+            try:
+                wish = steps.send(answer)
+            except StopIteration:
+                return
+
+    return {(WorkerHost, "_commit"): commit}
+
+
+# --- credit -------------------------------------------------------------------------------------------------------
+
+
+@mutant
+def credit_never_given_back() -> Patches:
+    """A receiver promises once, and nothing more when it has worked something off."""
+    original = Window.grant
+    return {(Window, "grant"): lambda self, waiting: None if self.promised else original(self, waiting)}
+
+
+@mutant
+def credit_counted_twice() -> Patches:
+    """A sender takes each bundle off its credit twice."""
+    original = Partitions.sent
+    return {(Partitions, "sent"): lambda self, target, size: original(self, target, 2 * size)}
+
+
+@mutant
+def credit_without_end() -> Patches:
+    """A receiver promises its limit anew, whatever waits already."""
+    original = Window.grant
+    return {(Window, "grant"): lambda self, waiting: original(self, 0)}
+
+
+@mutant
+def credit_ignored() -> Patches:
+    """Partitions are read for receivers that take nothing."""
+    return {(Account, "left"): lambda self: True}
+
+
+@mutant
+def credit_of_an_earlier_round() -> Patches:
+    """After a cut a sender counts on, while the receiver begins anew."""
+    original = Partitions.hello
+
+    def hello(self: Partitions, hello: Hello) -> None:
+        if hello.interval not in self._accounts:
+            original(self, hello)
+
+    return {(Partitions, "hello"): hello}
+
+
+@mutant
+def parked_for_ever() -> Patches:
+    """A read that waited for credit is not tried again."""
+    return {(Partitions, "_retry"): lambda self, intervals: None}
+
+
+# --- discovery ----------------------------------------------------------------------------------------------------
+
+
+@mutant
+def partition_not_claimed() -> Patches:
+    """The watermark does not wait for a partition until it has reported."""
+    original = WorkerHost.inform
+
+    def inform(self: WorkerHost, message: Message) -> None:
+        if not (isinstance(message, Claimed) and all(owner.startswith("source:") for owner, _ in message.intervals)):
+            original(self, message)
+
+    return {(WorkerHost, "inform"): inform}
+
+
+@mutant
+def partition_not_expected() -> Patches:
+    """Receivers are not told of a partition that an earlier run had numbered: they refuse its rows."""
+    return {(Partitions, "_expect"): lambda self, channels: None, (DeliveredIds, "expect"): lambda self, channels: None}
+
+
+@mutant
+def bound_before_partitions() -> Patches:
+    """The bound of a source is raised before the partitions that were found are open."""
+    original = Partitions._discover_all
+
+    def discover_all(self: Partitions, known: Any = None) -> Any:
+        for name in self._graph.sources:
+            self._owner.inform(_bound(name))
+        yield from original(self, known)
+
+    return {(Partitions, "_discover_all"): discover_all}
+
+
+def _bound(name: str) -> Message:
+    from millwheel.host.messages import SourceBound
+
+    return SourceBound(f"source:{name}", MAX_TIME)
+
+
+# --- restarts and cuts --------------------------------------------------------------------------------------------
+
+
+@mutant
+def any_owner_takes_it() -> Patches:
+    """A bundle that was sent to an earlier owner of an interval reaches the next one."""
+
+    def current(self: Actors, interval: int, sequencer: int) -> Any:
+        actor = self.all.get(interval)
+        return actor if actor is not None and not actor.core.halted else None
+
+    return {(Actors, "current"): current}
+
+
+@mutant
+def sends_past_a_cut() -> Patches:
+    """After a cut a sender goes on before the receiver has said hello: what was lost comes later."""
+
+    class Never(set[int]):
+        def __ior__(self, other: Any) -> Any:  # type: ignore[misc]
+            return self
+
+    original = WorkerHost.__init__
+
+    def init(self: WorkerHost, *arguments: Any, **named: Any) -> None:
+        original(self, *arguments, **named)
+        self._unreached = Never()
+
+    return {(WorkerHost, "__init__"): init}
+
+
+@mutant
+def no_hello_after_a_cut() -> Patches:
+    """A receiver says nothing after a cut: what was lost is not sent again."""
+    original = WorkerHost._reopened
+
+    def reopened(self: WorkerHost, peer: str) -> None:
+        if peer != self.name:
+            original(self, peer)
+
+    return {(WorkerHost, "_reopened"): reopened}
+
+
+@mutant
+def no_report_after_a_cut() -> Patches:
+    """A worker does not tell the controller again what a cut has lost."""
+    original = WorkerHost._reopened
+
+    def reopened(self: WorkerHost, peer: str) -> None:
+        if peer == self.name:
+            original(self, peer)
+
+    return {(WorkerHost, "_reopened"): reopened}
+
+
+@mutant
+def old_hello_counts() -> Patches:
+    """A hello that comes twice is taken for a new one."""
+    original = WorkerHost._greeted
+
+    def greeted(self: WorkerHost, hello: Hello) -> None:
+        self._receivers.pop(hello.interval, None)
+        original(self, hello)
+
+    return {(WorkerHost, "_greeted"): greeted}
+
+
+@mutant
+def restarted_without_its_watermark() -> Patches:
+    """The next core of an interval is not told how far its inputs are."""
+    original = WorkerHost._start
+
+    def start(self: WorkerHost, actor: Any) -> None:
+        inputs, self._inputs = self._inputs, {}
+        original(self, actor)
+        self._inputs = inputs
+
+    return {(WorkerHost, "_start"): start}
+
+
+@mutant
+def starts_without_productions_sent() -> Patches:
+    """Who hears a hello does not send again what was not acked."""
+    original = WorkerHost._handle
+
+    def handle(self: WorkerHost, actor: Any, event: ev.Event) -> None:
+        if not isinstance(event, ev.Resend):
+            original(self, actor, event)
+
+    return {(WorkerHost, "_handle"): handle}
+
+
+# --- marks, alarms ------------------------------------------------------------------------------------------------
+
+
+@mutant
+def holder_never_leaves() -> Patches:
+    """A suspect whose row the database refused keeps the process for itself."""
+    original = WorkerHost._set_aside
+
+    def set_aside(self: WorkerHost, refusal: Any) -> None:
+        leave, self._marks.leave = self._marks.leave, lambda actor: None  # type: ignore[method-assign]
+        original(self, refusal)
+        self._marks.leave = leave  # type: ignore[method-assign]
+
+    return {(WorkerHost, "_set_aside"): set_aside}
+
+
+@mutant
+def waiting_suspect_forgotten() -> Patches:
+    """A suspect that waited for another one is not marked when its turn comes."""
+
+    def leave(self: Marks, actor: Any) -> None:
+        kept, _ = self._alone.leave(actor)
+        for other, work in kept:
+            self._invoke(other, work)
+
+    return {(Marks, "leave"): leave}
+
+
+@mutant
+def one_alarm_a_tick() -> Patches:
+    """Of the alarms that are due together one rings, and the others are forgotten."""
+    original = Alarms.due
+    return {(Alarms, "due"): lambda self, now: original(self, now)[:1]}
+
+
+# --- watermarks ---------------------------------------------------------------------------------------------------
+
+
+@mutant
+def told_before_it_is_stored() -> Patches:
+    """A watermark is told before it is durable."""
+    original = ControllerHost._persist_all
+
+    def persist_all(self: ControllerHost, authority: Any) -> Any:
+        dirty = {*authority._dirty}
+        self._tell(self._workers, {}, authority.adopt(authority.changes()))
+        authority._dirty |= dirty
+        yield from original(self, authority)
+
+    return {(ControllerHost, "_persist_all"): persist_all}
+
+
+@mutant
+def early_reports_lost() -> Patches:
+    """What workers say before the controller has read the stored watermarks is forgotten."""
+    original = ControllerHost._load
+
+    def load(self: ControllerHost, joined: Joined) -> Any:
+        steps = original(self, joined)
+        answer = yield next(steps)
+        self._early = [message for message in self._early if not isinstance(message, WatermarkReport | Claimed)]
+        try:
+            steps.send(answer)
+        except StopIteration:
+            return
+
+    return {(ControllerHost, "_load"): load}
+
+
+@mutant
+def watermark_goes_back() -> Patches:
+    """A worker takes whatever it is told last for the input watermark."""
+
+    def raised(self: WorkerHost, values: dict[str, int], inputs: dict[str, int]) -> None:
+        self.values.update(values)
+        for computation, value in inputs.items():
+            self._inputs[computation] = value
+            for actor in self.actors.of(computation):
+                self.tell(actor, ev.WatermarkMoved(value))
+
+    return {(WorkerHost, "_raised"): raised}
+
+
+# --- the end ------------------------------------------------------------------------------------------------------
+
+
+@mutant
+def ends_unfolded() -> Patches:
+    """A run ends as soon as everything has run, with acks and log rows left."""
+
+    def rest(self: WorkerHost) -> None:
+        if self.finished():
+            self._out.append(he.Ended())
+
+    return {(WorkerHost, "_rest"): rest}
+
+
+@mutant
+def ends_before_positions() -> Patches:
+    """A run ends before the last positions of its sources are durable."""
+
+    def finished(self: WorkerHost) -> bool:
+        values = self.values
+        return (
+            self.serving
+            and self.partitions.complete
+            and all(values.get(f"source:{name}", MIN_TIME) >= MAX_TIME for name in self.graph.sources)
+        )
+
+    return {(WorkerHost, "finished"): finished}
+
+
+@mutant
+def ends_before_redrives() -> Patches:
+    """A run whose input is consumed ends without asking for redrives."""
+    original = WorkerHost.finished
+
+    def finished(self: WorkerHost) -> bool:
+        before, self._redrives_read = self._redrives_read, True
+        try:
+            return original(self)
+        finally:
+            self._redrives_read = before
+
+    return {(WorkerHost, "finished"): finished}
+
+
+@mutant
+def redrives_asked_once() -> Patches:
+    """Redrives that somebody asks for while a process serves are not seen."""
+    original = WorkerHost._redrive
+
+    def redrive(self: WorkerHost) -> Any:
+        steps = original(self)
+        wish = next(steps)
+        while not isinstance(wish, he.Pause):
+            wish = steps.send((yield wish))
+
+    return {(WorkerHost, "_redrive"): redrive}
