@@ -52,6 +52,8 @@ class WatchedStore:
         """Computations whose watermark is checked exactly at every persist (I10)."""
         self.senders: Callable[[str], set[str]] = graph.senders
         """What sends to a computation in every version of the pipeline."""
+        self._seen: set[tuple[int, int, int]] = set()
+        """(interval, sequencer, seq) of every checkpoint that became durable."""
         self._seqs: dict[tuple[int, int], int] = {}
         """(interval, sequencer) to the last checkpoint that became durable."""
         self._sources: dict[int, tuple[str, int]] = {}
@@ -146,7 +148,7 @@ class WatchedStore:
             if (write.interval, write.seq) not in kept:
                 self.on_refused(self.truth.computation[write.interval], write)
                 continue
-            if place in before or write.seq <= self._seqs.get(place[:2], 0):
+            if place in before or place in self._seen:
                 self._repeated(write)
             else:
                 applied.append((write, self._applied(write)))
@@ -289,6 +291,7 @@ class WatchedStore:
         if write.seq <= last:
             self.truth.fail(f"I4: interval {write.interval} committed #{write.seq} after #{last}")
         self._seqs[place] = write.seq
+        self._seen.add((*place, write.seq))
         self.truth.apply(write.interval, image)
         return image
 

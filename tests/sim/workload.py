@@ -123,6 +123,8 @@ class StageSpec(msgspec.Struct, kw_only=True):
     """(stream, "left" or "right")."""
     output: str | None = None
     sink: bool = False
+    rows_from: int = 0
+    """Count of a key from which on it has a row: an interval then changes commit lanes in the midst of its work."""
     windows: bool = False
     holds: bool = False
     wall: bool = False
@@ -228,6 +230,8 @@ class Ledger(Computation[Token]):
 
     def _upsert(self, context: Context, cause: str) -> None:
         key, count = {"stage": self.spec.name, "key": context.key}, self.count.get()
+        if count < self.spec.rows_from:
+            return
         note = cause if self.world.refuses(cause) else ""
         if count % 3 == 0:
             context.delete(SINK, key)  # what is written after it stays
@@ -421,6 +425,7 @@ def draw(seed: int) -> Workload:
     for stage in stages:
         _settings(rng, stage, poisoned)
         stage.sink = stage.sink or (stage.output is not None and rows.random() < 0.4)
+        stage.rows_from = rows.choice((0, 0, 2, 4))
     _taint(stages, poisoned, late)
     if feed == "rewired":
         # What the first stage sends when it is fed again may be older than what the others have had meanwhile.
@@ -747,7 +752,7 @@ def absent(count: int) -> bool:
 
 def check_commit(workload: Workload) -> Any:
     """A hook for `WatchedStore`: sink rows equal the state that commits with them, after a refused commit too (I4)."""
-    sinks = {stage.name for stage in workload.stages if stage.sink}
+    sinks = {stage.name: stage for stage in workload.stages if stage.sink}
 
     def check(store: Any, computation: str, image: Checkpoint) -> None:
         if workload.world.breaches:
@@ -762,7 +767,7 @@ def check_commit(workload: Workload) -> Any:
             row = store.inner.sinks["ledger"].get((computation, key), {})
             cells = state.get(key, {})
             count, total = (int(cells.get((cell, ""), b"0")) for cell in ("count", "total"))
-            gone = absent(count) and not row.get("note")
+            gone = count < sinks[computation].rows_from or (absent(count) and not row.get("note"))
             if gone:
                 store.truth.kernel.probes["sink row deleted"] += 1
             if bool(row) if gone else (row.get("count", 0), row.get("total", 0)) != (count, total):
