@@ -48,7 +48,9 @@ from millwheel.search import sign
 from millwheel.testing.story import Violation
 from millwheel.work import QUARANTINE_HOLD
 from millwheel_storage.memory import MemoryStore
-from tests.planted import MUTANTS, Patches, mutant, planted  # noqa: F401: they register their own
+from tests.planted import MUTANTS, Patches, mutant, planted
+from tests.planted import host as host  # they register their own
+from tests.planted import timers as timers
 from tests.sim import ci
 from tests.sim.harness import simulate_seed
 from tests.sim.scenarios import SCENARIOS

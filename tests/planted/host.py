@@ -138,7 +138,7 @@ def partition_not_claimed() -> Patches:
     original = WorkerHost.inform
 
     def inform(self: WorkerHost, message: Message) -> None:
-        if not (isinstance(message, Claimed) and all(owner.startswith("source:") for owner, _ in message.intervals)):
+        if not (isinstance(message, Claimed) and all(owner.startswith("source:") for owner, *_ in message.intervals)):
             original(self, message)
 
     return {(WorkerHost, "inform"): inform}

@@ -13,7 +13,7 @@ from millwheel.testing.sources import ScriptedSource
 from millwheel.testing.story import Kernel, Violation
 from millwheel.testing.watched import WatchedStore
 from millwheel_storage.memory import MemoryStore
-from tests.mutants import planted
+from tests.planted import planted
 from tests.sim.scenarios import START_US, scenario
 
 FENCE = "The fence is skipped: a process that was superseded persists watermarks"
