@@ -28,9 +28,7 @@ from millwheel.host.messages import (
     Expected,
     Hello,
     Message,
-    Open,
     SourceBound,
-    WatermarkReport,
 )
 from millwheel.host.procedures import Steps
 from millwheel.host.requests import (
@@ -108,11 +106,10 @@ class Partitions:
         self._advances: list[tuple[Actor, ev.Advance]] = []
         self._advancing = False
         self._bounds: dict[str, int] = {}
+        """Of each source, on what is not there yet, us."""
         self._stalls = Stalls()
         self._positions: dict[int, SourcePosition] = {}
         """Of the partitions that were opened, as they stood then."""
-        self._begun: dict[str, set[int]] = {}
-        """Intervals of a source's partitions that are not finished, those that are not there included."""
         self._ending: list[Actor] = []
         """Partitions whose end is durable, and that have not told everybody."""
         self.rows = 0
@@ -134,9 +131,13 @@ class Partitions:
             if early:  # finished by a version that knew no signs
                 yield AddSigns(name, early)
             self._feeds[name] = Feed(source.ordered, source.idle_after_us, source.disorder_us, begun[name])
-            self._begun[name] = {position.interval for position in begun[name]}
             self._owner.inform(
-                Claimed(tuple((f"source:{name}", interval, None) for interval in sorted(self._begun[name])))
+                Claimed(
+                    tuple(
+                        (f"source:{name}", interval, None)
+                        for interval in sorted(position.interval for position in begun[name])
+                    )
+                )
             )
         yield from self._discover_all(begun)
         for name, feed in self._feeds.items():
@@ -262,7 +263,6 @@ class Partitions:
             interval=position.interval, sequencer=sequencer, owner=f"source:{source}", core=core, receivers=receivers
         )
         owner.actors.put(actor)
-        self._begun[source].add(position.interval)
         owner.inform(Claimed(((actor.owner, actor.interval, actor.sequencer),)))
         if self._feeds[source].open(position.interval, owner.now):
             core.paused = True
@@ -274,18 +274,6 @@ class Partitions:
         if fresh:
             self._owner.routes.live |= fresh
             self._owner.announce(Expected(tuple(sorted(fresh))))
-
-    def restate(self) -> None:
-        """Tell the controller again what it must know of the sources."""
-        for name, intervals in self._begun.items():
-            self._owner.inform(Open(f"source:{name}", tuple(sorted(intervals))))
-        for actor, core in self._owner.actors.partitions():
-            self._owner.inform(Claimed(((actor.owner, actor.interval, actor.sequencer),)))
-            if core.paused:
-                self._owner.inform(Excused(actor.owner, actor.interval))
-            self._owner.inform(WatermarkReport(actor.owner, actor.interval, core.reported))
-        for name, bound in self._bounds.items():
-            self._owner.inform(SourceBound(f"source:{name}", bound))
 
     # --- reading ----------------------------------------------------------------------------------------------
 
@@ -396,7 +384,6 @@ class Partitions:
         self.rows += core.rows
         self._tails.pop(actor.interval, None)
         self._positions.pop(actor.interval, None)
-        self._begun[actor.owner.removeprefix("source:")].discard(actor.interval)
         self._owner.routes.retire(core.producer)
         self._owner.inform(Concluded(actor.owner, actor.interval))
         self._owner.release(actor)

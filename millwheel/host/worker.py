@@ -58,6 +58,7 @@ from millwheel.host.requests import (
     StillOwned,
     WriteMarks,
 )
+from millwheel.host.restated import Restated
 from millwheel.host.routes import Routes
 from millwheel.model import MAX_TIME, MIN_TIME, format_time
 from millwheel.ports import MarkWrite, Opened
@@ -111,7 +112,9 @@ class WorkerHost:
         self.partitions = Partitions(graph, self)
         self._restarting: set[int] = set()
         """Intervals whose core is void and not yet replaced."""
-        self._unsettled: dict[int, Unsettled] = {}
+        self._restated = Restated()
+        """What the controller must hear again after a cut."""
+        self._unsettled: set[int] = set()
         """Intervals that an earlier version of the pipeline has left productions on streams that are not theirs any more."""
         self._tolerance = tolerance or Tolerance()
         self._first_records = first_records
@@ -174,6 +177,7 @@ class WorkerHost:
 
     def inform(self, message: Message) -> None:
         """Send a message to the controller."""
+        self._restated.note(message)
         self._out.append(he.Tell(self._controller, message))
 
     def announce(self, message: Message) -> None:
@@ -235,9 +239,10 @@ class WorkerHost:
     def _settle(self, actor: Actor, receivers: set[str]) -> None:
         """Productions of an earlier version of the pipeline are left, or not."""
         if receivers:
-            self._unsettled[actor.interval] = Unsettled(actor.owner, actor.interval, tuple(sorted(receivers)))
-            self.inform(self._unsettled[actor.interval])
-        elif self._unsettled.pop(actor.interval, None) is not None:
+            self._unsettled.add(actor.interval)
+            self.inform(Unsettled(actor.owner, actor.interval, tuple(sorted(receivers))))
+        elif actor.interval in self._unsettled:
+            self._unsettled.discard(actor.interval)
             self.inform(Settled(actor.interval))
 
     def _start(self, actor: Actor) -> None:
@@ -262,13 +267,7 @@ class WorkerHost:
     def _reopened(self, peer: str) -> None:
         """What was on its way is lost: say again what the other end must know."""
         if peer == self._controller:
-            for unsettled in self._unsettled.values():
-                self.inform(unsettled)
-            self._join()
-            self.inform(Claimed(tuple((a.owner, a.interval, a.sequencer) for a, _ in self.actors.intervals())))
-            for actor, core in self.actors.intervals():
-                self.inform(WatermarkReport(actor.owner, actor.interval, core.reported))
-            self.partitions.restate()
+            self._out += [he.Tell(peer, message) for message in self._restated.all()]
             return
         self._unreached |= {*self._receivers}
         self._out.append(he.Tell(peer, Expected(tuple(sorted(self.routes.live)))))

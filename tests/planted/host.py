@@ -15,6 +15,7 @@ from millwheel.host.credit import Account, Window
 from millwheel.host.marks import Marks
 from millwheel.host.messages import Claimed, Hello, Joined, Message, WatermarkReport
 from millwheel.host.partitions import Partitions
+from millwheel.host.restated import Restated
 from millwheel.host.worker import WorkerHost
 from millwheel.model import MAX_TIME, MIN_TIME
 from tests.planted import Patches, mutant
@@ -222,6 +223,18 @@ def no_report_after_a_cut() -> Patches:
             original(self, peer)
 
     return {(WorkerHost, "_reopened"): reopened}
+
+
+@mutant
+def claims_what_serves() -> Patches:
+    """After a cut a worker claims only what it has started to serve."""
+    original = Restated.all
+
+    def every(self: Restated) -> list[Message]:
+        self._claims = {place: sequencer for place, sequencer in self._claims.items() if place in self._reports}
+        return original(self)
+
+    return {(Restated, "all"): every}
 
 
 @mutant

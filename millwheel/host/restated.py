@@ -1,0 +1,72 @@
+"""What a worker has told the controller and would tell it again: a cut may have lost any of it.
+
+Lives here: the newest word on each thing.  Never here: sending.  Invariant: whoever hears `all` and nothing else knows as
+much as whoever has heard everything.
+"""
+
+from __future__ import annotations
+
+from millwheel.host.messages import (
+    Claimed,
+    Concluded,
+    Excused,
+    Joined,
+    Message,
+    Open,
+    Settled,
+    SourceBound,
+    Unsettled,
+    WatermarkReport,
+)
+
+
+class Restated:
+    """The words of one worker."""
+
+    def __init__(self) -> None:
+        self._settling: dict[int, Unsettled | Settled] = {}
+        self._owners: set[str] = set()
+        """Who has ever had an interval."""
+        self._claims: dict[tuple[str, int], int | None] = {}
+        self._excuses: dict[int, Excused] = {}
+        self._reports: dict[tuple[str, int], WatermarkReport] = {}
+        self._bounds: dict[str, SourceBound] = {}
+        self._joined: Joined | None = None
+
+    def note(self, message: Message) -> None:
+        """This is being told."""
+        match message:
+            case WatermarkReport(owner, interval):
+                self._reports[owner, interval] = message
+                self._excuses.pop(interval, None)
+            case Claimed(intervals):
+                for owner, interval, sequencer in intervals:
+                    self._owners.add(owner)
+                    self._claims[owner, interval] = sequencer
+                    self._excuses.pop(interval, None)
+            case Concluded(owner, interval):
+                self._claims.pop((owner, interval), None)
+                self._reports.pop((owner, interval), None)
+                self._excuses.pop(interval, None)
+            case Excused(owner, interval):
+                self._excuses[interval] = message
+                self._reports.pop((owner, interval), None)
+            case Unsettled(_, interval) | Settled(interval):
+                self._settling[interval] = message
+            case SourceBound(source):
+                self._bounds[source] = message
+            case Joined():
+                self._joined = message
+            case _:
+                raise AssertionError(f"a worker tells the controller no {type(message).__name__}")
+
+    def all(self) -> list[Message]:
+        """Everything once more.  Who joins comes last: the controller begins with what it has heard by then."""
+        claims = tuple((owner, interval, sequencer) for (owner, interval), sequencer in self._claims.items())
+        found: list[Message] = [*self._settling.values()]
+        for owner in sorted(self._owners):
+            if owner.startswith("source:"):  # what was lost may have been that one of its partitions has ended
+                found.append(Open(owner, tuple(interval for of, interval in self._claims if of == owner)))
+        found += [Claimed(claims), *self._excuses.values()]
+        found += [*self._reports.values(), *self._bounds.values()]
+        return [*found, self._joined] if self._joined is not None else found

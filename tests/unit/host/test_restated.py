@@ -1,0 +1,94 @@
+"""After a cut the controller hears what it needs, and nothing that was taken back since."""
+
+from __future__ import annotations
+
+import random
+
+from millwheel.core.authority import Authority
+from millwheel.host.messages import (
+    Claimed,
+    Concluded,
+    Excused,
+    Joined,
+    Message,
+    Open,
+    Settled,
+    SourceBound,
+    Unsettled,
+    WatermarkReport,
+)
+from millwheel.host.restated import Restated
+
+SENDERS = {"a": ("source:s",), "b": ("a",)}
+
+
+def told(messages: list[Message]) -> Authority:
+    """An authority that has heard these."""
+    authority = Authority(SENDERS, {})
+    for message in messages:
+        match message:
+            case Claimed(intervals):
+                for owner, interval, sequencer in intervals:
+                    authority.expect(owner, interval, sequencer)
+            case Excused(owner, interval):
+                authority.excuse(owner, interval)
+            case WatermarkReport(owner, interval, value):
+                authority.report(owner, interval, value)
+            case SourceBound(source, value):
+                authority.bound(source, value)
+            case Unsettled(owner, interval, receivers):
+                authority.unsettled(owner, interval, receivers)
+            case Settled(interval):
+                authority.settle(interval)
+            case Concluded(owner, interval):
+                authority.retire(owner, interval)
+            case Open(owner, intervals):
+                for interval in authority.intervals(owner).keys() - {*intervals}:
+                    authority.retire(owner, interval)
+    return authority
+
+
+def drawn(rng: random.Random) -> Message:
+    place = rng.choice([("a", 1), ("a", 2), ("b", 3), ("source:s", 4), ("source:s", 5)])
+    kind = rng.choice(["claim", "excuse", "conclude", "report", "bound", "unsettled", "settled"])
+    if kind == "claim":
+        return Claimed(((*place, rng.randrange(9)),))
+    if kind == "excuse":
+        return Excused("source:s", rng.choice((4, 5)))
+    if kind == "conclude":
+        return Concluded("source:s", rng.choice((4, 5)))
+    if kind == "bound":
+        return SourceBound("source:s", rng.randrange(100))
+    if kind == "unsettled":
+        return Unsettled("a", 1, ("b",))
+    return Settled(1) if kind == "settled" else WatermarkReport(*place, rng.randrange(100))
+
+
+def test_who_hears_it_all_again_knows_as_much_as_who_has_heard_everything() -> None:
+    for seed in range(300):
+        rng = random.Random(seed)
+        claims: list[Message] = [Claimed((("a", 1, 7), ("a", 2, 7), ("b", 3, 7), ("source:s", 4, 7)))]
+        said = claims + [drawn(rng) for _ in range(rng.randrange(30))]
+        restated, highest = Restated(), dict[str, int]()
+        for i, message in enumerate(said):
+            if isinstance(message, WatermarkReport):  # a report only rises
+                value = highest[f"{message.interval}"] = max(message.value, highest.get(f"{message.interval}", 0))
+                said[i] = message = WatermarkReport(message.owner, message.interval, value)
+            if isinstance(message, SourceBound):
+                value = highest["bound"] = max(message.value, highest.get("bound", 0))
+                said[i] = message = SourceBound(message.source, value)
+            restated.note(message)
+        whole, again = told(said), told(restated.all())
+        for name in ("a", "b", "source:s"):
+            assert {*again.intervals(name)} == {*whole.intervals(name)}, (seed, name)
+            assert all(again.intervals(name)[i] >= known for i, known in whole.intervals(name).items()), (seed, name)
+        assert {*again._unsettled} == {*whole._unsettled}
+
+
+def test_who_joins_comes_last_and_only_when_it_has() -> None:
+    restated = Restated()
+    restated.note(Claimed((("a", 1, 7),)))
+    assert not any(isinstance(message, Joined) for message in restated.all())
+    restated.note(Joined({"a": ()}))
+    restated.note(Claimed((("a", 2, 7),)))
+    assert restated.all() == [Claimed((("a", 1, 7), ("a", 2, 7))), Joined({"a": ()})]
