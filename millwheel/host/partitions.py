@@ -131,14 +131,8 @@ class Partitions:
             if early:  # finished by a version that knew no signs
                 yield AddSigns(name, early)
             self._feeds[name] = Feed(source.ordered, source.idle_after_us, source.disorder_us, begun[name])
-            self._owner.inform(
-                Claimed(
-                    tuple(
-                        (f"source:{name}", interval, None)
-                        for interval in sorted(position.interval for position in begun[name])
-                    )
-                )
-            )
+            unowned = sorted(position.interval for position in begun[name])
+            self._owner.inform(Claimed(tuple((f"source:{name}", interval, None) for interval in unowned)))
         yield from self._discover_all(begun)
         for name, feed in self._feeds.items():
             missing = [position.partition for position in feed.missing()]

@@ -12,6 +12,7 @@ import pytest
 
 from millwheel import Computation, Context, JsonCoder, Pipeline, Record, Stream, TextCoder, ValueCell, subscribe
 from millwheel.committed import Committed
+from millwheel.host.messages import Open
 from millwheel.host.progress import Progress
 from millwheel.launch import run
 from millwheel.runtime.embedded import EmbeddedRun
@@ -141,7 +142,8 @@ def test_a_run_that_tails_forgets_what_it_has_read(postgres: EmbeddedPostgres, p
             {},
             {},
         )
-        assert (partitions._begun, embedded._user.partitions) == ({"files": set()}, {})
+        told = [message for message in embedded.worker._restated.all() if isinstance(message, Open)]
+        assert (told, embedded._user.partitions) == ([Open("source:files", ())], {})
         embedded.stop()
         await task
         await store.close()
