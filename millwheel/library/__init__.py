@@ -17,7 +17,10 @@ from millwheel.library.aggregations import (
 from millwheel.library.calendars import Calendar
 from millwheel.library.combining import Combiner
 from millwheel.library.durations import days, hours, minutes, seconds
-from millwheel.library.flow import Chain, Flow, KeyedChain, WindowedChain
+from millwheel.library.flow import Chain, Flow
+from millwheel.library.interval_join import Interval
+from millwheel.library.keyed import KeyedChain, WindowedChain
+from millwheel.library.matches import Joined, Match
 from millwheel.library.panes import Pane
 from millwheel.library.triggers import AtWatermark, EveryRecords, EveryWall, Once, Repeat
 from millwheel.library.windows import Fixed, Global, Sessions, Sliding, Validity, Window
@@ -34,7 +37,10 @@ __all__ = [
     "Fixed",
     "Flow",
     "Global",
+    "Interval",
+    "Joined",
     "KeyedChain",
+    "Match",
     "Once",
     "Operation",
     "Operator",

@@ -23,7 +23,8 @@ from millwheel.library.windows import Aligned, Fixed, Sliding, Windows
 from millwheel.library.wiring import KeyOf, Port
 
 if TYPE_CHECKING:
-    from millwheel.library.flow import Chain, KeyedChain
+    from millwheel.library.flow import Chain
+    from millwheel.library.keyed import KeyedChain
 
 T = TypeVar("T")
 A = TypeVar("A")

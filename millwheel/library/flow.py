@@ -16,28 +16,26 @@ what it does, so no edit of the rest of the pipeline gives its state to another 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar, overload
 
 from millwheel.api.pipeline import Pipeline
 from millwheel.api.stream import Stream
+from millwheel.coders import Coder
 from millwheel.errors import WiringError
-from millwheel.library.aggregations import Aggregation
-from millwheel.library.combining import Combiner, combined
-from millwheel.library.durations import Duration
-from millwheel.library.firing import Firing, Panes
-from millwheel.library.panes import Pane, PaneTime
+from millwheel.library.durations import Duration, duration
+from millwheel.library.keyed import KeyedChain
+from millwheel.library.matches import Joined
 from millwheel.library.stateless import Stateless, spread
 from millwheel.library.steps import Filter, FlatMap, Map, Step, Steps, fans_out
-from millwheel.library.triggers import AtWatermark, Trigger
-from millwheel.library.windowed import aggregate
-from millwheel.library.windows import Windows
-from millwheel.library.wiring import Feed, Inputs, KeyOf, Operation, Port, Wiring, emitter
+from millwheel.library.window_join import join_all_in_windows
+from millwheel.library.windows import Aligned
+from millwheel.library.wiring import Feed, Inputs, Operation, Port, Wiring, emitter
 from millwheel.source import Source
 
 T = TypeVar("T")
 U = TypeVar("U")
-A = TypeVar("A")
 R = TypeVar("R")
+V = TypeVar("V")
 
 
 class Flow:
@@ -54,6 +52,39 @@ class Flow:
         """The values of a stream that is fed from `source`."""
         self.pipeline.inject(source, into=into)
         return self.read(into)
+
+    @overload
+    def join_all(
+        self, chains: tuple[KeyedChain[T], KeyedChain[U]], within: Aligned, *, outer: Literal[False] = False,
+        lateness: Duration = 0, name: str | None = None,
+    ) -> Chain[Joined[tuple[T, U]]]: ...  # fmt: skip
+    @overload
+    def join_all(
+        self, chains: tuple[KeyedChain[T], KeyedChain[U], KeyedChain[V]], within: Aligned, *,
+        outer: Literal[False] = False, lateness: Duration = 0, name: str | None = None,
+    ) -> Chain[Joined[tuple[T, U, V]]]: ...  # fmt: skip
+    @overload
+    def join_all(
+        self, chains: tuple[KeyedChain[T], KeyedChain[U], KeyedChain[V]], within: Aligned, *, outer: Literal[True],
+        lateness: Duration = 0, name: str | None = None,
+    ) -> Chain[Joined[tuple[T | None, U | None, V | None]]]: ...  # fmt: skip
+    @overload
+    def join_all(
+        self, chains: Sequence[KeyedChain[Any]], within: Aligned, *, outer: bool = False, lateness: Duration = 0,
+        name: str | None = None,
+    ) -> Chain[Joined[tuple[Any, ...]]]: ...  # fmt: skip
+    def join_all(
+        self, chains: Sequence[KeyedChain[Any]], within: Aligned, *, outer: bool = False, lateness: Duration = 0,
+        name: str | None = None,
+    ) -> Chain[Joined[Any]]:  # fmt: skip
+        """Rows with one value of each of several chains, all of one key and in one window.
+
+        With `outer` a window in which some have no value gives, when it is over, rows with None for those.
+        """
+        needed = frozenset(() if outer else range(len(chains)))
+        late = duration(lateness, "the allowed lateness")
+        operation = join_all_in_windows(within, needed, late, [chain.coder for chain in chains])
+        return self.apply(operation, [port for n, chain in enumerate(chains) for port in chain.ports(n)], name)
 
     def apply(self, operation: Operation[R], ports: Sequence[Port], name: str | None = None) -> Chain[R]:
         """A step that reads `ports`; it is added to the pipeline when its results get a stream."""
@@ -138,9 +169,9 @@ class Chain(Generic[T]):
         """Those values for which `keep` is true."""
         return self._then(Filter(keep))
 
-    def map(self, function: Callable[[T], U]) -> Chain[U]:
-        """What `function` makes of each value."""
-        return self._then(Map(function))
+    def map(self, function: Callable[[T], U], coder: Coder[U] | None = None) -> Chain[U]:
+        """What `function` makes of each value; a step that stores such values, a join for example, needs their coder."""
+        return self._then(Map(function, coder))
 
     def flat_map(self, function: Callable[[T], Iterable[U]]) -> Chain[U]:
         """All that `function` makes of each value; it must end in a stream before values are keyed."""
@@ -183,60 +214,3 @@ class Chain(Generic[T]):
         ]
         operation = Operation(kind="steps", make=lambda wiring: Stateless(wiring, steps), output=stream.coder)
         _Result(self.flow, operation, tuple(ports), name).write(stream, ())
-
-
-class KeyedChain(Generic[T]):
-    """Values by key: what keyed steps are made of."""
-
-    def __init__(self, flow: Flow, feeds: tuple[Feed, ...], key: KeyOf) -> None:
-        self.flow = flow
-        self._feeds = feeds
-        self._key = key
-
-    def ports(self, number: int = 0) -> list[Port]:
-        """This as input `number` of an operator."""
-        return [Port(feed, self._key, number) for feed in self._feeds]
-
-    def apply(self, operation: Operation[R], name: str | None = None) -> Chain[R]:
-        """A keyed step of your own."""
-        return self.flow.apply(operation, self.ports(), name)
-
-    def window(
-        self,
-        windows: Windows,
-        trigger: Trigger | None = None,
-        lateness: Duration = 0,
-        panes: Panes = "accumulating",
-        time: PaneTime = "end",
-    ) -> WindowedChain[T]:
-        """Values by key and window of event time.
-
-        `trigger` says when a window gives a pane, by default when the watermark passes its end; `lateness`, us, how far
-        the watermark may be beyond that for a late record still to count; `panes`, whether each holds all records or
-        only those since the last; `time`, the panes' event time.
-        """
-        return WindowedChain(self, windows, Firing(trigger or AtWatermark(), lateness, panes, time))
-
-
-class WindowedChain(Generic[T]):
-    """Values by key and window."""
-
-    def __init__(self, keyed: KeyedChain[T], windows: Windows, firing: Firing) -> None:
-        self._keyed = keyed
-        self._windows = windows
-        self._firing = firing
-
-    def aggregate(
-        self,
-        aggregation: Aggregation[T, A, R],
-        name: str | None = None,
-        dropped: Stream[T] | None = None,
-        combiner: Combiner | None = None,
-    ) -> Chain[Pane[R]]:
-        """One result per pane.  Records that come when their window is over go to `dropped`, if it is given.
-
-        With a `combiner` the records of one key are first gathered under several, for a key that is too hot for one.
-        """
-        if combiner is None:
-            return self._keyed.apply(aggregate(self._windows, self._firing, aggregation, dropped), name)
-        return combined(self._keyed, self._windows, self._firing, aggregation, name, dropped, combiner)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
+from millwheel.coders import Coder
+
 DROPPED: Final[Any] = object()
 """What a filter makes of a value that it does not let through."""
 
@@ -21,9 +23,10 @@ class Filter(NamedTuple):
 
 
 class Map(NamedTuple):
-    """Makes another value of each."""
+    """Makes another value of each; `coder` is that of what it makes, if anybody has said so."""
 
     function: Callable[[Any], Any]
+    coder: Coder[Any] | None = None
 
 
 class FlatMap(NamedTuple):

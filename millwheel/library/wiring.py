@@ -18,7 +18,7 @@ from millwheel.api.stream import Stream
 from millwheel.api.table import Table
 from millwheel.api.typed import Input
 from millwheel.coders import Coder
-from millwheel.library.steps import DROPPED, Steps, changes_values, many, one
+from millwheel.library.steps import DROPPED, Filter, Map, Steps, changes_values, many, one
 
 R = TypeVar("R")
 V = TypeVar("V")
@@ -31,6 +31,20 @@ class Feed(NamedTuple):
 
     stream: Stream[Any]
     steps: Steps
+
+
+def coder_of(feeds: Sequence[Feed]) -> Coder[Any] | None:
+    """The coder of values behind their steps: the stream's, or the one given to the last `map`; None: nobody knows."""
+    coders = [_coder_behind(feed) for feed in feeds]
+    known = {coder.fingerprint for coder in coders if coder is not None}
+    return coders[0] if None not in coders and len(known) == 1 else None
+
+
+def _coder_behind(feed: Feed) -> Coder[Any] | None:
+    for step in reversed(feed.steps):
+        if not isinstance(step, Filter):
+            return step.coder if isinstance(step, Map) else None
+    return feed.stream.coder
 
 
 class Port(NamedTuple):

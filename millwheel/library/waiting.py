@@ -1,0 +1,102 @@
+"""Waiting until the watermark says that no partner can come: the base of all joins.
+
+Lives here: the two steps of a timer whose result shall have the event time `stamp`, and the buffer of values.  Never
+here: who is whose partner.  Invariant: what is emitted at `stamp` is emitted when no record at or before it, late ones
+included, can come any more; the watermark of the join is then not beyond it.
+
+The timer stands at `stamp`, for a production may not be older than its cause.  The watermark is mostly well beyond when
+it fires.  If it is not, or late records are allowed, the timer is set again, behind a hold that keeps the watermark back.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from millwheel.api.context import Context
+from millwheel.api.state import MapCell, ValueCell
+from millwheel.coders import Coder, JsonCoder, MsgpackCoder
+from millwheel.library.matches import Kept, KeptCoder
+from millwheel.library.wiring import Operator, Wiring, meant
+from millwheel.model import Timer
+
+R = TypeVar("R")
+
+
+class WaitingOperator(Operator[R]):
+    """`lateness`, us: how far behind the watermark a record still counts."""
+
+    waiting = ValueCell[dict[str, int]](MsgpackCoder(dict[str, int]), default={})
+    """Timers that had to be set again, and the event times of what they will emit."""
+
+    def __init__(self, wiring: Wiring[R], lateness: int) -> None:
+        super().__init__(wiring)
+        self.lateness = lateness
+
+    def sure(self, stamp: int) -> int:
+        """The watermark at which no record at or before `stamp` can come any more."""
+        return stamp + self.lateness + 1
+
+    def due(self, context: Context, timer: Timer, stamp: int) -> bool:
+        """Whether it is sure now; if not, the timer fires again when it is."""
+        if context.watermark < self.sure(stamp):
+            self._hold(context, {**self.waiting.get(), timer.tag: stamp})
+            context.set_timer(timer.tag, self.sure(stamp))
+            return False
+        self.no_longer(context, timer.tag)
+        return True
+
+    def no_longer(self, context: Context, tag: str) -> None:
+        """The timer `tag` has fired, or is not needed."""
+        waiting = self.waiting.get()
+        if waiting.pop(tag, None) is not None:
+            self._hold(context, waiting)
+
+    def _hold(self, context: Context, waiting: dict[str, int]) -> None:
+        if waiting:
+            self.waiting.set(waiting)
+            context.hold(min(waiting.values()))
+        else:
+            self.waiting.clear()
+            context.release_hold()
+
+
+class BufferingOperator(WaitingOperator[R]):
+    """Keeps values of several inputs in buckets, and reads a bucket without touching the others.
+
+    `counts` has the number of values that a bucket ever got; value n of bucket b is the entry `b/n` of its input's cell.
+    """
+
+    counts = MapCell[int](JsonCoder(int))
+
+    def __init__(self, wiring: Wiring[R], lateness: int, sides: int) -> None:
+        super().__init__(wiring, lateness)
+        self.sides = range(sides)
+        self._cells = [f"side{side}" for side in self.sides]
+
+    def count(self, side: int, bucket: int) -> int:
+        """How many values of an input the bucket has got."""
+        return self.counts.get(f"{side}.{bucket}", 0)
+
+    def keep(self, side: int, bucket: int, kept: Kept, count: int) -> str:
+        """Add a value to a bucket that has `count`; its entry."""
+        entry = f"{bucket}/{count}"
+        getattr(self, self._cells[side]).set(entry, kept)
+        self.counts.set(f"{side}.{bucket}", count + 1)
+        return entry
+
+    def kept(self, side: int, bucket: int) -> dict[str, Kept]:
+        """All values of an input in a bucket, by their entries."""
+        entries = [f"{bucket}/{place}" for place in range(self.count(side, bucket))]
+        found: dict[str, Kept] = getattr(self, self._cells[side]).get_many(entries) if entries else {}
+        return found
+
+    def forget(self, side: int, bucket: int) -> None:
+        """Nothing of the bucket is left."""
+        for place in range(self.count(side, bucket)):
+            getattr(self, self._cells[side]).delete(f"{bucket}/{place}")
+        self.counts.delete(f"{side}.{bucket}")
+
+
+def buffers(coders: list[Coder[Any]], meaning: str) -> dict[str, MapCell[Any]]:
+    """The cells of a `BufferingOperator`'s inputs."""
+    return {f"side{side}": MapCell(meant(KeptCoder(coder), meaning)) for side, coder in enumerate(coders)}

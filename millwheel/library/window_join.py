@@ -1,0 +1,130 @@
+"""Join of two or more streams: values of one key meet when they lie in the same window.
+
+Lives here: that operator.  Invariants: in a window every value of an input meets all of the others', so a window whose
+inputs all have values has given every row by the time it ends, and of one in which an input is empty nobody has met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import product
+from typing import Any, TypeVar
+
+from millwheel.api.context import Context
+from millwheel.api.stream import Stream
+from millwheel.coders import Coder
+from millwheel.library.matches import How, Joined, JoinedCoder, Kept, Match, MatchCoder, required
+from millwheel.library.waiting import BufferingOperator, buffers
+from millwheel.library.windows import Aligned, Window
+from millwheel.library.wiring import Operation, Wiring
+from millwheel.model import Record, Timer
+
+R = TypeVar("R")
+
+RowOf = Callable[[str, Sequence[Any], Window], R]
+"""Makes a row of a key, one value or None of each input, and the window."""
+
+
+class WindowJoin(BufferingOperator[R]):
+    """Rows of values that meet come at once; those without a partner when the window is over.
+
+    `needed` are the inputs without which there is no row.
+    """
+
+    def __init__(
+        self, wiring: Wiring[R], lateness: int, windows: Aligned, needed: frozenset[int], row: RowOf[R],
+        dropped: Sequence[Stream[Any] | None],
+    ) -> None:  # fmt: skip
+        super().__init__(wiring, lateness, len(dropped))
+        self._windows = windows
+        self._needed = needed
+        self._inner = len(needed) == len(dropped)
+        self._row = row
+        self._dropped = dropped
+
+    def ProcessRecord(self, context: Context, record: Record[Any]) -> None:
+        """Meet what is there, and wait for what is to come, in each window that is not over."""
+        for side, value in self.inputs.take(context.stream, record.key, record.value):
+            open_windows = [w for w in self._windows.of(record.timestamp) if context.watermark < self.sure(w.last)]
+            for window in open_windows:
+                self._add(context, side, window, Kept(record.timestamp, False, value))
+            dropped = self._dropped[side]
+            if not open_windows and dropped is not None:
+                context.produce(dropped, value)
+
+    def _add(self, context: Context, side: int, window: Window, kept: Kept) -> None:
+        counts = [self.count(other, window.start) for other in self.sides]
+        if not any(counts):
+            context.set_timer(str(window.start), self.sure(window.last) if self._inner else window.last)
+        self.keep(side, window.start, kept, counts[side])
+        counts[side] = 1
+        if all(counts):
+            groups = [[kept] if other == side else self._all(other, window) for other in self.sides]
+            self._give(context, window, groups)
+
+    def _all(self, side: int, window: Window) -> list[Kept]:
+        return [*self.kept(side, window.start).values()]
+
+    def _give(self, context: Context, window: Window, groups: Iterable[Iterable[Kept]]) -> None:
+        for row in product(*groups):
+            time = max(kept.time for kept in row)
+            self.emit(context, self._row(context.key, [kept.value for kept in row], window), time)
+
+    def ProcessTimer(self, context: Context, timer: Timer) -> None:
+        """The window is over: rows with None for the inputs that have no value."""
+        start = int(timer.tag)
+        window = Window(start, self._windows.end(start))
+        if not self.due(context, timer, window.last):
+            return
+        present = {side for side in self.sides if self.count(side, start)}
+        if len(present) < len(self.sides) and present >= self._needed:
+            alone = Kept(window.last, False, None)
+            for row in product(*(self._all(side, window) if side in present else [alone] for side in self.sides)):
+                self.emit(context, self._row(context.key, [kept.value for kept in row], window), window.last)
+        for side in present:
+            self.forget(side, start)
+
+
+def _match(key: str, values: Sequence[Any], window: Window) -> Match[Any, Any]:
+    left, right = values
+    return Match(key, left, right, window.start, window.end)
+
+
+def _joined(key: str, values: Sequence[Any], window: Window) -> Joined[Any]:
+    return Joined(key, tuple(values), window.start, window.end)
+
+
+def join_in_windows(
+    windows: Aligned,
+    how: How,
+    lateness: int,
+    coders: list[Coder[Any]],
+    dropped: Sequence[Stream[Any] | None],
+) -> Operation[Match[Any, Any]]:
+    """The operation that joins two inputs in windows."""
+    return _operation(windows, required(how), lateness, coders, dropped, _match, MatchCoder(*coders))
+
+
+def join_all_in_windows(
+    windows: Aligned, needed: frozenset[int], lateness: int, coders: list[Coder[Any]]
+) -> Operation[Joined[Any]]:
+    """The operation that joins any number of inputs in windows."""
+    return _operation(windows, needed, lateness, coders, [None] * len(coders), _joined, JoinedCoder(coders))
+
+
+def _operation(
+    windows: Aligned, needed: frozenset[int], lateness: int, coders: list[Coder[Any]],
+    dropped: Sequence[Stream[Any] | None], row: RowOf[R], output: Coder[R],
+) -> Operation[R]:  # fmt: skip
+    made: Any = type("WindowJoin", (WindowJoin,), dict(buffers(coders, f"join in {windows.meaning}")))
+
+    def make(wiring: Wiring[R]) -> WindowJoin[R]:
+        operator: WindowJoin[R] = made(wiring, lateness, windows, needed, row, dropped)
+        return operator
+
+    return Operation(
+        kind="join",
+        make=make,
+        output=output,
+        side_outputs=tuple(dict.fromkeys(stream for stream in dropped if stream is not None)),
+    )

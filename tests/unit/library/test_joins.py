@@ -1,0 +1,386 @@
+"""Joins equal the nested loop, whatever the order of arrival within the lateness, and leave nothing behind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millwheel import SECOND, JsonCoder, MsgpackCoder, Pipeline, Stream, TextCoder
+from millwheel.errors import WiringError
+from millwheel.library import Calendar, Chain, Fixed, Flow, Interval, Joined, Match, Sliding, seconds
+from millwheel.testing import Faults, Stepper, simulate
+from tests.unit.library.pipelines import left as state_left
+
+
+class Seen(msgspec.Struct, frozen=True):
+    user: str
+    number: int
+
+
+lefts = Stream("lefts", MsgpackCoder(Seen))
+rights = Stream("rights", MsgpackCoder(Seen))
+thirds = Stream("thirds", MsgpackCoder(Seen))
+matches = Stream("matches", MsgpackCoder(Match[Seen | None, Seen | None]))
+texts = Stream("texts", TextCoder())
+late_lefts = Stream("late_lefts", MsgpackCoder(Seen))
+late_rights = Stream("late_rights", MsgpackCoder(Seen))
+
+How = Literal["inner", "left", "right", "outer"]
+HOWS: list[How] = ["inner", "left", "right", "outer"]
+DISORDER = 6
+Row = tuple[int, str, int]
+"""Side, user, second."""
+Found = tuple[int | None, int | None, int]
+"""Numbers of the left and the right one, and the row's time, us."""
+
+
+def user(seen: Seen) -> str:
+    return seen.user
+
+
+def joined(within: Any, how: Any = "inner", lateness: int = 0) -> Pipeline:
+    pipeline = Pipeline("joins")
+    flow = Flow(pipeline)
+    chain: Chain[Any] = (
+        flow.read(lefts)
+        .key_by(user)
+        .join(
+            flow.read(rights).key_by(user),
+            within,
+            how,
+            lateness=lateness,
+            dropped=late_lefts,
+            other_dropped=late_rights,
+        )
+    )
+    chain.to(matches)
+    return pipeline
+
+
+def as_of(how: Any = "inner", lateness: int = 0) -> Pipeline:
+    pipeline = Pipeline("joins")
+    flow = Flow(pipeline)
+    chain: Chain[Any] = (
+        flow.read(lefts)
+        .key_by(user)
+        .join_as_of(flow.read(rights).key_by(user), how, lateness=lateness, dropped=late_lefts)
+    )
+    chain.to(matches)
+    return pipeline
+
+
+def found(results: Any) -> Counter[Found]:
+    def number(seen: Seen | None) -> int | None:
+        return None if seen is None else seen.number
+
+    return Counter((number(out.value.left), number(out.value.right), out.timestamp) for out in results.outputs(matches))
+
+
+# --- the nested loop -------------------------------------------------------------------------------------------
+
+
+def nested_loop(
+    rows: list[Row], how: How, near: Callable[[int, int], list[int]], alone: Callable[[int, int], list[int]]
+) -> Counter[Found]:
+    """`near`: for each row of two values, how much later than the later one it is; `alone`: times of a side's rows."""
+    numbered = [(side, name, second * SECOND, number) for number, (side, name, second) in enumerate(rows)]
+    result: Counter[Found] = Counter()
+    for _, name, time, number in (row for row in numbered if row[0] == 0):
+        for _, other, other_time, partner in (row for row in numbered if row[0] == 1):
+            if name == other:
+                result.update((number, partner, max(time, other_time)) for _ in near(time, other_time))
+    for side, name, time, number in numbered:
+        if how == "outer" or how == ("left", "right")[side]:
+            others = [row[2] for row in numbered if row[0] != side and row[1] == name]
+            met = {window for other in others for window in near(*((time, other) if side == 0 else (other, time)))}
+            pair = (number, None) if side == 0 else (None, number)
+            result.update((*pair, stamp) for stamp in alone(side, time) if stamp not in met and not (met & {-1}))
+    return result
+
+
+def by_windows(rows: list[Row], windows: Any, how: How) -> Counter[Found]:
+    def lasts(time: int) -> list[int]:
+        return [window.last for window in windows.of(time)]
+
+    return nested_loop(rows, how, lambda a, b: [w for w in lasts(a) if w in lasts(b)], lambda _, time: lasts(time))
+
+
+def by_interval(rows: list[Row], interval: Interval, how: How) -> Counter[Found]:
+    def near(a: int, b: int) -> list[int]:
+        return [-1] if a - interval.before <= b <= a + interval.after else []
+
+    return nested_loop(rows, how, near, lambda side, time: [time + interval.reach(side)])
+
+
+def by_version(rows: list[Row], how: How) -> Counter[Found]:
+    numbered = [(side, name, second * SECOND, number) for number, (side, name, second) in enumerate(rows)]
+    result: Counter[Found] = Counter()
+    for _, name, time, number in (row for row in numbered if row[0] == 0):
+        older = [row for row in numbered if row[0] == 1 and row[1] == name and row[2] <= time]
+        version = max(older, key=lambda row: row[2])[3] if older else None
+        if older or how == "left":
+            result[number, version, time] += 1
+    return result
+
+
+# --- runs ------------------------------------------------------------------------------------------------------
+
+ROWS = st.lists(
+    st.tuples(st.integers(0, 1), st.sampled_from("ab"), st.integers(0, 40), st.integers(0, DISORDER)),
+    min_size=1, max_size=24,
+).map(lambda drawn: [row[:3] for row in sorted(drawn, key=lambda row: row[2] + row[3])])  # fmt: skip
+"""Rows in an order of arrival in which none comes behind one that is more than `DISORDER` newer."""
+CUTS = st.lists(st.integers(1, 5), min_size=1, max_size=4)
+LAGS = st.lists(st.integers(0, DISORDER), min_size=1, max_size=4)
+
+
+def run(pipeline: Pipeline, rows: list[Row], cuts: list[int], lags: list[int]) -> Counter[Found]:
+    """Bundles of the sizes `cuts`; behind each the watermark follows the newest row by so many seconds."""
+    stepper = Stepper(pipeline)
+    newest, place, promised = 0, 0, -1
+    numbered = [(side, Seen(name, number), second) for number, (side, name, second) in enumerate(rows)]
+    while place < len(rows):
+        size, lag = cuts[place % len(cuts)], lags[place % len(lags)]
+        for side, seen, second in numbered[place : place + size]:
+            stepper._sources[("lefts", "rights")[side]].rows.append((seen, second * SECOND))
+            newest = max(newest, second)
+        stepper.advance_clock(SECOND)
+        for step in range(promised + 1, newest - lag + 1):
+            stepper.advance_watermark(step * SECOND)
+        promised = max(promised, newest - lag)
+        place += size
+    stepper.finish()
+    assert state_left(stepper, ["matches.join"]) == {}
+    assert stepper.outputs(late_lefts) == []
+    return found(stepper)
+
+
+WINDOWS: list[Any] = [
+    Fixed(seconds=10),
+    Sliding(seconds=12, every=seconds(4)),
+    Fixed(seconds=7, offset=seconds(3)),
+    Calendar("day"),
+]
+INTERVALS = [
+    Interval(before=seconds(5)),
+    Interval(after=seconds(3)),
+    Interval(before=seconds(2), after=seconds(4)),
+    Interval(),
+]
+
+
+@settings(max_examples=60)
+@given(ROWS, CUTS, LAGS, st.sampled_from(WINDOWS), st.sampled_from(HOWS))
+def test_a_join_in_windows_is_the_nested_loop(
+    rows: list[Row], cuts: list[int], lags: list[int], windows: Any, how: How
+) -> None:
+    assert run(joined(windows, how, seconds(DISORDER)), rows, cuts, lags) == by_windows(rows, windows, how)
+
+
+@settings(max_examples=80)
+@given(ROWS, CUTS, LAGS, st.sampled_from(INTERVALS), st.sampled_from(HOWS))
+def test_a_join_in_an_interval_is_the_nested_loop(
+    rows: list[Row], cuts: list[int], lags: list[int], interval: Interval, how: How
+) -> None:
+    assert run(joined(interval, how, seconds(DISORDER)), rows, cuts, lags) == by_interval(rows, interval, how)
+
+
+@settings(max_examples=60)
+@given(ROWS, CUTS, LAGS, st.sampled_from(["inner", "left"]))
+def test_a_temporal_join_is_the_nested_loop(rows: list[Row], cuts: list[int], lags: list[int], how: How) -> None:
+    seen: set[tuple[str, int]] = set()
+    unique = []
+    for side, name, second in rows:  # of two versions of one time the one that arrives later counts: not here
+        if side == 0 or (name, second) not in seen:
+            unique.append((side, name, second))
+        if side == 1:
+            seen.add((name, second))
+    assert run(as_of(how, seconds(DISORDER)), unique, cuts, lags) == by_version(unique, how)
+
+
+@settings(max_examples=25)
+@given(ROWS, CUTS, st.sampled_from(HOWS), st.booleans())
+def test_without_lateness_the_watermark_alone_is_waited_for(
+    rows: list[Row], cuts: list[int], how: How, in_windows: bool
+) -> None:
+    within: Any = Fixed(seconds=10) if in_windows else Interval(before=seconds(2), after=seconds(4))
+    expected = (by_windows if in_windows else by_interval)(rows, within, how)
+    assert run(joined(within, how), rows, cuts, [DISORDER]) == expected
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_joins_under_faults_give_what_they_give_without(seed: int) -> None:
+    rows = [(n % 3 % 2, "ab"[n % 2], n // 2) for n in range(60)]
+    inputs = {
+        name: [(Seen(u, n), s * SECOND) for n, (side, u, s) in enumerate(rows) if side == number]
+        for number, name in enumerate(("lefts", "rights"))
+    }
+    interval = Interval(before=seconds(2), after=seconds(4))
+    how = HOWS[seed % 4]
+    outcome = simulate(joined(interval, how), inputs, seed=seed, faults=Faults(crash=0.004))
+    assert found(outcome) == by_interval(rows, interval, how)
+    assert state_left(outcome, ["matches.join"]) == {}
+    outcome = simulate(joined(WINDOWS[1], how), inputs, seed=seed, faults=Faults(crash=0.004))
+    assert found(outcome) == by_windows(rows, WINDOWS[1], how)
+    assert state_left(outcome, ["matches.join"]) == {}
+    outcome = simulate(as_of("left"), inputs, seed=seed, faults=Faults(crash=0.004))
+    assert found(outcome) == by_version(rows, "left")
+    assert state_left(outcome, ["matches.join"]) == {}
+
+
+# --- one thing each --------------------------------------------------------------------------------------------
+
+
+def send(stepper: Stepper, stream: Stream[Seen], number: int, second: float, name: str = "a") -> None:
+    stepper.send(stream, Seen(name, number), int(second * SECOND))
+
+
+def test_a_match_comes_at_once_and_a_row_without_partner_when_the_watermark_says_so() -> None:
+    stepper = Stepper(joined(Interval(after=seconds(5)), "outer"))
+    send(stepper, lefts, 1, 10)
+    send(stepper, rights, 2, 12)
+    send(stepper, lefts, 3, 13)
+    send(stepper, rights, 4, 19)
+    assert found(stepper) == {(1, 2, 12 * SECOND): 1}
+    stepper.advance_watermark(18 * SECOND)
+    assert len(found(stepper)) == 1  # a record of second 18 may still come
+    stepper.advance_watermark(18 * SECOND + 1)
+    assert found(stepper)[3, None, 18 * SECOND] == 1
+    stepper.advance_watermark(19 * SECOND + 1)
+    assert found(stepper)[None, 4, 19 * SECOND] == 1
+    stepper.finish()
+    assert stepper.states("matches.join") == {}
+
+
+def test_rows_without_a_partner_keep_the_watermark_until_they_are_out() -> None:
+    stepper = Stepper(joined(Fixed(seconds=10), "left", seconds(5)))
+    send(stepper, lefts, 1, 3)
+    stepper.advance_watermark(12 * SECOND)
+    assert stepper.watermark("matches.join") == 10 * SECOND - 1
+    send(stepper, rights, 2, 4)
+    stepper.advance_watermark(16 * SECOND)
+    assert found(stepper) == {(1, 2, 4 * SECOND): 1}
+    assert stepper.watermark("matches.join") == 16 * SECOND
+
+
+def test_what_comes_after_the_lateness_goes_to_the_stream_for_it() -> None:
+    for within in (Fixed(seconds=10), Interval(after=seconds(5))):
+        stepper = Stepper(joined(within, "inner", seconds(5)))
+        send(stepper, lefts, 1, 30)
+        stepper.advance_watermark(30 * SECOND)
+        send(stepper, lefts, 2, 9)
+        send(stepper, rights, 3, 8)
+        assert [out.value.number for out in stepper.outputs(late_lefts)] == [2]
+        assert [out.value.number for out in stepper.outputs(late_rights)] == [3]
+    stepper = Stepper(as_of("left"))
+    stepper.advance_watermark(30 * SECOND)
+    send(stepper, lefts, 2, 9)
+    assert [out.value.number for out in stepper.outputs(late_lefts)] == [2]
+
+
+def test_a_key_keeps_one_version_and_no_record() -> None:
+    stepper = Stepper(as_of())
+    for second in range(10):
+        send(stepper, rights, second, second)
+        send(stepper, lefts, 100 + second, second)
+    stepper.advance_watermark(9 * SECOND + 1)
+    state = stepper.state("matches.join", "a")
+    assert state["times"] == [9 * SECOND]
+    assert list(state["side1"]) == [str(9 * SECOND)]
+    assert state.keys() == {"times", "side1"}
+    assert sorted(found(stepper)) == [(100 + n, n, n * SECOND) for n in range(10)]
+
+
+def test_a_late_version_counts_for_those_that_come() -> None:
+    stepper = Stepper(as_of("left"))
+    stepper.advance_watermark(20 * SECOND)
+    send(stepper, lefts, 1, 25)
+    send(stepper, rights, 2, 5)
+    send(stepper, rights, 3, 4)
+    stepper.advance_watermark(30 * SECOND)
+    send(stepper, rights, 4, 3)
+    send(stepper, lefts, 5, 31)
+    stepper.finish()
+    assert found(stepper) == {(1, 2, 25 * SECOND): 1, (5, 2, 31 * SECOND): 1}
+
+
+def test_three_streams_meet_in_one_window() -> None:
+    def pipeline(outer: bool) -> Pipeline:
+        pipeline = Pipeline("three")
+        flow = Flow(pipeline)
+        a, b, c = (flow.read(stream).key_by(user) for stream in (lefts, rights, thirds))
+        if outer:
+            flow.join_all((a, b, c), Fixed(seconds=10), outer=True).map(
+                lambda row: ",".join(str(seen and seen.number) for seen in row.values)
+            ).to(texts)
+        else:
+            flow.join_all((a, b, c), Fixed(seconds=10)).map(
+                lambda row: ",".join(str(seen.number) for seen in row.values)
+            ).to(texts)
+        return pipeline
+
+    for outer, expected in ((False, ["1,2,3", "1,2,4"]), (True, ["1,2,3", "1,2,4", "5,6,None", "None,8,None"])):
+        stepper = Stepper(pipeline(outer))
+        for stream, number, second in (
+            (lefts, 1, 1), (thirds, 3, 2), (rights, 2, 3), (thirds, 4, 4), (rights, 6, 11), (lefts, 5, 12), (rights, 8, 30),
+        ):  # fmt: skip
+            send(stepper, stream, number, second)
+        stepper.finish()
+        assert sorted(out.value for out in stepper.outputs(texts)) == expected
+        assert stepper.states("texts.join") == {}
+
+
+def test_results_go_on_to_another_step_with_the_coders_of_the_inputs() -> None:
+    pipeline = Pipeline("p")
+    flow = Flow(pipeline)
+    numbers = flow.read(lefts).map(lambda seen: seen.number, JsonCoder(int)).key_by(lambda n: "all")
+    both = numbers.join(flow.read(rights).key_by(lambda seen: "all"), Interval(after=seconds(5)), "left", name="both")
+    again = both.key_by(lambda row: row.key).join(
+        flow.read(thirds).key_by(lambda seen: "all"), Interval(before=seconds(99)), name="again"
+    )
+    again.map(lambda row: f"{row.left.left} {row.left.right} {row.right.number}").to(texts)
+    three = flow.join_all([numbers, numbers, numbers], Fixed(seconds=10), name="three")
+    three.key_by(lambda row: row.key).join(numbers, Fixed(seconds=10)).map(lambda row: f"{row.left.values}").to(
+        Stream("more", TextCoder())
+    )
+    stepper = Stepper(pipeline)
+    send(stepper, thirds, 3, 0)
+    send(stepper, lefts, 1, 10)
+    stepper.finish()
+    assert [out.value for out in stepper.outputs(texts)] == ["1 None 3"]
+    assert [out.value for out in stepper.outputs("more")] == ["(1, 1, 1)"]
+
+
+def test_what_a_join_cannot_store_or_does_not_know_is_refused() -> None:
+    flow = Flow(Pipeline("p"))
+    seen = flow.read(lefts).key_by(user)
+    with pytest.raises(WiringError, match="coder"):
+        flow.read(lefts).map(user).key_by(str).join(seen, Fixed(seconds=1))
+    for how in ("full", "cross"):
+        for within in (Fixed(seconds=1), Interval()):
+            with pytest.raises(WiringError, match="how="):
+                seen.join(seen, within, how)  # type: ignore[call-overload]
+    with pytest.raises(WiringError, match="temporal"):
+        seen.join_as_of(seen, "outer")  # type: ignore[call-overload]
+
+
+def test_the_stored_rows_are_those_of_the_coders() -> None:
+    from millwheel.errors import CoderError
+    from millwheel.library.matches import JoinedCoder, Kept, KeptCoder, MatchCoder
+
+    inner = MsgpackCoder(Seen)
+    row: Match[Any, Any] = Match("k", Seen("a", 1), None, 1, 2)
+    assert MatchCoder(inner, inner).decode(MatchCoder(inner, inner).encode(row)) == row
+    several: Joined[Any] = Joined("k", (Seen("a", 1), None, 5), 1, 2)
+    coder = JoinedCoder([inner, inner, JsonCoder(int)])
+    assert coder.decode(coder.encode(several)) == several
+    kept = Kept(3, True, Seen("a", 1))
+    assert KeptCoder(inner).decode(KeptCoder(inner).encode(kept)) == kept
+    with pytest.raises(CoderError, match="cannot be decoded"):
+        KeptCoder(inner).decode(b"\xc1")
