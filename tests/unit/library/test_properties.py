@@ -1,0 +1,157 @@
+"""Whatever the order of arrival within the lateness, the bundles and the steps of the watermark: the same final panes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millwheel import SECOND
+from millwheel.library import (
+    AtWatermark,
+    Calendar,
+    EveryRecords,
+    EveryWall,
+    Fixed,
+    Pane,
+    Repeat,
+    Sessions,
+    Sliding,
+    Window,
+    collect,
+    seconds,
+)
+from millwheel.library.triggers import Trigger
+from millwheel.testing import Stepper
+from tests.unit.library.pipelines import Score, left, panes, windowed
+
+DISORDER = 20
+WINDOWS: dict[str, Any] = {
+    "fixed": Fixed(seconds=10),
+    "shifted": Fixed(seconds=7, offset=seconds(3)),
+    "sliding": Sliding(seconds=12, every=seconds(4)),
+    "uneven": Sliding(seconds=10, every=seconds(4)),
+    "sessions": Sessions(seconds=5),
+    "per key": Sessions(lambda player: seconds(3 if player == "ann" else 9)),
+    "days": Calendar("day"),
+}
+TRIGGERS: list[Trigger] = [
+    AtWatermark(),
+    AtWatermark(early=EveryRecords(2)),
+    AtWatermark(early=EveryRecords(1), late=EveryRecords(3)),
+    AtWatermark(early=EveryWall(seconds=5), late=EveryWall(seconds=9)),
+    Repeat(EveryRecords(2)),
+]
+Row = tuple[str, int]
+"""A player, and the second, by which the score is known as well."""
+
+ROWS = st.lists(
+    st.tuples(st.sampled_from(["ann", "bob"]), st.integers(0, 90), st.integers(0, DISORDER)), min_size=1, max_size=25
+).map(lambda drawn: [(player, second) for player, second, late in sorted(drawn, key=lambda row: row[1] + row[2])])
+"""Rows in an order of arrival in which none comes behind one that is more than `DISORDER` newer."""
+
+
+def expected(windows: Any, rows: list[Row]) -> dict[tuple[str, Window], list[int]]:
+    """Every window's seconds, found all at once."""
+    found: dict[tuple[str, Window], list[int]] = defaultdict(list)
+    for player, second in sorted(rows, key=lambda row: row[1]):
+        if isinstance(windows, Sessions):
+            own = Window(second * SECOND, second * SECOND + windows.gap(player))
+            before = [key for key in found if key[0] == player and key[1].end > own.start]
+            seen = found.pop(before[0]) if before else []
+            found[player, Window(before[0][1].start if before else own.start, own.end)] = [*seen, second]
+        else:
+            for window in windows.of(second * SECOND):
+                found[player, window].append(second)
+    return dict(found)
+
+
+class Run:
+    """One pipeline that is fed bundle by bundle."""
+
+    def __init__(self, windows: Any, **settings: Any) -> None:
+        self.stepper = Stepper(windowed(windows, aggregation=collect(int, lambda s: s.points), **settings))
+        self.promised = -1
+
+    def bundle(self, rows: list[Row]) -> None:
+        """All in one."""
+        source = self.stepper._sources["scores"]
+        source.rows += [(Score(player, second), second * SECOND) for player, second in rows]
+        self.stepper.advance_clock(3 * SECOND)
+
+    def feed(self, rows: list[Row], cuts: list[int], lags: list[int]) -> None:
+        """Bundles of the sizes `cuts`; behind each the watermark follows the newest row by so many seconds."""
+        newest, place = 0, 0
+        while place < len(rows):
+            size, lag = cuts[place % len(cuts)], lags[place % len(lags)]
+            self.bundle(rows[place : place + size])
+            newest = max([newest, *(second for _, second in rows[place : place + size])])
+            self.promise(newest - lag)
+            place += size
+        self.promise(newest + 3 * DISORDER)
+        self.stepper.finish()
+        self.stepper.advance_clock(60 * SECOND)
+
+    def promise(self, second: int) -> None:
+        """Move the watermark to `second`, second by second."""
+        for step in range(self.promised + 1, second + 1):
+            self.stepper.advance_watermark(step * SECOND)
+        self.promised = max(self.promised, second)
+
+    def panes(self) -> dict[tuple[str, Window], list[Pane[list[int]]]]:
+        """Panes of each window, in order; nothing is left behind them."""
+        assert left(self.stepper, ["panes.collect"]) == {}
+        found: dict[tuple[str, Window], list[Pane[list[int]]]] = defaultdict(list)
+        for out in self.stepper.outputs(panes):
+            found[out.value.key, out.value.window].append(out.value)
+        for of_window in found.values():
+            assert [pane.number for pane in of_window] == [*range(len(of_window))]
+            order = [("early", "on time", "late").index(pane.timing) for pane in of_window]
+            assert order == sorted(order)
+            assert order.count(1) <= 1
+        return dict(found)
+
+
+CUTS = st.lists(st.integers(1, 5), min_size=1, max_size=5)
+LAGS = st.lists(st.integers(0, DISORDER), min_size=1, max_size=5)
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+@settings(max_examples=12)
+@given(ROWS, CUTS, LAGS, st.sampled_from(TRIGGERS))
+def test_the_last_pane_of_each_window_has_all_of_it(
+    name: str, rows: list[Row], cuts: list[int], lags: list[int], trigger: Trigger
+) -> None:
+    run = Run(WINDOWS[name], trigger=trigger, lateness=seconds(DISORDER))
+    run.feed(rows, cuts, lags)
+    found, whole = run.panes(), expected(WINDOWS[name], rows)
+    assert {window: found[window][-1].value for window in whole} == whole
+    if not isinstance(WINDOWS[name], Sessions):  # of these, shorter forms had panes too
+        assert found.keys() == whole.keys()
+
+
+@pytest.mark.parametrize("name", [name for name in WINDOWS if not isinstance(WINDOWS[name], Sessions)])
+@settings(max_examples=12)
+@given(ROWS, CUTS, LAGS, st.sampled_from(TRIGGERS))
+def test_discarded_panes_hold_each_record_once(
+    name: str, rows: list[Row], cuts: list[int], lags: list[int], trigger: Trigger
+) -> None:
+    run = Run(WINDOWS[name], trigger=trigger, lateness=seconds(DISORDER), panes="discarding")
+    run.feed(rows, cuts, lags)
+    gathered = {window: sorted(s for pane in of for s in pane.value) for window, of in run.panes().items()}
+    assert gathered == expected(WINDOWS[name], rows)
+
+
+@settings(max_examples=12)
+@given(ROWS, CUTS, LAGS)
+def test_sliding_windows_by_slices_are_those_by_windows(rows: list[Row], cuts: list[int], lags: list[int]) -> None:
+    found = []
+    # The second trigger counts records, to a number that never comes: then each window has its own accumulator.
+    for trigger in (AtWatermark(), AtWatermark(early=EveryRecords(1_000))):
+        run = Run(WINDOWS["uneven"], trigger=trigger, lateness=seconds(DISORDER))
+        run.feed(rows, cuts, lags)
+        found.append(run.panes())
+    assert found[0] == found[1]

@@ -1,0 +1,46 @@
+"""Windows under crashes, lost replies, duplicates and zombies: the same final panes, and nothing is left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millwheel import SECOND
+from millwheel.library import AtWatermark, EveryRecords, Fixed, Repeat, Sessions, Sliding, Validity, collect, seconds
+from millwheel.testing import NO_FAULTS, Results, simulate
+from tests.unit.library.pipelines import Score, left, panes, windowed
+
+ROWS = [(Score("abcdefg"[n * 5 % 7], n), (n * 13 % 60) * SECOND) for n in range(60)]
+SETTINGS: dict[str, dict[str, Any]] = {
+    "fixed": {"windows": Fixed(seconds=10)},
+    "sliding": {"windows": Sliding(seconds=20, every=seconds(5))},
+    "sliding, counted": {
+        "windows": Sliding(seconds=20, every=seconds(10)),
+        "trigger": AtWatermark(early=EveryRecords(2)),
+    },
+    "sessions": {"windows": Sessions(seconds=12)},
+    "validity": {"windows": Validity()},
+    "earliest": {"windows": Fixed(seconds=10), "time": "earliest"},
+    "late": {"windows": Fixed(seconds=10), "lateness": seconds(20), "trigger": AtWatermark(late=EveryRecords(2))},
+    "repeat": {"windows": Fixed(seconds=10), "trigger": Repeat(EveryRecords(3)), "lateness": seconds(20)},
+}
+
+
+def final(results: Results) -> dict[Any, Any]:
+    """The last pane of each window: how many came before it may differ."""
+    return {(out.value.key, out.value.window): (out.value.value, out.timestamp) for out in results.outputs(panes)}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_faults_change_nothing(name: str) -> None:
+    def made() -> Any:
+        return windowed(aggregation=collect(int, lambda score: score.points), **SETTINGS[name])
+
+    calm = simulate(made(), {"scores": ROWS}, faults=NO_FAULTS)
+    assert len(final(calm)) > 10
+    for seed in range(4):
+        rough = simulate(made(), {"scores": ROWS}, seed)
+        assert rough.faults
+        assert final(rough) == final(calm)
+        assert left(rough, ["panes.collect"]) == {}
