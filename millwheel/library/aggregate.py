@@ -108,15 +108,14 @@ class WindowedAggregate(Operator[Pane[R]], Generic[R]):
             if accumulator is NOTHING:
                 self.opened(context, window, late)
         accumulator = self.added(accumulator, value, timestamp)
+        self.accumulators.set(entry, accumulator)
         progress.new += 1
         self.firing.stamp(progress, timestamp, context.watermark)
         every = self.firing.late if late else self.firing.early
         if isinstance(every, EveryRecords) and progress.new >= every.records:
             self.give(context, window, progress, accumulator, "late" if late else "early")
-        else:
-            self.accumulators.set(entry, accumulator)
-            if isinstance(every, EveryWall) and progress.due is None:
-                self.wait(context, window, progress, every)
+        elif isinstance(every, EveryWall) and progress.due is None:
+            self.wait(context, window, progress, every)
         self.progress.set(entry, progress)
         if self.firing.holds:
             self.hold(context)
@@ -216,13 +215,12 @@ class WindowedAggregate(Operator[Pane[R]], Generic[R]):
         self.firing.fired(progress, timing)
         if progress.closed or not self.firing.accumulates:
             self.accumulators.delete(entry)
-        elif accumulator is not NOTHING:
-            self.accumulators.set(entry, accumulator)
 
     def forget(self, context: Context, entry: str) -> None:
         """Nothing is left of a window."""
         self.accumulators.delete(entry)
-        self.progress.delete(entry)
+        if self.progress.get(entry) is not None:
+            self.progress.delete(entry)
         if isinstance(self.firing.early, EveryWall) or isinstance(self.firing.late, EveryWall):
             context.cancel_timer("w" + entry, "wall")
 
@@ -270,7 +268,8 @@ class AlignedAggregate(WindowedAggregate[R]):
 
 def cells(aggregation: Aggregation[Any, Any, Any], meaning: str) -> dict[str, MapCell[Any]]:
     """The cells of a windowed aggregate: their coders say what is aggregated, over which windows."""
+    coder = meant(aggregation.accumulator, f"{aggregation.name} of {meaning}")
     return {
-        "accumulators": MapCell(meant(aggregation.accumulator, f"{aggregation.name} of {meaning}")),
+        "accumulators": MapCell(coder),
         "progress": MapCell(meant(MsgpackCoder[Progress](Progress), meaning)),
     }

@@ -52,9 +52,18 @@ class Aggregation(Generic[T, A, R]):
         """The accumulator of the records of both."""
         raise NotImplementedError
 
+    def subtract(self, accumulator: A, part: A) -> A:
+        """The accumulator without a part that was merged into it; without this, sliding windows merge all their slices."""
+        raise NotImplementedError
+
     def result(self, accumulator: A) -> R:
         """What a pane shows."""
         raise NotImplementedError
+
+    @property
+    def subtracts(self) -> bool:
+        """Whether it has `subtract`."""
+        return type(self).subtract is not Aggregation.subtract or "subtract" in vars(self)
 
 
 def aggregation(
@@ -65,8 +74,9 @@ def aggregation(
     result: Callable[[A], R],
     accumulator: Coder[A],
     results: Any,
+    subtract: Callable[[A, A], A] | None = None,
 ) -> Aggregation[T, A, R]:
-    """An aggregation of four functions.
+    """An aggregation of four functions, or of five.
 
     >>> product = aggregation("product", lambda: 1, lambda a, v: a * v, lambda a, b: a * b, lambda a: a, JsonCoder(int), int)
     >>> product.result(product.merge(product.add(product.zero(), 6), 7))
@@ -75,6 +85,8 @@ def aggregation(
     made: Aggregation[T, A, R] = Aggregation()
     made.name, made.accumulator, made.results = name, accumulator, results
     made.__dict__.update(zero=zero, add=add, merge=merge, result=result)
+    if subtract is not None:
+        made.__dict__["subtract"] = subtract
     return made
 
 
@@ -91,6 +103,9 @@ class _Count(Aggregation[Any, int, int]):
 
     def merge(self, left: int, right: int) -> int:
         return left + right
+
+    def subtract(self, accumulator: int, part: int) -> int:
+        return accumulator - part
 
     def result(self, accumulator: int) -> int:
         return accumulator
@@ -109,7 +124,7 @@ def sum_of(of: Callable[[T], N]) -> Aggregation[T, Exact, N]:
 
     return aggregation(
         "sum", lambda: 0, lambda sum_, value: exact.plus(sum_, of(value)), exact.merged, result,
-        MsgpackCoder[Exact](Exact), _NUMBER,
+        MsgpackCoder[Exact](Exact), _NUMBER, exact.minus,
     )  # fmt: skip
 
 
@@ -120,6 +135,7 @@ def mean(of: Callable[[T], float]) -> Aggregation[T, tuple[Exact, int], float | 
         lambda a, b: (exact.merged(a[0], b[0]), a[1] + b[1]),
         lambda a: exact.result(a[0]) / a[1] if a[1] else None,
         MsgpackCoder[tuple[Exact, int]](tuple[Exact, int]), float | None,
+        lambda a, b: (exact.minus(a[0], b[0]), a[1] - b[1]),
     )  # fmt: skip
 
 

@@ -35,6 +35,15 @@ def merged(left: Exact, right: Exact) -> Exact:
     return left
 
 
+def minus(left: Exact, right: Exact) -> Exact:
+    """`left` without `right`, which was added to it before.
+
+    >>> result(minus(merged(plus(0, 0.1), plus(0, 1e17)), plus(0, 1e17)))
+    0.1
+    """
+    return merged(left, -right if isinstance(right, int) else [-partial for partial in right])
+
+
 def result(sum_: Exact) -> float:
     """The sum, rounded once."""
     return sum_ if isinstance(sum_, int) else fsum(sum_)

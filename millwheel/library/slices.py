@@ -7,7 +7,7 @@ treated as any other, at one update per window.  Invariant: a slice is there unt
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any, Final, Generic, TypeVar
 
 from millwheel.api.context import Context
@@ -31,11 +31,15 @@ _NONE: Final = MAX_TIME
 class SlicedAggregate(WindowedAggregate[R], Generic[R]):
     """`accumulators` are those of slices, `given` the number of panes of a window that may have more, by its end.
 
-    One timer waits for the end of the next window that has a record: tag `e`, at `due`.
+    One timer waits for the end of the next window that has a record: tag `e`, at `due`.  If the aggregation can subtract and
+    no lateness is allowed, `running` keeps, under the end of the last window, what the next one has of it, and `held` of
+    how many slices that is.  Then the cost of a window does not grow with the number of its slices.
     """
 
     due = ValueCell(JsonCoder(int), default=_NONE)
     given: MapCell[int] = MapCell(JsonCoder(int))
+    running: MapCell[Any]
+    held: MapCell[int] = MapCell(JsonCoder(int))
 
     def __init__(
         self, wiring: Wiring[Pane[R]], firing: Firing, aggregation: Aggregation[Any, Any, R], dropped: Stream[Any] | None,
@@ -44,6 +48,7 @@ class SlicedAggregate(WindowedAggregate[R], Generic[R]):
         super().__init__(wiring, firing, aggregation, dropped)
         self.windows = windows
         self._plus = None if self.timed else aggregation.add
+        self._subtracts = aggregation.subtracts and not firing.lateness
         self._slice = windows.slice_us
         self._shift = windows.offset % self._slice
 
@@ -60,8 +65,13 @@ class SlicedAggregate(WindowedAggregate[R], Generic[R]):
             self.drop(context, value)
             return
         self.accumulators.set(entry, self.added(accumulator, value, timestamp))
+        if context.watermark >= start + self._slice and self.held.get(
+            before := str(self.due.get() - self.windows.every)
+        ):
+            self._forget_running(before)  # it may have lacked this record
         self._wait(context, start, accumulator is NOTHING)
-        self._late(context, start, value, timestamp)
+        if context.watermark >= self._first_end(start):
+            self._late(context, start, value, timestamp)
 
     def _first_end(self, start: int) -> int:
         """End of the first window that holds the slice at `start`."""
@@ -73,9 +83,11 @@ class SlicedAggregate(WindowedAggregate[R], Generic[R]):
 
     def _wait(self, context: Context, start: int, new: bool) -> None:
         """Have a timer at the first end of a window of this slice that is still to come."""
-        ends = [end for end in map(self.windows.end, self.windows.starts(start)) if end > context.watermark]
-        if ends and ends[0] < self.due.get():
-            self._set(context, ends[0])
+        end = self._first_end(start)
+        if end <= context.watermark:
+            end += ((context.watermark - end) // self.windows.every + 1) * self.windows.every
+        if end < self.due.get() and end <= self._last_end(start):
+            self._set(context, end)
         if new and self.firing.lateness:
             context.set_timer(f"o{start}", self.firing.over_at(self._last_end(start)))
 
@@ -126,23 +138,38 @@ class SlicedAggregate(WindowedAggregate[R], Generic[R]):
             context.hold(window.last)
             context.set_timer(timer.tag, window.end)
             return
-        found = self._slices(window)
-        accumulator = self._merged(found.values())
-        if accumulator is not NOTHING:
+        accumulator, number = self._whole(window)
+        if number:
             self._give(context, window, accumulator, "on time")
         if timer.timestamp > window.last:
             context.release_hold()
-        self._next(context, window, found)
+        self._next(context, window, accumulator, number)
 
-    def _next(self, context: Context, window: Window, found: Collection[str]) -> None:
+    def _whole(self, window: Window) -> tuple[Any, int]:
+        """The accumulator of a window, and how many of its slices have a record."""
+        before = str(window.end - self.windows.every)
+        number = self.held.get(before)
+        if number is None:
+            found = self._slices(window)
+            return self._merged(found.values()), len(found)
+        fresh = self._slices(Window(window.end - self.windows.every, window.end))
+        accumulator = self._merged([self.running.get(before), *fresh.values()])
+        self._forget_running(before)
+        return accumulator, number + len(fresh)
+
+    def _next(self, context: Context, window: Window, accumulator: Any, number: int) -> None:
         """Wait for the next window that has a record, and forget the slices that only this one and older ones have."""
         after = window.start + self.windows.every
-        old = [entry for entry in found if int(entry) < after]
+        old = self._slices(Window(window.start, after))
         if not self.firing.lateness:
             for entry in old:
                 self.accumulators.delete(entry)
-        if len(old) < len(found):
+        if number > len(old):
             self._set(context, window.end + self.windows.every)
+            if self._subtracts:
+                rest = self.aggregation.subtract(accumulator, self._merged(old.values())) if old else accumulator
+                self.running.set(str(window.end), rest)
+                self.held.set(str(window.end), number - len(old))
             return
         # Of this window nothing is left; what there is began behind its end, or is kept for late records.
         ends = [self._first_end(int(entry)) for entry, _ in self.accumulators.items() if int(entry) >= after]
@@ -150,6 +177,10 @@ class SlicedAggregate(WindowedAggregate[R], Generic[R]):
             self._set(context, max(min(ends), window.end + self.windows.every))
         else:
             self.due.clear()
+
+    def _forget_running(self, entry: str) -> None:
+        self.running.delete(entry)
+        self.held.delete(entry)
 
     def over(self, context: Context, timer: Timer, window: Window) -> None:
         """No window of this slice takes a record any more."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from millwheel.api.state import MapCell
 from millwheel.api.stream import Stream
 from millwheel.coders import MsgpackCoder
 from millwheel.library.aggregate import AlignedAggregate, WindowedAggregate, cells
@@ -34,7 +35,10 @@ def aggregate(
         base = ValidityAggregate
     elif isinstance(windows, Sliding) and firing.one_by_one:
         base, meaning = SlicedAggregate, f"slices of {meaning}"
-    made: Any = type(base.__name__, (base,), dict(cells(aggregation, meaning)))
+    declared = cells(aggregation, meaning)
+    if base is SlicedAggregate:
+        declared["running"] = MapCell(declared["accumulators"].coder)
+    made: Any = type(base.__name__, (base,), dict(declared))
 
     def make(wiring: Wiring[Pane[R]]) -> WindowedAggregate[R]:
         operator: WindowedAggregate[R] = made(wiring, firing, aggregation, dropped, windows)

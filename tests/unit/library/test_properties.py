@@ -23,6 +23,7 @@ from millwheel.library import (
     Window,
     collect,
     seconds,
+    sum_of,
 )
 from millwheel.library.triggers import Trigger
 from millwheel.testing import Stepper
@@ -72,8 +73,10 @@ def expected(windows: Any, rows: list[Row]) -> dict[tuple[str, Window], list[int
 class Run:
     """One pipeline that is fed bundle by bundle."""
 
-    def __init__(self, windows: Any, **settings: Any) -> None:
-        self.stepper = Stepper(windowed(windows, aggregation=collect(int, lambda s: s.points), **settings))
+    def __init__(self, windows: Any, aggregation: Any = None, **settings: Any) -> None:
+        self.name = "panes.sum" if aggregation else "panes.collect"
+        of = aggregation or collect(int, lambda score: score.points)
+        self.stepper = Stepper(windowed(windows, aggregation=of, **settings))
         self.promised = -1
 
     def bundle(self, rows: list[Row]) -> None:
@@ -103,7 +106,7 @@ class Run:
 
     def panes(self) -> dict[tuple[str, Window], list[Pane[list[int]]]]:
         """Panes of each window, in order; nothing is left behind them."""
-        assert left(self.stepper, ["panes.collect"]) == {}
+        assert left(self.stepper, [self.name]) == {}
         found: dict[tuple[str, Window], list[Pane[list[int]]]] = defaultdict(list)
         for out in self.stepper.outputs(panes):
             found[out.value.key, out.value.window].append(out.value)
@@ -152,6 +155,17 @@ def test_sliding_windows_by_slices_are_those_by_windows(rows: list[Row], cuts: l
     # The second trigger counts records, to a number that never comes: then each window has its own accumulator.
     for trigger in (AtWatermark(), AtWatermark(early=EveryRecords(1_000))):
         run = Run(WINDOWS["uneven"], trigger=trigger, lateness=seconds(DISORDER))
+        run.feed(rows, cuts, lags)
+        found.append(run.panes())
+    assert found[0] == found[1]
+
+
+@settings(max_examples=25)
+@given(ROWS, CUTS, LAGS, st.sampled_from(["sliding", "uneven"]))
+def test_a_running_sum_is_that_of_the_slices(rows: list[Row], cuts: list[int], lags: list[int], name: str) -> None:
+    found = []
+    for trigger in (AtWatermark(), AtWatermark(early=EveryRecords(1_000))):
+        run = Run(WINDOWS[name], aggregation=sum_of(lambda score: score.points), trigger=trigger)
         run.feed(rows, cuts, lags)
         found.append(run.panes())
     assert found[0] == found[1]
