@@ -74,8 +74,8 @@ class SessionAggregate(WindowedAggregate[R], Generic[R]):
             return False
         if not touched:
             return True
-        ((start, end),) = touched
-        return start == window.start and end > watermark and self.progress.get(str(start)) is None
+        start = touched[0][0]
+        return start == window.start and self.progress.get(str(start)) is None  # one that is late has progress
 
     def _merge(self, context: Context, touched: list[Window], window: Window) -> None:
         """What the sessions `touched` have gathered is now that of `window`, which has had no pane yet."""

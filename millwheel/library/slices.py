@@ -171,10 +171,10 @@ class SlicedAggregate(WindowedAggregate[R], Generic[R]):
                 self.running.set(str(window.end), rest)
                 self.held.set(str(window.end), number - len(old))
             return
-        # Of this window nothing is left; what there is began behind its end, or is kept for late records.
+        # Of this window nothing is left: what there is began behind its end, or is kept for late records only.
         ends = [self._first_end(int(entry)) for entry, _ in self.accumulators.items() if int(entry) >= after]
         if ends:
-            self._set(context, max(min(ends), window.end + self.windows.every))
+            self._set(context, min(ends))
         else:
             self.due.clear()
 

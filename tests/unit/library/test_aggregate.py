@@ -211,6 +211,16 @@ def test_the_time_of_a_pane_may_be_that_of_its_records(time: str, stamp: int) ->
     assert stepper.watermark("panes.sum") == MAX_TIME
 
 
+def test_an_early_pane_leaves_the_time_of_the_next_one_as_it_is() -> None:
+    stepper = Stepper(windowed(TEN, time="earliest", trigger=AtWatermark(early=EveryRecords(1)), lateness=seconds(5)))
+    for second in (3, 5):
+        send(stepper, "ann", 1, second)
+    stepper.advance_watermark(12 * SECOND)
+    send(stepper, "ann", 1, 4)
+    times = [out.timestamp for out in stepper.outputs(panes)]
+    assert times == [3 * SECOND, 3 * SECOND, 3 * SECOND, 10 * SECOND - 1]
+
+
 def test_the_global_window_ends_with_the_input() -> None:
     stepper = Stepper(windowed(Global(), lateness=seconds(5), trigger=AtWatermark(early=EveryRecords(2))))
     for points in (1, 2, 3):

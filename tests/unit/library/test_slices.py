@@ -73,6 +73,17 @@ def test_a_late_record_gives_a_pane_of_each_window_that_had_its_own(mode: str) -
     assert left(stepper, ["panes.sum"]) == {}
 
 
+def test_a_record_that_is_late_for_some_windows_counts_in_the_others() -> None:
+    stepper = Stepper(windowed(TEN))
+    send(stepper, "ann", 1, 6)
+    stepper.advance_watermark(10 * SECOND)
+    assert "running" in stepper.state("panes.sum", "ann")
+    send(stepper, "ann", 2, 7)
+    stepper.finish()
+    assert found(stepper) == [("ann", 0, 10, 1, "on time"), ("ann", 5, 15, 3, "on time")]
+    assert left(stepper, ["panes.sum"]) == {}
+
+
 def test_a_watermark_at_the_last_instant_waits() -> None:
     stepper = Stepper(windowed(TEN))
     send(stepper, "ann", 1, 1)
