@@ -31,9 +31,9 @@ _NONE: Final = MAX_TIME
 class SlicedAggregate(WindowedAggregate[R], Generic[R]):
     """`accumulators` are those of slices, `given` the number of panes of a window that may have more, by its end.
 
-    One timer waits for the end of the next window that has a record: tag `e`, at `due`.  If the aggregation can subtract and
-    no lateness is allowed, `running` keeps, under the end of the last window, what the next one has of it, and `held` of
-    how many slices that is.  Then the cost of a window does not grow with the number of its slices.
+    One timer waits for the end of the next window that has a record: tag `e`, at `due`.  If the aggregation can subtract,
+    `running` keeps, under the end of the last window, what the next one has of it, and `held` of how many slices that is.
+    Then the cost of a window does not grow with the number of its slices.
     """
 
     due = ValueCell(JsonCoder(int), default=_NONE)
@@ -48,7 +48,7 @@ class SlicedAggregate(WindowedAggregate[R], Generic[R]):
         super().__init__(wiring, firing, aggregation, dropped)
         self.windows = windows
         self._plus = None if self.timed else aggregation.add
-        self._subtracts = aggregation.subtracts and not firing.lateness
+        self._subtracts = aggregation.subtracts
         self._slice = windows.slice_us
         self._shift = windows.offset % self._slice
 

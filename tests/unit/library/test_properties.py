@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from millwheel import SECOND
 from millwheel.library import (
+    Aggregation,
     AtWatermark,
     Calendar,
     EveryRecords,
@@ -85,24 +86,25 @@ class Run:
         source.rows += [(Score(player, second), second * SECOND) for player, second in rows]
         self.stepper.advance_clock(3 * SECOND)
 
-    def feed(self, rows: list[Row], cuts: list[int], lags: list[int]) -> None:
-        """Bundles of the sizes `cuts`; behind each the watermark follows the newest row by so many seconds."""
+    def feed(self, rows: list[Row], cuts: list[int], lags: list[int], step: int = 1_000) -> None:
+        """Bundles of the sizes `cuts`; behind each the watermark follows the newest row by so many seconds,
+        in steps of at most `step`."""
         newest, place = 0, 0
         while place < len(rows):
             size, lag = cuts[place % len(cuts)], lags[place % len(lags)]
             self.bundle(rows[place : place + size])
             newest = max([newest, *(second for _, second in rows[place : place + size])])
-            self.promise(newest - lag)
+            self.promise(newest - lag, step)
             place += size
-        self.promise(newest + 3 * DISORDER)
+        self.promise(newest + 3 * DISORDER, step)
         self.stepper.finish()
         self.stepper.advance_clock(60 * SECOND)
 
-    def promise(self, second: int) -> None:
-        """Move the watermark to `second`, second by second."""
-        for step in range(self.promised + 1, second + 1):
-            self.stepper.advance_watermark(step * SECOND)
-        self.promised = max(self.promised, second)
+    def promise(self, second: int, step: int) -> None:
+        """Move the watermark to `second`."""
+        while self.promised < second:
+            self.promised = min(self.promised + step, second)
+            self.stepper.advance_watermark(self.promised * SECOND)
 
     def panes(self) -> dict[tuple[str, Window], list[Pane[list[int]]]]:
         """Panes of each window, in order; nothing is left behind them."""
@@ -161,11 +163,34 @@ def test_sliding_windows_by_slices_are_those_by_windows(rows: list[Row], cuts: l
 
 
 @settings(max_examples=25)
-@given(ROWS, CUTS, LAGS, st.sampled_from(["sliding", "uneven"]))
-def test_a_running_sum_is_that_of_the_slices(rows: list[Row], cuts: list[int], lags: list[int], name: str) -> None:
+@given(ROWS, CUTS, LAGS, st.sampled_from(["sliding", "uneven"]), st.sampled_from([0, 6, DISORDER]))
+def test_a_running_sum_is_that_of_the_slices(
+    rows: list[Row], cuts: list[int], lags: list[int], name: str, lateness: int
+) -> None:
     found = []
     for trigger in (AtWatermark(), AtWatermark(early=EveryRecords(1_000))):
-        run = Run(WINDOWS[name], aggregation=sum_of(lambda score: score.points), trigger=trigger)
+        points: Aggregation[Score, Any, int] = sum_of(lambda score: score.points)
+        run = Run(WINDOWS[name], aggregation=points, trigger=trigger, lateness=seconds(lateness))
         run.feed(rows, cuts, lags)
+        found.append(run.panes())
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+@settings(max_examples=12)
+@given(
+    ROWS,
+    CUTS,
+    LAGS,
+    st.sampled_from([AtWatermark(), AtWatermark(late=EveryRecords(3))]),
+    st.sampled_from([0, DISORDER]),
+)
+def test_how_far_the_watermark_jumps_does_not_matter(
+    name: str, rows: list[Row], cuts: list[int], lags: list[int], trigger: Trigger, lateness: int
+) -> None:
+    found = []
+    for step in (1, 1_000):
+        run = Run(WINDOWS[name], trigger=trigger, lateness=seconds(lateness))
+        run.feed(rows, cuts, lags, step)
         found.append(run.panes())
     assert found[0] == found[1]
