@@ -1,0 +1,1 @@
+"""Nexmark: the auction site by which stream systems are measured, as pipelines of the library, with SQL as the judge."""

@@ -1,0 +1,324 @@
+"""Queries over windows: 5, 7, 8, 11 and 12.
+
+Lives here: their pipelines and SQL.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from examples.nexmark.bidwise import by_auction
+from examples.nexmark.model import LATENESS_US, Auction, Bid, Event, Person, auctions, bids, persons
+from examples.nexmark.query import Query, table
+from examples.nexmark.sink import Key, Row, replace, upsert
+from millwheel import DAY, MAX_TIME, SECOND, Context, JsonCoder, MapCell, MsgpackCoder, Record, Timer
+from millwheel.library import (
+    Aggregation,
+    AtWatermark,
+    Chain,
+    EveryRecords,
+    Fixed,
+    Operation,
+    Operator,
+    Pane,
+    Sessions,
+    Sliding,
+    aggregation,
+    count,
+)
+
+WINDOW_US: Final = 10 * SECOND
+EVERY_US: Final = 2 * SECOND
+
+
+def over(pane: Pane[Any]) -> int:
+    """When no pane of its window can come any more, us."""
+    return pane.end + LATENESS_US
+
+
+def by_start(pane: Pane[Any]) -> str:
+    """All keys of one window meet."""
+    return str(pane.start)
+
+
+def everything(value: Any) -> str:
+    """The one key of what is asked of all."""
+    return "all"
+
+
+# --- 5: hot items -------------------------------------------------------------------------------------------------
+
+Most = tuple[int, list[str]]
+"""The largest count, and the auctions that have it."""
+
+
+def _more(most: Most, other: Most) -> Most:
+    if other[0] == most[0]:
+        return most[0], sorted({*most[1], *other[1]})
+    return max(most, other, key=lambda each: each[0])
+
+
+HOTTEST: Aggregation[Pane[int], Most, Most] = aggregation(
+    "hottest", lambda: (0, []), lambda most, pane: _more(most, (pane.value, [pane.key])), _more, lambda most: most,
+    MsgpackCoder[Most](Most), Most,
+)  # fmt: skip
+"""A later pane of an auction has a larger count, so no pane need be taken back."""
+
+Q5_TABLE = table("q5", {"window_start": "bigint", "auction": "bigint", "bids": "bigint"}, ("window_start", "auction"))
+
+
+def _q5_rows(pane: Pane[Most]) -> list[Row]:
+    # Its window is the step in which the counted one ends.
+    start, (most, hot) = pane.end - WINDOW_US, pane.value
+    return [{"window_start": start, "auction": int(auction), "bids": most, "at": pane.end} for auction in hot]
+
+
+def _q5(events: Chain[Event]) -> None:
+    counts = (
+        bids(events)
+        .key_by(by_auction)
+        .window(Sliding(WINDOW_US, every=EVERY_US), lateness=LATENESS_US)
+        .aggregate(count(), name="q5.counts")
+    )
+    hottest = (
+        counts.key_by(everything).window(Fixed(EVERY_US), lateness=LATENESS_US).aggregate(HOTTEST, name="q5.hottest")
+    )
+    replace(hottest.key_by(by_start), Q5_TABLE, _q5_rows, over)
+
+
+Q5 = Query(
+    Q5_TABLE,
+    _q5,
+    f"""WITH counts AS (
+            SELECT window_start, auction, count(*) AS bids
+            FROM bid, generate_series(time - time % {EVERY_US} - {WINDOW_US - EVERY_US}, time, {EVERY_US}) window_start
+            GROUP BY window_start, auction)
+        SELECT window_start, auction, bids FROM counts
+        WHERE (window_start, bids) IN (SELECT window_start, max(bids) FROM counts GROUP BY window_start)""",
+)
+
+# --- 7: highest bid -----------------------------------------------------------------------------------------------
+
+
+def _highest(left: list[Bid], right: list[Bid]) -> list[Bid]:
+    if not left or not right:
+        return left or right
+    if left[0].price == right[0].price:
+        return left + right
+    return max(left, right, key=lambda each: each[0].price)
+
+
+HIGHEST: Aggregation[Bid, list[Bid], list[Bid]] = aggregation(
+    "highest", list, lambda best, bid: _highest(best, [bid]), _highest, lambda best: best,
+    MsgpackCoder[list[Bid]](list[Bid]), list[Bid],
+)  # fmt: skip
+
+Q7_TABLE = table(
+    "q7",
+    {
+        "window_end": "bigint",
+        "number": "bigint",
+        "auction": "bigint",
+        "bidder": "bigint",
+        "price": "bigint",
+        "time": "bigint",
+    },
+    ("window_end", "number"),
+)
+
+
+def _q7_rows(pane: Pane[list[Bid]]) -> list[Row]:
+    return [
+        {
+            "window_end": pane.end, "number": bid.number, "auction": bid.auction, "bidder": bid.bidder,
+            "price": bid.price, "time": bid.time, "at": pane.end,
+        }
+        for bid in pane.value
+    ]  # fmt: skip
+
+
+def _q7(events: Chain[Event]) -> None:
+    highest = (
+        bids(events)
+        .key_by(everything)
+        .window(Fixed(WINDOW_US), lateness=LATENESS_US)
+        .aggregate(HIGHEST, name="q7.highest")
+    )
+    replace(highest.key_by(by_start), Q7_TABLE, _q7_rows, over)
+
+
+Q7 = Query(
+    Q7_TABLE,
+    _q7,
+    f"""WITH ended AS (SELECT *, time - time % {WINDOW_US} + {WINDOW_US} AS window_end FROM bid)
+        SELECT window_end, number, auction, bidder, price, time FROM ended
+        WHERE (window_end, price) IN (SELECT window_end, max(price) FROM ended GROUP BY window_end)""",
+)
+
+# --- 8: new users who sell ----------------------------------------------------------------------------------------
+
+
+class NewSeller(msgspec.Struct, frozen=True, array_like=True):
+    """Somebody who registers and offers an item in one window."""
+
+    id: int
+    name: str
+    start: int
+
+
+def _start(time: int) -> int:
+    return time - time % WINDOW_US
+
+
+class Meet(Operator[NewSeller]):
+    """Per person and window: the person, and whether there is an auction."""
+
+    seen = MapCell[str](JsonCoder(str))
+
+    def ProcessRecord(self, context: Context, record: Record[Any]) -> None:
+        """The second of the two gives the result."""
+        for _, value in self.inputs.take(context.stream, record.key, record.value):
+            start = _start(value.time)
+            before = dict(self.seen.items())
+            self.seen.set(*(("name", value.name) if isinstance(value, Person) else ("auction", "")))
+            context.set_timer("over", start + WINDOW_US + LATENESS_US)
+            now = dict(self.seen.items())
+            if len(before) < len(now) == 2:
+                self.emit(context, NewSeller(int(record.key.partition("@")[0]), now["name"], start), None)
+
+    def ProcessTimer(self, context: Context, timer: Timer) -> None:
+        """Nothing of this window comes any more."""
+        for entry, _ in list(self.seen.items()):
+            self.seen.delete(entry)
+
+
+MEET: Final = Operation(kind="meet", make=Meet, output=MsgpackCoder(NewSeller))
+
+Q8_TABLE = table("q8", {"id": "bigint", "name": "text", "window_start": "bigint"}, ("id", "window_start"))
+
+
+def _q8(events: Chain[Event]) -> None:
+    def person(value: Person) -> str:
+        return f"{value.id}@{_start(value.time)}"
+
+    def seller(value: Auction) -> str:
+        return f"{value.seller}@{_start(value.time)}"
+
+    met = events.flow.apply(
+        MEET, [*persons(events).key_by(person).ports(0), *auctions(events).key_by(seller).ports(1)], "q8.meet"
+    )
+    upsert(
+        met.key_by(lambda new: str(new.id)),
+        Q8_TABLE,
+        lambda new: [{"id": new.id, "name": new.name, "window_start": new.start, "at": new.start}],
+    )
+
+
+Q8 = Query(
+    Q8_TABLE,
+    _q8,
+    f"""SELECT DISTINCT person.id, name, person.time - person.time % {WINDOW_US} FROM person JOIN auction
+        ON seller = person.id AND person.time / {WINDOW_US} = auction.time / {WINDOW_US}""",
+)
+
+# --- 11: sessions of bidders --------------------------------------------------------------------------------------
+
+Q11_TABLE = table(
+    "q11",
+    {"bidder": "bigint", "session_start": "bigint", "session_end": "bigint", "bids": "bigint"},
+    ("bidder", "session_start", "session_end"),
+)
+
+
+def _overlaps(pane: Pane[int], key: Key) -> bool:
+    _, start, end = key
+    return int(start) < pane.end and pane.start < int(end)
+
+
+def _q11_rows(pane: Pane[int]) -> list[Row]:
+    return [
+        {
+            "bidder": int(pane.key), "session_start": pane.start, "session_end": pane.end, "bids": pane.value,
+            "at": pane.end,
+        }
+    ]  # fmt: skip
+
+
+def _q11(events: Chain[Event]) -> None:
+    sessions = (
+        bids(events)
+        .key_by(lambda bid: str(bid.bidder))
+        .window(Sessions(WINDOW_US), AtWatermark(early=EveryRecords(1)), lateness=LATENESS_US)
+        .aggregate(count(), name="q11.sessions")
+    )
+    # A bid that joins a row's session to a longer one gives a pane at once, whose time is the end of the longer one: a
+    # row can be taken back until then, and no session of this site lasts a day.
+    replace(sessions.key_by(lambda pane: pane.key), Q11_TABLE, _q11_rows, lambda pane: over(pane) + DAY, _overlaps)
+
+
+Q11 = Query(
+    Q11_TABLE,
+    _q11,
+    f"""WITH told AS (
+            SELECT bidder, time, coalesce(time - lag(time) OVER one >= {WINDOW_US}, true) AS first
+            FROM bid WINDOW one AS (PARTITION BY bidder ORDER BY time)),
+        numbered AS (SELECT *, count(*) FILTER (WHERE first) OVER (PARTITION BY bidder ORDER BY time) AS session FROM told)
+        SELECT bidder, min(time), max(time) + {WINDOW_US}, count(*) FROM numbered GROUP BY bidder, session""",
+)
+
+# --- 12: windows of wall time -------------------------------------------------------------------------------------
+
+THE_END: Final = MAX_TIME - 1
+
+
+class PerWallWindow(Operator[Pane[int]]):
+    """Counts per key and window of the wall time at which the record was taken."""
+
+    counts = MapCell[int](JsonCoder(int))
+
+    def ProcessRecord(self, context: Context, record: Record[Any]) -> None:
+        """Count it; the window ends by the clock, or with the input."""
+        start = _start(context.wall_time)
+        context.set_timer(str(start), start + WINDOW_US, "wall")
+        context.set_timer("end", THE_END)
+        self.counts.set(str(start), self.counts.get(str(start), 0) + 1)
+
+    def ProcessTimer(self, context: Context, timer: Timer) -> None:
+        """Give the window that has ended, or all of them."""
+        for entry in [timer.tag] if timer.kind == "wall" else [entry for entry, _ in self.counts.items()]:
+            start, found = int(entry), self.counts.get(entry)
+            if found is not None:
+                self.emit(context, Pane(context.key, start, start + WINDOW_US, found), None)
+                self.counts.delete(entry)
+                context.cancel_timer(entry, "wall")
+        if len(self.counts) == 0:
+            context.cancel_timer("end")
+
+
+Q12_TABLE = table("q12", {"bidder": "bigint", "window_start": "bigint", "bids": "bigint"}, ("bidder", "window_start"))
+
+
+def _q12(events: Chain[Event]) -> None:
+    windows = (
+        bids(events)
+        .key_by(lambda bid: str(bid.bidder))
+        .apply(Operation(kind="wall", make=PerWallWindow, output=MsgpackCoder[Pane[int]](Pane[int])), "q12.counts")
+    )
+    upsert(
+        windows.key_by(lambda pane: pane.key),
+        Q12_TABLE,
+        lambda pane: [{"bidder": int(pane.key), "window_start": pane.start, "bids": pane.value, "at": pane.end}],
+    )
+
+
+Q12 = Query(
+    Q12_TABLE,
+    _q12,
+    "SELECT bidder, count(*) FROM bid GROUP BY bidder",
+    found="SELECT bidder, sum(bids)::bigint FROM q12 GROUP BY bidder",
+)
+"""Which window a bid falls in is by the clock, so what is compared is that each bid is in one."""
+
+QUERIES: Final = (Q5, Q7, Q8, Q11, Q12)
