@@ -80,14 +80,14 @@ TIMERS_IN_MEMORY: Final = 131_072
 CACHE_LIMIT_BYTES: Final = 64 * 1024 * 1024
 """Soft state of one interval; clean keys are evicted above it."""
 
-SEEN_FIRST_BITS: Final = 22
-"""Bits of the first filter of keys that an interval has had, as a power of two: 512 KiB."""
+SEEN_FIRST_KEYS: Final = 262_144
+"""Room of the first page of the filter of keys that an interval has had: 512 KiB."""
 
-SEEN_GROWTH_BITS: Final = 3
-"""The next one, when it is full, is so many powers of two larger: each costs one test per new key."""
+SEEN_GROWTH: Final = 8
+"""The next page, when it is full, has room for so many times as many keys: each page costs one test per new key."""
 
 SEEN_PAGES: Final = 2
-"""Such filters: 4.5 MiB in all, and 2,300,000 keys; with more, the store is asked about each as after a restart."""
+"""Such pages: 4.5 MiB in all, and 2,300,000 keys; with more, the store is asked about each as after a restart."""
 
 SEEN_BITS_A_KEY: Final = 16
 """Of a filter that is full: 1 new key in 70 is taken for an old one, and so asked for.  A question about a few keys of a

@@ -598,7 +598,7 @@ def never_seen() -> Patches:
     original = SeenKeys.add
 
     def add(self: SeenKeys, keys: list[str]) -> list[str]:
-        return original(self, keys) if self._pages is None else []
+        return original(self, keys) if self._filter is None else []
 
     return {(SeenKeys, "add"): add}
 

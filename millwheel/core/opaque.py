@@ -18,7 +18,7 @@ import msgspec
 
 from millwheel import limits
 from millwheel.bundles import Opaque, OpaqueBucket
-from millwheel.core.idfilter import Hashes, IdFilter
+from millwheel.core.filters import Digests, Filter, filter_of_ids
 from millwheel.model import MAX_TIME
 
 
@@ -26,7 +26,7 @@ class Bucket(msgspec.Struct):
     """The ids of one subscription that expire together.  `unread`: an earlier owner's are not in the filter yet, but
     for those up to `after`; `count` is how many rows it has in the store, at most."""
 
-    filter: IdFilter
+    filter: Filter
     count: int = 0
     unread: bool = False
     after: bytes = b""
@@ -39,7 +39,7 @@ class OpaqueIds:
         self._slacks = slacks
         self._buckets: dict[tuple[int, int], Bucket] = {
             (bucket.subscription, bucket.expires): Bucket(
-                IdFilter(bucket.count), bucket.count, bucket.subscription in slacks
+                filter_of_ids(bucket.count), bucket.count, bucket.subscription in slacks
             )
             for bucket in stored
         }
@@ -53,7 +53,7 @@ class OpaqueIds:
         self._debts: dict[int, int] = {}
         """How many folds must delete expired ids until none are left, at most."""
         self._deleting: set[int] = set()
-        self._hashed: tuple[Sequence[bytes], Hashes] | None = None
+        self._hashed: tuple[Sequence[bytes], Digests] | None = None
         self.next_expiry = min((expires for _, expires in self._buckets), default=MAX_TIME)
         """Wall time at which a bucket goes next, us."""
 
@@ -77,9 +77,9 @@ class OpaqueIds:
         found = [ids[i] for i in sorted(maybe)]
         return [] if self._recent[subscription].issuperset(found) else found
 
-    def _hash(self, ids: Sequence[bytes]) -> Hashes:
+    def _hash(self, ids: Sequence[bytes]) -> Digests:
         if self._hashed is None or self._hashed[0] is not ids:
-            self._hashed = (ids, Hashes(ids))
+            self._hashed = (ids, Digests(ids))
         return self._hashed[1]
 
     def asked(self, sender: int) -> None:
@@ -121,7 +121,7 @@ class OpaqueIds:
         bucket = self._buckets.get((subscription, expires))
         if bucket is None:
             expected = max((b.count for (owner, _), b in self._buckets.items() if owner == subscription), default=0)
-            bucket = self._buckets[subscription, expires] = Bucket(IdFilter(expected))
+            bucket = self._buckets[subscription, expires] = Bucket(filter_of_ids(expected))
             self.next_expiry = min(self.next_expiry, expires)
         return expires, bucket
 
@@ -160,7 +160,7 @@ class OpaqueIds:
         if bucket is None:
             return  # it expired meanwhile
         if ids:
-            bucket.filter.add(Hashes(ids))
+            bucket.filter.add(Digests(ids))
             bucket.after = ids[-1]
         bucket.unread = len(ids) >= limits.OPAQUE_READ_IDS
 

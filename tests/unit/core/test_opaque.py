@@ -6,13 +6,12 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from millwheel import limits
 from millwheel.bundles import Opaque, OpaqueBucket
-from millwheel.core.idfilter import Hashes, IdFilter
 from millwheel.core.opaque import OpaqueIds
 from millwheel.model import MAX_TIME
 
@@ -156,26 +155,6 @@ class Model(RuleBasedStateMachine):
 
 TestModel = Model.TestCase
 TestModel.settings = settings(stateful_step_count=80)
-
-
-@given(st.lists(st.sets(st.binary(min_size=1, max_size=8), max_size=30).map(sorted), max_size=6))
-def test_what_was_added_to_a_filter_is_found(batches: list[list[bytes]]) -> None:
-    with patch.multiple(limits, OPAQUE_FILTER_IDS=4):
-        filter_ = IdFilter()
-        for batch in batches:
-            filter_.add(Hashes(batch))
-        for batch in batches:
-            assert sorted(set(filter_.maybe(Hashes(batch)))) == list(range(len(batch)))
-
-
-def test_a_filter_is_seldom_wrong_and_grows_with_what_is_in_it() -> None:
-    filter_ = IdFilter()
-    for first in range(0, 100_000, 2_000):
-        filter_.add(Hashes([b"in %d" % n for n in range(first, first + 2_000)]))
-    wrong = filter_.maybe(Hashes([b"out %d" % n for n in range(20_000)]))
-    assert len(wrong) <= 20
-    assert filter_.size_bytes() <= 12 * 100_000
-    assert IdFilter(100_000).size_bytes() <= 6 * 100_000
 
 
 def take(ids: OpaqueIds, *given: bytes, now: int = 0, stored: tuple[bytes, ...] = ()) -> list[bytes]:

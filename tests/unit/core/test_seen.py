@@ -13,9 +13,9 @@ from millwheel.core.seen import SeenKeys
 keys = st.text(st.sampled_from("abä\0"), max_size=4)
 
 
-@given(st.lists(st.lists(keys, unique=True, max_size=6), max_size=20), st.booleans(), st.integers(1, 12))
-def test_a_key_that_has_passed_is_asked_for(bundles: list[list[str]], blank: bool, bits: int) -> None:
-    sizes = {"SEEN_FIRST_BITS": bits, "SEEN_GROWTH_BITS": 1, "SEEN_PAGES": 2, "SEEN_BITS_A_KEY": 4}
+@given(st.lists(st.lists(keys, unique=True, max_size=6), max_size=20), st.booleans(), st.integers(1, 300))
+def test_a_key_that_has_passed_is_asked_for(bundles: list[list[str]], blank: bool, room: int) -> None:
+    sizes = {"SEEN_FIRST_KEYS": room, "SEEN_GROWTH": 2, "SEEN_PAGES": 2, "SEEN_BITS_A_KEY": 4}
     with patch.multiple(limits, **sizes):  # type: ignore[call-overload]
         seen, passed = SeenKeys(blank), set[str]()
         for bundle in bundles:
@@ -28,7 +28,7 @@ def test_a_key_that_has_passed_is_asked_for(bundles: list[list[str]], blank: boo
 
 
 def test_few_keys_are_asked_for_that_have_not_passed_and_all_when_there_are_too_many() -> None:
-    with patch.multiple(limits, SEEN_FIRST_BITS=14, SEEN_GROWTH_BITS=3, SEEN_PAGES=2):
+    with patch.multiple(limits, SEEN_FIRST_KEYS=1_024, SEEN_PAGES=2):
         room = (2**14 + 2**17) // limits.SEEN_BITS_A_KEY
         seen, bundle = SeenKeys(blank=True), 256
         asked = sum(
