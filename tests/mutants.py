@@ -48,7 +48,7 @@ from millwheel.search import sign
 from millwheel.testing.story import Violation
 from millwheel.work import QUARANTINE_HOLD
 from millwheel_storage.memory import MemoryStore
-from tests.planted import MUTANTS, Patches, mutant, planted
+from tests.planted import MUTANTS, UNIT_ONLY, Patches, mutant, planted, unit_test_notices
 from tests.planted import host as host  # they register their own
 from tests.planted import timers as timers
 from tests.sim import ci
@@ -1115,6 +1115,9 @@ def condemned_runs() -> Patches:
 def _detect(budget: int, name: str) -> tuple[str, str, tuple[int, str] | None, float]:
     """(name, what was tried, how many and what was noticed, seconds)."""
     began = time.monotonic()
+    if name in UNIT_ONLY:
+        seen = (1, UNIT_ONLY[name]) if unit_test_notices(name) else None
+        return name, "unit test", seen, time.monotonic() - began
     found = seeds_to_detect(name, budget)
     kind = "seeds" if found else "crash points"
     return name, kind, found or crash_points_to_detect(name), time.monotonic() - began

@@ -6,12 +6,21 @@ Lives here: the registry.  A planted bug replaces one piece of the shipping code
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+ROOT = Path(__file__).resolve().parents[2]
+
 Patches = dict[tuple[Any, str], Any]
 MUTANTS: dict[str, Callable[[], Patches]] = {}
+
+
+UNIT_ONLY: dict[str, str] = {}
+"""Mutants that neither seeds nor crash points notice, and the file of unit tests that does."""
 
 
 def mutant(make: Callable[[], Patches]) -> Callable[[], Patches]:
@@ -21,6 +30,24 @@ def mutant(make: Callable[[], Patches]) -> Callable[[], Patches]:
     assert name not in MUTANTS, f"two mutants are called {name!r}"
     MUTANTS[name] = make
     return make
+
+
+def only(path: str) -> Callable[[Callable[[], Patches]], Callable[[], Patches]]:
+    """Register a mutant that only the unit tests in `path` notice."""
+
+    def register(make: Callable[[], Patches]) -> Callable[[], Patches]:
+        mutant(make)
+        assert make.__doc__ is not None
+        UNIT_ONLY[make.__doc__.splitlines()[0].rstrip(".")] = path
+        return make
+
+    return register
+
+
+def unit_test_notices(name: str) -> bool:
+    """Whether the unit tests that are to notice a mutant fail with it."""
+    command = [sys.executable, "-m", "tests.planted.unit", name, UNIT_ONLY[name]]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 1
 
 
 @contextlib.contextmanager

@@ -18,12 +18,12 @@ from millwheel.host.partitions import Partitions
 from millwheel.host.restated import Restated
 from millwheel.host.worker import WorkerHost
 from millwheel.model import MAX_TIME, MIN_TIME
-from tests.planted import Patches, mutant
+from tests.planted import Patches, mutant, only
 
 # --- group commit -------------------------------------------------------------------------------------------------
 
 
-@mutant
+@only("tests/unit/host/test_commits.py")
 def refusal_ignored() -> Patches:
     """What waits of an interval is committed although the database refused a row of it."""
     return {(CommitLanes, "drop"): lambda self, interval: None}
@@ -36,7 +36,7 @@ def interval_in_two_groups() -> Patches:
     return {(Lane, "take"): lambda self, busy: original(self, frozenset())}
 
 
-@mutant
+@only("tests/unit/host/test_commits.py")
 def lane_left_early() -> Patches:
     """An interval that changes lanes leaves what waits in the old one behind."""
     return {(CommitLanes, "_change_lanes"): lambda self, interval: self._with_sinks.add(interval)}
@@ -99,14 +99,14 @@ def credit_counted_twice() -> Patches:
     return {(Partitions, "sent"): lambda self, target, size: original(self, target, 2 * size)}
 
 
-@mutant
+@only("tests/unit/host/test_credit.py")
 def credit_without_end() -> Patches:
     """A receiver promises its limit anew, whatever waits already."""
     original = Window.grant
     return {(Window, "grant"): lambda self, waiting: original(self, 0)}
 
 
-@mutant
+@only("tests/unit/host/test_credit.py")
 def credit_ignored() -> Patches:
     """Partitions are read for receivers that take nothing."""
     return {(Account, "left"): lambda self: True}
@@ -237,7 +237,7 @@ def claims_what_serves() -> Patches:
     return {(Restated, "all"): every}
 
 
-@mutant
+@only("tests/unit/host/test_worker.py")
 def old_hello_counts() -> Patches:
     """A hello that comes twice is taken for a new one."""
     original = WorkerHost._greeted

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.mutants import crash_points_to_detect, seeds_to_detect
-from tests.planted import MUTANTS
+from tests.planted import MUTANTS, UNIT_ONLY, unit_test_notices
 from tests.sim.cores import Answers, on_all_cores
 
 BUDGET_SEEDS = 100
@@ -48,6 +48,8 @@ SLOW = {
 
 def noticed(name: str) -> bool:
     """Whether anything sees the bug `name`."""
+    if name in UNIT_ONLY:
+        return unit_test_notices(name)
     quick = seeds_to_detect(name, 8, SLOW.get(name, 0))
     return bool(quick or seeds_to_detect(name, BUDGET_SEEDS) or crash_points_to_detect(name))
 

@@ -1,0 +1,103 @@
+"""A worker by hand: events in, effects out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millwheel import Computation, Context, Pipeline, Record, Stream, TextCoder, subscribe
+from millwheel.bundles import Bundle
+from millwheel.host import events as he
+from millwheel.host.messages import Credit, Delivery, Hello, Message
+from millwheel.host.requests import Request
+from millwheel.host.worker import WorkerHost
+from millwheel.testing.calls import run
+from millwheel_injectors import IterableSource
+from millwheel_storage.memory import MemoryStore
+
+words = Stream("words", TextCoder())
+
+
+class Keep(Computation[str]):
+    def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+        pass
+
+
+class Hand:
+    """Performs what a worker asks of the store; messages and the rest are kept."""
+
+    def __init__(self) -> None:
+        pipeline = Pipeline("hand")
+        pipeline.inject(IterableSource("text", []), into=words)
+        pipeline.add(Keep, [subscribe(words, lambda word: word)])
+        self.store = MemoryStore()
+        self.worker = WorkerHost(pipeline.graph())
+        self.told: list[Message] = []
+        self.waiting: list[he.Ask] = []
+
+    def give(self, event: he.HostEvent) -> list[he.HostEffect]:
+        effects = self.worker.handle(event, 1_000)
+        for effect in effects:
+            match effect:
+                case he.Tell(_, message):
+                    self.told.append(message)
+                case he.Ask(token, Request() as request):
+                    self.give(he.Answered(token, run(request.call(self.store))))
+                case he.Ask(token, he.Prepare()):
+                    self.give(he.Answered(token, None))
+                case he.Ask():
+                    self.waiting.append(effect)
+                case _:
+                    pass
+        return effects
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        found = [message for message in self.told if isinstance(message, kind)]
+        self.told = [message for message in self.told if not isinstance(message, kind)]
+        return found
+
+
+def started() -> tuple[Hand, Hello]:
+    hand = Hand()
+    hand.give(he.Started())
+    (hello,) = hand.of(Hello)
+    return hand, hello
+
+
+def bundle(target: int) -> Bundle:
+    return Bundle(0, 99, 1, target, 99, 0, [0], ["k"], [b"v"], [1])
+
+
+def test_an_interval_that_starts_says_hello_and_gives_credit() -> None:
+    hand, hello = started()
+    (credit,) = hand.of(Credit)
+    assert (credit.interval, credit.sequencer, credit.round) == (hello.interval, hello.sequencer, hello.round)
+
+
+def test_a_bundle_for_another_owner_is_dropped() -> None:
+    hand, hello = started()
+    dropped = hand.give(he.Received("worker", Delivery(bundle(hello.interval), hello.sequencer - 1, True)))
+    assert dropped == []
+    taken = hand.give(he.Received("worker", Delivery(bundle(hello.interval), hello.sequencer, True)))
+    assert any(isinstance(effect, he.Post) for effect in taken), "it runs"
+
+
+def test_a_hello_that_comes_again_takes_no_credit_back() -> None:
+    hand, hello = started()
+    (credit,) = hand.of(Credit)
+    for message in (hello, credit, hello):
+        hand.give(he.Received("worker", message))
+    assert hand.worker.partitions._accounts[hello.interval].left()
+
+
+def test_after_a_cut_every_interval_says_hello_anew_and_senders_wait_for_it() -> None:
+    hand, hello = started()
+    hand.give(he.Received("worker", hello))
+    hand.give(he.ChannelOpened("worker"))
+    (again,) = hand.of(Hello)
+    assert (again.interval, again.sequencer) == (hello.interval, hello.sequencer)
+    assert again.round == hello.round + 1
+    assert hand.worker._unreached == {hello.interval}
+    hand.give(he.Received("worker", hello))
+    assert hand.worker._unreached == {hello.interval}, "that one was said before the cut"
+    hand.give(he.Received("worker", again))
+    assert hand.worker._unreached == set()
