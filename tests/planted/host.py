@@ -302,7 +302,7 @@ def waiting_suspect_forgotten() -> Patches:
     return {(Marks, "leave"): leave}
 
 
-@mutant
+@only("tests/unit/host/test_alarms.py")
 def one_alarm_a_tick() -> Patches:
     """Of the alarms that are due together one rings, and the others are forgotten."""
     original = Alarms.due
@@ -343,20 +343,6 @@ def early_reports_lost() -> Patches:
     return {(ControllerHost, "_load"): load}
 
 
-@mutant
-def watermark_goes_back() -> Patches:
-    """A worker takes whatever it is told last for the input watermark."""
-
-    def raised(self: WorkerHost, values: dict[str, int], inputs: dict[str, int]) -> None:
-        self.values.update(values)
-        for computation, value in inputs.items():
-            self._inputs[computation] = value
-            for actor in self.actors.of(computation):
-                self.tell(actor, ev.WatermarkMoved(value))
-
-    return {(WorkerHost, "_raised"): raised}
-
-
 # --- the end ------------------------------------------------------------------------------------------------------
 
 
@@ -386,7 +372,7 @@ def ends_before_positions() -> Patches:
     return {(WorkerHost, "finished"): finished}
 
 
-@mutant
+@only("tests/unit/host/test_worker.py")
 def ends_before_redrives() -> Patches:
     """A run whose input is consumed ends without asking for redrives."""
     original = WorkerHost.finished

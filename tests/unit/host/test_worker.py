@@ -7,9 +7,10 @@ from typing import Any
 from millwheel import Computation, Context, Pipeline, Record, Stream, TextCoder, subscribe
 from millwheel.bundles import Bundle
 from millwheel.host import events as he
-from millwheel.host.messages import Credit, Delivery, Hello, Message
-from millwheel.host.requests import Request
+from millwheel.host.messages import Credit, Delivery, Hello, Message, WatermarksRaised
+from millwheel.host.requests import ListRedrives, Request
 from millwheel.host.worker import WorkerHost
+from millwheel.model import MAX_TIME
 from millwheel.testing.calls import run
 from millwheel_injectors import IterableSource
 from millwheel_storage.memory import MemoryStore
@@ -23,9 +24,10 @@ class Keep(Computation[str]):
 
 
 class Hand:
-    """Performs what a worker asks of the store; messages and the rest are kept."""
+    """Performs what a worker asks of the store; messages and the rest are kept, and so is what is asked of `later`."""
 
-    def __init__(self) -> None:
+    def __init__(self, later: type[Request] | None = None) -> None:
+        self._later = later
         pipeline = Pipeline("hand")
         pipeline.inject(IterableSource("text", []), into=words)
         pipeline.add(Keep, [subscribe(words, lambda word: word)])
@@ -40,7 +42,7 @@ class Hand:
             match effect:
                 case he.Tell(_, message):
                     self.told.append(message)
-                case he.Ask(token, Request() as request):
+                case he.Ask(token, Request() as request) if self._later is None or not isinstance(request, self._later):
                     self.give(he.Answered(token, run(request.call(self.store))))
                 case he.Ask(token, he.Prepare()):
                     self.give(he.Answered(token, None))
@@ -101,3 +103,19 @@ def test_after_a_cut_every_interval_says_hello_anew_and_senders_wait_for_it() ->
     assert hand.worker._unreached == {hello.interval}, "that one was said before the cut"
     hand.give(he.Received("worker", again))
     assert hand.worker._unreached == set()
+
+
+def test_a_run_does_not_end_before_it_has_asked_for_redrives() -> None:
+    hand = Hand(ListRedrives)
+    hand.give(he.Started())
+    for ask in [*hand.waiting]:
+        if isinstance(ask.wish, he.Discover):
+            hand.give(he.Answered(ask.token, he.Discovery((), True, MAX_TIME, 0)))
+    hand.give(he.Received("controller", WatermarksRaised({"Keep": MAX_TIME}, {"Keep": MAX_TIME})))
+    assert not any(isinstance(effect, he.Ended) for effect in hand.give(he.Rested()))
+    (asked,) = [ask for ask in hand.waiting if isinstance(ask.wish, ListRedrives)]
+    hand.give(he.Answered(asked.token, []))
+    for _ in range(3):
+        ended = any(isinstance(effect, he.Ended) for effect in hand.give(he.Rested()))
+        hand.give(he.TurnEnded())
+    assert ended
