@@ -76,9 +76,7 @@ class Calendar(Aligned):
         try:
             local = (_EPOCH + timedelta(microseconds=timestamp)).astimezone(self._zone).date()
             first = _FIRST[self._unit](local)
-            # Where clocks went back over midnight, the date of an instant may be that before its window's, or after.
-            while self._instant(first) > timestamp:
-                first = _FIRST[self._unit](first - timedelta(days=1))
+            # Where clocks went back over midnight, the date of an instant may be the one before its window's.
             while self._instant(after := _NEXT[self._unit](first)) <= timestamp:
                 first = after
             return self._instant(first), self._instant(after)

@@ -87,6 +87,13 @@ def test_a_day_whose_midnight_does_not_exist_begins_when_the_clocks_went_on() ->
     assert (window.end - window.start) // HOUR == 23
 
 
+def test_a_day_that_began_twice_begins_once() -> None:
+    days = Calendar("day", "America/Goose_Bay")  # one minute after midnight its clocks went back to 23:01
+    midnight = us(2010, 11, 7) + 3 * HOUR
+    assert days.of(midnight - 1)[0].end == midnight
+    assert days.of(midnight + 30 * MINUTE)[0].start == midnight
+
+
 def test_weeks_begin_on_monday_and_months_on_the_first() -> None:
     time = us(2026, 11, 25)
     found = [datetime.fromtimestamp(Calendar(unit).of(time)[0].start / SECOND, UTC) for unit in UNITS]
