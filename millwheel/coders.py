@@ -166,7 +166,7 @@ M = TypeVar("M", bound="Message")
 
 
 class ProtobufCoder(Generic[M]):
-    """A protobuf message class; needs the `protobuf` extra."""
+    """A protobuf message class; needs the extra `millwheel-streams[protobuf]`."""
 
     def __init__(self, message: type[M]) -> None:
         self.message = message

@@ -29,7 +29,7 @@ def main() -> int:
         place = Path(name)
         build = (sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", place / "dist", ROOT)
         run(*build, cwd=place)
-        (wheel,) = (place / "dist").glob("millwheel-*.whl")
+        (wheel,) = (place / "dist").glob("millwheel_streams-*.whl")
 
         constraints = place / "constraints.txt"
         constraints.write_text("\n".join(PINNED.findall((ROOT / "requirements/dev.lock").read_text())) + "\n")

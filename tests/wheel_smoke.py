@@ -48,4 +48,4 @@ if __name__ == "__main__":
     for _ in range(2):
         assert run(wordcount(), data=place).finished
         assert dict(counts(place)) == {"to": b"2", "be": b"2", "or": b"1", "not": b"1"}, dict(counts(place))
-    print(f"millwheel {version('millwheel')}: the word count is right, twice")
+    print(f"millwheel {version('millwheel-streams')}: the word count is right, twice")

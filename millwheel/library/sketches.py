@@ -94,5 +94,6 @@ def _datasketches() -> Any:
     try:
         import datasketches
     except ImportError:
-        raise WiringError("sketches need Apache DataSketches: install the extra `sketches`, or datasketches") from None
+        how = "pip install 'millwheel-streams[sketches]', or datasketches"
+        raise WiringError(f"sketches need Apache DataSketches: {how}") from None
     return datasketches

@@ -26,6 +26,10 @@ FORBIDDEN = {
     ),
     "a folder of wheels": re.compile(r"--find" + r"-links[ =]"),
 }
+# A requirement (`name[extra]`), or a word after "install" that is neither an option nor longer than the import name.
+WRONG_NAME = re.compile(
+    r"(?<![\w./-])millwheel" + r"\[[a-z]|\binstall(?:\s+-[\w=-]+)*\s+[`'\"]*millwheel" + r"(?![\w./-])", re.IGNORECASE
+)
 INDEX_LINE = re.compile(r"^\s*(?:-i|-f|--index-url|--extra-index-url|--find-links|--trusted-host)\b|://", re.MULTILINE)
 NO_TEXT = {".avro", ".gz", ".ico", ".jpg", ".parquet", ".pdf", ".png", ".xz", ".zip", ".zst"}
 NO_SOURCE = {".git", ".venv", ".hypothesis", "__pycache__", "build", "dist"}
@@ -115,6 +119,30 @@ def test_untidy_lines_are_noticed(line: str) -> None:
 @pytest.mark.parametrize("line", ["benchmarks/wo" + "rk/x", "~/.cache/millwheel", "https://www.apache.org/licenses/"])
 def test_tidy_lines_are_left_alone(line: str) -> None:
     assert untidy(line) == []
+
+
+def test_no_text_leads_to_the_other_library_of_that_name() -> None:
+    found = {str(path): [match.group() for match in WRONG_NAME.finditer(text)] for path, text in sources()}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["name"] == "millwheel-streams"
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("pip install 'mill" + "wheel[spark]'", True),
+        ("needs mill" + "wheel[spark]", True),
+        ("pip install --upgrade mill" + "wheel", True),
+        ("run `pip install mill" + "wheel` first", True),
+        ('uv pip install "mill' + 'wheel>=1"', True),
+        ("pip install 'millwheel-streams[spark]'", False),
+        ("pip install millwheel-streams", False),
+        ("pip install ./millwheel", False),
+        ("pip install millwheel_streams-0.1.0-py3-none-any.whl", False),
+    ],
+)
+def test_the_wrong_name_is_noticed(line: str, wrong: bool) -> None:
+    assert bool(WRONG_NAME.search(line)) is wrong
 
 
 @pytest.mark.parametrize("name", LOCKS)

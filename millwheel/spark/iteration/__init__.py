@@ -1,7 +1,7 @@
 """Iterative computing on Spark that survives the loss of executors, after Guo et al., Chinese J. Computers 43(11), 2020.
 
 `iterate` and `iterate_delta` run a step until it converges; `recovery=` chooses what a loss costs. See
-`docs/guide-iteration.md`. Only PySpark and numpy are needed beside Python: `pip install millwheel[spark]`.
+`docs/guide-iteration.md`. Only PySpark and numpy are needed beside Python: `pip install 'millwheel-streams[spark]'`.
 """
 
 from millwheel.spark.iteration.columns import Part, Rows, combined, partition_of
