@@ -256,3 +256,12 @@ whole takes a fifth less processor time."""
 
 END_DELAY_US: Final = 2_000
 """Between two looks whether a run that has consumed everything is folded as well."""
+
+LOOKUP_CACHE_ROWS: Final = 65_536
+"""Answers of a look-up that one process keeps: some 50 MB of rows of a few hundred bytes."""
+
+FILE_ROWS: Final = 100_000
+"""Rows of one file of a sink: a writer holds them in memory, and readers of Parquet want files of some MB."""
+
+FILE_AGE_US: Final = 60_000_000
+"""Wall time after its first row at which a file of a sink is sealed: how long a slow stream keeps its readers waiting."""

@@ -16,10 +16,12 @@ from millwheel.library.aggregations import (
 )
 from millwheel.library.calendars import Calendar
 from millwheel.library.combining import Combiner
+from millwheel.library.daily import Addressed
 from millwheel.library.durations import days, hours, minutes, seconds
 from millwheel.library.flow import Chain, Flow
 from millwheel.library.interval_join import Interval
 from millwheel.library.keyed import KeyedChain, WindowedChain
+from millwheel.library.lookups import Enriched, LookUp
 from millwheel.library.matches import Joined, Match
 from millwheel.library.panes import Pane
 from millwheel.library.triggers import AtWatermark, EveryRecords, EveryWall, Once, Repeat
@@ -27,11 +29,13 @@ from millwheel.library.windows import Fixed, Global, Sessions, Sliding, Validity
 from millwheel.library.wiring import Operation, Operator, Wiring
 
 __all__ = [
+    "Addressed",
     "Aggregation",
     "AtWatermark",
     "Calendar",
     "Chain",
     "Combiner",
+    "Enriched",
     "EveryRecords",
     "EveryWall",
     "Fixed",
@@ -40,6 +44,7 @@ __all__ = [
     "Interval",
     "Joined",
     "KeyedChain",
+    "LookUp",
     "Match",
     "Once",
     "Operation",

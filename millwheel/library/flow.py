@@ -17,19 +17,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Literal, TypeVar, overload
+from zlib import crc32
+
+import msgspec
 
 from millwheel.api.pipeline import Pipeline
 from millwheel.api.stream import Stream
 from millwheel.coders import Coder
 from millwheel.errors import WiringError
+from millwheel.library.daily import Addressed
 from millwheel.library.durations import Duration, duration
 from millwheel.library.keyed import KeyedChain
-from millwheel.library.matches import Joined
+from millwheel.library.matches import FieldsCoder, Joined
+from millwheel.library.sinks import parts
 from millwheel.library.stateless import Stateless, spread
 from millwheel.library.steps import Filter, FlatMap, Map, Step, Steps, fans_out
 from millwheel.library.window_join import join_all_in_windows
 from millwheel.library.windows import Aligned
-from millwheel.library.wiring import Feed, Inputs, Operation, Port, Wiring, emitter
+from millwheel.library.wiring import Emit, Feed, Inputs, Operation, Port, Wiring, coder_of, emitter, known, no_results
+from millwheel.limits import FILE_AGE_US, FILE_ROWS, PUBLISH_RECORDS
 from millwheel.source import Source
 
 T = TypeVar("T")
@@ -90,6 +96,26 @@ class Flow:
         """A step that reads `ports`; it is added to the pipeline when its results get a stream."""
         return Chain(self, _Result(self, operation, tuple(ports), name), ())
 
+    def end(self, operation: Operation[None], ports: Sequence[Port], name: str) -> None:
+        """A step that reads `ports` and has no results: a sink."""
+        self.add(operation, Inputs(ports), [], no_results, name)
+
+    def add(
+        self, operation: Operation[R], inputs: Inputs, outputs: list[Stream[Any]], emit: Emit[R], name: str
+    ) -> None:
+        """The computation of a step."""
+        wiring = Wiring(inputs, emit)
+        for table in operation.tables:
+            self.pipeline.sink(table)
+        self.pipeline.add(
+            lambda: operation.make(wiring),
+            inputs=inputs.subscriptions(),
+            outputs=[*outputs, *operation.side_outputs],
+            name=name,
+            strict_timestamps=operation.strict_timestamps,
+            **operation.settings,
+        )
+
 
 class _Streams:
     """Values that lie in streams."""
@@ -122,7 +148,7 @@ class _Result:
                     f"{self._operation.kind} needs a name, for its results go on to another step: "
                     "give it name=..., or end it in a stream by .to(...) and go on from there"
                 )
-            self.write(Stream(f"{self._name}.out", self._operation.output), ())
+            self.write(Stream(f"{self._name}.out", known(self._operation.output)), ())
         assert self.stream is not None
         return (Feed(self.stream, ()),)
 
@@ -138,17 +164,7 @@ class _Result:
             self.stream = stream
         operation, inputs = self._operation, Inputs(self._ports)
         self._name = self._name or f"{stream.name}.{operation.kind}"
-        wiring: Wiring[Any] = Wiring(inputs, emitter(stream, steps))
-        for table in operation.tables:
-            self._flow.pipeline.sink(table)
-        self._flow.pipeline.add(
-            lambda: operation.make(wiring),
-            inputs=inputs.subscriptions(),
-            outputs=[stream, *operation.side_outputs],
-            name=self._name,
-            strict_timestamps=operation.strict_timestamps,
-            **operation.settings,
-        )
+        self._flow.add(operation, inputs, [stream], emitter(stream, steps), self._name)
 
 
 class Chain(Generic[T]):
@@ -177,6 +193,10 @@ class Chain(Generic[T]):
         """All that `function` makes of each value; it must end in a stream before values are keyed."""
         return self._then(FlatMap(function))
 
+    def branch(self, keep: Callable[[T], bool]) -> tuple[Chain[T], Chain[T]]:
+        """Those values for which `keep` is true, and the others."""
+        return self.filter(keep), self.filter(lambda value: not keep(value))
+
     def union(self, *others: Chain[T]) -> Chain[T]:
         """The values of this chain and of others."""
         return Chain(self.flow, _Streams(tuple(feed for chain in (self, *others) for feed in chain.feeds())), ())
@@ -192,6 +212,31 @@ class Chain(Generic[T]):
                 "flat_map gives many values of one, each with its key: end it in a stream, .to(...), and key that"
             )
         return KeyedChain(self.flow, self.feeds(), key)
+
+    def fan_out(self, keys: Callable[[T], Iterable[str]], name: str) -> KeyedChain[Addressed[T]]:
+        """Each value once under every one of its keys; this is a computation, `name`."""
+        coder: Coder[Any] = FieldsCoder(Addressed, {"value": known(coder_of(self.feeds()))})
+        sent = self.flat_map(lambda value: (Addressed(key, value) for key in dict.fromkeys(keys(value))))
+        return sent.to(Stream(f"{name}.out", coder), name).key_by(lambda addressed: addressed.key)
+
+    def to_files(
+        self, name: str, row_type: type[T], *, shards: int = 1, rows: int = FILE_ROWS, every: Duration = FILE_AGE_US
+    ) -> None:
+        """Values as rows of files, which `millwheel_storage.part_files` makes of the tables `<name>_rows` and `_parts`.
+
+        A file has up to `rows` of them, and is sealed at the latest `every` of wall time, us, after its first one.  With
+        more `shards` more rows a second can be written, into more files.
+        """
+        ports = self.key_by(
+            lambda value: f"{crc32(msgspec.json.encode(value)) % shards}" if shards > 1 else "0"
+        ).ports()
+        self.flow.end(parts(name, row_type, rows, duration(every, "the age of a file")), ports, f"{name}.parts")
+
+    def publish(self, stream: Stream[T], keep: int = PUBLISH_RECORDS) -> Chain[T]:
+        """As `to`, and `millwheel tail` shows the last `keep` values; see `Pipeline.publish`."""
+        chain = self.to(stream)
+        self.flow.pipeline.publish(stream, keep)
+        return chain
 
     def to(self, stream: Stream[T], name: str | None = None) -> Chain[T]:
         """Write the values to `stream`; what comes back reads it.

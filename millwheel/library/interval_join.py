@@ -13,7 +13,7 @@ from millwheel.api.context import Context
 from millwheel.api.stream import Stream
 from millwheel.coders import Coder
 from millwheel.library.durations import Duration, duration
-from millwheel.library.matches import How, Kept, Match, MatchCoder, required
+from millwheel.library.matches import How, Kept, Match, match_coder, required
 from millwheel.library.waiting import BufferingOperator, buffers
 from millwheel.library.wiring import Operation, Wiring
 from millwheel.model import Record, Timer
@@ -130,6 +130,6 @@ def join_in_interval(
     return Operation(
         kind="join",
         make=make,
-        output=MatchCoder(*coders),
+        output=match_coder(*coders),
         side_outputs=tuple(dict.fromkeys(stream for stream in dropped if stream is not None)),
     )

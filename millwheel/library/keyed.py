@@ -5,24 +5,29 @@ Lives here: which operation a method of the chain stands for.  Never here: what 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from millwheel.api.stream import Stream
+from millwheel.api.table import Table
+from millwheel.api.typed import Row
 from millwheel.coders import Coder
-from millwheel.errors import WiringError
 from millwheel.library.aggregations import Aggregation
 from millwheel.library.combining import Combiner, combined
+from millwheel.library.daily import deduplicate, distinct_until_changed, throttle
 from millwheel.library.durations import Duration, duration
 from millwheel.library.firing import Firing, Panes
 from millwheel.library.interval_join import Interval, join_in_interval
+from millwheel.library.lookups import Enriched, LookUp, enrich
 from millwheel.library.matches import How, Match
 from millwheel.library.panes import Pane, PaneTime
+from millwheel.library.sinks import append, latest
 from millwheel.library.temporal import join_as_of
 from millwheel.library.triggers import AtWatermark, Trigger
 from millwheel.library.window_join import join_in_windows
 from millwheel.library.windowed import aggregate
-from millwheel.library.windows import Aligned, Windows
-from millwheel.library.wiring import Feed, KeyOf, Operation, Port, coder_of
+from millwheel.library.windows import Aligned, Fixed, Windows
+from millwheel.library.wiring import Feed, KeyOf, Operation, Port, coder_of, known
 
 if TYPE_CHECKING:
     from millwheel.library.flow import Chain, Flow
@@ -31,6 +36,15 @@ T = TypeVar("T")
 U = TypeVar("U")
 A = TypeVar("A")
 R = TypeVar("R")
+V = TypeVar("V")
+
+
+def _one_id(value: Any) -> str:
+    return "one"
+
+
+def _itself(value: T) -> T:
+    return value
 
 
 class KeyedChain(Generic[T]):
@@ -44,13 +58,7 @@ class KeyedChain(Generic[T]):
     @property
     def coder(self) -> Coder[T]:
         """The coder of the values; raises `WiringError` when nobody has said which."""
-        coder = coder_of(self._feeds)
-        if coder is None:
-            raise WiringError(
-                "this step stores values, and does not know their coder: give it to the last map, map(..., coder=...), "
-                "or end the chain in a stream by .to(...) and go on from there"
-            )
-        return coder
+        return known(coder_of(self._feeds))
 
     def ports(self, number: int = 0) -> list[Port]:
         """This as input `number` of an operator."""
@@ -59,6 +67,61 @@ class KeyedChain(Generic[T]):
     def apply(self, operation: Operation[R], name: str | None = None) -> Chain[R]:
         """A keyed step of your own."""
         return self.flow.apply(operation, self.ports(), name)
+
+    def deduplicate(
+        self, within: Duration, id_of: Callable[[T], str] | None = None, name: str | None = None
+    ) -> Chain[T]:
+        """Of values of one key with one id, the first to arrive of those less than `within`, us, apart in event time.
+
+        Without `id_of` all values of a key have one id.  An id is forgotten when the watermark is `within` beyond it.
+        """
+        operation = deduplicate(
+            id_of or _one_id, duration(within, "the time within which an id comes again"), self._output
+        )
+        return self.apply(operation, name)
+
+    def throttle(
+        self, records: int, per: Duration, dropped: Stream[T] | None = None, name: str | None = None
+    ) -> Chain[T]:
+        """Of each key the first `records` to arrive in each fixed span of event time `per`, us; the rest goes to `dropped`,
+        as do those that come when their span is over."""
+        return self.apply(throttle(records, Fixed(per), dropped, self._output), name)
+
+    @overload
+    def distinct_until_changed(self, *, forget_after: Duration | None = None, name: str | None = None) -> Chain[T]: ...
+    @overload
+    def distinct_until_changed(
+        self, of: Callable[[T], U], coder: Coder[U], *, forget_after: Duration | None = None, name: str | None = None
+    ) -> Chain[T]: ...
+    def distinct_until_changed(
+        self, of: Callable[[T], Any] | None = None, coder: Coder[Any] | None = None, *,
+        forget_after: Duration | None = None, name: str | None = None,
+    ) -> Chain[T]:  # fmt: skip
+        """Values which differ, or what `of` makes of them does, from the one of their key that arrived before.
+
+        The last one of a key is kept, for ever or until the watermark is `forget_after`, us, beyond it.
+        """
+        forget = None if forget_after is None else duration(forget_after, "the time after which a key is forgotten")
+        return self.apply(distinct_until_changed(of or _itself, coder or self.coder, forget, self._output), name)
+
+    def look_up(self, lookup: LookUp[R], name: str | None = None) -> Chain[Enriched[T, R | None]]:
+        """Each value with the row of its key, and how old the row was when it was used."""
+        return self.apply(enrich(lookup, coder_of(self._feeds)), name)
+
+    def append_to(self, table: str, columns: Mapping[str, str], row: Callable[[T], Mapping[str, Any]]) -> None:
+        """A row of `table` for each value: `columns`, name to SQL type, as `row` fills them, and `key` and `number`.
+
+        `number` counts the values of a key from 0, in the order in which they arrived.
+        """
+        self.flow.end(append(table, columns, row), self.ports(), f"{table}.append")
+
+    def latest_to(self, table: Table[V], row: Callable[[T], Row[V]]) -> None:
+        """The newest value of each key, by event time, as a row of `table`, whose primary key must follow from the key."""
+        self.flow.end(latest(table, row), self.ports(), f"{table.name}.latest")
+
+    @property
+    def _output(self) -> Coder[T] | None:
+        return coder_of(self._feeds)
 
     def window(
         self,

@@ -81,25 +81,38 @@ class KeptCoder:
         return Kept(time, matched, self._inner.decode(value))
 
 
-class MatchCoder:
-    """`Match`, for results that have no stream of the user's: the coders of both inputs are those of the values."""
+class FieldsCoder:
+    """A struct that is stored as an array; the fields in `coders` are the user's values, whose coders these are."""
 
-    def __init__(self, left: Coder[Any], right: Coder[Any]) -> None:
-        self._sides = (left, right)
-        self.fingerprint = f"match/1:{left.fingerprint},{right.fingerprint}"
+    def __init__(self, type_: type[msgspec.Struct], coders: dict[str, Coder[Any]]) -> None:
+        self._type: Any = type_
+        self._sides = [coders.get(name) for name in type_.__struct_fields__]
+        names = ",".join(f"{name}={coder.fingerprint}" for name, coder in coders.items())
+        self.fingerprint = f"{type_.__name__.lower()}/1:{names}"
 
-    def encode(self, value: Match[Any, Any], /) -> bytes:
-        """The bytes of both sides; nothing for None."""
-        return _row_encoded(value.key, (value.left, value.right), self._sides, (value.start, value.end))
+    def encode(self, value: Any, /) -> bytes:
+        """The bytes of each of the user's values; nothing for None."""
+        fields = [getattr(value, name) for name in self._type.__struct_fields__]
+        return msgspec.msgpack.encode(
+            [
+                each if each is None or side is None else side.encode(each)
+                for side, each in zip(self._sides, fields, strict=True)
+            ]
+        )
 
-    def decode(self, data: bytes, /) -> Match[Any, Any]:
-        """The row."""
-        key, (left, right), (start, end) = _row_decoded(data, self._sides)
-        return Match(key, left, right, start, end)
+    def decode(self, data: bytes, /) -> Any:
+        """The struct."""
+        fields = zip(self._sides, _parts(data, list[Any]), strict=True)
+        return self._type(*(each if each is None or side is None else side.decode(each) for side, each in fields))
+
+
+def match_coder(left: Coder[Any], right: Coder[Any]) -> FieldsCoder:
+    """Of `Match`, for results that have no stream of the user's: the coders of both inputs are those of the values."""
+    return FieldsCoder(Match, {"left": left, "right": right})
 
 
 class JoinedCoder:
-    """The same for `Joined`."""
+    """The same for `Joined`, whose values are the user's."""
 
     def __init__(self, sides: Sequence[Coder[Any]]) -> None:
         self._sides = tuple(sides)
@@ -107,26 +120,15 @@ class JoinedCoder:
 
     def encode(self, value: Joined[Any], /) -> bytes:
         """The bytes of each side; nothing for None."""
-        return _row_encoded(value.key, value.values, self._sides, (value.start, value.end))
+        pairs = zip(self._sides, value.values, strict=True)
+        values = [None if each is None else side.encode(each) for side, each in pairs]
+        return msgspec.msgpack.encode((value.key, values, value.start, value.end))
 
     def decode(self, data: bytes, /) -> Joined[Any]:
         """The row."""
-        key, values, (start, end) = _row_decoded(data, self._sides)
-        return Joined(key, values, start or 0, end or 0)
-
-
-Span = tuple[int | None, int | None]
-
-
-def _row_encoded(key: str, values: Sequence[Any], sides: Sequence[Coder[Any]], span: Span) -> bytes:
-    parts = [None if value is None else side.encode(value) for side, value in zip(sides, values, strict=True)]
-    return msgspec.msgpack.encode((key, parts, span))
-
-
-def _row_decoded(data: bytes, sides: Sequence[Coder[Any]]) -> tuple[str, tuple[Any, ...], Span]:
-    key, parts, span = _parts(data, tuple[str, list[bytes | None], Span])
-    values = (None if part is None else side.decode(part) for side, part in zip(sides, parts, strict=True))
-    return key, tuple(values), span
+        key, parts, start, end = _parts(data, tuple[str, list[bytes | None], int, int])
+        pairs = zip(self._sides, parts, strict=True)
+        return Joined(key, tuple(None if part is None else side.decode(part) for side, part in pairs), start, end)
 
 
 def _parts(data: bytes, type_: Any) -> Any:

@@ -14,7 +14,7 @@ from millwheel.api.state import MapCell, ValueCell
 from millwheel.api.stream import Stream
 from millwheel.coders import Coder, MsgpackCoder
 from millwheel.errors import WiringError
-from millwheel.library.matches import How, Kept, Match, MatchCoder
+from millwheel.library.matches import How, Kept, Match, match_coder
 from millwheel.library.waiting import BufferingOperator, buffers
 from millwheel.library.windows import GLOBAL
 from millwheel.library.wiring import Operation, Wiring
@@ -113,5 +113,5 @@ def join_as_of(
         return operator
 
     return Operation(
-        kind="join", make=make, output=MatchCoder(*coders), side_outputs=() if dropped is None else (dropped,)
+        kind="join", make=make, output=match_coder(*coders), side_outputs=() if dropped is None else (dropped,)
     )

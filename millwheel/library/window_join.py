@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from millwheel.api.context import Context
 from millwheel.api.stream import Stream
 from millwheel.coders import Coder
-from millwheel.library.matches import How, Joined, JoinedCoder, Kept, Match, MatchCoder, required
+from millwheel.library.matches import How, Joined, JoinedCoder, Kept, Match, match_coder, required
 from millwheel.library.waiting import BufferingOperator, buffers
 from millwheel.library.windows import Aligned, Window
 from millwheel.library.wiring import Operation, Wiring
@@ -102,7 +102,7 @@ def join_in_windows(
     dropped: Sequence[Stream[Any] | None],
 ) -> Operation[Match[Any, Any]]:
     """The operation that joins two inputs in windows."""
-    return _operation(windows, required(how), lateness, coders, dropped, _match, MatchCoder(*coders))
+    return _operation(windows, required(how), lateness, coders, dropped, _match, match_coder(*coders))
 
 
 def join_all_in_windows(

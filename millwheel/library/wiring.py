@@ -18,6 +18,7 @@ from millwheel.api.stream import Stream
 from millwheel.api.table import Table
 from millwheel.api.typed import Input
 from millwheel.coders import Coder
+from millwheel.errors import WiringError
 from millwheel.library.steps import DROPPED, Filter, Map, Steps, changes_values, many, one
 
 R = TypeVar("R")
@@ -45,6 +46,16 @@ def _coder_behind(feed: Feed) -> Coder[Any] | None:
         if not isinstance(step, Filter):
             return step.coder if isinstance(step, Map) else None
     return feed.stream.coder
+
+
+def known(coder: Coder[V] | None) -> Coder[V]:
+    """The coder of values that a step stores, or that go on to another one; raises `WiringError` for None."""
+    if coder is None:
+        raise WiringError(
+            "the coder of values that this step stores or passes on is not known: give it to the last map, "
+            "map(..., coder=...), or end the chain in a stream by .to(...) and go on from there"
+        )
+    return coder
 
 
 class Port(NamedTuple):
@@ -129,6 +140,11 @@ def emitter(stream: Stream[Any], steps: Steps) -> Emit[Any]:
     return stepwise if steps else produce
 
 
+def no_results(context: Context, value: Any, timestamp: int | None = None) -> None:
+    """What a sink emits."""
+    raise WiringError("a sink has no results")
+
+
 class Wiring(NamedTuple, Generic[R]):
     """What an operator is made with."""
 
@@ -141,12 +157,12 @@ class Operation(Generic[R]):
     """One keyed step: a computation to be, and what the pipeline must know of it.
 
     `kind` ends its name when the user gives none; `make` gives a new computation, which must not do work yet; `output`
-    is the coder of its results, for a stream that nobody named.
+    is the coder of its results, for a stream that nobody named; None: nobody knows it, or there are none.
     """
 
     kind: str
     make: Callable[[Wiring[R]], Computation[Any]]
-    output: Coder[R]
+    output: Coder[R] | None
     side_outputs: tuple[Stream[Any], ...] = ()
     tables: tuple[Table[Any], ...] = ()
     strict_timestamps: bool = True

@@ -372,11 +372,11 @@ def test_what_a_join_cannot_store_or_does_not_know_is_refused() -> None:
 
 def test_the_stored_rows_are_those_of_the_coders() -> None:
     from millwheel.errors import CoderError
-    from millwheel.library.matches import JoinedCoder, Kept, KeptCoder, MatchCoder
+    from millwheel.library.matches import JoinedCoder, Kept, KeptCoder, match_coder
 
     inner = MsgpackCoder(Seen)
     row: Match[Any, Any] = Match("k", Seen("a", 1), None, 1, 2)
-    assert MatchCoder(inner, inner).decode(MatchCoder(inner, inner).encode(row)) == row
+    assert match_coder(inner, inner).decode(match_coder(inner, inner).encode(row)) == row
     several: Joined[Any] = Joined("k", (Seen("a", 1), None, 5), 1, 2)
     coder = JoinedCoder([inner, inner, JsonCoder(int)])
     assert coder.decode(coder.encode(several)) == several
