@@ -19,7 +19,7 @@ TINY: dict[str, float] = {
     "IDLE_RECORD_DELAY_US": 20_000,
     "TIMER_PAGE_ROWS": 2,
     "TIMERS_IN_MEMORY": 2,
-    "SEEN_FIRST_BITS": 4,
+    "SEEN_FIRST_KEYS": 16,
     "SEEN_BITS_A_KEY": 1,
     "REDRIVE_ELEMENTS": 2,
     "REDRIVE_REQUESTS": 2,

@@ -471,7 +471,12 @@ def draw(seed: int) -> Workload:
             _repeat(ids, parts)
     # Timers in pages of a few, most of them not in memory.
     exotic |= {"TIMER_PAGE_ROWS": (1, 2, 5, 16_384)[seed % 4], "TIMERS_IN_MEMORY": (0, 0, 20)[seed % 3]}
-    exotic |= {"SEEN_FIRST_BITS": (3, 6, 20)[seed % 3], "SEEN_PAGES": 1 + seed % 3, "SEEN_BITS_A_KEY": (1, 4)[seed % 2]}
+    a_key = (1, 4)[seed % 2]
+    exotic |= {
+        "SEEN_FIRST_KEYS": (8, 64, 1 << 20)[seed % 3] // a_key,
+        "SEEN_PAGES": 1 + seed % 3,
+        "SEEN_BITS_A_KEY": a_key,
+    }
     jumps_us = _ticks(random.Random(f"ticks {seed}"), stages, exotic)
     if rng.random() < 0.3:
         exotic |= {"INFLIGHT_LIMIT_CHECKPOINTS": rng.choice([1, 2, 8]), "OUTBOX_LIMIT_BUNDLES": rng.choice([3, 256])}
