@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import product
 from typing import Any, Literal
 
 import msgspec
@@ -334,6 +335,34 @@ def test_three_streams_meet_in_one_window() -> None:
         stepper.finish()
         assert sorted(out.value for out in stepper.outputs(texts)) == expected
         assert stepper.states("texts.join") == {}
+
+
+THREE = st.lists(
+    st.tuples(st.integers(0, 2), st.sampled_from("ab"), st.integers(0, 25)), min_size=1, max_size=12
+)  # fmt: skip
+
+
+@settings(max_examples=40)
+@given(THREE, st.booleans())
+def test_a_join_of_three_is_the_nested_loop_in_any_order(rows: list[Row], outer: bool) -> None:
+    pipeline = Pipeline("three")
+    flow = Flow(pipeline)
+    chains = [flow.read(stream).key_by(user) for stream in (lefts, rights, thirds)]
+    together = flow.join_all(chains, Fixed(seconds=10), outer=outer)
+    together.map(lambda row: f"{row.start}{row.key}{[seen and seen.number for seen in row.values]}").to(texts)
+    stepper = Stepper(pipeline)
+    groups: dict[tuple[str, int], list[list[int | None]]] = {}
+    for number, (side, name, second) in enumerate(rows):
+        send(stepper, (lefts, rights, thirds)[side], number, second, name)
+        groups.setdefault((name, second // 10 * 10 * SECOND), [[], [], []])[side].append(number)
+    stepper.finish()
+    expected = [
+        f"{start}{name}{[*row]}"
+        for (name, start), sides in groups.items()
+        for row in product(*(side or ([None] if outer else []) for side in sides))
+    ]
+    assert sorted(out.value for out in stepper.outputs(texts)) == sorted(expected)
+    assert stepper.states("texts.join") == {}
 
 
 def test_results_go_on_to_another_step_with_the_coders_of_the_inputs() -> None:
