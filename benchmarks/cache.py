@@ -113,9 +113,9 @@ def _rows(workload: str) -> list[flows.Row]:
     dice = random.Random(7)
     if workload == "windows":
         lengths = [int(SHORTEST_US * 10 ** (DECADES * dice.random())) for _ in range(WINDOWS)]
-        return [(n * STEP_US, flows.value_of(n, length)) for n, length in enumerate(lengths)]
+        return [(flows.value_of(n, length), n * STEP_US) for n, length in enumerate(lengths)]
     keys = [int(SESSION_KEYS ** dice.random()) for _ in range(SESSIONS)]  # a rank is met as often as it is low
-    return [(n * STEP_US, flows.value_of(key, n)) for n, key in enumerate(keys)]
+    return [(flows.value_of(key, n), n * STEP_US) for n, key in enumerate(keys)]
 
 
 def _pipeline(given: dict[str, Any]) -> None:

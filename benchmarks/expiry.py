@@ -88,8 +88,8 @@ def _pipeline(given: dict[str, Any]) -> None:
         if number == KEYS - 1:
             read_at = time.monotonic()
         if number < KEYS:
-            return number * STEP_US, flows.value_of(number, number)
-        return KEYS * STEP_US + (number - KEYS + 1) * DAY, flows.value_of(TICK, number)
+            return flows.value_of(number, number), number * STEP_US
+        return flows.value_of(TICK, number), KEYS * STEP_US + (number - KEYS + 1) * DAY
 
     def due(number: int) -> float:
         return 0.0 if number < KEYS else read_at + (number - KEYS + 1)  # not in one bundle with the last keys

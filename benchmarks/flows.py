@@ -33,8 +33,8 @@ ENTERED: Final = Stream("entered", BytesCoder())
 COUNTED: Final = Stream("counted", BytesCoder())
 SEEN: Final = Table("seen", {"number": "bigint", "count": "bigint"}, ("number",))
 
-Row = tuple[int, bytes]
-"""(event time in us, value)."""
+Row = tuple[bytes, int]
+"""(value, event time in us)."""
 
 
 def value_of(key: int, number: int = 0) -> bytes:
@@ -154,7 +154,7 @@ class _Partition:
 
     def resume(self, position: int, state: bytes) -> None:
         self._next = position
-        self._newest = self._source.row(position - 1)[0] if position else MIN_TIME
+        self._newest = self._source.row(position - 1)[1] if position else MIN_TIME
 
     def read(self, limit: int) -> Batch | None:
         source, first = self._source, self._next
@@ -165,8 +165,8 @@ class _Partition:
         if end <= first:
             return None
         rows = [source.row(number) for number in range(first, end)]
-        self._next, self._newest = end, rows[-1][0]
-        return Batch(list(range(first, end)), [row[1] for row in rows], [row[0] for row in rows], end, b"")
+        self._next, self._newest = end, rows[-1][1]
+        return Batch(list(range(first, end)), [row[0] for row in rows], [row[1] for row in rows], end, b"")
 
     def finished(self) -> bool:
         return self._next >= self._source.count and (self._source.ended is None or self._source.ended())
@@ -196,7 +196,7 @@ def _due_before(due: Callable[[int], float], first: int, end: int, now: float) -
 
 
 class Ready(Rows):
-    """Rows that are in memory already, as (event time, value); `record_id` may give ids that clients chose."""
+    """Rows that are in memory already, as (value, event time); `record_id` may give ids that clients chose."""
 
     record_id: Callable[[bytes], bytes] | None = None
 

@@ -124,7 +124,7 @@ def _pipeline(given: dict[str, Any]) -> None:
     begin = given["begin"]
     source = flows.Rows(
         "live",
-        lambda number: (number * 1_000, flows.value_of(flows.spread(number, KEYS), number)),
+        lambda number: (flows.value_of(flows.spread(number, KEYS), number), number * 1_000),
         given["records"],
         due=lambda number: due_at(begin, number),
     )

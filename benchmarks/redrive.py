@@ -59,7 +59,7 @@ def _pipeline(given: dict[str, Any]) -> None:
     """Broken: every key but a few goes into quarantine, and the redrive of all is asked for.  Then: run it again."""
     records = GOOD + given["keys"]
     Fragile.broken = given["broken"]
-    rows = [(n * STEP_US, flows.value_of(n, n)) for n in range(records)]
+    rows = [(flows.value_of(n, n), n * STEP_US) for n in range(records)]
     pipeline = Pipeline(given["name"])
     pipeline.inject(flows.Ready("rows", rows), into=flows.ENTERED)
     pipeline.add(Fragile, [subscribe(flows.ENTERED, key=flows.key_of)], name="fragile")

@@ -53,12 +53,12 @@ def repeats() -> Result:
 def _rows(again: bool) -> list[flows.Row]:
     dice = random.Random(7)
     rows = [
-        (n * STEP_US, flows.with_id(flows.value_of(flows.spread(n, KEYS), n), dice.getrandbits(128)))
+        (flows.with_id(flows.value_of(flows.spread(n, KEYS), n), dice.getrandbits(128)), n * STEP_US)
         for n in range(RECORDS)
     ]
     if again:
         for n in range(AGO, RECORDS, EVERY):
-            rows[n] = (rows[n][0], rows[n - AGO][1])
+            rows[n] = (rows[n - AGO][0], rows[n][1])
     return rows
 
 
@@ -74,7 +74,7 @@ def _pipeline(given: dict[str, Any]) -> None:
 
     PostgresStore.find_opaque = counted  # type: ignore[method-assign]
     rows = _rows(given["again"])
-    new = len({flows.id_of(value) for _, value in rows})
+    new = len({flows.id_of(value) for value, _ in rows})
     source = flows.Ready("rows", rows)
     source.record_id = flows.id_of
     began = time.perf_counter()

@@ -234,10 +234,10 @@ def _pipeline(given: dict[str, Any]) -> None:
 
     def row(number: int) -> flows.Row:
         if number < dead:
-            return 0, flows.value_of(KEYS + number, number)
+            return flows.value_of(KEYS + number, number), 0
         if number < base:
-            return LIVE_AT, flows.value_of(number - dead, number)
-        return LIVE_AT + 1_000 * (number - base), flows.value_of(flows.spread(number, KEYS), number)
+            return flows.value_of(number - dead, number), LIVE_AT
+        return flows.value_of(flows.spread(number, KEYS), number), LIVE_AT + 1_000 * (number - base)
 
     dead_read = float("inf") if dead and not seen else 0.0
 

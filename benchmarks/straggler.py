@@ -152,7 +152,7 @@ def _pipeline(given: dict[str, Any]) -> None:
     begin = given["begin"]
     source = flows.Rows(
         "live",
-        lambda number: (number * 1_000, flows.value_of(number % 97, number)),
+        lambda number: (flows.value_of(number % 97, number), number * 1_000),
         given["records"],
         due=lambda number: begin + number / RATE,
     )

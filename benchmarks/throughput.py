@@ -98,7 +98,7 @@ def _rates(samples: list[dict[str, Any]]) -> list[float]:
 def _millwheel(given: dict[str, Any]) -> None:
     records, keys = given["records"], given["keys"]
     opaque = given["system"] == "opaque"
-    rows = [(n * STEP_US, flows.value_of(flows.spread(n, keys), n)) for n in range(records)]
+    rows = [(flows.value_of(flows.spread(n, keys), n), n * STEP_US) for n in range(records)]
     if opaque:
         rows = _with_ids(rows)
     source = flows.Ready("rows", rows)
@@ -127,9 +127,9 @@ def _millwheel(given: dict[str, Any]) -> None:
 def _with_ids(rows: list[flows.Row]) -> list[flows.Row]:
     """Rows with a random id each, but one in a hundred comes again, as a client sends it that got no answer."""
     dice = random.Random(7)
-    made = [(time, flows.with_id(value, dice.getrandbits(128))) for time, value in rows]
+    made = [(flows.with_id(value, dice.getrandbits(128)), time) for value, time in rows]
     for n in range(REPEAT_EVERY - 1, len(made), REPEAT_EVERY):
-        made[n] = (made[n][0], made[n - REPEAT_EVERY // 2][1])
+        made[n] = (made[n - REPEAT_EVERY // 2][0], made[n][1])
     return made
 
 

@@ -29,7 +29,8 @@ class Count(Computation[str]):
 def wordcount() -> Pipeline:
     """The README's pipeline."""
     pipeline = Pipeline("wordcount")
-    pipeline.inject(IterableSource("text", list(enumerate(["to", "be", "or", "not", "to", "be"]))), into=words)
+    text = [(word, time) for time, word in enumerate(["to", "be", "or", "not", "to", "be"])]
+    pipeline.inject(IterableSource("text", text), into=words)
     pipeline.add(Count, inputs=[subscribe(words, key=str)])
     return pipeline
 

@@ -55,7 +55,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def build(self) -> Pipeline:
         """The pipeline: one source, all of the queries."""
         pipeline = _Cut(self.pipeline, CUTS[: self.intervals - 1])
-        rows = [(event.time, event) for event in arrivals(self.made(), self.order, self.arrival_seed)]
+        rows = [(event, event.time) for event in arrivals(self.made(), self.order, self.arrival_seed)]
         source = Paced(rows, self.batch, self.rate, doubled=self.order == "doubled")
         chain = Flow(pipeline).inject(source, into=EVENTS)
         for name in self.queries:
@@ -91,7 +91,7 @@ class _Cut(Pipeline):
 class Paced(IterableSource[Event]):
     """Rows in memory, of which `batch` can be read at once and `rate` a second from the start of the process on."""
 
-    def __init__(self, rows: list[tuple[int, Event]], batch: int, rate: float | None, doubled: bool) -> None:
+    def __init__(self, rows: list[tuple[Event, int]], batch: int, rate: float | None, doubled: bool) -> None:
         identity = (lambda event: str(event.number)) if doubled else None
         super().__init__("site", rows, BoundedDisorder(DISORDER_US), record_id=identity)
         self._batch, self._rate = batch, rate

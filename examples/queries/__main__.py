@@ -45,9 +45,9 @@ def job(log: Path, out: Path) -> Job:
     if not rows:
         raise SourceError(f"{log} holds no query: none of its lines is user, yymmddHHMMSS, query")
     source = IterableSource("queries", rows, BoundedDisorder(DAY))
-    end_us = observed.input_end(max(time_us for time_us, _ in rows))
+    end_us = observed.input_end(max(time_us for _, time_us in rows))
     windows: dict[tuple[Scope, str], dict[int, int]] = {}
-    for time_us, request in rows:
+    for request, time_us in rows:
         start_us = time_us - time_us % WINDOW_US
         windows.setdefault(("site", ""), Counter())[start_us] += 1
         if request.page:
@@ -57,7 +57,7 @@ def job(log: Path, out: Path) -> Job:
         out,
         log.name,
         pipeline.build(source, end_us, name="queries"),
-        min(time_us for time_us, _ in rows),
+        min(time_us for _, time_us in rows),
         end_us,
         0,
         {"queries": len(rows)},

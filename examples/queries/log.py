@@ -14,8 +14,8 @@ from examples.zeitgeist.pipeline import Request
 from millwheel.errors import SourceError
 
 
-def read_queries(path: Path) -> Iterator[tuple[int, Request]]:
-    """(event time us, request) of every query that has a text; a malformed line is named on standard error."""
+def read_queries(path: Path) -> Iterator[tuple[Request, int]]:
+    """(request, event time us) of every query that has a text; a malformed line is named on standard error."""
     opener = gzip.open if path.suffix == ".gz" else open
     try:
         with opener(path, "rt", encoding="latin-1", newline="\n") as lines:
@@ -26,7 +26,7 @@ def read_queries(path: Path) -> Iterator[tuple[int, Request]]:
                         f"queries: {path.name}:{number}: not user, yymmddHHMMSS, query: {line!r:.80}", file=sys.stderr
                     )
                 else:
-                    yield parsed.time_us, parsed
+                    yield parsed, parsed.time_us
     except (OSError, EOFError, zlib.error) as error:
         raise SourceError(f"{path} {gzip_fault(path) or f'cannot be read: {error}'}") from error
 

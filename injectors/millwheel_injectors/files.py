@@ -24,7 +24,7 @@ from millwheel.limits import OPAQUE_SLACK_US
 from millwheel.model import MAX_TIME, MIN_TIME, SECOND
 from millwheel.ports import RecordId, Source, SourcePartition, SourcePosition, WallClock
 from millwheel.search import Find, Note, Search, Step, Turn, Unknown, alone
-from millwheel_injectors.formats import Format, TextLines
+from millwheel_injectors.formats import Format, TextLines, value_type
 from millwheel_injectors.identity import (
     Catalog,
     FoundFile,
@@ -38,7 +38,7 @@ from millwheel_injectors.identity import (
 )
 from millwheel_injectors.partition import Reading, TextPartition, decode_state
 from millwheel_injectors.rejects import Reject, open_rejects, raw_text
-from millwheel_injectors.times import EventTime
+from millwheel_injectors.times import EventTime, named_time
 from millwheel_injectors.watermarks import BoundedDisorder, Exact, FileCreation, Frontier, Policy
 
 AnyPath: TypeAlias = str | os.PathLike[str]
@@ -91,9 +91,13 @@ class FileOptions(TypedDict, total=False):
 class FileSource(Source[T]):
     """Rows of text files, plain or gzip.
 
-    `paths` is a file, a directory (the files in it) or a glob pattern, or several of them.  `event_time`
-    gives the event time, us, of a value (None: the wall time of reading).  With `tail` files may grow and
-    appear, and a last line without a newline is not a row yet; without it the files are complete.
+    `paths` is a file, a directory (the files in it) or a glob pattern, or several of them.  With `tail` files may
+    grow and appear, and a last line without a newline is not a row yet; without it the files are complete.
+
+    `event_time` is the name of a field, or a function of a value.  It gives int microseconds since 1970, a datetime with a
+    zone, or ISO 8601 text with one; anything else, a float or a time without a zone for example, makes the row malformed.
+    None stands for the wall time of reading: then a row has another time when it is read again after a crash, so results
+    that depend on event time are not the same in every run.
 
     `ordered` says that the files, in `sort_key` order (default: by path), are in event time order within the
     bound; they are then read one after the other.  A tailed file is finished when it was not written for
@@ -127,7 +131,7 @@ class FileSource(Source[T]):
         name: str,
         paths: AnyPath | Sequence[AnyPath],
         format: Format[T],
-        event_time: EventTime[T] | None = None,
+        event_time: str | EventTime[T] | None = None,
         watermark: Policy | None = None,
         *,
         record_id: RecordId[T] | None = None,
@@ -138,7 +142,7 @@ class FileSource(Source[T]):
         name: str,
         paths: AnyPath | Sequence[AnyPath],
         format: Format[Any] | None = None,
-        event_time: EventTime | None = None,
+        event_time: str | EventTime | None = None,
         watermark: Policy | None = None,
         *,
         tail: bool = False,
@@ -172,7 +176,8 @@ class FileSource(Source[T]):
         self._later = later_files_not_before
         form = format or TextLines()
         self._rejects = open_rejects(rejects, name)
-        self._reading = Reading(form, event_time, policy, self._rejects, clock, tail)
+        time = named_time(name, event_time, value_type(form))
+        self._reading = Reading(form, time, policy, self._rejects, clock, tail)
         self._catalog = Catalog(form.head_lines, final=not tail)
         self._places: dict[str, Path] = {}
         self._keys: dict[str, Any] = {}

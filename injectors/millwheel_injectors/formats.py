@@ -165,6 +165,7 @@ class JsonLines(Generic[T]):
     @overload
     def __init__(self: JsonLines[Any], type: Any = Any) -> None: ...
     def __init__(self, type: Any = Any) -> None:
+        self.type = type
         self._decoder = msgspec.json.Decoder(type)
 
     def parser(self) -> Parser[T]:
@@ -237,6 +238,15 @@ class Csv(Generic[T]):
     def parser(self) -> Parser[T]:
         """A parser for one file."""
         return _CsvParser(self)
+
+
+def value_type(form: Format[Any]) -> Any:
+    """The type of a format's values; None when it does not say."""
+    if isinstance(form, TextLines):
+        return str
+    if isinstance(form, Csv) and form.type is None and not form.header and form.columns is None:
+        return list
+    return getattr(form, "type", None)
 
 
 def field_names(type: Any) -> list[str]:

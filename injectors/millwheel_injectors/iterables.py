@@ -8,34 +8,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from operator import index
 from typing import Any, TypeAlias
 
 import msgspec
 from typing_extensions import TypeVar
 
-from millwheel.errors import SourceError
+from millwheel.errors import SourceError, TimestampError
 from millwheel.limits import OPAQUE_SLACK_US
-from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.model import MAX_TIME, MIN_TIME, Time, to_us
 from millwheel.ports import Batch, RecordId, Source, SourcePartition, SourcePosition
 from millwheel.search import Find, Search
 from millwheel_injectors.watermarks import BoundedDisorder, Exact, FileCreation, Gauge, Minima, Policy
 
 T = TypeVar("T", default=Any)
 
-Row: TypeAlias = tuple[int, T]
-"""(event time in us, value)."""
+Row: TypeAlias = tuple[T, Time]
+"""(value, event time)."""
 
 PARTITION = "rows"
 
 
 class IterableSource(Source[T]):
-    """`rows` of (event time us, value): a sequence, or a function that makes the same iterable at every call.
+    """`rows` of (value, event time): a sequence, or a function that makes the same iterable at every call.
+
+    An event time is an int of microseconds since 1970, a datetime with a zone, or ISO 8601 text with one.
 
     The watermark is exact for a sequence, `BoundedDisorder(0)` for a function, unless given.  `record_id` and
     `id_slack` are those of `FileSource`.
 
-    >>> source = IterableSource("words", [(1, "to"), (2, "be")])
+    >>> source = IterableSource("words", [("to", 1), ("be", 2)])
     >>> source.discover(())[0].read(10).values
     ['to', 'be']
     """
@@ -51,6 +52,8 @@ class IterableSource(Source[T]):
     ) -> None:
         if isinstance(watermark, FileCreation) or (isinstance(watermark, Exact) and callable(rows)):
             raise ValueError(f"source {name}: {watermark} needs {'a sequence' if callable(rows) else 'files'}")
+        if not callable(rows):
+            _check_order(name, rows)
         self.name = name
         self.record_id = record_id
         self.id_slack = id_slack
@@ -140,7 +143,7 @@ class IterablePartition:
         times = _times(rows)
         self._gauge.saw(time for time in times if type(time) is int)
         state = msgspec.json.encode({"seen": self._gauge.seen})
-        return Batch(list(range(first, self._row)), [value for _, value in rows], times, self._row, state)
+        return Batch(list(range(first, self._row)), [value for value, _ in rows], times, self._row, state)
 
     def finished(self) -> bool:
         """True when the end was met."""
@@ -156,7 +159,21 @@ class IterablePartition:
 
 def _times(rows: Iterable[Row]) -> list[Any]:
     """Event times as int; what cannot be one is left as it is, and its row will be rejected."""
-    times: list[Any] = [time for time, _ in rows]
-    if {*map(type, times)} <= {int}:
-        return times
-    return [index(time) if hasattr(time, "__index__") and type(time) is not bool else time for time in times]
+    times: list[Any] = [time for _, time in rows]
+    return times if {*map(type, times)} <= {int} else [_time(time) for time in times]
+
+
+def _time(time: Any) -> Any:
+    try:
+        return to_us(time)
+    except TimestampError:
+        return time
+
+
+def _check_order(source: str, rows: Sequence[Row]) -> None:
+    """Rows were (event time, value) once; what is left of that is found before it is read."""
+    for value, time in rows[:1]:
+        if type(value) is int and type(_time(time)) is not int:
+            raise ValueError(
+                f"source {source}: rows are (value, event time), and {rows[0]!r:.80} is the other way round"
+            )

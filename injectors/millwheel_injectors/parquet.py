@@ -21,7 +21,7 @@ from millwheel_injectors.columns import Columns, RowMaker, us_of
 from millwheel_injectors.identity import digest_of
 from millwheel_injectors.rejects import Reject, Rejects, raw_text
 from millwheel_injectors.streams import HEAD_LIMIT_BYTES
-from millwheel_injectors.times import EventTime, stamp, to_us
+from millwheel_injectors.times import EventTime, stamp, typed_us
 from millwheel_injectors.watermarks import Exact, Gauge, Minima, Policy
 
 STATE_VERSION: Final = 1
@@ -175,7 +175,7 @@ class ParquetPartition:
         """Event times; reasons for those that have none go to `bad`."""
         time = self._reading.event_time
         inputs = columns.data[time] if isinstance(time, str) and time in columns.data else values
-        times, wrong = stamp(inputs, time if callable(time) else to_us)
+        times, wrong = stamp(inputs, time if callable(time) else typed_us)
         bad.update({index: why for index, why in wrong.items() if index not in bad})
         return times
 
@@ -226,7 +226,7 @@ class ParquetPartition:
             smallest = pc.min(us_of(batch.column(0))).as_py()
             if smallest is not None:
                 starts.append(row)
-                minima.append(to_us(smallest))
+                minima.append(typed_us(smallest))
             row += batch.num_rows
         return Minima(starts, minima)
 
@@ -271,5 +271,5 @@ def statistics_minimum(metadata: Any, column: str | None) -> int | None:
         statistics = group.column(index).statistics
         if statistics is None or not statistics.has_min_max:
             return None
-        smallest = min(smallest, to_us(statistics.min))
+        smallest = min(smallest, typed_us(statistics.min))
     return smallest

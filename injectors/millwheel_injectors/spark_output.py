@@ -28,7 +28,7 @@ from millwheel_injectors.parquet import ParquetPartition, ParquetReading
 from millwheel_injectors.partition import Reading, TextPartition
 from millwheel_injectors.rejects import Reject, open_rejects, raw_text
 from millwheel_injectors.spark_log import LOG, Committed, SinkLog, batch_runs, data_files, partition_values
-from millwheel_injectors.times import EventTime, column_time
+from millwheel_injectors.times import EventTime, field_time
 from millwheel_injectors.watermarks import BoundedDisorder, FileCreation, Frontier, Policy
 
 OutputPartition: TypeAlias = ParquetPartition | TextPartition
@@ -58,10 +58,10 @@ class SparkOutputSource(Source[T]):
 
     A streaming sink's directory is read through its `_spark_metadata`; a batch output only once it has
     `_SUCCESS`. `directory` may also hold several batch outputs, one directory per run.  `event_time` is a
-    column name or a function of a value giving int us; a timestamp column is int us in values too.  Values
-    are of `type` (a `msgspec.Struct` or dataclass whose fields name columns) or dicts, of all columns or of
-    `columns` (Parquet).  Directories like `day=2026-01-01` are columns.  With `tail` the source waits for
-    what Spark commits later.
+    column name or a function of a value, as in `FileSource`; a timestamp column is int us in values, and one
+    without a zone is taken as UTC.  Values are of `type` (a `msgspec.Struct` or dataclass whose fields name
+    columns) or dicts, of all columns or of `columns` (Parquet).  Directories like `day=2026-01-01` are columns.
+    With `tail` the source waits for what Spark commits later.
 
     `record_id` is as in `FileSource`, or the name of a column that values have.
 
@@ -145,7 +145,7 @@ class SparkOutputSource(Source[T]):
         self._parquet = ParquetReading(type, columns, event_time, policy, kept)
         self._text = Reading(
             format or JsonLines(Any if type is None else type),
-            column_time(event_time) if isinstance(event_time, str) else event_time,
+            field_time(event_time) if isinstance(event_time, str) else event_time,
             policy,
             kept,
             clock,

@@ -1,4 +1,4 @@
-"""Event times of values: int microseconds, from user code or from a named column.
+"""Event times of values: as user code or a named field gives them, made int microseconds.
 
 Lives here: stamping and conversion.  Never here: watermarks.
 """
@@ -6,45 +6,30 @@ Lives here: stamping and conversion.  Never here: watermarks.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, date, datetime, timedelta
-from typing import Any, Final, TypeAlias
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
 
 from typing_extensions import TypeVar
 
-from millwheel.model import MAX_TIME, MIN_TIME, whole_time
+from millwheel.model import MAX_TIME, MIN_TIME, Time, to_us
+from millwheel_injectors.columns import is_struct
 
 T = TypeVar("T", default=Any)
 
-EventTime: TypeAlias = Callable[[T], int]
-"""Event time of a value, int microseconds; whatever it raises makes the row malformed."""
-
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-MICROSECOND: Final = timedelta(microseconds=1)
+EventTime: TypeAlias = Callable[[T], Time]
+"""Event time of a value; whatever it raises makes the row malformed."""
 
 
-def to_us(value: Any) -> int:
-    """Int microseconds of an int (already that), a datetime, a date (its midnight) or ISO 8601 text; naive
-    means UTC.
-
-    >>> to_us("1970-01-01T00:00:01.5Z")
-    1500000
-    """
-    if type(value) is int:
-        return value
-    if isinstance(value, str):
-        value = datetime.fromisoformat(value)
-    elif isinstance(value, date) and not isinstance(value, datetime):
-        value = datetime(value.year, value.month, value.day, tzinfo=UTC)
-    if not isinstance(value, datetime):
-        raise TypeError(f"{value!r} is not a time: int microseconds, datetime, date or ISO 8601 text")
-    if value.tzinfo is None:
+def typed_us(value: Any) -> int:
+    """As `to_us`, of a column of a file that says its type: a timestamp without a zone is meant in UTC there."""
+    if isinstance(value, datetime) and value.tzinfo is None:
         value = value.replace(tzinfo=UTC)
-    since: timedelta = value - EPOCH
-    return since // MICROSECOND
+    return to_us(value)
 
 
-def column_time(name: str) -> EventTime:
-    """The event time that stands in column `name` of a dict or struct."""
+def field_time(name: str) -> EventTime:
+    """The event time that stands in field `name` of a dict or struct."""
 
     def event_time(value: Any) -> int:
         return to_us(value[name] if isinstance(value, dict) else getattr(value, name))
@@ -52,22 +37,41 @@ def column_time(name: str) -> EventTime:
     return event_time
 
 
+def named_time(source: str, event_time: str | EventTime[Any] | None, type_: Any) -> EventTime[Any] | None:
+    """`event_time`, of a field if it is a text; `ValueError` when values of `type_` have no such field."""
+    if not isinstance(event_time, str):
+        return event_time
+    known = _fields(type_)
+    if type_ in (str, list) or (known is not None and event_time not in known):
+        there = f"; there are {', '.join(known)}" if known else ""
+        raise ValueError(f"source {source}: values have no field {event_time!r} for event_time{there}")
+    return field_time(event_time)
+
+
+def _fields(type_: Any) -> list[str] | None:
+    """The attributes of a struct or dataclass; None for types whose values may have any."""
+    if is_struct(type_):
+        return [*type_.__struct_fields__]
+    return [field.name for field in fields(type_)] if is_dataclass(type_) else None
+
+
 def stamp(values: Sequence[Any], event_time: EventTime) -> tuple[list[int], dict[int, str]]:
     """Event times of `values`; and by index, why a value has none (its time is then 0)."""
     try:
-        times = list(map(event_time, values))
-        if set(map(type, times)) <= {int} and in_range(times):
+        found: list[Any] = list(map(event_time, values))
+        times: list[int] = found if {*map(type, found)} <= {int} else list(map(to_us, found))
+        if in_range(times):
             return times, {}
     except Exception:  # user code, run again below one by one
         pass
     times = []
     bad: dict[int, str] = {}
-    for index, value in enumerate(values):
+    for place, value in enumerate(values):
         try:
             times.append(checked_time(event_time(value)))
         except Exception as error:
             times.append(0)
-            bad[index] = f"event time: {type(error).__name__}: {error}"
+            bad[place] = f"event time: {type(error).__name__}: {error}"
     return times, bad
 
 
@@ -77,8 +81,8 @@ def in_range(times: Sequence[int]) -> bool:
 
 
 def checked_time(time: Any) -> int:
-    """`time`, when it is int microseconds in range."""
-    whole = whole_time(time, "event")
+    """`time` as int microseconds, when it is in range."""
+    whole = to_us(time)
     if not in_range([whole]):
         raise ValueError(f"{whole} us is out of range")
     return whole

@@ -14,7 +14,7 @@ from millwheel import limits
 from millwheel.api.context import Output, check_key
 from millwheel.core.events import RowsRead
 from millwheel.errors import LimitError, SourceError, TimestampError
-from millwheel.model import MAX_TIME, MIN_TIME, format_time, whole_time
+from millwheel.model import MAX_TIME, MIN_TIME, format_time, to_us, whole_time
 from millwheel.ports import Batch, RecordId, SourcePartition
 from millwheel.work import Columns
 
@@ -61,7 +61,7 @@ def _key_whole(partition: str, batch: Batch, output: Output, record_id: RecordId
     """The batch column by column; raises if any row of it must be rejected."""
     rows, values, timestamps = list(batch.rows), batch.values, list(batch.timestamps)
     if {*map(type, timestamps)} - {int}:
-        timestamps = [whole_time(timestamp, "event") for timestamp in timestamps]
+        timestamps = [to_us(timestamp) for timestamp in timestamps]
     encode = output.quick if {*map(type, values)} == {output.plain} else output.encode
     data = list(map(encode, values))
     if not len(rows) == len(data) == len(timestamps):
@@ -130,7 +130,7 @@ def _key_one_by_one(
                     check_key(key, partition)
             if len(data) > limits.VALUE_LIMIT_BYTES:
                 raise LimitError(f"value of {len(data)} bytes; limit {limits.VALUE_LIMIT_BYTES}")
-            timestamp = whole_time(timestamp, "event")
+            timestamp = to_us(timestamp)
             if not MIN_TIME < timestamp < MAX_TIME:
                 raise TimestampError(f"event time {format_time(timestamp)} is out of range")
             opaque = opaque_ids([record_id(value)]) if record_id is not None else []

@@ -108,8 +108,8 @@ class Missing(New):
     unused = None  # type: ignore[assignment]
 
 
-ROWS = [(n, Click(f"u{n % 7}", n)) for n in range(1, 50)]
-MORE = [(n, Click2(f"u{n % 7}", n)) for n in range(1, 64)]
+ROWS = [(Click(f"u{n % 7}", n), n) for n in range(1, 50)]
+MORE = [(Click2(f"u{n % 7}", n), n) for n in range(1, 64)]
 
 
 def old(name: str) -> Pipeline:

@@ -41,7 +41,7 @@ class Count(Computation[str]):
             time.sleep(0.0001)
 
 def rows():
-    return ((i, "bad" if i % 1000 == 7 else f"word {i % 5}") for i in range(COUNT))
+    return (("bad" if i % 1000 == 7 else f"word {i % 5}", i) for i in range(COUNT))
 
 pipeline = Pipeline("words")
 pipeline.inject(IterableSource("text", rows), into=words)
@@ -328,7 +328,7 @@ class Open(Computation[str]):
             context.release_hold()
 
 pipeline = Pipeline("jobs")
-pipeline.inject(IterableSource("jobs", [(60_000_000, "printer")]), into=jobs)
+pipeline.inject(IterableSource("jobs", [("printer", 60_000_000)]), into=jobs)
 pipeline.add(Open, [subscribe(jobs, str)], quarantine_holds="BROKEN" in os.environ)
 """
 
@@ -531,7 +531,7 @@ class Count(Computation[str]):
         context.upsert(seen, {"key": record.value.replace("\0", "")})
 
 pipeline = Pipeline("hostile")
-pipeline.inject(IterableSource("keys", list(enumerate(KEYS))), into=keys)
+pipeline.inject(IterableSource("keys", [(key, at) for at, key in enumerate(KEYS)]), into=keys)
 pipeline.add(Count, [subscribe(keys, str)])
 pipeline.publish(keys)
 pipeline.sink(seen)

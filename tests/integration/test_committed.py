@@ -41,7 +41,7 @@ ROWS = text_lines(1_500, seed=4)
 
 def places(rows: int) -> int:
     """Words in the first rows."""
-    return sum(len(line.words) for _, line in ROWS[:rows])
+    return sum(len(line.words) for line, _ in ROWS[:rows])
 
 
 PLACES = places(len(ROWS))
@@ -99,7 +99,7 @@ def test_every_record_is_published_once_and_in_order_through_restarts(
         found = committed.tail(words, PLACES + 10)
     assert [record.position for record in found] == list(range(1, PLACES + 1))
     assert sorted(record.value.place for record in found) == list(range(PLACES))
-    times = {place: at for at, line in ROWS for _, place in line.words}
+    times = {place: at for line, at in ROWS for _, place in line.words}
     newest: dict[str, int] = {}
     for record in found:  # from one key to one key: in the order of production
         word = record.value
@@ -122,7 +122,7 @@ def test_only_the_last_ones_are_kept(postgres: EmbeddedPostgres, pipeline: str) 
 
 
 def test_a_follower_sees_everything_while_the_run_goes_on(postgres: EmbeddedPostgres, pipeline: str) -> None:
-    tap = Tap(rows=[(i, f"line {i}") for i in range(20)])
+    tap = Tap(rows=[(f"line {i}", i) for i in range(20)])
     made = counting(pipeline, tap, keep=1_000)
     run_until(made, PostgresStore(postgres.url, pipeline), lambda run: run.progress().checkpoints >= 2)
     seen: list[str] = []
@@ -142,7 +142,7 @@ def test_a_follower_sees_everything_while_the_run_goes_on(postgres: EmbeddedPost
             until(made, PostgresStore(postgres.url, pipeline), lambda run: not follower.is_alive())
         )
         for i in range(20, 520):
-            tap.rows.append((i, f"line {i}"))
+            tap.rows.append((f"line {i}", i))
             if i % 50 == 0:
                 await asyncio.sleep(0.02)
         await run
@@ -163,7 +163,7 @@ def end_sessions(url: str) -> None:
 def test_a_follower_outlives_its_connection_and_a_question_says_that_it_broke(
     postgres: EmbeddedPostgres, pipeline: str
 ) -> None:
-    tap = Tap(rows=[(i, f"line {i}") for i in range(20)])
+    tap = Tap(rows=[(f"line {i}", i) for i in range(20)])
     made = counting(pipeline, tap, keep=1_000)
 
     def run_to(records: int) -> None:
@@ -182,7 +182,7 @@ def test_a_follower_outlives_its_connection_and_a_question_says_that_it_broke(
         with pytest.raises(StoreUnavailable, match="terminating connection"):
             other.state("Count", "nobody")
         assert [next(following).value for _ in range(19)] == [f"line {i}" for i in range(1, 20)]
-        tap.rows += [(i, f"line {i}") for i in range(40, 60)]
+        tap.rows += [(f"line {i}", i) for i in range(40, 60)]
         run_to(40)
         end_sessions(postgres.url)
         assert [next(following).value for _ in range(20)] == [f"line {i}" for i in range(40, 60)]
@@ -237,7 +237,7 @@ def test_a_stream_that_is_no_longer_published_leaves_nobody_waiting(postgres: Em
 
 
 def test_every_query_of_the_command_line_can_be_asked_from_python(postgres: EmbeddedPostgres, pipeline: str) -> None:
-    rows = [(10, "a"), (20, "held"), (30, "a"), (40, "bad"), (50, "bad")]
+    rows = [("a", 10), ("held", 20), ("a", 30), ("bad", 40), ("bad", 50)]
     tap = Tap(rows=rows, promise=45)
     made = counting(pipeline, tap)
     run_until(
@@ -289,7 +289,7 @@ def test_explain_names_the_productions_of_the_computation_asked_for_only(
 
 
 def test_from_run_to_tail_without_a_server_of_ones_own(tmp_path: Any) -> None:
-    made = counting("own", IterableSource("text", [(1, "x"), (2, "y")]), keep=10)
+    made = counting("own", IterableSource("text", [("x", 1), ("y", 2)]), keep=10)
     progress = run(made, data=tmp_path / "data")
     assert progress.records == 2
     with Committed(made, data=tmp_path / "data") as committed:

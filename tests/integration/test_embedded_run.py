@@ -179,18 +179,18 @@ def test_keys_of_which_only_a_part_is_read_have_the_same_result(
         return await load_slots(interval, wanted)
 
     monkeypatch.setattr(store, "load_slots", counted)
-    rows = [(i, f"word {i % 300}") for i in range(600)]
+    rows = [(f"word {i % 300}", i) for i in range(600)]
     for source, there, client in (("first", rows[:400], place.store()), ("then", rows[400:], store)):
         pipeline = Pipeline(place.name)
         pipeline.inject(IterableSource(source, there), into=texts)
         pipeline.add(Tally, [subscribe(texts, key=lambda text: "all")], work_limit_records=50)
         run_to_end(pipeline, client)
     tally = place.cells("Tally")["all"]
-    wanted = Counter(text for _, text in rows)
+    wanted = Counter(text for text, _ in rows)
     assert {cell: n for cell, n in tally.items() if cell.startswith("seen")} == {
         f"seen[{w}]": n for w, n in wanted.items()
     }
-    assert place.lists("Tally", "log") == {"all": [text for _, text in rows]}
+    assert place.lists("Tally", "log") == {"all": [text for text, _ in rows]}
     assert asked > 10
 
 
@@ -305,7 +305,7 @@ def reminder(place: Place, tap: Tap) -> Pipeline:
 
 def test_what_came_due_while_the_process_was_down_fires_once_without_new_input(place: Place) -> None:
     wall = 1_000 * SECOND
-    tap = Tap(rows=[(5 * SECOND, "a"), (7 * SECOND, "b")], promise=7 * SECOND)
+    tap = Tap(rows=[("a", 5 * SECOND), ("b", 7 * SECOND)], promise=7 * SECOND)
     run_until(reminder(place, tap), place.store(), lambda run: run.progress().checkpoints > 0, lambda: wall)
     assert place.rows("fired") == []
 
@@ -359,7 +359,7 @@ PER_KEY = ("key_state", "timer", "hold", "quarantine", "redrive")
 
 
 def test_expiry_leaves_no_row_of_any_key(place: Place) -> None:
-    tap = Tap(rows=[(i * SECOND, f"k{i}") for i in range(800)], promise=799 * SECOND)
+    tap = Tap(rows=[(f"k{i}", i * SECOND) for i in range(800)], promise=799 * SECOND)
 
     def counted(run: EmbeddedRun) -> bool:
         return run.progress().records == 800 and run.progress().watermarks["Visit"] >= 700 * SECOND
@@ -381,7 +381,7 @@ def test_expiry_leaves_no_row_of_any_key(place: Place) -> None:
 
 
 def test_the_end_of_the_input_expires_nothing(place: Place) -> None:
-    rows = [(i * SECOND, f"k{i % 5}") for i in range(100)]
+    rows = [(f"k{i % 5}", i * SECOND) for i in range(100)]
     run_to_end(visits(place, IterableSource("tap", rows)), place.store())
     assert {key: cells["seen"] for key, cells in place.cells("Visit").items()} == {f"k{i}": 20 for i in range(5)}
 
@@ -423,7 +423,7 @@ def poisoned_values() -> dict[str, list[str]]:
 
 def fragile_pipeline(place: Place) -> Pipeline:
     by_key = poisoned_values()
-    rows = [(i * SECOND, by_key[f"key {i % 6}"][i // 6]) for i in range(300)]
+    rows = [(by_key[f"key {i % 6}"][i // 6], i * SECOND) for i in range(300)]
     pipeline = Pipeline(place.name)
     pipeline.inject(IterableSource("text", rows), into=texts)
     pipeline.add(Fragile, [subscribe(texts, lambda text: text.split("/")[0])], work_limit_records=20)
@@ -468,7 +468,7 @@ def test_a_poison_key_is_kept_apart_and_redriven_in_order(place: Place, fragile:
 
 
 def test_a_second_run_fences_the_first_with_a_clear_message(place: Place) -> None:
-    tap = Tap(rows=[(i, f"k{i}") for i in range(50)])
+    tap = Tap(rows=[(f"k{i}", i) for i in range(50)])
 
     async def both() -> BaseException:
         # What the first run commits after the second one is there must be refused, so it is kept busy.
@@ -476,7 +476,7 @@ def test_a_second_run_fences_the_first_with_a_clear_message(place: Place) -> Non
         await asyncio.sleep(0.3)
 
         def feed(run: EmbeddedRun) -> bool:
-            tap.rows.append((len(tap.rows), "more"))
+            tap.rows.append(("more", len(tap.rows)))
             return first.done()
 
         await until(reminder(place, tap), place.store(), feed)
@@ -513,7 +513,7 @@ class Guarded(Write):
 
 
 def writer(place: Place, computation: type[Write]) -> Pipeline:
-    rows = [(i, "7 is no number" if i == 700 else str(i)) for i in range(1_000)]
+    rows = [("7 is no number" if i == 700 else str(i), i) for i in range(1_000)]
     pipeline = Pipeline(place.name)
     pipeline.inject(IterableSource("text", rows), into=texts)
     pipeline.add(computation, [subscribe(texts, lambda text: text[0])], name="Write", work_limit_records=50)
@@ -563,7 +563,7 @@ class Lively(Computation[str]):
 def test_setup_comes_first_and_teardown_last_once_each(place: Place) -> None:
     calls: list[str] = []
     pipeline = Pipeline(place.name)
-    pipeline.inject(IterableSource("text", [(1, "a"), (2, "b")]), into=texts)
+    pipeline.inject(IterableSource("text", [("a", 1), ("b", 2)]), into=texts)
     pipeline.add(lambda: Lively(calls), [subscribe(texts, str)], split_keys=("b",))
     run_to_end(pipeline, place.store())
     assert calls[0] == "setup"

@@ -121,7 +121,7 @@ def test_of_outside_ids_the_store_is_asked_for_repeats_and_little_else(
     new = len({*values})
     repeats = RECORDS - new
     store = AskedStore(postgres.url, pipeline)
-    source = IterableSource("numbers", [(n, value) for n, value in enumerate(values)], record_id=lambda n: f"id {n}")
+    source = IterableSource("numbers", [(value, n) for n, value in enumerate(values)], record_id=lambda n: f"id {n}")
     progress = run_to_end(summed(pipeline, source), store)
     assert progress.repeated == repeats == RECORDS // 100
     check(postgres.url, pipeline, {*values})

@@ -43,7 +43,7 @@ def test_after_a_run_signals_are_handled_as_before(postgres: EmbeddedPostgres, p
         signal.signal(number, before[number])
     texts = Stream("texts", TextCoder())
     passing = Pipeline(pipeline)
-    passing.inject(IterableSource("given", [(1, "a")]), into=texts)
+    passing.inject(IterableSource("given", [("a", 1)]), into=texts)
     passing.add(Pass, [subscribe(texts, key=str)])
     assert run(passing, postgres.url).records == 1
     assert {number: signal.getsignal(number) for number in SIGNALS} == before

@@ -174,7 +174,7 @@ def test_whoever_still_reads_a_partition_that_is_given_up_is_fenced(
 def test_a_finite_run_names_the_left_out_source_that_it_waits_for(place: Place) -> None:
     place.run("b", until=records(1))
     wired = Pipeline(place.name)
-    wired.inject(IterableSource("rest", [(5 * SECOND, "5 a")]), into=rows)
+    wired.inject(IterableSource("rest", [("5 a", 5 * SECOND)]), into=rows)
     wired.add(Count, [subscribe(rows, key=lambda row: row.split()[1])])
     waits_for = "the source b, which is left out"
     run_until(wired, place.store(), lambda run: run.progress().waits_for == waits_for)

@@ -49,10 +49,10 @@ class Slow(Computation[str]):
 
 def version(name: str, sends: bool, delay_s: float = 0.0, other: bool = True, subscribed: bool = True) -> Pipeline:
     pipeline = Pipeline(name)
-    pipeline.inject(IterableSource("text", [(i * SECOND, f"row {i}") for i in range(ROWS)]), into=texts)
+    pipeline.inject(IterableSource("text", [(f"row {i}", i * SECOND) for i in range(ROWS)]), into=texts)
     pipeline.add(lambda: Copy(sends), [subscribe(texts, str)], [copies] if sends else [], name="Copy")
     if other:
-        pipeline.inject(IterableSource("other", [(10_000 * SECOND, "other")]), into=copies)
+        pipeline.inject(IterableSource("other", [("other", 10_000 * SECOND)]), into=copies)
     if subscribed:
         inputs = [subscribe(copies, lambda text: "all")]
         pipeline.add(lambda: Slow(delay_s), inputs, name="Slow", work_limit_records=1)

@@ -41,7 +41,7 @@ VISITS = Stream("visits", MsgpackCoder(Visit))
 
 def visits(name: str, count: int, rows: int) -> Pipeline:
     pipeline = Pipeline(name)
-    values = [(n, Visit("ab"[n % 2], n, n / 2, "2026-01-02")) for n in range(count)]
+    values = [(Visit("ab"[n % 2], n, n / 2, "2026-01-02"), n) for n in range(count)]
     Flow(pipeline).inject(IterableSource("visits", values), into=VISITS).to_files("dump", Visit, rows=rows)
     return pipeline
 
@@ -154,7 +154,7 @@ def slowly():
     for n in range(count):
         if n % 50 == 0:
             time.sleep(0.01)
-        yield n, Visit("ab"[n % 2], n)
+        yield Visit("ab"[n % 2], n), n
 pipeline = Pipeline(name)
 Flow(pipeline).inject(IterableSource("visits", slowly), into=Stream("visits", MsgpackCoder(Visit))).to_files(
     "dump", Visit, rows=37)
@@ -227,7 +227,7 @@ def test_a_look_up_in_a_table(postgres: EmbeddedPostgres, pipeline: str) -> None
     query = f'SELECT title FROM "titles_{pipeline}" WHERE page = %s'
     lookup = LookUp(lambda: PostgresQuery(postgres.url, query), Page, fresh_for=hours(1))
     made = Pipeline(pipeline)
-    values = [(n, Visit("ab"[n % 2], n, 0.0, "")) for n in range(10)]
+    values = [(Visit("ab"[n % 2], n, 0.0, ""), n) for n in range(10)]
     chain = Flow(made).inject(IterableSource("visits", values), into=VISITS)
     found: Stream[Enriched[Visit, Page | None]] = Stream("found", MsgpackCoder(Enriched[Visit, Page | None]))
     chain.key_by(lambda v: v.page).look_up(lookup).publish(found)

@@ -24,7 +24,7 @@ class Note(Computation[str]):
 def noting(name: str, source: str, word: str) -> Pipeline:
     pipeline = Pipeline(name)
     for given, row in {"first": "a", source: word}.items():
-        pipeline.inject(IterableSource(given, [(1, row)]), into=words)
+        pipeline.inject(IterableSource(given, [(row, 1)]), into=words)
     pipeline.add(Note, [subscribe(words, str)])
     pipeline.sink(seen)
     return pipeline

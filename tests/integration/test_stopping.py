@@ -38,7 +38,7 @@ class Slow(Computation[str]):
                 done.write("x")
 
 pipeline = Pipeline("slow")
-pipeline.inject(IterableSource("text", [(i, f"w{i % 3}") for i in range(100)]), into=words)
+pipeline.inject(IterableSource("text", [(f"w{i % 3}", i) for i in range(100)]), into=words)
 pipeline.add(Slow, [subscribe(words, str)])
 """
 
@@ -97,7 +97,7 @@ class Count(Computation[str]):
 
 def count(name: str) -> Pipeline:
     pipeline = Pipeline(name)
-    pipeline.inject(IterableSource("text", [(i, f"w{i % 3}") for i in range(100)]), into=words)
+    pipeline.inject(IterableSource("text", [(f"w{i % 3}", i) for i in range(100)]), into=words)
     pipeline.add(Count, [subscribe(words, str)])
     return pipeline
 
@@ -138,7 +138,7 @@ def test_a_task_that_is_cancelled_ends_the_run_and_the_next_one_resumes(tmp_path
 
     def slow() -> Pipeline:
         pipeline = Pipeline("cancelled")
-        pipeline.inject(IterableSource("text", [(i, f"w{i % 3}") for i in range(100)]), into=words)
+        pipeline.inject(IterableSource("text", [(f"w{i % 3}", i) for i in range(100)]), into=words)
         pipeline.add(Slow, [subscribe(words, str)], name="Count")
         return pipeline
 

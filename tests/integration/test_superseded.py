@@ -109,8 +109,8 @@ def test_rows_are_punctual_after_a_rolling_restart_and_one_more(postgres: Embedd
         for _ in range(2):
             new = Run(postgres.url, pipeline, tap)
             for _ in range(45):
-                tap.rows.append((wall_clock_us() - SLOW_US, len(tap.rows)))
-                tap.promise = tap.rows[-1][0]
+                tap.rows.append((len(tap.rows), wall_clock_us() - SLOW_US))
+                tap.promise = tap.rows[-1][1]
                 await asyncio.sleep(0.01)
             while new.embedded.progress().records < 45:
                 await asyncio.sleep(0.01)

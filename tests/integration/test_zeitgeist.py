@@ -122,10 +122,10 @@ def test_order_and_division_of_work_do_not_matter(
 ) -> None:
     rows = requests if seed is None else shuffled(requests, seed)
     values = [
-        (row.timestamp_us, pipeline.Request(row.timestamp_us, row.path if is_page_view(row) else None)) for row in rows
+        (pipeline.Request(row.timestamp_us, row.path if is_page_view(row) else None), row.timestamp_us) for row in rows
     ]
     source = IterableSource("log", values, BoundedDisorder(pipeline.DISORDER_US))
-    end_us = observed.input_end(max(time_us for time_us, _ in values))
+    end_us = observed.input_end(max(time_us for _, time_us in values))
     wired = pipeline.build(source, end_us, OFFSET_S, SPLITS[split])
     for name, spec in wired._computations.items():
         settings = msgspec.structs.replace(spec.settings, work_limit_records=work_limit)

@@ -30,7 +30,7 @@ class Pass(Computation[str]):
 
 
 def source(name: str = "text") -> IterableSource:
-    return IterableSource(name, [(1, "x")])
+    return IterableSource(name, [("x", 1)])
 
 
 def wired() -> Pipeline:
@@ -245,7 +245,7 @@ def test_ranges_cover_the_keys_once() -> None:
 
 
 def identified(name: str, **options: Any) -> IterableSource:
-    return IterableSource(name, [(1, "x")], record_id=str, **options)
+    return IterableSource(name, [("x", 1)], record_id=str, **options)
 
 
 def test_a_subscription_knows_how_long_ids_of_outside_clients_are_remembered() -> None:

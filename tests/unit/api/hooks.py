@@ -33,7 +33,7 @@ class Sink(Computation[str]):
 def executor_of(computation: Callable[[], Computation[str]], **settings: Any) -> Executor:
     """An executor of `computation`, which reads `texts` and may publish `out` and fill `table`."""
     pipeline = Pipeline("p")
-    pipeline.inject(IterableSource("source", [(1, "x")]), into=texts)
+    pipeline.inject(IterableSource("source", [("x", 1)]), into=texts)
     pipeline.add(computation, [subscribe(texts, str)], [out], name="it", **settings)
     pipeline.add(Sink, [subscribe(out, lambda text: None if text == "nobody" else text)], name="sink")
     pipeline.sink(table)

@@ -8,6 +8,7 @@ A line that ends in `# wrong:` and a name must be reported, and no other line ma
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, TypedDict
 
 import msgspec
@@ -161,9 +162,13 @@ def wire(pipeline: Pipeline) -> None:
 
 
 def feed(pipeline: Pipeline) -> None:
-    pipeline.inject(IterableSource("some", [(1, Click("ann", 1))]), into=clicks)
-    pipeline.inject(IterableSource("made", lambda: [(1, Click("ann", 1))]), into=clicks)
-    pipeline.inject(IterableSource("ints", [(1, 5)]), into=clicks)  # wrong: rows into a stream of another type
+    pipeline.inject(IterableSource("some", [(Click("ann", 1), 1)]), into=clicks)
+    pipeline.inject(IterableSource("made", lambda: [(Click("ann", 1), 1)]), into=clicks)
+    pipeline.inject(IterableSource("ints", [(5, 1)]), into=clicks)  # wrong: rows into a stream of another type
+    pipeline.inject(IterableSource("text", [(Click("ann", 1), "2026-08-01T12:00Z")]), into=clicks)
+    pipeline.inject(IterableSource("zone", [(Click("ann", 1), datetime(2026, 8, 1, tzinfo=UTC))]), into=clicks)
+    IterableSource("float", [(Click("ann", 1), 1.5)])  # wrong: float as event time
+    IterableSource("order", [(1, Click("ann", 1))])  # wrong: event time before the value
     pipeline.inject(FileSource("lines", "a.log"), into=texts)
     pipeline.inject(FileSource("lines", "a.log", event_time=lambda line: int(line.split()[0])), into=texts)
     pipeline.inject(FileSource("lines", "a.log", event_time=int, tail=True, ordered=True), into=texts)
@@ -171,6 +176,9 @@ def feed(pipeline: Pipeline) -> None:
     pipeline.inject(FileSource("lines", "a.log"), into=clicks)  # wrong: lines into a stream of structs
     pipeline.inject(FileSource("json", "a", JsonLines(Click), lambda click: click.at), into=clicks)
     FileSource("json", "a", JsonLines(Click), lambda click: click.tim)  # wrong: event_time
+    pipeline.inject(FileSource("json", "a", JsonLines(Click), event_time="at"), into=clicks)
+    FileSource("json", "a", JsonLines(Click), lambda click: click.at / 1e6)  # wrong: float from event_time
+    FileSource("lines", "a.log", event_time="at")  # wrong: field of a line
     pipeline.inject(FileSource("json", "a", JsonLines(Click)), into=purchases)  # wrong: JSON of another type
     pipeline.inject(FileSource("json", "a", JsonLines()), into=purchases)
     pipeline.inject(FileSource("csv", "a", Csv(Purchase, header=True), quiet_us=5), into=purchases)

@@ -14,12 +14,12 @@ from millwheel.ports import Batch
 from millwheel_injectors import BoundedDisorder, Exact, FileCreation, IterableSource
 from tests.unit.injectors.drain import Registry, only, read_all, rows_of
 
-ROWS = [(5, "a"), (3, "b"), (9, "c")]
+ROWS = [("a", 5), ("b", 3), ("c", 9)]
 
 
-@given(st.lists(st.tuples(st.integers(0, 99), st.text()), max_size=20), st.integers(1, 5), st.integers(0, 20))
-def test_rows_are_numbered_and_replayed(rows: list[tuple[int, str]], limit: int, stop: int) -> None:
-    whole = [(n, value, time) for n, (time, value) in enumerate(rows)]
+@given(st.lists(st.tuples(st.text(), st.integers(0, 99)), max_size=20), st.integers(1, 5), st.integers(0, 20))
+def test_rows_are_numbered_and_replayed(rows: list[tuple[str, int]], limit: int, stop: int) -> None:
+    whole = [(n, value, time) for n, (value, time) in enumerate(rows)]
     for source in (IterableSource("s", rows), IterableSource("s", lambda: iter(rows))):
         first = only(source)
         before: list[Batch] = []

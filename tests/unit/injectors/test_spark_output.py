@@ -291,7 +291,7 @@ def test_rows_that_do_not_fit_the_type_are_rejected(tmp_path: Path) -> None:
     for type_, kept, why in [
         (Row, [0], ["column user is null", "column n is null", "column ts is null"]),
         (Positive, [0, 1], ["column n is null", "Expected `int` >= 1"]),
-        (None, [0, 1, 2], ["event time: TypeError"]),
+        (None, [0, 1, 2], ["event time: TimestampError"]),
     ]:
         rejects = tmp_path / f"{type_}"
         source = SparkOutputSource("s", out, "ts", type=type_, rejects=rejects)

@@ -89,8 +89,8 @@ Cells = dict[str, dict[str, Any]]
 """Key to {cell, or cell[entry]: value}."""
 
 
-def text_lines(count: int, seed: int, names: int = 7) -> list[tuple[int, Line]]:
-    """`count` rows of (event time us, line), one second apart."""
+def text_lines(count: int, seed: int, names: int = 7) -> list[tuple[Line, int]]:
+    """`count` rows of (line, event time us), one second apart."""
     dice = random.Random(seed)
     rows, place = [], 0
     for number in range(count):
@@ -98,15 +98,15 @@ def text_lines(count: int, seed: int, names: int = 7) -> list[tuple[int, Line]]:
         for _ in range(dice.randrange(1, 6)):
             found.append((dice.choice(VOCABULARY), place))
             place += 1
-        rows.append((number * SECOND, Line(f"line {dice.randrange(names)}", found)))
+        rows.append((Line(f"line {dice.randrange(names)}", found), number * SECOND))
     return rows
 
 
-def expected_counts(rows: Iterable[tuple[int, Line]]) -> tuple[Cells, Cells]:
+def expected_counts(rows: Iterable[tuple[Line, int]]) -> tuple[Cells, Cells]:
     """What `Split` and `Count` hold after `rows`, each applied exactly once and in order."""
     by_line: Cells = {}
     by_word: Cells = {}
-    for _, line in rows:
+    for line, _ in rows:
         cells = by_line.setdefault(line.name, {"count": 0})
         cells["count"] += 1
         for text, place in line.words:
@@ -119,7 +119,7 @@ def expected_counts(rows: Iterable[tuple[int, Line]]) -> tuple[Cells, Cells]:
 
 def word_count(
     name: str,
-    rows: Sequence[tuple[int, Line]],
+    rows: Sequence[tuple[Line, int]],
     split: Mapping[str, Any] | None = None,
     count: Mapping[str, Any] | None = None,
 ) -> Pipeline:
@@ -134,7 +134,7 @@ def word_count(
 class Tap(Source):
     """A source that a test feeds by hand: it stays open until `close`, and promises what `promise` says."""
 
-    def __init__(self, name: str = "tap", rows: Iterable[tuple[int, Any]] = (), promise: int = MIN_TIME) -> None:
+    def __init__(self, name: str = "tap", rows: Iterable[tuple[Any, int]] = (), promise: int = MIN_TIME) -> None:
         self.name = name
         self.rows = list(rows)
         self.promise = promise
@@ -170,7 +170,7 @@ class TapPartition:
         if not rows:
             return None
         first, self._row = self._row, self._row + len(rows)
-        return Batch(list(range(first, self._row)), [v for _, v in rows], [t for t, _ in rows], self._row, b"{}")
+        return Batch(list(range(first, self._row)), [v for v, _ in rows], [t for _, t in rows], self._row, b"{}")
 
     def finished(self) -> bool:
         return self._tap.closed and self._row == len(self._tap.rows)

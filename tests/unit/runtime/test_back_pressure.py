@@ -26,8 +26,8 @@ blobs = Stream("blobs", BytesCoder())
 copies = Stream("copies", BytesCoder())
 
 
-def rows() -> Iterator[tuple[int, bytes]]:
-    return ((i, b"x" * ROW_BYTES) for i in range(ROWS))
+def rows() -> Iterator[tuple[bytes, int]]:
+    return ((b"x" * ROW_BYTES, i) for i in range(ROWS))
 
 
 class Peaks:

@@ -45,7 +45,7 @@ def pipeline_of(record: Hook, timer: Hook = passes, keys: int = 40, **settings: 
             timer(self, given.key)
 
     pipeline = Pipeline("p")
-    pipeline.inject(IterableSource("rows", [(i * SECOND, f"k{i}") for i in range(keys)]), into=texts)
+    pipeline.inject(IterableSource("rows", [(f"k{i}", i * SECOND) for i in range(keys)]), into=texts)
     pipeline.add(Both, [subscribe(texts, key=str)], **settings)
     return pipeline
 
@@ -150,7 +150,7 @@ def test_the_run_stops_when_more_keys_fail_than_are_allowed() -> None:
 
 
 def test_the_run_stops_when_more_rows_are_rejected_than_are_allowed(caplog: pytest.LogCaptureFixture) -> None:
-    rows = [(i, "x" * (2_000 + i)) if i % 2 else (i, f"k{i}") for i in range(1, 101)]
+    rows = [("x" * (2_000 + i) if i % 2 else f"k{i}", i) for i in range(1, 101)]
 
     def pipeline() -> Pipeline:
         made = Pipeline("p")

@@ -143,7 +143,7 @@ class Meanwhile(Tap):
     idle_after_us = IDLE_US
 
     def __init__(self) -> None:
-        super().__init__("meanwhile", [(wall_clock_us(), "old")])
+        super().__init__("meanwhile", [("old", wall_clock_us())])
         self.parts: dict[str, Tap] = {self.name: self}
 
     def look(self) -> None:
@@ -151,14 +151,14 @@ class Meanwhile(Tap):
         written = wall_clock_us()
         time.sleep(0.03)
         if len(heard) == 2 and len(self.rows) == 1:
-            self.rows.append((written, "while it is read"))
+            self.rows.append(("while it is read", written))
 
     def discover(self, known: Iterable[str]) -> list[SourcePartition]:
         unknown = [part for name, part in self.parts.items() if name not in known]
         written = wall_clock_us()
         time.sleep(0.03)
         if len(heard) == 4 and len(self.parts) == 1:
-            self.parts["next"] = Tap("next", [(written, "while it looks for others")])
+            self.parts["next"] = Tap("next", [("while it looks for others", written)])
         return [Looked(self, part) for part in unknown]
 
     def complete(self) -> bool:

@@ -85,7 +85,7 @@ def test_timers_fire_in_order_and_none_is_forgotten(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(injector, "READ_LIMIT_ROWS", 7)
     seen: list[tuple[str, int]] = []
     pipeline = Pipeline("p")
-    pipeline.inject(IterableSource("text", [(i * SECOND, "k") for i in range(200)]), into=texts)
+    pipeline.inject(IterableSource("text", [("k", i * SECOND) for i in range(200)]), into=texts)
     pipeline.add(lambda: Order(seen), [subscribe(texts, str)])
     run_to_end(pipeline, MemoryStore())
     assert [at for what, at in seen if what == "timer"] == [(i + 5) * SECOND for i in range(200)]
@@ -93,7 +93,7 @@ def test_timers_fire_in_order_and_none_is_forgotten(monkeypatch: pytest.MonkeyPa
 
 
 def test_rows_without_a_usable_key_or_time_are_rejected_and_counted() -> None:
-    rows = [(1, "a"), (2, "x" * 2_000), (2**62, "b"), (3, "c")]
+    rows = [("a", 1), ("x" * 2_000, 2), ("b", 2**62), ("c", 3)]
     pipeline = Pipeline("p")
     pipeline.inject(IterableSource("text", rows), into=texts)
     pipeline.add(lambda: Order([]), [subscribe(texts, str)])

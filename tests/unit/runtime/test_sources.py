@@ -46,7 +46,7 @@ def test_what_is_no_id_is_refused(id_: Any, error: type[Exception]) -> None:
 
 def read(rows: list[Any], record_id: Any) -> tuple[RowsRead, list[tuple[int, str]]]:
     """All rows, keyed by two subscriptions of which the second takes only some."""
-    (partition,) = IterableSource("s", list(enumerate(rows))).discover(())
+    (partition,) = IterableSource("s", [(value, at) for at, value in enumerate(rows)]).discover(())
     output = Output(lambda v: repr(v).encode(), ((1, lambda v: "k"), (2, lambda v: "k" if v["n"] % 2 else None)))
     refused: list[tuple[int, str]] = []
     return read_rows(

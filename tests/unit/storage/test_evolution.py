@@ -70,7 +70,7 @@ class Base(Computation[str]):
 
 def shape(class_: type[Computation[str]], **settings: Any) -> PipelineShape:
     pipeline = Pipeline("p")
-    pipeline.inject(IterableSource("rows", [(1, "a")]), into=lines)
+    pipeline.inject(IterableSource("rows", [("a", 1)]), into=lines)
     pipeline.add(class_, [subscribe(lines, str)], **{"name": "c", **settings})
     return pipeline.graph().shape()
 
