@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 from benchmarks import common, flows
@@ -128,7 +129,7 @@ def _pipeline(given: dict[str, Any]) -> None:
 
     PostgresStore.load = counted  # type: ignore[method-assign]
     if given["order"] == "lru":
-        StateCache._next_use = _read_longest_ago  # type: ignore[method-assign]
+        StateCache._next_uses = _read_longest_ago  # type: ignore[method-assign]
     computation = Window if given["workload"] == "windows" else Session
     a_key = ENTRY_OVERHEAD_BYTES + SLOT_OVERHEAD_BYTES + STATE_BYTES + 3
     pipeline = Pipeline(given["name"])
@@ -149,9 +150,9 @@ def _pipeline(given: dict[str, Any]) -> None:
     )
 
 
-def _read_longest_ago(self: StateCache, next_timer: Any, key: str) -> tuple[float, int]:
+def _read_longest_ago(self: StateCache, keys: Sequence[str], next_timers: Any) -> list[tuple[float, int]]:
     """The other order."""
-    return self._turn - self.turns[key], 0
+    return [(self._turn - self.turns[key], 0) for key in keys]
 
 
 if __name__ == "__main__":

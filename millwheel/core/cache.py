@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
-from functools import partial
 from itertools import filterfalse, repeat
 from typing import Any, Final
 
 from millwheel import limits
 from millwheel.bundles import CellWrites, StateRow
-from millwheel.core.eviction import turns_until_record
+from millwheel.core.eviction import NEVER, turns_until_records
 from millwheel.work import Known, Outcome, Slot, Wanted
 
 ENTRY_OVERHEAD_BYTES: Final = 200
@@ -34,8 +33,8 @@ EVICTION_SCAN: Final = 65_536
 """Keys that one eviction looks at, four times what a fold makes clean: looking at all of them, most of them dirty, was a
 fifth of the time of a pipeline that only made new keys."""
 
-NextTimer = Callable[[str], float]
-"""In how many turns the next timer of a key is due."""
+NextTimers = Callable[[Sequence[str]], list[float]]
+"""In how many turns the next timer of each of some keys is due."""
 
 
 class StateCache:
@@ -257,10 +256,10 @@ class StateCache:
         """True when the cache holds more bytes than it may."""
         return self.size_bytes > self.limit_bytes
 
-    def trim(self, busy: Container[str], next_timer: NextTimer | None, suspended: Container[str] = ()) -> list[str]:
+    def trim(self, busy: Container[str], next_timers: NextTimers | None, suspended: Container[str] = ()) -> list[str]:
         """Drop what is empty, and more if there is too much, but not what is `busy`; returns the keys that went.
 
-        `next_timer` says in how many turns a key's next timer is due, None that no key has one.  What was loaded for
+        `next_timers` says in how many turns the next timers of keys are due, None that no key has one.  What was loaded for
         `suspended` keys stays whole.
         """
         ended: dict[str, None] = {}
@@ -272,7 +271,7 @@ class StateCache:
         gone = [*ended]
         self._drop(gone)
         if self.over_limit():
-            gone += self.evict(busy, next_timer)
+            gone += self.evict(busy, next_timers)
         if self.over_limit() and self._big:
             self._thin(suspended)
         return gone
@@ -316,7 +315,7 @@ class StateCache:
             del self.turns[key]
             self._before.pop(key, None)
 
-    def evict(self, busy: Container[str], next_timer: NextTimer | None) -> list[str]:
+    def evict(self, busy: Container[str], next_timers: NextTimers | None) -> list[str]:
         """Drop clean keys until there is an eighth of room, for this is not done for each new key; returns those.
 
         Not LRU: of a sample those go whose next use is furthest away (`eviction`).  A sample is from all over the cache:
@@ -332,11 +331,12 @@ class StateCache:
             sample = next(samples)
             scanned += len(sample)
             clean = [key for key in sample if key in turns and key not in dirty and key not in busy]
-            clean.sort(key=partial(self._next_use, next_timer), reverse=True)
-            if scanned < budget:
-                del clean[-(-len(clean) // share) :]
-            self._drop(clean)
-            gone += clean
+            leaving = len(clean) if scanned >= budget else -(-len(clean) // share)
+            uses = self._next_uses(clean, next_timers)
+            order = sorted(range(len(clean)), key=uses.__getitem__, reverse=True)
+            chosen = [clean[place] for place in order[:leaving]]
+            self._drop(chosen)
+            gone += chosen
         return gone
 
     def _samples(self) -> Iterator[list[str]]:
@@ -347,12 +347,18 @@ class StateCache:
             self._phase = (self._phase + 1) % stride
             yield keys[self._phase :: stride]
 
-    def _next_use(self, next_timer: NextTimer | None, key: str) -> tuple[float, int]:
-        """In how many turns a key is read again; where that is the same, how many turns ago it was read."""
-        used = turns_until_record(self._turn, self.turns[key], self._before.get(key), self.by_records)
-        if next_timer is not None:
-            used = min(used, next_timer(key))
-        return used, self._turn - self.turns[key]
+    def _next_uses(self, keys: Sequence[str], next_timers: NextTimers | None) -> list[tuple[float, int]]:
+        """In how many turns each key is read again; where that is the same, how many turns ago it was read.
+
+        A whole sample at once takes two thirds of the time of one key at a time.
+        """
+        uses = next_timers(keys) if next_timers is not None else [NEVER] * len(keys)
+        if not self.by_records and NEVER not in uses:
+            return [(use, 0) for use in uses]  # timers alone say, and all are set
+        ages = [self._turn - last for last in map(self.turns.__getitem__, keys)]
+        if self.by_records:
+            uses = [*map(min, uses, turns_until_records(self._turn, ages, [*map(self._before.get, keys)]))]
+        return [*zip(uses, ages, strict=True)]
 
 
 def _size(column: Mapping[str, bytes]) -> int:

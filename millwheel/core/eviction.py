@@ -16,6 +16,7 @@ Event time and turns meet in `Pace`: how far the watermark gets in a turn.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from millwheel.model import MAX_TIME, MIN_TIME
@@ -56,16 +57,19 @@ class Pace:
         self._returned //= 2
         self._fired //= 2
 
-    def turns_until(self, timestamp: int) -> float:
-        """Turns until the watermark is at `timestamp`; while its pace is unknown, far away, and in order."""
-        if timestamp >= MAX_TIME:
-            return NEVER
-        return max(0, timestamp - self._watermark) / (self._rate or 1.0)
+    def turns_until(self, timestamps: Iterable[int]) -> list[float]:
+        """Turns until the watermark is at each of `timestamps`; while its pace is unknown, far away, and in order."""
+        watermark, rate = self._watermark, self._rate or 1.0
+        return [
+            NEVER if timestamp >= MAX_TIME else (timestamp - watermark) / rate if timestamp > watermark else 0.0
+            for timestamp in timestamps
+        ]
 
 
-def turns_until_record(now: int, last: int, before: int | None, by_records: bool) -> float:
-    """Turns until a key is expected by its records, which was read in the turns `before` and `last`."""
-    if not by_records:
-        return NEVER
-    age, gap = now - last, 0 if before is None else last - before
-    return max(0, gap - age) if gap and age <= OVERDUE * gap else age
+def turns_until_records(now: int, ages: Sequence[int], before: Sequence[int | None]) -> list[int]:
+    """Turns until each key is expected by its records: it was read `ages` turns ago and, if at all, in the turn `before`."""
+    gaps = [0 if turn is None else now - age - turn for age, turn in zip(ages, before, strict=True)]
+    return [
+        (gap - age if gap > age else 0) if gap and age <= OVERDUE * gap else age
+        for age, gap in zip(ages, gaps, strict=True)
+    ]

@@ -8,7 +8,7 @@ of these keys leaves memory before the invocation is over.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
 from millwheel.bundles import KeyRows, StateRow
 from millwheel.core import events as ev
@@ -143,12 +143,12 @@ class Invocation:
         self._pace.note(watermark, self._cache.turn)
         busy = self._keys | self._turn.expiring if self._turn else {}
         suspended: Container[str] = busy if self._running is not None and self._running.suspended is not None else ()
-        gone = self._cache.trim(busy, None if self._timers.empty() else self._next_timer, suspended)
+        gone = self._cache.trim(busy, None if self._timers.empty() else self._next_timers, suspended)
         if not self._missing:  # the answer is for what is near now
             self._timers.shed(gone, self._cache.turns.__contains__)
 
-    def _next_timer(self, key: str) -> float:
-        return self._pace.turns_until(self._timers.next_of(key, MAX_TIME))
+    def _next_timers(self, keys: Sequence[str]) -> list[float]:
+        return self._pace.turns_until(self._timers.next_of(keys, MAX_TIME))
 
     # --- after that -------------------------------------------------------------------------------------------
 

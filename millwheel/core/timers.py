@@ -76,10 +76,9 @@ class TimerQueue:
         """When `key`, whose state is in memory, expires."""
         return self._heaps[EXPIRY_KIND].items.get((key, EXPIRY_TAG))
 
-    def next_of(self, key: str, default: int) -> int:
-        """The earliest timestamp of a key's timers of any kind that are here, asleep or not."""
-        timers = self._by_key.get(key)
-        return min(timers.values()) if timers else default
+    def next_of(self, keys: Iterable[str], default: int) -> list[int]:
+        """The earliest timestamp of each key's timers of any kind that are here, asleep or not."""
+        return [min(timers.values()) if timers else default for timers in map(self._by_key.get, keys)]
 
     def empty(self) -> bool:
         """No key has a timer here but for its expiry, asleep or not."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from millwheel.bundles import StateWrites
 from millwheel.core import cache as cache_module
 from millwheel.core.cache import ENTRY_OVERHEAD_BYTES, SAMPLE, StateCache
-from millwheel.model import MAX_TIME
+from millwheel.core.eviction import NEVER
 from millwheel.work import Outcome, Slot
 
 
@@ -20,9 +20,9 @@ def wrote(key: str, value: bytes | None) -> Outcome:
     return Outcome({"c": {key: value}})
 
 
-def never(key: str) -> int:
+def never(keys: Sequence[str]) -> list[float]:
     """No key has a timer."""
-    return MAX_TIME
+    return [NEVER] * len(keys)
 
 
 def cache_of(**cells: bytes) -> StateCache:
@@ -151,7 +151,7 @@ def evicted(cache: StateCache, due: Callable[[str], float]) -> set[str]:
     """What goes until there is room; `due` says in how many turns a timer is."""
     gone: set[str] = set()
     while cache.over_limit():
-        gone |= set(cache.evict((), due))
+        gone |= set(cache.evict((), lambda keys: [*map(due, keys)]))
     return gone
 
 
@@ -199,7 +199,7 @@ def test_where_records_bring_keys_back_what_was_read_longest_ago_goes_unless_it_
 
 
 def test_without_timers_what_was_read_longest_ago_goes() -> None:
-    gone = evicted(windows(1_000, 500), never)
+    gone = evicted(windows(1_000, 500), lambda key: NEVER)
     assert not gone & {f"w{i:04}" for i in range(800, 1_000)}
 
 

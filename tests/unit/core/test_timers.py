@@ -54,10 +54,10 @@ def test_timers_of_a_key() -> None:
     fill(queue, {("k", "watermark", "a"): 7, ("k", "wall", "a"): 3, ("other", "wall", "a"): 1})
     queue.set("k", EXPIRY_KIND, EXPIRY_TAG, 1)
     assert dict(queue.of("k")) == {("watermark", "a"): 7, ("wall", "a"): 3}
-    assert (queue.next_of("k", 99), queue.expiry("k"), queue.expiry("other")) == (3, 1, None)
+    assert (queue.next_of(["k"], 99), queue.expiry("k"), queue.expiry("other")) == ([3], 1, None)
     queue.remove("k", "wall", "a")
     queue.remove("k", "wall", "never set")
-    assert (queue.next_of("k", 99), queue.next_of("nobody", 99)) == (7, 99)
+    assert queue.next_of(["k", "nobody"], 99) == [7, 99]
     assert queue.first("watermark") == ("k", "a")
     queue.remove("k", "watermark", "a")
     assert not queue.pending("k")  # an expiry does not count

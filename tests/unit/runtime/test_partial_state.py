@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from millwheel import Computation, Context, JsonCoder, ListCell, MapCell, Record, Timer, ValueCell, limits
 from millwheel.bundles import QuarantineEntry
 from millwheel.core.cache import StateCache
-from millwheel.model import MAX_TIME
+from millwheel.core.eviction import NEVER
 from millwheel.runtime.executor import Executor
 from millwheel.work import Outcome, Wanted, Work
 from tests.unit.api.hooks import IN, OUT, computation_of, executor_of, out, part, work
@@ -66,7 +66,7 @@ class Machine:
             for cell, by_key in done.entries.items():
                 self._put({(key, cell, entry): v for key, values in by_key.items() for entry, v in values.items()})
         self.cache.folded(upto)
-        self.cache.trim((), lambda key: MAX_TIME)
+        self.cache.trim((), lambda keys: [NEVER] * len(keys))
 
     def _put(self, written: dict[tuple[str, str, str], bytes | None]) -> None:
         for slot, value in written.items():
