@@ -51,6 +51,7 @@ from millwheel_storage.memory import MemoryStore
 from tests.planted import MUTANTS, UNIT_ONLY, Patches, mutant, planted, unit_test_notices
 from tests.planted import host as host  # they register their own
 from tests.planted import timers as timers
+from tests.planted import weak as weak
 from tests.sim import ci
 from tests.sim.harness import simulate_seed
 from tests.sim.scenarios import SCENARIOS
@@ -576,10 +577,10 @@ def evicts_dirty() -> Patches:
     """Dirty keys are evicted."""
     original = StateCache.evict
 
-    def evict(self: StateCache, busy: Any, next_timer: Any) -> list[str]:
+    def evict(self: StateCache, busy: Any, next_timers: Any) -> list[str]:
         dirty, self._dirty = self._dirty, set()
         try:
-            return original(self, busy, next_timer)
+            return original(self, busy, next_timers)
         finally:
             self._dirty = dirty
 

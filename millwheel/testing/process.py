@@ -172,6 +172,8 @@ class Process:
             kernel.trace(f"p{self.number} {describe(event)}")
         if host is self.worker:
             self._probes.given(event)
+            if isinstance(event, he.Received):
+                self.world.store.wire.heard(event.message, self.number)
             kernel.events += isinstance(event, he.Received | he.Told | he.Returned | he.RowsArrived)
         effects = host.handle(event, self.clock())
         if host is self.worker:
@@ -320,6 +322,7 @@ class Process:
             kernel.probes["hook waited for state"] += 1
         else:
             kernel.probes["late record"] += outcome.late
+            self.world.store.wire.saw_run(wanted, outcome, self.number)
         self.give(host, he.Returned(wanted.interval, wanted.sequencer, outcome, 0))
 
     def _run_hooks(self, wanted: he.Run) -> Outcome:

@@ -85,6 +85,7 @@ PROBES = (
     "timer fired in the invocation that set it",
     "timers were a loop",
     "timers restored after restart",
+    "input acked after its productions",
     "weak straggler checkpointed",
     "wall timer fired",
     "zombie ended",

@@ -1,0 +1,21 @@
+"""Bugs of weak productions: a sender hears that its record is done, and its productions are nowhere but in memory."""
+
+from __future__ import annotations
+
+from millwheel.core import events as ev
+from millwheel.core.inflight import Inflight, Uncommitted
+from tests.planted import Patches, mutant
+
+
+@mutant
+def acked_before_downstream() -> Patches:
+    """A weak interval without deduplication acks its inputs when its productions are sent."""
+    original = Inflight.put
+
+    def put(self: Inflight, entry: Uncommitted, effects: list[ev.Effect], now: int) -> None:
+        original(self, entry, effects, now)
+        if self._weak and not entry.image.ids:
+            effects += [ev.Ack(sender, number) for sender, number in entry.acks]
+            entry.acks = []
+
+    return {(Inflight, "put"): put}
