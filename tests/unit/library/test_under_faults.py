@@ -39,7 +39,7 @@ def test_faults_change_nothing(name: str) -> None:
 
     calm = simulate(made(), {"scores": ROWS}, faults=NO_FAULTS)
     assert len(final(calm)) > 10
-    for seed in (0, 1, 3, 4):
+    for seed in range(5):
         rough = simulate(made(), {"scores": ROWS}, seed)
         assert rough.faults
         assert final(rough) == final(calm)
