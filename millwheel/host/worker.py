@@ -46,6 +46,7 @@ from millwheel.host.messages import (
 )
 from millwheel.host.partitions import Partitions, positions_of
 from millwheel.host.procedures import Procedures, Steps
+from millwheel.host.receivers import Receivers
 from millwheel.host.redrives import Redrives
 from millwheel.host.requests import (
     Acquire,
@@ -97,10 +98,7 @@ class WorkerHost:
         self._inputs: dict[str, int] = {}
         self._heard = False
         """The controller has told what is stored."""
-        self._receivers: dict[int, Hello] = {}
-        """The newest hello of each interval."""
-        self._unreached: set[int] = set()
-        """Receivers that have not said hello since their channel was cut: what follows would overtake what was lost."""
+        self._receivers = Receivers()
         self._windows: dict[int, Window] = {}
         """Credit that this worker's intervals give to sources."""
         self._reads: dict[int, int] = {}
@@ -269,7 +267,7 @@ class WorkerHost:
         if peer == self._controller:
             self._out += [he.Tell(peer, message) for message in self._restated.all()]
             return
-        self._unreached |= {*self._receivers}
+        self._receivers.cut()
         self._out.append(he.Tell(peer, Expected(tuple(sorted(self.routes.live)))))
         for actor, _ in self.actors.intervals():
             self._say_hello(actor)
@@ -309,11 +307,8 @@ class WorkerHost:
 
     def _greeted(self, hello: Hello) -> None:
         """A receiver is there, with nothing but what is durable."""
-        known = self._receivers.get(hello.interval)
-        if known is not None and (hello.sequencer, hello.round) <= (known.sequencer, known.round):
+        if not self._receivers.greet(hello):
             return
-        self._receivers[hello.interval] = hello
-        self._unreached.discard(hello.interval)
         self.partitions.hello(hello)
         for actor in [*self.actors.all.values()]:
             self._handle(actor, ev.Resend(hello.interval))
@@ -407,13 +402,13 @@ class WorkerHost:
                     assert_never(effect)
 
     def _send(self, actor: Actor, bundle: Bundle) -> None:
-        hello = self._receivers.get(bundle.target)
-        if hello is None or bundle.target in self._unreached:
+        sequencer = self._receivers.sequencer(bundle.target)
+        if sequencer is None:
             return  # it is kept until it is acked, and sent when its receiver says hello
         metered = isinstance(actor.core, InjectorCore)
         if metered:
             self.partitions.sent(bundle.target, bundle.size())
-        self._out.append(he.Tell(self.name, Delivery(bundle, hello.sequencer, metered)))
+        self._out.append(he.Tell(self.name, Delivery(bundle, sequencer, metered)))
 
     def _ring(self) -> None:
         for interval in self._alarms.due(self.now):

@@ -15,6 +15,7 @@ from millwheel.host.credit import Account, Window
 from millwheel.host.marks import Marks
 from millwheel.host.messages import Claimed, Hello, Joined, Message, WatermarkReport
 from millwheel.host.partitions import Partitions
+from millwheel.host.receivers import Receivers
 from millwheel.host.restated import Restated
 from millwheel.host.worker import WorkerHost
 from millwheel.model import MAX_TIME, MIN_TIME
@@ -188,17 +189,7 @@ def any_owner_takes_it() -> Patches:
 def sends_past_a_cut() -> Patches:
     """After a cut a sender goes on before the receiver has said hello: what was lost comes later."""
 
-    class Never(set[int]):
-        def __ior__(self, other: Any) -> Any:  # type: ignore[misc]
-            return self
-
-    original = WorkerHost.__init__
-
-    def init(self: WorkerHost, *arguments: Any, **named: Any) -> None:
-        original(self, *arguments, **named)
-        self._unreached = Never()
-
-    return {(WorkerHost, "__init__"): init}
+    return {(Receivers, "cut"): lambda self: None}
 
 
 @mutant
@@ -240,13 +231,13 @@ def claims_what_serves() -> Patches:
 @only("tests/unit/host/test_worker.py")
 def old_hello_counts() -> Patches:
     """A hello that comes twice is taken for a new one."""
-    original = WorkerHost._greeted
+    original = Receivers.greet
 
-    def greeted(self: WorkerHost, hello: Hello) -> None:
-        self._receivers.pop(hello.interval, None)
-        original(self, hello)
+    def greet(self: Receivers, hello: Hello) -> bool:
+        self._hellos.pop(hello.interval, None)
+        return original(self, hello)
 
-    return {(WorkerHost, "_greeted"): greeted}
+    return {(Receivers, "greet"): greet}
 
 
 @mutant

@@ -98,11 +98,11 @@ def test_after_a_cut_every_interval_says_hello_anew_and_senders_wait_for_it() ->
     (again,) = hand.of(Hello)
     assert (again.interval, again.sequencer) == (hello.interval, hello.sequencer)
     assert again.round == hello.round + 1
-    assert hand.worker._unreached == {hello.interval}
+    assert hand.worker._receivers.unreached == {hello.interval}
     hand.give(he.Received("worker", hello))
-    assert hand.worker._unreached == {hello.interval}, "that one was said before the cut"
+    assert hand.worker._receivers.unreached == {hello.interval}, "that one was said before the cut"
     hand.give(he.Received("worker", again))
-    assert hand.worker._unreached == set()
+    assert hand.worker._receivers.unreached == set()
 
 
 def test_a_run_does_not_end_before_it_has_asked_for_redrives() -> None:
