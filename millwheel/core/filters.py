@@ -6,7 +6,7 @@ name stands for.  Invariant: a name that was added is found; whether another one
 pybloom-live tests and adds one name in 8 to 10 us.  That is good where a name stands for a block of 1,024 ids (`dedup`),
 and pybloom-live is used there.  It is too slow where each record has a name of its own.  Here a bundle of thousands of
 names is hashed, tested and added together, in 0.3 to 2 us for each name, because all but the hash is done to whole columns.
-The figures are in `docs/adr/0024-one-filter-class.md`.
+The figures are in `docs/adr/0026-one-filter-class.md`.
 """
 
 from __future__ import annotations
