@@ -16,7 +16,7 @@ PIP_INSTALL := $(PY) -m pip install --quiet --quiet --disable-pip-version-check 
 TYPED := $(foreach d,millwheel storage injectors examples tests,$(if $(shell find $(d) -name '*.py' -print -quit 2>/dev/null),$(d)))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test lint format types wheel-test zeitgeist queries bench mutants reliability iteration-grid lock clean
+.PHONY: help venv test lint format types wheel-test zeitgeist queries nexmark bench mutants reliability iteration-grid lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -66,6 +66,9 @@ zeitgeist: $(STAMP) ## the paper's Zeitgeist; LOG=file (default: the carried sli
 
 queries: $(STAMP) ## the example queries; LOG=, OUT=, FRESH=1
 	$(PY) -m examples.queries $(if $(LOG),--log "$(LOG)") $(if $(OUT),--out "$(OUT)") $(if $(FRESH),--fresh)
+
+nexmark: $(STAMP) ## Nexmark's queries against SQL, shuffled, late, doubled, cut, killed, and timed; ARGS="q5 q7 --events 20000"
+	$(PY) -m examples.nexmark $(ARGS)
 
 bench: $(STAMP) ## the benchmarks of streaming, or others: NAME=latency, NAME=iterations, NAME="streaming iterations"
 	$(PY) -m benchmarks $(NAME)

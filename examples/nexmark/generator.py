@@ -32,8 +32,8 @@ LATE_SHARE: Final = 0.01
 EVENTS_PER_SECOND: Final = 100
 """Of event time, so that a few thousand events fill several windows."""
 
-START_US: Final = 20_000 * DAY - 40 * SECOND
-"""40 seconds before a midnight, UTC: the queries by day have two of them."""
+START_US: Final = 20_000 * DAY - 12 * SECOND
+"""12 seconds before a midnight, UTC: the queries by day have two of them."""
 
 NAMES: Final = ("Peter", "Paul", "Luke", "John", "Saul", "Vicky", "Kate", "Julie", "Sarah", "Deiter", "Walter")
 SURNAMES: Final = ("Shultz", "Abrams", "Spencer", "White", "Bartels", "Walton", "Smith", "Jones", "Noris")

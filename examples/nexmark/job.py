@@ -31,7 +31,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     `order` is that of `arrivals`, by chance of `arrival_seed`.  `intervals`, 1 to 7, of every computation.  `batch`: events
     that the source gives at once at most; the watermark moves between them, so with small ones there are late events.
-    `rate`: events/s that it gives at most, None: as fast as they are taken.  `per_second` events lie in a second of event
+    `rate`: events/s that it gives at most, from `begin_s` on if that is given, a time of the clock; None: as fast as they
+    are taken.  `per_second` events lie in a second of event
     time, from `start_us` on.
     """
 
@@ -45,6 +46,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     intervals: int = 1
     batch: int = 4_096
     rate: float | None = None
+    begin_s: float | None = None
     per_second: int = EVENTS_PER_SECOND
     start_us: int = START_US
 
@@ -56,7 +58,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         """The pipeline: one source, all of the queries."""
         pipeline = _Cut(self.pipeline, CUTS[: self.intervals - 1])
         rows = [(event, event.time) for event in arrivals(self.made(), self.order, self.arrival_seed)]
-        source = Paced(rows, self.batch, self.rate, doubled=self.order == "doubled")
+        source = Paced(rows, self, self.order == "doubled")
         chain = Flow(pipeline).inject(source, into=EVENTS)
         for name in self.queries:
             QUERIES[name].build(chain)
@@ -89,24 +91,24 @@ class _Cut(Pipeline):
 
 
 class Paced(IterableSource[Event]):
-    """Rows in memory, of which `batch` can be read at once and `rate` a second from the start of the process on."""
+    """Rows in memory, of which only so many can be read at once, and a second, as a job says."""
 
-    def __init__(self, rows: list[tuple[Event, int]], batch: int, rate: float | None, doubled: bool) -> None:
+    def __init__(self, rows: list[tuple[Event, int]], job: Job, doubled: bool) -> None:
         identity = (lambda event: str(event.number)) if doubled else None
         super().__init__("site", rows, BoundedDisorder(DISORDER_US), record_id=identity)
-        self._batch, self._rate = batch, rate
+        self._job = job
 
     def discover(self, known: Any) -> list[Any]:
         """The one partition, held back."""
-        return [_Slowly(partition, self._batch, self._rate) for partition in super().discover(known)]
+        return [_Slowly(partition, self._job) for partition in super().discover(known)]
 
 
 class _Slowly:
     """A partition that gives no more than is due."""
 
-    def __init__(self, partition: SourcePartition[Event], batch: int, rate: float | None) -> None:
-        self._partition, self._batch, self._rate = partition, batch, rate
-        self._begin: float | None = None
+    def __init__(self, partition: SourcePartition[Event], job: Job) -> None:
+        self._partition, self._batch, self._rate = partition, job.batch, job.rate
+        self._begin = job.begin_s
         self._given = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -116,7 +118,7 @@ class _Slowly:
         """Rows that are due."""
         limit = min(limit, self._batch)
         if self._rate is not None:
-            now = time.monotonic()
+            now = time.time()
             if self._begin is None:
                 self._begin = now
             limit = min(limit, int((now - self._begin) * self._rate) - self._given)

@@ -65,13 +65,14 @@ def _table(connection: psycopg.Connection[Any], kind: type[Event], values: list[
 
 def difference(connection: psycopg.Connection[Any], query: Query, pipeline: str) -> Difference | None:
     """How what `pipeline` has written differs from SQL's answer; None: it does not, row for row."""
-    wanted, found = _rows(connection, SCHEMA, query.sql), _rows(connection, pipeline, query.written)
+    wanted, found = rows(connection, SCHEMA, query.sql), rows(connection, pipeline, query.written)
     if found == wanted:
         return None
     return Difference(wanted - found, found - wanted, wanted.total())
 
 
-def _rows(connection: psycopg.Connection[Any], schema: str, sql: str) -> Counter[tuple[Any, ...]]:
+def rows(connection: psycopg.Connection[Any], schema: str, sql: str) -> Counter[tuple[Any, ...]]:
+    """What `sql` gives in `schema`, and how often."""
     with connection.transaction():
         connection.execute(f"SET LOCAL search_path TO {schema}".encode())
         return Counter(connection.execute(sql.encode()).fetchall())

@@ -178,6 +178,8 @@ class EmbeddedRun:
         delay = (self._wake_at - self._clock()) / 1e6
         self._wake.clear()
         if self._failure is not None or delay <= 0:
+            # What a host waits for is I/O as often as a time: it must have its turn when the time has come already.
+            await asyncio.sleep(0)
             return
         loop = asyncio.get_running_loop()
         at = loop.time() + min(delay, 1.0)

@@ -8,7 +8,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from millwheel import SECOND, Computation, Context, JsonCoder, MapCell, Pipeline, Record, Stream, TextCoder, Timer
+from millwheel import (
+    SECOND,
+    Computation,
+    Context,
+    JsonCoder,
+    MapCell,
+    Pipeline,
+    Record,
+    Stream,
+    TextCoder,
+    Timer,
+    limits,
+)
 from millwheel.core import injector
 from millwheel.errors import WiringError
 from millwheel.host.progress import Progress
@@ -60,6 +72,15 @@ def test_cancelled_runs_resume_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     cancelled = sum(run_cancelled(word_count("p", ROWS), store, 0.01 + 0.004 * i) is None for i in range(12))
     run_to_end(word_count("p", ROWS), store)
     assert cancelled
+    assert (cells(store, "Split"), cells(store, "Count")) == expected_counts(ROWS)
+
+
+@pytest.mark.timeout(60)
+def test_a_run_whose_every_turn_takes_longer_than_its_pause_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As on a busy machine with hundreds of intervals, whose last acks and folds take longer to ask for than the pause after.
+    monkeypatch.setattr(limits, "END_DELAY_US", 0)
+    store = MemoryStore()
+    run_to_end(word_count("p", ROWS), store)
     assert (cells(store, "Split"), cells(store, "Count")) == expected_counts(ROWS)
 
 
