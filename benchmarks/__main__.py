@@ -25,6 +25,7 @@ from benchmarks import (
     restart,
     straggler,
     throughput,
+    windows,
 )
 from benchmarks.common import Result
 
@@ -53,6 +54,12 @@ GROUPS: Final[dict[str, dict[str, Callable[[], Result]]]] = {
         "iteration_overhead_delta": iteration.iteration_overhead_delta,
         "iteration_recovery_bulk": iteration.iteration_recovery_bulk,
         "iteration_recovery_delta": iteration.iteration_recovery_delta,
+    },
+    "library": {
+        "windows_by_hand": windows.windows_by_hand,
+        "windows_sliding": windows.windows_sliding,
+        "windows_bytewax": windows.windows_bytewax,
+        "windows_state": windows.windows_state,
     },
 }
 BENCHMARKS: Final = {name: run for group in GROUPS.values() for name, run in group.items()}
