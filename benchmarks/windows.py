@@ -156,7 +156,7 @@ def _pipeline(given: dict[str, Any]) -> tuple[Pipeline, int]:
     """The pipeline of a system, and in how many of its windows a record lies."""
     system = given["system"]
     windows, lateness, keys, step = WINDOWS["fixed" if system == "by_hand" else system]
-    rows = [(n * step, flows.value_of(flows.spread(n, keys), n)) for n in range(RECORDS)]
+    rows = [(flows.value_of(flows.spread(n, keys), n), n * step) for n in range(RECORDS)]
     pipeline = Pipeline(given["name"])
     source = flows.Ready("rows", rows)
     if system == "by_hand":
