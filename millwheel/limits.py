@@ -254,6 +254,12 @@ READ_REST_US: Final = 1_000
 """Between two reads of a source that gives all it has: for two, records that come one by one wait 0.3 ms longer, and the
 whole takes a fifth less processor time."""
 
+PACE_STEP_US: Final = 10_000
+"""A replay reads a partition at most so often: rows that are due in between come together, and up to so much too late."""
+
+PACE_LATE_US: Final = 1_000_000
+"""How long a late row of a replay waits at most for the watermark to pass it: some 10 ms suffice unless hooks are slow."""
+
 END_DELAY_US: Final = 2_000
 """Between two looks whether a run that has consumed everything is folded as well."""
 

@@ -24,7 +24,9 @@ from millwheel.bundles import (
 )
 from millwheel.shape import PipelineShape as PipelineShape
 from millwheel.shape import SinkTable as SinkTable
+from millwheel.source import Ahead as Ahead
 from millwheel.source import Batch as Batch
+from millwheel.source import PacedPartition as PacedPartition
 from millwheel.source import RecordId as RecordId
 from millwheel.source import Source as Source
 from millwheel.source import SourcePartition as SourcePartition

@@ -65,6 +65,24 @@ class SourcePartition(Protocol[T_co]):
         ...
 
 
+class Ahead(msgspec.Struct, frozen=True, gc=False):
+    """The row that stands next in a paced partition, and was not given: its event time, and the newest one up to it in the
+    partition, us; `late` when the partition's watermark has passed it."""
+
+    time: int
+    due: int
+    late: bool
+
+
+class PacedPartition(SourcePartition[T_co], Protocol[T_co]):
+    """A partition of a source with a `pace`."""
+
+    def read_due(self, limit: int, upto: int) -> tuple[Batch[T_co] | None, Ahead | None]:
+        """As `read`, but a row whose event time is above `upto`, us, is not given, nor what stands behind it; and a late row
+        is announced once, as what stands next, before it is given.  Without what stands next, there may be more."""
+        ...
+
+
 class SourcePosition(msgspec.Struct, frozen=True):
     """Durable progress of one source partition.  `position` counts raw rows that are durably acked."""
 
@@ -101,6 +119,10 @@ class Source(Protocol[T_co]):
 
     id_slack: int = OPAQUE_SLACK_US
     """How long such an id is remembered, us of wall time."""
+
+    pace: float | None = None
+    """A replay: so many us of event time are played in each us of wall time; its partitions are `PacedPartition`s.  None:
+    everything is read as fast as it is taken."""
 
     def discover(self, known: Iterable[str]) -> Sequence[SourcePartition[T_co]]:
         """Partitions that are there now, except those whose names are in `known`.  It runs beside the event loop."""

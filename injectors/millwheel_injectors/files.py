@@ -36,6 +36,7 @@ from millwheel_injectors.identity import (
     rewritten_message,
     signs_of,
 )
+from millwheel_injectors.paced import PacedPartition, check_pace
 from millwheel_injectors.partition import Reading, TextPartition, decode_state
 from millwheel_injectors.rejects import Reject, open_rejects, raw_text
 from millwheel_injectors.times import EventTime, named_time
@@ -86,6 +87,7 @@ class FileOptions(TypedDict, total=False):
     id_slack: int
     idle_after_us: int | None
     clock: WallClock
+    pace: float | None
 
 
 class FileSource(Source[T]):
@@ -111,6 +113,9 @@ class FileSource(Source[T]):
 
     After `idle_after_us` of silence the runtime may advance
     the watermark to wall time minus the bound.
+
+    `pace` replays complete files at so many us of event time in each us of wall time: a row comes no earlier than the
+    newest event time up to it says, on a clock that starts at the first row with the run.
     """
 
     @overload
@@ -155,6 +160,7 @@ class FileSource(Source[T]):
         id_slack: int = OPAQUE_SLACK_US,
         idle_after_us: int | None = None,
         clock: WallClock = wall_clock,
+        pace: float | None = None,
     ) -> None:
         self.name = name
         self.record_id = record_id
@@ -167,6 +173,8 @@ class FileSource(Source[T]):
             raise ValueError(
                 f"source {name}: Exact() needs complete files; use BoundedDisorder or FileCreation to tail"
             )
+        check_pace(name, pace, tail, event_time, idle_after_us)
+        self.pace = pace
         self._policy = policy
         self.disorder_us = policy.bound_us if isinstance(policy, BoundedDisorder) else 0
         self._by_nature = ordered is None
@@ -360,9 +368,8 @@ class FileSource(Source[T]):
         return partition is not None and partition.is_open()
 
     def _partition(self, name: str) -> TextPartition:
-        partition = TextPartition(
-            name, self._catalog.identity(name), self._reading, lambda: self._locate(name), self._sealed
-        )
+        kind = TextPartition if self.pace is None else PacedPartition
+        partition = kind(name, self._catalog.identity(name), self._reading, lambda: self._locate(name), self._sealed)
         self._partitions[name] = partition
         self._frontier.add(name, partition)
         return partition

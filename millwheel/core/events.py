@@ -20,6 +20,7 @@ from millwheel.bundles import (
 from millwheel.core.dedup import Channel
 from millwheel.core.refused import RefusedRows
 from millwheel.core.suspects import Suspects
+from millwheel.source import Ahead
 from millwheel.work import Columns, Outcome, Wanted, Work
 
 
@@ -211,6 +212,8 @@ class RowsRead(Struct, gc=False):
     finished: bool
     progressed: bool
     rejected: int = 0
+    ahead: Ahead | None = None
+    """What stands next in a paced partition, if that is known."""
 
 
 class Advanced(Struct, gc=False):

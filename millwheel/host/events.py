@@ -191,11 +191,13 @@ class Run(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReadRows(msgspec.Struct, frozen=True, gc=False):
-    """Read at most `limit` rows of the partition that was resumed for `interval`; `RowsArrived`."""
+    """Read at most `limit` rows of the partition that was resumed for `interval`; `RowsArrived`.  `upto`: of a paced one no
+    row that is newer than this, us."""
 
     interval: int
     sequencer: int
     limit: int
+    upto: int | None = None
 
 
 class Release(msgspec.Struct, frozen=True, gc=False):

@@ -30,6 +30,7 @@ from millwheel.host.messages import (
     Message,
     SourceBound,
 )
+from millwheel.host.paces import Paces
 from millwheel.host.procedures import Steps
 from millwheel.host.requests import (
     Acquire,
@@ -108,6 +109,7 @@ class Partitions:
         self._bounds: dict[str, int] = {}
         """Of each source, on what is not there yet, us."""
         self._stalls = Stalls()
+        self._paces = Paces(graph, owner)
         self._positions: dict[int, SourcePosition] = {}
         """Of the partitions that were opened, as they stood then."""
         self._ending: list[Actor] = []
@@ -156,6 +158,8 @@ class Partitions:
             for first in range(0, len(discovery.found), limits.OPEN_PARTITIONS):
                 found = dict(discovery.found[first : first + limits.OPEN_PARTITIONS])
                 yield from self._open_partitions(name, spec.stream, found)
+            if self._paces.gathered(name):
+                self._retry([*self._parked])
             complete = complete and discovery.complete
             self._bounds[name] = self._feeds[name].bound(discovery.pending, discovery.asked_at)
             self._owner.inform(SourceBound(f"source:{name}", self._bounds[name]))
@@ -177,7 +181,7 @@ class Partitions:
         if missing:
             return f"{source.title(missing[0])} is gone"
         cores = [(actor.interval, core) for actor, core in owner.actors.partitions() if actor.owner == f"source:{name}"]
-        if any(core.under_way for _, core in cores):
+        if any(core.under_way for _, core in cores) or self._paces.waits(name):
             return ""
         if not cores:
             return why_it_waits(source) if self._feeds[name].stirred() else NOTHING_YET
@@ -261,6 +265,8 @@ class Partitions:
         if self._feeds[source].open(position.interval, owner.now):
             core.paused = True
             owner.inform(Excused(actor.owner, actor.interval))
+        else:
+            self._paces.open(actor)
         owner.perform(actor, core.start(owner.now, watermark, core.finished))
 
     def _expect(self, channels: set[Channel]) -> None:
@@ -273,10 +279,13 @@ class Partitions:
 
     def read(self, actor: Actor, limit: int) -> None:
         """At most `limit` rows, now or when there is room for them."""
-        if actor.interval in self._resting or not self._has_credit(actor):
+        wait = self._paces.wait(actor)
+        if actor.interval in self._resting or wait != 0 or not self._has_credit(actor):
             self._parked[actor.interval] = (actor, limit)
+            if wait and actor.interval not in self._resting:
+                self._let_rest(actor, wait)
         else:
-            self._owner.read(ReadRows(actor.interval, actor.sequencer, limit))
+            self._owner.read(ReadRows(actor.interval, actor.sequencer, limit, self._paces.upto(actor)))
 
     def _has_credit(self, actor: Actor) -> bool:
         """Back-pressure: while one of its receivers takes nothing, nothing is read for any of them."""
@@ -287,16 +296,23 @@ class Partitions:
         """Rows were read."""
         rows, name = arrived.rows, actor.owner.removeprefix("source:")
         self.rejected += rows.rejected
-        if self._tails.setdefault(actor.interval, Tail()).waits(limit, rows.count + rows.rejected):
-            self._resting.add(actor.interval)
-            self._owner.begin(self._rest(actor.interval))
+        begins = self._paces.arrived(actor, rows)
+        tail = self._tails.setdefault(actor.interval, Tail())
+        if not self._paces.has(actor) and tail.waits(limit, rows.count + rows.rejected):
+            self._let_rest(actor, limits.READ_REST_US)
         turn = self._feeds[name].read(actor.interval, rows, arrived.asked_at, self._owner.now)
         self._owner.perform(actor, actor.core.handle(rows, self._owner.now))
         if turn is not None:
             self._resume(self._owner.actors.all[turn])
+        if begins:
+            self._retry([*self._parked])
 
-    def _rest(self, interval: int) -> Steps:
-        yield Pause(limits.READ_REST_US)
+    def _let_rest(self, actor: Actor, rest_us: int) -> None:
+        self._resting.add(actor.interval)
+        self._owner.begin(self._rest(actor.interval, rest_us))
+
+    def _rest(self, interval: int, rest_us: int) -> Steps:
+        yield Pause(rest_us)
         self._resting.discard(interval)
         self._retry([interval])
 
@@ -312,6 +328,7 @@ class Partitions:
         assert isinstance(actor.core, InjectorCore)
         self._owner.inform(Claimed(((actor.owner, actor.interval, actor.sequencer),)))
         actor.core.paused = False
+        self._paces.open(actor)
         self._owner.tell(actor, ev.AlarmRang())
 
     # --- credit -----------------------------------------------------------------------------------------------
@@ -378,6 +395,7 @@ class Partitions:
         self.rows += core.rows
         self._tails.pop(actor.interval, None)
         self._positions.pop(actor.interval, None)
+        self._paces.forget(actor)
         self._owner.routes.retire(core.producer)
         self._owner.inform(Concluded(actor.owner, actor.interval))
         self._owner.release(actor)

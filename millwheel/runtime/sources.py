@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import Any
+from typing import Any, cast
 
 from millwheel import limits
 from millwheel.api.context import Output, check_key
 from millwheel.core.events import RowsRead
 from millwheel.errors import LimitError, SourceError, TimestampError
 from millwheel.model import MAX_TIME, MIN_TIME, format_time, to_us, whole_time
-from millwheel.ports import Batch, RecordId, SourcePartition
+from millwheel.ports import Batch, PacedPartition, RecordId, SourcePartition
 from millwheel.work import Columns
 
 Reject = Callable[[str, int, str, Any], None]
@@ -23,13 +23,23 @@ Reject = Callable[[str, int, str, Any], None]
 
 
 def read_rows(
-    partition: SourcePartition, output: Output, limit: int, reject: Reject, record_id: RecordId | None = None
+    partition: SourcePartition,
+    output: Output,
+    limit: int,
+    reject: Reject,
+    record_id: RecordId | None = None,
+    upto: int | None = None,
 ) -> RowsRead:
-    """Read at most `limit` rows and key them for every subscription."""
-    batch = partition.read(limit)
+    """Read at most `limit` rows, of a paced partition those that are due `upto` an event time, us, and key them for every
+    subscription."""
+    ahead = None
+    if upto is None:
+        batch = partition.read(limit)
+    else:
+        batch, ahead = cast(PacedPartition, partition).read_due(limit, upto)
     watermark = whole_time(partition.watermark(), f"watermark of {partition.name!r}")
     if batch is None:
-        return RowsRead({}, 0, 0, b"", watermark, partition.finished(), False)
+        return RowsRead({}, 0, 0, b"", watermark, partition.finished(), False, ahead=ahead)
     columns, refused = _key_all(partition.name, batch, output, reject, record_id)
     return RowsRead(
         columns,
@@ -40,6 +50,7 @@ def read_rows(
         partition.finished(),
         True,
         batch.rejected + refused,
+        ahead,
     )
 
 

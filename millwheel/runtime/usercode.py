@@ -117,7 +117,7 @@ class UserCode:
         """Read rows of a partition, keyed for their receivers."""
         name, partition = self.partitions[wanted.interval]
         source, asked_at = self._graph.sources[name].source, self._clock()
-        rows = read_rows(partition, self._outputs[name], wanted.limit, source.reject, source.record_id)
+        rows = read_rows(partition, self._outputs[name], wanted.limit, source.reject, source.record_id, wanted.upto)
         return RowsArrived(wanted.interval, wanted.sequencer, rows, asked_at)
 
     def rejections(self) -> dict[str, dict[str, int]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from millwheel.core import events as ev
 from millwheel.core.dedup import DeliveredIds
+from millwheel.core.pace import Pace
 from millwheel.host import events as he
 from millwheel.host.actors import Actors
 from millwheel.host.alarms import Alarms
@@ -14,6 +15,7 @@ from millwheel.host.controller import ControllerHost
 from millwheel.host.credit import Account, Window
 from millwheel.host.marks import Marks
 from millwheel.host.messages import Claimed, Hello, Joined, Message, WatermarkReport
+from millwheel.host.paces import Paces
 from millwheel.host.partitions import Partitions
 from millwheel.host.receivers import Receivers
 from millwheel.host.restated import Restated
@@ -390,3 +392,31 @@ def redrives_asked_once() -> Patches:
             wish = steps.send((yield wish))
 
     return {(WorkerHost, "_redrive"): redrive}
+
+
+# --- replays ------------------------------------------------------------------------------------------------------
+
+
+@only("tests/unit/core/test_pace.py")
+def clock_of_the_first_partition() -> Patches:
+    """The clock of a replay begins before the first row of every partition is known."""
+    original = Pace.begin
+
+    def begin(self: Pace, now: int) -> bool:
+        self._gathering, self._awaited = False, set()
+        return original(self, now)
+
+    return {(Pace, "begin"): begin}
+
+
+@only("tests/sim/test_paced.py")
+def early_rows() -> Patches:
+    """A replay gives rows up to half a minute early."""
+    original = Pace.reached
+    return {(Pace, "reached"): lambda self, now: original(self, now) + 30_000_000}
+
+
+@only("tests/sim/test_paced.py")
+def late_rows_in_time() -> Patches:
+    """A replay gives late rows before the watermark has passed them."""
+    return {(Paces, "_overtaken"): lambda self, actor, pace: True}
