@@ -257,8 +257,9 @@ whole takes a fifth less processor time."""
 PACE_STEP_US: Final = 10_000
 """A replay reads a partition at most so often: rows that are due in between come together, and up to so much too late."""
 
-PACE_LATE_US: Final = 1_000_000
-"""How long a late row of a replay waits at most for the watermark to pass it: some 10 ms suffice unless hooks are slow."""
+PACE_LATE_US: Final = 10_000_000
+"""How long a late row of a replay waits at most for the watermark to pass it: some 10 ms suffice, unless hooks or the
+database are slow, and nothing may wait for ever."""
 
 END_DELAY_US: Final = 2_000
 """Between two looks whether a run that has consumed everything is folded as well."""

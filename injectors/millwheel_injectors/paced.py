@@ -11,7 +11,6 @@ from math import inf
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.source import Ahead, Batch
 from millwheel_injectors.partition import TextPartition
-from millwheel_injectors.times import EventTime
 from millwheel_injectors.watermarks import Exact, FileCreation, Gauge
 
 BLOCK_ROWS = 1_024
@@ -90,9 +89,7 @@ class PacedPartition(TextPartition):
         return self._promise(self._block.rows[self._at] if self._block is not None else self._row)
 
 
-def check_pace(
-    source: str, pace: float | None, tail: bool, event_time: EventTime | None, idle_after_us: int | None
-) -> None:
+def check_pace(source: str, pace: float | None, tail: bool, event_time: object, idle_after_us: int | None) -> None:
     """Raise `ValueError` for a pace that means nothing."""
     if pace is None:
         return
