@@ -48,7 +48,7 @@ from millwheel.search import sign
 from millwheel.testing.story import Violation
 from millwheel.work import QUARANTINE_HOLD
 from millwheel_storage.memory import MemoryStore
-from tests.planted import MUTANTS, UNIT_ONLY, Patches, mutant, planted, unit_test_notices
+from tests.planted import MUTANTS, UNIT_ONLY, Patches, mutant, only, planted, unit_test_notices
 from tests.planted import host as host  # they register their own
 from tests.planted import timers as timers
 from tests.planted import weak as weak
@@ -404,9 +404,9 @@ def dropped_not_recorded() -> Patches:
     return {(Arrivals, "_without"): without}
 
 
-@mutant
+@only("tests/unit/core/test_interval.py")
 def unfinished_redrive() -> Patches:
-    """A redrive that died between its last element and the release is forgotten."""
+    """A request to redrive a key that is not in quarantine any more is forgotten."""
 
     def ask(self: Quarantine, keys: list[str], now: int) -> None:
         original(self, [key for key in keys if key in self.keys], now)

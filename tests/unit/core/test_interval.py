@@ -533,6 +533,13 @@ def test_a_redrive_drains_the_line_and_releases_the_key() -> None:
     assert bench.images()[0].quarantined == []
 
 
+def test_a_request_for_a_key_that_is_not_in_quarantine_is_answered_by_its_release() -> None:
+    bench = Bench()
+    bench(ev.RedriveAsked(["good"]))
+    assert not bench.of(ev.FetchQuarantine)
+    assert bench.images()[0].released == ["good"], "or the request would stay for ever"
+
+
 def test_a_line_that_is_longer_than_one_read_is_read_again_when_that_is_folded() -> None:
     bench = Bench(recovered(quarantined=["bad"]))
     bench(ev.RedriveAsked(["bad"]))
