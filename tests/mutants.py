@@ -970,7 +970,7 @@ def outputs_are_routes() -> Patches:
     return {(Routes, "config"): config}
 
 
-@mutant
+@only("tests/unit/host/test_routes.py")
 def unsettled_not_waited_for() -> Patches:
     """The watermark passes what an earlier version of a computation has sent, and its new version does not list."""
     return {(Routes, "unsettled"): lambda self, config, recovered: set()}

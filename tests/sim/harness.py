@@ -93,8 +93,10 @@ def simulate_seed(seed: int) -> Verdict:
         faults = msgspec.structs.replace(faults, slow=0)  # who is superseded must find out within a silence
     # Faults that end early leave records that arrive in peace; where every twentieth message is slow, all takes longer.
     until_us = (30 if faults.slow > 0.01 else 8 if seed % 3 else 5) * SECOND
+    if workload.world.kills_of:
+        until_us = 40 * SECOND  # a record that kills has to kill several processes, and each needs its time to start
     # Most redrives run while things break.
-    mend_us = until_us if seed % 4 == 0 else kernel.rng.randrange(2 * SECOND, until_us)
+    mend_us = until_us if seed % 4 == 0 or workload.world.kills_of else kernel.rng.randrange(2 * SECOND, until_us)
     return run_workload(seed, workload, kernel, Seeded(faults, kernel.rng), until_us, mend_us)
 
 

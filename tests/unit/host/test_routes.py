@@ -1,0 +1,44 @@
+"""Routes: what an earlier version of the pipeline has left, and for whom."""
+
+from __future__ import annotations
+
+from millwheel import Computation, Context, Pipeline, Record, Stream, TextCoder, subscribe
+from millwheel.bundles import Bundle, HoldWrites, Recovered, TimerWrites
+from millwheel.host.routes import Routes
+from millwheel.model import MIN_TIME
+from millwheel.testing.calls import run
+from millwheel_injectors import IterableSource
+from millwheel_storage.memory import MemoryStore
+
+words = Stream("words", TextCoder())
+longer = Stream("longer", TextCoder())
+
+
+class Pass(Computation[str]):
+    def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+        pass
+
+
+def pipeline(outputs: list[Stream[str]]) -> Pipeline:
+    made = Pipeline("versions")
+    made.inject(IterableSource("text", []), into=words)
+    made.add(Pass, [subscribe(words, lambda word: word)], outputs, name="First")
+    made.add(Pass, [subscribe(words, lambda word: word), subscribe(longer, lambda word: word)], name="Second")
+    made.inject(IterableSource("more", []), into=longer)
+    return made
+
+
+def test_receivers_of_what_is_left_on_a_stream_that_is_no_output_any_more_wait_for_it() -> None:
+    graph = pipeline([]).graph()
+    opened = run(MemoryStore().open_pipeline(graph.shape()))
+    routes = Routes(graph)
+    row = next(row for row in routes.open(opened) if row.computation == "First")
+    config = routes.config(row, 7)
+    (number,) = (opened.subscriptions[s.name] for s in graph.subscriptions("longer"))
+    left = Bundle(number, row.id, 1, 0, 3, 0, [0], ["k"], [b"v"], [1])
+    assert routes.unsettled(config, _recovered([left])) == {"Second"}
+    assert routes.unsettled(config, _recovered([])) == set()
+
+
+def _recovered(productions: list[Bundle]) -> Recovered:
+    return Recovered([], productions, TimerWrites([], [], [], []), HoldWrites([], []), [], MIN_TIME)
