@@ -136,7 +136,7 @@ class Catalog:
         self._head_lines = head_lines
         self._final = final
         self._known: dict[str, Identity] = {}
-        self._looks: dict[str, tuple[Listed, FoundFile]] = {}
+        self._looks: dict[Path, tuple[Listed, FoundFile]] = {}
 
     def remember(self, name: str, identity: Identity) -> None:
         """Note a partition that is in the store and not finished."""
@@ -163,17 +163,18 @@ class Catalog:
 
     def look(self, listed: Listed) -> FoundFile | None:
         """How a file begins, read again only when it changed; None when it is gone."""
-        seen = self._looks.get(listed.place)
+        place = Path(listed.place)  # one spelling: a relative pattern lists "./a.log"
+        seen = self._looks.get(place)
         if seen is None or seen[0] != listed:
             try:
-                seen = self._looks[listed.place] = (listed, inspect_file(Path(listed.place), listed.path))
+                seen = self._looks[place] = (listed, inspect_file(place, listed.path))
             except FileNotFoundError:
                 return None
         return seen[1]
 
     def keep(self, files: Iterable[FoundFile]) -> None:
         """Of no other file need be known how it begins."""
-        self._looks = {str(file.place): self._looks[str(file.place)] for file in files}
+        self._looks = {file.place: self._looks[file.place] for file in files}
 
     def match(
         self, files: Sequence[FoundFile], finished: Mapping[str, Identity], held: Callable[[str], bool]

@@ -662,3 +662,13 @@ def test_a_finished_partition_without_a_state_keeps_its_name(tmp_path: Path) -> 
     registry = Registry(again)
     registry.finish(name, 1, b"")
     assert registry.search() == registry.search() == []
+
+
+def test_a_relative_pattern_finds_the_files_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.log").write_text("one\n")
+    monkeypatch.chdir(tmp_path)
+    source = FileSource("lines", "*.log")
+    assert [partition.read(10).values for partition in source.discover(())] == [["one"]]  # type: ignore[union-attr]
+    assert source.discover(()) is not None, "and once more"
