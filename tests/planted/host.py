@@ -206,7 +206,7 @@ def no_hello_after_a_cut() -> Patches:
     return {(WorkerHost, "_reopened"): reopened}
 
 
-@mutant
+@only("tests/unit/host/test_worker.py")
 def no_report_after_a_cut() -> Patches:
     """A worker does not tell the controller again what a cut has lost."""
     original = WorkerHost._reopened

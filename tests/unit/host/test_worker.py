@@ -7,7 +7,7 @@ from typing import Any
 from millwheel import Computation, Context, Pipeline, Record, Stream, TextCoder, subscribe
 from millwheel.bundles import Bundle
 from millwheel.host import events as he
-from millwheel.host.messages import Credit, Delivery, Hello, Message, WatermarksRaised
+from millwheel.host.messages import Claimed, Credit, Delivery, Hello, Message, WatermarksRaised
 from millwheel.host.requests import ListRedrives, Request
 from millwheel.host.worker import WorkerHost
 from millwheel.model import MAX_TIME
@@ -119,3 +119,11 @@ def test_a_run_does_not_end_before_it_has_asked_for_redrives() -> None:
         ended = any(isinstance(effect, he.Ended) for effect in hand.give(he.Rested()))
         hand.give(he.TurnEnded())
     assert ended
+
+
+def test_after_a_cut_the_controller_hears_everything_again() -> None:
+    hand, hello = started()
+    hand.of(Claimed)
+    hand.give(he.ChannelOpened("controller"))
+    claimed = [interval for claim in hand.of(Claimed) for _, interval, _ in claim.intervals]
+    assert hello.interval in claimed
