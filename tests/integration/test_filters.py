@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from time import monotonic
 from typing import Any
 from unittest.mock import patch
 
@@ -31,8 +32,10 @@ from millwheel.core import injector
 from millwheel.core.dedup import DeliveredIds
 from millwheel.host import events as he
 from millwheel.host.messages import Delivery, Receipt
+from millwheel.ports import Batch, SourcePartition
 from millwheel.runtime.embedded import EmbeddedRun, Host
 from millwheel_injectors import IterableSource
+from millwheel_injectors.iterables import IterablePartition
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
 from millwheel_storage.reader import Reader
@@ -44,6 +47,7 @@ RECORDS = 30_000
 KEYS = 50
 EVERY = 50
 """One record of the second half in so many is an old one: 1% of the stream."""
+PAUSE_S = 1.5
 numbers = Stream("numbers", MsgpackCoder(int))
 again = Stream("again", MsgpackCoder(int))
 
@@ -95,6 +99,26 @@ def soon_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "ID_BUCKET_US", 20_000)
 
 
+class Halves(IterableSource[int]):
+    """Rows of which the second half comes when the ids of the first one have had the time to be folded and sealed."""
+
+    def discover(self, known: Iterable[str]) -> list[SourcePartition]:
+        return [HalvedPartition(self._rows, self._policy)] if super().discover(known) else []
+
+
+class HalvedPartition(IterablePartition):
+    """Nothing for a while when the first half was read."""
+
+    goes_on_at = 0.0
+
+    def read(self, limit: int) -> Batch | None:
+        if self._row == RECORDS // 2:
+            self.goes_on_at = self.goes_on_at or monotonic() + PAUSE_S
+            if monotonic() < self.goes_on_at:
+                return None
+        return super().read(limit)
+
+
 def summed(name: str, source: IterableSource[int]) -> Pipeline:
     """`Sum` has two intervals, so that the record ids that each gets have gaps: dense ones are exact for ever."""
     pipeline = Pipeline(name)
@@ -121,7 +145,7 @@ def test_of_outside_ids_the_store_is_asked_for_repeats_and_little_else(
     new = len({*values})
     repeats = RECORDS - new
     store = AskedStore(postgres.url, pipeline)
-    source = IterableSource("numbers", [(value, n) for n, value in enumerate(values)], record_id=lambda n: f"id {n}")
+    source = Halves("numbers", [(value, n) for n, value in enumerate(values)], record_id=lambda n: f"id {n}")
     progress = run_to_end(summed(pipeline, source), store)
     assert progress.repeated == repeats == RECORDS // 100
     check(postgres.url, pipeline, {*values})

@@ -307,14 +307,36 @@ def test_a_live_pipeline_tries_a_refused_redrive_again_after_a_while(
     assert place.lists("Ledger", "seen")["key 00"] == list(range(0, 200, KEYS))
 
 
-def test_a_table_that_is_gone_is_no_records_fault(place: Place) -> None:
+def test_a_view_in_the_place_of_a_table_is_refused_before_anything_runs(place: Place) -> None:
     place.prepare("ALTER TABLE ledger RENAME TO elsewhere")
     place.execute("CREATE VIEW ledger AS SELECT key, number FROM elsewhere")
-    with pytest.raises(StoreError, match="place"):
+    with pytest.raises(StoreError, match=r"ledger.*primary key"):
         run_to_end(place.pipeline(), place.store())
     assert place.waiting() == {}
     place.execute("DROP VIEW ledger", "ALTER TABLE elsewhere RENAME TO ledger")
     run_to_end(place.pipeline(), place.store())
+    place.check({})
+
+
+def test_a_table_that_goes_while_a_run_writes_to_it_is_no_records_fault(place: Place) -> None:
+    tap = Tap(rows=[(i, i) for i in range(ROWS // 2)])
+    gone = False
+
+    def done(run: EmbeddedRun) -> bool:
+        nonlocal gone
+        if not gone and run.progress().records and place.lists("Ledger", "seen"):
+            place.execute("ALTER TABLE ledger RENAME TO elsewhere")
+            gone = True
+            tap.rows += [(i, i) for i in range(ROWS // 2, ROWS)]
+        return False
+
+    with pytest.raises(StoreError, match="ledger"):
+        run_until(place.pipeline(tap), place.store(), done)
+    assert gone
+    assert place.waiting() == {}
+    place.execute("ALTER TABLE elsewhere RENAME TO ledger")
+    tap.closed = True
+    run_to_end(place.pipeline(tap), place.store())
     place.check({})
 
 
