@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from millwheel.api.context import Context
+from millwheel.api.frame import Frame
 from millwheel.bundles import Acked, QuarantineEntry, StateWrites, decode_checkpoint, encode_checkpoint
 from millwheel.core import events as ev
 from millwheel.core.arrivals import Arrivals
@@ -474,7 +474,7 @@ def sinks_of_the_fenced() -> Patches:
 @mutant
 def renamed_and_lost() -> Patches:
     """A cell that was renamed is looked for under its new name."""
-    return {(Context, "_place"): lambda self, cell: cell}
+    return {(Frame, "place"): lambda self, cell: cell}
 
 
 @mutant
@@ -652,14 +652,14 @@ def overtakes_who_waits() -> Patches:
 @mutant
 def forgets_while_waiting() -> Patches:
     """What an invocation did before one of its hooks waited for state is lost."""
-    original = Context._suspend
+    original = Frame.suspend
 
-    def suspend(self: Context, outcome: Any, waiting: Any) -> Any:
+    def suspend(self: Frame, outcome: Any, waiting: Any) -> Any:
         suspended = original(self, outcome, waiting)
         suspended.entries.clear()
         return suspended
 
-    return {(Context, "_suspend"): suspend}
+    return {(Frame, "suspend"): suspend}
 
 
 @mutant
@@ -680,13 +680,13 @@ def runs_all_again() -> Patches:
 @mutant
 def no_rollback() -> Patches:
     """State that a hook wrote before it raised is kept."""
-    original = Context._rollback
+    original = Frame.rollback
 
-    def rollback(self: Context, journal: int, pending: int) -> None:
-        self._journal.clear()
+    def rollback(self: Frame, journal: int, pending: int) -> None:
+        self.journal.clear()
         original(self, journal, pending)
 
-    return {(Context, "_rollback"): rollback}
+    return {(Frame, "rollback"): rollback}
 
 
 @mutant

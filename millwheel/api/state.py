@@ -18,7 +18,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, overload
 
 from millwheel import limits
-from millwheel.api.context import MISSING
+from millwheel.api.frame import MISSING
 from millwheel.coders import Coder, checked, raw
 from millwheel.errors import LimitError, WiringError
 from millwheel.limits import VALUE_LIMIT_BYTES
@@ -26,7 +26,7 @@ from millwheel.work import Slot
 
 if TYPE_CHECKING:
     from millwheel.api.computation import Computation
-    from millwheel.api.context import Context
+    from millwheel.api.frame import Frame
 
 T = TypeVar("T")
 
@@ -35,12 +35,12 @@ _IMMUTABLE: Final = (type(None), bool, int, float, str, bytes)
 
 
 class _Bound:
-    """A cell bound to the computation's reused context."""
+    """A cell bound to the computation's reused frame."""
 
-    __slots__ = ("_cell", "_context", "_decode", "_encode")
+    __slots__ = ("_cell", "_decode", "_encode", "_frame")
 
-    def __init__(self, context: Context, cell: str, coder: Coder[Any]) -> None:
-        self._context = context
+    def __init__(self, frame: Frame, cell: str, coder: Coder[Any]) -> None:
+        self._frame = frame
         self._cell = cell
         self._encode = checked(coder)
         self._decode = coder.decode
@@ -49,7 +49,7 @@ class _Bound:
         data = self._encode(value)
         if len(data) > limits.VALUE_LIMIT_BYTES:
             raise LimitError(
-                f"cell {self._cell!r} of key {self._context.key!r}: {len(data)} bytes; limit {limits.VALUE_LIMIT_BYTES}"
+                f"cell {self._cell!r} of key {self._frame.key!r}: {len(data)} bytes; limit {limits.VALUE_LIMIT_BYTES}"
             )
         return data
 
@@ -59,10 +59,10 @@ class BoundValue(_Bound, Generic[T]):
 
     __slots__ = ("_column", "_default", "_default_is_shared", "_plain", "_raw_decode", "_raw_encode")
 
-    def __init__(self, context: Context, cell: str, coder: Coder[T], default: T) -> None:
-        super().__init__(context, cell, coder)
+    def __init__(self, frame: Frame, cell: str, coder: Coder[T], default: T) -> None:
+        super().__init__(frame, cell, coder)
         self._plain, self._raw_encode, self._raw_decode = raw(coder)
-        self._column = context._column(cell)
+        self._column = frame.column(cell)
         self._default = default
         self._default_is_shared = type(default) in _IMMUTABLE
 
@@ -70,12 +70,12 @@ class BoundValue(_Bound, Generic[T]):
 
     def get(self) -> T:
         """The value, or the declared default."""
-        column, key = self._column, self._context.key
+        column, key = self._column, self._frame.key
         data = column.written.get(key, MISSING)
         if data is MISSING:
             data = column.base.get(key)
-            if data is None and key in self._context._partial:
-                self._context._want(self._cell, "")
+            if data is None and key in self._frame.partial:
+                self._frame.want(self._cell, "")
         if data is None:
             return self._default if self._default_is_shared else deepcopy(self._default)
         try:
@@ -95,9 +95,9 @@ class BoundValue(_Bound, Generic[T]):
             data = self._encode(value)
         if len(data) > VALUE_LIMIT_BYTES:
             data = self._data(value)
-        context, written = self._context, self._column.written
-        key = context.key
-        context._journal.append((written, key, written.get(key, MISSING)))
+        frame, written = self._frame, self._column.written
+        key = frame.key
+        frame.journal.append((written, key, written.get(key, MISSING)))
         written[key] = data
 
     def clear(self) -> None:
@@ -110,10 +110,10 @@ class BoundList(_Bound, Generic[T]):
 
     __slots__ = ("_elements", "_tail")
 
-    def __init__(self, context: Context, cell: str, coder: Coder[T]) -> None:
-        super().__init__(context, cell, coder)
-        self._elements = context._entry_column(cell)
-        self._tail = context._column(cell)
+    def __init__(self, frame: Frame, cell: str, coder: Coder[T]) -> None:
+        super().__init__(frame, cell, coder)
+        self._elements = frame.entry_column(cell)
+        self._tail = frame.column(cell)
 
     def append(self, value: T) -> None:
         """Add one element at the end."""
@@ -143,9 +143,9 @@ class BoundMap(_Bound, Generic[T]):
 
     __slots__ = ("_entries",)
 
-    def __init__(self, context: Context, cell: str, coder: Coder[T]) -> None:
-        super().__init__(context, cell, coder)
-        self._entries = context._entry_column(cell)
+    def __init__(self, frame: Frame, cell: str, coder: Coder[T]) -> None:
+        super().__init__(frame, cell, coder)
+        self._entries = frame.entry_column(cell)
 
     @overload
     def get(self, entry: str) -> T | None: ...
@@ -196,7 +196,7 @@ def _entry(entry: str) -> str:
 
 
 class Cell:
-    """Base of declared cells: a descriptor that binds itself to the computation's context."""
+    """Base of declared cells: a descriptor that binds itself to the computation's frame."""
 
     kind = ""
 
@@ -218,11 +218,11 @@ class Cell:
         """What the store remembers of the cell."""
         return f"{self.kind}:{self.coder.fingerprint}"
 
-    def _context(self, computation: Computation[Any]) -> Context:
-        context: Context | None = computation.__dict__.get("_context")
-        if context is None:
+    def _frame(self, computation: Computation[Any]) -> Frame:
+        frame: Frame | None = computation.__dict__.get("_frame")
+        if frame is None:
             raise WiringError(f"state cell {self.name!r} can only be used inside ProcessRecord and ProcessTimer")
-        return context
+        return frame
 
 
 class DroppedCell:
@@ -255,8 +255,8 @@ class ValueCell(Cell, Generic[T]):
         """The declaration on the class, the bound cell on an instance."""
         if computation is None:
             return self
-        context = self._context(computation)
-        bound = BoundValue(context, context._place(self.name), self.coder, self.default)
+        frame = self._frame(computation)
+        bound = BoundValue(frame, frame.place(self.name), self.coder, self.default)
         computation.__dict__[self.name] = bound  # a non-data descriptor: the next access finds it directly
         return bound
 
@@ -277,8 +277,8 @@ class ListCell(Cell, Generic[T]):
         """The declaration on the class, the bound cell on an instance."""
         if computation is None:
             return self
-        context = self._context(computation)
-        bound: BoundList[T] = BoundList(context, context._place(self.name), self.coder)
+        frame = self._frame(computation)
+        bound: BoundList[T] = BoundList(frame, frame.place(self.name), self.coder)
         computation.__dict__[self.name] = bound
         return bound
 
@@ -299,8 +299,8 @@ class MapCell(Cell, Generic[T]):
         """The declaration on the class, the bound cell on an instance."""
         if computation is None:
             return self
-        context = self._context(computation)
-        bound: BoundMap[T] = BoundMap(context, context._place(self.name), self.coder)
+        frame = self._frame(computation)
+        bound: BoundMap[T] = BoundMap(frame, frame.place(self.name), self.coder)
         computation.__dict__[self.name] = bound
         return bound
 

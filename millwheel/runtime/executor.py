@@ -13,7 +13,8 @@ from typing import Any
 
 from millwheel import limits
 from millwheel.api.computation import Computation
-from millwheel.api.context import Context, NotLoaded, Output
+from millwheel.api.context import Context, Output
+from millwheel.api.frame import Frame, NotLoaded
 from millwheel.api.table import Table
 from millwheel.bundles import QuarantineEntry
 from millwheel.coders import AS_IT_IS, checked, raw
@@ -29,8 +30,8 @@ OnFailed = Callable[[str, str, BaseException, bool], None]
 class Executor:
     """One computation's user code in this process."""
 
-    context_type: type[Context] = Context
-    """What hooks are given; the simulator's notes more."""
+    frame_type: type[Frame] = Frame
+    """What hooks leave their effects in; the simulator's notes more."""
 
     def __init__(
         self,
@@ -43,7 +44,8 @@ class Executor:
         self.spec = spec
         self._attempts = spec.settings.hook_attempts
         outputs = outputs_of(graph, spec, subscriptions)
-        self._context = self.context_type(outputs, tables, spec.settings.strict_timestamps, places)
+        self._frame = self.frame_type(places)
+        self._context = Context(self._frame, outputs, tables, spec.settings.strict_timestamps)
         self._inputs: dict[int, tuple[Callable[[bytes], Any], str]] = {
             subscriptions[s.name]: (AS_IT_IS if spec.encoded else graph.streams[s.stream].coder.decode, s.stream)
             for s in spec.inputs
@@ -60,7 +62,7 @@ class Executor:
         self.on_failure: OnFailed | None = None
         """Told of each hook that has failed on its last attempt."""
         self.computation: Computation[Any] = spec.factory()
-        self.computation.__dict__["_context"] = self._context
+        self.computation.__dict__["_frame"] = self._frame
         self.computation.setup()
 
     def teardown(self) -> None:
@@ -73,7 +75,7 @@ class Executor:
         If the outcome is `lacking`, the invocation is not over: run `work` again once that is in memory.  What has run
         by then is not run again, except the very hooks that asked for it, from their beginning.
         """
-        self._context._start(work)
+        self._frame.start(work)
         self._waiting, self._waiting_keys, self._lacking = [], set(), []
         if work.suspended is not None:
             outcome = work.suspended.outcome
@@ -87,10 +89,10 @@ class Executor:
             self._redrives(work.redrive, work, outcome)
         outcome.lacking = self._lacking
         if self._lacking:
-            work.suspended = self._context._suspend(outcome, self._waiting)
+            work.suspended = self._frame.suspend(outcome, self._waiting)
         else:
             work.suspended = None
-            self._context._finish(outcome)
+            self._frame.finish(outcome)
         return outcome
 
     def _go_on(self, waiting: list[QuarantineEntry | Timer], work: Work, outcome: Outcome) -> None:
@@ -135,26 +137,26 @@ class Executor:
 
         It, and all that follows under its key, runs when that is.
         """
-        if not self._context._lacking:
+        if not self._frame.lacking:
             return False
-        self._lacking += self._context._lacking
-        self._context._lacking.clear()
+        self._lacking += self._frame.lacking
+        self._frame.lacking.clear()
         self._waiting.append(it)
         self._waiting_keys.add(it.key)
         return True
 
     def _enter(self, key: str, work: Work, outcome: Outcome) -> None:
-        self._context.key = key
-        self._context._input_hold = outcome.holds[key] if key in outcome.holds else work.holds.get(key)
+        self._frame.key = key
+        self._frame.input_hold = outcome.holds[key] if key in outcome.holds else work.holds.get(key)
 
     def _records(self, part: Part, work: Work, outcome: Outcome) -> None:
-        context, hook = self._context, self.computation.ProcessRecord
+        frame, context, hook = self._frame, self._context, self.computation.ProcessRecord
         producer, watermark = part.producer, work.watermark
-        pending, journal = context._pending, context._journal
-        decode, context.stream = self._raw[part.subscription], self._inputs[part.subscription][1]
+        pending, journal = frame.pending, frame.journal
+        decode, frame.stream = self._raw[part.subscription], self._inputs[part.subscription][1]
         closed = {entry.key for entry in outcome.quarantined} | self._waiting_keys
         # Holds are rare: without any in sight nothing has to be looked up per record.
-        context._input_hold = None
+        frame.input_hold = None
         late = 0
         for key, value, timestamp, sequence in zip(
             part.keys, part.values, part.timestamps, part.sequences, strict=True
@@ -167,18 +169,18 @@ class Executor:
                 else:
                     outcome.quarantined.append(entry)
                 continue
-            context.key = key
-            context._cause = timestamp
+            frame.key = key
+            frame.cause = timestamp
             if work.holds or outcome.holds:
                 self._enter(key, work, outcome)
             began, produced = len(journal), len(pending)
             is_late = timestamp < watermark
             try:
                 hook(context, Record(key, decode(value), timestamp, is_late, producer, sequence))
-                if context._effects:
-                    context._commit(outcome, (part.subscription, producer, sequence))
+                if frame.effects:
+                    frame.commit(outcome, (part.subscription, producer, sequence))
             except (Exception, NotLoaded) as error:
-                context._rollback(began, produced)
+                frame.rollback(began, produced)
                 entry = QuarantineEntry(key, part.subscription, producer, sequence, value, timestamp)
                 if not self._waits(entry):
                     self._try_record(entry, self._attempts - 1, work, outcome, error)
@@ -193,12 +195,12 @@ class Executor:
         self, call: Callable[[Any, Work, Outcome], None], it: Any, work: Work, outcome: Outcome
     ) -> BaseException | None:
         """Call a hook for `it`; what it raised, and then nothing of it is left; None also if it waits."""
-        context = self._context
-        began, produced = len(context._journal), len(context._pending)
+        frame = self._frame
+        began, produced = len(frame.journal), len(frame.pending)
         try:
             call(it, work, outcome)
         except (Exception, NotLoaded) as error:
-            context._rollback(began, produced)
+            frame.rollback(began, produced)
             return None if self._waits(it) else error
         return None
 
@@ -225,20 +227,20 @@ class Executor:
         return False
 
     def _call_record(self, entry: QuarantineEntry, work: Work, outcome: Outcome) -> None:
-        context = self._context
-        decode, context.stream = self._inputs[entry.subscription]
+        frame = self._frame
+        decode, frame.stream = self._inputs[entry.subscription]
         self._enter(entry.key, work, outcome)
-        context._cause = entry.timestamp
+        frame.cause = entry.timestamp
         late = entry.timestamp < work.watermark
         self.computation.ProcessRecord(
-            context,
+            self._context,
             Record(entry.key, decode(entry.value), entry.timestamp, late, entry.producer, entry.sequence),
         )
-        context._commit(outcome, (entry.subscription, entry.producer, entry.sequence))
+        frame.commit(outcome, (entry.subscription, entry.producer, entry.sequence))
 
     def _timers(self, listed: list[Timer], work: Work, outcome: Outcome) -> None:
         """Fire `listed`, and what hooks set that is due before the next of them, or behind the last."""
-        chain = self._context._chain = Chain(listed, work, outcome)
+        chain = self._frame.chain = Chain(listed, work, outcome)
         stalls, closed = work.stalls, chain.closed
         try:
             for timer in listed:
@@ -257,7 +259,7 @@ class Executor:
             while (own := chain.next(None)) is not None:
                 self._fire(own, chain, work, outcome)
         finally:
-            self._context._chain = None
+            self._frame.chain = None
         for key, error in chain.stopped:
             self._tell("ProcessTimer", key, error)
 
@@ -279,15 +281,15 @@ class Executor:
                 chain.stays(timer)
 
     def _call_timer(self, timer: Timer, work: Work, outcome: Outcome) -> None:
-        context = self._context
+        frame = self._frame
         self._enter(timer.key, work, outcome)
-        context.stream = ""
+        frame.stream = ""
         if timer.kind == "watermark":
-            context._cause = timer.timestamp
+            frame.cause = timer.timestamp
         else:  # wall time says nothing about event time: the watermark is the oldest it may speak of
-            context._cause = min(max(work.watermark, MIN_TIME + 1), MAX_TIME - 1)
-        self.computation.ProcessTimer(context, timer)
-        context._commit(outcome, (-1, 0, 0, timer.tag, timer.kind, timer.timestamp))
+            frame.cause = min(max(work.watermark, MIN_TIME + 1), MAX_TIME - 1)
+        self.computation.ProcessTimer(self._context, timer)
+        frame.commit(outcome, (-1, 0, 0, timer.tag, timer.kind, timer.timestamp))
 
     def _redrive(self, entry: QuarantineEntry, work: Work, outcome: Outcome) -> None:
         if entry.subscription >= 0:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from millwheel import limits
-from millwheel.api.context import Context
+from millwheel.api.frame import Frame
 from millwheel.bundles import QuarantineEntry
 from millwheel.core.arrivals import Item
 from millwheel.host.events import Run
@@ -34,8 +34,8 @@ def _ignore(key: str, timers: dict[tuple[str, str], int | None], cause: tuple[An
     """Nobody watches yet."""
 
 
-class WatchedContext(Context):
-    """A context that tells what a hook has set, once the hook has returned."""
+class WatchedFrame(Frame):
+    """A frame that tells what a hook has set, once the hook has returned."""
 
     __slots__ = ("watch",)
 
@@ -43,9 +43,9 @@ class WatchedContext(Context):
         super().__init__(*arguments)
         self.watch: Watch = _ignore
 
-    def _commit(self, outcome: Outcome, cause: tuple[Any, ...]) -> None:
-        timers = dict(self._timers)
-        super()._commit(outcome, cause)
+    def commit(self, outcome: Outcome, cause: tuple[Any, ...]) -> None:
+        timers = dict(self.timers)
+        super().commit(outcome, cause)
         self.watch(self.key, timers, cause)
 
 
@@ -75,12 +75,12 @@ class Owned(msgspec.Struct, eq=False):
 class WatchedExecutor(Executor):
     """An executor that runs the hooks of one simulated process; `begin` says whose invocation is next."""
 
-    context_type = WatchedContext
+    frame_type = WatchedFrame
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        assert isinstance(self._context, WatchedContext)
-        self._context.watch = self._returned
+        assert isinstance(self._frame, WatchedFrame)
+        self._frame.watch = self._returned
 
     def begin(self, process: int, truth: Truth, restored: Container[tuple[str, str]], owned: Owned) -> None:
         """The next invocation is one of `owned`; `restored` are (key, tag) of timers that were there at a start."""

@@ -118,16 +118,16 @@ class _WatchedList(BoundList[T]):
 def watch_values(executor: Executor) -> None:
     """Have the hooks of `executor` fail when they change a value that they have read and do not set it."""
     computation, watch = executor.computation, Watch()
-    context = computation.__dict__["_context"]
+    frame = computation.__dict__["_frame"]
     for name, cell in cells_of(type(computation)).items():
         bound: Any = None
         match cell:
             case ValueCell():
-                bound = _WatchedValue(context, name, cell.coder, cell.default)
+                bound = _WatchedValue(frame, name, cell.coder, cell.default)
             case MapCell():
-                bound = _WatchedMap(context, name, cell.coder)
+                bound = _WatchedMap(frame, name, cell.coder)
             case ListCell():
-                bound = _WatchedList(context, name, cell.coder)
+                bound = _WatchedList(frame, name, cell.coder)
             case _:
                 continue
         bound.watch = watch

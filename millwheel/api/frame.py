@@ -1,0 +1,268 @@
+"""What the hooks of one invocation read and do, gathered until they return (§4.2, §5.1).
+
+Lives here: state as the hooks see it, and their buffered effects.  `Context` is the door to it for user code; state cells
+and the executor use it directly.  Never here: decisions about delivery, I/O, checks of what user code gives (`context`).
+Invariant: what a hook did is kept only when it returns; a hook that raises leaves no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, Protocol
+
+from millwheel.bundles import QuarantineEntry, SinkRow
+from millwheel.model import MIN_TIME, Timer
+from millwheel.work import Cause, Columns, Entries, Known, Outcome, Suspended, Values, Wanted, Work
+
+MISSING: Final[Any] = object()
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class NotLoaded(BaseException):
+    """A hook has asked for state that is not in memory: it runs again when it is.  No `except Exception` stops it."""
+
+
+class Chain(Protocol):
+    """Whoever lets timers fire in their order."""
+
+    def add(self, key: str, timers: Mapping[tuple[str, str], int | None]) -> None:
+        """A hook of `key` has set, moved or cancelled `timers`, and has returned."""
+        ...
+
+
+class Column:
+    """One value per key: what the store holds, under what this invocation has written (None: cleared)."""
+
+    __slots__ = ("_cell", "_frame", "base", "written")
+
+    def __init__(self, frame: Frame, cell: str) -> None:
+        self._frame = frame
+        self._cell = cell
+        self.base: Mapping[str, bytes] = _NOTHING
+        self.written: dict[str, bytes | None] = {}
+
+    def read(self) -> bytes | None:
+        """The value of the current key."""
+        key = self._frame.key
+        data: bytes | None = self.written.get(key, MISSING)
+        if data is MISSING:
+            data = self.base.get(key)
+            if data is None and key in self._frame.partial:
+                self._frame.want(self._cell, "")
+        return data
+
+    def write(self, data: bytes | None) -> None:
+        """Set or clear the value of the current key."""
+        frame, written = self._frame, self.written
+        frame.journal.append((written, frame.key, written.get(frame.key, MISSING)))
+        written[frame.key] = data
+
+
+class EntryColumn:
+    """The same with several entries per key."""
+
+    __slots__ = ("_cell", "_frame", "base", "written")
+
+    def __init__(self, frame: Frame, cell: str) -> None:
+        self._frame = frame
+        self._cell = cell
+        self.base: Mapping[str, Mapping[str, bytes]] = _NOTHING
+        self.written: dict[str, dict[str, bytes | None]] = {}
+
+    def read(self, entry: str) -> bytes | None:
+        """The value of one entry of the current key."""
+        key = self._frame.key
+        data: bytes | None = self.written.get(key, _NOTHING).get(entry, MISSING)
+        if data is MISSING:
+            data = self.base.get(key, _NOTHING).get(entry)
+            if data is None and key in self._frame.partial:
+                self._frame.want(self._cell, entry)
+        return data
+
+    def need(self, entries: Iterable[str]) -> None:
+        """Have all of these in memory, at the price of one wait."""
+        key, frame = self._frame.key, self._frame
+        if key in frame.partial:
+            known, written = self.base.get(key, _NOTHING), self.written.get(key, _NOTHING)
+            frame.want(self._cell, *(entry for entry in entries if entry not in known and entry not in written))
+
+    def write(self, entry: str, data: bytes | None) -> None:
+        """Set or remove one entry of the current key."""
+        written = self.written.setdefault(self._frame.key, {})
+        self._frame.journal.append((written, entry, written.get(entry, MISSING)))
+        written[entry] = data
+
+    def names(self) -> list[str]:
+        """Entries of the current key that exist now, sorted."""
+        key = self._frame.key
+        if key in self._frame.partial:
+            self._frame.want(self._cell, None)
+        written: Mapping[str, bytes | None] = self.written.get(key, _NOTHING)
+        found = {*self.base.get(key, _NOTHING), *written}
+        return sorted(entry for entry in found if entry not in written or written[entry] is not None)
+
+
+class Frame:
+    """One computation's invocation, as its hooks leave it.  One object is reused for all of them.
+
+    State writes and productions go straight to the invocation's.  The executor notes how long the journal and the
+    productions are when a hook begins: `rollback` cuts them back to that.
+    """
+
+    __slots__ = (
+        "_columns", "_entries", "_entry_columns", "_places", "_values", "cause", "chain", "effects", "hold", "input_hold",
+        "journal", "key", "lacking", "partial", "pending", "produced_late", "sinks", "stream", "timers", "wall_time",
+        "watermark",
+    )  # fmt: skip
+
+    def __init__(self, places: Mapping[str, str] = _NOTHING) -> None:
+        self._places = places
+        self._columns: dict[str, Column] = {}
+        self._entry_columns: dict[str, EntryColumn] = {}
+        self._values: Values = _NOTHING
+        self._entries: Entries = _NOTHING
+        self.key = ""
+        """The key that a hook runs for."""
+        self.stream = ""
+        """The stream of its record; "" for a timer."""
+        self.cause = MIN_TIME
+        """Time of the record or timer, us: what the hook produces is not older, unless a hold allows it."""
+        self.watermark = MIN_TIME
+        """Input low watermark, us."""
+        self.wall_time = 0
+        """Wall time of the invocation, us."""
+        self.partial: Mapping[str, Known] = _NOTHING
+        """Keys that are in memory in part."""
+        self.lacking: list[Wanted] = []
+        """What the hook asked for that is not in memory."""
+        self.journal: list[tuple[dict[str, bytes | None], str, Any]] = []
+        """What each write of the invocation replaced."""
+        self.pending: list[Any] = []
+        """Productions, four items each: subscription, key, encoded value, timestamp (flat, so that it costs no tuple)."""
+        self.effects = False
+        """The hook has had effects of the rarer kinds, which `commit` keeps."""
+        self.timers: dict[tuple[str, str], int | None] = {}
+        """(kind, tag) to what the hook sets it to, us; None: cancelled."""
+        self.sinks: list[SinkRow] = []
+        self.hold: Any = MISSING
+        """What the hook has made of its key's hold: us, or None for released."""
+        self.input_hold: int | None = None
+        """The key's hold before that, us."""
+        self.produced_late = 0
+        """Productions of the hook that are older than their cause."""
+        self.chain: Chain | None = None
+        """Told what the hooks of timers set."""
+
+    # --- for state cells --------------------------------------------------------------------------------------
+
+    def place(self, cell: str) -> str:
+        """The name under which the store keeps a cell: its own, or the one that it had at first."""
+        return self._places.get(cell, cell)
+
+    def column(self, cell: str) -> Column:
+        """The one value per key of `cell`."""
+        column = self._columns.get(cell)
+        if column is None:
+            column = self._columns[cell] = Column(self, cell)
+            column.base = self._values.get(cell, _NOTHING)
+        return column
+
+    def entry_column(self, cell: str) -> EntryColumn:
+        """The elements or entries per key of `cell`."""
+        column = self._entry_columns.get(cell)
+        if column is None:
+            column = self._entry_columns[cell] = EntryColumn(self, cell)
+            column.base = self._entries.get(cell, _NOTHING)
+        return column
+
+    def want(self, cell: str, *entries: str | None) -> None:
+        """The current key, which is in memory in part, is asked for what is not: go on only if nothing is there."""
+        known = self.partial[self.key]
+        lacking = [(self.key, cell, entry) for entry in entries if known.lacks(cell, entry)]
+        if lacking:
+            self.effects = True  # a hook that swallows this has not returned in the sense of `commit`
+            self.lacking += lacking
+            raise NotLoaded
+
+    # --- for the executor -------------------------------------------------------------------------------------
+
+    def start(self, work: Work) -> None:
+        """An invocation begins, or goes on."""
+        self.watermark, self.wall_time = work.watermark, work.wall_time
+        self._values, self._entries, self.partial = work.values, work.entries, work.partial
+        before = work.suspended
+        for cell, column in self._columns.items():
+            column.base, column.written = work.values.get(cell, _NOTHING), before.values.get(cell, {}) if before else {}
+        for cell, entries in self._entry_columns.items():
+            entries.base, entries.written = (
+                work.entries.get(cell, _NOTHING),
+                before.entries.get(cell, {}) if before else {},
+            )
+        if before:
+            self.pending += before.produced
+
+    def suspend(self, outcome: Outcome, waiting: list[QuarantineEntry | Timer]) -> Suspended:
+        """The invocation waits; until it goes on others may run here."""
+        values = {cell: column.written for cell, column in self._columns.items()}
+        entries = {cell: column.written for cell, column in self._entry_columns.items()}
+        suspended = Suspended(outcome, values, entries, [*self.pending], waiting)
+        self.pending.clear()
+        self.journal.clear()
+        return suspended
+
+    def commit(self, outcome: Outcome, cause: tuple[Any, ...]) -> None:
+        """The hook returned: keep its rarer effects too (only needed when `effects` is set).
+
+        `cause` is what made it run: a `Cause` without its key.
+        """
+        if self.lacking:
+            raise NotLoaded
+        if self.timers:
+            outcome.timers.setdefault(self.key, {}).update(self.timers)
+            if self.chain is not None:
+                self.chain.add(self.key, self.timers)
+            self.timers.clear()
+        if self.sinks:
+            outcome.sinks += self.sinks
+            outcome.causes += [Cause(self.key, *cause)] * len(self.sinks)
+            self.sinks.clear()
+        if self.hold is not MISSING:
+            outcome.holds[self.key] = self.input_hold = self.hold
+            self.hold = MISSING
+        outcome.backdated += self.produced_late
+        self.produced_late = 0
+        self.effects = False
+
+    def rollback(self, journal: int, pending: int) -> None:
+        """Forget everything the hook that just raised has done; it began at these lengths."""
+        for written, name, old in reversed(self.journal[journal:]):
+            if old is MISSING:
+                del written[name]
+            else:
+                written[name] = old
+        del self.journal[journal:]
+        del self.pending[pending:]
+        self.timers.clear()
+        self.sinks.clear()
+        self.hold = MISSING
+        self.produced_late = 0
+        self.effects = False
+
+    def finish(self, outcome: Outcome) -> None:
+        """The invocation is over: hand over its state writes and its productions, as columns."""
+        subscriptions, *columns = (self.pending[column::4] for column in range(4))
+        different = sorted(set(subscriptions))
+        for subscription in different:
+            cut = columns
+            if len(different) > 1:
+                at = [i for i, found in enumerate(subscriptions) if found == subscription]
+                cut = [[column[i] for i in at] for column in columns]
+            outcome.produced[subscription] = Columns(*cut)
+        self.pending.clear()
+        self.journal.clear()
+        outcome.values = {cell: column.written for cell, column in self._columns.items() if column.written}
+        for cell, entries in self._entry_columns.items():
+            kept = {key: written for key, written in entries.written.items() if written}
+            if kept:
+                outcome.entries[cell] = kept
