@@ -13,9 +13,12 @@ from typing import Final
 import msgspec
 
 from millwheel.limits import RECORD_OVERHEAD_BYTES
+from millwheel.model import Timer
 
 CHECKPOINT_FORMAT: Final = 1
 """Version of `Checkpoint`'s serialised form; another one is refused before the first write."""
+_TIMER: Final = -1
+"""In the place of a subscription: the element of a quarantine is a timer."""
 
 
 class Bundle(msgspec.Struct, gc=False):
@@ -177,7 +180,7 @@ class SinkRow(msgspec.Struct, array_like=True, gc=False):
 
 
 class QuarantineEntry(msgspec.Struct, array_like=True, gc=False):
-    """One element of a poisoned key's FIFO.  `subscription` is -1 for a timer, whose tag is in `tag`."""
+    """One element of a poisoned key's FIFO: a record, or a timer (`is_timer`), which has a tag and a kind and no value."""
 
     key: str
     subscription: int
@@ -188,6 +191,16 @@ class QuarantineEntry(msgspec.Struct, array_like=True, gc=False):
     tag: str = ""
     kind: str = ""
     error: str = ""
+
+    @staticmethod
+    def of_timer(timer: Timer, error: str = "") -> QuarantineEntry:
+        """A timer as an element."""
+        return QuarantineEntry(timer.key, _TIMER, 0, 0, b"", timer.timestamp, timer.tag, timer.kind, error)
+
+    @property
+    def is_timer(self) -> bool:
+        """False for a record."""
+        return self.subscription == _TIMER
 
 
 class Checkpoint(msgspec.Struct, array_like=True, gc=False):

@@ -30,23 +30,32 @@ QUARANTINE_HOLD: Final = "\0quarantine"
 """Behind a key: the name of the hold of its quarantine.  It sorts right after the key, so it stays in its interval."""
 
 
-class Cause(NamedTuple):
-    """Why a hook ran under `key`: a record, by its id, or a timer (`subscription` -1), by its name and time."""
+class RecordCause(NamedTuple):
+    """A record, by its id, made a hook run under `key`."""
 
     key: str
     subscription: int
     producer: int
     sequence: int
-    tag: str = ""
-    kind: str = ""
-    timestamp: int = 0
 
-    @staticmethod
-    def of(entry: QuarantineEntry) -> Cause:
-        """What a quarantined element would make run."""
-        if entry.subscription < 0:
-            return Cause(entry.key, -1, 0, 0, entry.tag, entry.kind, entry.timestamp)
-        return Cause(entry.key, entry.subscription, entry.producer, entry.sequence)
+
+class TimerCause(NamedTuple):
+    """A timer, by its name and time, made a hook run under `key`."""
+
+    key: str
+    kind: str
+    tag: str
+    timestamp: int
+
+
+Cause = RecordCause | TimerCause
+
+
+def cause_of(entry: QuarantineEntry) -> Cause:
+    """What makes a hook run when an element of a quarantine is redriven."""
+    if entry.is_timer:
+        return TimerCause(entry.key, entry.kind, entry.tag, entry.timestamp)
+    return RecordCause(entry.key, entry.subscription, entry.producer, entry.sequence)
 
 
 class Part(msgspec.Struct, gc=False):

@@ -211,11 +211,8 @@ class Frame:
         self.journal.clear()
         return suspended
 
-    def commit(self, outcome: Outcome, cause: tuple[Any, ...]) -> None:
-        """The hook returned: keep its rarer effects too (only needed when `effects` is set).
-
-        `cause` is what made it run: a `Cause` without its key.
-        """
+    def commit(self, outcome: Outcome, cause: Cause) -> None:
+        """The hook returned: keep its rarer effects too (only needed when `effects` is set)."""
         if self.lacking:
             raise NotLoaded
         if self.timers:
@@ -225,7 +222,7 @@ class Frame:
             self.timers.clear()
         if self.sinks:
             outcome.sinks += self.sinks
-            outcome.causes += [Cause(self.key, *cause)] * len(self.sinks)
+            outcome.causes += [cause] * len(self.sinks)
             self.sinks.clear()
         if self.hold is not MISSING:
             outcome.holds[self.key] = self.input_hold = self.hold

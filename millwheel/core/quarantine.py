@@ -24,7 +24,7 @@ from millwheel.core.refused import RefusedRows
 from millwheel.core.suspects import Suspects
 from millwheel.core.timers import TimerQueue
 from millwheel.model import MAX_TIME, Timer
-from millwheel.work import QUARANTINE_HOLD, Cause, Outcome, Part, Work
+from millwheel.work import QUARANTINE_HOLD, Outcome, Part, Work, cause_of
 
 
 class Quarantine:
@@ -102,7 +102,7 @@ class Quarantine:
         for timer in work.timers:
             if timer.key in stopped:
                 back.append(timer)
-            elif not self._diverts(_frozen(timer), stopped):
+            elif not self._diverts(QuarantineEntry.of_timer(timer), stopped):
                 kept.append(timer)
         for timer in back:  # it stays, and sleeps once its key is in quarantine
             self._timers.set(timer.key, timer.kind, timer.tag, timer.timestamp)
@@ -112,7 +112,7 @@ class Quarantine:
     def _diverts(self, entry: QuarantineEntry, stopped: set[str]) -> bool:
         """Whether a record or timer is for the quarantine; `stopped` are keys that this invocation sends there."""
         if entry.key not in self.keys and entry.key not in stopped:
-            answer = self._refused.answer(Cause.of(entry)) or self._suspects.answer(entry)
+            answer = self._refused.answer(cause_of(entry)) or self._suspects.answer(entry)
             if answer is None:
                 return False
             entry.error = answer
@@ -298,7 +298,3 @@ class Quarantine:
 def quarantine_hold(key: str) -> str:
     """The name of the hold of a key's quarantine."""
     return key + QUARANTINE_HOLD
-
-
-def _frozen(timer: Timer) -> QuarantineEntry:
-    return QuarantineEntry(timer.key, -1, 0, 0, b"", timer.timestamp, timer.tag, timer.kind)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from millwheel.bundles import QuarantineEntry
-from millwheel.work import Cause
+from millwheel.work import Cause, cause_of
 
 REDRIVE_AGAIN_US: Final = 10_000_000
 """A redriven element whose row was refused is not tried again before: each try restarts the interval."""
@@ -43,7 +43,7 @@ class RefusedRows:
         """The quarantine of `entries` is durable."""
         for entry in entries if self._by_key else ():
             causes = self._by_key.get(entry.key, {})
-            causes.pop(Cause.of(entry), None)
+            causes.pop(cause_of(entry), None)
             if not causes:
                 self._by_key.pop(entry.key, None)
 
@@ -65,5 +65,5 @@ class RefusedRows:
         culprit = self._redrives.get(key)
         if culprit is None:
             return entries
-        causes = [Cause.of(entry) for entry in entries]
+        causes = [cause_of(entry) for entry in entries]
         return entries[: causes.index(culprit[0])] if culprit[0] in causes else entries

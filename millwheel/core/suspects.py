@@ -137,7 +137,7 @@ class Suspects:
         if deaths is None:
             return None
         return (
-            f"the process ended {deaths} times while this {'record' if entry.subscription >= 0 else 'timer'}, and nothing "
+            f"the process ended {deaths} times while this {'timer' if entry.is_timer else 'record'}, and nothing "
             "else, ran: a crash in native code, too much memory, sys.exit(), or a kill from outside. Mend it, stop the "
             "pipeline in order (Ctrl-C) and start it again, then redrive the key"
         )
@@ -218,7 +218,7 @@ def _units(work: Work) -> list[Unit]:
 
 
 def _unit(entry: QuarantineEntry) -> Unit:
-    if entry.subscription < 0:
+    if entry.is_timer:
         return entry.key, _timer_digest(entry.tag, entry.kind, entry.timestamp)
     return entry.key, _digest(entry.subscription, entry.timestamp, entry.value)
 

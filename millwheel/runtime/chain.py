@@ -135,7 +135,8 @@ class Chain:
             f"to a later time than they had reached: a loop. Set it to a time after {kind} time {at}"
         )
         self._outcome.timers[key][kind, tag] = None
-        self._outcome.quarantined.append(QuarantineEntry(key, -1, 0, 0, b"", at, tag, kind, error))
+        looping = Timer(key, tag, at, "wall" if kind == "wall" else "watermark")
+        self._outcome.quarantined.append(QuarantineEntry.of_timer(looping, error))
         self.closed.add(key)
         self.stopped.append((key, RuntimeError(error)))
         return True

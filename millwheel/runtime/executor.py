@@ -21,7 +21,7 @@ from millwheel.coders import AS_IT_IS, checked, raw
 from millwheel.graph import ComputationSpec, Graph
 from millwheel.model import MAX_TIME, MIN_TIME, Record, Timer, TimerKind
 from millwheel.runtime.chain import Chain
-from millwheel.work import Outcome, Part, Wanted, Work
+from millwheel.work import Outcome, Part, RecordCause, TimerCause, Wanted, Work
 
 OnFailed = Callable[[str, str, BaseException, bool], None]
 """(hook, key, error, whether it was redriven)."""
@@ -124,7 +124,7 @@ class Executor:
                 continue
             elif (error := self._attempt(self._redrive, entry, work, outcome)) is not None:
                 stopped.add(key)
-                self._tell("ProcessRecord" if entry.subscription >= 0 else "ProcessTimer", key, error, True)
+                self._tell("ProcessTimer" if entry.is_timer else "ProcessRecord", key, error, True)
             elif key not in self._waiting_keys:
                 outcome.redriven[key] = outcome.redriven.get(key, 0) + 1
 
@@ -178,7 +178,7 @@ class Executor:
             try:
                 hook(context, Record(key, decode(value), timestamp, is_late, producer, sequence))
                 if frame.effects:
-                    frame.commit(outcome, (part.subscription, producer, sequence))
+                    frame.commit(outcome, RecordCause(key, part.subscription, producer, sequence))
             except (Exception, NotLoaded) as error:
                 frame.rollback(began, produced)
                 entry = QuarantineEntry(key, part.subscription, producer, sequence, value, timestamp)
@@ -236,7 +236,7 @@ class Executor:
             self._context,
             Record(entry.key, decode(entry.value), entry.timestamp, late, entry.producer, entry.sequence),
         )
-        frame.commit(outcome, (entry.subscription, entry.producer, entry.sequence))
+        frame.commit(outcome, RecordCause(entry.key, entry.subscription, entry.producer, entry.sequence))
 
     def _timers(self, listed: list[Timer], work: Work, outcome: Outcome) -> None:
         """Fire `listed`, and what hooks set that is due before the next of them, or behind the last."""
@@ -270,7 +270,7 @@ class Executor:
             if error is None:
                 break
         if error is not None:
-            entry = QuarantineEntry(timer.key, -1, 0, 0, b"", timer.timestamp, timer.tag, timer.kind, _trace(error))
+            entry = QuarantineEntry.of_timer(timer, _trace(error))
             self._tell("ProcessTimer", timer.key, error)
             outcome.quarantined.append(entry)
             chain.closed.add(timer.key)
@@ -289,10 +289,10 @@ class Executor:
         else:  # wall time says nothing about event time: the watermark is the oldest it may speak of
             frame.cause = min(max(work.watermark, MIN_TIME + 1), MAX_TIME - 1)
         self.computation.ProcessTimer(self._context, timer)
-        frame.commit(outcome, (-1, 0, 0, timer.tag, timer.kind, timer.timestamp))
+        frame.commit(outcome, TimerCause(timer.key, timer.kind, timer.tag, timer.timestamp))
 
     def _redrive(self, entry: QuarantineEntry, work: Work, outcome: Outcome) -> None:
-        if entry.subscription >= 0:
+        if not entry.is_timer:
             self._call_record(entry, work, outcome)
         else:
             kind: TimerKind = "wall" if entry.kind == "wall" else "watermark"

@@ -111,7 +111,7 @@ class Failures:
         limit = spec.settings.first_failures
         if limit is None or outcome.lacking or work.redrive:
             return ""
-        failed = [entry for entry in outcome.quarantined if entry.subscription >= 0]
+        failed = [entry for entry in outcome.quarantined if not entry.is_timer]
         records = sum(len(part.keys) for part in work.parts)
         if records and self._counts(spec.name, "ProcessRecord", records > len(failed), limit, outcome):
             return "ProcessRecord"
@@ -130,5 +130,5 @@ class Failures:
             return False
         is_record = hook == "ProcessRecord"
         failing = self._failing.setdefault(name, set())
-        failing |= {e.key for e in outcome.quarantined if e.error and (e.subscription >= 0) == is_record}
+        failing |= {e.key for e in outcome.quarantined if e.error and e.is_timer != is_record}
         return len(failing) >= limit

@@ -25,12 +25,12 @@ from millwheel.runtime.executor import Executor
 from millwheel.runtime.usercode import UserCode
 from millwheel.testing.story import Kernel
 from millwheel.testing.truth import Truth
-from millwheel.work import Outcome, Work
+from millwheel.work import Cause, Outcome, TimerCause, Work
 
-Watch = Callable[[str, dict[tuple[str, str], int | None], tuple[Any, ...]], None]
+Watch = Callable[[str, dict[tuple[str, str], int | None], Cause], None]
 
 
-def _ignore(key: str, timers: dict[tuple[str, str], int | None], cause: tuple[Any, ...]) -> None:
+def _ignore(key: str, timers: dict[tuple[str, str], int | None], cause: Cause) -> None:
     """Nobody watches yet."""
 
 
@@ -43,7 +43,7 @@ class WatchedFrame(Frame):
         super().__init__(*arguments)
         self.watch: Watch = _ignore
 
-    def commit(self, outcome: Outcome, cause: tuple[Any, ...]) -> None:
+    def commit(self, outcome: Outcome, cause: Cause) -> None:
         timers = dict(self.timers)
         super().commit(outcome, cause)
         self.watch(self.key, timers, cause)
@@ -133,13 +133,11 @@ class WatchedExecutor(Executor):
                 f"I8: {name} fires for {timer.timestamp} before {first[1]!r}, set to {first[0]}", timer.key
             )
 
-    def _returned(self, key: str, timers: dict[tuple[str, str], int | None], cause: tuple[Any, ...]) -> None:
+    def _returned(self, key: str, timers: dict[tuple[str, str], int | None], cause: Cause) -> None:
         """A hook of `key` has returned."""
         pending = self._owned.timers.setdefault(key, {})
-        if cause[0] == -1:
-            _, _, _, tag, kind, at = cause
-            if pending.get((kind, tag)) == at:
-                del pending[kind, tag]
+        if isinstance(cause, TimerCause) and pending.get((cause.kind, cause.tag)) == cause.timestamp:
+            del pending[cause.kind, cause.tag]
         for name, setting in timers.items():
             if setting is None:
                 pending.pop(name, None)

@@ -239,7 +239,7 @@ def simulate(
 def _raise_failure(store: WatchedStore) -> None:
     failures, store.truth.failures = store.truth.failures, []
     for computation, entry in failures:
-        what = f"timer {entry.tag!r}" if entry.subscription < 0 else "a record"
+        what = f"timer {entry.tag!r}" if entry.is_timer else "a record"
         raise HookFailed(
             f"{computation} failed on {what} of key {entry.key!r} at {format_time(entry.timestamp)}; in production that "
             f"key would wait in quarantine (quarantine=True to test that):\n{entry.error}"

@@ -8,14 +8,14 @@ from millwheel.bundles import QuarantineEntry, SinkRow
 from millwheel.core import events as ev
 from millwheel.core.refused import REDRIVE_AGAIN_US
 from millwheel.model import Timer
-from millwheel.work import Cause, Outcome
+from millwheel.work import Cause, Outcome, RecordCause, TimerCause
 from tests.unit.core.bench import IN, PRODUCER, SEQUENCER, TARGET, Bench, bundle, outcome, produced, recovered, wrote
 
 ANSWER = "violates check constraint"
 
 
 def record(key: str, sequence: int) -> Cause:
-    return Cause(key, IN, PRODUCER, sequence)
+    return RecordCause(key, IN, PRODUCER, sequence)
 
 
 def upserted(*causes: Cause, **changes: Any) -> Outcome:
@@ -85,7 +85,7 @@ def test_a_timer_is_a_culprit_too() -> None:
     timers = [("k", "t", "watermark", 10), ("k", "u", "watermark", 20), ("j", "t", "watermark", 15)]
     first = Bench(recovered(timers=timers))
     first(ev.WatermarkMoved(30)).load()
-    first.invoked(upserted(Cause("k", -1, 0, 0, "t", "watermark", 10)))
+    first.invoked(upserted(TimerCause("k", "watermark", "t", 10)))
     second = Bench(recovered(timers=timers), inherited=refused(first, 1, 0))
     assert second.load().timers == [Timer("j", "t", 15)]
     second.invoked()
@@ -101,7 +101,7 @@ def test_the_next_core_runs_under_the_watermark_under_which_the_first_one_report
     timers = [("k", "t", "wall", 0)]
     first = Bench(recovered(timers=timers, watermark=10), quarantine_holds=True)
     first.load()
-    first.invoked(upserted(Cause("k", -1, 0, 0, "t", "wall", 0)))
+    first.invoked(upserted(TimerCause("k", "wall", "t", 0)))
     assert first(ev.WatermarkMoved(30)).reported() == []
     second = Bench(recovered(timers=timers, watermark=10), inherited=refused(first, 1, 0), quarantine_holds=True)
     second.load()
