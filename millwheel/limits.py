@@ -272,3 +272,11 @@ FILE_ROWS: Final = 100_000
 
 FILE_AGE_US: Final = 60_000_000
 """Wall time after its first row at which a file of a sink is sealed: how long a slow stream keeps its readers waiting."""
+
+ITERATION_LOSSES_IN_A_ROW: Final = 8
+"""Lost executors of an iteration on Spark without a completed superstep between them, after which the cluster is taken to
+be unfit for the work."""
+
+ITERATION_CONSERVED_SHARE: Final = 1e-9
+"""By how much of itself the total of a conserved column may differ after a compensation: sums of floats in another order
+differ by less."""

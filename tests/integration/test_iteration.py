@@ -41,12 +41,12 @@ from millwheel.spark.iteration import (
     Superstep,
     combined,
     doors,
-    engine,
     from_columns,
     from_rows,
     iterate,
     iterate_delta,
 )
+from millwheel.spark.iteration.states import State, States
 from tests.chaos import endurance
 from tests.chaos.iteration import Case, Kills, components, pagerank, paths, whole
 
@@ -361,16 +361,16 @@ def test_a_head_checkpoint_that_lacks_a_file_does_not_exist(
     context: SparkContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a task that died between caching its partition and reporting: the next one found the block in the cache."""
-    real = engine._Iteration._materialised
+    real = States.materialised
 
-    def forgetful(self: Any, superstep: int, *args: Any, **options: Any) -> Any:
-        state = real(self, superstep, *args, **options)
-        if superstep == 3:
-            assert state.headers[0].before is not None
-            state.headers[0] = replace(state.headers[0], before=None)
-        return state
+    def forgetful(self: States, superstep: int, *args: Any) -> State:
+        state = real(self, superstep, *args)
+        if superstep != 3:
+            return state
+        assert state.headers[0].before is not None
+        return replace(state, headers={**state.headers, 0: replace(state.headers[0], before=None)})
 
-    monkeypatch.setattr(engine._Iteration, "_materialised", forgetful)
+    monkeypatch.setattr(States, "materialised", forgetful)
     case = components(context, cliques(4, 5))
     found = case.run(case.policy("head", tmp_path, every=2), deliver=rows_of)
     assert case.judge(found.value) is None

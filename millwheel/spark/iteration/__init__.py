@@ -5,7 +5,8 @@
 """
 
 from millwheel.spark.iteration.columns import Part, Rows, combined, partition_of
-from millwheel.spark.iteration.engine import Converged, Steps, iterate, iterate_delta
+from millwheel.spark.iteration.endings import Converged, Steps
+from millwheel.spark.iteration.engine import iterate, iterate_delta
 from millwheel.spark.iteration.errors import (
     CheckpointError,
     ColumnsError,
