@@ -18,7 +18,7 @@ from typing import Any, Final
 from benchmarks import common, flows
 from benchmarks.common import Reference, Result
 from millwheel import Computation, Context, MsgpackCoder, Pipeline, Record, Timer, ValueCell, subscribe
-from millwheel.core.cache import ENTRY_OVERHEAD_BYTES, SLOT_OVERHEAD_BYTES, StateCache
+from millwheel.core.keys.cache import ENTRY_OVERHEAD_BYTES, SLOT_OVERHEAD_BYTES, StateCache
 from millwheel.launch import run as run_on
 from millwheel_storage.postgres import PostgresStore
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from benchmarks import common, flows
 from benchmarks.common import Reference, Result
 from millwheel.launch import run as run_on
-from millwheel_storage.reader import Reader
+from millwheel_storage.postgres.reader import Reader
 
 KEYS: Final = 10_000
 RECORDS: Final = 400_000

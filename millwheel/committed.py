@@ -26,10 +26,10 @@ from millwheel.model import MAX_TIME, MIN_TIME, format_time
 from millwheel.ports import QuarantineRow, SourcePosition
 from millwheel.shape import PUBLISH_PREFIX
 from millwheel.work import QUARANTINE_HOLD
-from millwheel_storage.check import Report
-from millwheel_storage.check import check as check_store
-from millwheel_storage.reader import PublishedRow, Reader, StateRow
-from millwheel_storage.reader import reset as reset_schema
+from millwheel_storage.postgres.planned import Report
+from millwheel_storage.postgres.planned import check as check_store
+from millwheel_storage.postgres.reader import PublishedRow, Reader, StateRow
+from millwheel_storage.postgres.reader import reset as reset_schema
 
 T = TypeVar("T", default=Any)
 

@@ -31,9 +31,9 @@ from millwheel.runtime.embedded import EmbeddedRun, check_sources
 from millwheel.runtime.failures import OnFailure, log_failure
 from millwheel.runtime.signals import signals_restored, signals_stop
 from millwheel.traces import shortened
-from millwheel_storage.connection import store_place
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
+from millwheel_storage.postgres.connection import store_place
 
 DEFAULT_DATA = ".millwheel"
 """Where the embedded Postgres keeps its data, relative to the working directory."""

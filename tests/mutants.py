@@ -18,25 +18,25 @@ import msgspec
 
 from millwheel.api.frame import Frame
 from millwheel.bundles import Acked, QuarantineEntry, StateWrites, decode_checkpoint, encode_checkpoint
-from millwheel.core import events as ev
-from millwheel.core.arrivals import Arrivals
 from millwheel.core.authority import Authority
-from millwheel.core.cache import StateCache
-from millwheel.core.checkpoint import Checkpointer
-from millwheel.core.dedup import DeliveredIds, Seen
-from millwheel.core.feed import Feed
-from millwheel.core.inbox import Inbox
-from millwheel.core.inflight import Inflight
-from millwheel.core.injector import InjectorCore
-from millwheel.core.interval import IntervalCore
-from millwheel.core.opaque import OpaqueIds
-from millwheel.core.outbox import Outbox
-from millwheel.core.quarantine import Quarantine
-from millwheel.core.refused import RefusedRows
-from millwheel.core.seen import SeenKeys
-from millwheel.core.suspects import Suspects
-from millwheel.core.timers import TimerQueue
-from millwheel.core.watermark import LowWatermark
+from millwheel.core.channel.outbox import Outbox
+from millwheel.core.durability.checkpoint import Checkpointer
+from millwheel.core.durability.inflight import Inflight
+from millwheel.core.faults.quarantine import Quarantine
+from millwheel.core.faults.refused import RefusedRows
+from millwheel.core.faults.suspects import Suspects
+from millwheel.core.ids.dedup import DeliveredIds, Seen
+from millwheel.core.ids.opaque import OpaqueIds
+from millwheel.core.ids.seen import SeenKeys
+from millwheel.core.interval import events as ev
+from millwheel.core.interval.arrivals import Arrivals
+from millwheel.core.interval.inbox import Inbox
+from millwheel.core.interval.machine import IntervalCore
+from millwheel.core.interval.watermark import LowWatermark
+from millwheel.core.keys.cache import StateCache
+from millwheel.core.keys.timers import TimerQueue
+from millwheel.core.source.feed import Feed
+from millwheel.core.source.injector import InjectorCore
 from millwheel.host.alone import Alone
 from millwheel.host.marks import Marks
 from millwheel.host.partitions import Partitions
@@ -45,7 +45,7 @@ from millwheel.model import MAX_TIME
 from millwheel.ports import FoldWrite
 from millwheel.runtime.executor import Executor
 from millwheel.search import sign
-from millwheel.testing.story import Violation
+from millwheel.testing.world.kernel import Violation
 from millwheel.work import QUARANTINE_HOLD
 from millwheel_storage.memory import MemoryStore
 from tests.planted import MUTANTS, UNIT_ONLY, Patches, mutant, only, planted, unit_test_notices
@@ -404,7 +404,7 @@ def dropped_not_recorded() -> Patches:
     return {(Arrivals, "_without"): without}
 
 
-@only("tests/unit/core/test_interval.py")
+@only("tests/unit/core/interval/test_machine.py")
 def unfinished_redrive() -> Patches:
     """A request to redrive a key that is not in quarantine any more is forgotten."""
 
@@ -480,7 +480,8 @@ def renamed_and_lost() -> Patches:
 @mutant
 def deletions_first() -> Patches:
     """A row that a checkpoint writes and then deletes stays in its sink."""
-    from millwheel_storage import memory, sinks
+    from millwheel_storage import sinks
+    from millwheel_storage.memory import twin
 
     def coalesce(tables: Any, writes: Any) -> Any:
         turned = []
@@ -489,18 +490,19 @@ def deletions_first() -> Patches:
             turned.append(msgspec.structs.replace(write, sinks=rows))
         return sinks.coalesce(tables, turned)
 
-    return {(memory, "coalesce"): coalesce}
+    return {(twin, "coalesce"): coalesce}
 
 
 @mutant
 def deletions_lost() -> Patches:
     """A row that is deleted in another checkpoint than the one that wrote it stays in its sink."""
-    from millwheel_storage import memory, sinks
+    from millwheel_storage import sinks
+    from millwheel_storage.memory import twin
 
     def coalesce(tables: Any, writes: Any) -> Any:
         return [msgspec.structs.replace(rows, deleted={}) for rows in sinks.coalesce(tables, writes)]
 
-    return {(memory, "coalesce"): coalesce}
+    return {(twin, "coalesce"): coalesce}
 
 
 @mutant
@@ -928,7 +930,7 @@ def holds_forgotten() -> Patches:
         image.holds.timestamps.clear()
         return original(image)
 
-    from millwheel.core import inflight
+    from millwheel.core.durability import inflight
 
     return {(inflight, "encode_checkpoint"): encode}
 

@@ -11,7 +11,7 @@ import millwheel_storage
 from millwheel import Computation, Context, JsonCoder, Pipeline, Record, Stream, TextCoder, ValueCell, subscribe
 from millwheel.launch import open_store, run
 from millwheel_injectors import IterableSource
-from millwheel_storage.reader import Reader
+from millwheel_storage.postgres.reader import Reader
 
 words = Stream("words", TextCoder())
 

@@ -25,7 +25,7 @@ from millwheel.host.progress import Progress
 from millwheel.launch import open_store, run
 from millwheel.model import format_time
 from millwheel_injectors import BoundedDisorder, SparkOutputSource
-from millwheel_storage.reader import Reader
+from millwheel_storage.postgres.reader import Reader
 
 SLICE = Path(__file__).parent / "data" / "nasa-1995-07-11..14.log.gz"
 

@@ -21,11 +21,11 @@ from millwheel import Pipeline
 from millwheel.committed import reset
 from millwheel.errors import MillwheelError, StoreError, StoreUnavailable
 from millwheel.launch import open_store
-from millwheel_storage import statements
-from millwheel_storage.connection import store_place
 from millwheel_storage.embedded import EmbeddedPostgres
-from millwheel_storage.reader import Reader, reachable
-from millwheel_storage.shape import schema_name
+from millwheel_storage.postgres.connection import store_place
+from millwheel_storage.postgres.reader import Reader, reachable
+from millwheel_storage.schema.shape_checks import schema_name
+from millwheel_storage.statements import opening
 
 FINISHED: Final = "finished"
 PARSED: Final = "parsed"
@@ -94,8 +94,8 @@ def check_store(out: Path, name: str, store: str) -> None:
     run, schema = msgspec.json.decode((out / RUN).read_bytes(), type=Run), schema_name(name)
     place = sql.Identifier(schema)
     with reachable(store) as connection:
-        connection.execute(statements.LOCK_SCHEMA, (schema,))
-        if connection.execute(statements.SCHEMA_TABLES, (schema,)).fetchone() is None:
+        connection.execute(opening.LOCK_SCHEMA, (schema,))
+        if connection.execute(opening.SCHEMA_TABLES, (schema,)).fetchone() is None:
             connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(place))
             connection.execute(sql.SQL("COMMENT ON SCHEMA {} IS {}").format(place, sql.Literal(MARK + run.id)))
         elif connection.execute(MARK_OF, (schema,)).fetchone() != (MARK + run.id,):

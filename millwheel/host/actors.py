@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from millwheel.core.injector import InjectorCore
-from millwheel.core.interval import IntervalCore
+from millwheel.core.interval.machine import IntervalCore
+from millwheel.core.source.injector import InjectorCore
 
 
 class Actor(msgspec.Struct, eq=False, kw_only=True):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from millwheel import limits
 from millwheel.core.authority import Authority
-from millwheel.host.events import (
+from millwheel.host.alphabet import (
     Answered,
     Ask,
     ChannelOpened,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from millwheel.core import events as ev
+from millwheel.core.interval import events as ev
 from millwheel.host.actors import Actor
 from millwheel.host.procedures import Steps
 from millwheel.host.requests import FindIds, FoldLog, LoadCells, LoadState, LoadTimerPage, ReadBucket, ReadQuarantine

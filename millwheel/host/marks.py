@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from millwheel.core import events as ev
+from millwheel.core.interval import events as ev
 from millwheel.host.actors import Actor
 from millwheel.host.alone import Alone
 from millwheel.host.procedures import Steps

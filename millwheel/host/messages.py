@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from millwheel.bundles import Bundle
-from millwheel.core.dedup import Channel
+from millwheel.core.ids.dedup import Channel
 
 
 class Hello(msgspec.Struct, frozen=True, gc=False):

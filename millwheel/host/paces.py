@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from millwheel.core.events import RowsRead
-from millwheel.core.pace import Pace
+from millwheel.core.interval.events import RowsRead
+from millwheel.core.source.pace import Pace
 from millwheel.graph import Graph
 from millwheel.host.actors import Actor, Actors
 from millwheel.model import MIN_TIME

@@ -10,16 +10,16 @@ from collections.abc import Generator, Mapping
 from typing import Any, Protocol
 
 from millwheel import limits
-from millwheel.core import events as ev
-from millwheel.core.dedup import Channel
-from millwheel.core.feed import Feed
-from millwheel.core.injector import InjectorCore
-from millwheel.core.tail import Tail
+from millwheel.core.ids.dedup import Channel
+from millwheel.core.interval import events as ev
+from millwheel.core.source.feed import Feed
+from millwheel.core.source.injector import InjectorCore
+from millwheel.core.source.short_reads import Tail
 from millwheel.errors import SourceError
 from millwheel.graph import Graph
 from millwheel.host.actors import Actor, Actors
+from millwheel.host.alphabet import Discover, Discovery, Pause, ReadRows, Resume, RowsArrived, Seek, Wish
 from millwheel.host.credit import Account
-from millwheel.host.events import Discover, Discovery, Pause, ReadRows, Resume, RowsArrived, Seek, Wish
 from millwheel.host.messages import (
     Claimed,
     Concluded,

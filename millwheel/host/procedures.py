@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from millwheel.errors import RowRefused
-from millwheel.host.events import Ask, Pause, Wish
+from millwheel.host.alphabet import Ask, Pause, Wish
 
 Steps = Generator[Wish, Any, None]
 

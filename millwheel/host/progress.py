@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from millwheel.core.interval import IntervalCore
+from millwheel.core.interval.machine import IntervalCore
 from millwheel.host.worker import WorkerHost
 from millwheel.model import MAX_TIME, MIN_TIME, format_time
 from millwheel.shape import PUBLISH_PREFIX

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from millwheel.bundles import LogWrite
-from millwheel.core import events as ev
+from millwheel.core.interval import events as ev
 from millwheel.ports import FoldWrite, MarkWrite, PipelineShape, PositionWrite, Store, WatermarkWrite
 
 

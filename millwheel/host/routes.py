@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from millwheel.bundles import Recovered
-from millwheel.core.dedup import Channel
-from millwheel.core.interval import Config
+from millwheel.core.ids.dedup import Channel
+from millwheel.core.interval.machine import Config
 from millwheel.graph import Graph
 from millwheel.intervals import Ranges
 from millwheel.ports import IntervalRow, Opened, SourcePosition

@@ -17,12 +17,12 @@ import msgspec
 
 from millwheel import limits
 from millwheel.bundles import Bundle
-from millwheel.core import events as ev
-from millwheel.core.injector import InjectorCore
-from millwheel.core.interval import Config, IntervalCore
+from millwheel.core.interval import events as ev
+from millwheel.core.interval.machine import Config, IntervalCore
+from millwheel.core.source.injector import InjectorCore
 from millwheel.errors import Fenced, RowRefused
 from millwheel.graph import Graph
-from millwheel.host import events as he
+from millwheel.host import alphabet as he
 from millwheel.host import folded
 from millwheel.host.actors import Actor, Actors
 from millwheel.host.alarms import Alarms

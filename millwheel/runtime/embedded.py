@@ -19,7 +19,7 @@ from millwheel import limits
 from millwheel.api.table import Table
 from millwheel.errors import HookInterrupted, HooksFail, RowRefused, SourceError, StoreError
 from millwheel.graph import ComputationSpec, Graph
-from millwheel.host import events as he
+from millwheel.host import alphabet as he
 from millwheel.host.controller import ControllerHost
 from millwheel.host.progress import Progress, explain, progress_of
 from millwheel.host.requests import Request

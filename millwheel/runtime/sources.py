@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from millwheel import limits
 from millwheel.api.context import Output, check_key
-from millwheel.core.events import RowsRead
+from millwheel.core.interval.events import RowsRead
 from millwheel.errors import LimitError, SourceError, TimestampError
 from millwheel.model import MAX_TIME, MIN_TIME, format_time, to_us, whole_time
 from millwheel.ports import Batch, PacedPartition, RecordId, SourcePartition

@@ -14,7 +14,7 @@ from typing import Any
 from millwheel.api.context import Output
 from millwheel.api.table import Table
 from millwheel.graph import Graph
-from millwheel.host.events import Discover, Discovery, Prepare, ReadRows, Resume, RowsArrived, Run, Seek
+from millwheel.host.alphabet import Discover, Discovery, Prepare, ReadRows, Resume, RowsArrived, Run, Seek
 from millwheel.ports import SourcePartition
 from millwheel.runtime.executor import Executor, output_of
 from millwheel.runtime.failures import Failures

@@ -22,7 +22,7 @@ import psycopg
 from psycopg import sql
 
 from millwheel.errors import StoreError
-from millwheel_storage.shape import schema_name
+from millwheel_storage.schema.shape_checks import schema_name
 
 Format = Literal["jsonl", "parquet"]
 REST_SECONDS: Final = 0.5

@@ -13,7 +13,7 @@ import psycopg
 
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.productions import unpack_ids
-from millwheel_storage.shape import schema_name
+from millwheel_storage.schema.shape_checks import schema_name
 
 _numbers: Final = itertools.count(1)
 

@@ -12,8 +12,8 @@ import pytest
 
 from millwheel import Computation, Context, JsonCoder, MapCell, Pipeline, Record, Stream, TextCoder, subscribe
 from millwheel.committed import Committed, Held, reset
-from millwheel.core import injector
-from millwheel.core.interval import IntervalCore
+from millwheel.core.interval.machine import IntervalCore
+from millwheel.core.source import injector
 from millwheel.errors import StoreError, StoreUnavailable, WiringError
 from millwheel.launch import run
 from millwheel.runtime.embedded import EmbeddedRun

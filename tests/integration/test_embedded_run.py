@@ -28,14 +28,14 @@ from millwheel import (
     limits,
 )
 from millwheel.bundles import StateRow
-from millwheel.core import injector
+from millwheel.core.source import injector
 from millwheel.errors import Fenced, IncompatibleStore
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel.work import Wanted
 from millwheel_injectors import IterableSource
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
-from millwheel_storage.reader import Reader
+from millwheel_storage.postgres.reader import Reader
 from millwheel_storage.testing import postgres_tables
 from tests.unit.runtime.drive import (
     Cells,

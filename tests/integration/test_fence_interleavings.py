@@ -27,9 +27,9 @@ from millwheel.bundles import (
     encode_checkpoint,
 )
 from millwheel.ports import PipelineShape, SinkTable
-from millwheel_storage import statements
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
+from millwheel_storage.statements import committing, opening
 from millwheel_storage.testing import postgres_tables
 
 pytestmark = pytest.mark.postgres
@@ -122,11 +122,11 @@ class Race:
         number = [Int8(self.interval)]
         group = [number, [Int8(self.old_sequencer)], [Int8(1)], [Int8(0)], [payload], number]
         given: dict[str, tuple[Any, list[Any]]] = {
-            "alone": (statements.COMMIT_ONE, [*map(Int8, (self.interval, self.old_sequencer, 1, 0)), payload]),
-            "group": (statements.COMMIT, group),
-            "with a sink row": (statements.commit_with_sinks([(SINK, False)]), [*group, '[{"k": "old"}]', [Int8(1)]]),
+            "alone": (committing.COMMIT_ONE, [*map(Int8, (self.interval, self.old_sequencer, 1, 0)), payload]),
+            "group": (committing.COMMIT, group),
+            "with a sink row": (committing.commit_with_sinks([(SINK, False)]), [*group, '[{"k": "old"}]', [Int8(1)]]),
             "with a deletion": (
-                statements.commit_with_sinks([(SINK, True)]),
+                committing.commit_with_sinks([(SINK, True)]),
                 [*group, '[{"k": "there"}]', [Int8(1)], '[{"k": "old"}]', [Int8(1)]],
             ),
         }
@@ -139,7 +139,7 @@ class Race:
 
     async def bump_start(self) -> None:
         await self.bump.execute("BEGIN")
-        row = await (await self.bump.execute(statements.ACQUIRE, (self.interval,))).fetchone()
+        row = await (await self.bump.execute(opening.ACQUIRE, (self.interval,))).fetchone()
         assert row is not None
         self.new_sequencer = row[0]
 

@@ -28,9 +28,9 @@ from millwheel import (
     subscribe,
 )
 from millwheel.bundles import Bundle
-from millwheel.core import injector
-from millwheel.core.dedup import DeliveredIds
-from millwheel.host import events as he
+from millwheel.core.ids.dedup import DeliveredIds
+from millwheel.core.source import injector
+from millwheel.host import alphabet as he
 from millwheel.host.messages import Delivery, Receipt
 from millwheel.ports import Batch, SourcePartition
 from millwheel.runtime.embedded import EmbeddedRun, Host
@@ -38,7 +38,7 @@ from millwheel_injectors import IterableSource
 from millwheel_injectors.iterables import IterablePartition
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
-from millwheel_storage.reader import Reader
+from millwheel_storage.postgres.reader import Reader
 from tests.unit.runtime.drive import run_to_end
 
 pytestmark = pytest.mark.postgres

@@ -20,7 +20,7 @@ from millwheel_injectors import FileSource
 from millwheel_injectors.identity import Catalog
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
-from millwheel_storage.shape import schema_name
+from millwheel_storage.schema.shape_checks import schema_name
 
 pytestmark = pytest.mark.postgres
 

@@ -30,7 +30,7 @@ from millwheel.runtime.embedded import EmbeddedRun
 from millwheel_injectors import IterableSource
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
-from millwheel_storage.reader import Reader
+from millwheel_storage.postgres.reader import Reader
 from tests.unit.runtime.drive import run_to_end
 
 pytestmark = pytest.mark.postgres

@@ -12,7 +12,7 @@ import pytest
 
 from millwheel import SECOND, Computation, Context, JsonCoder, Pipeline, Record, Stream, ValueCell, limits, subscribe
 from millwheel.committed import Committed
-from millwheel.core import injector
+from millwheel.core.source import injector
 from millwheel.errors import Fenced, StoreError, WiringError
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.runtime.embedded import EmbeddedRun

@@ -19,14 +19,25 @@ import pytest
 from psycopg import sql
 
 from millwheel.ports import PipelineShape
-from millwheel_storage import statements
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
-from millwheel_storage.shape import schema_name
+from millwheel_storage.schema.shape_checks import schema_name
+from millwheel_storage.statements import (
+    advancing,
+    committing,
+    folding,
+    loading,
+    opening,
+    outside_ids,
+    quarantining,
+    viewing,
+)
 from millwheel_storage.testing import fresh_name
 
 pytestmark = pytest.mark.postgres
 
+SUBJECTS: Final = (advancing, committing, folding, loading, opening, outside_ids, quarantining, viewing)
+STATEMENTS: Final = {name: value for subject in SUBJECTS for name, value in vars(subject).items() if name.isupper()}
 ROWS: Final = 20_000
 FILLED: Final = {"none": 0, "few": 5, "emptied": 100, "full": ROWS}
 """Figures by their time, and how many rows there were then."""
@@ -100,7 +111,7 @@ class Plans:
 
     def __init__(self, url: str, pipeline: str, figures: str, kept: bool) -> None:
         self._connection: Connection = psycopg.connect(url, autocommit=True, cursor_factory=psycopg.ClientCursor)
-        self._connection.execute(statements.CONFIGURE, (f'"{schema_name(pipeline)}"', "0", "0", "0"))
+        self._connection.execute(opening.CONFIGURE, (f'"{schema_name(pipeline)}"', "0", "0", "0"))
         self._execute(f"SET plan_cache_mode = force_{'generic' if kept else 'custom'}_plan")
         names = self._execute("SELECT tablename FROM pg_tables WHERE schemaname = current_schema").fetchall()
         tables = [table for (table,) in names]
@@ -118,7 +129,7 @@ class Plans:
         if figures != "none":
             self._execute(f"VACUUM ANALYZE {', '.join(tables)}")
         for name in CASES:
-            self._execute(f"PREPARE {name.lower()} AS {self._numbered(getattr(statements, name))}")
+            self._execute(f"PREPARE {name.lower()} AS {self._numbered(STATEMENTS[name])}")
             self.pages(name)
         self._fill(filled + 1, ROWS)
 
@@ -141,7 +152,7 @@ class Plans:
         """How many pages the statement looks at; what it writes is undone."""
         given = CASES[name]
         if isinstance(given, dict):
-            order = dict.fromkeys(AS_PREPARED.findall(getattr(statements, name)))
+            order = dict.fromkeys(AS_PREPARED.findall(STATEMENTS[name]))
             given = [given[parameter] for parameter in order]
         values = sql.SQL(", ").join(map(sql.Literal, given)).as_bytes(self._connection)
         with self._connection.transaction(force_rollback=True):

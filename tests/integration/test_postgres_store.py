@@ -42,11 +42,11 @@ from millwheel.errors import (
 )
 from millwheel.ports import FoldWrite, PipelineShape, SinkTable
 from millwheel.rows import check_row
-from millwheel_storage import connection as connection_module
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
-from millwheel_storage.prepared import Connection
-from millwheel_storage.reader import Reader, reset
+from millwheel_storage.postgres import connection as connection_module
+from millwheel_storage.postgres.prepared import Connection
+from millwheel_storage.postgres.reader import Reader, reset
 from millwheel_storage.testing import fresh_name, postgres_tables
 
 pytestmark = pytest.mark.postgres

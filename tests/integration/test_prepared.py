@@ -13,9 +13,9 @@ import psycopg
 import pytest
 import uvloop
 
-from millwheel_storage.arrays import BigintArray, TextArray
 from millwheel_storage.embedded import EmbeddedPostgres
-from millwheel_storage.prepared import BIGINT, BYTEA, Connection, Statement, bigint
+from millwheel_storage.postgres.arrays import BigintArray, TextArray
+from millwheel_storage.postgres.prepared import BIGINT, BYTEA, Connection, Statement, bigint
 
 pytestmark = pytest.mark.postgres
 

@@ -12,14 +12,15 @@ import pytest
 from psycopg import sql
 
 from millwheel import Computation, Context, JsonCoder, ListCell, Pipeline, Record, Stream, Table, Timer, subscribe
-from millwheel.core import injector, refused
+from millwheel.core.faults import refused
+from millwheel.core.source import injector
 from millwheel.errors import Fenced, StoreError
 from millwheel.host.progress import Progress
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel_injectors import IterableSource
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
-from millwheel_storage.reader import Reader
+from millwheel_storage.postgres.reader import Reader
 from millwheel_storage.testing import postgres_tables
 from tests.unit.runtime.drive import Tap, run_cancelled, run_to_end, run_until, until
 

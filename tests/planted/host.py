@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from millwheel.core import events as ev
-from millwheel.core.dedup import DeliveredIds
-from millwheel.core.pace import Pace
-from millwheel.host import events as he
+from millwheel.core.ids.dedup import DeliveredIds
+from millwheel.core.interval import events as ev
+from millwheel.core.source.pace import Pace
+from millwheel.host import alphabet as he
 from millwheel.host.actors import Actors
 from millwheel.host.alarms import Alarms
 from millwheel.host.commits import CommitLanes, Group, Lane
@@ -397,7 +397,7 @@ def redrives_asked_once() -> Patches:
 # --- replays ------------------------------------------------------------------------------------------------------
 
 
-@only("tests/unit/core/test_pace.py")
+@only("tests/unit/core/source/test_pace.py")
 def clock_of_the_first_partition() -> Patches:
     """The clock of a replay begins before the first row of every partition is known."""
     original = Pace.begin

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from millwheel.core.schedule import Schedule
-from millwheel.core.timers import TimerQueue
+from millwheel.core.interval.schedule import Schedule
+from millwheel.core.keys.timers import TimerQueue
 from millwheel.model import MIN_TIME, Timer
 from millwheel.runtime.chain import Chain
 from millwheel.work import Stall

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from millwheel.core import events as ev
-from millwheel.core.inflight import Inflight, Uncommitted
+from millwheel.core.durability.inflight import Inflight, Uncommitted
+from millwheel.core.interval import events as ev
 from tests.planted import Patches, mutant
 
 

@@ -48,7 +48,7 @@ from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.fold import fifo_rows, quarantine_row
 from millwheel_storage.memory import MemoryStore
 from millwheel_storage.postgres import PostgresStore
-from millwheel_storage.reader import Reader, reset
+from millwheel_storage.postgres.reader import Reader, reset
 from millwheel_storage.testing import connected_tables, fresh_name, postgres_tables, temporary_postgres
 from tests.effort import examples
 

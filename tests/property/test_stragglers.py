@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millwheel import limits
-from millwheel.core import events as ev
+from millwheel.core.interval import events as ev
 from millwheel.work import Columns
 from tests.effort import examples
 from tests.unit.core.bench import OUT, Bench, outcome

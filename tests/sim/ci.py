@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from millwheel.testing.story import Violation
+from millwheel.testing.world.kernel import Violation
 from tests.sim.harness import Verdict, simulate_seed
 
 ROOT = Path(__file__).resolve().parents[2]

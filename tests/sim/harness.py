@@ -10,11 +10,11 @@ import msgspec
 from millwheel.bundles import Checkpoint, LogWrite, decode_checkpoint
 from millwheel.graph import Graph
 from millwheel.model import SECOND
-from millwheel.testing.ending import check_end, delivered
-from millwheel.testing.faults import Faults, Nemesis, Seeded
-from millwheel.testing.simulator import Simulation
-from millwheel.testing.story import Kernel, Violation
-from millwheel.testing.watched import WatchedStore
+from millwheel.testing.checks.ending import check_end, delivered
+from millwheel.testing.checks.watched import WatchedStore
+from millwheel.testing.faults.nemesis import Faults, Nemesis, Seeded
+from millwheel.testing.world.kernel import Kernel, Violation
+from millwheel.testing.world.simulator import Simulation
 from millwheel_storage.memory import MemoryStore
 from tests.sim.workload import ROLLED, START_US, Workload, check_commit, check_state, draw, renamed, shrunk
 

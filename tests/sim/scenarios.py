@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from millwheel.model import SECOND
-from millwheel.testing.sources import Script
+from millwheel.testing.kit.scripted import Script
 from tests.sim.workload import StageSpec, Token, Workload, World, _number, build
 
 START_US = 1_000 * SECOND

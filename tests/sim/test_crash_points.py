@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from millwheel.testing.faults import STORE_STEPS, Action, Planned
-from millwheel.testing.story import Kernel, Violation
+from millwheel.testing.faults.nemesis import STORE_STEPS, Action, Planned
+from millwheel.testing.world.kernel import Kernel, Violation
 from tests.sim import ci
 from tests.sim.cores import Answers, on_all_cores
 from tests.sim.harness import run_workload

@@ -10,11 +10,11 @@ import pytest
 from millwheel import SECOND, Computation, Context, JsonCoder, Pipeline, Record, Stream, ValueCell, subscribe
 from millwheel.limits import PACE_STEP_US
 from millwheel.source import Ahead, Batch
-from millwheel.testing.faults import Faults, Nemesis, Planned, Seeded
-from millwheel.testing.simulator import Simulation
-from millwheel.testing.story import Kernel
-from millwheel.testing.view import Results
-from millwheel.testing.watched import WatchedStore
+from millwheel.testing.checks.watched import WatchedStore
+from millwheel.testing.faults.nemesis import Faults, Nemesis, Planned, Seeded
+from millwheel.testing.kit.view import Results
+from millwheel.testing.world.kernel import Kernel
+from millwheel.testing.world.simulator import Simulation
 from millwheel_injectors import BoundedDisorder, FileSource
 from millwheel_injectors.paced import PacedPartition
 from millwheel_storage.memory import MemoryStore

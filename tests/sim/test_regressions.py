@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from millwheel.bundles import Bundle, Delivered, HoldWrites, QuarantineEntry, Recovered, TimerWrites, decode_checkpoint
-from millwheel.core import events as ev
 from millwheel.core.authority import Authority
-from millwheel.core.interval import Config, IntervalCore
+from millwheel.core.interval import events as ev
+from millwheel.core.interval.machine import Config, IntervalCore
 from millwheel.graph import Settings
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.work import Outcome

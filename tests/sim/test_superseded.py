@@ -7,11 +7,11 @@ from collections import Counter
 import pytest
 
 from millwheel.model import SECOND
-from millwheel.testing.faults import Planned
-from millwheel.testing.simulator import Simulation
-from millwheel.testing.sources import ScriptedSource
-from millwheel.testing.story import Kernel, Violation
-from millwheel.testing.watched import WatchedStore
+from millwheel.testing.checks.watched import WatchedStore
+from millwheel.testing.faults.nemesis import Planned
+from millwheel.testing.kit.scripted import ScriptedSource
+from millwheel.testing.world.kernel import Kernel, Violation
+from millwheel.testing.world.simulator import Simulation
 from millwheel_storage.memory import MemoryStore
 from tests.planted import planted
 from tests.sim.scenarios import START_US, scenario

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from millwheel.model import SECOND
-from millwheel.testing.faults import Planned
-from millwheel.testing.story import Kernel
+from millwheel.testing.faults.nemesis import Planned
+from millwheel.testing.world.kernel import Kernel
 from tests.sim.harness import run_workload
 from tests.sim.workload import START_US, draw
 

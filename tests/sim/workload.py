@@ -35,9 +35,9 @@ from millwheel.api.given import evolution_of
 from millwheel.bundles import Checkpoint
 from millwheel.graph import ComputationSpec, Graph
 from millwheel.model import SECOND
-from millwheel.testing.calls import Crash
-from millwheel.testing.sources import Script, ScriptedSource
-from millwheel.testing.story import Violation
+from millwheel.testing.kit.scripted import Script, ScriptedSource
+from millwheel.testing.world.calls import Crash
+from millwheel.testing.world.kernel import Violation
 from tests.sim import ticks
 
 WINDOW_US = 200_000

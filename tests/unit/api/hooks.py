@@ -7,7 +7,7 @@ from typing import Any
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table, TextCoder, Timer, subscribe
 from millwheel.bundles import QuarantineEntry
-from millwheel.core.cache import StateCache
+from millwheel.core.keys.cache import StateCache
 from millwheel.runtime.executor import Executor
 from millwheel.work import Outcome, Part, Work
 from millwheel_injectors import IterableSource

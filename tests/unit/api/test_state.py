@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from millwheel import Computation, Context, JsonCoder, ListCell, MapCell, ProtobufCoder, Record, ValueCell, limits
 from millwheel.api.computation import cells_of
-from millwheel.core.cache import StateCache
+from millwheel.core.keys.cache import StateCache
 from millwheel.errors import LimitError, WiringError
 from tests.unit.api.hooks import executor_of, part, work
 

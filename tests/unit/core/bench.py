@@ -17,9 +17,9 @@ from millwheel.bundles import (
     TimerWrites,
     decode_checkpoint,
 )
-from millwheel.core import events as ev
-from millwheel.core.dedup import Channel
-from millwheel.core.interval import Config, IntervalCore
+from millwheel.core.ids.dedup import Channel
+from millwheel.core.interval import events as ev
+from millwheel.core.interval.machine import Config, IntervalCore
 from millwheel.graph import Settings
 from millwheel.intervals import Ranges
 from millwheel.model import MIN_TIME

@@ -6,7 +6,7 @@ from millwheel import Computation, Context, Pipeline, Record, Stream, TextCoder,
 from millwheel.bundles import Bundle, HoldWrites, Recovered, TimerWrites
 from millwheel.host.routes import Routes
 from millwheel.model import MIN_TIME
-from millwheel.testing.calls import run
+from millwheel.testing.world.calls import run
 from millwheel_injectors import IterableSource
 from millwheel_storage.memory import MemoryStore
 

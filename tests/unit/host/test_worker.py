@@ -6,12 +6,12 @@ from typing import Any
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, TextCoder, subscribe
 from millwheel.bundles import Bundle
-from millwheel.host import events as he
+from millwheel.host import alphabet as he
 from millwheel.host.messages import Claimed, Credit, Delivery, Hello, Message, WatermarksRaised
 from millwheel.host.requests import ListRedrives, Request
 from millwheel.host.worker import WorkerHost
 from millwheel.model import MAX_TIME
-from millwheel.testing.calls import run
+from millwheel.testing.world.calls import run
 from millwheel_injectors import IterableSource
 from millwheel_storage.memory import MemoryStore
 

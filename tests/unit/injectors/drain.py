@@ -10,7 +10,7 @@ import msgspec
 
 from millwheel.ports import Batch, PositionWrite, Source, SourcePartition, SourcePosition
 from millwheel.search import Blocking, Find, Note, Search, Step, Unknown
-from millwheel.testing.calls import run
+from millwheel.testing.world.calls import run
 from millwheel_injectors.rejects import RejectLine
 from millwheel_storage.memory import MemoryStore
 

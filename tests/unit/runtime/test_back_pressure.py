@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from millwheel import BytesCoder, Computation, Context, Pipeline, Record, Stream, limits, subscribe
-from millwheel.core import injector
-from millwheel.core.injector import InjectorCore
-from millwheel.core.interval import IntervalCore
-from millwheel.host.events import ReadRows, RowsArrived
+from millwheel.core.interval.machine import IntervalCore
+from millwheel.core.source import injector
+from millwheel.core.source.injector import InjectorCore
+from millwheel.host.alphabet import ReadRows, RowsArrived
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel.runtime.usercode import UserCode
 from millwheel_injectors import IterableSource

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from millwheel import Computation, Context, JsonCoder, ListCell, Pipeline, Record, Stream, limits, subscribe
-from millwheel.core import injector
+from millwheel.core.source import injector
 from millwheel.errors import SourceError
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel.source import Source

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from millwheel import Computation, Context, JsonCoder, ListCell, MapCell, Record, Timer, ValueCell, limits
 from millwheel.bundles import QuarantineEntry
-from millwheel.core.cache import StateCache
-from millwheel.core.eviction import NEVER
+from millwheel.core.keys.cache import StateCache
+from millwheel.core.keys.eviction import NEVER
 from millwheel.runtime.executor import Executor
 from millwheel.work import Outcome, Wanted, Work
 from tests.unit.api.hooks import IN, OUT, computation_of, executor_of, out, part, work

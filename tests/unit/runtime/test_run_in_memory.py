@@ -21,7 +21,7 @@ from millwheel import (
     Timer,
     limits,
 )
-from millwheel.core import injector
+from millwheel.core.source import injector
 from millwheel.errors import WiringError
 from millwheel.host.progress import Progress
 from millwheel.launch import import_pipeline

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from millwheel import limits
 from millwheel.api.context import Output
-from millwheel.core.events import RowsRead
+from millwheel.core.interval.events import RowsRead
 from millwheel.errors import LimitError
 from millwheel.runtime.sources import opaque_ids, read_rows
 from millwheel_injectors import IterableSource

@@ -14,7 +14,8 @@ from millwheel.bundles import LogWrite, SinkRow
 from millwheel.errors import IncompatibleStore, RowRefused, WiringError
 from millwheel.ports import PipelineShape, SinkTable
 from millwheel.rows import check_row
-from millwheel_storage.shape import (
+from millwheel_storage.schema.reserved import RESERVED_NAMES
+from millwheel_storage.schema.shape_checks import (
     STORE_FORMAT,
     check_formats,
     check_shape,
@@ -22,7 +23,6 @@ from millwheel_storage.shape import (
     schema_name,
 )
 from millwheel_storage.sinks import blame, check_table, coalesce
-from millwheel_storage.tables import RESERVED_NAMES
 
 KINDS = {
     "t": "text",

@@ -1,0 +1,1 @@
+"""What an interval has sent, and has to send again until it is acknowledged."""

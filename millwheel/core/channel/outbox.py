@@ -1,0 +1,173 @@
+"""Productions on their way: numbering, routing, acks and the frontier (§6.1.1, §6.1.2).
+
+Lives here: the sender's side of exactly-once delivery.  Invariants: ids are dense per subscription and producer; a
+bundle stays here, byte-identical, until its receiver acked it; the frontier never passes a production whose ack is
+not durably recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from millwheel.bundles import Acked, Bundle, Produced
+from millwheel.core.ids.dedup import Channel
+from millwheel.intervals import Ranges
+from millwheel.model import MAX_TIME
+from millwheel.work import Columns
+
+RETIRED_LIMIT_CHANNELS: Final = 64
+"""Channels of void cores that are remembered.  Should a receiver ever miss that one is done, it keeps some ids."""
+
+
+class Outbox:
+    """Unacked bundles of one sending interval."""
+
+    def __init__(self, sender: int, producer: int, routes: Mapping[int, Ranges]) -> None:
+        self._sender = sender
+        self._producer = producer
+        self._routes = routes
+        self._next_sequence: dict[int, int] = {}
+        # Never a number of an earlier owner of the interval: an ack of its bundles may still be on its way.
+        self._next_number = (producer << 32) + 1
+        self.unacked: dict[int, Bundle] = {}
+        self.unacked_bytes = 0
+        self._oldest: dict[int, int] = {}
+        self._unrecorded: dict[int, Bundle] = {}
+        self._recording: dict[int, list[Bundle]] = {}
+        self._abandoned: list[Bundle] = []
+        self._live: dict[Channel, dict[int, int]] = {}
+        self.frontier_moved = False
+        """Receivers have not been told of the newest frontier by a bundle."""
+
+    def number(self, subscription: int, columns: Columns) -> tuple[Produced, list[Bundle]]:
+        """Give productions their ids and cut them into one bundle per receiving interval."""
+        first = self._next_sequence.get(subscription, 0)
+        count = len(columns.keys)
+        self._next_sequence[subscription] = first + count
+        produced = Produced(subscription, self._producer, first, columns.keys, columns.values, columns.timestamps)
+        sequences = list(range(first, first + count))
+        return produced, self._bundles(subscription, self._producer, sequences, columns)
+
+    def adopt(self, bundle: Bundle) -> list[Bundle]:
+        """Unacked productions of an earlier owner: same ids, routed anew."""
+        columns = Columns(bundle.keys, bundle.values, bundle.timestamps)
+        return self._bundles(bundle.subscription, bundle.producer, bundle.sequences, columns)
+
+    def _bundles(self, subscription: int, producer: int, sequences: list[int], columns: Columns) -> list[Bundle]:
+        ranges = self._routes[subscription]
+        if len(ranges.ids) == 1:
+            groups: Iterable[tuple[int, list[int] | None]] = [(ranges.ids[0], None)]
+        else:
+            groups = list(ranges.group(columns.keys).items())
+        return [self._bundle(subscription, producer, target, at, sequences, columns) for target, at in groups]
+
+    def _bundle(
+        self,
+        subscription: int,
+        producer: int,
+        target: int,
+        positions: list[int] | None,
+        sequences: list[int],
+        columns: Columns,
+    ) -> Bundle:
+        keys, values, timestamps = columns.keys, columns.values, columns.timestamps
+        if positions is not None:
+            sequences = [sequences[i] for i in positions]
+            keys = [keys[i] for i in positions]
+            values = [values[i] for i in positions]
+            timestamps = [timestamps[i] for i in positions]
+        number = self._next_number
+        self._next_number += 1
+        bundle = Bundle(subscription, self._sender, number, target, producer, 0, sequences, keys, values, timestamps)
+        self.unacked[number] = bundle
+        self.unacked_bytes += bundle.size()
+        self._oldest[number] = min(timestamps)
+        self._live.setdefault((subscription, producer), {})[number] = sequences[0]
+        return bundle
+
+    def sendable(self, bundle: Bundle) -> Bundle:
+        """The bundle with the frontier as it is now."""
+        bundle.frontier = self.frontier(bundle.subscription, bundle.producer)
+        return bundle
+
+    def ack(self, number: int) -> bool:
+        """The receiver made the bundle durable; false for an unknown or repeated ack."""
+        bundle = self.unacked.pop(number, None)
+        if bundle is None:
+            return False
+        self.unacked_bytes -= bundle.size()
+        del self._oldest[number]
+        self._unrecorded[number] = bundle
+        return True
+
+    def abandon(self, bundle: Bundle) -> None:
+        """Unacked productions of an earlier owner on a subscription that is no more: recorded as acked."""
+        self._abandoned.append(bundle)
+
+    def has_unrecorded(self) -> bool:
+        """True when acks wait to be recorded in a checkpoint."""
+        return bool(self._unrecorded or self._abandoned)
+
+    def record_acks(self, seq: int) -> list[Acked]:
+        """Acks to store in checkpoint `seq`."""
+        if not self.has_unrecorded():
+            return []
+        bundles = self._recording[seq] = list(self._unrecorded.values())
+        gone, self._unrecorded, self._abandoned = self._abandoned, {}, []
+        return [Acked(b.subscription, b.producer, b.sequences) for b in (*bundles, *gone)]
+
+    def recorded(self, seq: int) -> None:
+        """Checkpoint `seq` is durable: the frontier may pass the acks it carried."""
+        for bundle in self._recording.pop(seq, ()):
+            del self._live[bundle.subscription, bundle.producer][bundle.number]
+            self.frontier_moved = True
+
+    def forget(self, number: int) -> None:
+        """An acked production that no checkpoint ever stored needs no record: the frontier may pass it."""
+        bundle = self._unrecorded.pop(number, None)
+        if bundle is not None:
+            del self._live[bundle.subscription, bundle.producer][number]
+            self.frontier_moved = True
+
+    def frontier_notes(self) -> list[Bundle]:
+        """Bundles without records that tell every receiver the frontiers."""
+        self.frontier_moved = False
+        notes = [
+            Bundle(sub, self._sender, 0, target, producer, self.frontier(sub, producer), [], [], [], [])
+            for sub, producer in self._live
+            for target in self._routes[sub].ids
+        ]
+        # An earlier owner's producer that has nothing left is told so again to a receiver that restarts, within reason.
+        done = [place for place, live in self._live.items() if not live and place[1] != self._producer]
+        for place in done[:-RETIRED_LIMIT_CHANNELS]:
+            del self._live[place]
+        return notes
+
+    def resend(self, target: int, kept_back: Iterable[int]) -> list[Bundle]:
+        """Everything that `target` has not acked, in the order of sending, but for the numbers not sent so far."""
+        self.frontier_moved = bool(self._live) or self.frontier_moved
+        held = set(kept_back)
+        return [b for b in self.unacked.values() if b.target == target and b.number not in held]
+
+    def channels(self) -> list[Channel]:
+        """On which anything was sent, by this owner or in the name of an earlier one."""
+        return [*self._live]
+
+    def retire(self, channels: Iterable[Channel]) -> None:
+        """Earlier owners sent on `channels`: once nothing of theirs is unacked, receivers may collect all ids."""
+        for subscription, producer in channels:
+            if subscription in self._routes:
+                self._live.setdefault((subscription, producer), {})
+                self.frontier_moved = True
+
+    def frontier(self, subscription: int, producer: int) -> int:
+        """Every id below it is durably acked and will never be sent again."""
+        live = self._live.get((subscription, producer))
+        if live:
+            return min(live.values())
+        return self._next_sequence.get(subscription, 0) if producer == self._producer else MAX_TIME
+
+    def oldest(self) -> int:
+        """The smallest event time of an unacked production (§4.5), or MAX_TIME."""
+        return min(self._oldest.values(), default=MAX_TIME)

@@ -1,0 +1,222 @@
+"""Checkpoints between their invocation and their commit (§6.1.2).
+
+Lives here: their order, what goes out before a commit and what waits for it, strong and weak.  Never here: what is in a
+checkpoint (`checkpoint`), what is committed (`unfolded`).  Invariants:
+
+* checkpoints commit strictly in seq order; acks and strong sends wait for the whole prefix;
+* a checkpoint that holds an input's id holds every production of that input that is not acked yet;
+* what a weak checkpoint still waits for when its deadline comes is in it; the deadline comes soon once a later one has
+  all its acks and waits for nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+import msgspec
+
+from millwheel import limits
+from millwheel.bundles import Bundle, Checkpoint, LogWrite, Produced, encode_checkpoint
+from millwheel.core.channel.outbox import Outbox
+from millwheel.core.durability.unfolded import CommittedLog
+from millwheel.core.faults.refused import RefusedRows
+from millwheel.core.interval import events as ev
+from millwheel.model import MAX_TIME
+from millwheel.work import Cause
+
+WEAK_INFLIGHT_LIMIT: Final = 64
+
+
+class Uncommitted(msgspec.Struct, gc=False):
+    """One checkpoint, and what goes out when it is durable."""
+
+    seq: int
+    image: Checkpoint
+    acks: list[tuple[int, int]]
+    """(sender, number) of the bundles that it consumes."""
+    sends: list[Bundle]
+    oldest: int
+    """The smallest event time that its commit settles."""
+    counts: ev.Counters
+    causes: list[Cause] = []
+    """Of each of its sink rows."""
+    redrive: bool = False
+    deadline: int = 0
+    """Weak: wall time until which it waits for acks."""
+    waits: set[int] = set()
+    """Weak: numbers of its bundles whose acks the checkpoint waits for."""
+    write: LogWrite | None = None
+    """Its log row, once it is handed over; one in which nothing is left to write has none."""
+    submitted: bool = False
+    done: bool = False
+
+
+class Inflight:
+    """A queue, oldest first.  It sends from the outbox of its interval and adds to its log what is committed."""
+
+    def __init__(
+        self,
+        interval: int,
+        sequencer: int,
+        weak: bool,
+        outbox: Outbox,
+        committed: CommittedLog,
+        refused: RefusedRows,
+        counters: ev.Counters,
+    ) -> None:
+        self._interval = interval
+        self._sequencer = sequencer
+        self._weak = weak
+        self._outbox = outbox
+        self._committed = committed
+        self._refused = refused
+        self._counters = counters
+        self._entries: deque[Uncommitted] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
+
+    def full(self) -> bool:
+        """True when no user code may run until one is committed."""
+        limit = WEAK_INFLIGHT_LIMIT if self._weak else limits.INFLIGHT_LIMIT_CHECKPOINTS
+        return len(self._entries) >= limit
+
+    def reaches_back(self, seq: int) -> bool:
+        """True when checkpoint `seq`, or one before it, is not durable yet."""
+        return bool(self._entries) and self._entries[0].seq <= seq
+
+    def oldest(self) -> int:
+        """The smallest event time that waits for a commit, or MAX_TIME."""
+        return min((entry.oldest for entry in self._entries), default=MAX_TIME)
+
+    def next_deadline(self) -> int:
+        """When the next weak checkpoint stops waiting for acks, or MAX_TIME."""
+        for entry in self._entries:
+            if entry.waits and not entry.submitted:
+                return entry.deadline
+        return MAX_TIME
+
+    def kept_back(self) -> list[int]:
+        """Numbers of the bundles that are not sent before their checkpoint is durable."""
+        return [bundle.number for entry in self._entries for bundle in entry.sends]
+
+    # --- to the commit ----------------------------------------------------------------------------------------
+
+    def put(self, entry: Uncommitted, effects: list[ev.Effect], now: int) -> None:
+        """The next checkpoint.  Weak productions leave at once, and it waits for their acks."""
+        self._entries.append(entry)
+        if self._weak:
+            bundles, entry.sends = entry.sends, []
+            entry.waits = {bundle.number for bundle in bundles}
+            effects += [ev.Send(self._outbox.sendable(bundle)) for bundle in bundles]
+            if not bundles:
+                self._hurry(entry, now)
+
+    def _hurry(self, ready: Uncommitted, now: int) -> None:
+        """A checkpoint waits for no ack any more: those before it must not keep it for long (§6.1.3, figure 11)."""
+        for entry in self._entries:
+            if entry is ready:
+                return
+            entry.deadline = min(entry.deadline, now + limits.STRAGGLER_PATIENCE_US)
+
+    def put_records(self, entry: Uncommitted, effects: list[ev.Effect]) -> None:
+        """A checkpoint of acks and frontiers, of an idle interval: it waits for nothing."""
+        self._entries.append(entry)
+        self._hand_over(entry, effects)
+
+    def submit(self, effects: list[ev.Effect], now: int) -> None:
+        """Hand over checkpoints in seq order; a weak one waits for its acks, at most the straggler delay."""
+        for entry in self._entries:
+            if entry.submitted:
+                continue
+            if entry.waits and now < entry.deadline:
+                break
+            if self._weak:
+                entry.image.produced = self._still_unacked(entry)
+                entry.waits = set()
+            if _is_empty(entry.image):
+                entry.submitted = entry.done = True
+            else:
+                self._hand_over(entry, effects)
+        self._pop_done(effects)
+
+    def _hand_over(self, entry: Uncommitted, effects: list[ev.Effect]) -> None:
+        entry.submitted = True
+        image = entry.image
+        image.acked = self._outbox.record_acks(entry.seq)
+        entry.write = LogWrite(
+            self._interval, self._sequencer, entry.seq, 0,
+            encode_checkpoint(image), tuple(image.sinks), tuple(cause.key for cause in entry.causes),
+        )  # fmt: skip
+        effects.append(ev.Commit(entry.write))
+
+    def _still_unacked(self, entry: Uncommitted) -> list[Produced]:
+        produced = []
+        for number in sorted(entry.waits):
+            produced += _runs(self._outbox.unacked[number])
+        return produced
+
+    def acked(self, number: int, now: int) -> None:
+        """A receiver has made a bundle durable."""
+        for entry in self._entries:
+            if number in entry.waits:
+                # Weak and not in any checkpoint: nothing durable knows this id, so nothing needs the ack.
+                entry.waits.discard(number)
+                self._outbox.ack(number)
+                self._outbox.forget(number)
+                if not entry.waits:
+                    self._hurry(entry, now)
+                return
+        self._outbox.ack(number)
+
+    # --- after it ---------------------------------------------------------------------------------------------
+
+    def committed(self, seq: int, effects: list[ev.Effect]) -> None:
+        """Checkpoint `seq` is durable."""
+        for entry in self._entries:
+            if entry.seq == seq:
+                entry.done = True
+        self._pop_done(effects)
+
+    def refused(self, seq: int, effects: list[ev.Effect]) -> Uncommitted:
+        """Everything before checkpoint `seq`, which is returned, is durable; it is void, and so is what is behind it."""
+        for entry in self._entries:
+            entry.done = entry.done or entry.seq < seq
+        self._pop_done(effects)
+        entry = self._entries[0]
+        assert entry.seq == seq, "a checkpoint was refused that is not under way"
+        return entry
+
+    def _pop_done(self, effects: list[ev.Effect]) -> None:
+        while self._entries and self._entries[0].done:
+            entry = self._entries.popleft()
+            self._counters.add(entry.counts)
+            if entry.write is not None:
+                self._refused.settled(entry.image.quarantined)
+                self._outbox.recorded(entry.seq)
+                self._committed.add(entry.seq, len(entry.write.payload), entry.image)
+                self._counters.checkpoints += 1
+            effects += [ev.Ack(sender, number) for sender, number in entry.acks]
+            effects += [ev.Send(self._outbox.sendable(bundle)) for bundle in entry.sends]
+
+
+def _is_empty(image: Checkpoint) -> bool:
+    return not (
+        image.ids or image.produced or image.state.cells or image.timers.keys or image.holds.keys or image.sinks
+        or image.quarantined or image.forgotten or image.redriven or image.released
+    )  # fmt: skip
+
+
+def _runs(bundle: Bundle) -> list[Produced]:
+    """A bundle's productions as runs of dense sequences, the form a checkpoint stores."""
+    runs: list[Produced] = []
+    for i, sequence in enumerate(bundle.sequences):
+        last = runs[-1] if runs else None
+        if last is None or sequence != last.first + len(last.keys):
+            last = Produced(bundle.subscription, bundle.producer, sequence, [], [], [])
+            runs.append(last)
+        last.keys.append(bundle.keys[i])
+        last.values.append(bundle.values[i])
+        last.timestamps.append(bundle.timestamps[i])
+    return runs

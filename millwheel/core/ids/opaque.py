@@ -1,0 +1,199 @@
+"""Ids that outside clients chose: which of them one interval has taken within their slack (design, section 6).
+
+Lives here: one `OpaqueIds` per interval.  Rule: of the records with one id, on one subscription, the first is taken and
+every later one dropped, until the slack has passed.  Whole ids are compared, never hashes of them.
+
+Ids are kept in time buckets, a quarter of the slack long.  A bucket has a filter here and its exact ids in the store;
+it goes whole, when all its ids are older than the slack.  Ids that are not known to be in the store's folded tables are
+a set here.  So an id that no filter holds is new; one that a filter takes for its own is asked of the store.  Filters
+are filled again after a restart while work goes on: until then every id must be asked for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import msgspec
+
+from millwheel import limits
+from millwheel.bundles import Opaque, OpaqueBucket
+from millwheel.core.ids.filters import Digests, Filter, filter_of_ids
+from millwheel.model import MAX_TIME
+
+
+class Bucket(msgspec.Struct):
+    """The ids of one subscription that expire together.  `unread`: an earlier owner's are not in the filter yet, but
+    for those up to `after`; `count` is how many rows it has in the store, at most."""
+
+    filter: Filter
+    count: int = 0
+    unread: bool = False
+    after: bytes = b""
+
+
+class OpaqueIds:
+    """The ids that one interval has taken.  `slacks` maps a subscription to its slack, us."""
+
+    def __init__(self, slacks: Mapping[int, int], stored: Iterable[OpaqueBucket] = ()) -> None:
+        self._slacks = slacks
+        self._buckets: dict[tuple[int, int], Bucket] = {
+            (bucket.subscription, bucket.expires): Bucket(
+                filter_of_ids(bucket.count), bucket.count, bucket.subscription in slacks
+            )
+            for bucket in stored
+        }
+        self._to_read = deque(place for place, bucket in self._buckets.items() if bucket.unread)
+        self._recent: dict[int, set[bytes]] = {subscription: set() for subscription in slacks}
+        """Taken, and not yet known to be where the store looks."""
+        self._folds = 0
+        self._asked: dict[int, int] = {}
+        """Sender to the number of folds when the store was asked for ids of its bundle."""
+        self._leaving: deque[tuple[int, int, list[bytes]]] = deque()
+        self._debts: dict[int, int] = {}
+        """How many folds must delete expired ids until none are left, at most."""
+        self._deleting: set[int] = set()
+        self._hashed: tuple[Sequence[bytes], Digests] | None = None
+        self.next_expiry = min((expires for _, expires in self._buckets), default=MAX_TIME)
+        """Wall time at which a bucket goes next, us."""
+
+    # --- arrivals ---------------------------------------------------------------------------------------------
+
+    def unsure(self, subscription: int, ids: Sequence[bytes], now: int) -> list[bytes]:
+        """For which of `ids` to ask the store, before it is known which are new; for none if memory knows.
+
+        What memory knows goes with the question: until the answer comes it may be forgotten here.
+        """
+        self.expire(now)
+        hashes = self._hash(ids)
+        maybe: set[int] = set()
+        for (owner, _), bucket in self._buckets.items():
+            if owner != subscription:
+                continue
+            if bucket.unread:
+                maybe.update(range(len(ids)))
+                break
+            maybe.update(bucket.filter.maybe(hashes))
+        found = [ids[i] for i in sorted(maybe)]
+        return [] if self._recent[subscription].issuperset(found) else found
+
+    def _hash(self, ids: Sequence[bytes]) -> Digests:
+        if self._hashed is None or self._hashed[0] is not ids:
+            self._hashed = (ids, Digests(ids))
+        return self._hashed[1]
+
+    def asked(self, sender: int) -> None:
+        """The store is asked about a bundle of `sender`."""
+        self._asked[sender] = self._folds
+
+    def answered(self, sender: int) -> None:
+        """The store has answered, and the ids of the bundle have been taken."""
+        self._asked.pop(sender, None)
+        self._leave()
+
+    def take(
+        self, subscription: int, ids: Sequence[bytes], stored: Collection[bytes], now: int
+    ) -> tuple[list[int] | None, int]:
+        """Take what is new of `ids`, given what the store has of the unsure ones.
+
+        Positions of what is new, or None for all of it; and the wall time, us, at which it may be forgotten.
+        """
+        recent = self._recent[subscription]
+        expires, bucket = self._bucket(subscription, now)
+        bucket.filter.add(self._hash(ids))  # those that turn out to be taken as well: they are in one already
+        kept: list[int] | None = None
+        if stored or len(set(ids)) < len(ids) or not recent.isdisjoint(ids):
+            known = set(stored)
+            kept = []
+            for i, id_ in enumerate(ids):
+                if id_ not in known and id_ not in recent:
+                    known.add(id_)
+                    kept.append(i)
+            ids = [ids[i] for i in kept]
+        recent.update(ids)
+        bucket.count += len(ids)
+        return kept, expires
+
+    def _bucket(self, subscription: int, now: int) -> tuple[int, Bucket]:
+        slack = self._slacks[subscription]
+        length = -(-slack // limits.OPAQUE_BUCKETS)
+        expires = (now // length + 1) * length + slack
+        bucket = self._buckets.get((subscription, expires))
+        if bucket is None:
+            expected = max((b.count for (owner, _), b in self._buckets.items() if owner == subscription), default=0)
+            bucket = self._buckets[subscription, expires] = Bucket(filter_of_ids(expected))
+            self.next_expiry = min(self.next_expiry, expires)
+        return expires, bucket
+
+    # --- what the store has -----------------------------------------------------------------------------------
+
+    def folded(self, checkpointed: Iterable[Opaque]) -> None:
+        """The ids of one more checkpoint are in the folded tables."""
+        self._folds += 1
+        for opaque in checkpointed:
+            if opaque.ids:
+                self._leaving.append((self._folds, opaque.subscription, opaque.ids))
+            else:
+                self._deleted(opaque.subscription)
+        self._leave()
+
+    def _leave(self) -> None:
+        """Forget ids that every answer that is still to come will have seen in the tables."""
+        oldest = min(self._asked.values(), default=self._folds)
+        while self._leaving and self._leaving[0][0] <= oldest:
+            _, subscription, ids = self._leaving.popleft()
+            self._recent[subscription].difference_update(ids)
+
+    def unread(self) -> tuple[int, int, bytes] | None:
+        """(subscription, expires, after): of which bucket to read the next ids, those after one that was read."""
+        while self._to_read:
+            place = self._to_read[0]
+            bucket = self._buckets.get(place)
+            if bucket is not None and bucket.unread:
+                return *place, bucket.after
+            self._to_read.popleft()
+        return None
+
+    def read(self, subscription: int, expires: int, ids: Sequence[bytes]) -> None:
+        """The next ids of a bucket, fewer than `OPAQUE_READ_IDS` when these are the last."""
+        bucket = self._buckets.get((subscription, expires))
+        if bucket is None:
+            return  # it expired meanwhile
+        if ids:
+            bucket.filter.add(Digests(ids))
+            bucket.after = ids[-1]
+        bucket.unread = len(ids) >= limits.OPAQUE_READ_IDS
+
+    # --- expiry -----------------------------------------------------------------------------------------------
+
+    def expire(self, now: int) -> None:
+        """Drop the buckets whose time has passed; what the store has of them is owed."""
+        if now < self.next_expiry:
+            return
+        for subscription, expires in [place for place in self._buckets if place[1] <= now]:
+            count = self._buckets.pop((subscription, expires)).count
+            self._debts[subscription] = self._debts.get(subscription, 0) + 1 + count // limits.OPAQUE_DELETE_ROWS
+        self.next_expiry = min((expires for _, expires in self._buckets), default=MAX_TIME)
+
+    def owes(self, now: int) -> bool:
+        """True when the store has ids of dropped buckets, and is not deleting any."""
+        self.expire(now)
+        return not self._debts.keys() <= self._deleting
+
+    def cleaning(self, now: int) -> list[Opaque]:
+        """What to put in a checkpoint so that its fold deletes expired ids, a bounded number of them."""
+        if not self.owes(now):
+            return []
+        owed = sorted(self._debts.keys() - self._deleting)
+        self._deleting.update(owed)
+        return [Opaque(subscription, now, []) for subscription in owed]
+
+    def _deleted(self, subscription: int) -> None:
+        self._deleting.discard(subscription)
+        self._debts[subscription] -= 1
+        if not self._debts[subscription]:
+            del self._debts[subscription]
+
+    def size(self) -> int:
+        """Ids in memory one by one."""
+        return sum(map(len, self._recent.values()))

@@ -1,0 +1,255 @@
+"""The door of an interval: which records of a bundle are new, and in which order they come in (§6.1.1).
+
+Lives here: bundles until they are items of the inbox, and the ids that their checkpoints carry.  Invariants: a record is
+taken once, by the dense id of its producer and, where outside clients chose ids, by theirs; bundles of one sender keep
+their order, also while one of them waits for the store's answer about its ids.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
+
+from millwheel import limits
+from millwheel.bundles import Bundle, Delivered, Ids, Opaque, OpaqueBucket
+from millwheel.core.ids.dedup import Channel, DeliveredIds
+from millwheel.core.ids.opaque import OpaqueIds
+from millwheel.core.interval import events as ev
+from millwheel.model import MAX_TIME
+from millwheel.work import Part
+
+
+class Item(msgspec.Struct, gc=False):
+    """A delivered bundle waiting to run: its fresh part (None: all duplicates) and the ack it owes.
+
+    `dropped` are ids of records whose other id, an outside client's, was taken before: they do not run, but are
+    checkpointed as delivered, so that they are dropped again whenever they come again.
+    """
+
+    part: Part | None
+    sender: int
+    number: int
+    oldest: int
+    size_bytes: int
+    dropped: list[int] = []
+
+
+class Arrivals:
+    """The ids of one interval, and the bundles that wait for an answer about theirs.
+
+    `slacks` maps the subscriptions on which outside clients choose ids to how long these are remembered, us.
+    """
+
+    def __init__(
+        self, counters: ev.Counters, exactly_once: bool, slacks: Mapping[int, int], stored: Iterable[OpaqueBucket]
+    ) -> None:
+        self._counters = counters
+        self._exactly_once = exactly_once
+        self.ids = DeliveredIds()
+        self.opaque = OpaqueIds(slacks if exactly_once else {}, stored)
+        self._queues: dict[int, deque[Bundle]] = {}
+        """Sender to the bundles that wait for the store's answer about the first one's ids."""
+        self._known: dict[int, list[int]] = {}
+        """Ids of the bundle asked about that were duplicates then: their runs may be sealed before the answer comes."""
+        self._frontiers: dict[Channel, int] = {}
+        """Frontiers that no checkpoint has recorded yet."""
+        self._reading = False
+
+    def begin(self, delivered: Iterable[Delivered], live: Collection[Channel] | None, horizon: int) -> None:
+        """What an earlier owner had delivered; `live` and `horizon` are those of `DeliveredIds`, if that is known."""
+        if live is not None:
+            self.ids = DeliveredIds(live, horizon)
+        for known in delivered:
+            channel = (known.subscription, known.producer)
+            if live is not None and channel not in live:
+                self._frontiers[channel] = MAX_TIME
+            else:
+                self.ids.restore(*channel, known.frontier, known.top)
+
+    # --- in -----------------------------------------------------------------------------------------------------
+
+    def arrive(self, bundle: Bundle, now: int, effects: list[ev.Effect]) -> list[Item]:
+        """What can go on of a bundle that arrives; nothing when it waits, or only brought a frontier."""
+        if not bundle.sequences and bundle.number:  # the end of a partition, which is forgotten when all know of it
+            effects.append(ev.Ack(bundle.sender, bundle.number))
+        if not self._exactly_once:
+            return [_item(bundle, None)] if bundle.sequences else []
+        self._note_frontier(bundle)
+        if not bundle.sequences:
+            return []
+        if self._queues and bundle.sender in self._queues:
+            self._counters.queued += 1
+            self._queues[bundle.sender].append(bundle)  # order is per sender, whatever the producer
+            return []
+        fresh = self.ids.fresh(bundle.subscription, bundle.producer, bundle.sequences)
+        if self._ask(bundle, fresh, now, effects):
+            self._queues[bundle.sender] = deque([bundle])
+            return []
+        return [self._accept(bundle, fresh, (), now)]
+
+    def found(self, answer: ev.IdsFound, now: int, effects: list[ev.Effect]) -> list[Item]:
+        """The answer for the first bundle of a queue; those behind it follow until one needs an answer itself."""
+        queue = self._queues[answer.sender]
+        bundle = queue.popleft()
+        known = answer.found.union(self._known.pop(answer.sender))
+        fresh = self.ids.fresh(bundle.subscription, bundle.producer, bundle.sequences, known)
+        items = [self._accept(bundle, fresh, answer.opaque, now)]
+        self.opaque.answered(answer.sender)
+        while queue:
+            bundle = queue[0]
+            fresh = self.ids.fresh(bundle.subscription, bundle.producer, bundle.sequences)
+            if self._ask(bundle, fresh, now, effects):
+                return items
+            items.append(self._accept(queue.popleft(), fresh, (), now))
+        del self._queues[answer.sender]
+        return items
+
+    def _note_frontier(self, bundle: Bundle) -> None:
+        sub, producer = bundle.subscription, bundle.producer
+        if bundle.frontier > self.ids.frontier(sub, producer):
+            self.ids.advance(sub, producer, bundle.frontier)
+            self._frontiers[sub, producer] = bundle.frontier
+
+    def _ask(self, bundle: Bundle, fresh: list[int] | None, now: int, effects: list[ev.Effect]) -> bool:
+        """Ask the store for ids that memory is unsure of; false when there are none."""
+        sub, producer = bundle.subscription, bundle.producer
+        unsure: list[int] = []
+        opaque: list[bytes] = []
+        if fresh:
+            unsure = self.ids.unsure(sub, producer, [bundle.sequences[i] for i in fresh])
+        if bundle.opaque and fresh != []:
+            ids = bundle.opaque if fresh is None else [bundle.opaque[i] for i in fresh]
+            opaque = self.opaque.unsure(sub, ids, now)
+        if not unsure and not opaque:
+            return False
+        new = set(range(len(bundle.sequences)) if fresh is None else fresh)
+        self._known[bundle.sender] = [sequence for i, sequence in enumerate(bundle.sequences) if i not in new]
+        if opaque:
+            self.opaque.asked(bundle.sender)
+        self._counters.lookups += 1
+        effects.append(ev.LookupIds(bundle.sender, sub, producer, unsure, opaque, now))
+        return True
+
+    def _accept(self, bundle: Bundle, fresh: list[int] | None, stored: Collection[bytes], now: int) -> Item:
+        """Consume the records of a bundle at the positions `fresh`, or all (None)."""
+        if fresh is not None:
+            self._counters.duplicates += len(bundle.sequences) - len(fresh)
+        item = _item(bundle, fresh)
+        part = item.part
+        if part is None:
+            return item
+        self.ids.add(part.subscription, part.producer, part.sequences)
+        if part.opaque:
+            kept, part.expires = self.opaque.take(part.subscription, part.opaque, stored, now)
+            if kept is not None:
+                item = self._without(item, part, kept)
+        return item
+
+    def _without(self, item: Item, part: Part, kept: list[int]) -> Item:
+        """The item without the records whose outside id was taken before."""
+        stays = {*kept}
+        dropped = [sequence for i, sequence in enumerate(part.sequences) if i not in stays]
+        self._counters.repeated += len(dropped)
+        left = pick(part, kept)
+        return Item(left, item.sender, item.number, oldest_of(left), size_of(left), dropped)
+
+    # --- out ----------------------------------------------------------------------------------------------------
+
+    def checkpointed(self, items: Iterable[Item], now: int, idle: bool = False) -> tuple[list[Ids], list[Opaque]]:
+        """What a checkpoint of `items` records: their ids, and what goes with them; when `idle`, that alone."""
+        if not self._exactly_once:
+            return [], []
+        ids: list[Ids] = []
+        opaque: list[Opaque] = []
+        for item in items:
+            part = item.part
+            if part is None:
+                continue
+            channel = (part.subscription, part.producer)
+            sequences = part.sequences + item.dropped if item.dropped else part.sequences
+            # The newest frontier, which may have come after the records: once for all, as it is taken off here.  An
+            # older one would bring a channel back that the store has dropped since, for good.
+            self._frontiers.pop(channel, None)
+            ids.append(Ids(*channel, self.ids.frontier(*channel), sequences))
+            if part.opaque:
+                opaque.append(Opaque(part.subscription, part.expires, part.opaque))
+        if ids or idle:
+            ids += [Ids(*channel, frontier, []) for channel, frontier in self._frontiers.items()]
+            self._frontiers.clear()
+            opaque += self.opaque.cleaning(now)
+        return ids, opaque
+
+    def recordable(self, now: int) -> bool:
+        """True when there is something that an idle interval should record."""
+        return bool(self._frontiers) or self.opaque.owes(now)
+
+    def folded(self, ids: Iterable[Ids], opaque: Iterable[Opaque]) -> None:
+        """These of one more checkpoint are in the folded tables."""
+        self.ids.folded(ids)
+        self.opaque.folded(opaque)
+
+    def read(self, effects: list[ev.Effect]) -> None:
+        """Go on with filling filters from what an earlier owner has taken."""
+        place = None if self._reading else self.opaque.unread()
+        if place is not None:
+            self._reading = True
+            effects.append(ev.ReadOpaque(*place, limits.OPAQUE_READ_IDS))
+
+    def was_read(self, event: ev.OpaqueRead) -> None:
+        """An answer to `read`."""
+        self._reading = False
+        self.opaque.read(event.subscription, event.expires, event.ids)
+
+    def quiet(self) -> bool:
+        """Nothing waits, and no frontier is unrecorded."""
+        return not self._queues and not self._frontiers
+
+    def size_bytes(self) -> int:
+        """Bytes of the bundles that wait."""
+        return sum(bundle.size() for queue in self._queues.values() for bundle in queue)
+
+    def oldest(self) -> int:
+        """The smallest event time among the bundles that wait, or MAX_TIME."""
+        return min((bundle.oldest() for queue in self._queues.values() for bundle in queue), default=MAX_TIME)
+
+
+def _item(bundle: Bundle, fresh: list[int] | None) -> Item:
+    if fresh == []:
+        return Item(None, bundle.sender, bundle.number, MAX_TIME, 0)
+    part = Part(
+        bundle.subscription, bundle.producer, bundle.frontier, bundle.sequences, bundle.keys, bundle.values,
+        bundle.timestamps, bundle.opaque,
+    )  # fmt: skip
+    if fresh is not None:
+        part = pick(part, fresh)
+    size = bundle.size() if fresh is None else size_of(part)
+    return Item(part, bundle.sender, bundle.number, oldest_of(part), size)
+
+
+def pick(part: Part, at: list[int]) -> Part:
+    """The records of a part at these positions."""
+    return Part(
+        part.subscription, part.producer, part.frontier, [part.sequences[i] for i in at], [part.keys[i] for i in at],
+        [part.values[i] for i in at], [part.timestamps[i] for i in at],
+        [part.opaque[i] for i in at] if part.opaque else [], part.expires,
+    )  # fmt: skip
+
+
+def cut(part: Part, first: int, end: int) -> Part:
+    """The records of a part from `first` to before `end`."""
+    return Part(
+        part.subscription, part.producer, part.frontier, part.sequences[first:end], part.keys[first:end],
+        part.values[first:end], part.timestamps[first:end], part.opaque[first:end], part.expires,
+    )  # fmt: skip
+
+
+def oldest_of(part: Part) -> int:
+    """The smallest event time of a part, or MAX_TIME."""
+    return min(part.timestamps, default=MAX_TIME)
+
+
+def size_of(part: Part) -> int:
+    """Bytes of a part that waits, roughly."""
+    return sum(map(len, part.values)) + limits.RECORD_OVERHEAD_BYTES * len(part.values)

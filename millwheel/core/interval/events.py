@@ -1,0 +1,384 @@
+"""Events that enter a core and effects that leave it.  Plain values; nothing else lives here."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from msgspec import Struct
+
+from millwheel.bundles import (
+    Acked,
+    Bundle,
+    Checkpoint,
+    KeyRows,
+    LogWrite,
+    QuarantineEntry,
+    StateRow,
+    TimerPlace,
+    TimerWrites,
+)
+from millwheel.core.faults.refused import RefusedRows
+from millwheel.core.faults.suspects import Suspects
+from millwheel.core.ids.dedup import Channel
+from millwheel.source import Ahead
+from millwheel.work import Columns, Outcome, Wanted, Work
+
+
+class Counters(Struct):
+    """What an interval has made durable since the run began; what is about arrivals is counted at once."""
+
+    records: int = 0
+    duplicates: int = 0
+    repeated: int = 0
+    """Records whose id, chosen by an outside client, was taken before."""
+    late: int = 0
+    backdated: int = 0
+    timers: int = 0
+    checkpoints: int = 0
+    quarantined: int = 0
+    redriven: int = 0
+    expired: int = 0
+    lookups: int = 0
+    """Bundles for which the store was asked whether their ids are new."""
+    queued: int = 0
+    """Bundles that waited behind such a one."""
+
+    def add(self, other: Counters) -> None:
+        """Count what `other` has counted."""
+        # One by one: this is done for every checkpoint, and a loop over names takes five times as long.
+        self.records += other.records
+        self.duplicates += other.duplicates
+        self.repeated += other.repeated
+        self.late += other.late
+        self.backdated += other.backdated
+        self.timers += other.timers
+        self.checkpoints += other.checkpoints
+        self.quarantined += other.quarantined
+        self.redriven += other.redriven
+        self.expired += other.expired
+        self.lookups += other.lookups
+        self.queued += other.queued
+
+
+class Inherited(Struct):
+    """What an interval's core knows of the one before it in this process."""
+
+    refused: RefusedRows
+    channels: list[Channel]
+    """On which it may have sent: whoever has nothing left there can be told so."""
+    counters: Counters
+    suspects: Suspects
+    watermark: int
+    """Its input low watermark, under which it may have reported more than is persisted."""
+
+
+# --- events -----------------------------------------------------------------------------------------------------
+
+
+class BundleArrived(Struct, gc=False):
+    """A bundle was delivered; it may be a duplicate."""
+
+    bundle: Bundle
+
+
+class Loaded(Struct, gc=False):
+    """Answer to `Load`."""
+
+    rows: list[KeyRows]
+
+
+class SlotsLoaded(Struct, gc=False):
+    """Answer to `LoadSlots`."""
+
+    rows: list[StateRow]
+
+
+class TimersLoaded(Struct, gc=False):
+    """Answer to `LoadTimers`: in order of (timestamp, key, tag); `more` are stored behind them."""
+
+    kind: str
+    timers: TimerWrites
+    more: bool
+
+
+class Invoked(Struct, gc=False):
+    """Answer to `Invoke`; `elapsed_us` is how long user code took."""
+
+    outcome: Outcome
+    elapsed_us: int = 0
+
+
+class Marked(Struct, gc=False):
+    """The mark of `Mark` is durable, and the invocation may run."""
+
+
+class Committed(Struct, gc=False):
+    """The checkpoint `seq` is durable."""
+
+    seq: int
+
+
+class Fenced(Struct, gc=False):
+    """A write of this interval was refused: another owner has it."""
+
+
+class Refused(Struct, gc=False):
+    """The store refused sink rows of checkpoint `seq`: (place among its sink rows, the store's answer).
+
+    Everything before `seq` is durable, nothing from it on.
+    """
+
+    seq: int
+    rows: tuple[tuple[int, str], ...]
+
+
+class Resend(Struct, gc=False):
+    """The interval `target` has lost what it had not made durable: send it again whatever it has not acked."""
+
+    target: int
+
+
+class Folded(Struct, gc=False):
+    """Everything up to `upto` is in the folded tables."""
+
+    upto: int
+
+
+class IdsFound(Struct, gc=False):
+    """Answer to `LookupIds`: which of them the store has."""
+
+    sender: int
+    found: set[int]
+    opaque: set[bytes] = set()
+
+
+class OpaqueRead(Struct, gc=False):
+    """Answer to `ReadOpaque`."""
+
+    subscription: int
+    expires: int
+    ids: list[bytes]
+
+
+class AckArrived(Struct, gc=False):
+    """A receiver made the bundle `number` durable."""
+
+    number: int
+
+
+class AlarmRang(Struct, gc=False):
+    """The time of an earlier `SetAlarm` has come."""
+
+
+class WatermarkMoved(Struct, gc=False):
+    """The input low watermark of the computation is now `value`."""
+
+    value: int
+
+
+class ChannelsExpected(Struct, gc=False):
+    """On these channels something may still come, though their producers are older than the interval's owner."""
+
+    channels: tuple[Channel, ...]
+
+
+class RedriveAsked(Struct, gc=False):
+    """A user asked to drain the quarantines of `keys`, which are distinct; also of those that were asked for before."""
+
+    keys: list[str]
+
+
+class QuarantineFetched(Struct, gc=False):
+    """Answer to `FetchQuarantine`: by key, and of each key in the order of its FIFO.
+
+    With `more` there may be more, of the last key that is here and of those that come after it.
+    """
+
+    entries: list[QuarantineEntry]
+    more: bool = False
+
+
+class RowsRead(Struct, gc=False):
+    """Answer to `Read`: rows of a source partition, already keyed per subscription.
+
+    `columns` maps a subscription to (sequences, columns).  `progressed` is false when there was nothing to read.
+    """
+
+    columns: dict[int, tuple[list[int], Columns]]
+    count: int
+    next_position: int
+    state: bytes
+    watermark: int
+    finished: bool
+    progressed: bool
+    rejected: int = 0
+    ahead: Ahead | None = None
+    """What stands next in a paced partition, if that is known."""
+
+
+class Advanced(Struct, gc=False):
+    """The position written by `Advance` is durable."""
+
+    position: int
+    finished: bool
+
+
+Event = (
+    BundleArrived | Loaded | SlotsLoaded | TimersLoaded | Marked | Invoked | Committed | Fenced | Refused | Resend | Folded
+    | IdsFound | OpaqueRead | AckArrived | AlarmRang | WatermarkMoved | ChannelsExpected | RedriveAsked
+    | QuarantineFetched | RowsRead | Advanced
+)  # fmt: skip
+
+# --- effects ----------------------------------------------------------------------------------------------------
+
+
+class Load(Struct, gc=False):
+    """Read the folded state of `keys`, and their timers when not all are in memory."""
+
+    keys: list[str]
+    timers: bool = False
+
+
+class LoadSlots(Struct, gc=False):
+    """Read single cells and entries of keys that were not read whole."""
+
+    wanted: list[Wanted]
+
+
+class LoadTimers(Struct, gc=False):
+    """Read the next `limit` timers of a kind from the folded tables, those after (timestamp, (key, tag))."""
+
+    kind: str
+    after: TimerPlace
+    limit: int
+
+
+class Invoke(Struct, gc=False):
+    """Run user code."""
+
+    work: Work
+
+
+class Mark(Struct, gc=False):
+    """Store `suspicion`, what is about to run; when `alone`, keep every other invocation of this process from running
+    from before it is durable until the `Unmark` that follows is."""
+
+    suspicion: bytes
+    alone: bool
+
+
+class Unmark(Struct, gc=False):
+    """Store `suspicion`: what ran has not killed the process.  `trusted`: nor has anything else for a long time."""
+
+    suspicion: bytes
+    trusted: bool = False
+
+
+class Commit(Struct, gc=False):
+    """Insert one log row; an interval's commits are submitted, and must be applied, in seq order."""
+
+    write: LogWrite
+
+
+class LookupIds(Struct, gc=False):
+    """Ask the folded tables which of `sequences` were consumed: a bundle of `sender` waits for it."""
+
+    sender: int
+    subscription: int
+    producer: int
+    sequences: list[int]
+    opaque: list[bytes] = []
+    """Ids chosen by outside clients: which of them were taken, and have not expired by wall time `now`, us?"""
+    now: int = 0
+
+
+class ReadOpaque(Struct, gc=False):
+    """Read the next `limit` ids of a bucket, in order, after the id `after`."""
+
+    subscription: int
+    expires: int
+    after: bytes
+    limit: int
+
+
+class Fold(Struct, gc=False):
+    """Fold committed images, a contiguous prefix ending at `upto`; `acked` are acks in committed checkpoints after it,
+    and of `fresh` keys the tables have no state."""
+
+    upto: int
+    images: list[Checkpoint]
+    acked: list[Acked]
+    fresh: Set[str]
+
+
+class Send(Struct, gc=False):
+    """Deliver a bundle to `bundle.target`."""
+
+    bundle: Bundle
+
+
+class Ack(Struct, gc=False):
+    """Tell `sender` that its bundle `number` is durable here."""
+
+    sender: int
+    number: int
+
+
+class SetAlarm(Struct, gc=False):
+    """Ring at wall time `at` (us); a later SetAlarm does not cancel an earlier one."""
+
+    at: int
+
+
+class ReportWatermark(Struct, gc=False):
+    """This interval's low watermark for the authority."""
+
+    value: int
+
+
+class FetchQuarantine(Struct, gc=False):
+    """Read the quarantine FIFOs of `keys`, one after the other in ascending order, at most `limit` elements in all.
+
+    The tables will do: nothing that the log says of these FIFOs is still to be folded.
+    """
+
+    keys: list[str]
+    limit: int
+
+
+class Read(Struct, gc=False):
+    """Read at most `limit` rows of the source partition."""
+
+    limit: int
+
+
+class Advance(Struct, gc=False):
+    """Persist the position of the source partition."""
+
+    position: int
+    state: bytes
+    finished: bool
+
+
+class Halt(Struct, gc=False):
+    """This core is void: it was fenced."""
+
+    reason: str
+
+
+class Restart(Struct, gc=False):
+    """This core is void, its interval is not: drop what it has not committed, take a new sequencer, recover, give the
+    new core `inherited`, and let every sender `Resend` to it before anything else is sent to it."""
+
+    inherited: Inherited
+
+
+class Settled(Struct, gc=False):
+    """No production is left of earlier versions of this computation, on streams that it no longer lists as outputs: its
+    watermark does not concern their subscribers any more."""
+
+
+Effect = (
+    Load | LoadSlots | LoadTimers | LookupIds | ReadOpaque | Mark | Unmark | Invoke | Commit | Fold | Send | Ack | SetAlarm
+    | ReportWatermark | FetchQuarantine | Read | Advance | Halt | Restart | Settled
+)  # fmt: skip

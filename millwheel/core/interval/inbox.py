@@ -1,0 +1,75 @@
+"""What waits to run in one interval: bundles in the order of their arrival, cut where an invocation is full."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import accumulate
+
+from millwheel import limits
+from millwheel.core.faults.suspects import Suspects
+from millwheel.core.interval.arrivals import Item, cut, size_of
+from millwheel.limits import RECORD_OVERHEAD_BYTES
+from millwheel.model import MAX_TIME
+
+
+class Inbox:
+    """A queue of items."""
+
+    def __init__(self) -> None:
+        self._items: deque[Item] = deque()
+        self.size_bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._items)
+
+    def put(self, item: Item) -> None:
+        """Behind everything else."""
+        self._items.append(item)
+        self.size_bytes += item.size_bytes
+
+    def first(self) -> Item | None:
+        """What is taken next, or None when empty."""
+        return self._items[0] if self._items else None
+
+    def oldest(self) -> int:
+        """The smallest event time that waits, or MAX_TIME."""
+        return min((item.oldest for item in self._items), default=MAX_TIME)
+
+    def first_oldest(self) -> Item:
+        """The item with the smallest event time."""
+        return min(self._items, key=lambda item: item.oldest)
+
+    def take(self, records: int, suspects: Suspects) -> list[Item]:
+        """What runs next, at most `records` records, and what is suspected of killing the process by itself."""
+        items: list[Item] = []
+        taken = size = 0
+        while self._items and taken < records and size < limits.WORK_LIMIT_BYTES:
+            part = self._items[0].part
+            room = suspects.room(part, records - taken, taken > 0)
+            if not room:
+                break
+            item = self._take_first(room, limits.WORK_LIMIT_BYTES - size)
+            self.size_bytes -= item.size_bytes
+            size += item.size_bytes
+            items.append(item)
+            if item.part is not None and item.part.keys:
+                taken += len(item.part.keys)
+                if suspects.suspects(item.part, 0):
+                    break
+        return items
+
+    def _take_first(self, records: int, size_bytes: int) -> Item:
+        """The first bundle, or as much of it as there is room for; the ack goes with its end."""
+        item = self._items[0]
+        part = item.part
+        if part is None or (len(part.keys) <= records and item.size_bytes <= size_bytes):
+            return self._items.popleft()
+        if item.size_bytes > size_bytes:
+            sizes = accumulate(len(value) + RECORD_OVERHEAD_BYTES for value in part.values)
+            records = min(records, max(1, sum(1 for size in sizes if size <= size_bytes)))
+        if len(part.keys) <= records:
+            return self._items.popleft()
+        head, tail = cut(part, 0, records), cut(part, records, len(part.keys))
+        rest = Item(tail, item.sender, item.number, min(tail.timestamps), size_of(tail), item.dropped)
+        self._items[0] = rest
+        return Item(head, item.sender, 0, min(head.timestamps), item.size_bytes - rest.size_bytes)

@@ -1,0 +1,170 @@
+"""The invocation of user code that is under way in one interval, at most one.
+
+Lives here: what must have happened before hooks run (their keys are in memory, what is quarantined is taken out, the mark
+is durable), and what they wait for while they run.  Never here: what runs next (`schedule`), what comes of it
+(`checkpoint`).  Invariant: a hook finds all that is known of its key in memory, or asks for it and runs again; so nothing
+of these keys leaves memory before the invocation is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+from millwheel.bundles import KeyRows, StateRow
+from millwheel.core.faults.quarantine import Quarantine
+from millwheel.core.faults.suspects import Suspects
+from millwheel.core.ids.seen import SeenKeys
+from millwheel.core.interval import events as ev
+from millwheel.core.interval.schedule import Turn
+from millwheel.core.keys.cache import StateCache
+from millwheel.core.keys.eviction import Pace
+from millwheel.core.keys.expiry import Expiry
+from millwheel.core.keys.holds import Holds
+from millwheel.core.keys.timers import TimerQueue
+from millwheel.model import MAX_TIME
+from millwheel.work import Wanted, Work
+
+
+class Invocation:
+    """A turn from when it is taken until its outcome is there."""
+
+    def __init__(
+        self,
+        cache: StateCache,
+        timers: TimerQueue,
+        holds: Holds,
+        expiry: Expiry,
+        quarantine: Quarantine,
+        suspects: Suspects,
+        seen: SeenKeys,
+    ) -> None:
+        self._cache = cache
+        self._timers = timers
+        self._holds = holds
+        self._expiry = expiry
+        self._quarantine = quarantine
+        self._suspects = suspects
+        self._seen = seen
+        self._pace = Pace()
+        self._turn: Turn | None = None
+        self._running: Work | None = None
+        """What user code was given: the turn's work without what was diverted."""
+        self._keys: dict[str, int] = {}
+        """Those of the turn's work, and the cache's number for the turn."""
+        self._expiring: dict[str, int] = {}
+        """Those that may expire in it and must be looked at before."""
+        self._missing: list[str] = []
+        """Those that were not in memory, in order."""
+        self._wanted: list[Wanted] = []
+        """State that a hook waits for."""
+        self.oldest = MAX_TIME
+        """The smallest event time that may come of it."""
+
+    def __bool__(self) -> bool:
+        return self._turn is not None
+
+    @property
+    def work(self) -> Work:
+        """What was taken, with what is diverted from it."""
+        assert self._turn is not None, "Invoked without work"
+        return self._turn.work
+
+    # --- before hooks run -------------------------------------------------------------------------------------
+
+    def begin(self, turn: Turn, effects: list[ev.Effect]) -> bool:
+        """Take a turn; true when no hook has anything to do in it, so that it is over."""
+        self._turn, self.oldest = turn, turn.oldest()
+        # To expire, a key must have no timers: when not all are in memory the store has to say.
+        number = self._cache.next_turn()
+        self._keys = keys_of(turn.work, number)
+        complete = self._timers.complete
+        self._expiring = {key: number for key in turn.expiring if not complete or self._expiry.keeps(key)}
+        self._missing = sorted(self._cache.missing(self._expiring or self._keys))
+        self._pace.read(0 if turn.work.timers else len(self._keys) - len(self._missing), len(turn.work.timers))
+        if self._missing:
+            asked = self._seen.add(self._missing)
+            if asked:
+                effects.append(ev.Load(asked, not complete))
+                return False
+        return self.loaded([], effects)
+
+    def loaded(self, rows: list[KeyRows], effects: list[ev.Effect]) -> bool:
+        """An answer to `Load`, which is all that the store has of what is missing; true as for `begin`."""
+        assert self._turn is not None, "Loaded without work"
+        if self._missing:
+            stored = {row.key for row in rows if row.cells}
+            self._cache.expect_absent([key for key in self._missing if key not in stored] if stored else self._missing)
+            self._cache.touch(self._expiring)
+            self._missing = []
+        for row in rows:
+            if row.cells:
+                self._cache.insert(row.key, row.cells, row.more)
+            for (kind, tag), timestamp in row.timers.items():
+                self._timers.recall(row.key, kind, tag, timestamp)
+        return self._run(self._turn.work, effects)
+
+    def _run(self, work: Work, effects: list[ev.Effect]) -> bool:
+        """All that hooks need is in memory."""
+        keys = self._keys
+        if not keys:
+            return True
+        self._cache.touch(keys)
+        holds = self._holds.all
+        work.holds = {key: holds[key] for key in keys if key in holds} if holds else {}
+        if self._quarantine.guards():
+            work = self._quarantine.divert(work)
+        self._running = work
+        mark = self._suspects.begin(work)
+        effects.append(ev.Invoke(work) if mark is None else ev.Mark(mark, self._suspects.alone))
+        return False
+
+    def marked(self, effects: list[ev.Effect]) -> None:
+        """The mark is durable."""
+        assert self._running is not None, "Marked without a mark"
+        effects.append(ev.Invoke(self._running))
+
+    # --- while they run ---------------------------------------------------------------------------------------
+
+    def want(self, lacking: list[Wanted], effects: list[ev.Effect]) -> None:
+        """Hooks wait for state of keys that are in memory in part."""
+        self._wanted = lacking
+        effects.append(ev.LoadSlots(lacking))
+
+    def filled(self, rows: list[StateRow], effects: list[ev.Effect]) -> None:
+        """An answer to `LoadSlots`."""
+        assert self._running is not None, "SlotsLoaded without work"
+        self._cache.fill(self._wanted, rows)
+        self._wanted = []
+        effects.append(ev.Invoke(self._running))
+
+    def trim(self, watermark: int) -> None:
+        """A fold has made keys clean: what is too much, and not needed here, leaves memory.  `watermark` is the input's."""
+        self._cache.by_records = self._pace.by_records
+        self._pace.note(watermark, self._cache.turn)
+        busy = self._keys | self._turn.expiring if self._turn else {}
+        suspended: Container[str] = busy if self._running is not None and self._running.suspended is not None else ()
+        gone = self._cache.trim(busy, None if self._timers.empty() else self._next_timers, suspended)
+        if not self._missing:  # the answer is for what is near now
+            self._timers.shed(gone, self._cache.turns.__contains__)
+
+    def _next_timers(self, keys: Sequence[str]) -> list[float]:
+        return self._pace.turns_until(self._timers.next_of(keys, MAX_TIME))
+
+    # --- after that -------------------------------------------------------------------------------------------
+
+    def end(self) -> tuple[Turn, int]:
+        """What ran is over: the turn, and the smallest event time that may have come of it."""
+        assert self._turn is not None, "Invoked without work"
+        turn, oldest = self._turn, self.oldest
+        self._turn, self._running, self.oldest = None, None, MAX_TIME
+        return turn, oldest
+
+
+def keys_of(work: Work, turn: int) -> dict[str, int]:
+    """Keys in order of appearance: a set's order would differ from process to process."""
+    keys: dict[str, int] = {}
+    for part in work.parts:
+        keys.update(dict.fromkeys(part.keys, turn))
+    keys.update((timer.key, turn) for timer in work.timers)
+    keys.update((entry.key, turn) for entry in work.redrive)
+    return keys

@@ -1,0 +1,445 @@
+"""One key interval of one computation: a state machine (docs/architecture.md).
+
+Lives here: the order of things, what an event makes possible and which part does it.  Never here: I/O, clocks, user
+code; nor what a part knows by itself: what is new (`arrivals`), what runs next (`schedule`), what hooks need
+(`invocation`), what they change (`checkpoint`), when that is durable (`inflight`, `unfolded`), how far time has come
+(`watermark`).  Invariants:
+
+* an invocation runs on the soft state that the last one left, and there is one at a time;
+* what an event may make possible is tried after every event, in one order, so that no part has to wake another;
+* once fenced or refused it is void: it takes no event and has no effect any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from millwheel import limits
+from millwheel.bundles import Bundle, Recovered
+from millwheel.core.channel.outbox import Outbox
+from millwheel.core.durability.checkpoint import Checkpointer
+from millwheel.core.durability.inflight import Inflight, Uncommitted
+from millwheel.core.durability.unfolded import CommittedLog
+from millwheel.core.faults.quarantine import Quarantine
+from millwheel.core.faults.refused import RefusedRows
+from millwheel.core.faults.suspects import Suspects
+from millwheel.core.ids.dedup import Channel
+from millwheel.core.ids.seen import SeenKeys
+from millwheel.core.interval import events as ev
+from millwheel.core.interval.arrivals import Arrivals, Item
+from millwheel.core.interval.inbox import Inbox
+from millwheel.core.interval.invocation import Invocation
+from millwheel.core.interval.schedule import Schedule
+from millwheel.core.interval.watermark import LowWatermark
+from millwheel.core.keys.cache import StateCache
+from millwheel.core.keys.expiry import Expiry
+from millwheel.core.keys.holds import Holds
+from millwheel.core.keys.timers import TimerQueue
+from millwheel.graph import Settings
+from millwheel.intervals import Ranges
+from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.work import Outcome, Work
+
+
+class Config(msgspec.Struct, frozen=True):
+    """What an interval is told when it is assigned."""
+
+    interval: int
+    sequencer: int
+    computation: str
+    shape: str
+    settings: Settings
+    routes: Mapping[int, Ranges]
+    """Subscriptions of the pipeline, and their receivers' interval maps."""
+    low: str = ""
+    high: str | None = None
+    outputs: Collection[int] | None = None
+    """Those to which this version of the computation may produce; None: to all."""
+    slacks: Mapping[int, int] = {}
+    """Subscriptions on which outside clients choose record ids, and how long these are remembered, us."""
+
+
+class IntervalCore:
+    """Sans-IO core of one interval: feed `handle` with events, perform the effects it returns, in order."""
+
+    def __init__(self, config: Config, recovered: Recovered, inherited: ev.Inherited | None = None) -> None:
+        settings = config.settings
+        self.config = config
+        self.counters = inherited.counters if inherited else ev.Counters()
+        self._refused = inherited.refused if inherited else RefusedRows()
+        self._inherited = inherited.channels if inherited else []
+        self.suspects = inherited.suspects if inherited else Suspects(recovered.ends, recovered.suspicion)
+        self._trust_at = MAX_TIME
+        # What comes in.
+        self._arrivals = Arrivals(self.counters, settings.exactly_once, config.slacks, recovered.opaque)
+        self._inbox = Inbox()
+        # What there is of keys.
+        self._cache = StateCache(settings.cache_limit_bytes)
+        self._timers = TimerQueue()
+        self._holds = Holds()
+        self._quarantine = Quarantine(
+            recovered.quarantined, self._refused, self.suspects, self._timers, self._holds, settings.quarantine_holds
+        )
+        self._expiry = Expiry(settings.expire_after, self._cache, self._timers, self._holds, self._quarantine)
+        # What runs, and what it changes.
+        self._schedule = Schedule(
+            settings.work_limit_records,
+            self._inbox, self._timers, self._expiry, self._quarantine, self.suspects, self._cache,
+        )  # fmt: skip
+        self._invocation = Invocation(
+            self._cache, self._timers, self._holds, self._expiry, self._quarantine, self.suspects,
+            SeenKeys(recovered.blank),
+        )  # fmt: skip
+        self._checkpointer = Checkpointer(
+            config.shape, self._cache, self._arrivals, self._timers, self._holds, self._expiry, self._quarantine
+        )
+        # What becomes durable, and goes out.
+        self._outbox = Outbox(config.interval, config.sequencer, config.routes)
+        self._unsettled: set[int] = set()
+        """Bundles without an ack, on streams that only earlier versions of the computation list as outputs."""
+        self._committed = CommittedLog(self._outbox.frontier)
+        self._inflight = Inflight(
+            config.interval, config.sequencer, settings.productions == "weak",
+            self._outbox, self._committed, self._refused, self.counters,
+        )  # fmt: skip
+        self._seq = 0
+        """Of the newest checkpoint."""
+        self._folding = False
+        self._fold_goal = 0
+        """Everything up to this seq is wanted in the tables, however little it is."""
+        self._watermark = LowWatermark(
+            # The inputs were there when it was persisted.
+            max(recovered.watermark, inherited.watermark if inherited else MIN_TIME), recovered.watermark,
+            self._arrivals, self._inbox, self._invocation, self._inflight, self._outbox, self._timers, self._holds,
+        )  # fmt: skip
+        self._alarm = MAX_TIME
+        self._idle_since: int | None = None
+        self.halted = False
+        self._recovered: Recovered | None = recovered
+
+    # --- the door ---------------------------------------------------------------------------------------------
+
+    def start(self, now: int, live: Collection[Channel] | None = None) -> list[ev.Effect]:
+        """First effects after assignment: resend what is unacked, report the watermark.
+
+        `live` are the channels on which something may still come, of producers numbered below this interval's own
+        sequencer, when that is known; `ChannelsExpected` adds to them.  All others have been retired: their ids go, late
+        copies are refused.
+        """
+        recovered, self._recovered = self._recovered, None
+        assert recovered is not None, "start() is called once"
+        self._arrivals.begin(recovered.ids, live, self.config.sequencer)
+        if self.suspects.watching:
+            self._trust_at = now + limits.TRUST_US
+        self._restore_timers(recovered)
+        effects: list[ev.Effect] = []
+        for bundle in recovered.productions:
+            if bundle.subscription in self.config.routes:
+                # Also those of a stream that this version does not list any more: they are durable.
+                bundles = self._outbox.adopt(bundle)
+                self._unsettled |= {b.number for b in bundles} if not self._produces(bundle.subscription) else set()
+                self._send(bundles, effects)
+            else:
+                self._outbox.abandon(bundle)  # of a stream that is no longer published
+        self._outbox.retire(self._inherited)
+        self._quarantine.start()
+        self._after(effects, now)
+        return effects
+
+    def _produces(self, subscription: int) -> bool:
+        return self.config.outputs is None or subscription in self.config.outputs
+
+    def _restore_timers(self, recovered: Recovered) -> None:
+        self._timers.restore(recovered.timers, recovered.more_timers)
+        for key, hold in zip(recovered.holds.keys, recovered.holds.timestamps, strict=True):
+            if hold is not None:
+                self._holds.set(key, hold)
+
+    def handle(self, event: ev.Event, now: int) -> list[ev.Effect]:
+        """React to one event at wall time `now`, us."""
+        if self.halted:
+            return []
+        effects: list[ev.Effect] = []
+        match event:
+            case ev.BundleArrived(bundle):
+                self._enter(self._arrivals.arrive(bundle, now, effects), effects)
+            case ev.Invoked(outcome, elapsed_us):
+                if outcome.lacking:
+                    self._invocation.want(outcome.lacking, effects)
+                else:
+                    self._returned(elapsed_us, outcome, effects)
+                    self._invoked(outcome, now, effects)
+            case ev.Committed(seq):
+                self._inflight.committed(seq, effects)
+            case ev.AckArrived(number):
+                self._inflight.acked(number, now)
+                self._settle(number, effects)
+            case ev.WatermarkMoved(value):
+                self._watermark.move(value)
+            case ev.Loaded(rows):
+                if self._invocation.loaded(rows, effects):
+                    self._invoked(Outcome(), now, effects)
+            case ev.TimersLoaded():
+                self._schedule.turn_page(event)
+            case ev.Marked():
+                self._invocation.marked(effects)
+            case ev.SlotsLoaded(rows):
+                self._invocation.filled(rows, effects)
+            case ev.Fenced():
+                self.halted = True
+                return [ev.Halt(f"interval {self.config.interval} of {self.config.computation!r} was fenced")]
+            case ev.Refused(seq, rows):
+                self._restart(seq, rows, now, effects)
+                return effects
+            case ev.Resend(target):
+                self._send(self._outbox.resend(target, self._inflight.kept_back()), effects)
+            case ev.Folded(upto):
+                self._fold_done(upto, now)
+            case ev.IdsFound():
+                self._enter(self._arrivals.found(event, now, effects), effects)
+            case ev.OpaqueRead():
+                self._arrivals.was_read(event)
+            case ev.AlarmRang():
+                self._alarm = MAX_TIME
+            case ev.ChannelsExpected(channels):
+                self._arrivals.ids.expect(channels)
+            case ev.RedriveAsked(keys):
+                self._quarantine.ask(keys, now)
+            case ev.QuarantineFetched(entries, more):
+                self._quarantine.fetched(entries, more)
+            case _:
+                raise AssertionError(f"an interval core got {type(event).__name__}")
+        self._after(effects, now)
+        return effects
+
+    def _settle(self, number: int, effects: list[ev.Effect]) -> None:
+        if number in self._unsettled:
+            self._unsettled.discard(number)
+            effects += [] if self._unsettled else [ev.Settled()]
+
+    def quiet(self) -> bool:
+        """True when nothing is waiting, running, uncommitted, unacked or unfolded."""
+        return not (
+            self._inbox or self._invocation or self._inflight or self._outbox.unacked or self._committed
+            or self._folding or self._outbox.has_unrecorded() or self._quarantine.busy()
+            or self._outbox.frontier_moved or not self._arrivals.quiet() or self._schedule.paging
+        )  # fmt: skip
+
+    def flush(self, now: int) -> list[ev.Effect]:
+        """Record acks and fold everything as soon as possible (end of a run)."""
+        if self.halted:
+            return []
+        self._fold_goal = self._seq
+        self._idle_since = MIN_TIME
+        effects: list[ev.Effect] = []
+        self._after(effects, now)
+        return effects
+
+    @property
+    def inbox_bytes(self) -> int:
+        """Bytes waiting to run."""
+        return self._inbox.size_bytes + self._arrivals.size_bytes()
+
+    @property
+    def waits(self) -> Item | None:
+        """The records that run next, or None when none wait."""
+        return self._inbox.first()
+
+    @property
+    def watermark(self) -> int:
+        """Input low watermark."""
+        return self._watermark.input
+
+    @property
+    def reported(self) -> int:
+        """Output low watermark as last reported."""
+        return self._watermark.reported
+
+    def begin_slowly(self, records: int) -> None:
+        """The next invocation has at most so many records: a driver calls this when the pace of hooks is not known."""
+        self._schedule.begin_slowly(records)
+
+    @property
+    def quarantined_keys(self) -> int:
+        """Keys in quarantine now."""
+        return len(self._quarantine.keys)
+
+    def blame(self) -> list[tuple[str, int, str]]:
+        """What holds this interval's watermark: (kind, timestamp, detail), the oldest first (`explain`)."""
+        return self._watermark.blame()
+
+    # --- arrival ----------------------------------------------------------------------------------------------
+
+    def _enter(self, items: list[Item], effects: list[ev.Effect]) -> None:
+        for item in items:
+            if item.part is None and not (self._inbox or self._invocation or self._inflight):
+                effects.append(ev.Ack(item.sender, item.number))
+                continue
+            # Nothing fresh, but the originals may not be durable yet: its ack queues up behind them.
+            self._inbox.put(item)
+
+    # --- running ----------------------------------------------------------------------------------------------
+
+    def _after(self, effects: list[ev.Effect], now: int) -> None:
+        """What every event may make possible: run, record acks, fold, alarm, report."""
+        if now >= self._trust_at and not self.suspects.watching:
+            self._trust_at = MAX_TIME
+            effects.append(ev.Unmark(self.suspects.encoded(), trusted=True))
+        self._inflight.submit(effects, now)
+        while self._pump(effects, now):
+            self._inflight.submit(effects, now)
+        self._schedule.page_timers(effects, self._watermark.input, now)
+        self._record_idle(effects, now)
+        self._arrivals.read(effects)
+        self._maybe_fold(effects)
+        self._set_alarm(effects, now)
+        self._watermark.report(effects)
+
+    def _pump(self, effects: list[ev.Effect], now: int) -> bool:
+        """Start the next invocation if there is room; true when one was finished on the spot."""
+        if self._invocation or not self._has_room():
+            return False
+        self._read_quarantine(effects)
+        turn = self._schedule.take(self._watermark.input, now)
+        if turn is None or not self._invocation.begin(turn, effects):
+            return False
+        self._invoked(Outcome(), now, effects)
+        return True
+
+    def _has_room(self) -> bool:
+        return (
+            not self._inflight.full()
+            and len(self._outbox.unacked) < limits.OUTBOX_LIMIT_BUNDLES
+            and self._outbox.unacked_bytes < limits.UNACKED_LIMIT_BYTES
+            and not self._committed.full()
+            and self._cache.unfolded < limits.UNFOLDED_LIMIT_KEYS
+        )
+
+    def _read_quarantine(self, effects: list[ev.Effect]) -> None:
+        keys = self._quarantine.next()
+        if keys:
+            effects.append(ev.FetchQuarantine(keys, limits.REDRIVE_ELEMENTS))
+        elif self._quarantine.waits_for_fold():
+            self._fold_goal = self._seq
+
+    def _returned(self, elapsed_us: int, outcome: Outcome, effects: list[ev.Effect]) -> None:
+        """User code has returned: the process lives."""
+        self._schedule.pace(self._invocation.work, outcome, elapsed_us)
+        mark = self.suspects.done()
+        if mark is not None:
+            effects.append(ev.Unmark(mark))
+
+    def _invoked(self, outcome: Outcome, now: int, effects: list[ev.Effect]) -> None:
+        """A turn is over: it becomes a checkpoint, and what it produced is numbered and kept until it is acked."""
+        turn, oldest = self._invocation.end()
+        oldest = min(oldest, self._checkpointer.oldest_undone(turn.work, outcome))
+        self._seq += 1
+        image = self._checkpointer.image(self._seq, turn, outcome, self._watermark.input)
+        bundles = []
+        for subscription, columns in outcome.produced.items():
+            produced, cut = self._outbox.number(subscription, columns)
+            image.produced.append(produced)
+            bundles += cut
+        acks = [(item.sender, item.number) for item in turn.items if item.number]
+        counts = self._counts(turn.work, image.forgotten, outcome)
+        entry = Uncommitted(
+            self._seq, image, acks, bundles, oldest, counts, outcome.causes, bool(turn.work.redrive),
+            now + self.config.settings.straggler_delay_us,
+        )  # fmt: skip
+        self._inflight.put(entry, effects, now)
+
+    def _counts(self, work: Work, expired: list[str], outcome: Outcome) -> ev.Counters:
+        return ev.Counters(
+            records=outcome.processed, late=outcome.late, backdated=outcome.backdated,
+            timers=len(work.timers) + outcome.chained, quarantined=self._quarantine.take_opened(),
+            redriven=sum(outcome.redriven.values()), expired=len(expired),
+        )  # fmt: skip
+
+    # --- commit -----------------------------------------------------------------------------------------------
+
+    def _restart(self, seq: int, rows: tuple[tuple[int, str], ...], now: int, effects: list[ev.Effect]) -> None:
+        """Sink rows of a checkpoint were refused: it is void, and so is what ran on its soft state after it.
+
+        The next core diverts the culprits to quarantine and does the rest again, as after a crash.
+        """
+        self.halted = True
+        entry = self._inflight.refused(seq, effects)
+        for place, answer in rows:
+            if entry.redrive:
+                self._refused.stop_redrive(entry.causes[place], now)
+            else:
+                self._refused.add(entry.causes[place], answer)
+        inherited = ev.Inherited(
+            self._refused, self._outbox.channels(), self.counters, self.suspects.interrupted(), self.watermark
+        )
+        effects.append(ev.Restart(inherited))
+
+    def _send(self, bundles: list[Bundle], effects: list[ev.Effect]) -> None:
+        effects += [ev.Send(self._outbox.sendable(bundle)) for bundle in bundles]
+
+    def _record_idle(self, effects: list[ev.Effect], now: int) -> None:
+        """An idle interval records acks and frontiers, and folds, by age: ids are collected, logs empty."""
+        if self._inbox or self._invocation or self._inflight:
+            self._idle_since = None
+            return
+        recordable = self._outbox.has_unrecorded() or self._arrivals.recordable(now)
+        foldable = bool(self._committed) and not self._folding
+        if not (recordable or foldable or self._outbox.frontier_moved):
+            self._idle_since = None
+            return
+        if self._idle_since is None:
+            self._idle_since = now
+        if now < self._idle_since + limits.IDLE_RECORD_DELAY_US:
+            return
+        self._idle_since = None
+        if recordable:
+            self._commit_records(effects, now)
+        elif self._outbox.frontier_moved:
+            effects += [ev.Send(note) for note in self._outbox.frontier_notes()]
+        self._fold_goal = self._seq
+
+    def _commit_records(self, effects: list[ev.Effect], now: int) -> None:
+        self._seq += 1
+        image = self._checkpointer.records(self._seq, self._watermark.input, now)
+        counts = self._counts(Work([], [], {}, {}, {}, MIN_TIME, now), [], Outcome())
+        self._inflight.put_records(Uncommitted(self._seq, image, [], [], MAX_TIME, counts), effects)
+
+    # --- fold -------------------------------------------------------------------------------------------------
+
+    def _maybe_fold(self, effects: list[ev.Effect]) -> None:
+        if self._folding:
+            return
+        # What is wanted is folded together, when the last of it is durable: the acks that it may carry spare rows.
+        goal = 0 if self._inflight.reaches_back(self._fold_goal) else self._fold_goal
+        if self._cache.unfolded >= limits.UNFOLDED_LIMIT_KEYS:
+            goal = self._seq  # user code waits for it
+        if self._committed.due(goal, self._cache.over_limit(), self._cache.unfolded):
+            self._folding = True
+            upto, images, later = self._committed.prefix(goal)
+            effects.append(ev.Fold(upto, images, later, self._cache.take_absent(upto)))
+
+    def _fold_done(self, upto: int, now: int) -> None:
+        self._folding = False
+        self._quarantine.folded(upto)
+        for image in self._committed.folded(upto):
+            self._arrivals.folded(image.ids, image.opaque)
+        self._arrivals.ids.seal(now)
+        self._cache.folded(upto)
+        if not self._schedule.paging:  # a page that was read before this fold may be outdated about a key that goes now
+            self._invocation.trim(self._watermark.input)
+
+    # --- alarms -----------------------------------------------------------------------------------------------
+
+    def _set_alarm(self, effects: list[ev.Effect], now: int) -> None:
+        at = self._timers.minimum("wall")
+        if at is None or at <= now:
+            at = MAX_TIME  # due, but user code is busy: whatever ends that runs it, an alarm now would only spin
+        at = min(at, self._arrivals.opaque.next_expiry)
+        if self._idle_since is not None:
+            at = min(at, self._idle_since + limits.IDLE_RECORD_DELAY_US)
+        at = min(at, self._inflight.next_deadline())
+        if at < self._alarm:
+            self._alarm = at
+            effects.append(ev.SetAlarm(max(at, now)))

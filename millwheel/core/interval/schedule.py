@@ -1,0 +1,161 @@
+"""What runs next in one interval.
+
+Lives here: the choice, how much of it is run at once, and the timers that must be in memory for it.  Never here: running
+it.  Invariants:
+
+* redriven elements first, then timers that are due, then keys that expire, then records; never two of these together,
+  so that no hook sees a key that is being dropped;
+* records that wait get a turn after `limits.TIMER_TURNS` turns of timers;
+* what is taken from here runs, or sleeps in quarantine: it is not due a second time.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+
+from millwheel import limits
+from millwheel.core.faults.quarantine import Quarantine
+from millwheel.core.faults.suspects import Suspects
+from millwheel.core.interval import events as ev
+from millwheel.core.interval.arrivals import Item
+from millwheel.core.interval.inbox import Inbox
+from millwheel.core.keys.cache import StateCache
+from millwheel.core.keys.expiry import Expiry
+from millwheel.core.keys.timers import TimerQueue
+from millwheel.model import EXPIRY_KIND, MAX_TIME, Timer, TimerKind
+from millwheel.work import Outcome, Work
+
+
+class Turn(msgspec.Struct, gc=False):
+    """What runs: user code, the bundles it came with, and keys that expire, with the time at which they do."""
+
+    work: Work
+    items: list[Item] = []
+    expiring: dict[str, int] = {}
+
+    def oldest(self) -> int:
+        """The smallest event time that may come of it, or MAX_TIME."""
+        # A wall timer may produce at the watermark it was started under.
+        times = [t.timestamp if t.kind == "watermark" else self.work.watermark for t in self.work.timers]
+        return min([MAX_TIME, *times, *(item.oldest for item in self.items)])
+
+
+class Schedule:
+    """Takes from the inbox, the timers and the quarantine of its interval, in turns of at most `limit` records."""
+
+    def __init__(
+        self,
+        limit: int,
+        inbox: Inbox,
+        timers: TimerQueue,
+        expiry: Expiry,
+        quarantine: Quarantine,
+        suspects: Suspects,
+        cache: StateCache,
+    ) -> None:
+        self._most = limit
+        self._limit = limit
+        """Records or timers of the next invocation."""
+        self._inbox = inbox
+        self._timers = timers
+        self._expiry = expiry
+        self._quarantine = quarantine
+        self._suspects = suspects
+        self._cache = cache
+        self._timer_turns = 0
+        """Of timers, since records had one."""
+        self.paging = False
+        """A page of timers is on its way."""
+
+    # --- whose turn it is -------------------------------------------------------------------------------------
+
+    def take(self, watermark: int, now: int) -> Turn | None:
+        """What runs next; None when there is nothing."""
+        redrive = self._quarantine.take_fetched()
+        if redrive:
+            # A wall timer that waits here was due once, even if the clock was set back since.
+            work = self._work(watermark, max([now, *(entry.timestamp for entry in redrive if entry.kind == "wall")]))
+            work.redrive = redrive
+            return Turn(work)
+        if not self._records_are_owed():
+            timers = self._take_timers(watermark, now)
+            if timers:
+                self._timer_turns += 1
+                return Turn(self._timer_work(timers, watermark, now))
+        expiring = self._expiry.take_due(watermark, self._most)
+        if expiring:
+            return Turn(self._work(watermark, now), expiring=expiring)
+        self._timer_turns = 0
+        items = self._inbox.take(self._suspects.limit(self._limit), self._suspects) if self._inbox else []
+        if items or self._quarantine.released:
+            work = self._work(watermark, now)
+            work.parts = [item.part for item in items if item.part is not None and item.part.keys]
+            return Turn(work, items)
+        return None
+
+    def _work(self, watermark: int, now: int) -> Work:
+        return Work([], [], self._cache.values, self._cache.entries, {}, watermark, now, partial=self._cache.partial)
+
+    def _records_are_owed(self) -> bool:
+        """Timers that always set timers would keep records from running."""
+        if not self._inbox:
+            self._timer_turns = 0
+        return self._timer_turns >= limits.TIMER_TURNS
+
+    def _timer_work(self, timers: list[Timer], watermark: int, now: int) -> Work:
+        work = self._work(watermark, now)
+        work.timers = timers
+        stalls = self._timers.stalls
+        if stalls:
+            names = [(timer.key, timer.kind, timer.tag) for timer in timers]
+            work.stalls = {name: stalls.pop(name) for name in names if name in stalls}
+        room = min(limits.TIMER_CHAIN, self._limit - len(timers))
+        if room > 0 and not (self._suspects.watching or self._suspects.some or self._quarantine.has_culprits()):
+            # What may be at fault is looked for one by one, or by a mark that names all that runs.
+            work.chain = room
+            work.reach = {
+                "watermark": self._timers.reach("watermark", watermark), "wall": self._timers.reach("wall", now),
+            }  # fmt: skip
+        return work
+
+    def _take_timers(self, watermark: int, now: int) -> list[Timer]:
+        limit, some = self._suspects.limit(self._limit), self._suspects.some
+        due = self._pop_due("watermark", watermark, limit, some)
+        # Either list may be a suspect that runs alone.
+        return due if due and some else due + self._pop_due("wall", now, limit - len(due), some)
+
+    def _pop_due(self, kind: TimerKind, until: int, limit: int, some: bool) -> list[Timer]:
+        alone = partial(self._suspects.suspects_timer, kind) if some else None
+        return [Timer(k, tag, at, kind) for at, (k, tag) in self._timers.pop_due(kind, until, limit, alone)]
+
+    def pace(self, work: Work, outcome: Outcome, elapsed_us: int) -> None:
+        """Slow hooks get fewer records at a time: commits, other keys and Ctrl-C wait for the one that runs."""
+        done = max(1, outcome.processed + len(work.timers) + outcome.chained)
+        if elapsed_us > limits.INVOCATION_TARGET_US:
+            self._limit = max(1, min(self._limit, done * limits.INVOCATION_TARGET_US // elapsed_us))
+        else:
+            self._limit = min(self._most, self._limit * 2)
+
+    def begin_slowly(self, records: int) -> None:
+        """The next invocation has at most so many records; those after it what their pace allows."""
+        self._limit = min(self._limit, records)
+
+    # --- timers that are not in memory ------------------------------------------------------------------------
+
+    def page_timers(self, effects: list[ev.Effect], watermark: int, now: int) -> None:
+        """Have more timers read when those that are near run out."""
+        if self.paging or self._timers.complete:
+            return
+        for kind, until in (("watermark", watermark), ("wall", now), (EXPIRY_KIND, self._expiry.until(watermark))):
+            after = self._timers.wanted(kind, until)
+            if after is not None:
+                self.paging = True
+                effects.append(ev.LoadTimers(kind, after, limits.TIMER_PAGE_ROWS))
+                return
+
+    def turn_page(self, page: ev.TimersLoaded) -> None:
+        """An answer to `page_timers`."""
+        self.paging = False
+        self._timers.turn(page.kind, page.timers, page.more, self._cache.turns)

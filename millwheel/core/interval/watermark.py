@@ -1,0 +1,100 @@
+"""The low watermark of one interval (§4.5): min(input watermark, oldest work).
+
+Lives here: both watermarks, and everything that is work still to be done.  Never here: whose minimum the input's is
+(`authority`).  Invariants: no reported watermark is ahead of work that is still to be done here; neither watermark
+goes back.
+"""
+
+from __future__ import annotations
+
+from millwheel.core.channel.outbox import Outbox
+from millwheel.core.durability.inflight import Inflight
+from millwheel.core.interval import events as ev
+from millwheel.core.interval.arrivals import Arrivals
+from millwheel.core.interval.inbox import Inbox
+from millwheel.core.interval.invocation import Invocation
+from millwheel.core.keys.holds import Holds
+from millwheel.core.keys.timers import TimerQueue
+from millwheel.model import MAX_TIME
+from millwheel.work import QUARANTINE_HOLD, Part
+
+
+class LowWatermark:
+    """`input` is what the senders have reported, `reported` what this interval has."""
+
+    def __init__(
+        self,
+        input_watermark: int,
+        reported: int,
+        arrivals: Arrivals,
+        inbox: Inbox,
+        invocation: Invocation,
+        inflight: Inflight,
+        outbox: Outbox,
+        timers: TimerQueue,
+        holds: Holds,
+    ) -> None:
+        self.input = input_watermark
+        self.reported = reported
+        self._arrivals = arrivals
+        self._inbox = inbox
+        self._invocation = invocation
+        self._inflight = inflight
+        self._outbox = outbox
+        self._timers = timers
+        self._holds = holds
+
+    def move(self, value: int) -> None:
+        """The input's watermark has risen."""
+        self.input = max(self.input, value)
+
+    def report(self, effects: list[ev.Effect]) -> None:
+        """Tell the authority when this interval has come further."""
+        if self.input <= self.reported:
+            return
+        value = min(self.input, self.oldest_work())
+        if value > self.reported:
+            self.reported = value
+            effects.append(ev.ReportWatermark(value))
+
+    def oldest_work(self) -> int:
+        """The smallest event time of anything that is still to be done, or MAX_TIME."""
+        timer = self._timers.minimum("watermark")
+        return min(
+            self._inbox.oldest(),
+            self._arrivals.oldest(),
+            self._invocation.oldest,
+            self._inflight.oldest(),
+            self._outbox.oldest(),
+            MAX_TIME if timer is None else timer,
+            self._holds.minimum(),
+        )
+
+    def blame(self) -> list[tuple[str, int, str]]:
+        """What holds it: (kind, timestamp, detail), the oldest first."""
+        found: list[tuple[str, int, str]] = [("input watermark", self.input, "")]
+        if self._inbox:
+            oldest = self._inbox.first_oldest()
+            found.append(("waiting record", oldest.oldest, _first_key(oldest.part)))
+        if self._invocation:
+            found.append(("running work", self._invocation.oldest, ""))
+        if self._inflight:
+            found.append(("uncommitted checkpoint", self._inflight.oldest(), ""))
+        for bundle in self._outbox.unacked.values():
+            found.append(("unacked production", bundle.oldest(), f"to interval {bundle.target}"))
+        timer, at = self._timers.first("watermark"), self._timers.minimum("watermark")
+        if at is not None:
+            found.append(("timer", at, f"key {timer[0]!r} tag {timer[1]!r}" if timer else "not in memory yet"))
+        hold = self._holds.first()
+        if hold is not None:
+            found.append(_blamed_hold(hold, self._holds.minimum()))
+        return sorted(found, key=lambda blamed: blamed[1])
+
+
+def _first_key(part: Part | None) -> str:
+    return f"key {part.keys[0]!r}" if part and part.keys else ""
+
+
+def _blamed_hold(name: str, at: int) -> tuple[str, int, str]:
+    key = name.removesuffix(QUARANTINE_HOLD)
+    return ("hold" if key == name else "quarantine", at, f"key {key!r}")

@@ -1,0 +1,1 @@
+"""What an interval knows of its keys: state in memory, timers, holds, and which of them expire or leave memory."""

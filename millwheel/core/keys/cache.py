@@ -1,0 +1,396 @@
+"""Soft state of an interval: what user code reads between load and fold (§8.3).
+
+Lives here: one `StateCache` per interval.  Invariant: a key leaves only when it is clean, that is when everything
+written under it has been folded; so a key that is not here is exactly what the store's folded tables say.
+
+Of a key with many entries only some may be here: then `partial` says what is known of the others.  What is not here was
+not written since it was folded, so that the tables are right about it.
+
+State lies in columns, one dict from key to value per cell: what an invocation wrote is applied cell by cell, at the
+cost of a dict update, not key by key.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
+from itertools import filterfalse, repeat
+from typing import Any, Final
+
+from millwheel import limits
+from millwheel.bundles import CellWrites, StateRow
+from millwheel.core.keys.eviction import NEVER, turns_until_records
+from millwheel.work import Known, Outcome, Slot, Wanted
+
+ENTRY_OVERHEAD_BYTES: Final = 200
+SLOT_OVERHEAD_BYTES: Final = 64
+SAMPLE: Final = 256
+EVICTED_SHARE: Final = 6
+"""Of a sample one key in so many goes, if not more must: each key that goes costs a look at so many, 5 us, and a key that
+should have stayed a load of 20 to 50 us."""
+
+EVICTION_SCAN: Final = 65_536
+"""Keys that one eviction looks at, four times what a fold makes clean: looking at all of them, most of them dirty, was a
+fifth of the time of a pipeline that only made new keys."""
+
+NextTimers = Callable[[Sequence[str]], list[float]]
+"""In how many turns the next timer of each of some keys is due."""
+
+
+class StateCache:
+    """Keys in memory, bounded in bytes."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.size_bytes = 0
+        self.values: dict[str, dict[str, bytes]] = {}
+        self.entries: dict[str, dict[str, dict[str, bytes]]] = {}
+        self.partial: dict[str, Known] = {}
+        """Keys of which only some slots are here."""
+        self._big: dict[str, None] = {}
+        """Keys with a cell of many entries in memory."""
+        self._entry_writes: deque[tuple[int, str, Mapping[str, Mapping[str, bytes | None]]]] = deque()
+        """Entries that were written and are not folded: the seq, the cell, and by key what was written."""
+        self.turns: dict[str, int] = {}
+        """Every key that is here, and when it was last read."""
+        self._before: dict[str, int | None] = {}
+        """When a key was read before that, noted where keys may have to leave."""
+        self._dirty: set[str] = set()
+        """Keys of `_writes`."""
+        self._writes: deque[tuple[int, Collection[str], bool]] = deque()
+        """What was written and is not folded: the seq, its keys, and whether any of them was dirty already."""
+        self._forgotten: deque[tuple[int, Sequence[str]]] = deque()
+        """Keys that were cleared, and the seq that did it."""
+        self._folded = 0
+        self._turn = 0
+        self._loaded: Collection[str] = ()
+        """Keys of the invocation that runs of which the tables had no state."""
+        self._absent: deque[tuple[int, Collection[str]]] = deque()
+        """Such keys of invocations whose checkpoint is not folded, by its seq: no fold has written any of them."""
+        self.by_records = True
+        """Whether keys are mostly read again by their records, not by their timers."""
+        self._phase = 0
+        """Where eviction goes on."""
+
+    def missing(self, keys: Mapping[str, Any]) -> list[str]:
+        """Those of `keys` that must be loaded."""
+        turns = self.turns
+        if keys.keys() <= turns.keys():
+            return []
+        return [*filterfalse(turns.__contains__, keys)]
+
+    def insert(self, key: str, cells: Mapping[Slot, bytes], more: bool = False) -> None:
+        """Add a loaded key; with `more` cells than these in the store."""
+        self.turns[key] = self._turn
+        self.size_bytes += ENTRY_OVERHEAD_BYTES
+        if more:
+            self.partial[key] = Known(set(), set())
+        for (cell, entry), value in cells.items():
+            self._add(key, cell, entry, value)
+
+    def _add(self, key: str, cell: str, entry: str, value: bytes) -> None:
+        self.size_bytes += len(value) + SLOT_OVERHEAD_BYTES
+        if entry:
+            column = self.entries.setdefault(cell, {}).setdefault(key, {})
+            column[entry] = value
+            if len(column) > limits.STATE_PAGE_SLOTS:
+                self._big[key] = None
+        else:
+            self.values.setdefault(cell, {})[key] = value
+
+    def fill(self, wanted: Iterable[Wanted], rows: Iterable[StateRow]) -> None:
+        """Add slots of partial keys; `rows` are those of `wanted` that the store has."""
+        for key, cell, entry, value in rows:
+            if value is not None and self._get(key, cell, entry) is None and self.partial[key].lacks(cell, entry):
+                self._add(key, cell, entry, value)
+        for key, cell, slot in wanted:
+            known = self.partial[key]
+            if slot is None:
+                known.whole.add(cell)
+            elif self._get(key, cell, slot) is None:
+                self._know_absent(known, cell, slot)
+
+    def _get(self, key: str, cell: str, entry: str) -> bytes | None:
+        if not entry:
+            return self.values.get(cell, {}).get(key)
+        return self.entries.get(cell, {}).get(key, {}).get(entry)
+
+    def _know_absent(self, known: Known, cell: str, entry: str) -> None:
+        if (cell, entry) not in known.absent:
+            known.absent.add((cell, entry))
+            self.size_bytes += SLOT_OVERHEAD_BYTES
+
+    def expect_absent(self, keys: Collection[str]) -> None:
+        """Of these loaded keys the store has no state; it is `touch` that adds them.  In key order a fold is cheaper."""
+        self.size_bytes += ENTRY_OVERHEAD_BYTES * len(keys)
+        self._loaded = keys
+
+    def take_absent(self, upto: int) -> Set[str]:
+        """Keys of which the tables have no state, all that checkpoints up to `upto` write among them, but for those that
+        an earlier invocation only read.  They are about to be folded: asked again, they have."""
+        absent: dict[str, None] = {}
+        while self._absent and self._absent[0][0] <= upto:
+            absent.update(dict.fromkeys(self._absent.popleft()[1]))
+        return absent.keys()
+
+    def cells(self, key: str) -> dict[Slot, bytes]:
+        """Everything stored under `key`, which is here."""
+        found: dict[Slot, bytes] = {(cell, ""): column[key] for cell, column in self.values.items() if key in column}
+        for cell, by_key in self.entries.items():
+            found.update(((cell, entry), value) for entry, value in by_key.get(key, {}).items())
+        return found
+
+    @property
+    def turn(self) -> int:
+        """The number of the newest turn."""
+        return self._turn
+
+    def next_turn(self) -> int:
+        """What `touch` is to note of keys that are about to be read."""
+        self._turn += 1
+        return self._turn
+
+    def touch(self, keys: Mapping[str, int]) -> None:
+        """`keys` are about to be read, in this turn; all are here, or absent from the store."""
+        if 2 * self.size_bytes > self.limit_bytes:
+            self._before.update(zip(keys, map(self.turns.get, keys), strict=True))
+        self.turns.update(keys)
+
+    def write_all(self, outcome: Outcome, seq: int) -> list[CellWrites]:
+        """Apply one checkpoint's writes to keys that are here; returns them as the columns of its log row."""
+        if self._loaded:
+            self._absent.append((seq, self._loaded))
+            self._loaded = ()
+        log = []
+        for cell, writes in outcome.values.items():
+            column = self.values.setdefault(cell, {})
+            self.size_bytes += _apply(column, writes)
+            log.append(CellWrites(cell, list(writes), list(writes.values())))
+            self.mark(log[-1].keys, seq)
+            if self.partial:
+                self._removed(cell, ((key, "") for key, value in writes.items() if value is None))
+        for cell, by_key in outcome.entries.items():
+            log.append(self._write_entries(cell, by_key))
+            self.mark(list(by_key), seq)
+            self._entry_writes.append((seq, cell, by_key))
+            if self.partial:
+                removed = ((k, entry) for k, writes in by_key.items() for entry, v in writes.items() if v is None)
+                self._removed(cell, removed)
+        return log
+
+    def _removed(self, cell: str, slots: Iterable[tuple[str, str]]) -> None:
+        """The tables still have them."""
+        for key, entry in slots:
+            if key in self.partial:
+                self._know_absent(self.partial[key], cell, entry)
+
+    def _write_entries(self, cell: str, by_key: Mapping[str, Mapping[str, bytes | None]]) -> CellWrites:
+        columns = self.entries.setdefault(cell, {})
+        log = CellWrites(cell, [], [], [])
+        for key, writes in by_key.items():
+            column = columns.setdefault(key, {})
+            self.size_bytes += _apply(column, writes)
+            if not column:
+                del columns[key]
+            elif len(column) > limits.STATE_PAGE_SLOTS:
+                self._big[key] = None
+            log.keys += repeat(key, len(writes))
+            log.entries += writes
+            log.values += writes.values()
+        return log
+
+    def mark(self, keys: Collection[str], seq: int) -> None:
+        """Something of `keys`, all of which are here, was written: they are dirty until it is folded."""
+        if keys:
+            dirty = len(self._dirty)
+            self._dirty.update(keys)
+            self._writes.append((seq, keys, len(self._dirty) - dirty < len(keys)))
+
+    def forget(self, keys: Sequence[str], seq: int) -> None:
+        """Clear the cells of `keys`, which are distinct; the removals themselves are dirty until they are folded."""
+        if not keys:
+            return
+        self._clear([key for key in keys if key in self.turns])
+        self.turns.update(dict.fromkeys(keys, self._turn))
+        self.size_bytes += ENTRY_OVERHEAD_BYTES * len(keys)
+        self.mark(keys, seq)
+        self._forgotten.append((seq, keys))
+
+    def _clear(self, keys: Sequence[str]) -> None:
+        """Cells of `keys` go, column by column: with new keys all the time they are tens of thousands."""
+        self.size_bytes -= ENTRY_OVERHEAD_BYTES * len(keys)
+        for column in self.values.values():
+            self.size_bytes -= _pop(column, keys)
+        for columns in self.entries.values():
+            self.size_bytes -= sum(_size(columns.pop(key)) for key in keys if key in columns)
+        if self.partial:
+            known = [self.partial.pop(key) for key in keys if key in self.partial]
+            self.size_bytes -= SLOT_OVERHEAD_BYTES * sum(len(one.absent) for one in known)
+        if self._big:
+            for key in keys:
+                self._big.pop(key, None)
+
+    def folded(self, upto: int) -> None:
+        """Writes of checkpoints up to `upto` are in the folded tables."""
+        self._folded = upto
+        while self._entry_writes and self._entry_writes[0][0] <= upto:
+            self._entry_writes.popleft()
+        gone: list[Collection[str]] = []
+        while self._writes and self._writes[0][0] <= upto:
+            gone.append(self._writes.popleft()[1])
+        if not gone:
+            return
+        # Where all keys are new, more is left than goes, and nothing of what goes was written again.
+        left = sum(len(keys) for _, keys, _ in self._writes)
+        if left < sum(map(len, gone)) or any(again for _, _, again in self._writes):
+            self._dirty = set().union(*(keys for _, keys, _ in self._writes))
+        else:
+            self._dirty.difference_update(*gone)
+
+    @property
+    def unfolded(self) -> int:
+        """Dirty keys."""
+        return len(self._dirty)
+
+    def over_limit(self) -> bool:
+        """True when the cache holds more bytes than it may."""
+        return self.size_bytes > self.limit_bytes
+
+    def trim(self, busy: Container[str], next_timers: NextTimers | None, suspended: Container[str] = ()) -> list[str]:
+        """Drop what is empty, and more if there is too much, but not what is `busy`; returns the keys that went.
+
+        `next_timers` says in how many turns the next timers of keys are due, None that no key has one.  What was loaded for
+        `suspended` keys stays whole.
+        """
+        ended: dict[str, None] = {}
+        while self._forgotten and self._forgotten[0][0] <= self._folded:
+            # Nothing was written since, or it is folded as well.
+            for key in self._forgotten.popleft()[1]:
+                if key in self.turns and key not in self._dirty and key not in busy:
+                    ended[key] = None
+        gone = [*ended]
+        self._drop(gone)
+        if self.over_limit():
+            gone += self.evict(busy, next_timers)
+        if self.over_limit() and self._big:
+            self._thin(suspended)
+        return gone
+
+    def _thin(self, suspended: Container[str]) -> None:
+        """Drop the clean entries of keys that cannot leave and have many.
+
+        A hot key that appends to a list would otherwise have all of it in memory, as long as it is hot.
+        """
+        forgotten = {key for _, keys in self._forgotten for key in keys}  # the tables are not right about these yet
+        big = [key for key in self._big if key not in suspended and key not in forgotten]
+        dirty: dict[str, dict[str, dict[str, bytes | None]]] = {key: {} for key in big}
+        for _, cell, by_key in self._entry_writes:
+            for key in by_key.keys() & dirty.keys():
+                dirty[key].setdefault(cell, {}).update(by_key[key])
+        for key in big:
+            self._thin_key(key, dirty[key])
+            del self._big[key]
+
+    def _thin_key(self, key: str, dirty: Mapping[str, Mapping[str, bytes | None]]) -> None:
+        known = self.partial.get(key)
+        if known is None:
+            # It was whole: what has no value here has none at all, as far as cells are known that can have one.
+            absent = {(cell, "") for cell, column in self.values.items() if key not in column}
+        else:
+            absent = {slot for slot in known.absent if not slot[1]}
+            self.size_bytes -= SLOT_OVERHEAD_BYTES * len(known.absent)
+        absent |= {(cell, entry) for cell, writes in dirty.items() for entry, value in writes.items() if value is None}
+        self.partial[key] = Known(absent, set())
+        self.size_bytes += SLOT_OVERHEAD_BYTES * len(absent)
+        for cell, columns in self.entries.items():
+            column = columns.pop(key, {})
+            kept = {entry: column[entry] for entry in dirty.get(cell, ()) if entry in column}
+            if kept:
+                columns[key] = kept
+            self.size_bytes -= _size(column) - _size(kept)
+
+    def _drop(self, keys: Sequence[str]) -> None:
+        self._clear(keys)
+        for key in keys:
+            del self.turns[key]
+            self._before.pop(key, None)
+
+    def evict(self, busy: Container[str], next_timers: NextTimers | None) -> list[str]:
+        """Drop clean keys until there is an eighth of room, for this is not done for each new key; returns those.
+
+        Not LRU: of a sample those go whose next use is furthest away (`eviction`).  A sample is from all over the cache:
+        keys that came together are due together.
+        """
+        turns, dirty, gone = self.turns, self._dirty, list[str]()
+        goal, budget = self.limit_bytes - self.limit_bytes // 8, min(2 * len(turns), EVICTION_SCAN)
+        wanted = len(turns) * (self.size_bytes - goal) // max(1, self.size_bytes)
+        # Of a sample one key in so many goes: fewer at a time are chosen better, if that is still enough.
+        share = max(2, min(EVICTED_SHARE, budget // max(1, 2 * wanted)))
+        samples, scanned = self._samples(), 0
+        while self.size_bytes > goal and scanned < budget:
+            sample = next(samples)
+            scanned += len(sample)
+            clean = [key for key in sample if key in turns and key not in dirty and key not in busy]
+            leaving = len(clean) if scanned >= budget else -(-len(clean) // share)
+            uses = self._next_uses(clean, next_timers)
+            order = sorted(range(len(clean)), key=uses.__getitem__, reverse=True)
+            chosen = [clean[place] for place in order[:leaving]]
+            self._drop(chosen)
+            gone += chosen
+        return gone
+
+    def _samples(self) -> Iterator[list[str]]:
+        """Keys from all over, round and round: the next samples begin with keys that this one does not have."""
+        keys = [*self.turns]
+        stride = max(1, len(keys) // SAMPLE)
+        while True:
+            self._phase = (self._phase + 1) % stride
+            yield keys[self._phase :: stride]
+
+    def _next_uses(self, keys: Sequence[str], next_timers: NextTimers | None) -> list[tuple[float, int]]:
+        """In how many turns each key is read again; where that is the same, how many turns ago it was read.
+
+        A whole sample at once takes two thirds of the time of one key at a time.
+        """
+        uses = next_timers(keys) if next_timers is not None else [NEVER] * len(keys)
+        if not self.by_records and NEVER not in uses:
+            return [(use, 0) for use in uses]  # timers alone say, and all are set
+        ages = [self._turn - last for last in map(self.turns.__getitem__, keys)]
+        if self.by_records:
+            uses = [*map(min, uses, turns_until_records(self._turn, ages, [*map(self._before.get, keys)]))]
+        return [*zip(uses, ages, strict=True)]
+
+
+def _size(column: Mapping[str, bytes]) -> int:
+    return sum(map(len, column.values())) + SLOT_OVERHEAD_BYTES * len(column)
+
+
+def _pop(column: dict[str, bytes], keys: Iterable[str]) -> int:
+    """Without `keys`; returns by how many bytes the column shrank."""
+    gone = [value for value in map(column.pop, keys, repeat(None)) if value is not None]
+    return sum(map(len, gone)) + SLOT_OVERHEAD_BYTES * len(gone)
+
+
+def _apply(column: dict[str, bytes], writes: Mapping[str, bytes | None]) -> int:
+    """Overlay `writes`; returns by how many bytes the column grew."""
+    # New keys have no old values.
+    old, old_bytes = (0, 0) if column.keys().isdisjoint(writes) else _weigh([*map(column.get, writes)])
+    new, new_bytes = _weigh(writes.values())
+    if new == len(writes):
+        column.update(writes)  # type: ignore[arg-type]  # none of them is None
+    else:
+        for name, value in writes.items():
+            if value is not None:
+                column[name] = value
+            else:
+                column.pop(name, None)
+    return new_bytes - old_bytes + SLOT_OVERHEAD_BYTES * (new - old)
+
+
+def _weigh(values: Collection[bytes | None]) -> tuple[int, int]:
+    """How many values there are, and their bytes; mostly there are all."""
+    try:
+        return len(values), sum(map(len, values))  # type: ignore[arg-type]  # None has no length
+    except TypeError:
+        present = [value for value in values if value is not None]
+        return len(present), sum(map(len, present))

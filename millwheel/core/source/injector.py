@@ -1,0 +1,247 @@
+"""One source partition as a sender: ids from row numbers, acks, durable position (§5.2).
+
+Lives here: what an injector must remember between reading and acks.  Invariants: the position never passes a row whose
+delivery is not durable; the watermark never passes a row that was read and is not acked.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from millwheel import limits
+from millwheel.bundles import Bundle
+from millwheel.core.interval import events as ev
+from millwheel.intervals import Ranges
+from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.ports import SourcePosition
+from millwheel.work import Columns
+
+READ_LIMIT_ROWS: Final = 4_096
+READ_LIMIT_BYTES: Final = 4 * 1024 * 1024
+FIRST_READ_ROWS: Final = 1_024
+UNACKED_LIMIT_READS: Final = 12
+ADVANCE_DELAY_US: Final = 200_000
+POLL_DELAY_US: Final = 1_500
+
+
+class ReadEntry(msgspec.Struct, gc=False):
+    """One read: where to continue after it, its bundles that are not acked, its oldest row."""
+
+    next_position: int
+    state: bytes
+    waiting: set[int]
+    oldest: int
+
+
+class InjectorCore:
+    """Sans-IO core of one source partition."""
+
+    def __init__(self, interval: int, start: SourcePosition, routes: Mapping[int, Ranges]) -> None:
+        self._interval = interval
+        self.producer = start.producer
+        self._routes = routes
+        self._durable = start.position
+        self._state = start.state
+        self._reads: deque[ReadEntry] = deque()
+        self._by_number: dict[int, tuple[ReadEntry, Bundle]] = {}
+        """Bundles that are not acked, and what they were read with."""
+        self._notes: dict[int, Bundle] = {}
+        """Bundles that tell receivers of the end, and that are not acked."""
+        self._number = 0
+        self._unacked_bytes = 0
+        self._read_limit = FIRST_READ_ROWS
+        self._acked_position: tuple[int, bytes] | None = None
+        self._advancing = False
+        self._advance_due: int | None = None
+        self._reading = False
+        self._poll_at: int | None = None
+        self._source_watermark = MIN_TIME
+        self._reported = MIN_TIME
+        self._exhausted = False
+        self.finished = start.finished
+        self.halted = False
+        self.rows = 0
+        self.paused = False
+
+    def start(self, now: int, watermark: int = MIN_TIME, expected: bool = False) -> list[ev.Effect]:
+        """First effects: read, or report the end when the partition was finished in an earlier run.
+
+        `watermark` bounds the event time of what the partition still holds, us.  `expected`: receivers were told that rows
+        of it may come; when it is finished, its last owner ended it after this process had begun.
+        """
+        effects: list[ev.Effect] = []
+        self._promise(watermark)
+        if self.finished:
+            self._reported = self._durable = MAX_TIME
+            effects.append(ev.ReportWatermark(MAX_TIME))
+            effects += map(ev.Send, self._notes_to_all() if expected else [])
+        self._after(effects, now)
+        return effects
+
+    def handle(self, event: ev.Event, now: int) -> list[ev.Effect]:
+        """React to one event at wall time `now`, us."""
+        effects: list[ev.Effect] = []
+        if self.halted:
+            return effects
+        match event:
+            case ev.RowsRead():
+                self._read(event, effects, now)
+            case ev.AckArrived(number):
+                self._acked(number)
+            case ev.Resend(target):
+                again = [bundle for _, bundle in self._by_number.values()]
+                effects += [ev.Send(bundle) for bundle in again if bundle.target == target]
+                effects += map(ev.Send, self._notes_to(target) if self.finished else [])
+            case ev.Advanced(position, finished):
+                self._advanced(position, finished, effects)
+            case ev.AlarmRang():
+                pass
+            case ev.Fenced():
+                self.halted = True
+                return [ev.Halt(f"source partition of interval {self._interval} was fenced")]
+            case _:
+                raise AssertionError(f"an injector core got {type(event).__name__}")
+        self._after(effects, now)
+        return effects
+
+    def quiet(self) -> bool:
+        """True when nothing it has read is unacked or unrecorded, and every receiver knows of its end."""
+        return not (self._notes or self._reads or self._acked_position or self._advancing or self._reading)
+
+    @property
+    def under_way(self) -> bool:
+        """True when a row that was read is not acked."""
+        return bool(self._reads)
+
+    @property
+    def reported(self) -> int:
+        """Low watermark as last reported, us."""
+        return self._reported
+
+    def _read(self, event: ev.RowsRead, effects: list[ev.Effect], now: int) -> None:
+        self._reading = False
+        self._promise(event.watermark)
+        self._exhausted = event.finished and not event.progressed
+        self._poll_at = None if event.progressed else now + POLL_DELAY_US
+        if not event.progressed:
+            return
+        self.rows += event.count
+        size = 0
+        entry = ReadEntry(event.next_position, event.state, set(), MAX_TIME)
+        for subscription, (sequences, columns) in event.columns.items():
+            for bundle in self._bundles(subscription, sequences, columns):
+                entry.waiting.add(bundle.number)
+                entry.oldest = min(entry.oldest, bundle.oldest())
+                self._by_number[bundle.number] = (entry, bundle)
+                size += bundle.size()
+                effects.append(ev.Send(bundle))
+        self._reads.append(entry)
+        self._unacked_bytes += size
+        # A source knows rows, not bytes: how many of them are a read's worth is learnt from the last one.
+        self._read_limit = min(4 * self._read_limit, READ_LIMIT_BYTES * max(1, event.count) // max(1, size))
+        self._pop_acked()
+
+    def _promise(self, watermark: int) -> None:
+        # A partition at its end says MAX_TIME; that is no event time, and counts when it is durable (`finished`).
+        if watermark < MAX_TIME:
+            self._source_watermark = max(self._source_watermark, watermark)
+
+    def _bundles(self, subscription: int, sequences: list[int], columns: Columns) -> list[Bundle]:
+        ranges = self._routes[subscription]
+        if len(ranges.ids) == 1:
+            return [self._bundle(subscription, ranges.ids[0], sequences, columns)] if sequences else []
+        bundles = []
+        for target, at in ranges.group(columns.keys).items():
+            cut = Columns(
+                [columns.keys[i] for i in at], [columns.values[i] for i in at], [columns.timestamps[i] for i in at],
+                [columns.opaque[i] for i in at] if columns.opaque else [],
+            )  # fmt: skip
+            bundles.append(self._bundle(subscription, target, [sequences[i] for i in at], cut))
+        return bundles
+
+    def _bundle(self, subscription: int, target: int, sequences: list[int], columns: Columns) -> Bundle:
+        self._number += 1
+        return Bundle(
+            subscription, self._interval, self._number, target, self.producer, self._durable,
+            sequences, columns.keys, columns.values, columns.timestamps, opaque=columns.opaque,
+        )  # fmt: skip
+
+    def _acked(self, number: int) -> None:
+        self._notes.pop(number, None)
+        sent = self._by_number.pop(number, None)
+        if sent is not None:
+            sent[0].waiting.discard(number)
+            self._unacked_bytes -= sent[1].size()
+            self._pop_acked()
+
+    def _pop_acked(self) -> None:
+        while self._reads and not self._reads[0].waiting:
+            entry = self._reads.popleft()
+            self._acked_position = (entry.next_position, entry.state)
+            self._state = entry.state
+
+    def _advanced(self, position: int, finished: bool, effects: list[ev.Effect]) -> None:
+        self._advancing = False
+        self._durable = position
+        if finished:
+            self.finished = True
+            # Nothing of this partition will ever be sent again: receivers may collect all its ids.
+            self._durable = MAX_TIME
+            effects += map(ev.Send, self._notes_to_all())
+
+    def _notes_to_all(self) -> list[Bundle]:
+        targets = {target for ranges in self._routes.values() for target in ranges.ids}
+        return [note for target in sorted(targets) for note in self._notes_to(target)]
+
+    def _notes_to(self, target: int) -> list[Bundle]:
+        """Tell a receiver of the end, until it acks that: it may be another core by now."""
+        self._notes = {number: note for number, note in self._notes.items() if note.target != target}
+        subs = [sub for sub, ranges in self._routes.items() if target in ranges.ids]
+        notes = [self._bundle(sub, target, [], Columns([], [], [])) for sub in subs]
+        self._notes.update((note.number, note) for note in notes)
+        return notes
+
+    def _after(self, effects: list[ev.Effect], now: int) -> None:
+        if self._poll_at is not None and now >= self._poll_at:
+            self._poll_at = None
+        if self._may_read():
+            self._reading = True
+            self._read_limit = max(1, min(self._read_limit, READ_LIMIT_ROWS))
+            effects.append(ev.Read(self._read_limit))
+        elif self._poll_at is not None:
+            effects.append(ev.SetAlarm(self._poll_at))
+        self._advance(effects, now)
+        self._report(effects)
+
+    def _may_read(self) -> bool:
+        return not (
+            self._reading or self._exhausted or self.finished or self.paused or self._poll_at is not None
+            or len(self._reads) >= UNACKED_LIMIT_READS or self._unacked_bytes >= limits.UNACKED_LIMIT_BYTES
+        )  # fmt: skip
+
+    def _advance(self, effects: list[ev.Effect], now: int) -> None:
+        last = self._exhausted and not self._reads and not self.finished
+        if self._advancing or not (self._acked_position or last):
+            return
+        if self._advance_due is None:
+            self._advance_due = now + ADVANCE_DELAY_US
+            effects.append(ev.SetAlarm(self._advance_due))
+        if now < self._advance_due and not last:
+            return
+        position, state = self._acked_position or (self._durable, self._state)
+        self._acked_position, self._advance_due, self._advancing = None, None, True
+        effects.append(ev.Advance(position, state, last))
+
+    def _report(self, effects: list[ev.Effect]) -> None:
+        # Finished is durable, and counts only after all its records are acked.
+        bound = MAX_TIME if self.finished else self._source_watermark
+        if bound <= self._reported:
+            return
+        value = min(bound, min((entry.oldest for entry in self._reads), default=MAX_TIME))
+        if value > self._reported:
+            self._reported = value
+            effects.append(ev.ReportWatermark(value))

@@ -1,0 +1,238 @@
+"""The alphabet of a host: events that enter it and effects that leave it.  Plain values; nothing else lives here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from millwheel.core.interval import events as ev
+from millwheel.errors import RowRefused
+from millwheel.host.messages import Message
+from millwheel.host.requests import Request
+from millwheel.source import SourcePosition
+from millwheel.work import Outcome, Work
+
+# --- what a host waits for ----------------------------------------------------------------------------------------
+
+
+class Pause(msgspec.Struct, frozen=True, gc=False):
+    """Let this much time pass."""
+
+    delay_us: int
+
+
+class Prepare(msgspec.Struct, frozen=True, gc=False):
+    """Make user code ready to run; `subscriptions` are the store's numbers for their names.
+
+    `places` has by computation the names under which the store keeps cells that were renamed.
+    """
+
+    subscriptions: Mapping[str, int]
+    places: Mapping[str, Mapping[str, str]] = {}
+
+
+class Discover(msgspec.Struct, frozen=True, gc=False):
+    """Ask a source for partitions that it has not named yet; `Discovery`, or first a step of its search.
+
+    `earlier` are the partitions of earlier runs, the first time that the source is asked, and None after that.
+    """
+
+    source: str
+    earlier: tuple[SourcePosition, ...] | None
+
+
+class Seek(msgspec.Struct, frozen=True, gc=False):
+    """The answer to a step of a source's search; answered with the next step, or with the `Discovery`."""
+
+    source: str
+    answer: Any
+
+
+class Discovery(msgspec.Struct, frozen=True, gc=False):
+    """What a search of a source has found."""
+
+    found: tuple[tuple[str, bytes], ...]
+    """Names and fingerprints."""
+    complete: bool
+    """There will never be another one."""
+    pending: int
+    """Bound on the event time of what is not there yet, us."""
+    asked_at: int
+    """Wall time before the source was asked, us."""
+
+
+class Resume(msgspec.Struct, frozen=True, gc=False):
+    """Go on with a partition where it stood; answered with its watermark, us."""
+
+    source: str
+    partition: str
+    position: SourcePosition
+
+
+Wish = Request | Pause | Prepare | Discover | Seek | Resume
+
+# --- events -------------------------------------------------------------------------------------------------------
+
+
+class Started(msgspec.Struct, frozen=True, gc=False):
+    """The process begins."""
+
+
+class Received(msgspec.Struct, frozen=True, gc=False):
+    """A message came from `peer`."""
+
+    peer: str
+    message: Message
+
+
+class ChannelOpened(msgspec.Struct, frozen=True, gc=False):
+    """The channels from and to `peer` are open again; what was on its way is gone."""
+
+    peer: str
+
+
+class Answered(msgspec.Struct, frozen=True, gc=False):
+    """The answer to `Ask`."""
+
+    token: int
+    answer: Any
+
+
+class Declined(msgspec.Struct, frozen=True, gc=False):
+    """The store refused sink rows of an `Ask`."""
+
+    token: int
+    refusal: RowRefused
+
+
+class Told(msgspec.Struct, frozen=True, gc=False):
+    """An event for the core of `interval`, as long as it runs under `sequencer`."""
+
+    interval: int
+    sequencer: int
+    event: ev.Event
+
+
+class Due(msgspec.Struct, frozen=True, gc=False):
+    """An invocation whose turn has come."""
+
+    interval: int
+    sequencer: int
+    work: Work
+
+
+class Returned(msgspec.Struct, frozen=True, gc=False):
+    """User code has returned."""
+
+    interval: int
+    sequencer: int
+    outcome: Outcome
+    elapsed_us: int
+
+
+class RowsArrived(msgspec.Struct, frozen=True, gc=False):
+    """A read of a source partition that began at wall time `asked_at`, us."""
+
+    interval: int
+    sequencer: int
+    rows: ev.RowsRead
+    asked_at: int
+
+
+class Tick(msgspec.Struct, frozen=True, gc=False):
+    """The time of a `WakeAt` may have come."""
+
+
+class TurnEnded(msgspec.Struct, frozen=True, gc=False):
+    """The shell turns to I/O: what is ready goes out together."""
+
+
+class Rested(msgspec.Struct, frozen=True, gc=False):
+    """Nothing is queued in the shell, and no message is on its way within this process."""
+
+
+HostEvent = (
+    Started | Received | ChannelOpened | Answered | Declined | Told | Due | Returned | RowsArrived | Tick | TurnEnded
+    | Rested
+)  # fmt: skip
+
+# --- effects ------------------------------------------------------------------------------------------------------
+
+
+class Ask(msgspec.Struct, frozen=True, gc=False):
+    """Answer with `Answered` or `Declined`."""
+
+    token: int
+    wish: Wish
+
+
+class Post(msgspec.Struct, frozen=True, gc=False):
+    """Give this back to the host, after what is queued already."""
+
+    event: HostEvent
+
+
+class Tell(msgspec.Struct, frozen=True, gc=False):
+    """Send a message to the host `peer`, which may be this one."""
+
+    peer: str
+    message: Message
+
+
+class Run(msgspec.Struct, frozen=True, gc=False):
+    """Run user code of a computation now, and answer with `Returned`."""
+
+    computation: str
+    interval: int
+    sequencer: int
+    work: Work
+
+
+class ReadRows(msgspec.Struct, frozen=True, gc=False):
+    """Read at most `limit` rows of the partition that was resumed for `interval`; `RowsArrived`.  `upto`: of a paced one no
+    row that is newer than this, us."""
+
+    interval: int
+    sequencer: int
+    limit: int
+    upto: int | None = None
+
+
+class Release(msgspec.Struct, frozen=True, gc=False):
+    """The partition that was resumed for `interval` is finished, and the store says so: keep nothing of it."""
+
+    interval: int
+
+
+class WakeAt(msgspec.Struct, frozen=True, gc=False):
+    """Send a `Tick` at wall time `at`, us, or soon after."""
+
+    at: int
+
+
+class Note(msgspec.Struct, frozen=True, gc=False):
+    """Something that an operator should know."""
+
+    text: str
+
+
+class Declare(msgspec.Struct, frozen=True, gc=False):
+    """The database has refused sink rows of a computation, with these answers; their keys go to quarantine."""
+
+    computation: str
+    answers: tuple[str, ...]
+
+
+class Ended(msgspec.Struct, frozen=True, gc=False):
+    """The run is over: all input is consumed, committed and folded, or it stops before that and says why."""
+
+
+class Failed(msgspec.Struct, frozen=True, gc=False):
+    """The run cannot go on."""
+
+    error: Exception
+
+
+HostEffect = Ask | Post | Tell | Run | ReadRows | Release | WakeAt | Note | Declare | Ended | Failed

@@ -1,0 +1,157 @@
+"""User code under observation: each firing of a timer is checked against what the hooks of its key have set (I8).
+
+Lives here: an executor that checks a timer before its hook runs, and notes what each hook that returned has set.  Never
+here: what is durable (`truth`), or what the core believes is pending.  Invariants:
+
+* a timer fires once for each time it is set, at the time for which it is set;
+* it fires before every timer of its key and kind that comes later in (timestamp, tag) order;
+* one that is set to the same time again and again does not fire for ever (I16).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from typing import Any
+
+import msgspec
+
+from millwheel import limits
+from millwheel.api.frame import Frame
+from millwheel.bundles import QuarantineEntry
+from millwheel.core.interval.arrivals import Item
+from millwheel.host.alphabet import Run
+from millwheel.model import TIMER_KINDS, Timer
+from millwheel.runtime.executor import Executor
+from millwheel.runtime.usercode import UserCode
+from millwheel.testing.checks.truth import Truth
+from millwheel.testing.world.kernel import Kernel
+from millwheel.work import Cause, Outcome, TimerCause, Work
+
+Watch = Callable[[str, dict[tuple[str, str], int | None], Cause], None]
+
+
+def _ignore(key: str, timers: dict[tuple[str, str], int | None], cause: Cause) -> None:
+    """Nobody watches yet."""
+
+
+class WatchedFrame(Frame):
+    """A frame that tells what a hook has set, once the hook has returned."""
+
+    __slots__ = ("watch",)
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.watch: Watch = _ignore
+
+    def commit(self, outcome: Outcome, cause: Cause) -> None:
+        timers = dict(self.timers)
+        super().commit(outcome, cause)
+        self.watch(self.key, timers, cause)
+
+
+class Owned(msgspec.Struct, eq=False):
+    """An interval under one sequencer, as a simulated process knows it."""
+
+    interval: int
+    sequencer: int
+    timers: dict[str, dict[tuple[str, str], int]]
+    """key to (kind, tag) to what it is set to, as hooks and durable checkpoints say."""
+    again: dict[tuple[str, str], tuple[str, int, int]] = {}
+    """(key, kind) to what fired last, (tag, timestamp), and how often in a row.  The next owner counts anew."""
+    waits: Item | None = None
+    """What waited to run when hooks ran last."""
+    timer_turns: int = 0
+    """Invocations of timers in a row while that waits."""
+
+    def took_turn(self, work: Work, waits: Item | None) -> bool:
+        """Hooks run, and `waits` is what runs next; false when timers keep it from that (I18)."""
+        if waits is None or waits is not self.waits:
+            self.waits, self.timer_turns = waits, 0
+        elif work.timers and work.suspended is None:
+            self.timer_turns += 1
+        return self.timer_turns <= limits.TIMER_TURNS
+
+
+class WatchedExecutor(Executor):
+    """An executor that runs the hooks of one simulated process; `begin` says whose invocation is next."""
+
+    frame_type = WatchedFrame
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        assert isinstance(self._frame, WatchedFrame)
+        self._frame.watch = self._returned
+
+    def begin(self, process: int, truth: Truth, restored: Container[tuple[str, str]], owned: Owned) -> None:
+        """The next invocation is one of `owned`; `restored` are (key, tag) of timers that were there at a start."""
+        self._process, self._truth, self._restored, self._owned = process, truth, restored, owned
+        self._kernel: Kernel = truth.kernel
+
+    def run(self, work: Work) -> Outcome:
+        """See `Executor`."""
+        outcome = super().run(work)
+        self._kernel.probes["timer fired in the invocation that set it"] += max(0, outcome.chained)
+        self._kernel.probes["due timer went back to the queue"] += outcome.chained < 0
+        return outcome
+
+    def _attempt(
+        self, call: Callable[[Any, Work, Outcome], None], it: Any, work: Work, outcome: Outcome
+    ) -> BaseException | None:
+        if isinstance(it, Timer):  # not in the hook, whose exceptions are its own affair
+            self._fires(it)
+        return super()._attempt(call, it, work, outcome)
+
+    def _redrive(self, entry: QuarantineEntry, work: Work, outcome: Outcome) -> None:
+        for kind in TIMER_KINDS:
+            self._owned.again.pop((entry.key, kind), None)
+        super()._redrive(entry, work, outcome)
+
+    def _is_no_loop(self, timer: Timer) -> None:
+        again = self._owned.again
+        tag, at, times = again.get((timer.key, timer.kind), ("", 0, 0))
+        times = times + 1 if (tag, at) == (timer.tag, timer.timestamp) else 1
+        again[timer.key, timer.kind] = (timer.tag, timer.timestamp, times)
+        if times > limits.TIMER_REARM_LIMIT + limits.HOOK_ATTEMPTS + 1:
+            self._truth.fail(f"I16: {timer} has fired {times} times in a row: a loop", timer.key)
+
+    def _fires(self, timer: Timer) -> None:
+        self._is_no_loop(timer)
+        owned, kernel = self._owned, self._kernel
+        name = f"{timer.kind} timer {timer.tag!r} of {timer.key!r}"
+        kernel.trace(f"p{self._process} i{owned.interval} fires {timer.key!r} {timer.tag!r} {timer.timestamp}")
+        kernel.probes[f"{timer.kind} timer fired"] += 1
+        kernel.probes["timer fired after restart"] += (timer.key, timer.tag) in self._restored
+        if self._truth.owner[owned.interval] != owned.sequencer:
+            return  # a zombie may have loaded what its successor has set
+        pending = owned.timers.get(timer.key, {})
+        at = pending.get((timer.kind, timer.tag))
+        if at != timer.timestamp:
+            self._truth.fail(f"I8: {name} fires for {timer.timestamp}, and is set to {at}", timer.key)
+        first = min((at, tag) for (kind, tag), at in pending.items() if kind == timer.kind)
+        if first < (timer.timestamp, timer.tag):
+            self._truth.fail(
+                f"I8: {name} fires for {timer.timestamp} before {first[1]!r}, set to {first[0]}", timer.key
+            )
+
+    def _returned(self, key: str, timers: dict[tuple[str, str], int | None], cause: Cause) -> None:
+        """A hook of `key` has returned."""
+        pending = self._owned.timers.setdefault(key, {})
+        if isinstance(cause, TimerCause) and pending.get((cause.kind, cause.tag)) == cause.timestamp:
+            del pending[cause.kind, cause.tag]
+        for name, setting in timers.items():
+            if setting is None:
+                pending.pop(name, None)
+            else:
+                pending[name] = setting
+
+
+class WatchedUserCode(UserCode):
+    """The user code of one simulated process."""
+
+    executor_type = WatchedExecutor
+
+    def begin(self, run: Run, process: int, truth: Truth, restored: Container[tuple[str, str]], owned: Owned) -> None:
+        """What `run` wants is next; see `WatchedExecutor`."""
+        executor = self._executors[run.computation]
+        assert isinstance(executor, WatchedExecutor)
+        executor.begin(process, truth, restored, owned)

@@ -1,0 +1,235 @@
+"""What is durable, kept a second time and by other means than the store's.
+
+Lives here: `Truth`, told of every checkpoint that becomes durable, and the checks of a checkpoint by itself: what it
+consumes, produces, acks, takes and puts in quarantine.  Never here: the store, whose answers it does not trust
+(`watched`), or what a workload expects.  Numbers in messages (I1 … I17) are those of the project's list of invariants,
+`docs/testing.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+import msgspec
+
+from millwheel.bundles import Checkpoint, QuarantineEntry
+from millwheel.graph import Graph, SubscriptionSpec
+from millwheel.ports import Opened
+from millwheel.testing.kit.scripted import Script, ScriptedSource
+from millwheel.testing.world.kernel import Kernel, Violation
+from millwheel.work import Slot
+
+Channel = tuple[int, int]
+Payload = tuple[str, bytes, int]
+
+
+class Durable(msgspec.Struct):
+    """What is durable of one computation, by key."""
+
+    state: dict[str, dict[Slot, bytes]] = {}
+    timers: dict[str, dict[tuple[str, str], int]] = {}
+    holds: dict[str, int] = {}
+    fifo: dict[str, list[tuple[int, str, int]]] = {}
+    """key to (subscription, kind, timestamp) of its quarantine."""
+
+
+class Truth:
+    """The effects of all durable checkpoints, and what is still to be done."""
+
+    def __init__(self, graph: Graph, kernel: Kernel) -> None:
+        self.graph = graph
+        self.kernel = kernel
+        self.durable: dict[str, Durable] = {name: Durable({}, {}, {}, {}) for name in graph.computations}
+        self.consumed: dict[Channel, set[int]] = {}
+        self.produced: dict[Channel, dict[int, Payload]] = {}
+        self.pending: dict[Channel, dict[int, int]] = {}
+        """Durable and not durably consumed: sequence to timestamp."""
+        self._scripts: dict[Channel, Script] = {}
+        self.opaque: dict[tuple[int, int], dict[bytes, int]] = {}
+        """(interval, subscription) to the ids that outside clients chose, and when they expire."""
+        self.owner: dict[int, int] = {}
+        """Interval to the sequencer that was taken last."""
+        self.maker: dict[int, str] = {}
+        """Producer to computation, or "source:name"."""
+        self.subscriptions: dict[int, SubscriptionSpec] = {}
+        self.computation: dict[int, str] = {}
+        """Interval to computation; a source partition's interval is not in it."""
+        self.failures: list[tuple[str, QuarantineEntry]] = []
+        """(computation, element) of every hook that failed to the last attempt, in order."""
+
+    def fail(self, message: str, word: str = "") -> NoReturn:
+        """An invariant broke."""
+        raise Violation(message, self.kernel.story(word))
+
+    def opened(self, opened: Opened) -> None:
+        """Durable numbers are known."""
+        specs = {s.name: s for c in self.graph.computations.values() for s in c.inputs}
+        self.subscriptions = {number: specs[name] for name, number in opened.subscriptions.items()}
+        self.computation = {row.id: row.computation for row in opened.intervals}
+
+    def script(self, source: str, partition: str, producer: int) -> None:
+        """All rows of a source partition are pending from the start."""
+        spec = self.graph.sources[source]
+        if not isinstance(spec.source, ScriptedSource):
+            return
+        script = next(s for s in spec.source.scripts if s.name == partition)
+        encode = self.graph.streams[spec.stream].coder.encode
+        for number, subscription in self.subscriptions.items():
+            if subscription.stream != spec.stream:
+                continue
+            rows = enumerate(script.rows)
+            keyed = {i: (k, encode(v), t) for i, (v, t) in rows if (k := subscription.key(v)) is not None}
+            self.produced[number, producer] = keyed
+            self.pending[number, producer] = {i: t for i, (_, _, t) in keyed.items()}
+            self._scripts[number, producer] = script
+
+    def scripts_ended(self) -> None:
+        """Rows behind the ends that scripts have now will never be read."""
+        for channel, script in self._scripts.items():
+            for row in [row for row in self.produced[channel] if row >= len(script.rows)]:
+                del self.produced[channel][row]
+                self.pending[channel].pop(row)
+
+    def apply(self, interval: int, image: Checkpoint) -> None:
+        """A checkpoint of an interval became durable."""
+        name = self.computation[interval]
+        self._apply_ids(name, image)
+        self._apply_opaque(interval, image)
+        self._apply_productions(interval, image)
+        self._apply_keys(self.durable[name], image)
+        self._apply_fifo(name, image)
+
+    def _apply_ids(self, name: str, image: Checkpoint) -> None:
+        for ids in image.ids:
+            channel = (ids.subscription, ids.producer)
+            spec = self.subscriptions[ids.subscription]
+            if spec.computation != name:
+                self.fail(f"I3: {name} consumed ids of subscription {spec.name!r}")
+            known = self.consumed.setdefault(channel, set())
+            again = known.intersection(ids.sequences)
+            if again:
+                self.fail(f"I1: {name} consumed {sorted(again)} of {spec.name!r} from producer {ids.producer} twice")
+            known.update(ids.sequences)
+            pending = self.pending.get(channel, {})
+            for sequence in ids.sequences:
+                pending.pop(sequence, None)
+            if pending and min(pending) < ids.frontier:
+                self.fail(
+                    f"I14: {name} may collect ids of {spec.name!r} from producer {ids.producer} below {ids.frontier}, "
+                    f"but {min(pending)} is not consumed"
+                )
+
+    def _apply_opaque(self, interval: int, image: Checkpoint) -> None:
+        for opaque in image.opaque:
+            if not opaque.ids:
+                self.kernel.probes["outside ids expired"] += 1
+            taken = self.opaque.setdefault((interval, opaque.subscription), {})
+            for id_ in opaque.ids:
+                if taken.get(id_, 0) >= opaque.expires - 1:
+                    self.fail(f"I1: interval {interval} takes the outside id {id_!r} twice within its slack")
+                taken[id_] = opaque.expires
+
+    def _apply_productions(self, interval: int, image: Checkpoint) -> None:
+        for produced in image.produced:
+            channel = (produced.subscription, produced.producer)
+            rows = self.produced.setdefault(channel, {})
+            pending = self.pending.setdefault(channel, {})
+            columns = zip(produced.keys, produced.values, produced.timestamps, strict=True)
+            for sequence, row in enumerate(columns, produced.first):
+                if rows.setdefault(sequence, row) != row:
+                    self.fail(f"I3: production {sequence} of producer {produced.producer} changed")
+                if sequence not in self.consumed.get(channel, ()):
+                    pending[sequence] = row[2]
+        for acked in image.acked:
+            channel = (acked.subscription, acked.producer)
+            if not self.exact(acked.subscription):
+                continue
+            lost = set(acked.sequences) - self.consumed.get(channel, set())
+            if lost:
+                self.fail(f"I2: interval {interval} records acks of {sorted(lost)}, which nobody consumed")
+
+    def _apply_keys(self, durable: Durable, image: Checkpoint) -> None:
+        for key in image.forgotten:
+            durable.state.pop(key, None)
+            durable.timers.pop(key, None)
+            durable.holds.pop(key, None)
+            self.kernel.probes["key expired"] += 1
+        for key, cell, entry, value in image.state.rows():
+            _put(durable.state, key, (cell, entry), value)
+        timers = image.timers
+        for key, kind, tag, at in zip(timers.keys, timers.kinds, timers.tags, timers.timestamps, strict=True):
+            _put(durable.timers, key, (kind, tag), at)
+        for key, at in zip(image.holds.keys, image.holds.timestamps, strict=True):
+            if at is None:
+                durable.holds.pop(key, None)
+            else:
+                durable.holds[key] = at
+
+    def _apply_fifo(self, name: str, image: Checkpoint) -> None:
+        fifo = self.durable[name].fifo
+        for key, count in image.redriven:
+            if count > len(fifo.get(key, ())):
+                self.fail(
+                    f"I1: {name} has redriven {count} elements of {key!r}, of which {len(fifo.get(key, ()))} wait"
+                )
+            del fifo[key][:count]
+        for key in image.released:
+            self.kernel.probes["quarantine redriven"] += 1
+            if fifo.pop(key, []):
+                self.fail(f"I2: {name} released the quarantine of {key!r} with elements in it")
+        for entry in image.quarantined:
+            fifo.setdefault(entry.key, []).append((entry.subscription, entry.kind, entry.timestamp))
+            self.kernel.probes["record quarantined"] += 1
+            self.kernel.probes["timers were a loop"] += "a loop" in entry.error
+            if entry.error:
+                self.failures.append((name, entry))
+
+    def saw_fifos(self, interval: int, sequencer: int, entries: Iterable[QuarantineEntry]) -> None:
+        """The owner of an interval has read FIFOs of it, to redrive them: what waits first, each once (I1, I17)."""
+        if self.owner[interval] != sequencer:
+            return  # what a zombie reads has no effect
+        name, read = self.computation[interval], dict[str, list[tuple[int, str, int]]]()
+        for entry in entries:
+            read.setdefault(entry.key, []).append((entry.subscription, entry.kind, entry.timestamp))
+        self.kernel.probes["several keys redriven at once"] += len(read) > 1
+        for key, found in read.items():
+            waits = self.durable[name].fifo.get(key, [])[: len(found)]
+            if found != waits:
+                self.fail(f"I17: {name} is about to redrive {found} of {key!r}, and {waits} waits first", key)
+
+    def exact(self, subscription: int) -> bool:
+        """Whether a subscription is delivered exactly once, so that who acks has consumed durably."""
+        spec = self.graph.computations[self.subscriptions[subscription].computation]
+        return spec.settings.exactly_once
+
+    def work_of(self, name: str) -> list[tuple[str, int]]:
+        """(what, oldest timestamp us) of everything durable that `name` still has to do or to deliver."""
+        durable = self.durable[name]
+        waits = self.graph.computations[name].settings.quarantine_holds
+        found = [
+            (f"timer {tag!r} of {key!r}", at)
+            for key, timers in durable.timers.items()
+            for (kind, tag), at in timers.items()
+            if kind == "watermark" and (waits or not durable.fifo.get(key))
+        ]
+        found += [(f"hold of {key!r}", at) for key, at in durable.holds.items()]
+        for (subscription, producer), rows in self.pending.items():
+            spec = self.subscriptions[subscription]
+            if rows and (spec.computation == name or self.maker.get(producer) == name):
+                found.append((f"a record on {spec.name!r} from producer {producer}", min(rows.values())))
+        if waits:
+            for key, entries in durable.fifo.items():
+                times = [t for sub, kind, t in entries if sub >= 0 or kind == "watermark"]
+                found += [(f"quarantine of {key!r}", min(times))] if times else []
+        return found
+
+
+def _put(table: dict[str, dict[Any, Any]], key: str, place: object, value: object) -> None:
+    entries = table.setdefault(key, {})
+    if value is None:
+        entries.pop(place, None)
+        if not entries:
+            del table[key]
+    else:
+        entries[place] = value

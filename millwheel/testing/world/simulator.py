@@ -1,0 +1,166 @@
+"""A deterministic simulation of a pipeline under faults (FoundationDB's way, on the shipping code).
+
+Lives here: processes that die and are replaced on one store, phase 1 (faults) and phase 2 (heal and converge).  One
+thread, one seed, virtual time: the same seed gives the same run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from millwheel.api.table import Table
+from millwheel.graph import Graph
+from millwheel.model import SECOND, format_time
+from millwheel.testing.checks.watched import WatchedStore
+from millwheel.testing.faults.nemesis import Nemesis
+from millwheel.testing.kit.scripted import ScriptedSource
+from millwheel.testing.world.kernel import Kernel, Violation
+from millwheel.testing.world.process import Process
+
+CONVERGE_LIMIT_US: Final = 120 * SECOND
+"""Virtual time from the end of the faults within which a run must be done; every delay is below two seconds."""
+
+
+SUPERSEDED_LIMIT_US: Final = 8 * SECOND
+"""Virtual time in which a process that is awake notices that another one has taken over; every call takes up to two
+seconds, and may be refused a few times."""
+
+
+class Unending(Violation):
+    """Faults are over, and the run does not end."""
+
+
+class Simulation:
+    """One run: at most one process that is meant to serve, and any number of zombies."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        tables: Mapping[str, Table],
+        kernel: Kernel,
+        nemesis: Nemesis,
+        store: WatchedStore,
+        faults_until_us: int = 10 * SECOND,
+        mend_us: int | None = None,
+    ) -> None:
+        self.graph = graph
+        self.tables = tables
+        self.watches_values = False
+        self.kernel = kernel
+        self.nemesis = nemesis
+        self.store = store
+        self.processes: list[Process] = []
+        self.crashes = 0
+        self.on_mend: Callable[[], None] = lambda: None
+        """Called `mend_us` after the start, by default when the faults end, and every second from then on: a workload
+        mends its poison and asks for redrives, also of what work under way at that moment still poisons."""
+        self.hold_open: Callable[[], bool] = lambda: False
+        """While true a process that is done is started again (redrives are waiting)."""
+        self.version: Callable[[], tuple[Graph, int | None]] = lambda: (self.graph, None)
+        """The pipeline as the next process has it, and after how long, us, that is stopped for another version."""
+        self.superseded_limit_us = SUPERSEDED_LIMIT_US
+        self._until = kernel.now + faults_until_us
+        self._mend_at = self._until if mend_us is None else kernel.now + mend_us
+        self._finished = False
+        for spec in graph.sources.values():
+            if isinstance(spec.source, ScriptedSource):
+                spec.source.clock = lambda: self.kernel.now
+                spec.source.chunk = lambda: self.kernel.rng.choice((1, 2, 4))
+
+    def run(self) -> None:
+        """To the end; raises `Violation` when an invariant breaks or the run does not converge."""
+        self.kernel.at(self._until, self._heal)
+        self.kernel.at(self._mend_at, self._mend)
+        self.launch()
+        limit = self._until + CONVERGE_LIMIT_US
+        while not self._finished:
+            if self.kernel.now > limit:
+                raise Unending("liveness: the run does not end after its faults did", self.kernel.story())
+            if not self.kernel.step():
+                raise Unending("liveness: nothing is scheduled any more", self.kernel.story())
+
+    def held(self) -> str:
+        """A hold of user code that the run waits for, in words."""
+        for actor, core in self.processes[-1].worker.actors.intervals():
+            for what, at, detail in core.blame():
+                if what == "hold":
+                    return f"{actor.owner} holds its watermark at {format_time(at)} for {detail}"
+        return ""
+
+    def launch(self) -> None:
+        """A new process takes over."""
+        for older in self.processes:
+            self.kernel.at(self.kernel.now + self.superseded_limit_us, self._check_ended, older)
+        graph, span_us = self.version()
+        process = Process(self, len(self.processes) + 1, graph)
+        self.processes.append(process)
+        if graph is not self.graph:
+            self.kernel.probes["process with another version"] += 1
+        if span_us is not None:
+            self.kernel.at(self.kernel.now + span_us, self._stop, process)
+        process.start()
+
+    def roll(self) -> None:
+        """A rolling restart: a new process starts while the old one goes on, until it finds out."""
+        if self.processes[-1].worker.serving and not self.processes[-1].dead:
+            self.kernel.probes["process rolled"] += 1
+            self.launch()
+
+    def _check_ended(self, process: Process) -> None:
+        """Who was superseded finds out, also when it has nothing to do, and ends (I5)."""
+        awake_since = self.kernel.now - process.frozen_until
+        if not process.dead and awake_since < self.superseded_limit_us:
+            self.kernel.at(self.kernel.now + self.superseded_limit_us - awake_since, self._check_ended, process)
+        elif not process.dead and self.processes[-1].worker.serving:
+            raise Violation(f"I5: p{process.number} was superseded, and still runs", self.kernel.story())
+
+    def _stop(self, process: Process) -> None:
+        """Somebody stops the process in order, to start another version."""
+        if process is self.processes[-1] and process.worker.serving and not process.dead:
+            process.end_in_order()
+            self.launch()
+        elif process is self.processes[-1]:  # it does not serve yet, or is dead and will be replaced
+            self.kernel.at(self.kernel.now + SECOND // 10, self._stop, process)
+
+    def _heal(self) -> None:
+        self.kernel.trace("heal")
+        self.nemesis.heal()
+
+    def _mend(self) -> None:
+        self.on_mend()
+        newest = self.processes[-1]
+        if newest.worker.serving and not newest.dead and newest.condemned():
+            # Mended code comes with a new process; only an orderly end lets what has killed others be tried again.
+            self.kernel.probes["ended in order"] += 1
+            newest.end_in_order()
+            self.launch()
+        self.kernel.at(self.kernel.now + SECOND, self._mend)
+
+    # --- what processes tell ----------------------------------------------------------------------------------
+
+    def crashed(self, process: Process) -> None:
+        """Replace the newest process; a zombie that dies is not missed."""
+        self.crashes += 1
+        if process is self.processes[-1]:
+            self.kernel.at(self.kernel.now + self.nemesis.delay_us("restart"), self.launch)
+        else:
+            self.kernel.probes["zombie ended"] += 1
+
+    def overtaken(self, process: Process) -> None:
+        """A new process starts while the old one is frozen."""
+        if process is self.processes[-1]:
+            self.kernel.trace(f"p{process.number} is overtaken")
+            self.kernel.probes["zombie overtaken"] += 1
+            self.launch()
+
+    def ended(self, process: Process) -> None:
+        """The newest process is done: so is the run, unless work is held open."""
+        self.kernel.trace(f"p{process.number} is done")
+        process.dead = True
+        if process is not self.processes[-1]:
+            return
+        if self.hold_open():
+            self.kernel.at(self._mend_at, self.launch)
+        else:
+            self._finished = True

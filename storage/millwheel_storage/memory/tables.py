@@ -1,0 +1,235 @@
+"""The tables that the log is folded into, as dicts: one half of `MemoryStore`.
+
+Lives here: the tables, what a fold does to them, and what a recovery reads of them.  Never here: the log, ownership, or a
+refusal: whoever calls has made sure that it may.  Invariant: `apply` leaves what the statements of `writes` leave in
+Postgres, row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from heapq import nsmallest
+from typing import Any
+
+from millwheel import limits
+from millwheel.bundles import (
+    BEFORE_TIMERS,
+    Bundle,
+    Delivered,
+    HoldWrites,
+    OpaqueBucket,
+    QuarantineEntry,
+    Recovered,
+    TimerPlace,
+)
+from millwheel.limits import WORK_LIMIT_RECORDS
+from millwheel.model import MAX_TIME, TIMER_KINDS
+from millwheel.ports import IntervalRow
+from millwheel_storage.decode import TimerRow, timer_writes
+from millwheel_storage.fold import Channel, Folded, Payload
+from millwheel_storage.productions import bundles
+from millwheel_storage.schema.shape_checks import holds_key
+
+
+class MemoryTables:
+    """By computation or interval, then by key or channel; decoded and unpacked, unlike those of Postgres."""
+
+    def __init__(self) -> None:
+        self.key_state: dict[str, dict[str, dict[tuple[str, str], bytes]]] = {}
+        self.timers: dict[str, dict[str, dict[tuple[str, str], int]]] = {}
+        self.holds: dict[str, dict[str, int]] = {}
+        self.productions: dict[int, dict[Channel, dict[int, Payload]]] = {}
+        self.delivered: dict[int, dict[Channel, set[int]]] = {}
+        self.frontiers: dict[int, dict[Channel, int]] = {}
+        self.opaque: dict[tuple[int, int, int], set[bytes]] = {}
+        """(interval, subscription, expires) to ids."""
+        self.opaque_counts: dict[tuple[int, int, int], int] = {}
+        self.quarantine: dict[tuple[str, str], list[QuarantineEntry]] = {}
+        self.redrives: set[tuple[str, str]] = set()
+        self.blank = True
+        """No key of any computation has ever had state or timers."""
+
+    def rename(self, name: str, new: str) -> None:
+        """A computation goes on under another name."""
+        tables: tuple[dict[str, Any], ...] = (self.key_state, self.timers, self.holds)
+        for table in tables:
+            if name in table:
+                table[new] = table.pop(name)
+        self.quarantine = {(new if c == name else c, key): fifo for (c, key), fifo in self.quarantine.items()}
+        self.redrives = {(new if c == name else c, key) for c, key in self.redrives}
+
+    def drop_cell(self, computation: str, place: str) -> None:
+        """Delete a cell's values, of all keys."""
+        state = self.key_state.get(computation, {})
+        for key, slots in list(state.items()):
+            kept = {slot: value for slot, value in slots.items() if slot[0] != place}
+            if kept:
+                state[key] = kept
+            else:
+                del state[key]
+
+    def apply(self, row: IntervalRow, folded: Folded) -> None:
+        """What a fold of an interval's log changes."""
+        self._apply_keys(row.computation, folded)
+        self._apply_productions(row.id, folded)
+        self._apply_ids(row.id, folded)
+        self._apply_opaque(row.id, folded)
+        self._apply_quarantine(row.computation, folded)
+
+    def _apply_keys(self, computation: str, folded: Folded) -> None:
+        state = self.key_state.setdefault(computation, {})
+        timers = self.timers.setdefault(computation, {})
+        holds = self.holds.setdefault(computation, {})
+        for key in folded.forgotten:
+            state.pop(key, None)
+            timers.pop(key, None)
+            holds.pop(key, None)
+        for key in folded.state_keys():
+            _overlay(state, {key: folded.cells_of(key)})
+        _overlay(timers, folded.timers)
+        self.blank = self.blank and not (state or timers)
+        for key, timestamp in folded.holds.items():
+            _put(holds, key, timestamp)
+
+    def _apply_productions(self, interval: int, folded: Folded) -> None:
+        stored = self.productions.setdefault(interval, {})
+        for channel, sequences in folded.acked.items():
+            for sequence in sequences:
+                stored.get(channel, {}).pop(sequence, None)
+        for channel, rows in folded.productions.items():
+            stored.setdefault(channel, {}).update(rows)
+
+    def _apply_ids(self, interval: int, folded: Folded) -> None:
+        delivered = self.delivered.setdefault(interval, {})
+        frontiers = self.frontiers.setdefault(interval, {})
+        for channel, frontier in folded.frontiers.items():
+            frontiers[channel] = max(frontier, frontiers.get(channel, 0))
+            known = {*delivered.pop(channel, ()), *folded.ids.get(channel, ())}
+            kept = {sequence for sequence in known if sequence >= frontiers[channel]}
+            if kept:
+                delivered[channel] = kept
+            if frontiers[channel] >= MAX_TIME:  # retired: nobody will be asked about it again
+                del frontiers[channel]
+
+    def _apply_opaque(self, interval: int, folded: Folded) -> None:
+        for bucket, ids in folded.opaque.items():
+            place = (interval, *bucket)
+            self.opaque.setdefault(place, set()).update(ids)
+            self.opaque_counts[place] = self.opaque_counts.get(place, 0) + len(ids)
+        for subscription, now in folded.expired.items():
+            mine = (p for p in self.opaque_counts if p[:2] == (interval, subscription) and p[2] <= now)
+            for place in sorted(mine)[:1]:
+                gone = sorted(self.opaque[place])[: limits.OPAQUE_DELETE_ROWS]
+                self.opaque[place].difference_update(gone)
+                if not self.opaque[place]:
+                    del self.opaque[place], self.opaque_counts[place]
+
+    def _apply_quarantine(self, computation: str, folded: Folded) -> None:
+        for key, fifo in folded.quarantine.items():
+            place = (computation, key)
+            stored = [] if fifo.cleared else self.quarantine.get(place, [])
+            rows = [*stored, *fifo.appended][fifo.dropped :]
+            if rows:
+                self.quarantine[place] = rows
+            else:
+                self.quarantine.pop(place, None)
+            if fifo.cleared:
+                self.redrives.discard(place)
+
+    def recovered(self, row: IntervalRow, watermark: int) -> Recovered:
+        """What an owner of an interval needs to serve, but for its suspicion."""
+        stored = self.productions.get(row.id, {})
+        pages = {kind: self.timer_page(row, kind, BEFORE_TIMERS, limits.TIMER_PAGE_ROWS) for kind in TIMER_KINDS}
+        return Recovered(
+            ids=self._ids(row.id),
+            productions=[bundle for channel in sorted(stored) for bundle in _bundles(channel, stored[channel])],
+            timers=timer_writes([timer for page in pages.values() for timer in page]),
+            holds=self._holds(row),
+            quarantined=sorted(k for c, k in self.quarantine if c == row.computation and holds_key(row, k)),
+            watermark=watermark,
+            opaque=[OpaqueBucket(*p[1:], count) for p, count in sorted(self.opaque_counts.items()) if p[0] == row.id],
+            more_timers=[kind for kind, page in pages.items() if len(page) >= limits.TIMER_PAGE_ROWS],
+            blank=self.blank,
+        )
+
+    def _ids(self, interval: int) -> list[Delivered]:
+        delivered, frontiers = self.delivered.get(interval, {}), self.frontiers.get(interval, {})
+        return [Delivered(*c, frontiers[c], max(delivered.get(c, ()), default=-1)) for c in sorted(frontiers)]
+
+    def timer_page(self, row: IntervalRow, kind: str, after: TimerPlace, limit: int) -> list[TimerRow]:
+        """The next `limit` timers of a kind after (timestamp, (key, tag)), in that order."""
+        rows = (
+            (timestamp, key, tag, kind)
+            for key, timers in self.timers.get(row.computation, {}).items()
+            for (other, tag), timestamp in timers.items()
+            if other == kind and holds_key(row, key) and (timestamp, (key, tag)) > after
+        )
+        return nsmallest(limit, rows)
+
+    def _holds(self, row: IntervalRow) -> HoldWrites:
+        holds = self.holds.get(row.computation, {})
+        keys = sorted(key for key in holds if holds_key(row, key))
+        return HoldWrites(keys, [holds[key] for key in keys])
+
+    def rows(self) -> dict[str, list[tuple[Any, ...]]]:
+        """See `MemoryStore.tables`."""
+        return {
+            "key_state": sorted(
+                (computation, key, cell, entry, value)
+                for computation, keys in self.key_state.items()
+                for key, cells in keys.items()
+                for (cell, entry), value in cells.items()
+            ),
+            "timer": sorted(
+                (computation, key, kind, tag, timestamp)
+                for computation, keys in self.timers.items()
+                for key, rows in keys.items()
+                for (kind, tag), timestamp in rows.items()
+            ),
+            "hold": sorted((c, key, timestamp) for c, keys in self.holds.items() for key, timestamp in keys.items()),
+            "production": sorted(
+                (interval, *channel, sequence, *row)
+                for interval, channels in self.productions.items()
+                for channel, rows in channels.items()
+                for sequence, row in rows.items()
+            ),
+            "delivered": sorted(
+                (interval, *channel, sequence)
+                for interval, channels in self.delivered.items()
+                for channel, sequences in channels.items()
+                for sequence in sequences
+            ),
+            "delivered_frontier": sorted(
+                (interval, *channel, frontier)
+                for interval, channels in self.frontiers.items()
+                for channel, frontier in channels.items()
+            ),
+            "opaque_id": sorted((*place, id_) for place, ids in self.opaque.items() for id_ in ids),
+            "opaque_bucket": sorted((*place, count) for place, count in self.opaque_counts.items()),
+            "quarantine": [
+                (*place, index, entry.subscription, entry.producer, entry.sequence, entry.value)
+                for place in sorted(self.quarantine)
+                for index, entry in enumerate(self.quarantine[place])
+            ],
+            "redrive": sorted(self.redrives),
+        }
+
+
+def _bundles(channel: Channel, rows: dict[int, Payload]) -> list[Bundle]:
+    return bundles(((*channel, sequence, *rows[sequence]) for sequence in sorted(rows)), WORK_LIMIT_RECORDS)
+
+
+def _put(table: dict[Any, Any], place: object, value: object) -> None:
+    if value is None:
+        table.pop(place, None)
+    else:
+        table[place] = value
+
+
+def _overlay(table: dict[str, dict[Any, Any]], writes: Mapping[str, Mapping[Any, Any]]) -> None:
+    for key, entries in writes.items():
+        stored = table.setdefault(key, {})
+        for place, value in entries.items():
+            _put(stored, place, value)
+        if not stored:
+            del table[key]

@@ -1,0 +1,425 @@
+"""The store in memory: the twin of `PostgresStore`, for the simulator and for tests.
+
+Lives here: the same semantics in plain dicts: ownership, the log, sinks, progress, and who may do what.  Never here: what
+a fold does to the tables (`tables`), psycopg, or an `await`: a coroutine of this store ends at its first step, so
+that the simulator drives it without an event loop.  Every call is atomic because nothing interrupts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any, NoReturn
+
+import msgspec
+
+from millwheel import limits
+from millwheel.bundles import (
+    KeyRows,
+    LogWrite,
+    QuarantineEntry,
+    Recovered,
+    StateRow,
+    TimerPlace,
+    TimerWrites,
+)
+from millwheel.errors import RowRefused, StoreError
+from millwheel.model import MIN_TIME
+from millwheel.ports import (
+    FoldWrite,
+    IntervalRow,
+    MarkWrite,
+    Opened,
+    PipelineShape,
+    PositionWrite,
+    SinkTable,
+    SourcePosition,
+    WatermarkWrite,
+)
+from millwheel.rows import Row
+from millwheel.work import Wanted
+from millwheel_storage.decode import decode_image, timer_writes
+from millwheel_storage.fold import check_fresh, check_prefix, fold
+from millwheel_storage.memory.tables import MemoryTables
+from millwheel_storage.schema.evolution import Plan, StoredCell, first, holders, places_of, plan
+from millwheel_storage.schema.reserved import RESERVED_NAMES
+from millwheel_storage.schema.shape_checks import (
+    SOURCE_PREFIX,
+    check_shape,
+    ranges,
+)
+from millwheel_storage.sinks import blame, coalesce, parts, sink_intervals
+
+LogKey = tuple[int, int, int]
+
+
+class MemoryStore:
+    """A `Store` in this process.  It lives as long as the object: a "restart" is opening the same object
+    again.
+
+    >>> store = MemoryStore()
+    >>> shape = PipelineShape("demo", {"count": ()}, {}, {}, (), ())
+    >>> store.open_pipeline(shape).send(None)
+    Traceback (most recent call last):
+    StopIteration: Opened(intervals=(IntervalRow(id=1, computation='count', low='', high=None),), subscriptions={})
+    """
+
+    def __init__(self) -> None:
+        self.shape: PipelineShape | None = None
+        self.intervals: dict[int, IntervalRow] = {}
+        self.ownership: dict[int, int] = {}
+        self.log: dict[LogKey, LogWrite] = {}
+        self.folded = MemoryTables()
+        """What the log is folded into."""
+        self.suspicions: dict[int, tuple[int, bytes]] = {}
+        """(unclean ends, mark) by interval."""
+        self.watermark: dict[str, int] = {}
+        self.sources: dict[tuple[str, str], SourcePosition] = {}
+        self.signs: dict[tuple[str, bytes], set[int]] = {}
+        """(source, sign) to the intervals of finished partitions."""
+        self._signed: set[int] = set()
+        self.sinks: dict[str, dict[tuple[Any, ...], Row]] = {}
+        self.constraint: Callable[[str, Row], str | None] = lambda table, row: None
+        """Stands for what only a database knows: why it refuses a row of a table, None when it takes it."""
+        self._subscriptions: dict[str, int] = {}
+        self._sink_tables: dict[str, SinkTable] = {}
+        self._sequencer = 0
+
+    @property
+    def key_state(self) -> dict[str, dict[str, dict[tuple[str, str], bytes]]]:
+        """Folded state by computation, key and (cell, entry): what a test of a pipeline looks at."""
+        return self.folded.key_state
+
+    @property
+    def quarantine(self) -> dict[tuple[str, str], list[QuarantineEntry]]:
+        """Folded elements by (computation, key), in order: a test's look at what failed."""
+        return self.folded.quarantine
+
+    async def open_pipeline(self, shape: PipelineShape) -> Opened:
+        """See `Store.open_pipeline`."""
+        check_shape(shape, RESERVED_NAMES)
+        planned = first(shape) if self.shape is None else self._plan(self.shape, shape)
+        planned.check()
+        self._carry_out(planned)
+        for computation in sorted(shape.computations):
+            self._add_computation(computation, shape.computations[computation])
+        for name in sorted(shape.subscriptions):
+            self._subscriptions.setdefault(name, len(self._subscriptions) + 1)
+        self._sink_tables = {table.name: table for table in shape.sinks}
+        for table in shape.sinks:
+            for row in self.sinks.setdefault(table.name, {}).values():
+                row.update({column: None for column in table.columns if column not in row})
+        self.shape = planned.shape
+        rows = [row for row in self.intervals.values() if row.computation in shape.computations]
+        opened = {source for source, _ in self.sources}
+        fed = {source: stream for source, stream in sorted(self.shape.streams.items()) if source in opened}
+        return Opened(
+            tuple(rows), {name: self._subscriptions[name] for name in shape.subscriptions}, fed, places_of(self.shape)
+        )
+
+    def _plan(self, stored: PipelineShape, shape: PipelineShape) -> Plan:
+        """What this shape changes, and how many keys hold what goes."""
+        found = plan(stored, shape)
+        old = {new: name for name, new in found.renamed.items()}
+        counts: dict[StoredCell, int] = {}
+        for cell in (*found.dropped, *found.missing):
+            computation = old.get(cell.computation, cell.computation)
+            mine = {row.id for row in self.intervals.values() if row.computation == computation}
+            logs = [fold(decode_image(self.log[k].payload) for k in sorted(self.log) if k[0] == id_) for id_ in mine]
+            if cell in found.dropped and any(place[0] in mine for place in self.log):
+                found.keep(cell, stored)
+            state = self.key_state.get(computation, {})
+            held = [(key, entry) for key, slots in state.items() for place, entry in slots if place == cell.place]
+            counts[cell] = holders(len({key for key, _ in held}), held, logs, cell.place)
+        found.settle(counts)
+        return found
+
+    def _carry_out(self, planned: Plan) -> None:
+        for name, new in planned.renamed.items():
+            self._rename(name, new)
+        for name, new in planned.subscriptions.items():
+            self._subscriptions[new] = self._subscriptions.pop(name)
+        for cell in planned.dropped:
+            self.folded.drop_cell(cell.computation, cell.place)
+
+    def _rename(self, name: str, new: str) -> None:
+        for row in [row for row in self.intervals.values() if row.computation == name]:
+            self.intervals[row.id] = msgspec.structs.replace(row, computation=new)
+        if name in self.watermark:
+            self.watermark[new] = self.watermark.pop(name)
+        self.folded.rename(name, new)
+
+    def _add_computation(self, computation: str, splits: tuple[str, ...]) -> None:
+        if any(row.computation == computation for row in self.intervals.values()):
+            return
+        for low, high in ranges(splits):
+            self._add_interval(computation, low, high)
+
+    def _add_interval(self, computation: str, low: str, high: str | None) -> int:
+        interval = len(self.intervals) + 1
+        self.intervals[interval] = IntervalRow(interval, computation, low, high)
+        self.ownership[interval] = 0
+        return interval
+
+    def _next_sequencer(self) -> int:
+        self._sequencer += 1
+        return self._sequencer
+
+    def _row(self, interval: int) -> IntervalRow:
+        row = self.intervals.get(interval)
+        if row is None:
+            raise StoreError(f"interval {interval} does not exist")
+        return row
+
+    async def acquire(self, intervals: Sequence[int]) -> dict[int, int]:
+        """See `Store.acquire`."""
+        for interval in intervals:
+            self._row(interval)
+        taken = {interval: self._next_sequencer() for interval in sorted(set(intervals))}
+        self.ownership.update(taken)
+        return taken
+
+    async def reacquire(self, interval: int, sequencer: int) -> int | None:
+        """See `Store.reacquire`; a number is used up in any case, as by its twin."""
+        fresh = self._next_sequencer()
+        if self.ownership[interval] != sequencer:
+            return None
+        self.ownership[interval] = fresh
+        return fresh
+
+    async def recover(self, interval: int, sequencer: int) -> Recovered | None:
+        """See `Store.recover`."""
+        row = self._row(interval)
+        if self.ownership[interval] != sequencer:
+            return None
+        keys = sorted(key for key in self.log if key[0] == interval)
+        self.folded.apply(row, fold(decode_image(self.log[key].payload) for key in keys))
+        for key in keys:
+            del self.log[key]
+        recovered = self.folded.recovered(row, self.watermark.get(row.computation, MIN_TIME))
+        recovered.ends, recovered.suspicion = self.suspicions.get(interval, (0, b""))
+        self.suspicions[interval] = recovered.ends + 1, recovered.suspicion
+        return recovered
+
+    async def load(self, interval: int, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
+        """See `Store.load`."""
+        computation = self._row(interval).computation
+        stored = self.key_state.get(computation, {})
+        pending = self.folded.timers.get(computation, {}) if timers else {}
+        rows = []
+        for key in sorted(set(keys)):
+            cells, limit = stored.get(key, {}), limits.STATE_PAGE_SLOTS
+            more = len(cells) > limit
+            if more:
+                cells = dict(sorted(cells.items())[: limit + 1])
+            if key in stored or key in pending:
+                rows.append(KeyRows(key, dict(cells), dict(pending.get(key, {})), more))
+        return rows
+
+    async def load_slots(self, interval: int, wanted: Sequence[Wanted]) -> list[StateRow]:
+        """See `Store.load_slots`."""
+        stored = self.key_state.get(self._row(interval).computation, {})
+        found: dict[tuple[str, str, str], bytes] = {}
+        for key, cell, entry in wanted:
+            for slot, value in stored.get(key, {}).items():
+                if slot[0] == cell and entry in (None, slot[1]):
+                    found[key, *slot] = value
+        return [(*slot, value) for slot, value in found.items()]
+
+    async def load_timers(
+        self, interval: int, sequencer: int, kind: str, after: TimerPlace, limit: int
+    ) -> TimerWrites | None:
+        """See `Store.load_timers`."""
+        row = self._row(interval)
+        if self.ownership[interval] != sequencer:
+            return None
+        return timer_writes(self.folded.timer_page(row, kind, after, limit))
+
+    async def find_ids(self, interval: int, subscription: int, producer: int, sequences: Sequence[int]) -> set[int]:
+        """See `Store.find_ids`."""
+        return self.folded.delivered.get(interval, {}).get((subscription, producer), set()).intersection(sequences)
+
+    async def find_opaque(self, interval: int, subscription: int, now: int, ids: Sequence[bytes]) -> set[bytes]:
+        """See `Store.find_opaque`."""
+        stored = self.folded.opaque.items()
+        buckets = (b for place, b in stored if place[:2] == (interval, subscription) and place[2] > now)
+        return set(ids).intersection(set[bytes]().union(*buckets))
+
+    async def read_opaque(
+        self, interval: int, subscription: int, expires: int, after: bytes, limit: int
+    ) -> list[bytes]:
+        """See `Store.read_opaque`."""
+        bucket = self.folded.opaque.get((interval, subscription, expires), ())
+        return sorted(id_ for id_ in bucket if id_ > after)[:limit]
+
+    async def commit(self, writes: Sequence[LogWrite]) -> set[tuple[int, int]]:
+        """See `Store.commit`."""
+        apart = sink_intervals(writes)
+        distinct = {(write.interval, write.seq, write.sequencer): write for write in writes}
+        ordered = [write for _, write in sorted(distinct.items())]
+        owned = [write for write in ordered if self.ownership.get(write.interval) == write.sequencer]
+        fresh = [write for write in owned if (write.interval, write.sequencer, write.seq) not in self.log]
+        self._append([write for write in fresh if write.interval not in apart])
+        self._commit_with_sinks([write for write in fresh if write.interval in apart])
+        return {(write.interval, write.seq) for write in owned}
+
+    def _append(self, writes: Sequence[LogWrite]) -> None:
+        for write in writes:
+            self.log[write.interval, write.sequencer, write.seq] = write
+
+    def _commit_with_sinks(self, writes: Sequence[LogWrite]) -> None:
+        """As one transaction; if a row is refused, as smaller ones in order, up to the first that is refused."""
+        if self._try_rows(writes) is None:
+            self._append(writes)
+            for rows in coalesce(self._sink_tables, writes):
+                stored = self.sinks[rows.table.name]
+                stored.update(rows.rows)
+                for key in rows.deleted:
+                    stored.pop(key, None)
+        elif len(writes) > 1:
+            for part in parts(writes):
+                self._commit_with_sinks(part)
+        else:
+            self._blame(writes[0])
+
+    def _try_rows(self, writes: Sequence[LogWrite]) -> str | None:
+        """Why the sink rows of `writes` cannot be written together; None when they can."""
+        try:
+            tables = coalesce(self._sink_tables, writes)
+        except RowRefused as refusal:
+            return str(refusal)
+        if any(rows.contested for rows in tables):
+            return "several owners write the same row"
+        answers = (self.constraint(rows.table.name, row) for rows in tables for row in rows.rows.values())
+        return next((answer for answer in answers if answer is not None), None)
+
+    def _blame(self, write: LogWrite) -> NoReturn:
+        search = blame(write.keys or ("",) * len(write.sinks))
+        try:
+            rows = next(search)
+            while True:
+                some = msgspec.structs.replace(write, sinks=tuple(write.sinks[row] for row in rows))
+                rows = search.send(self._try_rows([some]))
+        except StopIteration as found:
+            refused: tuple[tuple[int, str], ...] = found.value
+        raise RowRefused(f"the database refused a sink row: {refused[0][1]}", write.interval, write.seq, refused)
+
+    async def fold(self, write: FoldWrite) -> bool:
+        """See `Store.fold`; folding again what is folded already changes nothing."""
+        row, owner = self._row(write.interval), (write.interval, write.sequencer)
+        if self.ownership[write.interval] != write.sequencer:
+            return False
+        keys = [key for key in self.log if key[:2] == owner and key[2] <= write.upto]
+        if not keys:
+            return True
+        check_prefix(write, len(keys))
+        check_fresh(write.interval, write.fresh & self.key_state.get(row.computation, {}).keys())
+        self.folded.apply(row, fold(write.images, write.acked))
+        for key in keys:
+            del self.log[key]
+        return True
+
+    async def persist_watermarks(self, writes: Sequence[WatermarkWrite]) -> set[str]:
+        """See `Store.persist_watermarks`."""
+        kept = [write for write in writes if len(await self.still_owned(write.owners)) == len(write.owners)]
+        for write in kept:
+            self.watermark[write.name] = max(write.value, self.watermark.get(write.name, write.value))
+        return {write.name for write in kept}
+
+    async def still_owned(self, owners: Mapping[int, int]) -> set[int]:
+        """See `Store.still_owned`."""
+        return {interval for interval, sequencer in owners.items() if self.ownership.get(interval) == sequencer}
+
+    async def watermarks(self) -> dict[str, int]:
+        """See `Store.watermarks`."""
+        return dict(self.watermark)
+
+    async def open_source(self, source: str, states: Mapping[str, bytes]) -> list[SourcePosition]:
+        """See `Store.open_source`."""
+        for partition, state in states.items():
+            if (source, partition) not in self.sources:
+                interval = self._add_interval(SOURCE_PREFIX + source, "", None)
+                producer = self._next_sequencer()
+                self.sources[source, partition] = SourcePosition(partition, interval, producer, 0, False, state)
+        return [self.sources[source, partition] for partition in states]
+
+    async def source_partitions(self, source: str) -> list[SourcePosition]:
+        """See `Store.source_partitions`."""
+        mine = [self.sources[place] for place in sorted(self.sources) if place[0] == source]
+        return [position for position in mine if not position.finished or position.interval not in self._signed]
+
+    async def unknown_signs(self, source: str, signs: Sequence[bytes]) -> set[bytes]:
+        """See `Store.unknown_signs`."""
+        return {sign for sign in signs if not self.signs.get((source, sign))}
+
+    async def find_partitions(self, source: str, signs: Sequence[bytes], names: Sequence[str]) -> list[SourcePosition]:
+        """See `Store.find_partitions`."""
+        intervals = {interval for sign in signs for interval in self.signs.get((source, sign), ())}
+        mine = [self.sources[place] for place in sorted(self.sources) if place[0] == source]
+        return [position for position in mine if position.interval in intervals or position.partition in names]
+
+    async def add_signs(self, source: str, signs: Mapping[int, Sequence[bytes]]) -> None:
+        """See `Store.add_signs`."""
+        finished = {position.interval for place, position in self.sources.items() if position.finished}
+        for interval in sorted(signs.keys() & finished):
+            self._signed.add(interval)
+            for sign in signs[interval]:
+                self.signs.setdefault((source, sign), set()).add(interval)
+
+    async def unfinished_partitions(self) -> list[tuple[str, SourcePosition]]:
+        """See `Store.unfinished_partitions`."""
+        return [(place[0], self.sources[place]) for place in sorted(self.sources) if not self.sources[place].finished]
+
+    async def advance(self, writes: Sequence[PositionWrite]) -> set[int]:
+        """See `Store.advance`."""
+        places = {position.interval: place for place, position in self.sources.items()}
+        owned = [write for write in writes if self.ownership.get(write.interval) == write.sequencer]
+        for write in owned:
+            old = self.sources[places[write.interval]]
+            self.sources[places[write.interval]] = SourcePosition(
+                old.partition, old.interval, old.producer, write.position, write.finished, write.state
+            )
+            if write.finished:
+                await self.add_signs(places[write.interval][0], {write.interval: write.signs})
+        return {write.interval for write in owned}
+
+    async def mark(self, writes: Sequence[MarkWrite]) -> set[int]:
+        """See `Store.mark`."""
+        known = [write for write in writes if write.interval in self.suspicions]
+        owned = [write for write in known if self.ownership[write.interval] == write.sequencer]
+        for write in owned:
+            ends, _ = self.suspicions[write.interval]
+            self.suspicions[write.interval] = (ends if write.ends is None else write.ends, write.mark)
+        return {write.interval for write in owned}
+
+    async def quarantined(self, interval: int, keys: Sequence[str], limit: int) -> list[QuarantineEntry]:
+        """See `Store.quarantined`."""
+        computation = self._row(interval).computation
+        found = (entry for key in keys for entry in self.quarantine.get((computation, key), ()))
+        return list(islice(found, limit))
+
+    def request_redrive(self, computation: str, key: str) -> None:
+        """Ask for a key's quarantine to be drained (the reader's operation, for tests)."""
+        self.folded.redrives.add((computation, key))
+
+    async def redrive_requests(self, start: tuple[str, str], limit: int) -> list[tuple[str, str]]:
+        """See `Store.redrive_requests`."""
+        return sorted(place for place in self.folded.redrives if place >= start)[:limit]
+
+    async def close(self) -> None:
+        """Nothing to release."""
+
+    def tables(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Every table's rows, sorted, in the form that `PostgresStore.tables` answers: for tests and
+        checkers."""
+        return self.folded.rows() | {
+            "ownership": sorted(self.ownership.items()),
+            "checkpoint_log": [(*place, self.log[place].epoch, self.log[place].payload) for place in sorted(self.log)],
+            "suspicion": sorted((interval, *known) for interval, known in self.suspicions.items()),
+            "watermark": sorted(self.watermark.items()),
+            "source": [
+                (source, row.partition, row.interval, row.producer, row.position, row.finished, row.state)
+                for (source, _), row in sorted(self.sources.items())
+            ],
+            "source_sign": sorted((*place, interval) for place, known in self.signs.items() for interval in known),
+        }

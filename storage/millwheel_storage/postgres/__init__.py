@@ -1,0 +1,7 @@
+"""The store on Postgres."""
+
+from __future__ import annotations
+
+from millwheel_storage.postgres.store import PostgresStore
+
+__all__ = ["PostgresStore"]

@@ -1,0 +1,54 @@
+"""Names and numbers: which computation an interval belongs to, and which keys it holds.
+
+Lives here: what never changes while a pipeline exists, read once and kept.  Never here: ownership, or anything that a
+write can change.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from millwheel.errors import StoreError
+from millwheel.ports import IntervalRow
+from millwheel_storage.postgres import query
+from millwheel_storage.postgres.prepared import Connection
+from millwheel_storage.statements import opening
+
+
+class Place(msgspec.Struct, frozen=True):
+    """An interval in the tables: `computation` is the durable number of the computation that `row` names."""
+
+    computation: int
+    row: IntervalRow
+
+    def keys(self) -> dict[str, Any]:
+        """Its keys, as the parameters of statements that read by range."""
+        high = None if self.row.high is None else self.row.high.encode()
+        return {"computation": self.computation, "low": self.row.low.encode(), "high": high}
+
+
+class Catalogue:
+    """Intervals as one pipeline's store has them."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, Place] = {}
+
+    async def place(self, connection: Connection, interval: int) -> Place:
+        """Where an interval is; `StoreError` when it does not exist."""
+        if interval not in self._places:
+            row = await query.first(connection, opening.READ_INTERVAL, (interval,))
+            if row is None:
+                raise StoreError(f"interval {interval} does not exist")
+            computation, low, high = row
+            name = next(name for name, number in (await computations(connection)).items() if number == computation)
+            high = None if high is None else high.decode()
+            self._places[interval] = Place(computation, IntervalRow(interval, name, low.decode(), high))
+        return self._places[interval]
+
+
+async def computations(connection: Connection) -> dict[str, int]:
+    """The durable numbers of all computations."""
+    names = await query.rows(connection, opening.READ_NAMES)
+    return {name: number for kind, name, number in names if kind == "computation"}

@@ -1,0 +1,176 @@
+"""One Postgres session that mends itself, and what its errors mean.
+
+Lives here: connecting, session settings, the translation of psycopg's errors into millwheel's.  Never
+here: statements.  Invariant: an error says whether the work may have been applied.  `StoreUnavailable`
+means "not applied, or harmless to repeat"; only `CommitUnknown` means "perhaps".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import psycopg
+from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict
+
+from millwheel.errors import CommitUnknown, MillwheelError, StoreError, StoreUnavailable
+from millwheel.limits import (
+    STORE_CONFLICT_ATTEMPTS,
+    STORE_IDLE_TRANSACTION_TIMEOUT_MS,
+    STORE_LOCK_TIMEOUT_MS,
+    STORE_RECONNECT_LIMIT_US,
+    STORE_STATEMENT_TIMEOUT_MS,
+)
+from millwheel_storage.postgres.arrays import register
+from millwheel_storage.postgres.prepared import Connection
+from millwheel_storage.statements import opening
+
+T = TypeVar("T")
+
+CONFLICTS: Final = (errors.DeadlockDetected, errors.SerializationFailure)
+"""The server undid the transaction and asks to run it again."""
+
+_KEEPALIVE: Final = {
+    "connect_timeout": 5,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+}
+"""A vanished server is noticed in seconds, not in the operating system's two hours."""
+
+_FIRST_DELAY_S: Final = 0.02
+_LONGEST_DELAY_S: Final = 1.0
+
+
+class Session:
+    """A lazily opened connection, used by one task at a time, which `Sessions` sees to."""
+
+    def __init__(self, url: str, schema: str) -> None:
+        self._url = url
+        self._schema = schema
+        self._connection: Connection | None = None
+
+    async def run(self, work: Callable[[Connection], Awaitable[T]], *, repeatable: bool = True) -> T:
+        """Do `work`, which is one transaction; after a conflict or a lost connection it is done again.
+
+        Unless it is not `repeatable`: then a connection lost while the reply was awaited is `CommitUnknown`.
+        """
+        for attempt in range(STORE_CONFLICT_ATTEMPTS):
+            connection = await self._connected()
+            try:
+                return await work(connection)
+            except CONFLICTS:
+                await asyncio.sleep(_FIRST_DELAY_S * attempt)
+            except psycopg.Error as error:
+                if not (connection.broken or connection.closed):
+                    raise translated(error) from error
+                await self._drop()
+                if not repeatable:
+                    raise CommitUnknown(f"the reply of a commit was lost: {error}") from error
+            except MillwheelError:
+                raise
+            except BaseException:
+                # Cancelled half way: what the connection is in the middle of is unknown, so drop it.
+                await self._drop()
+                raise
+        raise StoreUnavailable("the store's transactions kept conflicting or losing their connection")
+
+    async def _connected(self) -> Connection:
+        """The open connection, or a new one; waits for a restarting server (`StoreUnavailable` when it stays
+        away)."""
+        if self._connection is not None and not self._connection.closed:
+            return self._connection
+        deadline = time.monotonic() + STORE_RECONNECT_LIMIT_US / 1_000_000
+        delay_s = _FIRST_DELAY_S
+        while True:
+            try:
+                self._connection = await self._connect()
+                return self._connection
+            except psycopg.OperationalError as error:
+                if _refused_for_good(error) or time.monotonic() + delay_s > deadline:
+                    raise StoreUnavailable(f"cannot connect to Postgres: {error}") from error
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _LONGEST_DELAY_S)
+
+    async def _connect(self) -> Connection:
+        connection = await Connection.connect(self._url, autocommit=True, **_KEEPALIVE)  # type: ignore[arg-type]
+        settings = (
+            f'"{self._schema}"',
+            str(STORE_LOCK_TIMEOUT_MS),
+            str(STORE_STATEMENT_TIMEOUT_MS),
+            str(STORE_IDLE_TRANSACTION_TIMEOUT_MS),
+        )
+        try:
+            await connection.execute(opening.CONFIGURE, settings)
+        except BaseException:  # cancelled, say: nobody else knows of this connection
+            await connection.close()
+            raise
+        register(connection.adapters)
+        return connection
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def close(self) -> None:
+        """Close the connection; the next `run` opens a new one."""
+        await self._drop()
+
+
+class Sessions:
+    """A few sessions for one kind of work, so that as many calls run at a time; the one used last is taken first."""
+
+    def __init__(self, url: str, schema: str, size: int) -> None:
+        self._free = [Session(url, schema) for _ in range(size)]
+        self._all = tuple(self._free)
+        self._slots = asyncio.Semaphore(size)
+
+    async def run(self, work: Callable[[Connection], Awaitable[T]], *, repeatable: bool = True) -> T:
+        """See `Session.run`."""
+        async with self._slots:
+            session = self._free.pop()
+            try:
+                return await session.run(work, repeatable=repeatable)
+            finally:
+                self._free.append(session)
+
+    async def close(self) -> None:
+        """Close every connection, each when its call has ended; the next `run` opens a new one."""
+        for _ in self._all:
+            async with self._slots:
+                session = self._free.pop()
+                try:
+                    await session.close()
+                finally:
+                    self._free.insert(0, session)  # behind those that are open
+
+
+def translated(error: psycopg.Error) -> StoreError:
+    """An error that the server reported on a connection that lives: the work was not applied."""
+    if isinstance(error, errors.OperationalError | errors.ReadOnlySqlTransaction):
+        return StoreUnavailable(f"Postgres could not do it now: {error}")
+    return StoreError(f"Postgres refused: {error}")
+
+
+def _refused_for_good(error: psycopg.Error) -> bool:
+    """A wrong password or database does not get better by waiting."""
+    return (error.sqlstate or "")[:2] in {"28", "3D"}
+
+
+def store_place(url: str) -> str:
+    """Host, port and database of a connection string, for people: no user, no password; `StoreError` for another text.
+
+    >>> store_place("postgresql://me:secret@db.example:5433/sales")
+    'host=db.example port=5433 dbname=sales'
+    """
+    try:
+        parts = conninfo_to_dict(url)
+    except psycopg.Error as error:
+        # Postgres quotes the text, which may hold a password, so its answer is not passed on.
+        raise StoreError("the store is not a Postgres URL: write postgresql://user@host:port/database") from error
+    return " ".join(f"{name}={parts[name]}" for name in ("host", "port", "dbname") if name in parts)

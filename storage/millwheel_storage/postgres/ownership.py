@@ -1,0 +1,52 @@
+"""Who may write: sequencers, taken and checked.
+
+Lives here: the statements on `ownership` that are not part of another write.  Never here: what an owner writes; commits
+and positions are fenced in the very statement that writes (`statements`).  Invariant: a sequencer is given once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from psycopg.types.numeric import Int8
+
+from millwheel.errors import StoreError
+from millwheel_storage.postgres import query
+from millwheel_storage.postgres.prepared import Connection
+from millwheel_storage.statements import opening
+
+
+async def acquire(connection: Connection, intervals: Sequence[int]) -> dict[int, int]:
+    """A new sequencer for each interval, in one transaction; `StoreError` when one does not exist."""
+    taken = {}
+    async with connection.transaction():
+        for interval in sorted(set(intervals)):  # one by one: locks in id order, whatever plan Postgres would choose
+            row = await query.first(connection, opening.ACQUIRE, (interval,))
+            if row is None:
+                raise StoreError(f"interval {interval} does not exist")
+            taken[interval] = row[0]
+    return taken
+
+
+async def next_sequencer(connection: Connection) -> int:
+    """A number that nobody has had."""
+    row = await query.first(connection, opening.NEXT_SEQUENCER)
+    assert row is not None
+    return int(row[0])
+
+
+async def replace(connection: Connection, interval: int, sequencer: int, fresh: int) -> bool:
+    """Let `fresh` own what `sequencer` owns; false when another does.  Repeating it is harmless."""
+    parameters = (fresh, interval, [Int8(sequencer), Int8(fresh)])
+    return await query.first(connection, opening.REACQUIRE, parameters) is not None
+
+
+async def still_owned(connection: Connection, owners: Mapping[int, int]) -> set[int]:
+    """See `Store.still_owned`."""
+    parameters = ([Int8(interval) for interval in owners], [Int8(sequencer) for sequencer in owners.values()])
+    return {interval for (interval,) in await query.rows(connection, opening.STILL_OWNED, parameters, prepare=True)}
+
+
+async def owned(connection: Connection, interval: int, sequencer: int) -> bool:
+    """Whether it is the owner, which then stays so until the transaction around this call ends."""
+    return await query.first(connection, opening.OWNED, (interval, sequencer)) is not None

@@ -1,0 +1,62 @@
+"""What opening a store would do, found out without writing.
+
+Lives here: `check`.  Never here: the questions (`examine`), decisions (`evolution`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import psycopg
+
+from millwheel.bundles import CHECKPOINT_FORMAT
+from millwheel.ports import PipelineShape
+from millwheel_storage.postgres.reader import reachable
+from millwheel_storage.schema.examine import Examined, examine
+from millwheel_storage.schema.reserved import RESERVED_NAMES
+from millwheel_storage.schema.shape_checks import STORE_FORMAT, check_formats, check_shape, schema_name
+from millwheel_storage.statements import opening
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What a start would change, and for what it would be refused; nothing of it has been done."""
+
+    exists: bool
+    """Whether the pipeline has ever run on the store."""
+    changes: list[str] = []
+    refusals: list[str] = []
+
+
+def check(url: str, shape: PipelineShape) -> Report:
+    """Compare a pipeline with what the store holds of it, in a transaction that cannot write.
+
+    Raises `WiringError` for a shape that no store could hold, `IncompatibleStore` for a store of a later version.
+    """
+    check_shape(shape, RESERVED_NAMES)
+    schema = schema_name(shape.name)
+    with reachable(url) as connection:
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        tables = {row[0] for row in connection.execute(opening.SCHEMA_TABLES, (schema,))}
+        if not {"migration", "meta"} <= tables:
+            return Report(exists=False)
+        connection.execute("SELECT set_config('search_path', %s, true)", (f'"{schema}"',))
+        applied = connection.execute(opening.APPLIED_MIGRATION).fetchone()
+        assert applied is not None
+        check_formats(applied[0], CHECKPOINT_FORMAT)  # that of the log is looked at by `examine`
+        found = _ask(connection, shape)
+    changes = found.plan.changes
+    if applied[0] < STORE_FORMAT:
+        changes = [f"the store's tables go from format {applied[0]} to {STORE_FORMAT}", *changes]
+    return Report(True, changes, found.plan.refusals)
+
+
+def _ask(connection: psycopg.Connection[Any], shape: PipelineShape) -> Examined:
+    questions = examine(shape)
+    try:
+        question = next(questions)
+        while True:
+            question = questions.send(connection.execute(*question).fetchall())
+    except StopIteration as answer:
+        found: Examined = answer.value
+        return found

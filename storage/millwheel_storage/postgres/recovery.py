@@ -1,0 +1,100 @@
+"""The log becomes tables, and the tables an interval that serves.
+
+Lives here: the two transactions that take rows out of the log: the owner's fold of a prefix, and the recovery by a new
+owner, which folds all that is there and loads what it needs.  Never here: the merge (`fold`), or its statements
+(`writes`).  Invariant: a log row is deleted in the transaction that applies it, by the interval's owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from psycopg.types.numeric import Int8
+
+from millwheel import limits
+from millwheel.bundles import BEFORE_TIMERS, Checkpoint, Delivered, HoldWrites, OpaqueBucket, Recovered
+from millwheel.limits import RECOVERY_CHUNK_BYTES, WORK_LIMIT_RECORDS
+from millwheel.model import MIN_TIME, TIMER_KINDS
+from millwheel.ports import FoldWrite
+from millwheel_storage.decode import decode_image, productions, timer_writes
+from millwheel_storage.fold import Folded, check_prefix, fold
+from millwheel_storage.postgres import ownership, query
+from millwheel_storage.postgres.catalogue import Place
+from millwheel_storage.postgres.prepared import Connection
+from millwheel_storage.postgres.reads import timer_page
+from millwheel_storage.postgres.writes import fold_steps
+from millwheel_storage.statements import folding, loading, outside_ids, quarantining
+
+
+async def fold_prefix(connection: Connection, place: Place, write: FoldWrite, folded: Folded) -> bool:
+    """See `Store.fold`; `folded` is the merge of the images of `write`.
+
+    Folding again what is folded already (its reply was lost) changes nothing.
+    """
+    async with connection.transaction():
+        if not await ownership.owned(connection, write.interval, write.sequencer):
+            return False
+        prefix = (Int8(write.interval), Int8(write.sequencer), Int8(write.upto))
+        deleted = await connection.execute(folding.FOLD_LOG, prefix, prepare=True)
+        if deleted.rowcount == 0:
+            return True
+        check_prefix(write, deleted.rowcount)
+        await query.apply(connection, fold_steps(write.interval, place.computation, folded, write.fresh))
+    return True
+
+
+async def recover(connection: Connection, place: Place, sequencer: int) -> Recovered | None:
+    """See `Store.recover`.  Its cost follows the log and what is pending, never the number of keys."""
+    interval = place.row.id
+    async with connection.transaction():
+        if not await ownership.owned(connection, interval, sequencer):
+            return None
+        # The lock keeps every other writer of the interval out until this transaction ends.
+        async for images in _log_chunks(connection, interval):
+            await query.apply(connection, fold_steps(interval, place.computation, fold(images)))
+        await connection.execute(loading.DELETE_LOG, (interval,))
+        recovered = await _recovered(connection, place)
+        suspicion = await query.first(connection, quarantining.BEGIN_SUSPICION, (interval,))
+        assert suspicion is not None
+        recovered.ends, recovered.suspicion = suspicion
+        return recovered
+
+
+async def _log_chunks(connection: Connection, interval: int) -> AsyncIterator[list[Checkpoint]]:
+    """The interval's log, decoded, in commit order over all its owners; chunks bound the memory."""
+    images: list[Checkpoint] = []
+    size = 0
+    async with connection.cursor(name="millwheel_log", binary=True) as cursor:
+        cursor.itersize = WORK_LIMIT_RECORDS
+        await cursor.execute(loading.READ_LOG, (interval,))
+        async for _, _, payload in cursor:
+            images.append(decode_image(payload))
+            size += len(payload)
+            if size >= RECOVERY_CHUNK_BYTES:
+                yield images
+                images, size = [], 0
+    if images:
+        yield images
+
+
+async def _recovered(connection: Connection, place: Place) -> Recovered:
+    keys, interval, limit = place.keys(), (place.row.id,), limits.TIMER_PAGE_ROWS
+    pages = {kind: await timer_page(connection, place, kind, BEFORE_TIMERS, limit) for kind in TIMER_KINDS}
+    holds = await query.rows(connection, loading.LOAD_HOLDS, keys)
+    quarantined = await query.rows(connection, loading.LOAD_QUARANTINED, keys)
+    watermark = await query.first(connection, loading.READ_WATERMARK, (place.row.computation,))
+    channels = await query.rows(connection, loading.LOAD_CHANNELS, interval)
+    pending = await query.rows(connection, loading.LOAD_PRODUCTIONS, interval)
+    buckets = await query.rows(connection, outside_ids.LOAD_OPAQUE_BUCKETS, interval)
+    blank = await query.first(connection, loading.BLANK)
+    return Recovered(
+        ids=[Delivered(*channel) for channel in channels],
+        productions=productions(pending),
+        timers=timer_writes([timer for page in pages.values() for timer in page]),
+        holds=HoldWrites([key.decode() for key, _ in holds], [time for _, time in holds]),
+        quarantined=[key.decode() for (key,) in quarantined],
+        watermark=MIN_TIME if watermark is None else watermark[0],
+        opaque=[OpaqueBucket(*bucket) for bucket in buckets],
+        more_timers=[kind for kind, page in pages.items() if len(page) >= limit],
+        blank=blank == (True,),
+    )

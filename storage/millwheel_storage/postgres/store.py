@@ -1,0 +1,214 @@
+"""The store on Postgres (docs/architecture.md, "The store"): psycopg 3, connections of their own for what must not
+wait for each other.
+
+Lives here: which call goes over which connection, and whether it may be done again when its reply is lost.  Never here:
+what a call does in its transaction (`commits`, `recovery`, `reads`, `positions`, `ownership`, `creation`), SQL text
+(`statements`), or what an error means (`connection`).  Every write is fenced in the statement that writes, or behind a
+FOR SHARE lock that its own transaction holds to the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
+
+from millwheel.bundles import KeyRows, LogWrite, QuarantineEntry, Recovered, StateRow, TimerPlace, TimerWrites
+from millwheel.errors import StoreError
+from millwheel.ports import (
+    FoldWrite,
+    MarkWrite,
+    Opened,
+    PipelineShape,
+    PositionWrite,
+    SourcePosition,
+    WatermarkWrite,
+)
+from millwheel.work import Wanted
+from millwheel_storage.fold import fold
+from millwheel_storage.postgres import ownership, positions, reads, recovery
+from millwheel_storage.postgres.catalogue import Catalogue, Place
+from millwheel_storage.postgres.commits import Commits, Pair
+from millwheel_storage.postgres.connection import Sessions
+from millwheel_storage.postgres.prepared import Connection
+from millwheel_storage.schema.creation import open_schema
+from millwheel_storage.schema.reserved import RESERVED_NAMES
+from millwheel_storage.schema.shape_checks import check_shape, schema_name
+
+T = TypeVar("T")
+
+
+class PostgresStore:
+    """A `Store` in the schema of one pipeline of a Postgres database.
+
+    `url` is a libpq connection string or URL.  Connections open on first use and reopen when they are lost.
+    """
+
+    def __init__(self, url: str, pipeline: str) -> None:
+        self.schema = schema_name(pipeline)
+        self._groups = Sessions(url, self.schema, 2)  # the shared group, and the intervals with sink rows
+        self._progress = Sessions(url, self.schema, 2)  # positions, and watermarks
+        # Two intervals at a time: while Postgres inserts for the one, the rows of the other are packed.
+        self._loads = Sessions(url, self.schema, 2)
+        self._folds = Sessions(url, self.schema, 2)
+        self._commits = Commits(self._groups)
+        self._catalogue = Catalogue()
+
+    async def _at(self, session: Sessions, interval: int, work: Callable[[Connection, Place], Awaitable[T]]) -> T:
+        """Do `work` on an interval; `StoreError` when it does not exist."""
+
+        async def placed(connection: Connection) -> T:
+            return await work(connection, await self._catalogue.place(connection, interval))
+
+        return await session.run(placed)
+
+    # Ownership
+
+    async def open_pipeline(self, shape: PipelineShape) -> Opened:
+        """See `Store.open_pipeline`; also refuses a server that could lose a commit."""
+        check_shape(shape, RESERVED_NAMES)
+        if schema_name(shape.name) != self.schema:
+            raise StoreError(f"this store is for schema {self.schema!r}, not for pipeline {shape.name!r}")
+        opened = await self._folds.run(lambda connection: open_schema(connection, self.schema, shape))
+        self._commits.sinks = {table.name: table for table in shape.sinks}
+        return opened
+
+    async def acquire(self, intervals: Sequence[int]) -> dict[int, int]:
+        """See `Store.acquire`."""
+        return await self._folds.run(lambda connection: ownership.acquire(connection, intervals))
+
+    async def reacquire(self, interval: int, sequencer: int) -> int | None:
+        """See `Store.reacquire`.  The number is taken first, so that a repeated update knows its own."""
+        fresh = await self._folds.run(ownership.next_sequencer)
+        taken = await self._folds.run(lambda connection: ownership.replace(connection, interval, sequencer, fresh))
+        return fresh if taken else None
+
+    async def recover(self, interval: int, sequencer: int) -> Recovered | None:
+        """See `Store.recover`."""
+        return await self._at(
+            self._folds, interval, lambda connection, place: recovery.recover(connection, place, sequencer)
+        )
+
+    # Checkpoints
+
+    async def commit(self, writes: Sequence[LogWrite]) -> set[Pair]:
+        """See `Store.commit`."""
+        return await self._commits.commit(writes)
+
+    async def fold(self, write: FoldWrite) -> bool:
+        """See `Store.fold`."""
+        folded = fold(write.images, write.acked)
+        return await self._at(
+            self._folds,
+            write.interval,
+            lambda connection, place: recovery.fold_prefix(connection, place, write, folded),
+        )
+
+    # Reads, on a connection of their own, so that none waits for a fold
+
+    async def load(self, interval: int, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
+        """See `Store.load`."""
+        return await self._at(
+            self._loads, interval, lambda connection, place: reads.load(connection, place, keys, timers)
+        )
+
+    async def load_slots(self, interval: int, wanted: Sequence[Wanted]) -> list[StateRow]:
+        """See `Store.load_slots`."""
+        return await self._at(
+            self._loads, interval, lambda connection, place: reads.load_slots(connection, place, wanted)
+        )
+
+    async def load_timers(
+        self, interval: int, sequencer: int, kind: str, after: TimerPlace, limit: int
+    ) -> TimerWrites | None:
+        """See `Store.load_timers`."""
+        return await self._at(
+            self._loads,
+            interval,
+            lambda connection, place: reads.load_timers(connection, place, sequencer, kind, after, limit),
+        )
+
+    async def find_ids(self, interval: int, subscription: int, producer: int, sequences: Sequence[int]) -> set[int]:
+        """See `Store.find_ids`."""
+        if not sequences:
+            return set()
+        return await self._loads.run(
+            lambda connection: reads.find_ids(connection, interval, subscription, producer, sequences)
+        )
+
+    async def find_opaque(self, interval: int, subscription: int, now: int, ids: Sequence[bytes]) -> set[bytes]:
+        """See `Store.find_opaque`."""
+        if not ids:
+            return set()
+        return await self._loads.run(lambda connection: reads.find_opaque(connection, interval, subscription, now, ids))
+
+    async def read_opaque(
+        self, interval: int, subscription: int, expires: int, after: bytes, limit: int
+    ) -> list[bytes]:
+        """See `Store.read_opaque`."""
+        return await self._loads.run(
+            lambda connection: reads.read_opaque(connection, interval, subscription, expires, after, limit)
+        )
+
+    async def quarantined(self, interval: int, keys: Sequence[str], limit: int) -> list[QuarantineEntry]:
+        """See `Store.quarantined`."""
+        return await self._at(
+            self._loads, interval, lambda connection, place: reads.quarantined(connection, place, keys, limit)
+        )
+
+    async def redrive_requests(self, start: tuple[str, str], limit: int) -> list[tuple[str, str]]:
+        """See `Store.redrive_requests`."""
+        return await self._loads.run(lambda connection: reads.redrive_requests(connection, start, limit))
+
+    # Progress
+
+    async def persist_watermarks(self, writes: Sequence[WatermarkWrite]) -> set[str]:
+        """See `Store.persist_watermarks`."""
+        if not writes:
+            return set()
+        return await self._progress.run(lambda connection: positions.persist_watermarks(connection, writes))
+
+    async def still_owned(self, owners: Mapping[int, int]) -> set[int]:
+        """See `Store.still_owned`."""
+        return await self._loads.run(lambda connection: ownership.still_owned(connection, owners))
+
+    async def watermarks(self) -> dict[str, int]:
+        """See `Store.watermarks`."""
+        return await self._loads.run(positions.watermarks)
+
+    async def open_source(self, source: str, states: Mapping[str, bytes]) -> list[SourcePosition]:
+        """See `Store.open_source`."""
+        return await self._loads.run(lambda connection: positions.open_source(connection, self.schema, source, states))
+
+    async def source_partitions(self, source: str) -> list[SourcePosition]:
+        """See `Store.source_partitions`."""
+        return await self._loads.run(lambda connection: positions.open_sources(connection, source))
+
+    async def unknown_signs(self, source: str, signs: Sequence[bytes]) -> set[bytes]:
+        """See `Store.unknown_signs`."""
+        return await self._loads.run(lambda connection: positions.unknown_signs(connection, source, signs))
+
+    async def find_partitions(self, source: str, signs: Sequence[bytes], names: Sequence[str]) -> list[SourcePosition]:
+        """See `Store.find_partitions`."""
+        return await self._loads.run(lambda connection: positions.find_partitions(connection, source, signs, names))
+
+    async def add_signs(self, source: str, signs: Mapping[int, Sequence[bytes]]) -> None:
+        """See `Store.add_signs`."""
+        if signs:
+            await self._progress.run(lambda connection: positions.add_signs(connection, signs))
+
+    async def unfinished_partitions(self) -> list[tuple[str, SourcePosition]]:
+        """See `Store.unfinished_partitions`."""
+        return await self._loads.run(positions.unfinished)
+
+    async def advance(self, writes: Sequence[PositionWrite]) -> set[int]:
+        """See `Store.advance`."""
+        return await self._progress.run(lambda connection: positions.advance(connection, writes)) if writes else set()
+
+    async def mark(self, writes: Sequence[MarkWrite]) -> set[int]:
+        """See `Store.mark`."""
+        return await self._progress.run(lambda connection: positions.mark(connection, writes)) if writes else set()
+
+    async def close(self) -> None:
+        """See `Store.close`."""
+        for session in (self._groups, self._progress, self._loads, self._folds):
+            await session.close()

@@ -1,0 +1,158 @@
+"""Opening a pipeline's schema: create, migrate, check, and number its names.
+
+Lives here: what `open_pipeline` does in its one transaction, under an advisory lock against a second
+opener.  Never here: the hot path, or the import of `ddl` where nothing is to be made: SQLAlchemy takes a quarter of
+a second of every start.  Invariant: nothing is written before everything is found compatible; it
+all commits, or none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, TypeAlias
+
+import msgspec
+from psycopg import AsyncConnection, sql
+
+from millwheel.bundles import CHECKPOINT_FORMAT
+from millwheel.errors import IncompatibleStore, StoreError
+from millwheel.ports import IntervalRow, Opened, PipelineShape
+from millwheel_storage.schema.evolution import places_of
+from millwheel_storage.schema.examine import Examined, Question, examine
+from millwheel_storage.schema.shape_checks import STORE_FORMAT, check_formats, ranges
+from millwheel_storage.statements import advancing, opening
+
+Connection: TypeAlias = AsyncConnection[tuple[Any, ...]]
+
+
+async def open_schema(connection: Connection, schema: str, shape: PipelineShape) -> Opened:
+    """Make `schema` hold the pipeline of `shape`, and answer its durable numbers and intervals.
+
+    Refuses a server that could lose a commit.
+    """
+    await _check_settings(connection)
+    async with connection.transaction():
+        await connection.execute(opening.LOCK_SCHEMA, (schema,))
+        await _migrate(connection, schema)
+        found = await _ask(connection, examine(shape))
+        found.plan.check()
+        await _carry_out(connection, found)
+        remembered = found.plan.shape
+        opened = await _register(connection, shape, await _fed(connection, remembered))
+        opened = msgspec.structs.replace(opened, places=places_of(remembered))
+        await connection.execute(opening.WRITE_META, (CHECKPOINT_FORMAT, msgspec.json.encode(remembered)))
+    return opened
+
+
+async def _check_settings(connection: Connection) -> None:
+    """Exactly-once rests on these: with any of them off, an acknowledged commit can be lost."""
+    row = await (await connection.execute(opening.SAFE_SETTINGS)).fetchone()
+    assert row is not None
+    for name, value in zip(("fsync", "full_page_writes", "synchronous_commit"), row, strict=True):
+        if value == "off":
+            raise StoreError(f"Postgres runs with {name} = off, which can lose commits; turn it on")
+
+
+async def _migrate(connection: Connection, schema: str) -> None:
+    await connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
+    cursor = await connection.execute(opening.SCHEMA_TABLES, (schema,))
+    tables = {row[0] for row in await cursor.fetchall()}
+    if tables and not {"migration", "meta"} <= tables:
+        raise IncompatibleStore(f"schema {schema!r} holds tables that are not millwheel's; use another pipeline name")
+    applied = await _applied(connection) if tables else 0
+    check_formats(applied, CHECKPOINT_FORMAT)
+    if applied == STORE_FORMAT:
+        return
+    from millwheel_storage.schema.ddl import MIGRATIONS
+
+    for version, migration in enumerate(MIGRATIONS[applied:], applied):
+        for statement in migration:
+            await connection.execute(statement)
+        await connection.execute(opening.RECORD_MIGRATION, (version + 1,))
+
+
+async def _applied(connection: Connection) -> int:
+    row = await (await connection.execute(opening.APPLIED_MIGRATION)).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+async def _ask(connection: Connection, questions: Generator[Question, list[Any], Examined]) -> Examined:
+    try:
+        question = next(questions)
+        while True:
+            question = questions.send(await (await connection.execute(*question)).fetchall())
+    except StopIteration as answer:
+        found: Examined = answer.value
+        return found
+
+
+async def _carry_out(connection: Connection, found: Examined) -> None:
+    """Rename, drop and create, as it was planned."""
+    old = {new: name for name, new in found.plan.renamed.items()}
+    for cell in found.plan.dropped:
+        number = found.numbers["computation", old.get(cell.computation, cell.computation)]
+        await connection.execute(opening.DROP_CELL, (number, cell.place))
+    for kind, names in (("computation", found.plan.renamed), ("subscription", found.plan.subscriptions)):
+        for name, new in names.items():
+            await connection.execute(opening.RENAME, (new, kind, name))
+    for name, new in found.plan.renamed.items():
+        await connection.execute(opening.RENAME_WATERMARK, (new, name))
+    for alteration in found.alterations:
+        await connection.execute(alteration)
+    if found.new_tables:
+        from millwheel_storage.schema.ddl import sink_creation
+
+        for table in found.new_tables:
+            await connection.execute(sink_creation(table))
+
+
+async def _fed(connection: Connection, remembered: PipelineShape) -> dict[str, str]:
+    """Sources that have opened a partition, and the streams that they feed."""
+    cursor = await connection.execute(advancing.OPENED_SOURCES, (sorted(remembered.streams),))
+    return {name: remembered.streams[name] for name in sorted(name for (name,) in await cursor.fetchall())}
+
+
+async def _register(connection: Connection, shape: PipelineShape, fed: dict[str, str]) -> Opened:
+    cursor = await connection.execute(opening.READ_NAMES)
+    known = {(kind, name): number for kind, name, number in await cursor.fetchall()}
+    computations = {}
+    for name in sorted(shape.computations):
+        number = known.get(("computation", name))
+        if number is None:
+            number = await add_name(connection, "computation", name)
+            for low, high in ranges(shape.computations[name]):
+                await add_interval(connection, number, low, high)
+        computations[number] = name
+    subscriptions = {
+        name: known.get(("subscription", name)) or await add_name(connection, "subscription", name)
+        for name in sorted(shape.subscriptions)
+    }
+    return Opened(await _intervals(connection, computations), subscriptions, fed)
+
+
+async def _intervals(connection: Connection, computations: dict[int, str]) -> tuple[IntervalRow, ...]:
+    cursor = await connection.execute(opening.READ_INTERVALS, (list(computations),))
+    return tuple(
+        IntervalRow(number, computations[computation], low.decode(), None if high is None else high.decode())
+        for number, computation, low, high in await cursor.fetchall()
+    )
+
+
+async def add_name(connection: Connection, kind: str, name: str) -> int:
+    """The durable number of a name, made when it is new; under the schema lock."""
+    cursor = await connection.execute(opening.READ_NAMES)
+    for stored_kind, stored_name, number in await cursor.fetchall():
+        if (stored_kind, stored_name) == (kind, name):
+            return int(number)
+    row = await (await connection.execute(opening.ADD_NAME, {"kind": kind, "name": name})).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+async def add_interval(connection: Connection, computation: int, low: str, high: str | None) -> int:
+    """A new interval and its ownership row, owned by nobody (sequencer 0)."""
+    parameters = (computation, low.encode(), None if high is None else high.encode())
+    row = await (await connection.execute(opening.ADD_INTERVAL, parameters)).fetchone()
+    assert row is not None
+    return int(row[0])

@@ -1,0 +1,389 @@
+"""The tables of a pipeline's schema (docs/architecture.md, "The store"), as SQLAlchemy Core values, and their DDL.
+
+Lives here: tables, storage parameters, migrations.  Never here: statements of the hot path, I/O. Tables
+carry no schema name: a connection's search_path chooses the pipeline.  Keys, entries and tags are `bytea`
+of UTF-8: NUL is legal in them, and bytes compare as Python compares the strings (by code point).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Numeric,
+    PrimaryKeyConstraint,
+    Sequence,
+    Table,
+    Text,
+    UniqueConstraint,
+    func,
+)
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.schema import CreateIndex, CreateSequence, CreateTable
+
+from millwheel.ports import SinkTable
+from millwheel_storage.schema.reserved import RESERVED_NAMES
+from millwheel_storage.schema.shape_checks import STORE_FORMAT
+
+metadata: Final = MetaData()
+
+_HOT: Final[dict[str, Any]] = {
+    "autovacuum_vacuum_scale_factor": 0,
+    "autovacuum_vacuum_threshold": 20_000,
+    "autovacuum_vacuum_cost_delay": 0,
+    "autovacuum_analyze_scale_factor": 0,
+    "autovacuum_analyze_threshold": 100_000,
+    "toast.autovacuum_vacuum_scale_factor": 0,
+    "toast.autovacuum_vacuum_threshold": 5_000,
+}
+"""Tables whose every row comes and goes: vacuum by count, not by share of a size that says nothing."""
+
+_NARROW: Final[dict[str, Any]] = {
+    "fillfactor": 50,
+    "autovacuum_vacuum_scale_factor": 0,
+    "autovacuum_vacuum_threshold": 1_000,
+}
+"""A few rows, updated or locked all the time: room on the page keeps their updates in place (HOT)."""
+
+
+def _key(name: str = "key") -> Column[bytes]:
+    return Column(name, LargeBinary, nullable=False)
+
+
+def _number(name: str) -> Column[int]:
+    return Column(name, BigInteger, nullable=False)
+
+
+def _small(name: str) -> Column[int]:
+    return Column(name, Integer, nullable=False)
+
+
+def _text(name: str) -> Column[str]:
+    return Column(name, Text(collation="C"), nullable=False)
+
+
+def _bytes(name: str) -> Column[bytes]:
+    return Column(name, LargeBinary, nullable=False)
+
+
+def _primary(*columns: str) -> PrimaryKeyConstraint:
+    return PrimaryKeyConstraint(*columns)
+
+
+sequencer = Sequence("sequencer", metadata=metadata)
+interval_number = Sequence("interval_number", metadata=metadata)
+
+migration = Table(
+    "migration",
+    metadata,
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("applied", DateTime(timezone=True), nullable=False, server_default=func.now()),
+)
+"""One row per migration applied; the largest is the store format."""
+
+meta = Table(
+    "meta",
+    metadata,
+    Column("singleton", Boolean, primary_key=True, server_default="true"),
+    _small("payload_format"),
+    _bytes("shape"),
+)
+"""One row: the checkpoint format in the log, and the pipeline shape (JSON) that wrote the store last."""
+
+name = Table("name", metadata, _text("kind"), _text("name"), _small("number"), _primary("kind", "name"))
+"""Durable numbers of computations and subscriptions, stable when the pipeline's shape changes."""
+
+interval = Table(
+    "interval",
+    metadata,
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    _small("computation"),
+    _key("low"),
+    Column("high", LargeBinary, nullable=True),
+    Index("interval_by_computation", "computation"),
+)
+
+ownership = Table(
+    "ownership",
+    metadata,
+    Column("interval_id", BigInteger, primary_key=True, autoincrement=False),
+    _number("sequencer"),
+    postgresql_with=_NARROW,
+)
+"""The fence, and nothing else: every commit locks its rows here, FOR SHARE."""
+
+suspicion = Table(
+    "suspicion",
+    metadata,
+    Column("interval_id", BigInteger, primary_key=True, autoincrement=False),
+    _small("ends"),
+    _bytes("mark"),
+    postgresql_with=_NARROW,
+)
+"""Of an interval: processes in a row that had it and have not ended in order so far, and what the last one ran."""
+
+checkpoint_log = Table(
+    "checkpoint_log",
+    metadata,
+    _number("interval_id"),
+    _number("sequencer"),
+    _number("seq"),
+    _number("epoch"),
+    _bytes("payload"),
+    _primary("interval_id", "sequencer", "seq"),
+    postgresql_with=_HOT,
+)
+
+key_state = Table(
+    "key_state",
+    metadata,
+    _small("computation"),
+    _key(),
+    _text("cell"),
+    _key("entry"),
+    _bytes("value"),
+    _primary("computation", "key", "cell", "entry"),
+    postgresql_with={
+        "fillfactor": 85,
+        "autovacuum_vacuum_scale_factor": 0.05,
+        "autovacuum_vacuum_threshold": 20_000,
+        "autovacuum_vacuum_cost_delay": 0,
+    },
+)
+
+hold = Table(
+    "hold",
+    metadata,
+    _small("computation"),
+    _key(),
+    _number("timestamp"),
+    _primary("computation", "key"),
+    postgresql_with={"fillfactor": 85} | _HOT,
+)
+
+timer = Table(
+    "timer",
+    metadata,
+    _small("computation"),
+    _key(),
+    _text("kind"),
+    _key("tag"),
+    _number("timestamp"),
+    _primary("computation", "key", "kind", "tag"),
+    Index("timer_by_time", "computation", "kind", "timestamp", "key", "tag"),
+    postgresql_with={"fillfactor": 85} | _HOT,
+)
+"""An owner has in memory what is due next; by the index it reads on.  See `docs/adr/0010-timers-in-pages.md`."""
+
+production = Table(
+    "production",
+    metadata,
+    _number("interval_id"),
+    _small("subscription"),
+    _number("producer"),
+    _number("sequence"),
+    _key(),
+    _bytes("value"),
+    _number("timestamp"),
+    _primary("interval_id", "subscription", "producer", "sequence"),
+    postgresql_with=_HOT,
+)
+"""Productions not acked yet, by the interval that sends them."""
+
+delivered = Table(
+    "delivered",
+    metadata,
+    _number("interval_id"),
+    _small("subscription"),
+    _number("producer"),
+    _number("first_sequence"),
+    _number("last_sequence"),
+    _bytes("ids"),
+    Index("delivered_by_last", "interval_id", "subscription", "producer", "last_sequence"),
+    postgresql_with=_HOT,
+)
+"""Segments of delivered ids, one per fold and (subscription, producer): inserted, never updated, deleted
+whole."""
+
+delivered_frontier = Table(
+    "delivered_frontier",
+    metadata,
+    _number("interval_id"),
+    _small("subscription"),
+    _number("producer"),
+    _number("frontier"),
+    _primary("interval_id", "subscription", "producer"),
+    postgresql_with=_NARROW,
+)
+
+opaque_bucket = Table(
+    "opaque_bucket",
+    metadata,
+    Column("number", BigInteger, Identity(always=True), nullable=False),
+    _number("interval_id"),
+    _small("subscription"),
+    _number("expires"),
+    _number("count"),
+    _primary("interval_id", "subscription", "expires"),
+    postgresql_with=_NARROW,
+)
+"""Buckets of ids that outside clients chose, which expire together (wall time, us); `count` of them were put in."""
+
+opaque_id = Table(
+    "opaque_id",
+    metadata,
+    _number("bucket"),
+    _bytes("id"),
+    Index("opaque_id_by_bucket", "bucket", "id"),
+    postgresql_with=_HOT,
+)
+"""Such ids.  Not unique: only a wall clock that was set back brings one into its bucket twice, and to make sure of it
+doubled the cost of an insert."""
+
+quarantine = Table(
+    "quarantine",
+    metadata,
+    Column("place", BigInteger, Identity(always=True), nullable=False),
+    _small("computation"),
+    _key(),
+    _small("subscription"),
+    _number("producer"),
+    _number("sequence"),
+    _bytes("value"),
+    _number("timestamp"),
+    _key("tag"),
+    _text("kind"),
+    _bytes("error"),
+    _primary("computation", "key", "place"),
+)
+
+redrive = Table("redrive", metadata, _small("computation"), _key(), _primary("computation", "key"))
+
+watermark = Table("watermark", metadata, _text("name"), _number("value"), _primary("name"), postgresql_with=_NARROW)
+
+source = Table(
+    "source",
+    metadata,
+    _text("source"),
+    _text("partition"),
+    _number("interval_id"),
+    _number("producer"),
+    _number("position"),
+    Column("finished", Boolean, nullable=False),
+    _bytes("state"),
+    Column("signed", Boolean, nullable=False, server_default="false"),
+    _primary("source", "partition"),
+    UniqueConstraint("interval_id"),
+    postgresql_with={"fillfactor": 70} | _HOT,
+)
+"""`signed`: it is finished, and its signs are in `source_sign`."""
+
+Index("source_unfinished", source.c.source, source.c.partition, postgresql_where=~source.c.finished)
+Index(
+    "source_unsigned",
+    source.c.source,
+    source.c.partition,
+    postgresql_where=source.c.finished & ~source.c.signed,
+)
+"""What a start asks for, however much is finished."""
+
+source_sign = Table(
+    "source_sign",
+    metadata,
+    _text("source"),
+    _bytes("sign"),
+    _number("interval_id"),
+    _primary("source", "sign", "interval_id"),
+)
+"""By which finished partitions are known again: several a partition, and one sign may stand for several partitions."""
+
+assert metadata.tables.keys() <= RESERVED_NAMES
+
+_STORAGE: Final = (
+    # Compressing a checkpoint costs more time than it saves: it lives for seconds.
+    "ALTER TABLE checkpoint_log ALTER COLUMN payload SET STORAGE EXTERNAL",
+    "ALTER TABLE production ALTER COLUMN value SET STORAGE EXTERNAL",
+)
+
+
+def _compile(element: Any) -> str:
+    return str(element.compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]
+
+
+def creation() -> list[str]:
+    """The statements that make an empty store of the first format."""
+    sequences = [_compile(CreateSequence(sequence)) for sequence in (sequencer, interval_number)]
+    tables = [_compile(CreateTable(table)) for table in metadata.sorted_tables]
+    indexes = [
+        _compile(CreateIndex(index))
+        for table in metadata.sorted_tables
+        for index in sorted(table.indexes, key=lambda index: str(index.name))
+    ]
+    return [*sequences, *tables, *indexes, *_STORAGE]
+
+
+_CHANNELS_BY_FRONTIER: Final = """
+INSERT INTO delivered_frontier (interval_id, subscription, producer, frontier)
+SELECT DISTINCT interval_id, subscription, producer, 0 FROM delivered
+ON CONFLICT (interval_id, subscription, producer) DO NOTHING
+"""
+"""From format 2 on a channel is known by its frontier, also one whose sender has not advertised any."""
+
+_OPAQUE_IDS: Final = [
+    *(_compile(CreateTable(table, if_not_exists=True)) for table in (opaque_bucket, opaque_id)),
+    *(_compile(CreateIndex(index, if_not_exists=True)) for index in opaque_id.indexes),
+]
+
+_TIMERS_BY_TIME: Final = """
+CREATE INDEX IF NOT EXISTS timer_by_time ON timer (computation, kind, timestamp, key, tag)
+"""
+
+_SUSPICION: Final = _compile(CreateTable(suspicion, if_not_exists=True))
+
+_SIGNS: Final = [
+    "ALTER TABLE source ADD COLUMN IF NOT EXISTS signed boolean NOT NULL DEFAULT false",
+    _compile(CreateTable(source_sign, if_not_exists=True)),
+    *(_compile(CreateIndex(index, if_not_exists=True)) for index in sorted(source.indexes, key=lambda i: str(i.name))),
+]
+
+MIGRATIONS: Final[list[list[str]]] = [
+    creation(), [_CHANNELS_BY_FRONTIER], _OPAQUE_IDS, [_TIMERS_BY_TIME], [_SUSPICION], [], _SIGNS,
+]  # fmt: skip
+"""MIGRATIONS[v] takes a store from format v to v + 1; only ever appended to.  A new store runs them all, and the first
+makes its tables as they are today: those that follow do no harm to them.  Format 6 has the same tables: its shape says
+where renamed cells are, which an earlier version would not look for."""
+
+assert len(MIGRATIONS) == STORE_FORMAT
+
+
+_SINK_TYPES: Final[dict[str, Any]] = {
+    "text": Text(),
+    "bigint": BigInteger(),
+    "integer": Integer(),
+    "double precision": postgresql.DOUBLE_PRECISION(),
+    "boolean": Boolean(),
+    "timestamptz": DateTime(timezone=True),
+    "date": postgresql.DATE(),
+    "jsonb": postgresql.JSONB(),
+    "numeric": Numeric(),
+    "uuid": postgresql.UUID(),
+}
+
+
+def sink_creation(table: SinkTable) -> str:
+    """DDL of a user's sink table; its names and types are checked by `sinks.check_table` before."""
+    columns: list[Column[Any]] = [
+        Column(column, _SINK_TYPES[kind], nullable=column not in table.key) for column, kind in table.columns.items()
+    ]
+    # An explicit constraint keeps the declared order of the key's columns, which is what its index can serve.
+    made = Table(table.name, MetaData(), *columns, PrimaryKeyConstraint(*table.key))
+    return _compile(CreateTable(made))

@@ -1,0 +1,90 @@
+"""What a session sets, what opening a schema asks and writes, who owns an interval."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from psycopg import sql
+
+CONFIGURE: Final = """
+SELECT set_config('search_path', %s, false), set_config('lock_timeout', %s, false),
+       set_config('statement_timeout', %s, false), set_config('idle_in_transaction_session_timeout', %s, false),
+       set_config('client_min_messages', 'warning', false), set_config('TimeZone', 'UTC', false),
+       set_config('enable_seqscan', 'off', false), set_config('enable_hashjoin', 'off', false),
+       set_config('enable_mergejoin', 'off', false), set_config('enable_sort', 'off', false),
+       set_config('enable_incremental_sort', 'off', false), set_config('jit', 'off', false)
+"""
+"""Every statement here finds its rows by an index.  Said aloud, because a plan made and kept while a table
+was empty would otherwise read all of it, for every fold, once it is not.  Where a table has two, the order that a
+statement asks for says which: without sorts only that index can give it."""
+
+SAFE_SETTINGS: Final = """
+SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit')
+"""
+
+LOCK_SCHEMA: Final = "SELECT pg_advisory_xact_lock(hashtextextended('millwheel ' || %s, 0))"
+SCHEMA_TABLES: Final = """
+SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+"""
+APPLIED_MIGRATION: Final = "SELECT coalesce(max(version), 0) FROM migration"
+RECORD_MIGRATION: Final = "INSERT INTO migration (version) VALUES (%s)"
+READ_META: Final = "SELECT payload_format, shape FROM meta"
+WRITE_META: Final = """
+INSERT INTO meta (payload_format, shape) VALUES (%s, %s)
+ON CONFLICT (singleton) DO UPDATE SET payload_format = excluded.payload_format, shape = excluded.shape
+"""
+READ_NAMES: Final = "SELECT kind, name, number FROM name"
+ADD_NAME: Final = """
+INSERT INTO name (kind, name, number)
+SELECT %(kind)s, %(name)s, coalesce(max(number), 0) + 1 FROM name WHERE kind = %(kind)s
+RETURNING number
+"""
+ADD_INTERVAL: Final = """
+WITH made AS (
+    INSERT INTO interval (id, computation, low, high) VALUES (nextval('interval_number'), %s, %s, %s) RETURNING id
+)
+INSERT INTO ownership (interval_id, sequencer) SELECT id, 0 FROM made RETURNING interval_id
+"""
+READ_INTERVALS: Final = "SELECT id, computation, low, high FROM interval WHERE computation = ANY(%s) ORDER BY id"
+READ_INTERVAL: Final = "SELECT computation, low, high FROM interval WHERE id = %s"
+COUNT_HOLDERS: Final = "SELECT count(DISTINCT key) FROM key_state WHERE computation = %s AND cell = %s"
+HELD_ENTRIES: Final = "SELECT key, entry FROM key_state WHERE computation = %s AND cell = %s AND key = ANY(%s::bytea[])"
+DROP_CELL: Final = "DELETE FROM key_state WHERE computation = %s AND cell = %s"
+RENAME: Final = "UPDATE name SET name = %s WHERE kind = %s AND name = %s"
+RENAME_WATERMARK: Final = "UPDATE watermark SET name = %s WHERE name = %s"
+TABLE_COLUMNS: Final = """
+SELECT a.attname, format_type(a.atttypid, a.atttypmod)
+FROM pg_attribute a WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
+"""
+TABLE_KEY: Final = """
+SELECT a.attname
+FROM pg_index i
+CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+WHERE i.indrelid = to_regclass(%s) AND i.indisprimary ORDER BY k.place
+"""
+
+SNAPSHOT: Final = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"
+"""All reads of a transaction see one moment, that of its first read."""
+
+
+def add_column(table: str, column: str, kind: str) -> sql.Composed:
+    """A column more in a sink table, null in the rows that are there."""
+    return sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(
+        sql.Identifier(table), sql.Identifier(column), sql.SQL(kind)
+    )
+
+
+# Ownership
+
+ACQUIRE: Final = "UPDATE ownership SET sequencer = nextval('sequencer') WHERE interval_id = %s RETURNING sequencer"
+NEXT_SEQUENCER: Final = "SELECT nextval('sequencer')"
+REACQUIRE: Final = """
+UPDATE ownership SET sequencer = %b WHERE interval_id = %b AND sequencer = ANY(%b::bigint[]) RETURNING sequencer
+"""
+STILL_OWNED: Final = """
+SELECT w.interval_id FROM unnest(%b::bigint[], %b::bigint[]) AS w (interval_id, sequencer)
+JOIN ownership o ON o.interval_id = w.interval_id AND o.sequencer = w.sequencer
+"""
+OWNED: Final = "SELECT 1 FROM ownership WHERE interval_id = %s AND sequencer = %s FOR SHARE"

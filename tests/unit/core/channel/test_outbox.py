@@ -1,0 +1,110 @@
+"""The sender's side: dense ids, routing, acks, and a frontier that waits for durable acks."""
+
+from __future__ import annotations
+
+import random
+
+from millwheel.bundles import Acked, Bundle
+from millwheel.core.channel.outbox import Outbox
+from millwheel.intervals import Ranges
+from millwheel.model import MAX_TIME
+from millwheel.work import Columns
+
+SUB, SENDER, PRODUCER = 4, 10, 77
+
+
+def outbox(*lows: str) -> Outbox:
+    return Outbox(SENDER, PRODUCER, {SUB: Ranges([("", 1), *((low, i + 2) for i, low in enumerate(lows))])})
+
+
+def columns(*keys: str, first: int = 0) -> Columns:
+    return Columns([*keys], [key.encode() for key in keys], [first + i for i in range(len(keys))])
+
+
+def test_ids_are_dense_over_checkpoints_and_receivers() -> None:
+    box = outbox("m")
+    produced, bundles = box.number(SUB, columns("a", "z", "b"))
+    assert (produced.producer, produced.first, produced.keys) == (PRODUCER, 0, ["a", "z", "b"])
+    assert {b.target: (b.sequences, b.keys) for b in bundles} == {1: ([0, 2], ["a", "b"]), 2: ([1], ["z"])}
+    produced, bundles = box.number(SUB, columns("c"))
+    assert (produced.first, bundles[0].sequences) == (3, [3])
+    assert len({b.number for b in box.unacked.values()}) == 3
+
+
+def test_a_bundle_stays_byte_identical_until_acked() -> None:
+    box = outbox()
+    _, (bundle,) = box.number(SUB, columns("a", first=5))
+    assert box.sendable(bundle) is bundle
+    assert box.unacked == {bundle.number: bundle}
+    assert box.oldest() == 5
+    assert box.ack(bundle.number)
+    assert not box.ack(bundle.number)
+    assert not box.ack(12_345)
+    assert (box.unacked, box.oldest()) == ({}, MAX_TIME)
+
+
+def test_the_frontier_waits_until_the_ack_is_durable() -> None:
+    box = outbox()
+    _, (first,) = box.number(SUB, columns("a", "b"))
+    _, (second,) = box.number(SUB, columns("c"))
+    box.ack(second.number)
+    assert box.record_acks(1) == [Acked(SUB, PRODUCER, [2])]
+    box.recorded(1)
+    assert box.frontier(SUB, PRODUCER) == 0  # the first bundle is still out
+    box.ack(first.number)
+    assert box.frontier(SUB, PRODUCER) == 0
+    box.record_acks(2)
+    assert box.frontier(SUB, PRODUCER) == 0
+    assert not box.has_unrecorded()
+    box.frontier_moved = False
+    box.recorded(2)
+    assert box.frontier(SUB, PRODUCER) == 3
+    assert box.frontier_moved
+    assert [(n.producer, n.frontier, n.sequences) for n in box.frontier_notes()] == [(PRODUCER, 3, [])]
+    assert not box.frontier_moved
+
+
+def test_an_ack_that_no_checkpoint_needs_moves_the_frontier_at_once() -> None:
+    box = outbox()
+    _, (bundle,) = box.number(SUB, columns("a"))
+    box.ack(bundle.number)
+    box.forget(bundle.number)
+    assert box.frontier(SUB, PRODUCER) == 1
+    assert not box.has_unrecorded()
+
+
+def test_an_earlier_owners_productions_keep_their_ids_and_are_routed_anew() -> None:
+    box = outbox("m")
+    old = Bundle(SUB, 0, 0, 0, 5, 0, [8, 9], ["a", "z"], [b"1", b"2"], [3, 4])
+    adopted = box.adopt(old)
+    assert [(b.producer, b.sequences, b.target, b.values) for b in adopted] == [
+        (5, [8], 1, [b"1"]),
+        (5, [9], 2, [b"2"]),
+    ]
+    assert box.frontier(SUB, 5) == 8
+    for bundle in adopted:
+        box.ack(bundle.number)
+    box.record_acks(1)
+    box.recorded(1)
+    assert box.frontier(SUB, 5) == MAX_TIME  # its owner is gone: nothing of it comes any more
+    assert box.frontier(SUB, PRODUCER) == 0
+
+
+def test_the_frontier_never_passes_what_is_not_durably_acked() -> None:
+    dice = random.Random(3)
+    box, out, durable, recording, count = outbox("h", "p"), list[Bundle](), set[int](), dict[int, list[int]](), 0
+    for seq in range(300):
+        keys = [dice.choice("abhipz") for _ in range(dice.randrange(1, 5))]
+        out += box.number(SUB, columns(*keys))[1]
+        count += len(keys)
+        for bundle in [b for b in out if dice.random() < 0.4]:
+            out.remove(bundle)
+            box.ack(bundle.number)
+        recording[seq] = [s for acked in box.record_acks(seq) for s in acked.sequences]
+        if dice.random() < 0.5:
+            for done in sorted(recording):
+                box.recorded(done)
+                durable.update(recording.pop(done))
+        frontier = box.frontier(SUB, PRODUCER)
+        assert set(range(frontier)) <= durable
+        assert frontier == count or frontier not in durable

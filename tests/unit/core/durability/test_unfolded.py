@@ -1,0 +1,121 @@
+"""When a fold is due, and what it takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from millwheel import limits
+from millwheel.bundles import (
+    CHECKPOINT_FORMAT,
+    Acked,
+    CellWrites,
+    Checkpoint,
+    HoldWrites,
+    Produced,
+    StateWrites,
+    TimerWrites,
+)
+from millwheel.core.durability import unfolded
+from millwheel.core.durability.unfolded import CommittedLog
+
+
+def image(keys: list[str], produced: list[Produced] | None = None, acked: list[Acked] | None = None) -> Checkpoint:
+    state = StateWrites([CellWrites("c", keys, [b""] * len(keys))])
+    return Checkpoint(
+        CHECKPOINT_FORMAT, "", 0, [], produced or [], acked or [], state, TimerWrites(), HoldWrites(), [], []
+    )
+
+
+class Frontier:
+    """Everything below `durable` is acked."""
+
+    durable = 0
+
+    def __call__(self, subscription: int, producer: int) -> int:
+        assert (subscription, producer) == (1, 9)
+        return self.durable
+
+
+def producing(log: CommittedLog, seq: int) -> None:
+    """Checkpoint `seq` produces the two records 2 seq and 2 seq + 1, and acks the two before the last two."""
+    acked = [Acked(1, 9, [2 * seq - 4, 2 * seq - 3])] if seq > 2 else []
+    log.add(seq, 10, image([f"k{seq}"], [Produced(1, 9, 2 * seq, ["x", "y"], [b"", b""], [1, 1])], acked))
+
+
+def test_a_fold_waits_until_the_acks_are_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FOLD_TRIGGER_CHECKPOINTS", 2)
+    frontier = Frontier()
+    log = CommittedLog(frontier)
+    for seq in range(1, 6):
+        producing(log, seq)
+    assert not log.due(0, hurry=True)
+    frontier.durable = 4
+    assert log.due(0, hurry=True)
+    assert not log.due(0, hurry=False)
+    frontier.durable = 5  # 4 is acked, 5 is not: checkpoint 2 is not settled
+    assert not log.due(0, hurry=False)
+    frontier.durable = 6
+    assert log.due(0, hurry=False)
+    upto, images, later = log.prefix(0)
+    assert (upto, len(images)) == (2, 2)
+    assert [acked.sequences for acked in later] == [[2, 3], [4, 5], [6, 7]]
+    log.folded(upto)
+    assert len(log) == 3
+    assert not log.due(0, hurry=True)
+
+
+@pytest.mark.parametrize(("limit", "value"), [("LOG_LIMIT_CHECKPOINTS", 4), ("LOG_LIMIT_BYTES", 40)])
+def test_a_long_log_does_not_wait(monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
+    monkeypatch.setattr(limits, limit, value)
+    log = CommittedLog(Frontier())
+    for seq in range(1, 4):
+        producing(log, seq)
+    assert not log.due(0, hurry=True)
+    producing(log, 4)
+    assert log.due(0, hurry=False)
+    assert log.prefix(0)[0] == 4
+    for seq in range(5, 8):
+        producing(log, seq)
+    assert not log.full()
+    producing(log, 8)
+    assert log.full()
+    log.folded(1)
+    assert not log.full()
+
+
+def test_many_keys_start_a_fold_that_is_as_large_as_one_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New keys are folded while more of them come; a few hot ones are not, nor what waits for acks."""
+    monkeypatch.setattr(limits, "FOLD_TRIGGER_KEYS", 4)
+    frontier = Frontier()
+    log = CommittedLog(frontier)
+    log.add(1, 10, image(["a", "b"]))
+    log.add(2, 10, image(["a", "b"]))
+    assert not log.due(0, hurry=False, keys=2)
+    assert log.due(0, hurry=False, keys=4)
+    log.folded(1)
+    assert not log.due(0, hurry=False, keys=4)
+    producing(log, 3)
+    log.add(4, 10, image(["d"]))
+    assert not log.due(0, hurry=False, keys=4)
+    frontier.durable = 8
+    assert log.due(0, hurry=False, keys=4)
+
+
+def test_what_is_wanted_does_not_wait() -> None:
+    log = CommittedLog(Frontier())
+    producing(log, 1)
+    producing(log, 2)
+    assert log.due(1, hurry=False)
+    assert log.prefix(1)[0] == 2, "all that is there: a smaller fold would not be cheaper"
+    log.folded(2)
+    assert not log.due(2, hurry=True)
+
+
+def test_one_fold_takes_what_a_short_transaction_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unfolded, "FOLD_LIMIT_ROWS", 3)
+    log = CommittedLog(Frontier())
+    for seq, keys in enumerate([["a", "b"], ["a", "b", "c"], ["b"], ["d"], ["e"]], 1):
+        log.add(seq, 10, image(keys))
+    assert log.prefix(5)[0] == 3, "a, b and c, however often they are written"
+    log.folded(3)
+    assert log.prefix(5)[0] == 5

@@ -1,0 +1,202 @@
+"""Dedup against a set: an id is new exactly once, and never below the frontier, whatever was sealed or restored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+
+from millwheel import limits
+from millwheel.bundles import Ids
+from millwheel.core.ids import dedup
+from millwheel.core.ids.dedup import DeliveredIds
+from millwheel.model import MAX_TIME
+
+CHANNELS = [(1, 5), (2, 5)]
+TOP = 60
+
+
+@contextmanager
+def shrunk(error_rate: float = 0.01) -> Iterator[None]:
+    """Blocks of 4 ids, lists of 8, runs of at most 4 blocks in a filter: a few ids meet every case."""
+    with (
+        patch.multiple(dedup, BLOCK_BITS=2, LIST_LIMIT_IDS=8, SHORT_RUN_IDS=3, LONG_RUN_BLOCKS=4),
+        patch.multiple(limits, ID_FILTER_ERROR_RATE=error_rate),
+    ):
+        yield
+
+
+channels = st.sampled_from(CHANNELS)
+batches = st.one_of(
+    st.lists(st.integers(0, TOP), min_size=1, max_size=12, unique=True).map(sorted),
+    st.tuples(st.integers(0, TOP), st.integers(1, 40)).map(lambda run: list(range(run[0], run[0] + run[1]))),
+)
+
+
+class Model(RuleBasedStateMachine):
+    """What an interval does with its ids, beside plain sets: `seen` is all of them, `store` what is folded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._context = shrunk(0.5)
+        self._context.__enter__()
+        self.ids = DeliveredIds()
+        self.seen: dict[tuple[int, int], set[int]] = {channel: set() for channel in CHANNELS}
+        self.store: dict[tuple[int, int], set[int]] = {channel: set() for channel in CHANNELS}
+        self.frontiers = dict.fromkeys(CHANNELS, 0)
+        self.unfolded: list[Ids] = []
+        self.minute = 0
+
+    def teardown(self) -> None:
+        self._context.__exit__(None, None, None)
+
+    @rule(channel=channels, sequences=batches)
+    def arrive(self, channel: tuple[int, int], sequences: list[int]) -> None:
+        fresh = self.ids.fresh(*channel, sequences)
+        if fresh:
+            asked = self.ids.unsure(*channel, [sequences[i] for i in fresh])
+            if asked:
+                fresh = self.ids.fresh(*channel, sequences, self.store[channel].intersection(asked))
+        kept = sequences if fresh is None else [sequences[i] for i in fresh]
+        known, frontier = self.seen[channel], self.frontiers[channel]
+        assert kept == [sequence for sequence in sequences if sequence >= frontier and sequence not in known]
+        self.ids.add(*channel, kept)
+        known.update(kept)
+        if kept:
+            self.unfolded.append(Ids(*channel, frontier, kept))
+
+    @rule(channel=channels, by=st.integers(1, 4))
+    def advance(self, channel: tuple[int, int], by: int) -> None:
+        at = self.frontiers[channel]
+        frontier = at + by if at < TOP else MAX_TIME
+        self.ids.advance(*channel, frontier)
+        self.frontiers[channel] = max(self.frontiers[channel], frontier)
+        assert self.ids.frontier(*channel) == self.frontiers[channel]
+
+    @rule(checkpoints=st.integers(0, 2), minutes=st.sampled_from([0, 1, 1, -1]))
+    def fold(self, checkpoints: int, minutes: int) -> None:
+        folded, self.unfolded = self.unfolded[:checkpoints], self.unfolded[checkpoints:]
+        for ids in folded:
+            self.store[ids.subscription, ids.producer].update(ids.sequences)
+        self.ids.folded(folded)
+        self.minute += minutes
+        self.ids.seal(self.minute * limits.ID_BUCKET_US)
+
+    @precondition(lambda self: len(self.unfolded) > 3)
+    @rule()
+    def restart(self) -> None:
+        """Everything that was committed is folded first; the frontiers are those of the last checkpoint."""
+        for ids in self.unfolded:
+            self.store[ids.subscription, ids.producer].update(ids.sequences)
+        self.unfolded = []
+        self.ids = DeliveredIds()
+        for channel, stored in self.store.items():
+            kept = {sequence for sequence in stored if sequence >= self.frontiers[channel]}
+            self.ids.restore(*channel, self.frontiers[channel], max(kept, default=-1))
+
+
+TestModel = Model.TestCase
+TestModel.settings = settings(stateful_step_count=80)
+
+
+def fold(delivered: DeliveredIds, now: int, *checkpointed: Ids) -> None:
+    delivered.folded(checkpointed)
+    delivered.seal(now)
+
+
+def test_channels_are_apart() -> None:
+    delivered = DeliveredIds()
+    delivered.add(1, 2, [5])
+    assert delivered.fresh(1, 3, [5]) is None
+    assert delivered.fresh(2, 2, [5]) is None
+    assert delivered.fresh(1, 2, [5]) == []
+
+
+def test_what_an_earlier_owner_consumed_is_asked_for() -> None:
+    delivered = DeliveredIds()
+    delivered.restore(1, 2, 3, 6)
+    assert delivered.fresh(1, 2, [2, 3, 4, 5, 6, 7]) == [1, 2, 3, 4, 5]
+    assert delivered.unsure(1, 2, [3, 4, 5, 6, 7]) == [3, 4, 5, 6]
+    assert delivered.fresh(1, 2, [2, 3, 4, 5, 6, 7], {4, 6}) == [1, 3, 5]
+    assert delivered.fresh(1, 2, [7, 8]) is None
+
+
+def test_a_channel_that_is_not_live_is_refused_from_its_first_record_on() -> None:
+    live = {(1, 5)}
+    delivered = DeliveredIds(live, horizon=10)
+    assert delivered.fresh(1, 5, [0]) is None
+    assert delivered.fresh(2, 5, [0]) == []
+    assert delivered.fresh(1, 10, [0]) is None
+    delivered.expect([(3, 7)])
+    assert delivered.fresh(3, 7, [0]) is None
+
+
+@given(st.lists(st.lists(st.integers(0, 10_000), min_size=1, max_size=50, unique=True).map(sorted), max_size=20))
+def test_runs_hold_what_was_added(batches: list[list[int]]) -> None:
+    seen = dedup.Seen()
+    for batch in batches:
+        seen.add(batch)
+    everything = sorted({sequence for batch in batches for sequence in batch})
+    assert not everything or seen.exact(everything) == set(everything)
+
+
+def test_a_million_dense_ids_take_a_few_bytes_and_sparse_ones_eight_each() -> None:
+    delivered = DeliveredIds()
+    for first in range(0, 1_000_000, 1_000):
+        delivered.add(1, 2, list(range(first, first + 1_000)))
+        delivered.add(1, 3, list(range(8 * first, 8 * first + 8_000, 8)))
+    assert len(delivered._channels[1, 2].runs) == 1
+    assert delivered.size() == 1_000_000
+    assert sum(run.ids.itemsize * len(run.ids) for run in delivered._channels[1, 3].runs if run.ids) == 8_000_000
+
+
+def test_memory_follows_the_frontier() -> None:
+    delivered = DeliveredIds()
+    for first in range(0, 100_000, 100):
+        delivered.add(1, 2, list(range(first, first + 300, 3)))
+        delivered.advance(1, 2, first)
+    assert delivered.size() <= 2_000
+
+
+def test_an_id_is_sealed_when_the_bucket_has_turned_and_its_fold_has_answered() -> None:
+    delivered = DeliveredIds()
+    delivered.seal(0)
+    delivered.add(1, 2, [10, 20, 30])
+    delivered.seal(limits.ID_BUCKET_US)  # not folded: only memory knows it
+    assert delivered.filters() == 0
+    assert delivered.fresh(1, 2, [20]) == []
+    fold(delivered, limits.ID_BUCKET_US, Ids(1, 2, 0, [10, 20, 30]))  # folded, in the bucket in which it came
+    assert delivered.filters() == 0
+    delivered.seal(2 * limits.ID_BUCKET_US)
+    assert (delivered.filters(), delivered.size()) == (1, 0)
+    assert delivered.unsure(1, 2, [20]) == [20]
+    assert delivered.fresh(1, 2, [20], {20}) == []
+    assert delivered.fresh(1, 2, [40]) is None
+
+
+def test_a_filter_goes_when_all_it_holds_is_collected() -> None:
+    delivered = DeliveredIds()
+    delivered.seal(0)
+    for producer in (2, 3):
+        delivered.add(1, producer, [10, 20])
+    fold(delivered, limits.ID_BUCKET_US, Ids(1, 2, 0, [10, 20]), Ids(1, 3, 0, [10, 20]))
+    delivered.advance(1, 2, 21)
+    delivered.advance(1, 3, 20)
+    assert delivered.filters() == 1
+    assert delivered.unsure(1, 3, [20]) == [20]
+    delivered.advance(1, 3, 21)
+    assert delivered.filters() == 0
+
+
+def test_a_long_dense_run_stays_as_it_is() -> None:
+    delivered = DeliveredIds()
+    delivered.seal(0)
+    long = list(range(100_000))
+    delivered.add(1, 2, long)
+    fold(delivered, limits.ID_BUCKET_US, Ids(1, 2, 0, long))
+    assert (delivered.filters(), delivered.size()) == (0, 0)
+    assert delivered.fresh(1, 2, [99_999]) == []

@@ -1,0 +1,226 @@
+"""Ids that outside clients chose, against plain sets: an id is taken once in its slack, whatever was folded or lost."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+
+from millwheel import limits
+from millwheel.bundles import Opaque, OpaqueBucket
+from millwheel.core.ids.opaque import OpaqueIds
+from millwheel.model import MAX_TIME
+
+SLACK = 400
+SUBSCRIPTIONS = {1: SLACK, 2: 2 * SLACK}
+
+TINY: dict[str, Any] = {"OPAQUE_FILTER_IDS": 1, "OPAQUE_FILTER_BITS": 1, "OPAQUE_READ_IDS": 3, "OPAQUE_DELETE_ROWS": 2}
+"""Filters that are wrong half of the time, and everything in small steps."""
+
+subscriptions = st.sampled_from([1, 2])
+senders = st.sampled_from([7, 8])
+bundles = st.lists(st.integers(0, 9).map(lambda n: b"%d" % n), min_size=1, max_size=4)
+
+
+class Asked:
+    """A bundle that waits: what the store had when it was asked, or will be asked."""
+
+    def __init__(self, subscription: int, ids: list[bytes], answer: set[bytes]) -> None:
+        self.subscription = subscription
+        self.ids = ids
+        self.answer = answer
+
+
+class Model(RuleBasedStateMachine):
+    """One interval: `taken` is the truth, id to the wall time at which it was taken and at which it may be forgotten."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._limits = patch.multiple(limits, **TINY)
+        self._limits.start()
+        self.now = 1_000
+        self.ids = OpaqueIds(SUBSCRIPTIONS)
+        self.taken: dict[int, dict[bytes, tuple[int, int]]] = {1: {}, 2: {}}
+        self.unfolded: list[Opaque] = []
+        self.store: dict[tuple[int, int], set[bytes]] = {}
+        self.counts: dict[tuple[int, int], int] = {}
+        self.waiting: dict[int, Asked] = {}
+
+    def teardown(self) -> None:
+        self._limits.stop()
+
+    @precondition(lambda self: len(self.waiting) < 2)
+    @rule(subscription=subscriptions, sender=senders, ids=bundles)
+    def arrive(self, subscription: int, sender: int, ids: list[bytes]) -> None:
+        if sender in self.waiting:
+            return
+        asked = self.ids.unsure(subscription, ids, self.now)
+        if not asked:
+            self.take(subscription, ids, set())
+            return
+        self.ids.asked(sender)
+        buckets = (ids for (owner, expires), ids in self.store.items() if owner == subscription and expires > self.now)
+        self.waiting[sender] = Asked(subscription, ids, set(asked).intersection(*[set().union(*buckets)]))
+
+    @rule(sender=senders)
+    def answer(self, sender: int) -> None:
+        """Much may have happened since the store was asked."""
+        if sender in self.waiting:
+            asked = self.waiting.pop(sender)
+            self.take(asked.subscription, asked.ids, asked.answer)
+            self.ids.answered(sender)
+
+    def take(self, subscription: int, ids: list[bytes], stored: set[bytes]) -> None:
+        recent = set(self.ids._recent[subscription])  # not folded yet, or only just: remembered as long as that takes
+        kept, expires = self.ids.take(subscription, ids, stored, self.now)
+        new = ids if kept is None else [ids[i] for i in kept]
+        assert len(set(new)) == len(new)
+        assert expires - SUBSCRIPTIONS[subscription] > self.now
+        taken = self.taken[subscription]
+        for id_ in ids:
+            at, until = taken.get(id_, (-MAX_TIME, -MAX_TIME))
+            if self.now - at <= SUBSCRIPTIONS[subscription]:
+                assert id_ not in new, "taken twice within its slack"
+            elif self.now >= until and id_ not in recent | stored:
+                assert id_ in new, "remembered for longer than its bucket"
+        taken.update((id_, (self.now, expires)) for id_ in new)
+        if new:
+            self.unfolded.append(Opaque(subscription, expires, new))
+
+    @rule(checkpoints=st.integers(1, 4))
+    def fold(self, checkpoints: int) -> None:
+        folded, self.unfolded = self.unfolded[:checkpoints], self.unfolded[checkpoints:]
+        self._fold(folded)
+        self.ids.folded(folded)
+
+    def _fold(self, folded: list[Opaque]) -> None:
+        expired = {}
+        for opaque in folded:
+            place = (opaque.subscription, opaque.expires)
+            if opaque.ids:
+                self.store.setdefault(place, set()).update(opaque.ids)
+                self.counts[place] = self.counts.get(place, 0) + len(opaque.ids)
+            else:
+                expired[opaque.subscription] = opaque.expires
+        for subscription, now in expired.items():
+            for place in sorted(p for p in self.store if p[0] == subscription and p[1] <= now)[:1]:
+                self.store[place].difference_update(sorted(self.store[place])[: limits.OPAQUE_DELETE_ROWS])
+                if not self.store[place]:
+                    del self.store[place], self.counts[place]
+
+    @rule(by=st.integers(1, SLACK // 2))
+    def time_passes(self, by: int) -> None:
+        self.now += by
+
+    @rule()
+    def read(self) -> None:
+        place = self.ids.unread()
+        if place is not None:
+            subscription, expires, after = place
+            stored = sorted(id_ for id_ in self.store.get((subscription, expires), ()) if id_ > after)
+            self.ids.read(subscription, expires, stored[: limits.OPAQUE_READ_IDS])
+
+    @rule()
+    def clean(self) -> None:
+        self.unfolded += self.ids.cleaning(self.now)
+
+    @rule()
+    def restart(self) -> None:
+        """Everything that was committed is folded; bundles that wait come again."""
+        self._fold(self.unfolded)
+        self.unfolded, self.waiting = [], {}
+        self.ids = OpaqueIds(SUBSCRIPTIONS, [OpaqueBucket(*p, self.counts[p]) for p in sorted(self.store)])
+
+    @precondition(lambda self: self.now > 10 * SLACK)
+    @rule()
+    def everything_expires(self) -> None:
+        """Long after, nothing is left."""
+        self.now += 4 * SLACK
+        for sender in list(self.waiting):
+            self.answer(sender)
+        self.now += 4 * SLACK
+        for _ in range(200):
+            self.unfolded += self.ids.cleaning(self.now)
+            if not self.unfolded:
+                break
+            self.fold(len(self.unfolded))
+        assert self.store == {}
+        assert self.ids.size() == 0
+        assert self.ids.next_expiry == MAX_TIME
+
+
+TestModel = Model.TestCase
+TestModel.settings = settings(stateful_step_count=80)
+
+
+def take(ids: OpaqueIds, *given: bytes, now: int = 0, stored: tuple[bytes, ...] = ()) -> list[bytes]:
+    asked = list(given)
+    kept, _ = ids.take(1, asked, stored, now)
+    return asked if kept is None else [asked[i] for i in kept]
+
+
+def test_of_two_records_with_one_id_in_a_bundle_the_first_is_taken() -> None:
+    ids = OpaqueIds({1: SLACK})
+    assert take(ids, b"a", b"b", b"a") == [b"a", b"b"]
+    assert take(ids, b"b", b"c") == [b"c"]
+
+
+def test_an_id_stays_in_memory_until_every_question_that_is_older_than_its_fold_is_answered() -> None:
+    ids = OpaqueIds({1: SLACK})
+    ids.asked(7)  # the store is asked before the fold, and answers after it that it has nothing
+    assert take(ids, b"a") == [b"a"]
+    ids.folded([Opaque(1, 500, [b"a"])])
+    assert take(ids, b"a") == []
+    ids.answered(7)
+    assert ids.size() == 0
+
+
+def test_what_memory_knew_when_the_store_was_asked_is_asked_for_too() -> None:
+    # It was left out of the question; until the answer came memory had forgotten it, and it was taken again.
+    ids = OpaqueIds({1: SLACK}, [OpaqueBucket(1, 300, 1)])
+    ids.asked(8)
+    assert take(ids, b"a") == [b"a"]
+    ids.folded([Opaque(1, 500, [b"a"])])  # it stays in memory, because the question about 8 is older
+    asked = ids.unsure(1, [b"a", b"b"], 0)
+    ids.asked(7)
+    ids.answered(8)
+    assert asked == [b"a", b"b"]
+    assert take(ids, b"a", b"b", stored=(b"a",)) == [b"b"]
+
+
+def test_after_a_restart_every_id_is_asked_for_until_the_filters_are_filled_again() -> None:
+    with patch.multiple(limits, OPAQUE_READ_IDS=2):
+        ids = OpaqueIds({1: SLACK}, [OpaqueBucket(1, 600, 3), OpaqueBucket(1, 700, 0)])
+        assert ids.unsure(1, [b"a", b"z"], 0) == [b"a", b"z"]
+        assert ids.unread() == (1, 600, b"")
+        ids.read(1, 600, [b"a", b"b"])
+        assert ids.unread() == (1, 600, b"b")
+        ids.read(1, 600, [b"c"])
+        assert ids.unread() == (1, 700, b"")
+        ids.read(1, 700, [])
+        assert ids.unread() is None
+        assert ids.unsure(1, [b"c", b"z"], 0) == [b"c"]
+
+
+@pytest.mark.parametrize("now", [99, 100, 450, 499])
+def test_an_id_is_remembered_for_its_slack_and_a_bucket_more_at_most(now: int) -> None:
+    ids = OpaqueIds({1: SLACK})
+    assert take(ids, b"a", now=99) == [b"a"]
+    ids.folded([Opaque(1, 500, [b"a"])])
+    assert ids.unsure(1, [b"a"], now) == [b"a"]
+    assert ids.unsure(1, [b"a"], 500) == []
+    assert ids.owes(500)
+
+
+def test_a_subscription_that_has_ids_no_longer_is_only_cleaned() -> None:
+    ids = OpaqueIds({}, [OpaqueBucket(9, 600, 1)])
+    assert ids.unread() is None
+    assert ids.cleaning(599) == []
+    assert ids.cleaning(600) == [Opaque(9, 600, [])]
+    assert ids.cleaning(600) == []  # one at a time
+    ids.folded([Opaque(9, 600, [])])
+    assert ids.cleaning(600) == []

@@ -1,0 +1,160 @@
+"""What runs next: one kind of work at a time, and in which order."""
+
+from __future__ import annotations
+
+from millwheel import limits
+from millwheel.bundles import QuarantineEntry
+from millwheel.core.faults.quarantine import Quarantine
+from millwheel.core.faults.refused import RefusedRows
+from millwheel.core.faults.suspects import Suspects
+from millwheel.core.interval import events as ev
+from millwheel.core.interval.arrivals import Item
+from millwheel.core.interval.inbox import Inbox
+from millwheel.core.interval.schedule import Schedule, Turn
+from millwheel.core.keys.cache import StateCache
+from millwheel.core.keys.expiry import Expiry
+from millwheel.core.keys.holds import Holds
+from millwheel.core.keys.timers import TimerQueue
+from millwheel.model import EXPIRY_KIND, EXPIRY_TAG, MAX_TIME, MIN_TIME
+from millwheel.work import Outcome, Part, Work
+from tests.unit.core.bench import IN, PRODUCER, SENDER, timer_writes
+
+
+class Waiting:
+    """Everything that a schedule takes from, with one thing of each kind: a FIFO's element of `bad`, a timer of `t`, an
+    expiry of `e`, a record of `r`."""
+
+    def __init__(self, limit: int = 4) -> None:
+        self.inbox, self.timers, holds, suspects = Inbox(), TimerQueue(), Holds(), Suspects()
+        self.suspects = suspects
+        cache = StateCache(1_000)
+        self.quarantine = Quarantine(["bad"], RefusedRows(), suspects, self.timers, holds, keeps_hold=False)
+        expiry = Expiry(5, cache, self.timers, holds, self.quarantine)
+        self.schedule = Schedule(limit, self.inbox, self.timers, expiry, self.quarantine, suspects, cache)
+        self.timers.set("t", "watermark", "u", 10)
+        self.timers.set("e", EXPIRY_KIND, EXPIRY_TAG, 10)
+        self.record("r")
+
+    def record(self, *keys: str) -> None:
+        count = len(keys)
+        part = Part(IN, PRODUCER, 0, list(range(count)), list(keys), [b"v"] * count, [20] * count)
+        self.inbox.put(Item(part, SENDER, 1, 20, 1))
+
+    def redrive(self) -> None:
+        self.quarantine.ask(["bad"], 0)
+        assert self.quarantine.next() == ["bad"]
+        self.quarantine.fetched([QuarantineEntry("bad", IN, PRODUCER, 0, b"v", 3)], more=False)
+
+    def turn(self, watermark: int) -> Turn:
+        turn = self.schedule.take(watermark, 0)
+        assert turn is not None
+        return turn
+
+
+def kinds(turn: Turn) -> list[str]:
+    work = turn.work
+    found = {"redrive": work.redrive, "timers": work.timers, "expiry": turn.expiring, "records": work.parts}
+    return [kind for kind, what in found.items() if what]
+
+
+def test_redrives_go_before_timers_before_expiry_before_records_and_never_together() -> None:
+    waiting = Waiting()
+    waiting.redrive()
+    assert [kinds(waiting.turn(10)) for _ in range(4)] == [["redrive"], ["timers"], ["expiry"], ["records"]]
+    assert waiting.schedule.take(10, 0) is None
+
+
+def test_what_is_not_due_leaves_its_turn_to_records() -> None:
+    waiting = Waiting()
+    assert kinds(waiting.turn(9)) == ["records"]
+    assert waiting.schedule.take(9, 0) is None
+
+
+def test_the_end_of_the_input_fires_timers_and_expires_nothing() -> None:
+    waiting = Waiting()
+    assert [kinds(waiting.turn(MAX_TIME)) for _ in range(2)] == [["timers"], ["records"]]
+    assert waiting.schedule.take(MAX_TIME, 0) is None
+
+
+def test_a_turn_is_as_old_as_the_oldest_that_may_come_of_it() -> None:
+    waiting = Waiting()
+    waiting.timers.set("w", "wall", "u", 0)
+    assert waiting.turn(10).oldest() == 10
+    assert waiting.turn(10).oldest() == MAX_TIME, "an expiry produces nothing"
+    assert waiting.turn(10).oldest() == 20
+    waiting.timers.set("w", "wall", "u", 0)
+    assert waiting.turn(7).oldest() == 7, "a wall timer produces at the watermark it was started under"
+
+
+def test_slow_hooks_get_less_and_quick_ones_get_back_what_they_had() -> None:
+    waiting = Waiting()
+    waiting.record(*"abcdefgh")
+    work, done = Work([], [], {}, {}, {}, MIN_TIME, 0), Outcome(processed=4)
+    waiting.schedule.pace(work, done, 1_000_000)
+    taken = []
+    for _ in range(4):
+        taken.append(sum(len(part.keys) for part in waiting.turn(0).work.parts))
+        waiting.schedule.pace(work, done, 1)
+    assert taken == [1, 2, 4, 2]
+
+
+def test_one_page_of_timers_is_asked_for_at_a_time() -> None:
+    waiting = Waiting()
+    page = timer_writes(("k", "u", "watermark", 30))
+    waiting.timers.turn("watermark", page, True, ())
+    effects: list[ev.Effect] = []
+    for _ in range(2):
+        waiting.timers.pop_due("watermark", 30, 10)
+        waiting.schedule.page_timers(effects, 30, 0)
+    assert [type(effect) for effect in effects] == [ev.LoadTimers]
+    waiting.schedule.turn_page(ev.TimersLoaded("watermark", timer_writes(("k", "v", "watermark", 40)), False))
+    assert not waiting.schedule.paging
+    assert waiting.timers.minimum("watermark") == 40
+
+
+def test_records_that_wait_get_a_turn_though_timers_are_always_due() -> None:
+    waiting = Waiting()
+    turns = []
+    for number in range(2 * limits.TIMER_TURNS + 2):
+        waiting.timers.set("t", "watermark", "u", number)
+        waiting.timers.set("w", "wall", "u", 0)
+        turns += kinds(waiting.turn(100))
+        if turns[-1] == "records":
+            waiting.record("r")
+    assert turns == (["timers"] * limits.TIMER_TURNS + ["records"]) * 2
+
+
+def test_timers_that_ran_while_no_record_waited_owe_nothing() -> None:
+    waiting = Waiting()
+    assert kinds(waiting.turn(0)) == ["records"]
+    for number in range(limits.TIMER_TURNS):
+        waiting.timers.set("t", "watermark", "u", number)
+        waiting.turn(100)
+    waiting.timers.set("t", "watermark", "u", 100)
+    waiting.timers.set("e", "watermark", "u", 100)
+    waiting.turn(100)
+    waiting.record("r")
+    waiting.timers.set("t", "watermark", "u", 100)
+    assert waiting.schedule.take(100, 0) is not None
+
+
+def test_a_chain_may_reach_up_to_what_is_not_taken() -> None:
+    waiting = Waiting(limit=3)
+    for number in range(4):
+        waiting.timers.set("t", "watermark", f"{number}", number)
+    work = waiting.turn(5).work
+    assert ([timer.tag for timer in work.timers], work.chain) == (["0", "1", "2"], 0)
+    work = waiting.turn(5).work
+    assert (work.chain, work.reach) == (2, {"watermark": (6, ("", "")), "wall": (1, ("", ""))})
+    waiting.timers.set("t", "watermark", "4", 5)
+    waiting.timers.set("t", "watermark", "5", 5)
+    waiting.timers.turn("watermark", timer_writes(("k", "u", "watermark", 3)), True, ())
+    work = waiting.turn(5).work
+    assert ([timer.tag for timer in work.timers], work.reach["watermark"]) == (["u"], (3, ("k", "u")))
+
+
+def test_nothing_chains_while_someone_at_fault_is_looked_for() -> None:
+    waiting = Waiting()
+    waiting.suspects.__init__(1)  # type: ignore[misc]  # a process that did not end in order
+    work = waiting.turn(10).work
+    assert (len(work.timers), work.chain, work.reach) == (1, 0, {})

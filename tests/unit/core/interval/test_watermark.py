@@ -1,0 +1,42 @@
+"""What holds the watermark of an interval: everything that is still to be done, by its name."""
+
+from __future__ import annotations
+
+from millwheel.core.interval import events as ev
+from tests.unit.core.bench import TARGET, Bench, outcome, produced, recovered, timer_writes
+
+
+def test_blame_names_what_is_still_to_be_done_the_oldest_first() -> None:
+    start = recovered(timers=[("t", "u", "watermark", 60)])
+    start.holds.add("h", 40)
+    bench = Bench(start)
+    bench(ev.WatermarkMoved(50))
+    assert bench.core.blame() == [
+        ("hold", 40, "key 'h'"), ("input watermark", 50, ""), ("timer", 60, "key 't' tag 'u'"),
+    ]  # fmt: skip
+    bench.arrive(1, {0: ("k", 30)})
+    bench.arrive(2, {1: ("l", 20)})
+    assert bench.core.blame()[:2] == [("waiting record", 20, "key 'l'"), ("running work", 30, "")]
+
+
+def test_blame_follows_a_production_until_it_is_acked() -> None:
+    bench = Bench()
+    commit = bench.run(1, {0: ("k", 30)}, produced(("p", 35)))
+    assert bench(ev.WatermarkMoved(50)).reported() == [30]
+    waits = ("unacked production", 35, f"to interval {TARGET}")
+    assert bench.core.blame()[:2] == [("uncommitted checkpoint", 30, ""), waits]
+    assert bench(ev.Committed(commit.write.seq)).reported() == [35]
+    assert bench.core.blame()[0] == waits
+    (sent,) = bench.sent()
+    assert bench(ev.AckArrived(sent.number)).reported() == [50]
+    assert bench.core.blame() == [("input watermark", 50, "")]
+
+
+def test_a_timer_that_is_not_in_memory_is_said_to_be() -> None:
+    bench = Bench(recovered(timers=[("t", "u", "watermark", 60)], more=["watermark"]))
+    bench(ev.WatermarkMoved(60))
+    bench.load()
+    bench.invoked(outcome())
+    assert ("timer", 60, "not in memory yet") in bench.core.blame()
+    bench(ev.TimersLoaded("watermark", timer_writes(("s", "v", "watermark", 70)), False))
+    assert ("timer", 70, "key 's' tag 'v'") in bench.core.blame()

@@ -1,0 +1,268 @@
+"""The state cache: what is dirty stays, what is clean may go, sizes add up."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millwheel.bundles import StateWrites
+from millwheel.core.keys import cache as cache_module
+from millwheel.core.keys.cache import ENTRY_OVERHEAD_BYTES, SAMPLE, StateCache
+from millwheel.core.keys.eviction import NEVER
+from millwheel.work import Outcome, Slot
+
+
+def wrote(key: str, value: bytes | None) -> Outcome:
+    return Outcome({"c": {key: value}})
+
+
+def never(keys: Sequence[str]) -> list[float]:
+    """No key has a timer."""
+    return [NEVER] * len(keys)
+
+
+def cache_of(**cells: bytes) -> StateCache:
+    cache = StateCache(10_000)
+    for key, value in cells.items():
+        cache.insert(key, {("c", ""): value})
+    return cache
+
+
+def exact_size(cache: StateCache) -> int:
+    """What the sizes must add up to: as if every key had just been loaded."""
+    twin = StateCache(0)
+    for key in cache.turns:
+        twin.insert(key, cache.cells(key))
+    return twin.size_bytes
+
+
+def test_only_what_is_not_here_must_be_loaded() -> None:
+    cache = cache_of(a=b"1")
+    assert cache.missing({"a": None, "b": None}) == ["b"]
+    assert cache.missing({"a": None}) == []
+    assert cache.values == {"c": {"a": b"1"}}
+
+
+def test_writes_are_seen_at_once_and_logged_as_columns() -> None:
+    cache = cache_of(a=b"1", b=b"2")
+    entries: dict[str, dict[str, dict[str, bytes | None]]] = {"d": {"b": {"e": b"3", "f": None}}}
+    log = cache.write_all(Outcome({"c": {"b": None, "a": b"4"}}, entries), 1)
+    assert (cache.cells("a"), cache.cells("b")) == ({("c", ""): b"4"}, {("d", "e"): b"3"})
+    assert [*StateWrites(log).rows()] == [
+        ("b", "c", "", None), ("a", "c", "", b"4"), ("b", "d", "e", b"3"), ("b", "d", "f", None),
+    ]  # fmt: skip
+    assert cache.size_bytes == exact_size(cache)
+
+
+def test_a_dirty_key_is_never_evicted() -> None:
+    cache = cache_of(a=b"1", b=b"2")
+    cache.limit_bytes = 0
+    cache.write_all(wrote("a", b"3"), 1)
+    cache.write_all(wrote("a", b"4"), 2)
+    assert cache.evict((), never) == ["b"]
+    cache.folded(1)  # the write of checkpoint 2 is not in the tables yet
+    assert cache.evict((), never) == []
+    cache.folded(2)
+    assert cache.evict({"a"}, never) == []  # it is about to be read
+    assert cache.evict((), never) == ["a"]
+    assert cache.size_bytes == 0
+
+
+def test_a_forgotten_key_is_empty_and_dirty_until_folded() -> None:
+    cache = cache_of(a=b"1")
+    cache.limit_bytes = 0
+    cache.forget(["a", "never loaded"], 3)
+    assert (cache.cells("a"), cache.cells("never loaded")) == ({}, {})
+    assert cache.missing({"a": None, "never loaded": None}) == []
+    assert cache.trim((), never) == []
+    cache.folded(3)
+    assert cache.trim((), never) == ["a", "never loaded"]
+
+
+def test_an_empty_key_leaves_when_its_end_is_folded_unless_it_came_back() -> None:
+    cache = cache_of(a=b"1", b=b"2", c=b"3", d=b"4")
+    cache.forget(["a", "b", "d"], 1)
+    cache.write_all(wrote("b", b"3"), 2)
+    cache.mark({"d"}, 2)  # a timer, say
+    assert cache.trim((), never) == []
+    cache.folded(1)
+    assert cache.trim((), never) == ["a"]
+    cache.folded(2)
+    assert cache.trim((), never) == []
+    assert [*cache.turns] == ["b", "c", "d"]
+    cache.limit_bytes = cache.size_bytes
+    assert not cache.trim((), never)
+    cache.limit_bytes -= 1
+    assert cache.trim((), never)
+    assert cache.size_bytes <= cache.limit_bytes * 7 // 8
+
+
+def load_absent(cache: StateCache, *keys: str) -> None:
+    cache.expect_absent(keys)
+    cache.touch(dict.fromkeys(keys, cache.next_turn()))
+
+
+def test_a_key_that_was_absent_is_so_until_the_fold_of_the_checkpoint_that_it_was_loaded_for() -> None:
+    cache = cache_of(a=b"1")
+    load_absent(cache, "b", "c")
+    assert cache.size_bytes == exact_size(cache)
+    assert cache.missing({"b": None, "c": None}) == []
+    assert cache.take_absent(1) == set(), "no checkpoint has them"
+    cache.write_all(wrote("b", b"2"), 1)
+    load_absent(cache, "d")
+    cache.write_all(wrote("d", b"2"), 2)
+    cache.write_all(wrote("a", b"2"), 3)
+    assert cache.take_absent(1) == {"b", "c"}
+    assert cache.take_absent(1) == set()
+    cache.folded(1)
+    cache.limit_bytes = 0
+    assert cache.evict((), never) == ["b", "c"]
+    assert cache.take_absent(3) == {"d"}
+    assert cache.take_absent(3) == set()
+
+
+def test_an_eviction_looks_at_a_bounded_number_of_keys_and_goes_on_behind_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "EVICTION_SCAN", SAMPLE)
+    cache = StateCache(0)
+    for i in range(2 * SAMPLE):
+        cache.insert(f"{i:03}", {})
+    cache.write_all(Outcome({"c": dict.fromkeys(list(cache.turns)[:SAMPLE], b"1")}), 1)
+    first = cache.evict((), never)
+    assert len(first) == SAMPLE // 2  # a sample is from all over, and half of these are dirty
+    assert sorted([*first, *cache.evict((), never)]) == [f"{i:03}" for i in range(SAMPLE, 2 * SAMPLE)]
+
+
+def windows(count: int, room: int) -> StateCache:
+    """A cache with `count` windows, read once each, one a turn, that is to have `room` for so many."""
+    cache = StateCache(10**9)
+    for i in range(count):
+        cache.next_turn()
+        cache.insert(f"w{i:04}", {})
+    cache.limit_bytes = ENTRY_OVERHEAD_BYTES * room * 8 // 7
+    cache.by_records = False
+    return cache
+
+
+def evicted(cache: StateCache, due: Callable[[str], float]) -> set[str]:
+    """What goes until there is room; `due` says in how many turns a timer is."""
+    gone: set[str] = set()
+    while cache.over_limit():
+        gone |= set(cache.evict((), lambda keys: [*map(due, keys)]))
+    return gone
+
+
+def test_windows_that_fire_next_stay_and_those_that_fire_last_go() -> None:
+    """The oldest are due next: a least-recently-used cache evicts every one of them, and keeps those that are due last."""
+    cache = windows(1_000, 500)
+    gone = evicted(cache, lambda key: float(key[1:]))
+    assert len(gone & {f"w{i:04}" for i in range(200)}) == 0
+    assert len(gone & {f"w{i:04}" for i in range(800, 1_000)}) > 150
+
+
+def test_a_key_that_is_read_every_few_turns_stays_though_its_timer_moves_away_each_time() -> None:
+    """Sessions: those that are read often are due last."""
+    cache = windows(1_000, 500)
+    cache.by_records = True
+    hot = {f"w{i:04}": 0 for i in range(0, 1_000, 5)}
+    cache.limit_bytes, limit = 1, cache.limit_bytes  # nearly full: the gaps are noted
+    for _ in range(3):
+        for _ in range(10):
+            turn = cache.next_turn()
+        cache.touch(dict.fromkeys(hot, turn))
+    cache.limit_bytes = limit
+    assert not evicted(cache, lambda key: 9_999.0 if key in hot else 500.0) & hot.keys()
+
+
+def test_a_key_whose_records_have_ended_is_read_when_its_timer_is_due() -> None:
+    cache = windows(600, 500)
+    cache.by_records = True
+    read = {f"w{i:04}": 0 for i in random.Random(7).sample(range(600), 300)}
+    cache.limit_bytes, limit = 1, cache.limit_bytes
+    for _ in range(2):
+        cache.touch(dict.fromkeys(read, cache.next_turn()))
+    for _ in range(100):
+        cache.next_turn()
+    cache.limit_bytes = limit
+    gone = evicted(cache, lambda key: 9_999.0 if key in read else 5.0)
+    assert gone <= read.keys()
+
+
+def test_where_records_bring_keys_back_what_was_read_longest_ago_goes_unless_it_is_due() -> None:
+    cache = windows(1_000, 870)
+    cache.by_records = True
+    gone = evicted(cache, lambda key: 0.0 if key < "w0100" else 9_999.0)
+    assert not {key for key in gone if key < "w0100" or key >= "w0700"}
+
+
+def test_without_timers_what_was_read_longest_ago_goes() -> None:
+    gone = evicted(windows(1_000, 500), lambda key: NEVER)
+    assert not gone & {f"w{i:04}" for i in range(800, 1_000)}
+
+
+@given(st.lists(st.one_of(st.lists(st.sampled_from("abcdefgh"), max_size=5), st.integers(0, 6)), max_size=25))
+def test_dirty_is_what_was_written_after_the_last_folded_checkpoint(steps: list[list[str] | int]) -> None:
+    """A step is what the next checkpoint writes, or how many of those that are not folded stay so."""
+    cache, last, seq, folded, dirty = StateCache(0), dict[str, int](), 0, 0, set[str]()
+    load_absent(cache, *"abcdefgh")
+    for step in steps:
+        if isinstance(step, list):
+            seq += 1
+            cache.mark(step, seq)
+            last |= dict.fromkeys(step, seq)
+        else:
+            folded = max(folded, seq - step)
+            cache.folded(folded)
+        dirty = {key for key, written in last.items() if written > folded}
+        assert cache.unfolded == len(dirty)
+    cache.evict((), never)
+    assert cache.turns.keys() == dirty
+
+
+SLOTS = st.sampled_from([("c", ""), ("c", ""), ("d", "e"), ("d", "f")])
+STEPS = ["insert", "absent", "write", "forget", "fold", "evict", "trim"]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(STEPS), st.sampled_from("abc"), SLOTS, st.one_of(st.none(), st.binary(max_size=20))),
+        max_size=60,
+    )
+)
+def test_sizes_add_up_and_nothing_unfolded_is_lost(steps: list[tuple[str, str, Slot, bytes | None]]) -> None:
+    """A model of the store: what the cache dropped must be what the folded tables say."""
+    cache, truth, folded = StateCache(300), dict[str, dict[Slot, bytes]](), dict[str, dict[Slot, bytes]]()
+    for seq, (step, key, slot, value) in enumerate(steps, 1):
+        if step in ("insert", "write") and cache.missing({key: None}):
+            cache.insert(key, folded.get(key, {}))
+        if step == "absent" and cache.missing({key: None}) and not folded.get(key):
+            load_absent(cache, key)
+        elif step == "write":
+            cell, entry = slot
+            keys = {key} if entry else {key, min(cache.turns)}
+            plain: dict[str, dict[str, bytes | None]] = {} if entry else {cell: dict.fromkeys(keys, value)}
+            cache.write_all(Outcome(plain, {cell: {key: {entry: value}}} if entry else {}), seq)
+            for written in keys:
+                truth.setdefault(written, {}).pop(slot, None)
+                if value is not None:
+                    truth[written][slot] = value
+        elif step == "forget":
+            cache.forget(key, seq)
+            truth[key] = {}
+        elif step == "fold":
+            assert not any(folded.get(absent) for absent in cache.take_absent(seq))
+            cache.folded(seq)
+            folded = {key: dict(cells) for key, cells in truth.items()}
+        elif step == "evict":
+            cache.evict((), never if value else None)
+        elif step == "trim":
+            gone = cache.trim(("a",), None)
+            assert len({*gone}) == len(gone)
+        assert cache.size_bytes == exact_size(cache)
+        for here in cache.turns:
+            assert cache.cells(here) == truth.get(here, {})
+        for gone_key in truth.keys() - cache.turns.keys():
+            assert folded.get(gone_key, {}) == truth[gone_key]

@@ -1,0 +1,171 @@
+"""The injector core: event in, effects out; the position never passes a row that is not durable."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import pytest
+
+from millwheel.core.interval import events as ev
+from millwheel.core.source.injector import ADVANCE_DELAY_US, UNACKED_LIMIT_READS, InjectorCore
+from millwheel.intervals import Ranges
+from millwheel.model import MAX_TIME
+from millwheel.ports import SourcePosition
+from millwheel.work import Columns
+
+T = TypeVar("T")
+
+SUB, INTERVAL, PRODUCER = 1, 9, 33
+LATER = 10 * ADVANCE_DELAY_US
+
+
+def core(position: int = 0, finished: bool = False, lows: tuple[str, ...] = ("",)) -> InjectorCore:
+    start = SourcePosition("p", INTERVAL, PRODUCER, position, finished, b"")
+    return InjectorCore(INTERVAL, start, {SUB: Ranges([(low, i + 1) for i, low in enumerate(lows)])})
+
+
+def rows(first: int, times: list[int], watermark: int, keys: str = "") -> ev.RowsRead:
+    count = len(times)
+    columns = Columns([*(keys or "k" * count)], [b"v"] * count, times)
+    numbers = list(range(first, first + count))
+    return ev.RowsRead(
+        {SUB: (numbers, columns)}, count, first + count, b"s%d" % (first + count), watermark, False, True
+    )
+
+
+def nothing(watermark: int, finished: bool) -> ev.RowsRead:
+    return ev.RowsRead({}, 0, 0, b"", watermark, finished, False)
+
+
+def of(effects: list[ev.Effect], kind: type[T]) -> list[T]:
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def numbers(effects: list[ev.Effect]) -> list[int]:
+    return [send.bundle.number for send in of(effects, ev.Send)]
+
+
+def reports(effects: list[ev.Effect]) -> list[int]:
+    return [report.value for report in of(effects, ev.ReportWatermark)]
+
+
+def test_ids_are_row_numbers_of_the_partitions_producer() -> None:
+    injector = core(lows=("", "m"))
+    assert of(injector.start(0), ev.Read)
+    bundles = [s.bundle for s in of(injector.handle(rows(5, [1, 2, 3], 0, "azb"), 0), ev.Send)]
+    assert [(b.target, b.producer, b.sequences) for b in bundles] == [(1, PRODUCER, [5, 7]), (2, PRODUCER, [6])]
+
+
+def test_the_position_waits_for_every_earlier_read() -> None:
+    injector = core()
+    injector.start(0)
+    (first,) = numbers(injector.handle(rows(0, [1], 0), 0))
+    (second,) = numbers(injector.handle(rows(1, [2], 0), 0))
+    assert not of(injector.handle(ev.AckArrived(second), LATER), ev.Advance)
+    assert not injector.quiet()
+    effects = injector.handle(ev.AckArrived(first), LATER)
+    assert not of(effects, ev.Advance)  # written at most every ADVANCE_DELAY_US
+    (advance,) = of(injector.handle(ev.AlarmRang(), 2 * LATER), ev.Advance)
+    assert (advance.position, advance.state, advance.finished) == (2, b"s2", False)
+    injector.handle(ev.Advanced(2, False), 2 * LATER)
+    assert of(injector.handle(rows(2, [3], 0), 2 * LATER), ev.Send)[0].bundle.frontier == 2
+
+
+def test_the_watermark_never_passes_an_unacked_row() -> None:
+    injector = core()
+    assert reports(injector.start(0, 3)) == [3]
+    effects = injector.handle(rows(0, [5, 9], 8), 0)
+    assert reports(effects) == [5]
+    assert reports(injector.handle(ev.AckArrived(numbers(effects)[0]), 0)) == [8]
+
+
+def test_reading_pauses_while_too_much_is_unacked() -> None:
+    injector = core()
+    effects, sent, first = injector.start(0), list[int](), 0
+    while of(effects, ev.Read):
+        effects = injector.handle(rows(first, [first], 0), 0)
+        sent += numbers(effects)
+        first += 1
+    assert len(sent) == UNACKED_LIMIT_READS
+    assert of(injector.handle(ev.AckArrived(sent[0]), 0), ev.Read)
+
+
+def test_what_a_receiver_has_lost_is_sent_again_in_order() -> None:
+    injector = core(lows=("", "m"))
+    injector.start(0)
+    first = [s.bundle for s in of(injector.handle(rows(0, [1, 2, 3], 0, "azb"), 0), ev.Send)]
+    second = [s.bundle for s in of(injector.handle(rows(3, [4, 5], 0, "cc"), 0), ev.Send)]
+    injector.handle(ev.AckArrived(first[0].number), 0)
+    assert [s.bundle for s in of(injector.handle(ev.Resend(1), 0), ev.Send)] == second
+    assert [s.bundle for s in of(injector.handle(ev.Resend(2), 0), ev.Send)] == [first[1]]
+    assert of(injector.handle(ev.Resend(3), 0), ev.Send) == []
+
+
+def test_a_receiver_that_has_lost_it_is_told_again_that_nothing_more_comes() -> None:
+    injector = core(finished=True, lows=("", "m"))
+    injector.start(0)
+    (note,) = [s.bundle for s in of(injector.handle(ev.Resend(2), 0), ev.Send)]
+    assert (note.target, note.frontier, note.sequences) == (2, MAX_TIME, [])
+
+
+def test_an_empty_read_polls_again_later() -> None:
+    injector = core()
+    injector.start(0)
+    (alarm,) = of(injector.handle(nothing(0, False), 0), ev.SetAlarm)
+    assert not of(injector.handle(ev.AlarmRang(), alarm.at - 1), ev.Read)
+    assert of(injector.handle(ev.AlarmRang(), alarm.at), ev.Read)
+
+
+def test_the_end_counts_when_it_is_durable_and_is_no_event_time_before() -> None:
+    """Were the watermark near the end of time before, every key's state would expire with its input."""
+    injector = core()
+    injector.start(0)
+    (number,) = numbers(injector.handle(rows(0, [5], 5), 0))
+    assert reports(injector.handle(nothing(MAX_TIME, True), 0)) == []
+    effects = injector.handle(ev.AckArrived(number), 0)
+    assert reports(effects) == []
+    (advance,) = of(effects, ev.Advance)
+    assert (advance.position, advance.finished) == (1, True)
+    effects = injector.handle(ev.Advanced(1, True), 0)
+    assert reports(effects) == [MAX_TIME]
+    assert [s.bundle.frontier for s in of(effects, ev.Send)] == [MAX_TIME]  # receivers may collect its ids
+    assert not injector.quiet()  # until they say that they know
+    (again,) = of(injector.handle(ev.Resend(of(effects, ev.Send)[0].bundle.target), 0), ev.Send)
+    injector.handle(ev.AckArrived(of(effects, ev.Send)[0].bundle.number), 0)
+    assert not injector.quiet()
+    injector.handle(ev.AckArrived(again.bundle.number), 0)
+    assert injector.quiet()
+
+
+def test_an_empty_partition_ends_without_a_promise() -> None:
+    injector = core()
+    assert reports(injector.start(0, MAX_TIME)) == []
+    (advance,) = of(injector.handle(nothing(MAX_TIME, True), 0), ev.Advance)
+    assert (advance.position, advance.finished) == (0, True)
+
+
+def test_a_partition_finished_earlier_is_not_read() -> None:
+    effects = core(7, True).start(0)
+    assert not of(effects, ev.Read)
+    assert reports(effects) == [MAX_TIME]
+
+
+def test_fenced_it_halts_for_good() -> None:
+    injector = core()
+    injector.start(0)
+    assert of(injector.handle(ev.Fenced(), 0), ev.Halt)
+    assert injector.handle(rows(0, [1], 0), 0) == []
+
+
+def test_a_foreign_event_is_a_bug() -> None:
+    with pytest.raises(AssertionError, match="Folded"):
+        core().handle(ev.Folded(1), 0)
+
+
+def test_a_partition_that_its_last_owner_has_ended_during_this_start_says_so_to_who_expects_it() -> None:
+    # Receivers kept its ids for ever: they were told that rows of it may come, and never that it had ended.
+    ended = SourcePosition("p", 9, 7, 3, True, b"")
+    routes = {1: Ranges([("", 4)])}
+    assert not [e for e in InjectorCore(9, ended, routes).start(0) if isinstance(e, ev.Send)]
+    (sent,) = [e for e in InjectorCore(9, ended, routes).start(0, expected=True) if isinstance(e, ev.Send)]
+    assert (sent.bundle.target, sent.bundle.producer, sent.bundle.frontier) == (4, 7, MAX_TIME)

@@ -1,0 +1,234 @@
+"""What a new version changes in a store, and what it is refused for: both stores do what is planned here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millwheel import (
+    Computation,
+    Context,
+    DroppedCell,
+    JsonCoder,
+    ListCell,
+    MapCell,
+    Pipeline,
+    Record,
+    Stream,
+    TextCoder,
+    ValueCell,
+    subscribe,
+)
+from millwheel.errors import IncompatibleStore, WiringError
+from millwheel.ports import PipelineShape
+from millwheel_injectors import IterableSource
+from millwheel_storage.schema.evolution import places_of, plan
+
+
+def check(stored: PipelineShape, shape: PipelineShape) -> PipelineShape:
+    found = plan(stored, shape)
+    found.check()
+    return found.shape
+
+
+def test_an_addition_is_fine_and_a_removal_is_not() -> None:
+    old = PipelineShape("p", {"a": ()}, {"a<s": "s"}, {"stream:s": "bytes"}, (), ())
+    new = PipelineShape(
+        "p", {"a": (), "b": ()}, {"a<s": "s", "b<s": "s"}, {"stream:s": "bytes", "cell:b.c": "json"}, (), ()
+    )
+    check(old, new)
+    with pytest.raises(IncompatibleStore, match="no longer has"):
+        check(new, old)
+
+
+def fed(streams: dict[str, str], splits: tuple[str, ...] = ()) -> PipelineShape:
+    return PipelineShape("p", {"a": splits}, {"a<s": "s"}, {}, (), tuple(streams), streams)
+
+
+def test_a_source_stays_with_its_stream_even_when_it_was_away() -> None:
+    stored = fed({"log": "s"})
+    check(stored, fed({"log": "s", "more": "s"}))
+    check(PipelineShape("p", {"a": ()}, {"a<s": "s"}, {}, (), ("log",)), fed({"log": "t"}))
+    without = check(stored, fed({}))
+    with pytest.raises(IncompatibleStore, match=r"source 'log' has fed stream 's'.*into 't'"):
+        check(without, fed({"log": "t"}))
+
+
+def test_split_keys_stay_as_they_are() -> None:
+    with pytest.raises(IncompatibleStore, match=r"'a' is cut into intervals at \['m'\].* says \['k'\]: split keys"):
+        check(fed({}, ("m",)), fed({}, ("k",)))
+
+
+lines = Stream("lines", TextCoder())
+
+
+class Base(Computation[str]):
+    def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+        pass
+
+
+def shape(class_: type[Computation[str]], **settings: Any) -> PipelineShape:
+    pipeline = Pipeline("p")
+    pipeline.inject(IterableSource("rows", [("a", 1)]), into=lines)
+    pipeline.add(class_, [subscribe(lines, str)], **{"name": "c", **settings})
+    return pipeline.graph().shape()
+
+
+class First(Base):
+    cnt = ValueCell(JsonCoder(int), default=0)
+    words = ListCell(TextCoder())
+
+
+class Renamed(Base):
+    count = ValueCell(JsonCoder(float), default=0, formerly="cnt")
+    words = ListCell(TextCoder())
+
+
+class RenamedAgain(Base):
+    total = ValueCell(JsonCoder(float | None), default=0, formerly="count")
+    words = ListCell(TextCoder())
+    cnt = MapCell(JsonCoder(int))
+
+
+class Undeclared(Base):
+    total = ValueCell(JsonCoder(float | None), default=0)
+    words = ListCell(TextCoder())
+    cnt = MapCell(JsonCoder(int))
+
+
+class Dropped(Base):
+    total = ValueCell(JsonCoder(float | None), default=0)
+    words = DroppedCell()
+    cnt = MapCell(JsonCoder(int))
+
+
+class OtherKind(Base):
+    cnt = ListCell(JsonCoder(int))
+    words = ListCell(TextCoder())
+
+
+def test_a_renamed_cell_keeps_its_place_and_a_new_one_does_not_take_it() -> None:
+    first = check(shape(First), shape(Renamed))
+    assert first.places == {"c.count": "cnt"}
+    again = plan(first, shape(RenamedAgain))
+    assert again.refusals == []
+    assert again.changes == ["cell 'c.count' is now 'c.total'", "cell:c.total: may also be None"]
+    assert again.shape.places == {"c.total": "cnt", "c.cnt": "cnt#2"}
+    later = check(again.shape, shape(Undeclared))  # the store knows, the declaration may go
+    assert later.places == again.shape.places
+    assert "cell:c.count" not in later.coders
+
+
+def test_a_dropped_cell_is_planned_and_its_place_is_not_used_again() -> None:
+    stored = check(check(shape(First), shape(Renamed)), shape(RenamedAgain))
+    found = plan(stored, shape(Dropped))
+    assert [cell.path for cell in found.dropped] == ["c.words"]
+    assert not found.missing
+    assert "cell:c.words" not in found.shape.coders
+    back = check(found.shape, shape(Undeclared))
+    assert back.places["c.words"] == "words#2"
+
+
+def test_a_missing_cell_is_refused_with_the_number_of_its_keys() -> None:
+    found = plan(shape(First), shape(Base))
+    assert [cell.name for cell in found.missing] == ["cnt", "words"]
+    found.settle({found.missing[0]: 12_345, found.missing[1]: 0})
+    with pytest.raises(
+        IncompatibleStore, match=r"'c.cnt' is not in the code any more, and 12,345 keys hold it: .*DroppedCell"
+    ):
+        found.check()
+    assert found.changes == ["cell 'c.words' goes; no key holds it"]
+
+
+def test_a_renamed_computation_takes_everything_along() -> None:
+    stored = check(shape(First), shape(Renamed))
+    found = plan(stored, shape(Renamed, name="counter", formerly="c"))
+    assert (found.refusals, found.renamed) == ([], {"c": "counter"})
+    assert found.subscriptions == {"c<lines": "counter<lines"}
+    assert found.shape.places == {"counter.count": "cnt"}
+    assert not any(name.startswith("cell:c.") for name in found.shape.coders)
+    assert (
+        plan(stored, shape(Renamed, name="counter")).refusals[0].startswith("the store holds work of computation 'c'")
+    )
+    assert not plan(found.shape, shape(Renamed, name="counter", formerly="c")).changes
+
+
+@pytest.mark.parametrize(
+    ("new", "why"),
+    [
+        (OtherKind, "cell:c.cnt is stored with coder 'value:json/1:int"),
+    ],
+)
+def test_another_kind_of_cell_is_refused(new: type[Computation[str]], why: str) -> None:
+    with pytest.raises(IncompatibleStore, match=why):
+        check(shape(First), shape(new))
+
+
+class Mine:
+    fingerprint = "mine/2"
+    reads: tuple[str, ...] = ("mine/1",)
+
+    def encode(self, value: str, /) -> bytes:
+        return value.encode()
+
+    def decode(self, data: bytes, /) -> str:
+        return data.decode()
+
+
+def test_a_coder_of_ones_own_says_what_it_reads() -> None:
+    class Older(Mine):
+        fingerprint = "mine/1"
+        reads = ()
+
+    class New(Base):
+        text = ValueCell(Mine(), default="")
+
+    class Old(Base):
+        text = ValueCell(Older(), default="")
+
+    assert plan(shape(Old), shape(New)).refusals == []
+    assert len(plan(shape(New), shape(Old)).refusals) == 1
+
+
+def test_a_store_of_an_earlier_version_has_no_descriptions() -> None:
+    import msgspec
+
+    old = msgspec.structs.replace(shape(First), schemas={})
+    assert plan(old, shape(First)).refusals == []
+    assert plan(old, shape(First)).shape.schemas == shape(First).schemas
+    with pytest.raises(IncompatibleStore, match="is stored with coder"):
+        check(old, shape(Renamed))
+
+
+def test_contradictions_are_refused() -> None:
+    class Twice(Base):
+        a = ValueCell(JsonCoder(int), default=0, formerly="x")
+        b = ValueCell(JsonCoder(int), default=0, formerly="x")
+
+    class Still(Base):
+        a = ValueCell(JsonCoder(int), default=0, formerly="b")
+        b = ValueCell(JsonCoder(int), default=0)
+
+    for class_ in (Twice, Still):
+        with pytest.raises(WiringError, match="declared for something else too"):
+            shape(class_)
+    with pytest.raises(WiringError, match="which the pipeline still has"):
+        shape(Base, formerly="c")
+    with pytest.raises(WiringError, match="no name that a cell"):
+        ValueCell(JsonCoder(int), default=0, formerly="not a name")
+    with pytest.raises(WiringError, match="is dropped has no values"):
+        _ = Dropped().words
+
+
+def test_names_with_dots_are_told_apart() -> None:
+    stored = check(shape(First, name="a.b"), shape(Renamed, name="a.b"))
+    assert stored.places == {"a.b.count": "cnt"}
+    found = plan(stored, shape(Renamed, name="a.b.c", formerly="a.b"))
+    assert (found.refusals, found.shape.places) == ([], {"a.b.c.count": "cnt"})
+    assert places_of(found.shape) == {"a.b.c": {"count": "cnt"}}
+    assert plan(stored, shape(Dropped, name="a.b")).dropped[0].path == "a.b.words"
+    dotted = PipelineShape("p", {"a": (), "a.b": ()}, {}, {"cell:a.x": "1", "cell:a.b.x": "1"}, (), ())
+    new = {"cell:a.y": "1", "cell:a.b.x": "1"}
+    found = plan(dotted, PipelineShape("p", {"a": (), "a.b": ()}, {}, new, (), (), formerly={"cell:a.b.z": "x"}))
+    assert [cell.path for cell in found.missing] == ["a.x"]  # the x of a.b is another one

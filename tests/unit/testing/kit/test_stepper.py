@@ -1,0 +1,211 @@
+"""The user's test kit: stepping, simulating, and the documentation's examples."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millwheel import (
+    SECOND,
+    Computation,
+    Context,
+    JsonCoder,
+    ListCell,
+    MapCell,
+    Pipeline,
+    Record,
+    Stream,
+    Table,
+    TextCoder,
+    Timer,
+    ValueCell,
+    subscribe,
+)
+from millwheel.errors import TimestampError, WiringError
+from millwheel.testing import NO_FAULTS, Faults, HookFailed, NeverEnds, RowRejected, Stepper, simulate
+
+ROOT = Path(__file__).resolve().parents[4]
+WORDS = Stream("words", TextCoder())
+COUNTS = Stream("counts", JsonCoder(tuple[str, int]))
+TABLE = Table("totals", {"word": "text", "seen": "bigint"}, ("word",))
+
+
+class Count(Computation[str]):
+    """Counts words, tells the count at every full second, and on request breaks."""
+
+    broken = True
+    seen = ValueCell(JsonCoder(int), default=0)
+    times = ListCell(JsonCoder(int))
+    at = MapCell(JsonCoder(int))
+
+    def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+        self.seen.set(self.seen.get() + 1)
+        if record.value == "bad" and Count.broken:
+            raise ValueError("bad")
+        self.times.append(record.timestamp)
+        self.at.set(str(record.timestamp), 1)
+        context.set_timer("second", (record.timestamp // SECOND + 1) * SECOND)
+        context.set_timer("nap", context.wall_time + 5 * SECOND, "wall")
+        context.upsert(TABLE, {"word": context.key, "seen": self.seen.get()})
+
+    def ProcessTimer(self, context: Context, timer: Timer) -> None:
+        name = context.key if timer.kind == "watermark" else f"nap of {context.key}"
+        context.produce(COUNTS, (name, self.seen.get()))
+
+
+class Ignore(Computation[tuple[str, int]]):
+    def ProcessRecord(self, context: Context, record: Record[tuple[str, int]]) -> None:
+        pass
+
+
+def pipeline(**settings: Any) -> Pipeline:
+    made = Pipeline("kit")
+    made.sink(TABLE)
+    made.add(Count, inputs=[subscribe(WORDS, key=str)], outputs=[COUNTS], **settings)
+    made.add(Ignore, inputs=[subscribe(COUNTS, key=lambda count: count[0])])
+    return made
+
+
+def values(stepper: Any) -> list[tuple[int, tuple[str, int]]]:
+    return [(out.timestamp, out.value) for out in stepper.outputs(COUNTS)]
+
+
+def test_a_record_changes_state_and_its_sink_row() -> None:
+    stepper = Stepper(pipeline())
+    stepper.send(WORDS, "to", 7)
+    stepper.send("words", "to", 9)
+    assert stepper.state("Count", "to") == {"seen": 2, "times": [7, 9], "at": {"7": 1, "9": 1}}
+    assert stepper.states("Count").keys() == {"to"}
+    assert stepper.rows(TABLE) == [{"word": "to", "seen": 2}]
+    assert stepper.outputs(COUNTS) == []
+
+
+def test_the_watermark_fires_timers_and_not_before() -> None:
+    stepper = Stepper(pipeline())
+    stepper.send(WORDS, "to", 7)
+    stepper.advance_watermark(SECOND - 1)
+    assert values(stepper) == []
+    stepper.advance_watermark(SECOND)
+    assert values(stepper) == [(SECOND, ("to", 1))]
+    assert stepper.watermark("Count") == SECOND
+
+
+def test_the_clock_fires_wall_timers_and_stands_still_otherwise() -> None:
+    stepper = Stepper(pipeline())
+    before = stepper.clock
+    stepper.send(WORDS, "to", 7)
+    stepper.advance_watermark(6)
+    assert stepper.clock == before
+    stepper.advance_clock(5 * SECOND - 1)
+    assert values(stepper) == []
+    stepper.advance_clock(1)
+    assert [value for _, value in values(stepper)] == [("nap of to", 1)]
+
+
+def test_a_restart_keeps_what_is_committed() -> None:
+    stepper = Stepper(pipeline(cache_limit_bytes=1))
+    stepper.send(WORDS, "to", 7)
+    stepper.restart()
+    stepper.send(WORDS, "to", 8)
+    assert stepper.state("Count", "to")["times"] == [7, 8]
+    stepper.finish()
+    assert values(stepper) == [(SECOND, ("to", 2))]
+
+
+def test_a_bad_record_waits_in_quarantine_until_it_is_redriven(monkeypatch: pytest.MonkeyPatch) -> None:
+    stepper = Stepper(pipeline(), quarantine=True)
+    stepper.send(WORDS, "bad", 7)
+    stepper.send(WORDS, "bad", 8)
+    assert [(row.key, row.timestamp) for row in stepper.quarantined()] == [("bad", 7), ("bad", 8)]
+    assert "ValueError" in stepper.quarantined()[0].error
+    assert stepper.state("Count", "bad") == {}
+    monkeypatch.setattr(Count, "broken", False)
+    stepper.redrive("Count", "bad")
+    assert stepper.quarantined() == []
+    assert stepper.state("Count", "bad")["times"] == [7, 8]
+
+
+def test_a_hook_that_fails_fails_the_test() -> None:
+    stepper = Stepper(pipeline())
+    with pytest.raises(HookFailed, match=r"Count failed on a record of key 'bad' at .*\n(.*\n)*ValueError: bad"):
+        stepper.send(WORDS, "bad", 7)
+    with pytest.raises(HookFailed, match="ValueError: bad"):
+        simulate(pipeline(), {"words": [("bad", 1)]}, 1)
+    waiting = simulate(pipeline(), {"words": [("bad", 1)]}, 1, quarantine=True).quarantined()
+    assert [row.key for row in waiting] == ["bad"]
+
+
+def test_wrong_names_are_refused() -> None:
+    stepper = Stepper(pipeline())
+    with pytest.raises(WiringError, match="does not come from outside"):
+        stepper.send(COUNTS, ("a", 1), 1)
+    with pytest.raises(WiringError, match="no computation 'Cuont'"):
+        stepper.state("Cuont", "a")
+    with pytest.raises(WiringError, match="no computation produces"):
+        stepper.outputs(WORDS)
+    with pytest.raises(WiringError, match=r"no sink table 'totls'; there are \['totals'\]"):
+        stepper.rows("totls")
+    with pytest.raises(WiringError, match="inputs must name exactly"):
+        simulate(pipeline(), {"wrods": []})
+    with pytest.raises(ValueError, match="does not go back"):
+        stepper.advance_clock(-1)
+    wrong: Any = 1.5
+    with pytest.raises(TimestampError, match=r"record at 1.5 \(float\)"):
+        stepper.send(WORDS, "a", wrong)
+    stepper.send(WORDS, "a", 1)
+    assert stepper.state("Count", "a")["seen"] == 1
+
+
+def test_a_row_without_a_key_is_told() -> None:
+    made = Pipeline("keyless")
+    made.add(Ignore, inputs=[subscribe(COUNTS, key=lambda count: str([*count][7]))])
+    with pytest.raises(RowRejected, match=r"'counts' rejects \('a', 1\): IndexError: list index out of range"):
+        Stepper(made).send(COUNTS, ("a", 1), 1)
+
+
+class Hold(Computation[str]):
+    def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+        if record.value == "hold":
+            context.hold(record.timestamp)
+        else:
+            context.release_hold()
+
+
+def test_a_hold_that_is_never_released_is_the_pipeline_s_own() -> None:
+    made = Pipeline("held")
+    made.add(Hold, inputs=[subscribe(WORDS, key=lambda word: "all")])
+    with pytest.raises(NeverEnds, match=r"Hold holds its watermark at 1970-.* for key 'all'; release it"):
+        simulate(made, {"words": [("a", 1), ("hold", 2)]})
+    simulate(made, {"words": [("hold", 2), ("a", 3)]})
+
+
+def rows(count: int) -> list[tuple[str, int]]:
+    return [(f"w{i % 7}", i * 100_000) for i in range(count)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_faults_change_nothing_that_is_committed(seed: int) -> None:
+    calm = simulate(pipeline(), {"words": rows(60)}, faults=NO_FAULTS)
+    rough = simulate(pipeline(), {"words": rows(60)}, seed)
+    assert calm.faults == {}
+    assert rough.faults
+    keys = [f"w{i}" for i in range(7)]
+    assert [rough.state("Count", key) for key in keys] == [calm.state("Count", key) for key in keys]
+    assert rough.rows(TABLE) == calm.rows(TABLE)
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    one, two = (simulate(pipeline(), {"words": rows(30)}, 5, Faults(crash=0.01)) for _ in range(2))
+    assert one.trace_hash == two.trace_hash
+    assert one.restarts == two.restarts > 0
+    assert "w1" in one.story("w1")
+
+
+def test_the_documentation_runs() -> None:
+    text = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) >= 2
+    exec(compile("\n".join(blocks), "docs/testing.md", "exec"), {"__name__": "docs_testing"})
