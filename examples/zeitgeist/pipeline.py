@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate, zip_longest
+from itertools import accumulate
+from operator import add
 from typing import Final
 
 import msgspec
@@ -38,6 +39,7 @@ from millwheel import (
     ValueCell,
     subscribe,
 )
+from millwheel.library import Aggregation, Fixed, Flow, Operation, Operator
 from millwheel.source import Source
 
 DISORDER_US: Final = MINUTE
@@ -118,101 +120,142 @@ def split_key(key: str) -> tuple[Scope, str]:
     return ("site", "") if key == SITE_KEY else ("page", key.removeprefix(PAGE_PREFIX))
 
 
-class WindowCounter(Computation[Request]):
+class RequestCounts(Aggregation[Request, list[int], list[int]]):
+    """Requests in each slice of a window.  `windows` are what the accumulators are of; a slice is what is counted apart."""
+
+    def __init__(self, windows: Fixed, slices: Fixed) -> None:
+        self.name = f"requests in slices of {slices.size}"
+        self.accumulator = JsonCoder(list[int])
+        self.results = list[int]
+        self.windows, self.slices = windows, slices
+        self._number = windows.size // slices.size
+
+    def zero(self) -> list[int]:
+        return [0] * self._number
+
+    def of_row(self, row: Request, timestamp: int) -> list[int]:
+        """What one row adds."""
+        counts = [*row.parts, *(0,) * (self._number - len(row.parts))]
+        if not row.parts:
+            (start,) = self.windows.starts(timestamp)
+            counts[(timestamp - start) // self.slices.size] = 1
+        return counts
+
+    def add_at(self, accumulator: list[int], value: Request, timestamp: int) -> list[int]:
+        return self.merge(accumulator, self.of_row(value, timestamp))
+
+    def merge(self, left: list[int], right: list[int]) -> list[int]:
+        return list(map(add, left, right))
+
+    def result(self, accumulator: list[int]) -> list[int]:
+        return accumulator
+
+
+COUNTED: Final = Fixed(WINDOW_US)
+"""The windows of which the detector judges one at a time."""
+
+OF_SITE: Final = RequestCounts(COUNTED, Fixed(SLOT_US))
+OF_PAGE: Final = RequestCounts(Fixed(HOUR_US), COUNTED)
+"""What is stored together: a window of the site by slots, an hour of a page by windows."""
+
+
+class WindowCounter(Operator[WindowCounts]):
     """Counts requests per key and window; a window's count goes on when the low watermark has closed it.
 
-    Counts lie in blocks: a window of the site by slots, an hour of a page by windows.  Windows of a page with so few
-    requests that they cannot raise an alarm wait for others until the hour ends, and go on together.
+    It is an operator of the example's own, made of the library's windows and accumulators.  The library's `aggregate`
+    gives a pane for each window.  Here the windows of a page with so few requests that they cannot raise an alarm wait
+    for others until the hour ends, and all that are closed by then go on together (ADR 0027).
     """
 
-    blocks = MapCell(JsonCoder(list[int]))
+    counts = MapCell(OF_PAGE.accumulator)
+    """By the start of what is stored together."""
     closes = ValueCell(JsonCoder(int), default=0)
     """When the timer is due; 0 while there is none."""
     late = ValueCell(JsonCoder(int), default=0)
 
     def ProcessRecord(self, context: Context, record: Record[Request]) -> None:
         """Count the requests; those that come after their window was closed are dropped, and counted."""
-        row, is_site = record.value, record.key == SITE_KEY
-        block_us, part_us = (WINDOW_US, SLOT_US) if is_site else (HOUR_US, WINDOW_US)
-        start_us = record.timestamp - record.timestamp % block_us
-        at = (record.timestamp - start_us) // part_us
-        parts: Sequence[int] = row.parts or (*(0,) * at, 1)
-        if row.late or start_us + WINDOW_US <= context.watermark:
-            parts = self._drop(context, start_us, parts, row.late)
-        if not any(parts):
+        of = OF_SITE if record.key == SITE_KEY else OF_PAGE
+        (start_us,) = of.windows.starts(record.timestamp)
+        more = of.of_row(record.value, record.timestamp)
+        if record.value.late or COUNTED.end(start_us) <= context.watermark:
+            more = self._drop(context, of, start_us, more, record.value.late)
+        if not any(more):
             return
         entry = str(start_us)
-        before = self.blocks.get(entry) or [0] * (block_us // part_us)
-        after = [had + more for had, more in zip_longest(before, parts, fillvalue=0)]
-        self.blocks.set(entry, after)
-        close_us = closing(start_us, after, is_site)
-        armed_us = self.closes.get()
+        before = self.counts.get(entry)
+        after = more if before is None else of.merge(before, more)
+        self.counts.set(entry, after)
+        close_us, armed_us = closing(of, start_us, after), self.closes.get()
         if not armed_us or close_us < armed_us:
-            self.closes.set(close_us)
-            context.set_timer("close", close_us)
+            self._wait(context, close_us)
         if sum(after) >= PARTIAL_FROM:
-            self._show(context, start_us, before, after)
+            self._show(context, of, start_us, more, after)
 
     def ProcessTimer(self, context: Context, timer: Timer) -> None:
         """At least one window is closed: send all that are."""
-        is_site, closed, closes_us = timer.key == SITE_KEY, [], 0
-        for entry, parts in self.blocks.items():
-            start_us = int(entry)
-            if start_us + WINDOW_US <= context.watermark:
-                closed += windows_until(context.watermark, start_us, parts, is_site)
-                parts = open_parts(context.watermark, start_us, parts, is_site)
-                if not any(parts):
-                    self.blocks.delete(entry)
+        of, closed, closes_us = OF_SITE if timer.key == SITE_KEY else OF_PAGE, [], 0
+        for entry, had in self.counts.items():
+            start_us, left = int(entry), had
+            if COUNTED.end(start_us) <= context.watermark:
+                closed += closed_windows(of, context.watermark, start_us, had)
+                left = open_slices(of, context.watermark, start_us, had)
+                if not any(left):
+                    self.counts.delete(entry)
                     continue
-                self.blocks.set(entry, parts)
-            close_us = closing(start_us, parts, is_site)
+                self.counts.set(entry, left)
+            close_us = closing(of, start_us, left)
             closes_us = min(close_us, closes_us or close_us)
+        self._wait(context, closes_us)
+        self.emit(context, WindowCounts(timer.key, True, tuple(closed)), None)
+
+    def _wait(self, context: Context, closes_us: int) -> None:
         self.closes.set(closes_us)
         if closes_us:
             context.set_timer("close", closes_us)
-        context.produce(counts, WindowCounts(timer.key, True, tuple(closed)))
 
-    def _drop(self, context: Context, start_us: int, parts: Sequence[int], late: bool) -> Sequence[int]:
-        """Counts what is late; the parts that are not."""
-        is_site = context.key == SITE_KEY
-        left = [0] * len(parts) if late else open_parts(context.watermark, start_us, parts, is_site)
-        dropped_now = sum(parts) - sum(left)
+    def _drop(self, context: Context, of: RequestCounts, start_us: int, more: list[int], late: bool) -> list[int]:
+        """Counts what is late; the slices that are not."""
+        left = of.zero() if late else open_slices(of, context.watermark, start_us, more)
+        dropped_now = sum(more) - sum(left)
         if dropped_now:
             self.late.set(self.late.get() + dropped_now)
             context.upsert(dropped, {"key": context.key, "count": self.late.get()})
         return left
 
-    def _show(self, context: Context, start_us: int, before: list[int], after: list[int]) -> None:
+    def _show(
+        self, context: Context, of: RequestCounts, start_us: int, more: Sequence[int], after: Sequence[int]
+    ) -> None:
         """At each doubling the detector may see a spike coming without waiting for the watermark."""
-        if context.key == SITE_KEY:
-            before, after = [sum(before)], [sum(after)]
-        for at, (had, has) in enumerate(zip(before, after, strict=True)):
-            if has >= PARTIAL_FROM and has.bit_length() > had.bit_length():
+        if of is OF_SITE:
+            more, after = [sum(more)], [sum(after)]
+        for at, (new, has) in enumerate(zip(more, after, strict=True)):
+            if has >= PARTIAL_FROM and has.bit_length() > (has - new).bit_length():
                 window = Window(start_us + at * WINDOW_US, has)
-                context.produce(counts, WindowCounts(context.key, False, (window,)))
+                self.emit(context, WindowCounts(context.key, False, (window,)), None)
 
 
-def closing(start_us: int, parts: Sequence[int], is_site: bool) -> int:
-    """When the block that starts at `start_us` has something to send: a window of the site; of a page, `SPARSE` requests
-    or the end of the hour."""
-    if is_site or sum(parts) < SPARSE:
-        return start_us + (WINDOW_US if is_site else HOUR_US)
-    at = next(at for at, had in enumerate(accumulate(parts)) if had >= SPARSE)
-    return start_us + (at + 1) * WINDOW_US
+def closing(of: RequestCounts, start_us: int, had: Sequence[int]) -> int:
+    """When some of the counts that begin at `start_us` can go on: those of the site when their window is closed, those of
+    a page when `SPARSE` requests are, or the hour is."""
+    if of is OF_PAGE and sum(had) >= SPARSE:
+        at = next(at for at, number in enumerate(accumulate(had)) if number >= SPARSE)
+        return COUNTED.end(start_us + at * WINDOW_US)
+    return of.windows.end(start_us)
 
 
-def windows_until(watermark: int, start_us: int, parts: Sequence[int], is_site: bool) -> list[Window]:
-    """The windows of a block that are closed at `watermark` and had requests."""
-    if is_site:
-        return [Window(start_us, sum(parts), tuple(parts))]
-    closed = range(min((watermark - start_us) // WINDOW_US, len(parts)))
-    return [Window(start_us + at * WINDOW_US, parts[at]) for at in closed if parts[at]]
+def closed_windows(of: RequestCounts, watermark: int, start_us: int, had: Sequence[int]) -> list[Window]:
+    """The windows that are closed at `watermark` and had requests."""
+    if of is OF_SITE:
+        return [Window(start_us, sum(had), tuple(had))]
+    closed = range(min((watermark - start_us) // WINDOW_US, len(had)))
+    return [Window(start_us + at * WINDOW_US, had[at]) for at in closed if had[at]]
 
 
-def open_parts(watermark: int, start_us: int, parts: Sequence[int], is_site: bool) -> list[int]:
-    """A block's parts with nothing in those that are closed at `watermark`."""
-    closed = len(parts) if is_site else min((watermark - start_us) // WINDOW_US, len(parts))
-    return [0] * closed + list(parts[closed:])
+def open_slices(of: RequestCounts, watermark: int, start_us: int, had: Sequence[int]) -> list[int]:
+    """The counts with nothing in windows that are closed at `watermark`."""
+    closed = len(had) if of is OF_SITE else min((watermark - start_us) // WINDOW_US, len(had))
+    return [0] * closed + list(had[closed:])
 
 
 class AnomalyDetector(Computation[WindowCounts]):
@@ -303,18 +346,18 @@ def build(
 ) -> Pipeline:
     """The pipeline on `source`, which injects `Request` values."""
     pipeline = Pipeline(name)
-    pipeline.inject(source, into=requests)
-    pipeline.add(
-        WindowCounter,
-        inputs=[subscribe(requests, page_key), subscribe(requests, site_key)],
-        outputs=[counts],
-        split_keys=split_keys,
+    flow = Flow(pipeline)
+    rows = flow.inject(source, into=requests)
+    counter: Operation[WindowCounts] = Operation(
+        kind="windows", make=WindowCounter, output=counts.coder, tables=(dropped,), settings={"split_keys": split_keys}
     )
+    both = [*rows.key_by(page_key).ports(), *rows.key_by(site_key).ports()]
+    flow.apply(counter, both, "WindowCounter").to(counts)
     pipeline.add(
         lambda: AnomalyDetector(end_us, offset_s),
         inputs=[subscribe(counts, lambda window: window.key)],
         split_keys=split_keys,
     )
-    for table in (anomalies, alerts, dropped):
+    for table in (anomalies, alerts):
         pipeline.sink(table)
     return pipeline
