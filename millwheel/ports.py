@@ -251,7 +251,7 @@ class Store(Protocol):
         ...
 
     async def quarantined(self, interval: int, keys: Sequence[str], limit: int) -> list[QuarantineEntry]:
-        """The folded quarantine FIFOs of `keys`, which ascend, one after the other; the first `limit` elements of that."""
+        """The folded quarantine FIFOs of `keys` in ascending order of the keys; the first `limit` elements of that."""
         ...
 
     async def redrive_requests(self, start: tuple[str, str], limit: int) -> list[tuple[str, str]]:

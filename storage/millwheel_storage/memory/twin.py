@@ -395,7 +395,7 @@ class MemoryStore:
     async def quarantined(self, interval: int, keys: Sequence[str], limit: int) -> list[QuarantineEntry]:
         """See `Store.quarantined`."""
         computation = self._row(interval).computation
-        found = (entry for key in keys for entry in self.quarantine.get((computation, key), ()))
+        found = (entry for key in sorted(keys) for entry in self.quarantine.get((computation, key), ()))
         return list(islice(found, limit))
 
     def request_redrive(self, computation: str, key: str) -> None:
