@@ -573,7 +573,7 @@ def test_no_key_value_or_error_reaches_the_terminal_as_it_is_and_every_key_can_b
 
 @pytest.mark.parametrize("after_s", [0.15, 0.3, 0.6, 1.0])
 def test_ctrl_c_while_it_starts_is_no_traceback(shell: Shell, after_s: float) -> None:
-    # Before its entry is reached there is only Python's own start, and the import of the package.
+    # Before its entry is reached there is only Python's own start.
     command = [sys.executable, "-c", "from millwheel.__main__ import main; print('here', flush=True); main()"]
     with subprocess.Popen(
         [*command, "run", "words:pipeline"],
