@@ -150,11 +150,14 @@ class Source(Protocol[T_co]):
         return
 
     def complete(self) -> bool:
-        """True when no new partition will ever appear."""
+        """True when the last look has given every partition that will ever be there.
+
+        It is asked after the look, sometimes long after: what has appeared since was not given, so it must not count.
+        """
         ...
 
     def pending_watermark(self) -> int:
-        """Bound on the event time of rows in partitions that are not discovered yet, us."""
+        """Bound on the event time of rows in partitions that the last look, or one before it, has not given, us."""
         ...
 
     def recall(self, positions: Iterable[SourcePosition]) -> None:

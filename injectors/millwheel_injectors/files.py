@@ -195,6 +195,8 @@ class FileSource(Source[T]):
         self._released: set[str] = set()
         self._partitions: dict[str, TextPartition] = {}
         self._frontier = Frontier()
+        self._bound: int | None = None
+        """What `later_files_not_before` said before the last look began."""
         self._scanned_us: int | None = None
 
     def _one_log(self) -> bool:
@@ -229,6 +231,7 @@ class FileSource(Source[T]):
     def search(self, known: set[str]) -> Search:
         """Partitions not in `known`, in order.  Raises `SourceError` for a rewritten file, or a wrong reject file."""
         started = self._reading.clock()
+        self._bound = self._later() if callable(self._later) else self._later
         if self._scanned_us is None:
             self._rejects.open()
         if self._by_nature and not self.ordered:
@@ -426,8 +429,8 @@ class FileSource(Source[T]):
         """Bound on the rows of files that are not discovered yet, us."""
         if self.complete():
             return MAX_TIME
-        if self._later is not None:
-            return self._later() if callable(self._later) else self._later
+        if self._bound is not None:
+            return self._bound
         if self._scanned_us is None:
             return MIN_TIME
         if isinstance(self._policy, FileCreation):

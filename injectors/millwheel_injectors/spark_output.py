@@ -152,6 +152,8 @@ class SparkOutputSource(Source[T]):
         )
         self._log: SinkLog | None = None
         self._frontier = Frontier()
+        self._bound: int | None = None
+        """What `later_files_not_before` said before the last look began."""
         self._listed = False
         self._begun: set[str] = set()
         self._released: set[str] = set()
@@ -179,6 +181,7 @@ class SparkOutputSource(Source[T]):
     def search(self, known: set[str]) -> Search:
         """Committed files not in `known`, in commit order, then by path.  Raises `SourceError` for a file that is gone or
         overwritten."""
+        self._bound = self._later() if callable(self._later) else self._later
         if not self._listed:
             self._rejects.open()
         released, self._released = self._released, set()
@@ -296,8 +299,8 @@ class SparkOutputSource(Source[T]):
         """Bound on the rows of files that are not committed yet, us."""
         if self.complete():
             return MAX_TIME
-        if self._later is not None:
-            return self._later() if callable(self._later) else self._later
+        if self._bound is not None:
+            return self._bound
         if self.ordered:
             return self._frontier.value()
         return MIN_TIME

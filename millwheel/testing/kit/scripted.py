@@ -129,6 +129,8 @@ class ScriptedSource(Source):
         """For so long after a start every other one of those that were begun earlier is not there."""
         self._starts = 0
         self._gone: dict[str, int] = {}
+        self._looked_at = MIN_TIME
+        """Virtual time of the last look, of which `complete` and `pending_watermark` speak."""
         self.clock: Callable[[], int] = lambda: 0
         self.chunk: Callable[[], int] = lambda: 1_000
         """How many rows the next read may give."""
@@ -136,9 +138,8 @@ class ScriptedSource(Source):
     def discover(self, known: Iterable[str]) -> list[SourcePartition]:
         """The partitions that have appeared."""
         seen = set(known)
-        found = [
-            s for s in self.scripts if s.name not in seen and s.appears_at <= self.clock() and not self._is_gone(s)
-        ]
+        self._looked_at = self.clock()
+        found = [s for s in self.scripts if s.name not in seen and self._is_there(s)]
         disorder_us = None if self.foresees else self.disorder_us
         return [
             ScriptedPartition(s, lambda: self.clock(), lambda: self.chunk(), disorder_us, self.jump_us) for s in found
@@ -150,19 +151,20 @@ class ScriptedSource(Source):
         begun = [position.partition for position in positions if not position.finished]
         self._gone = {name: self.clock() + self.missing_us for name in begun[self._starts % 2 :: 2]}
 
-    def _is_gone(self, script: Script) -> bool:
-        return self._gone.get(script.name, 0) > self.clock()
+    def _is_there(self, script: Script) -> bool:
+        """Whether the last look met it."""
+        return max(script.appears_at, self._gone.get(script.name, 0)) <= self._looked_at
 
     def complete(self) -> bool:
-        """All have appeared, and none is missing."""
-        return all(script.appears_at <= self.clock() and not self._is_gone(script) for script in self.scripts)
+        """All had appeared at the last look, and none was missing."""
+        return all(map(self._is_there, self.scripts))
 
     def reject(self, partition: str, row: int, reason: str, value: Any) -> None:
         """As if it were in a file: a row is read again after each crash."""
 
     def pending_watermark(self) -> int:
-        """The promise of those that have not appeared; what is missing was begun, and is waited for anyway."""
-        to_come = [script for script in self.scripts if script.appears_at > self.clock()]
+        """The promise of those that had not appeared; what is missing was begun, and is waited for anyway."""
+        to_come = [script for script in self.scripts if script.appears_at > self._looked_at]
         if to_come and not (self.foresees or self.ordered):
             return MIN_TIME
         return min((script.promise() for script in to_come), default=MAX_TIME)

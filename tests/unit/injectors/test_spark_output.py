@@ -18,7 +18,7 @@ from millwheel.errors import SourceError
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel_injectors import BoundedDisorder, Exact, FileCreation, SparkOutputSource, TextLines
 from tests.effort import examples
-from tests.unit.injectors.drain import only, read_all, reject_lines, rows_of, values_of
+from tests.unit.injectors.drain import Clock, only, read_all, reject_lines, rows_of, values_of
 
 pa: Any = pytest.importorskip("pyarrow")
 pq: Any = pytest.importorskip("pyarrow.parquet")
@@ -392,7 +392,11 @@ def test_what_spark_commits_later(tmp_path: Path) -> None:
     held = SparkOutputSource("s", out, "ts", tail=True)
     held.discover(())
     assert held.pending_watermark() == MIN_TIME
-    assert SparkOutputSource("s", out, "ts", tail=True, later_files_not_before=4).pending_watermark() == 4
+    clock = Clock(4)
+    bounded = SparkOutputSource("s", out, "ts", tail=True, later_files_not_before=lambda: clock.now)
+    bounded.discover(())
+    clock.now = 5  # what came meanwhile was not looked for
+    assert bounded.pending_watermark() == 4
     ordered = SparkOutputSource("s", out, "ts", BoundedDisorder(20), tail=True, ordered=True)
     assert ordered.pending_watermark() == MIN_TIME
     read_all(only(ordered))
