@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from millwheel.core.interval.schedule import Schedule
 from millwheel.core.keys.timers import TimerQueue
 from millwheel.model import MIN_TIME, Timer
 from millwheel.runtime.chain import Chain
-from millwheel.work import Stall
+from millwheel.work import Stall, Work
 from tests.planted import Patches, mutant
 
 
@@ -90,3 +92,15 @@ def loops_forgotten() -> Patches:
 def no_share_for_records() -> Patches:
     """Timers that are due go before records however long these have waited."""
     return {(Schedule, "_records_are_owed"): lambda self: False}
+
+
+@mutant
+def redriven_early() -> Patches:
+    """A timer is redriven under a watermark that has not reached it."""
+    original = Schedule._redrive_work
+
+    def redrive_work(self: Schedule, redrive: list[Any], watermark: int, now: int) -> Work:
+        work = original(self, redrive, watermark, now)
+        return msgspec.structs.replace(work, watermark=watermark)
+
+    return {(Schedule, "_redrive_work"): redrive_work}

@@ -182,6 +182,14 @@ def test_a_wall_timer_that_is_redriven_after_the_clock_was_set_back_is_not_early
     assert only(interval.handle(ev.Loaded([]), 5), ev.Invoke)[0].work.wall_time == 900
 
 
+def test_a_timer_that_is_redriven_before_the_next_owner_has_heard_of_the_watermark_is_not_early() -> None:
+    # The request was read at the start, before the controller had told how far the input is: the hook of a timer that
+    # had been due in the last process saw a watermark below the timer's time.
+    interval = core(quarantined=["k"])
+    redriving(interval, [QuarantineEntry("k", -1, 0, 0, b"", 900, "t", "watermark")])
+    assert only(interval.handle(ev.Loaded([]), 5), ev.Invoke)[0].work.watermark == 900
+
+
 def test_ids_of_a_producer_that_is_live_on_another_subscription_only_are_collected() -> None:
     # Live was a matter of the producer: nobody ever told its frontier on this subscription, and its ids stayed.
     ids = [Delivered(1, 3, 5, 7), Delivered(2, 3, 5, 7)]

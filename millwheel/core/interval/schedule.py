@@ -16,6 +16,7 @@ from functools import partial
 import msgspec
 
 from millwheel import limits
+from millwheel.bundles import QuarantineEntry
 from millwheel.core.faults.quarantine import Quarantine
 from millwheel.core.faults.suspects import Suspects
 from millwheel.core.interval import events as ev
@@ -75,10 +76,7 @@ class Schedule:
         """What runs next; None when there is nothing."""
         redrive = self._quarantine.take_fetched()
         if redrive:
-            # A wall timer that waits here was due once, even if the clock was set back since.
-            work = self._work(watermark, max([now, *(entry.timestamp for entry in redrive if entry.kind == "wall")]))
-            work.redrive = redrive
-            return Turn(work)
+            return Turn(self._redrive_work(redrive, watermark, now))
         if not self._records_are_owed():
             timers = self._take_timers(watermark, now)
             if timers:
@@ -97,6 +95,15 @@ class Schedule:
 
     def _work(self, watermark: int, now: int) -> Work:
         return Work([], [], self._cache.values, self._cache.entries, {}, watermark, now, partial=self._cache.partial)
+
+    def _redrive_work(self, redrive: list[QuarantineEntry], watermark: int, now: int) -> Work:
+        """Timers that wait here were due once: also if the clock was set back since, or if a new owner of the interval
+        has not been told how far its input is."""
+        timers = [entry for entry in redrive if entry.is_timer]
+        watermark = max([watermark, *(entry.timestamp for entry in timers if entry.kind == "watermark")])
+        work = self._work(watermark, max([now, *(entry.timestamp for entry in timers if entry.kind == "wall")]))
+        work.redrive = redrive
+        return work
 
     def _records_are_owed(self) -> bool:
         """Timers that always set timers would keep records from running."""

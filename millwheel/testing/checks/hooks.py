@@ -4,6 +4,7 @@ Lives here: an executor that checks a timer before its hook runs, and notes what
 here: what is durable (`truth`), or what the core believes is pending.  Invariants:
 
 * a timer fires once for each time it is set, at the time for which it is set;
+* its hook finds that this time has come, by the watermark or by the clock, also when it is redriven;
 * it fires before every timer of its key and kind that comes later in (timestamp, tag) order;
 * one that is set to the same time again and again does not fire for ever (I16).
 """
@@ -97,14 +98,23 @@ class WatchedExecutor(Executor):
     def _attempt(
         self, call: Callable[[Any, Work, Outcome], None], it: Any, work: Work, outcome: Outcome
     ) -> BaseException | None:
-        if isinstance(it, Timer):  # not in the hook, whose exceptions are its own affair
+        # Not in the hook, whose exceptions are its own affair.
+        if isinstance(it, Timer):
             self._fires(it)
+        if isinstance(it, Timer) or (isinstance(it, QuarantineEntry) and it.is_timer):
+            self._has_come(it, work)
         return super()._attempt(call, it, work, outcome)
 
     def _redrive(self, entry: QuarantineEntry, work: Work, outcome: Outcome) -> None:
         for kind in TIMER_KINDS:
             self._owned.again.pop((entry.key, kind), None)
         super()._redrive(entry, work, outcome)
+
+    def _has_come(self, it: Timer | QuarantineEntry, work: Work) -> None:
+        time = work.watermark if it.kind == "watermark" else work.wall_time
+        if time < it.timestamp:
+            name = f"{it.kind} timer {it.tag!r} of {it.key!r}"
+            self._truth.fail(f"I8: {name} fires early: it is set to {it.timestamp}, and it is {time}", it.key)
 
     def _is_no_loop(self, timer: Timer) -> None:
         again = self._owned.again
