@@ -106,5 +106,9 @@ class Routes:
     def expect_of(self, config: Config, recovered: Recovered) -> None:
         """What an earlier owner of the interval has sent may still come, and whatever this one sends."""
         self.live |= {(bundle.subscription, bundle.producer) for bundle in recovered.productions}
-        for output in self._graph.computations[config.computation].outputs:
-            self.live |= self.channels(config.sequencer, output)
+        self.live |= self.sends_on(config.computation, config.sequencer)
+
+    def sends_on(self, computation: str, sequencer: int) -> set[Channel]:
+        """The channels of an owner of one of a computation's intervals."""
+        outputs = self._graph.computations[computation].outputs
+        return {channel for output in outputs for channel in self.channels(sequencer, output)}

@@ -460,9 +460,14 @@ class WorkerHost:
         if sequencer is None:
             raise Fenced(f"interval {interval} of {old.owner!r}: another run owns this pipeline's store now")
         actor = yield from self._adopt(msgspec.structs.replace(core.config, sequencer=sequencer), inherited)
+        self._expect_from(actor)
         self.inform(Claimed(((actor.owner, interval, sequencer),)))
         self._start(actor)
         self._restarting.discard(interval)
+
+    def _expect_from(self, actor: Actor) -> None:
+        """A receiver that has started anew meanwhile may have a newer sequencer, and refuses what it does not expect."""
+        self.announce(Expected(tuple(sorted(self.routes.sends_on(actor.owner, actor.sequencer)))))
 
     # --- being superseded -------------------------------------------------------------------------------------
 

@@ -155,6 +155,12 @@ def partition_not_expected() -> Patches:
 
 
 @mutant
+def next_owner_not_expected() -> Patches:
+    """Receivers are not told of the next owner of a sender: one that starts anew beside it refuses its records."""
+    return {(WorkerHost, "_expect_from"): lambda self, actor: None}
+
+
+@mutant
 def bound_before_partitions() -> Patches:
     """The bound of a source is raised before the partitions that were found are open."""
     original = Partitions._discover_all

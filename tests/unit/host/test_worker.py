@@ -6,16 +6,20 @@ from typing import Any
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, TextCoder, subscribe
 from millwheel.bundles import Bundle
+from millwheel.core.interval import events as ev
 from millwheel.host import alphabet as he
-from millwheel.host.messages import Claimed, Credit, Delivery, Hello, Message, WatermarksRaised
-from millwheel.host.requests import ListRedrives, Request
+from millwheel.host.actors import Actor
+from millwheel.host.messages import Claimed, Credit, Delivery, Expected, Hello, Message, WatermarksRaised
+from millwheel.host.requests import ListRedrives, Recover, Request
 from millwheel.host.worker import WorkerHost
 from millwheel.model import MAX_TIME
 from millwheel.testing.world.calls import run
+from millwheel.work import Outcome
 from millwheel_injectors import IterableSource
 from millwheel_storage.memory import MemoryStore
 
 words = Stream("words", TextCoder())
+kept = Stream("kept", TextCoder())
 
 
 class Keep(Computation[str]):
@@ -127,3 +131,66 @@ def test_after_a_cut_the_controller_hears_everything_again() -> None:
     hand.give(he.ChannelOpened("controller"))
     claimed = [interval for claim in hand.of(Claimed) for _, interval, _ in claim.intervals]
     assert hello.interval in claimed
+
+
+class Busy(Hand):
+    """What is posted arrives, and hooks run without an effect; the sources are left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        pipeline = Pipeline("hand")
+        pipeline.inject(IterableSource("text", []), into=words)
+        pipeline.add(Keep, [subscribe(words, lambda word: word)], [kept], name="first")
+        pipeline.add(Keep, [subscribe(kept, lambda word: word)], name="second")
+        self.worker = WorkerHost(pipeline.graph())
+        self.ran: list[int] = []
+        """Intervals."""
+
+    def give(self, event: he.HostEvent) -> list[he.HostEffect]:
+        effects = super().give(event)
+        for effect in effects:
+            match effect:
+                case he.Post(posted):
+                    self.give(posted)
+                case he.Run(_, interval, sequencer, _):
+                    self.ran.append(interval)
+                    self.give(he.Returned(interval, sequencer, Outcome(), 0))
+                case _:
+                    pass
+        return effects
+
+    def deliver(self, target: Actor, producer: int) -> None:
+        (number,) = [n for name, n in self.worker.routes.subscriptions.items() if name.startswith(target.owner)]
+        records = Bundle(number, producer, 1, target.interval, producer, 0, [0], ["k"], [b"v"], [1])
+        self.give(he.Received("worker", Delivery(records, target.sequencer, True)))
+
+    def refuse(self, actor: Actor) -> None:
+        """The database has something against the first checkpoint of an interval, which starts anew."""
+        self.deliver(actor, 99)
+        self.give(he.Told(actor.interval, actor.sequencer, ev.Refused(1, ())))
+
+    def recover(self, ask: he.Ask) -> None:
+        self.waiting.remove(ask)
+        assert isinstance(ask.wish, Recover)
+        self.give(he.Answered(ask.token, run(ask.wish.call(self.store))))
+
+
+def test_a_receiver_that_starts_anew_beside_its_sender_takes_what_the_next_owner_of_that_sends() -> None:
+    # Its own sequencer was the newer one, and its start the earlier one: it took the sender's for retired, and acked
+    # records that it had never run.
+    hand = Busy()
+    hand.give(he.Started())
+    first, second = (actor for actor, _ in hand.worker.actors.intervals())
+    hand._later = Recover
+    for actor in (first, second):
+        hand.refuse(actor)
+    for ask in hand.waiting[-1:-3:-1]:  # the later one is the first to start
+        hand.recover(ask)
+    sender, receiver = (actor for actor, _ in hand.worker.actors.intervals())
+    assert first.sequencer < second.sequencer < sender.sequencer < receiver.sequencer
+    for message in [*hand.told]:
+        if isinstance(message, Expected):
+            hand.give(he.Received("worker", message))
+    hand.ran.clear()
+    hand.deliver(receiver, sender.sequencer)
+    assert hand.ran == [receiver.interval]
