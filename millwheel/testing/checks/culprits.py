@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from millwheel import limits
-from millwheel.bundles import LogWrite, decode_checkpoint
+from millwheel.bundles import Checkpoint, LogWrite, decode_checkpoint
 from millwheel.core.faults.suspects import Suspicion, Unit, read_mark
 from millwheel.errors import RowRefused
 from millwheel.ports import MarkWrite
@@ -22,8 +22,8 @@ class Culprits:
 
     def __init__(self, truth: Truth) -> None:
         self._truth = truth
-        self._refused: dict[int, dict[bytes, tuple[int, int]]] = {}
-        """Interval to refused row to (sequencer, seq) of its checkpoint."""
+        self._refused: dict[int, dict[bytes, tuple[tuple[int, int], set[int]]]] = {}
+        """Interval to refused row to (sequencer, seq) of its checkpoint, and the weak producers of what ran then."""
         self._marks: dict[int, tuple[int, Suspicion]] = {}
         """Interval to its mark, and the sequencer under which it was written."""
         self._kills: dict[int, Counter[Unit]] = {}
@@ -50,9 +50,24 @@ class Culprits:
         if image.redriven or image.opaque:
             return  # of the rows with one id of an outside client, another one may run now, and write the same
         known, place = self._refused.setdefault(write.interval, {}), (write.sequencer, write.seq)
+        made = self._weak_producers(image)
         for row in (write.sinks[row].values for row, _ in refusal.rows):
-            if known.setdefault(row, place) != place:  # the same one may be tried again: its reply was lost
+            before, makers = known.get(row, (place, made))
+            # The same one may be tried again, for its reply was lost; and the next owner of a sender of weak productions
+            # makes those again that were not durable, under other ids: this is another record.
+            if before != place and made <= makers:
                 truth.fail(f"I16: interval {write.interval} has run again what wrote the refused row {row!r}")
+            truth.kernel.probes["refused row of a record that was made again"] += before != place
+            known[row] = place, makers | made
+
+    def _weak_producers(self, image: Checkpoint) -> set[int]:
+        """Sequencers, or nothing where inputs are not deduplicated: there a checkpoint does not say who made them."""
+        truth, found = self._truth, set[int]()
+        for ids in image.ids:
+            maker = truth.graph.computations.get(truth.maker.get(ids.producer, ""))
+            if ids.sequences and maker is not None and maker.settings.productions == "weak":
+                found.add(ids.producer)
+        return found
 
     def saw_kill(self, interval: int, sequencer: int, running: list[Unit]) -> None:
         """A hook ended the process that ran it; `running` was marked before, if anything was (I16)."""
