@@ -19,18 +19,8 @@ from tests.sim.harness import Verdict, simulate_seed
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = 500
-EVENTS_LIMIT = 1_700
+EVENTS_LIMIT = 2_000
 """Events of a host that reach a core, in the least eventful seed."""
-OPEN = {
-    131: "a timer fires early",
-    181: "an ack of what is not durably consumed",
-    216: "a timer fires early",
-    365: "the run does not end",
-    471: "a record kills more processes than it may",
-    484: "a partition that is missing for a while counts as gone for good",
-}
-"""Seeds that are red and not understood yet, with what they break: each is a bug of the system or of the harness.  They are
-run and published as failures; only the test lets them pass, until each is mended and taken off here."""
 FAULTS_LIMIT = 5
 
 PROBES = (

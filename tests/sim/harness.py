@@ -116,6 +116,7 @@ def run_workload(
     store.inner.constraint = workload.world.constraint
     simulation = Simulation(workload.graph, workload.tables, kernel, nemesis, store, until_us, mend_us)
     simulation.on_mend = lambda: mend(workload, store)
+    simulation.on_orderly_end = workload.world.killed.clear
     simulation.hold_open = lambda: unmended(workload, store)
     if seed % 27 in ROLLED:
         simulation.superseded_limit_us = 5 * SECOND // 2

@@ -55,6 +55,8 @@ class Truth:
         self.subscriptions: dict[int, SubscriptionSpec] = {}
         self.computation: dict[int, str] = {}
         """Interval to computation; a source partition's interval is not in it."""
+        self.redriven = 0
+        """Elements that were taken out of quarantine."""
         self.failures: list[tuple[str, QuarantineEntry]] = []
         """(computation, element) of every hook that failed to the last attempt, in order."""
 
@@ -174,6 +176,7 @@ class Truth:
                     f"I1: {name} has redriven {count} elements of {key!r}, of which {len(fifo.get(key, ()))} wait"
                 )
             del fifo[key][:count]
+            self.redriven += count
         for key in image.released:
             self.kernel.probes["quarantine redriven"] += 1
             if fifo.pop(key, []):

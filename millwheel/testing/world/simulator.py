@@ -21,6 +21,9 @@ from millwheel.testing.world.process import Process
 CONVERGE_LIMIT_US: Final = 120 * SECOND
 """Virtual time from the end of the faults within which a run must be done; every delay is below two seconds."""
 
+REDRIVEN_LIMIT_US: Final = SECOND
+"""What is added to that for each element that is redriven meanwhile.  Where they are redriven one by one, the next is read
+when the last one has run, was acked (a weak one waits up to a second for that), is committed and folded."""
 
 SUPERSEDED_LIMIT_US: Final = 8 * SECOND
 """Virtual time in which a process that is awake notices that another one has taken over; every call takes up to two
@@ -55,6 +58,8 @@ class Simulation:
         self.on_mend: Callable[[], None] = lambda: None
         """Called `mend_us` after the start, by default when the faults end, and every second from then on: a workload
         mends its poison and asks for redrives, also of what work under way at that moment still poisons."""
+        self.on_orderly_end: Callable[[], None] = lambda: None
+        """Called when a process has been stopped in order: what has killed others may be tried again."""
         self.hold_open: Callable[[], bool] = lambda: False
         """While true a process that is done is started again (redrives are waiting)."""
         self.version: Callable[[], tuple[Graph, int | None]] = lambda: (self.graph, None)
@@ -63,6 +68,8 @@ class Simulation:
         self._until = kernel.now + faults_until_us
         self._mend_at = self._until if mend_us is None else kernel.now + mend_us
         self._finished = False
+        self._redriven_before = 0
+        """Elements that were redriven before the faults ended."""
         for spec in graph.sources.values():
             if isinstance(spec.source, ScriptedSource):
                 spec.source.clock = lambda: self.kernel.now
@@ -73,12 +80,16 @@ class Simulation:
         self.kernel.at(self._until, self._heal)
         self.kernel.at(self._mend_at, self._mend)
         self.launch()
-        limit = self._until + CONVERGE_LIMIT_US
         while not self._finished:
-            if self.kernel.now > limit:
+            if self.kernel.now > self._limit():
                 raise Unending("liveness: the run does not end after its faults did", self.kernel.story())
             if not self.kernel.step():
                 raise Unending("liveness: nothing is scheduled any more", self.kernel.story())
+
+    def _limit(self) -> int:
+        """When the run must have ended.  Elements are finite in number, and each is redriven for good once."""
+        redriven = self.store.truth.redriven - self._redriven_before
+        return self._until + CONVERGE_LIMIT_US + redriven * REDRIVEN_LIMIT_US
 
     def held(self) -> str:
         """A hold of user code that the run waits for, in words."""
@@ -118,13 +129,18 @@ class Simulation:
     def _stop(self, process: Process) -> None:
         """Somebody stops the process in order, to start another version."""
         if process is self.processes[-1] and process.worker.serving and not process.dead:
-            process.end_in_order()
-            self.launch()
+            self._end_in_order(process)
         elif process is self.processes[-1]:  # it does not serve yet, or is dead and will be replaced
             self.kernel.at(self.kernel.now + SECOND // 10, self._stop, process)
 
+    def _end_in_order(self, process: Process) -> None:
+        process.end_in_order()
+        self.on_orderly_end()
+        self.launch()
+
     def _heal(self) -> None:
         self.kernel.trace("heal")
+        self._redriven_before = self.store.truth.redriven
         self.nemesis.heal()
 
     def _mend(self) -> None:
@@ -133,8 +149,7 @@ class Simulation:
         if newest.worker.serving and not newest.dead and newest.condemned():
             # Mended code comes with a new process; only an orderly end lets what has killed others be tried again.
             self.kernel.probes["ended in order"] += 1
-            newest.end_in_order()
-            self.launch()
+            self._end_in_order(newest)
         self.kernel.at(self.kernel.now + SECOND, self._mend)
 
     # --- what processes tell ----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from millwheel.errors import SourceError
 from millwheel.model import MAX_TIME, MIN_TIME, SECOND
 from millwheel.ports import SourcePartition
-from millwheel.search import Find, Unknown
+from millwheel.search import Find, Search, Step, Unknown
 from millwheel_injectors import (
     BoundedDisorder,
     Csv,
@@ -529,19 +529,27 @@ def test_what_is_not_discovered_yet_holds_unless_bounded(tmp_path: Path) -> None
         assert bounded.pending_watermark() == 7
 
 
+def finish(search: Search, step: Step) -> list[SourcePartition]:
+    """What a search finds that has come to `step`, when nothing is finished."""
+    while True:
+        try:
+            step = search.send({*step.signs} if isinstance(step, Unknown) else [] if isinstance(step, Find) else None)
+        except StopIteration as end:
+            found: list[SourcePartition] = end.value
+            return found
+
+
 def test_the_bound_on_later_files_is_asked_for_before_they_are_looked_for(tmp_path: Path) -> None:
     # A file that comes while a long look is under way is not in it, and may be older than a bound that is asked for later.
     (tmp_path / "a").write_text("100\n")
     clock = Clock(5)
     source = FileSource("s", tmp_path, tail=True, later_files_not_before=lambda: clock.now)
     search = source.search(set())
-    step: Any = next(search)
+    step = next(search)
     clock.now = 9
     (tmp_path / "b").write_text("7\n")
-    with pytest.raises(StopIteration) as ended:
-        while True:
-            step = search.send({*step.signs} if isinstance(step, Unknown) else [] if isinstance(step, Find) else None)
-    assert len(ended.value.value) == 1
+    found = finish(search, step)
+    assert len(found) == 1
     assert source.pending_watermark() == 5
 
 
