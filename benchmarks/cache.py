@@ -152,7 +152,7 @@ def _pipeline(given: dict[str, Any]) -> None:
 
 def _read_longest_ago(self: StateCache, keys: Sequence[str], next_timers: Any) -> list[tuple[float, int]]:
     """The other order."""
-    return [(self._turn - self.turns[key], 0) for key in keys]
+    return [(self._invocation - self.last_read[key], 0) for key in keys]
 
 
 if __name__ == "__main__":

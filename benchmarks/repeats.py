@@ -64,7 +64,7 @@ def _rows(again: bool) -> list[flows.Row]:
 
 def _pipeline(given: dict[str, Any]) -> None:
     asked = missed = 0
-    find = PostgresStore.find_opaque
+    find = PostgresStore.find_outside_ids
 
     async def counted(self: PostgresStore, interval: int, subscription: int, now: int, ids: Any) -> set[bytes]:
         nonlocal asked, missed
@@ -72,7 +72,7 @@ def _pipeline(given: dict[str, Any]) -> None:
         asked, missed = asked + len(ids), missed + len(ids) - len(found)
         return found
 
-    PostgresStore.find_opaque = counted  # type: ignore[method-assign]
+    PostgresStore.find_outside_ids = counted  # type: ignore[method-assign]
     rows = _rows(given["again"])
     new = len({flows.id_of(value) for value, _ in rows})
     source = flows.Ready("rows", rows)

@@ -39,7 +39,7 @@ class Bundle(msgspec.Struct, gc=False):
     values: list[bytes]
     timestamps: list[int]
     epoch: int = 0
-    opaque: list[bytes] = []
+    outside: list[bytes] = []
     """Ids that an outside client chose, one a record, or none at all."""
     size_bytes: int = -1
     """See `size`."""
@@ -64,7 +64,7 @@ class Ids(msgspec.Struct, array_like=True, gc=False):
     sequences: list[int]
 
 
-class Opaque(msgspec.Struct, array_like=True, gc=False):
+class OutsideIdWrites(msgspec.Struct, array_like=True, gc=False):
     """Ids chosen by outside clients that one checkpoint takes on one subscription, until wall time `expires`, us.
 
     Without ids it says that what has expired by then may be removed, the oldest bucket first.
@@ -223,7 +223,7 @@ class Checkpoint(msgspec.Struct, array_like=True, gc=False):
     """(key, n): the first n elements of the key's quarantine FIFO are done."""
     released: list[str] = []
     """Keys whose quarantine ends here."""
-    opaque: list[Opaque] = []
+    outside: list[OutsideIdWrites] = []
     """Ids chosen by outside clients of the records that were taken; `ids` has those of dropped records as well."""
 
 
@@ -253,7 +253,7 @@ class Delivered(msgspec.Struct, gc=False):
     top: int
 
 
-class OpaqueBucket(msgspec.Struct, gc=False):
+class OutsideBucket(msgspec.Struct, gc=False):
     """A time bucket of ids chosen by outside clients in the store: `count` of them at most."""
 
     subscription: int
@@ -261,7 +261,7 @@ class OpaqueBucket(msgspec.Struct, gc=False):
     count: int
 
 
-class Recovered(msgspec.Struct, gc=False):
+class RecoveredInterval(msgspec.Struct, gc=False):
     """What an interval needs before it serves: everything but key state, which loads on demand."""
 
     ids: list[Delivered]
@@ -272,7 +272,7 @@ class Recovered(msgspec.Struct, gc=False):
     holds: HoldWrites
     quarantined: list[str]
     watermark: int
-    opaque: list[OpaqueBucket] = []
+    outside: list[OutsideBucket] = []
     more_timers: list[str] = []
     """Kinds of timers of which more are stored."""
     ends: int = 0

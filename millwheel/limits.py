@@ -155,7 +155,7 @@ runs one by one."""
 TIMER_STALLED_CHAIN: Final = 64
 """The same of those that do not get further: they are likely a loop, and wall time passes between invocations only."""
 
-TIMER_TURNS: Final = 16
+TIMER_INVOCATIONS: Final = 16
 """Invocations of timers between two of records that wait.  Timers should keep up with the watermark, or windows pile up:
 pipelines with seven firings for each record exist.  But timers that set timers must not keep records from running."""
 
@@ -175,29 +175,29 @@ ID_BUCKET_US: Final = 60_000_000
 ID_FILTER_ERROR_RATE: Final = 0.01
 """Share of unknown blocks that a full filter takes for its own: each costs one read of the store, and 10 bits buy it."""
 
-OPAQUE_ID_LIMIT_BYTES: Final = 1_024
+OUTSIDE_ID_LIMIT_BYTES: Final = 1_024
 """An id that an outside client chose; a longer one is more likely a mistake."""
 
-OPAQUE_WHOLE_BYTES: Final = 40
+OUTSIDE_WHOLE_BYTES: Final = 40
 """Such an id is kept whole up to this length (a UUID as text has 36 bytes), a longer one as 128 bits of BLAKE2b."""
 
-OPAQUE_SLACK_US: Final = 6 * 3_600 * 1_000_000
+OUTSIDE_SLACK_US: Final = 6 * 3_600 * 1_000_000
 """How long such an id is remembered unless its source says otherwise: a client that retries does so within hours."""
 
-OPAQUE_BUCKETS: Final = 4
+OUTSIDE_BUCKETS: Final = 4
 """Buckets in a slack: each costs one test per id, and an id is remembered for up to one bucket longer than the slack."""
 
-OPAQUE_FILTER_IDS: Final = 8_192
+OUTSIDE_FILTER_IDS: Final = 8_192
 """Ids for which a new filter has room at least: 32 KiB."""
 
-OPAQUE_FILTER_BITS: Final = 24
+OUTSIDE_FILTER_BITS: Final = 24
 """Bits per id of a filter that is full: with eight hashes 1 unknown id in 20,000 is taken for one of its own.  More would
 make most bundles of 4,096 wait for the store."""
 
-OPAQUE_READ_IDS: Final = 4_096
+OUTSIDE_READ_IDS: Final = 4_096
 """Ids that are read at once to fill a filter after a restart: a few ms of the event loop."""
 
-OPAQUE_DELETE_ROWS: Final = 16_384
+OUTSIDE_DELETE_ROWS: Final = 16_384
 """Expired ids that one fold deletes at most; more than a fold adds, so that deleting keeps up with adding."""
 
 TRACEBACK_LIMIT_CHARS: Final = 8_000

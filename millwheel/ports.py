@@ -17,7 +17,7 @@ from millwheel.bundles import (
     KeyRows,
     LogWrite,
     QuarantineEntry,
-    Recovered,
+    RecoveredInterval,
     StateRow,
     TimerPlace,
     TimerWrites,
@@ -138,7 +138,7 @@ class Store(Protocol):
         """A new sequencer for an interval that `sequencer` still owns, as `acquire`; None when it is fenced."""
         ...
 
-    async def recover(self, interval: int, sequencer: int) -> Recovered | None:
+    async def recover(self, interval: int, sequencer: int) -> RecoveredInterval | None:
         """Fold the interval's whole log, then load what it needs to serve; None when fenced."""
         ...
 
@@ -169,14 +169,14 @@ class Store(Protocol):
         """
         ...
 
-    async def find_opaque(self, interval: int, subscription: int, now: int, ids: Sequence[bytes]) -> set[bytes]:
+    async def find_outside_ids(self, interval: int, subscription: int, now: int, ids: Sequence[bytes]) -> set[bytes]:
         """Which of `ids`, chosen by outside clients, were taken, and do not expire until wall time `now`, us.
 
         Folded tables only; not fenced, as `find_ids`.
         """
         ...
 
-    async def read_opaque(
+    async def read_outside_ids(
         self, interval: int, subscription: int, expires: int, after: bytes, limit: int
     ) -> list[bytes]:
         """The first `limit` ids after `after`, ascending, of the bucket that expires at `expires`, us."""

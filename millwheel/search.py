@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from millwheel.source import SourcePartition
 
 
-class Turn(msgspec.Struct, frozen=True):
+class GiveWay(msgspec.Struct, frozen=True):
     """Let others have a turn: the search has run for a millisecond or so, and goes on.  No answer."""
 
 
-class Blocking(msgspec.Struct, frozen=True):
+class BlockingCall(msgspec.Struct, frozen=True):
     """A call that may take long.  It runs beside the event loop; the answer is what it returns."""
 
     call: Callable[[], Any]
@@ -39,13 +39,13 @@ class Find(msgspec.Struct, frozen=True):
     names: Sequence[str] = ()
 
 
-class Note(msgspec.Struct, frozen=True):
+class MoreSigns(msgspec.Struct, frozen=True):
     """Further signs of finished partitions, by interval: they have another place now, for example.  No answer."""
 
     signs: Mapping[int, Sequence[bytes]]
 
 
-Step: TypeAlias = Turn | Blocking | Unknown | Find | Note
+Step: TypeAlias = GiveWay | BlockingCall | Unknown | Find | MoreSigns
 
 Search: TypeAlias = "Generator[Step, Any, list[SourcePartition]]"
 """One look for partitions: it yields steps, is sent their answers, and returns what it found."""
@@ -70,7 +70,7 @@ def alone(search: Search) -> list[SourcePartition]:
             found: list[SourcePartition] = end.value
             return found
         match step:
-            case Blocking(call):
+            case BlockingCall(call):
                 answer = call()
             case Unknown(signs):
                 answer = {*signs}

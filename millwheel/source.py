@@ -8,9 +8,9 @@ from typing import Any, Generic, Protocol, TypeAlias
 import msgspec
 from typing_extensions import TypeVar
 
-from millwheel.limits import OPAQUE_SLACK_US
+from millwheel.limits import OUTSIDE_SLACK_US
 from millwheel.rejected import Kinds
-from millwheel.search import Blocking, Search, Unknown, sign
+from millwheel.search import BlockingCall, Search, Unknown, sign
 
 T_co = TypeVar("T_co", covariant=True, default=Any)
 
@@ -117,7 +117,7 @@ class Source(Protocol[T_co]):
     """Gives the id of a row that an outside client chose: of the rows with one id, in whichever partitions they come, one
     is delivered within the slack."""
 
-    id_slack: int = OPAQUE_SLACK_US
+    id_slack: int = OUTSIDE_SLACK_US
     """How long such an id is remembered, us of wall time."""
 
     pace: float | None = None
@@ -135,7 +135,7 @@ class Source(Protocol[T_co]):
         is the same for every search of a run.  A source with very many partitions has a search of its own, which asks
         the store instead of keeping names.
         """
-        found: list[SourcePartition] = yield Blocking(lambda: self.discover(known))
+        found: list[SourcePartition] = yield BlockingCall(lambda: self.discover(known))
         signs = {sign("name", partition.name): partition for partition in found}
         unknown = (yield Unknown([*signs])) if signs else set()
         known.update(partition.name for known_by, partition in signs.items() if known_by not in unknown)

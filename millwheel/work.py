@@ -1,4 +1,4 @@
-"""One invocation: what user code is given (`Work`) and what it did (`Outcome`).
+"""One invocation: what user code is given (`Work`) and what it did (`InvocationOutcome`).
 
 Lives here: plain values between the sans-IO core and the executor.  Never here: decisions.
 """
@@ -58,7 +58,7 @@ def cause_of(entry: QuarantineEntry) -> Cause:
     return RecordCause(entry.key, entry.subscription, entry.producer, entry.sequence)
 
 
-class Part(msgspec.Struct, gc=False):
+class BundlePart(msgspec.Struct, gc=False):
     """Fresh records of one bundle, in order.  Columns of equal length."""
 
     subscription: int
@@ -68,7 +68,7 @@ class Part(msgspec.Struct, gc=False):
     keys: list[str]
     values: list[bytes]
     timestamps: list[int]
-    opaque: list[bytes] = []
+    outside: list[bytes] = []
     """Ids that an outside client chose, one a record, or none at all."""
     expires: int = 0
     """Wall time, us, until which these must be remembered."""
@@ -105,7 +105,7 @@ class Stall(NamedTuple):
 class Work(msgspec.Struct, gc=False):
     """One invocation of one interval: records, or timers that are due, never both."""
 
-    parts: list[Part]
+    parts: list[BundlePart]
     timers: list[Timer]
     values: Values
     entries: Entries
@@ -132,10 +132,10 @@ class Columns(msgspec.Struct, gc=False):
     keys: list[str]
     values: list[bytes]
     timestamps: list[int]
-    opaque: list[bytes] = []
+    outside: list[bytes] = []
 
 
-class Outcome(msgspec.Struct, gc=False):
+class InvocationOutcome(msgspec.Struct, gc=False):
     """Buffered effects of one invocation; what a failed hook did is not in it."""
 
     values: dict[str, dict[str, bytes | None]] = {}
@@ -167,7 +167,7 @@ class Outcome(msgspec.Struct, gc=False):
 class Suspended(msgspec.Struct, gc=False):
     """An invocation that waits for state."""
 
-    outcome: Outcome
+    outcome: InvocationOutcome
     values: dict[str, dict[str, bytes | None]]
     entries: dict[str, dict[str, dict[str, bytes | None]]]
     produced: list[Any]

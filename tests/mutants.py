@@ -26,7 +26,7 @@ from millwheel.core.faults.quarantine import Quarantine
 from millwheel.core.faults.refused import RefusedRows
 from millwheel.core.faults.suspects import Suspects
 from millwheel.core.ids.dedup import DeliveredIds, Seen
-from millwheel.core.ids.opaque import OpaqueIds
+from millwheel.core.ids.outside import OutsideIds
 from millwheel.core.ids.seen import SeenKeys
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.arrivals import Arrivals
@@ -338,7 +338,7 @@ def answer_ignored() -> Patches:
     original = Arrivals.found
 
     def found(self: Arrivals, answer: ev.IdsFound, now: int, effects: list[ev.Effect]) -> Any:
-        return original(self, ev.IdsFound(answer.sender, set(), answer.opaque), now, effects)
+        return original(self, ev.IdsFound(answer.sender, set(), answer.outside), now, effects)
 
     return {(Arrivals, "found"): found}
 
@@ -350,7 +350,7 @@ def queue_overtaken() -> Patches:
 
     def arrive(self: Arrivals, bundle: Any, now: int, effects: list[ev.Effect]) -> Any:
         fresh = self.ids.fresh(bundle.subscription, bundle.producer, bundle.sequences)
-        if bundle.sender in self._queues and bundle.sequences and fresh is None and not bundle.opaque:
+        if bundle.sender in self._queues and bundle.sequences and fresh is None and not bundle.outside:
             return [self._accept(bundle, None, (), now)]
         return original(self, bundle, now, effects)
 
@@ -361,34 +361,34 @@ def queue_overtaken() -> Patches:
 def outside_ids_forgotten() -> Patches:
     """Ids that outside clients chose are not asked for after a restart."""
 
-    def init(self: OpaqueIds, slacks: Any, stored: Any = ()) -> None:
+    def init(self: OutsideIds, slacks: Any, stored: Any = ()) -> None:
         original(self, slacks)
 
-    original = OpaqueIds.__init__
-    return {(OpaqueIds, "__init__"): init}
+    original = OutsideIds.__init__
+    return {(OutsideIds, "__init__"): init}
 
 
 @mutant
 def outside_ids_leave_early() -> Patches:
     """An outside id is forgotten when it is folded, while an answer that does not know it is on its way."""
 
-    def leave(self: OpaqueIds) -> None:
+    def leave(self: OutsideIds) -> None:
         self._asked.clear()
         original(self)
 
-    original = OpaqueIds._leave
-    return {(OpaqueIds, "_leave"): leave}
+    original = OutsideIds._leave
+    return {(OutsideIds, "_leave"): leave}
 
 
 @mutant
 def outside_answer_ignored() -> Patches:
     """What the store says of an outside id is ignored."""
-    original = OpaqueIds.take
+    original = OutsideIds.take
 
-    def take(self: OpaqueIds, subscription: int, ids: Any, stored: Any, now: int) -> Any:
+    def take(self: OutsideIds, subscription: int, ids: Any, stored: Any, now: int) -> Any:
         return original(self, subscription, ids, (), now)
 
-    return {(OpaqueIds, "take"): take}
+    return {(OutsideIds, "take"): take}
 
 
 @mutant
@@ -456,7 +456,7 @@ def no_fence() -> Patches:
 @mutant
 def sinks_of_the_fenced() -> Patches:
     """Sink rows are written though their checkpoint was fenced."""
-    from millwheel_storage.sinks import coalesce
+    from millwheel_storage.sink_rows import coalesce
 
     original = MemoryStore.commit
 
@@ -480,7 +480,7 @@ def renamed_and_lost() -> Patches:
 @mutant
 def deletions_first() -> Patches:
     """A row that a checkpoint writes and then deletes stays in its sink."""
-    from millwheel_storage import sinks
+    from millwheel_storage import sink_rows
     from millwheel_storage.memory import twin
 
     def coalesce(tables: Any, writes: Any) -> Any:
@@ -488,7 +488,7 @@ def deletions_first() -> Patches:
         for write in writes:
             rows = tuple(sorted(write.sinks, key=lambda row: not row.deleted))
             turned.append(msgspec.structs.replace(write, sinks=rows))
-        return sinks.coalesce(tables, turned)
+        return sink_rows.coalesce(tables, turned)
 
     return {(twin, "coalesce"): coalesce}
 
@@ -496,11 +496,11 @@ def deletions_first() -> Patches:
 @mutant
 def deletions_lost() -> Patches:
     """A row that is deleted in another checkpoint than the one that wrote it stays in its sink."""
-    from millwheel_storage import sinks
+    from millwheel_storage import sink_rows
     from millwheel_storage.memory import twin
 
     def coalesce(tables: Any, writes: Any) -> Any:
-        return [msgspec.structs.replace(rows, deleted={}) for rows in sinks.coalesce(tables, writes)]
+        return [msgspec.structs.replace(rows, deleted={}) for rows in sink_rows.coalesce(tables, writes)]
 
     return {(twin, "coalesce"): coalesce}
 
@@ -539,7 +539,7 @@ def _from_cache(cache: StateCache, image: Any) -> Any:
     image = copy.copy(image)
     rows = []
     for key, cell, entry, value in image.state.rows():
-        here = key in cache.turns
+        here = key in cache.last_read
         rows.append((key, cell, entry, cache.cells(key).get((cell, entry)) if here else value))
     image.state = StateWrites.of(rows)
     return image
@@ -782,8 +782,8 @@ def early_timers() -> Patches:
 @mutant
 def timers_come_back() -> Patches:
     """A page of timers overwrites what is set in memory."""
-    original = TimerQueue.turn
-    return {(TimerQueue, "turn"): lambda self, kind, page, more, held: original(self, kind, page, more, ())}
+    original = TimerQueue.add_page
+    return {(TimerQueue, "add_page"): lambda self, kind, page, more, held: original(self, kind, page, more, ())}
 
 
 @mutant

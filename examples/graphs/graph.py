@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class WeightedGraph:
     """`vertices`: ascending ids, shape (n,). Link i goes from `source[i]` to `target[i]` and costs `weight[i]`."""
 
     vertices: Ints
@@ -35,14 +35,14 @@ class Graph:
     weight: Floats
 
     @staticmethod
-    def of(source: Ints, target: Ints, weight: Floats | None = None) -> Graph:
+    def of(source: Ints, target: Ints, weight: Floats | None = None) -> WeightedGraph:
         """From links alone: the vertices are their ends."""
         vertices = np.union1d(source, target)
-        return Graph(vertices, source, target, np.ones(len(source)) if weight is None else weight)
+        return WeightedGraph(vertices, source, target, np.ones(len(source)) if weight is None else weight)
 
-    def undirected(self) -> Graph:
+    def undirected(self) -> WeightedGraph:
         """Each link in both directions."""
-        return Graph(
+        return WeightedGraph(
             self.vertices,
             np.concatenate([self.source, self.target]),
             np.concatenate([self.target, self.source]),
@@ -83,7 +83,7 @@ class Adjacency:
         return self.keys[np.unique(owner[into])]
 
 
-def load(path: Path) -> Graph:
+def load(path: Path) -> WeightedGraph:
     """An edge list: two ids a line, by comma or space, gzipped or not; a first line without numbers is a header."""
     data = path.read_bytes()
     try:
@@ -99,10 +99,10 @@ def load(path: Path) -> Graph:
         raise ValueError(f"{path} is not an edge list of two integers a line: {error}") from error
     if not len(links):
         raise ValueError(f"{path} holds no link")
-    return Graph.of(links[:, 0], links[:, 1])
+    return WeightedGraph.of(links[:, 0], links[:, 1])
 
 
-def cliques(count: int, size: int) -> Graph:
+def cliques(count: int, size: int) -> WeightedGraph:
     """A chain of cliques: each is complete, and its last vertex is linked to the next one's first. Undirected, one component.
 
     A long thin graph: labels need some two supersteps a clique to pass through it.
@@ -111,10 +111,10 @@ def cliques(count: int, size: int) -> Graph:
     one, other = np.triu_indices(size, k=1)
     source = np.concatenate([(first + one).ravel(), first[:-1, 0] + size - 1])
     target = np.concatenate([(first + other).ravel(), first[1:, 0]])
-    return Graph.of(source, target).undirected()
+    return WeightedGraph.of(source, target).undirected()
 
 
-def scale_free(vertices: int, links: int, seed: int) -> Graph:
+def scale_free(vertices: int, links: int, seed: int) -> WeightedGraph:
     """`links` random links whose ends follow a power law (exponent about 2.5), with whole weights from 1 to 10."""
     random = np.random.default_rng(seed)
     pull = (np.arange(1, vertices + 1) ** -0.66).cumsum()
@@ -122,10 +122,10 @@ def scale_free(vertices: int, links: int, seed: int) -> Graph:
     target = names[np.searchsorted(pull, random.random(links) * pull[-1])]
     source = random.integers(0, vertices, links)
     weight = random.integers(1, 11, links).astype(np.float64)
-    return Graph(np.arange(vertices, dtype=np.int64), source, target, weight)
+    return WeightedGraph(np.arange(vertices, dtype=np.int64), source, target, weight)
 
 
-def partitioned(context: SparkContext, graph: Graph, partitions: int) -> Partitioned[Adjacency]:
+def partitioned(context: SparkContext, graph: WeightedGraph, partitions: int) -> Partitioned[Adjacency]:
     """The graph's links by the partition of their source, cached; Spark computes them again when they are lost."""
     home = partition_of(graph.vertices, partitions)
     leaving = partition_of(graph.source, partitions)
@@ -136,7 +136,7 @@ def partitioned(context: SparkContext, graph: Graph, partitions: int) -> Partiti
     return from_elements(context, parts).kept()
 
 
-def _adjacency(number: int, partitions: int, graph: Graph, keys: Ints, mine: NDArray[np.bool_]) -> Adjacency:
+def _adjacency(number: int, partitions: int, graph: WeightedGraph, keys: Ints, mine: NDArray[np.bool_]) -> Adjacency:
     source, target, weight = graph.source[mine], graph.target[mine], graph.weight[mine]
     order = np.argsort(source, kind="stable")
     source, target, weight = source[order], target[order], weight[order]

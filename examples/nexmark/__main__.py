@@ -20,7 +20,7 @@ import psycopg
 
 from examples.nexmark import oracle
 from examples.nexmark.harness import JobFailed, finish, killed, left_over, start
-from examples.nexmark.job import Job
+from examples.nexmark.job import NexmarkJob
 from examples.nexmark.queries import QUERIES
 from millwheel import DAY, SECOND
 from millwheel_storage.embedded import EmbeddedPostgres
@@ -97,21 +97,21 @@ class Matrix:
             query, per_s, per_cpu, p50, p99, rows, runs + 1 - len(differences), runs + 1, kills, left, differences
         )  # fmt: skip
 
-    def _job(self, query: str, **more: Any) -> Job:
+    def _job(self, query: str, **more: Any) -> NexmarkJob:
         pipeline = f"{query}_{next(self._numbers)}"
         given = {"events": self._options.events, "seed": self._options.seed, **more}
-        return Job(url=self._url, pipeline=pipeline, queries=[query], **given)
+        return NexmarkJob(url=self._url, pipeline=pipeline, queries=[query], **given)
 
-    def _judged(self, job: Job, what: str) -> list[str]:
+    def _judged(self, job: NexmarkJob, what: str) -> list[str]:
         found = oracle.difference(self._connection, QUERIES[job.queries[0]], job.pipeline)
         return [] if found is None else [f"{job.queries[0]}, {what}: {found}"]
 
-    def _count(self, job: Job) -> int:
+    def _count(self, job: NexmarkJob) -> int:
         row = self._connection.execute(f"SELECT count(*) FROM {job.pipeline}.{job.queries[0]}".encode()).fetchone()
         assert row is not None
         return int(row[0])
 
-    def _drop(self, job: Job) -> None:
+    def _drop(self, job: NexmarkJob) -> None:
         self._connection.execute(f"DROP SCHEMA {job.pipeline} CASCADE".encode())
 
     def _latency(self, query: str) -> tuple[float | None, float | None]:

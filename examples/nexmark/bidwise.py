@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from examples.nexmark.model import Bid, Event, bids
-from examples.nexmark.query import Query, table
+from examples.nexmark.query import NexmarkQuery, table
 from examples.nexmark.sink import Row, upsert
 from millwheel.library import Chain
 
@@ -42,7 +42,7 @@ def _q0(events: Chain[Event]) -> None:
     upsert(bids(events).key_by(by_auction), Q0_TABLE, lambda bid: [_row(bid)])
 
 
-Q0 = Query(Q0_TABLE, _q0, "SELECT number, auction, bidder, price, time, extra FROM bid")
+Q0 = NexmarkQuery(Q0_TABLE, _q0, "SELECT number, auction, bidder, price, time, extra FROM bid")
 
 Q1_TABLE = table("q1", {"number": "bigint", **BID, "price": "numeric"}, ("number",))
 
@@ -57,7 +57,7 @@ def _q1(events: Chain[Event]) -> None:
     upsert(bids(events).key_by(by_auction), Q1_TABLE, lambda bid: [{**_row(bid), "price": _euros(bid)}])
 
 
-Q1 = Query(Q1_TABLE, _q1, "SELECT number, auction, bidder, 0.908 * price, time, extra FROM bid")
+Q1 = NexmarkQuery(Q1_TABLE, _q1, "SELECT number, auction, bidder, 0.908 * price, time, extra FROM bid")
 
 Q2_TABLE = table("q2", {"number": "bigint", "auction": "bigint", "price": "bigint"}, ("number",))
 
@@ -70,7 +70,7 @@ def _q2(events: Chain[Event]) -> None:
     upsert(bids(events).filter(lambda bid: bid.auction % 123 == 0).key_by(by_auction), Q2_TABLE, _q2_row)
 
 
-Q2 = Query(Q2_TABLE, _q2, "SELECT number, auction, price FROM bid WHERE auction % 123 = 0")
+Q2 = NexmarkQuery(Q2_TABLE, _q2, "SELECT number, auction, price FROM bid WHERE auction % 123 = 0")
 
 Q13_TABLE = table("q13", {"number": "bigint", **BID, "value": "text"}, ("number",))
 
@@ -81,7 +81,7 @@ def _q13(events: Chain[Event]) -> None:
     upsert(joined, Q13_TABLE, lambda bid: [{**_row(bid), "value": side[bid.auction % SIDE_KEYS]}])
 
 
-Q13 = Query(
+Q13 = NexmarkQuery(
     Q13_TABLE,
     _q13,
     f"""SELECT number, auction, bidder, price, time, extra, value

@@ -11,7 +11,7 @@ import msgspec
 
 from examples.nexmark.bidwise import by_auction
 from examples.nexmark.model import LATENESS_US, Auction, Bid, Event, Person, auctions, bids, persons
-from examples.nexmark.query import Query, table
+from examples.nexmark.query import NexmarkQuery, table
 from examples.nexmark.sink import Row, upsert
 from millwheel import Context, ListCell, MapCell, MsgpackCoder, Record, Timer, ValueCell
 from millwheel.library import Chain, EveryRecords, Global, Operation, Operator, Pane, Repeat, mean
@@ -114,7 +114,7 @@ def _q9(events: Chain[Event]) -> None:
     upsert(_closed(events, "q9.close").key_by(lambda closed: str(closed.auction.id)), Q9_TABLE, _q9_rows)
 
 
-Q9 = Query(Q9_TABLE, _q9, f"SELECT id, category, seller, number, price, bidder FROM ({SOLD}) sold")
+Q9 = NexmarkQuery(Q9_TABLE, _q9, f"SELECT id, category, seller, number, price, bidder FROM ({SOLD}) sold")
 
 # --- 4: average price of a category -------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ def _q4(events: Chain[Event]) -> None:
     upsert(averages.key_by(lambda pane: pane.key), Q4_TABLE, _q4_rows)
 
 
-Q4 = Query(Q4_TABLE, _q4, f"SELECT category, sum(price)::float8 / count(*) FROM ({SOLD}) sold GROUP BY category")
+Q4 = NexmarkQuery(Q4_TABLE, _q4, f"SELECT category, sum(price)::float8 / count(*) FROM ({SOLD}) sold GROUP BY category")
 
 # --- 6: average of a seller's last ten sales ----------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ def _q6(events: Chain[Event]) -> None:
     )
 
 
-Q6 = Query(
+Q6 = NexmarkQuery(
     Q6_TABLE,
     _q6,
     f"""SELECT seller, id, sum(price) OVER last::float8 / count(*) OVER last FROM ({SOLD}) sold
@@ -259,7 +259,7 @@ def _q3(events: Chain[Event]) -> None:
     upsert(near.key_by(lambda found: str(found[1].id)), Q3_TABLE, _q3_rows)
 
 
-Q3 = Query(
+Q3 = NexmarkQuery(
     Q3_TABLE,
     _q3,
     f"""SELECT name, city, state, auction.id FROM auction JOIN person ON seller = person.id
@@ -297,7 +297,7 @@ def _q20(events: Chain[Event]) -> None:
     upsert(wanted.key_by(lambda found: str(found[0].id)), Q20_TABLE, _q20_rows)
 
 
-Q20 = Query(
+Q20 = NexmarkQuery(
     Q20_TABLE,
     _q20,
     f"""SELECT bid.number, auction, bidder, price, item, seller FROM bid JOIN auction ON bid.auction = auction.id

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 import psycopg
 
-from examples.nexmark.job import Done, Job
+from examples.nexmark.job import Done, NexmarkJob
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 POLL_S: Final = 0.02
@@ -26,7 +26,7 @@ class JobFailed(RuntimeError):
     """A process of a job ended otherwise than it should."""
 
 
-def start(job: Job) -> subprocess.Popen[bytes]:
+def start(job: NexmarkJob) -> subprocess.Popen[bytes]:
     """A process that runs `job`."""
     command = [sys.executable, "-m", "examples.nexmark.job", msgspec.json.encode(job).decode()]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
@@ -49,7 +49,7 @@ def read_so_far(connection: psycopg.Connection[Any], pipeline: str) -> int:
     return int(row[0])
 
 
-def killed(job: Job, connection: psycopg.Connection[Any], kills: int, seed: int = 1) -> tuple[Done, int]:
+def killed(job: NexmarkJob, connection: psycopg.Connection[Any], kills: int, seed: int = 1) -> tuple[Done, int]:
     """Run `job`, end it `kills` times by signal 9 while it makes progress, and let it finish.
 
     The second value is how many kills there were: a job may be done before.

@@ -26,7 +26,7 @@ CUTS: Sequence[str] = ("1020", "1040", "11", "1200", "1300", "14")
 """Where the key space is cut: most keys are ids from 1000 on."""
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class NexmarkJob(msgspec.Struct, frozen=True, kw_only=True):
     """What to run.
 
     `order` is that of `arrivals`, by chance of `arrival_seed`.  `intervals`, 1 to 7, of every computation.  `batch`: events
@@ -93,7 +93,7 @@ class _Cut(Pipeline):
 class Paced(IterableSource[Event]):
     """Rows in memory, of which only so many can be read at once, and a second, as a job says."""
 
-    def __init__(self, rows: list[tuple[Event, int]], job: Job, doubled: bool) -> None:
+    def __init__(self, rows: list[tuple[Event, int]], job: NexmarkJob, doubled: bool) -> None:
         identity = (lambda event: str(event.number)) if doubled else None
         super().__init__("site", rows, BoundedDisorder(DISORDER_US), record_id=identity)
         self._job = job
@@ -106,7 +106,7 @@ class Paced(IterableSource[Event]):
 class _Slowly:
     """A partition that gives no more than is due."""
 
-    def __init__(self, partition: SourcePartition[Event], job: Job) -> None:
+    def __init__(self, partition: SourcePartition[Event], job: NexmarkJob) -> None:
         self._partition, self._batch, self._rate = partition, job.batch, job.rate
         self._begin = job.begin_s
         self._given = 0
@@ -131,7 +131,7 @@ class _Slowly:
 
 def main() -> None:
     """Run to the end, and print what was done."""
-    job = msgspec.json.decode(sys.argv[1], type=Job)
+    job = msgspec.json.decode(sys.argv[1], type=NexmarkJob)
     pipeline = job.build()
     begin, cpu = time.monotonic(), time.process_time()
     progress = run(pipeline, job.url)

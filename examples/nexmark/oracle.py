@@ -14,7 +14,7 @@ import psycopg
 
 from examples.nexmark.bidwise import side_input
 from examples.nexmark.model import Auction, Bid, Event, Person
-from examples.nexmark.query import Query
+from examples.nexmark.query import NexmarkQuery
 
 SCHEMA: Final = "nexmark_oracle"
 
@@ -63,7 +63,7 @@ def _table(connection: psycopg.Connection[Any], kind: type[Event], values: list[
             copy.write_row(msgspec.structs.astuple(value))
 
 
-def difference(connection: psycopg.Connection[Any], query: Query, pipeline: str) -> Difference | None:
+def difference(connection: psycopg.Connection[Any], query: NexmarkQuery, pipeline: str) -> Difference | None:
     """How what `pipeline` has written differs from SQL's answer; None: it does not, row for row."""
     wanted, found = rows(connection, SCHEMA, query.sql), rows(connection, pipeline, query.written)
     if found == wanted:

@@ -16,7 +16,7 @@ AT: Final = "at"
 their order, so it is not compared."""
 
 
-class Query(msgspec.Struct, frozen=True):
+class NexmarkQuery(msgspec.Struct, frozen=True):
     """One query.
 
     `build` adds its steps, which end in `table`; `sql` selects the columns of `table` but `at` from `person`, `auction`,

@@ -13,7 +13,7 @@ import msgspec
 
 from examples.nexmark.bidwise import by_auction
 from examples.nexmark.model import LATENESS_US, Bid, Event, bids
-from examples.nexmark.query import Query, table
+from examples.nexmark.query import NexmarkQuery, table
 from examples.nexmark.sink import Row, upsert
 from millwheel import DAY, MINUTE, Context, MapCell, MsgpackCoder, Record, Timer, ValueCell
 from millwheel.library import (
@@ -144,7 +144,7 @@ def _q15(events: Chain[Event]) -> None:
     upsert(totals.key_by(lambda found: str(found.day)), Q15_TABLE, lambda found: [_row(found)])
 
 
-Q15 = Query(Q15_TABLE, _q15, _statistics(f"time / {DAY} * {DAY}", f"time / {DAY}"))
+Q15 = NexmarkQuery(Q15_TABLE, _q15, _statistics(f"time / {DAY} * {DAY}", f"time / {DAY}"))
 
 Q16_TABLE = table(
     "q16",
@@ -162,7 +162,7 @@ def _q16(events: Chain[Event]) -> None:
     )
 
 
-Q16 = Query(
+Q16 = NexmarkQuery(
     Q16_TABLE,
     _q16,
     _statistics(
@@ -229,7 +229,7 @@ def _q17(events: Chain[Event]) -> None:
     upsert(prices.key_by(lambda pane: pane.key), Q17_TABLE, _q17_rows)
 
 
-Q17 = Query(
+Q17 = NexmarkQuery(
     Q17_TABLE,
     _q17,
     f"""SELECT auction, time / {DAY} * {DAY}, count(*), count(*) FILTER (WHERE price < {LOW}),
@@ -266,7 +266,7 @@ def _q18(events: Chain[Event]) -> None:
     upsert(newest.key_by(lambda pane: pane.key), Q18_TABLE, _q18_rows)
 
 
-Q18 = Query(
+Q18 = NexmarkQuery(
     Q18_TABLE,
     _q18,
     """SELECT DISTINCT ON (bidder, auction) bidder, auction, number, price, time FROM bid
@@ -302,7 +302,7 @@ def _q19(events: Chain[Event]) -> None:
     upsert(highest.key_by(lambda pane: pane.key), Q19_TABLE, _q19_rows)
 
 
-Q19 = Query(
+Q19 = NexmarkQuery(
     Q19_TABLE,
     _q19,
     f"""SELECT auction, place, number, bidder, price, time FROM (

@@ -11,7 +11,7 @@ import msgspec
 
 from examples.nexmark.bidwise import by_auction
 from examples.nexmark.model import LATENESS_US, Auction, Bid, Event, Person, auctions, bids, persons
-from examples.nexmark.query import Query, table
+from examples.nexmark.query import NexmarkQuery, table
 from examples.nexmark.sink import Key, Row, replace, upsert
 from millwheel import DAY, MAX_TIME, SECOND, Context, JsonCoder, MapCell, MsgpackCoder, Record, Timer
 from millwheel.library import (
@@ -88,7 +88,7 @@ def _q5(events: Chain[Event]) -> None:
     replace(hottest.key_by(by_start), Q5_TABLE, _q5_rows, over)
 
 
-Q5 = Query(
+Q5 = NexmarkQuery(
     Q5_TABLE,
     _q5,
     f"""WITH counts AS (
@@ -149,7 +149,7 @@ def _q7(events: Chain[Event]) -> None:
     replace(highest.key_by(by_start), Q7_TABLE, _q7_rows, over)
 
 
-Q7 = Query(
+Q7 = NexmarkQuery(
     Q7_TABLE,
     _q7,
     f"""WITH ended AS (SELECT *, time - time % {WINDOW_US} + {WINDOW_US} AS window_end FROM bid)
@@ -216,7 +216,7 @@ def _q8(events: Chain[Event]) -> None:
     )
 
 
-Q8 = Query(
+Q8 = NexmarkQuery(
     Q8_TABLE,
     _q8,
     f"""SELECT DISTINCT person.id, name, person.time - person.time % {WINDOW_US} FROM person JOIN auction
@@ -258,7 +258,7 @@ def _q11(events: Chain[Event]) -> None:
     replace(sessions.key_by(lambda pane: pane.key), Q11_TABLE, _q11_rows, lambda pane: over(pane) + DAY, _overlaps)
 
 
-Q11 = Query(
+Q11 = NexmarkQuery(
     Q11_TABLE,
     _q11,
     f"""WITH told AS (
@@ -313,7 +313,7 @@ def _q12(events: Chain[Event]) -> None:
     )
 
 
-Q12 = Query(
+Q12 = NexmarkQuery(
     Q12_TABLE,
     _q12,
     "SELECT bidder, count(*) FROM bid GROUP BY bidder",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from examples.queries.log import read_queries
 from examples.zeitgeist import observed, pipeline, results
-from examples.zeitgeist.__main__ import Job, conclude, read_options
+from examples.zeitgeist.__main__ import WiredPipeline, conclude, read_options
 from examples.zeitgeist.detector import Scope
 from examples.zeitgeist.logfile import check_unchanged, look_at
 from examples.zeitgeist.model import WINDOW_US
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def job(log: Path, out: Path) -> Job:
+def job(log: Path, out: Path) -> WiredPipeline:
     """The queries of `log` as Zeitgeist's input."""
     rows = list(read_queries(log))
     if not rows:
@@ -52,7 +52,7 @@ def job(log: Path, out: Path) -> Job:
         windows.setdefault(("site", ""), Counter())[start_us] += 1
         if request.page:
             windows.setdefault(("page", request.page), Counter())[start_us] += 1
-    return Job(
+    return WiredPipeline(
         "queries",
         out,
         log.name,

@@ -32,7 +32,7 @@ SLICE = Path(__file__).parent / "data" / "nasa-1995-07-11..14.log.gz"
 Windows = Mapping[tuple[Scope, str], dict[int, int]]
 
 
-class Job(msgspec.Struct, frozen=True):
+class WiredPipeline(msgspec.Struct, frozen=True):
     """A wired pipeline with what its report needs: figures, and observed windows of the keys asked for."""
 
     name: str
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def parse(log: Path, out: Path) -> Job:
+def parse(log: Path, out: Path) -> WiredPipeline:
     """Run the Spark job unless it is done, and wire the pipeline on its output."""
     print(f"zeitgeist: parsing {log.name} with Spark", flush=True)
     try:
@@ -70,7 +70,7 @@ def parse(log: Path, out: Path) -> Job:
         results.release(out)
         raise
     end_us = observed.input_end(summary.last_us)
-    return Job(
+    return WiredPipeline(
         "zeitgeist",
         out,
         log.name,
@@ -96,7 +96,7 @@ def source(out: Path) -> SparkOutputSource:
     )
 
 
-def conclude(job: Job, store: str | None) -> int:
+def conclude(job: WiredPipeline, store: str | None) -> int:
     """Run the pipeline to its end unless an earlier run did, then write the anomalies and their report."""
     out, began = job.out, time.monotonic()
     finished = out / results.FINISHED
@@ -138,7 +138,7 @@ def read_anomalies(url: str, name: str) -> list[Anomaly]:
     return sort_anomalies(rows)
 
 
-def _report(job: Job, rows: Sequence[Anomaly]) -> None:
+def _report(job: WiredPipeline, rows: Sequence[Anomaly]) -> None:
     windows = job.windows({("site", ""), *((row.scope, row.key) for row in rows)})
     stats = [Stat(name, f"{value:,}") for name, value in job.figures.items()]
     stats += [Stat(f"{scope} anomalies", f"{sum(row.scope == scope for row in rows):,}") for scope in ("site", "page")]
@@ -151,7 +151,7 @@ def _report(job: Job, rows: Sequence[Anomaly]) -> None:
     )
 
 
-def _print_findings(job: Job, rows: Sequence[Anomaly], seconds: float) -> None:
+def _print_findings(job: WiredPipeline, rows: Sequence[Anomaly], seconds: float) -> None:
     sites = [row for row in rows if row.scope == "site"]
     figures = ", ".join(f"{value:,} {name}" for name, value in job.figures.items())
     print(

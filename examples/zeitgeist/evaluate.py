@@ -23,7 +23,7 @@ import msgspec
 from examples.zeitgeist import detector, model, observed
 from examples.zeitgeist.detector import Anomaly, Episode, KeyState, Scope
 from examples.zeitgeist.evidence import Kind
-from examples.zeitgeist.logline import Malformed, Request, is_page_view, parse_line
+from examples.zeitgeist.logline import LoggedRequest, Malformed, is_page_view, parse_line
 from examples.zeitgeist.model import WINDOW_US
 from examples.zeitgeist.pictures import Point
 from examples.zeitgeist.report import Facts, Series, Stat, write_report
@@ -52,7 +52,7 @@ class Trial(msgspec.Struct, frozen=True):
     kind: Kind
 
 
-def read_log(path: Path) -> Iterator[Request | Malformed]:
+def read_log(path: Path) -> Iterator[LoggedRequest | Malformed]:
     """The lines of a log, gzipped if its name says so."""
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="latin-1", newline="\n") as lines:
@@ -60,7 +60,7 @@ def read_log(path: Path) -> Iterator[Request | Malformed]:
             yield parse_line(line.rstrip("\r\n"))
 
 
-def count_slots(rows: Iterable[Request]) -> dict[Key, Counts]:
+def count_slots(rows: Iterable[LoggedRequest]) -> dict[Key, Counts]:
     """Requests per key and slot: what is left of a log, whatever the order of its lines."""
     counts: dict[Key, Counts] = defaultdict(Counter)
     for row in rows:
@@ -109,7 +109,7 @@ def series_of(windows: Counts, end_us: int) -> list[Point]:
     return [(start_us, count, mean) for start_us, count, mean, _ in _walk(windows, end_us)]
 
 
-def expected_anomalies(rows: Iterable[Request], offset_s: int = 0) -> list[Anomaly]:
+def expected_anomalies(rows: Iterable[LoggedRequest], offset_s: int = 0) -> list[Anomaly]:
     """The rows that Zeitgeist must output for an input, in the order of its output file."""
     return anomalies_of(count_slots(rows), offset_s)
 
@@ -263,11 +263,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _requests(parsed: Iterable[Request | Malformed], lines: Counter[str]) -> Iterator[Request]:
+def _requests(parsed: Iterable[LoggedRequest | Malformed], lines: Counter[str]) -> Iterator[LoggedRequest]:
     """The requests among the lines, counting lines and malformed ones on the way."""
     for line in parsed:
         lines["lines"] += 1
-        if isinstance(line, Request):
+        if isinstance(line, LoggedRequest):
             yield line
         else:
             lines["malformed"] += 1

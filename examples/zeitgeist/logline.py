@@ -25,7 +25,7 @@ PATTERN: Final = re.compile(
 MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
-class Request(msgspec.Struct, frozen=True):
+class LoggedRequest(msgspec.Struct, frozen=True):
     """One request."""
 
     timestamp_us: int
@@ -46,7 +46,7 @@ class Malformed(msgspec.Struct, frozen=True):
     reason: str
 
 
-def parse_line(line: str) -> Request | Malformed:
+def parse_line(line: str) -> LoggedRequest | Malformed:
     """The request that a line (without its line ending) records, or why there is none."""
     match = PATTERN.fullmatch(line)
     if match is None:
@@ -56,10 +56,10 @@ def parse_line(line: str) -> Request | Malformed:
     timestamp_us = _timestamp_us(stamp[:6], offset_s)
     if timestamp_us is None:
         return Malformed("no such date")
-    return Request(timestamp_us, offset_s, host, method, path, int(status), 0 if size == "-" else int(size))
+    return LoggedRequest(timestamp_us, offset_s, host, method, path, int(status), 0 if size == "-" else int(size))
 
 
-def is_page_view(request: Request) -> bool:
+def is_page_view(request: LoggedRequest) -> bool:
     """Whether a request counts for its page."""
     return request.method == "GET" and request.status < 400
 

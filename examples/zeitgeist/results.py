@@ -54,7 +54,7 @@ MARK_OF: Final = "SELECT obj_description(oid, 'pg_namespace') FROM pg_namespace 
 """The comment on a pipeline's schema."""
 
 
-class Run(msgspec.Struct, frozen=True):
+class ReportRun(msgspec.Struct, frozen=True):
     """What results are made of and where: the pipeline's name, its log, its store (without a password)."""
 
     name: str
@@ -69,7 +69,7 @@ def claim(out: Path, name: str, log: LogFile, store: str | None, fresh: bool = F
 
     `fresh` drops what an earlier run has made, in `out` and in the store.
     """
-    run = Run(name, log, EMBEDDED if store is None else store_place(store), secrets.token_hex(8))
+    run = ReportRun(name, log, EMBEDDED if store is None else store_place(store), secrets.token_hex(8))
     _keep_clear(out, Path(log.path))
     try:
         earlier = _earlier(out)
@@ -91,7 +91,7 @@ def check_store(out: Path, name: str, store: str) -> None:
 
     Another OUT may have dropped what this one has put there: its rows would be taken for those of this log.
     """
-    run, schema = msgspec.json.decode((out / RUN).read_bytes(), type=Run), schema_name(name)
+    run, schema = msgspec.json.decode((out / RUN).read_bytes(), type=ReportRun), schema_name(name)
     place = sql.Identifier(schema)
     with reachable(store) as connection:
         connection.execute(opening.LOCK_SCHEMA, (schema,))
@@ -127,10 +127,10 @@ def _keep_clear(out: Path, log: Path) -> None:
         raise MillwheelError(f"the log {log} is among the results that it is to make: give another OUT (--out)")
 
 
-def _earlier(out: Path) -> Run | None:
+def _earlier(out: Path) -> ReportRun | None:
     """The run that made what is in `out`; None when nothing of the kind is there."""
     try:
-        return msgspec.json.decode((out / RUN).read_bytes(), type=Run)
+        return msgspec.json.decode((out / RUN).read_bytes(), type=ReportRun)
     except FileNotFoundError:
         pass
     except msgspec.DecodeError as error:
@@ -141,7 +141,7 @@ def _earlier(out: Path) -> Run | None:
     return None
 
 
-def _check_same(out: Path, earlier: Run, now: Run) -> None:
+def _check_same(out: Path, earlier: ReportRun, now: ReportRun) -> None:
     if earlier.name != now.name:
         wrong = f"{out} holds the results of another example, {earlier.name!r}"
     elif not earlier.log.is_same(now.log):

@@ -20,10 +20,10 @@ from typing import Any, Final, TypeAlias, TypedDict, overload
 from typing_extensions import TypeVar, Unpack
 
 from millwheel.errors import SourceError
-from millwheel.limits import OPAQUE_SLACK_US
+from millwheel.limits import OUTSIDE_SLACK_US
 from millwheel.model import MAX_TIME, MIN_TIME, SECOND
 from millwheel.ports import RecordId, Source, SourcePartition, SourcePosition, WallClock
-from millwheel.search import Find, Note, Search, Step, Turn, Unknown, alone
+from millwheel.search import Find, GiveWay, MoreSigns, Search, Step, Unknown, alone
 from millwheel_injectors.formats import Format, TextLines, value_type
 from millwheel_injectors.identity import (
     Catalog,
@@ -36,7 +36,7 @@ from millwheel_injectors.identity import (
     rewritten_message,
     signs_of,
 )
-from millwheel_injectors.paced import PacedPartition, check_pace
+from millwheel_injectors.paced import PacedTextPartition, check_pace
 from millwheel_injectors.partition import Reading, TextPartition, decode_state
 from millwheel_injectors.rejects import Reject, open_rejects, raw_text
 from millwheel_injectors.times import EventTime, named_time
@@ -157,7 +157,7 @@ class FileSource(Source[T]):
         later_files_not_before: int | Callable[[], int] | None = None,
         rejects: AnyPath | None = None,
         record_id: RecordId | None = None,
-        id_slack: int = OPAQUE_SLACK_US,
+        id_slack: int = OUTSIDE_SLACK_US,
         idle_after_us: int | None = None,
         clock: WallClock = wall_clock,
         pace: float | None = None,
@@ -260,7 +260,7 @@ class FileSource(Source[T]):
         for number, listed in enumerate(self._list(), 1):
             batch[listed.sign()] = listed
             if number % TURN_FILES == 0:
-                yield Turn()
+                yield GiveWay()
             if len(batch) == ASK_FILES:
                 left += yield from self._unfinished(batch)
                 batch = {}
@@ -272,7 +272,7 @@ class FileSource(Source[T]):
             if file is not None and not (self._tail and is_twin(file)):
                 files.append(file)
             if number % TURN_HEADS == 0:
-                yield Turn()
+                yield GiveWay()
         self._catalog.keep(files)
         return files
 
@@ -311,7 +311,7 @@ class FileSource(Source[T]):
                 found[name] = file
         touched = {name: file for name, file in found.items() if name in stored and name not in catalog.names()}
         if touched:
-            yield Note({stored[name].interval: [*file.signs(), file.look()] for name, file in touched.items()})
+            yield MoreSigns({stored[name].interval: [*file.signs(), file.look()] for name, file in touched.items()})
         self._place({name: file for name, file in found.items() if name not in touched}, touched.values())
         return {*touched}
 
@@ -371,7 +371,7 @@ class FileSource(Source[T]):
         return partition is not None and partition.is_open()
 
     def _partition(self, name: str) -> TextPartition:
-        kind = TextPartition if self.pace is None else PacedPartition
+        kind = TextPartition if self.pace is None else PacedTextPartition
         partition = kind(name, self._catalog.identity(name), self._reading, lambda: self._locate(name), self._sealed)
         self._partitions[name] = partition
         self._frontier.add(name, partition)

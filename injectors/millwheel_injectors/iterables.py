@@ -14,7 +14,7 @@ import msgspec
 from typing_extensions import TypeVar
 
 from millwheel.errors import SourceError, TimestampError
-from millwheel.limits import OPAQUE_SLACK_US
+from millwheel.limits import OUTSIDE_SLACK_US
 from millwheel.model import MAX_TIME, MIN_TIME, Time, to_us
 from millwheel.ports import Batch, RecordId, Source, SourcePartition, SourcePosition
 from millwheel.search import Find, Search
@@ -48,7 +48,7 @@ class IterableSource(Source[T]):
         watermark: Policy | None = None,
         *,
         record_id: RecordId[T] | None = None,
-        id_slack: int = OPAQUE_SLACK_US,
+        id_slack: int = OUTSIDE_SLACK_US,
     ) -> None:
         if isinstance(watermark, FileCreation) or (isinstance(watermark, Exact) and callable(rows)):
             raise ValueError(f"source {name}: {watermark} needs {'a sequence' if callable(rows) else 'files'}")

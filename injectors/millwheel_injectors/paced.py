@@ -17,7 +17,7 @@ BLOCK_ROWS = 1_024
 """Rows that are read ahead."""
 
 
-class PacedPartition(TextPartition):
+class PacedTextPartition(TextPartition):
     """One complete file that is replayed."""
 
     _block: Batch | None = None

@@ -17,9 +17,9 @@ from millwheel.errors import SourceError
 from millwheel.limits import WORK_LIMIT_BYTES
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import Batch
-from millwheel_injectors.columns import Columns, RowMaker, us_of
 from millwheel_injectors.identity import digest_of
 from millwheel_injectors.rejects import Reject, Rejects, raw_text
+from millwheel_injectors.row_columns import RowColumns, RowMaker, us_of
 from millwheel_injectors.streams import HEAD_LIMIT_BYTES
 from millwheel_injectors.times import EventTime, stamp, typed_us
 from millwheel_injectors.watermarks import Exact, Gauge, Minima, Policy
@@ -171,7 +171,7 @@ class ParquetPartition:
         self._state.row, self._state.seen = self._row, self._gauge.seen
         return Batch(rows, values, times, self._row, msgspec.json.encode(self._state), len(bad))
 
-    def _times(self, columns: Columns, values: list[Any], bad: dict[int, str]) -> list[int]:
+    def _times(self, columns: RowColumns, values: list[Any], bad: dict[int, str]) -> list[int]:
         """Event times; reasons for those that have none go to `bad`."""
         time = self._reading.event_time
         inputs = columns.data[time] if isinstance(time, str) and time in columns.data else values
@@ -179,7 +179,7 @@ class ParquetPartition:
         bad.update({index: why for index, why in wrong.items() if index not in bad})
         return times
 
-    def _reject(self, columns: Columns, first: int, bad: Mapping[int, str]) -> None:
+    def _reject(self, columns: RowColumns, first: int, bad: Mapping[int, str]) -> None:
         rows = columns.dicts(list(columns.data))
         rejects = [Reject(first + index, bad[index], raw_text(rows[index])) for index in sorted(bad)]
         self._reading.rejects.add(self.name, rejects)

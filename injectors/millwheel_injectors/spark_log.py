@@ -30,7 +30,7 @@ _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?")
 _BATCH = re.compile(r"(\d+)(\.compact)?")
 
 
-class Committed(msgspec.Struct, frozen=True):
+class CommittedFile(msgspec.Struct, frozen=True):
     """A committed data file: its path relative to the output directory, and its size (None for batch
     output)."""
 
@@ -55,7 +55,7 @@ class SinkLog:
         self._lasted = -1
         """`_last`, once `keep` says so."""
 
-    def committed(self) -> Iterator[Committed]:
+    def committed(self) -> Iterator[CommittedFile]:
         """Files committed since `keep` was called last, in commit order; those that Spark deleted again are left out."""
         for attempt in range(3):
             try:
@@ -68,7 +68,7 @@ class SinkLog:
         for log in logs:
             for entry in self._entries(log):
                 if entry.action == "add" and entry.path not in deleted:
-                    yield Committed(relative_path(entry.path, self._directory), entry.size)
+                    yield CommittedFile(relative_path(entry.path, self._directory), entry.size)
 
     def keep(self) -> None:
         """What the last `committed` gave is known: the next one goes on behind it."""

@@ -16,18 +16,18 @@ import msgspec
 from typing_extensions import TypeVar, Unpack
 
 from millwheel.errors import SourceError
-from millwheel.limits import OPAQUE_SLACK_US
+from millwheel.limits import OUTSIDE_SLACK_US
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import RecordId, Source, SourcePartition, SourcePosition, WallClock
-from millwheel.search import Find, Search, Step, Turn, Unknown, alone, sign
-from millwheel_injectors.columns import field_types
+from millwheel.search import Find, GiveWay, Search, Step, Unknown, alone, sign
 from millwheel_injectors.files import ASK_FILES, TURN_FILES, TURN_HEADS, AnyPath, wall_clock
 from millwheel_injectors.formats import Format, JsonLines, MalformedError, Parsed, Parser, convert_each
 from millwheel_injectors.identity import inspect_file
 from millwheel_injectors.parquet import ParquetPartition, ParquetReading
 from millwheel_injectors.partition import Reading, TextPartition
 from millwheel_injectors.rejects import Reject, open_rejects, raw_text
-from millwheel_injectors.spark_log import LOG, Committed, SinkLog, batch_runs, data_files, partition_values
+from millwheel_injectors.row_columns import field_types
+from millwheel_injectors.spark_log import LOG, CommittedFile, SinkLog, batch_runs, data_files, partition_values
 from millwheel_injectors.times import EventTime, field_time
 from millwheel_injectors.watermarks import BoundedDisorder, FileCreation, Frontier, Policy
 
@@ -123,7 +123,7 @@ class SparkOutputSource(Source[T]):
         later_files_not_before: int | Callable[[], int] | None = None,
         rejects: AnyPath | None = None,
         record_id: str | RecordId | None = None,
-        id_slack: int = OPAQUE_SLACK_US,
+        id_slack: int = OUTSIDE_SLACK_US,
         idle_after_us: int | None = None,
         clock: WallClock = wall_clock,
     ) -> None:
@@ -193,12 +193,12 @@ class SparkOutputSource(Source[T]):
         for file in files:
             found.append(self._partition(file))
             if len(found) % TURN_HEADS == 0:
-                yield Turn()
+                yield GiveWay()
         if self._log is not None:
             self._log.keep()
         return found
 
-    def _look(self, known: set[str]) -> Generator[Step, Any, list[Committed]]:
+    def _look(self, known: set[str]) -> Generator[Step, Any, list[CommittedFile]]:
         """Files that are not finished."""
         if self._log is None and (self._directory / LOG).is_dir():
             self._log = SinkLog(self._directory)
@@ -213,7 +213,7 @@ class SparkOutputSource(Source[T]):
                     raise
         return []
 
-    def _look_at_runs(self, known: set[str]) -> Generator[Step, Any, list[Committed]]:
+    def _look_at_runs(self, known: set[str]) -> Generator[Step, Any, list[CommittedFile]]:
         runs = batch_runs(self._directory)
         if not runs and not self._tail:
             raise SourceError(
@@ -221,23 +221,23 @@ class SparkOutputSource(Source[T]):
                 "finished writing it, or failed; run the job again, or pass tail=True to wait for it"
             )
         self._listed = self._listed or bool(runs)
-        files: list[Committed] = []
+        files: list[CommittedFile] = []
         for run in runs:
             root = len(str(self._directory)) + 1
-            left = yield from self._unfinished((Committed(path[root:]) for path in data_files(run)), known)
+            left = yield from self._unfinished((CommittedFile(path[root:]) for path in data_files(run)), known)
             if left:
                 yield from self._refuse_overwritten(run, known)
             files += sorted(left, key=lambda file: file.path.split("/"))
         return files
 
-    def _unfinished(self, files: Iterable[Committed], known: set[str]) -> Generator[Step, Any, list[Committed]]:
-        left: dict[str, Committed] = {}
-        batch: dict[bytes, Committed] = {}
+    def _unfinished(self, files: Iterable[CommittedFile], known: set[str]) -> Generator[Step, Any, list[CommittedFile]]:
+        left: dict[str, CommittedFile] = {}
+        batch: dict[bytes, CommittedFile] = {}
         for number, file in enumerate(files, 1):
             if file.path not in known:
                 batch[sign("name", file.path)] = file
             if number % TURN_FILES == 0:
-                yield Turn()
+                yield GiveWay()
             if len(batch) == ASK_FILES:
                 unknown = yield Unknown([*batch])
                 left.update((file.path, file) for known_by, file in batch.items() if known_by in unknown)
@@ -258,9 +258,9 @@ class SparkOutputSource(Source[T]):
                     "pipeline, and write each run into a directory of its own"
                 )
             if number % TURN_FILES == 0:
-                yield Turn()
+                yield GiveWay()
 
-    def _partition(self, file: Committed) -> OutputPartition:
+    def _partition(self, file: CommittedFile) -> OutputPartition:
         place = self._directory / file.path
         try:
             size = os.stat(place).st_size

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from typing_extensions import TypeVar
 
 from millwheel.model import MAX_TIME, MIN_TIME, Time, to_us
-from millwheel_injectors.columns import is_struct
+from millwheel_injectors.row_columns import is_struct
 
 T = TypeVar("T", default=Any)
 

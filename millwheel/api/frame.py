@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from millwheel.bundles import QuarantineEntry, SinkRow
 from millwheel.model import MIN_TIME, Timer
-from millwheel.work import Cause, Columns, Entries, Known, Outcome, Suspended, Values, Wanted, Work
+from millwheel.work import Cause, Columns, Entries, InvocationOutcome, Known, Suspended, Values, Wanted, Work
 
 MISSING: Final[Any] = object()
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -23,7 +23,7 @@ class NotLoaded(BaseException):
     """A hook has asked for state that is not in memory: it runs again when it is.  No `except Exception` stops it."""
 
 
-class Chain(Protocol):
+class TimerOrder(Protocol):
     """Whoever lets timers fire in their order."""
 
     def add(self, key: str, timers: Mapping[tuple[str, str], int | None]) -> None:
@@ -151,7 +151,7 @@ class Frame:
         """The key's hold before that, us."""
         self.produced_late = 0
         """Productions of the hook that are older than their cause."""
-        self.chain: Chain | None = None
+        self.chain: TimerOrder | None = None
         """Told what the hooks of timers set."""
 
     # --- for state cells --------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class Frame:
         if before:
             self.pending += before.produced
 
-    def suspend(self, outcome: Outcome, waiting: list[QuarantineEntry | Timer]) -> Suspended:
+    def suspend(self, outcome: InvocationOutcome, waiting: list[QuarantineEntry | Timer]) -> Suspended:
         """The invocation waits; until it goes on others may run here."""
         values = {cell: column.written for cell, column in self._columns.items()}
         entries = {cell: column.written for cell, column in self._entry_columns.items()}
@@ -211,7 +211,7 @@ class Frame:
         self.journal.clear()
         return suspended
 
-    def commit(self, outcome: Outcome, cause: Cause) -> None:
+    def commit(self, outcome: InvocationOutcome, cause: Cause) -> None:
         """The hook returned: keep its rarer effects too (only needed when `effects` is set)."""
         if self.lacking:
             raise NotLoaded
@@ -246,7 +246,7 @@ class Frame:
         self.produced_late = 0
         self.effects = False
 
-    def finish(self, outcome: Outcome) -> None:
+    def finish(self, outcome: InvocationOutcome) -> None:
         """The invocation is over: hand over its state writes and its productions, as columns."""
         subscriptions, *columns = (self.pending[column::4] for column in range(4))
         different = sorted(set(subscriptions))

@@ -10,9 +10,9 @@ import msgspec
 from millwheel.core.interval import events as ev
 from millwheel.errors import RowRefused
 from millwheel.host.messages import Message
-from millwheel.host.requests import Request
+from millwheel.host.requests import StoreCall
 from millwheel.source import SourcePosition
-from millwheel.work import Outcome, Work
+from millwheel.work import InvocationOutcome, Work
 
 # --- what a host waits for ----------------------------------------------------------------------------------------
 
@@ -71,7 +71,7 @@ class Resume(msgspec.Struct, frozen=True, gc=False):
     position: SourcePosition
 
 
-Wish = Request | Pause | Prepare | Discover | Seek | Resume
+Wish = StoreCall | Pause | Prepare | Discover | Seek | Resume
 
 # --- events -------------------------------------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ class Returned(msgspec.Struct, frozen=True, gc=False):
 
     interval: int
     sequencer: int
-    outcome: Outcome
+    outcome: InvocationOutcome
     elapsed_us: int
 
 
@@ -181,7 +181,7 @@ class Tell(msgspec.Struct, frozen=True, gc=False):
     message: Message
 
 
-class Run(msgspec.Struct, frozen=True, gc=False):
+class RunHooks(msgspec.Struct, frozen=True, gc=False):
     """Run user code of a computation now, and answer with `Returned`."""
 
     computation: str
@@ -212,7 +212,7 @@ class WakeAt(msgspec.Struct, frozen=True, gc=False):
     at: int
 
 
-class Note(msgspec.Struct, frozen=True, gc=False):
+class Notice(msgspec.Struct, frozen=True, gc=False):
     """Something that an operator should know."""
 
     text: str
@@ -235,4 +235,4 @@ class Failed(msgspec.Struct, frozen=True, gc=False):
     error: Exception
 
 
-HostEffect = Ask | Post | Tell | Run | ReadRows | Release | WakeAt | Note | Declare | Ended | Failed
+HostEffect = Ask | Post | Tell | RunHooks | ReadRows | Release | WakeAt | Notice | Declare | Ended | Failed

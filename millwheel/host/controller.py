@@ -31,14 +31,14 @@ from millwheel.host.messages import (
     Concluded,
     Disowned,
     Excused,
-    Joined,
+    IntervalSettled,
     Message,
     Open,
-    Settled,
     SourceBound,
     Unsettled,
     WatermarkReport,
     WatermarksRaised,
+    WorkerJoined,
 )
 from millwheel.host.procedures import Procedures, Steps
 from millwheel.host.requests import PersistWatermarks, ReadWatermarks
@@ -89,21 +89,21 @@ class ControllerHost:
     def _hear(self, message: Message) -> None:
         if self._authority is None:
             self._early.append(message)
-            if isinstance(message, Joined) and not self._loading:
+            if isinstance(message, WorkerJoined) and not self._loading:
                 self._loading = True
                 self._procedures.start(self._load(message))
             return
         match message:
             case WatermarkReport(owner, interval, value):
                 self._authority.report(owner, interval, value)
-            case Joined():
+            case WorkerJoined():
                 pass  # who joins again has nothing new to say about the graph
             case Claimed(intervals):
                 for owner, interval, sequencer in intervals:
                     self._authority.expect(owner, interval, sequencer)
             case Unsettled(owner, interval, receivers):
                 self._authority.unsettled(owner, interval, receivers)
-            case Settled(interval):
+            case IntervalSettled(interval):
                 risen = self._authority.settle(interval)
                 if risen:
                     self._tell(self._workers, {}, risen)
@@ -119,7 +119,7 @@ class ControllerHost:
             case _:
                 raise AssertionError(f"a controller was told {type(message).__name__}")
 
-    def _load(self, joined: Joined) -> Steps:
+    def _load(self, joined: WorkerJoined) -> Steps:
         # Workers join after they have taken over: nothing that an earlier owner committed is ahead of these.
         self._authority = Authority(joined.senders, (yield ReadWatermarks()))
         early, self._early = self._early, []

@@ -12,7 +12,7 @@ import msgspec
 from millwheel import limits
 
 
-class Window(msgspec.Struct):
+class CreditWindow(msgspec.Struct):
     """The receiver's end, for one interval and one sending host."""
 
     round: int

@@ -15,7 +15,7 @@ from millwheel.host.requests import FindIds, FoldLog, LoadCells, LoadState, Load
 from millwheel.ports import FoldWrite
 
 TableEffect = (
-    ev.Load | ev.LoadSlots | ev.LoadTimers | ev.LookupIds | ev.ReadOpaque | ev.Fold | ev.FetchQuarantine
+    ev.Load | ev.LoadSlots | ev.LoadTimers | ev.LookupIds | ev.ReadOutsideIds | ev.Fold | ev.FetchQuarantine
 )  # fmt: skip
 
 
@@ -29,15 +29,15 @@ def steps(actor: Actor, effect: TableEffect, tell: Callable[[Actor, ev.Event], N
             tell(actor, ev.SlotsLoaded((yield LoadCells(interval, effect))))
         case ev.LoadTimers(kind, _, limit):
             rows = yield LoadTimerPage(interval, sequencer, effect)
-            tell(actor, ev.Fenced() if rows is None else ev.TimersLoaded(kind, rows, len(rows.keys) >= limit))
+            tell(actor, ev.WriteFenced() if rows is None else ev.TimersLoaded(kind, rows, len(rows.keys) >= limit))
         case ev.LookupIds(sender):
-            found, opaque = yield FindIds(interval, effect)
-            tell(actor, ev.IdsFound(sender, found, opaque))
-        case ev.ReadOpaque(subscription, expires):
-            tell(actor, ev.OpaqueRead(subscription, expires, (yield ReadBucket(interval, effect))))
+            found, outside = yield FindIds(interval, effect)
+            tell(actor, ev.IdsFound(sender, found, outside))
+        case ev.ReadOutsideIds(subscription, expires):
+            tell(actor, ev.OutsideIdsRead(subscription, expires, (yield ReadBucket(interval, effect))))
         case ev.Fold(upto, images, acked, fresh):
             write = FoldWrite(interval, sequencer, upto, images, acked, fresh)
-            tell(actor, ev.Folded(upto) if (yield FoldLog(write)) else ev.Fenced())
+            tell(actor, ev.FoldDone(upto) if (yield FoldLog(write)) else ev.WriteFenced())
         case ev.FetchQuarantine(_, limit):
             entries = yield ReadQuarantine(interval, effect)
             tell(actor, ev.QuarantineFetched(entries, len(entries) >= limit))

@@ -74,7 +74,7 @@ class Marks:
             kept = (yield WriteMarks(writes)) if writes else set()
             for actor, mark in batch:
                 if actor.interval not in kept:
-                    self._tell(actor, ev.Fenced())
+                    self._tell(actor, ev.WriteFenced())
                 elif type(mark) is ev.Mark:
                     self._tell(actor, ev.Marked())
                 else:

@@ -58,7 +58,7 @@ class Expected(msgspec.Struct, frozen=True, gc=False):
     channels: tuple[Channel, ...]
 
 
-class Joined(msgspec.Struct, frozen=True, gc=False):
+class WorkerJoined(msgspec.Struct, frozen=True, gc=False):
     """A worker has taken its intervals over; `senders` are the computations and sources that send to each computation."""
 
     senders: dict[str, tuple[str, ...]]
@@ -80,14 +80,14 @@ class Disowned(msgspec.Struct, frozen=True, gc=False):
 
 class Unsettled(msgspec.Struct, frozen=True, gc=False):
     """An interval of `owner` has productions for `receivers` that this version of it does not send to any more: until it
-    is `Settled` they wait for it."""
+    is `IntervalSettled` they wait for it."""
 
     owner: str
     interval: int
     receivers: tuple[str, ...]
 
 
-class Settled(msgspec.Struct, frozen=True, gc=False):
+class IntervalSettled(msgspec.Struct, frozen=True, gc=False):
     """The interval has nothing left for receivers that are not its own."""
 
     interval: int
@@ -137,6 +137,6 @@ class WatermarksRaised(msgspec.Struct, frozen=True, gc=False):
 
 
 Message = (
-    Hello | Delivery | Receipt | Credit | Expected | Joined | Claimed | Unsettled | Settled | Excused | Concluded | Open
-    | WatermarkReport | SourceBound | WatermarksRaised | Disowned
+    Hello | Delivery | Receipt | Credit | Expected | WorkerJoined | Claimed | Unsettled | IntervalSettled | Excused
+    | Concluded | Open | WatermarkReport | SourceBound | WatermarksRaised | Disowned
 )  # fmt: skip

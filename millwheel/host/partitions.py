@@ -14,7 +14,7 @@ from millwheel.core.ids.dedup import Channel
 from millwheel.core.interval import events as ev
 from millwheel.core.source.feed import Feed
 from millwheel.core.source.injector import InjectorCore
-from millwheel.core.source.short_reads import Tail
+from millwheel.core.source.short_reads import ShortReads
 from millwheel.errors import SourceError
 from millwheel.graph import Graph
 from millwheel.host.actors import Actor, Actors
@@ -45,7 +45,7 @@ from millwheel.host.routes import Routes
 from millwheel.host.stalls import NOTHING_YET, Stalls, why_it_waits
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import PositionWrite, SourcePosition
-from millwheel.search import Find, Note, Step, Turn, Unknown
+from millwheel.search import Find, GiveWay, MoreSigns, Step, Unknown
 
 
 class Owner(Protocol):
@@ -99,7 +99,7 @@ class Partitions:
         self._feeds: dict[str, Feed] = {}
         self._parked: dict[int, tuple[Actor, int]] = {}
         """Reads that wait until their receivers have worked something off, or the partition has rested."""
-        self._tails: dict[int, Tail] = {}
+        self._tails: dict[int, ShortReads] = {}
         self._resting: set[int] = set()
         """Partitions that are not read now: there was nothing left a moment ago."""
         self._accounts: dict[int, Account] = {}
@@ -201,7 +201,7 @@ class Partitions:
 
     def _look_up(self, name: str, step: Step) -> Generator[Wish, Any, Any]:
         match step:
-            case Turn():
+            case GiveWay():
                 return (yield Pause(0))
             case Unknown(signs):
                 unknown = yield UnknownSigns(name, signs)
@@ -210,7 +210,7 @@ class Partitions:
                 return unknown
             case Find(signs, names):
                 return (yield FindPartitions(name, signs, names))
-            case Note(noted):
+            case MoreSigns(noted):
                 return (yield AddSigns(name, noted))
             case _:
                 raise AssertionError(f"a shell left {type(step).__name__} of a search to its host")
@@ -297,13 +297,13 @@ class Partitions:
         rows, name = arrived.rows, actor.owner.removeprefix("source:")
         self.rejected += rows.rejected
         begins = self._paces.arrived(actor, rows)
-        tail = self._tails.setdefault(actor.interval, Tail())
+        tail = self._tails.setdefault(actor.interval, ShortReads())
         if not self._paces.has(actor) and tail.waits(limit, rows.count + rows.rejected):
             self._let_rest(actor, limits.READ_REST_US)
-        turn = self._feeds[name].read(actor.interval, rows, arrived.asked_at, self._owner.now)
+        following = self._feeds[name].read(actor.interval, rows, arrived.asked_at, self._owner.now)
         self._owner.perform(actor, actor.core.handle(rows, self._owner.now))
-        if turn is not None:
-            self._resume(self._owner.actors.all[turn])
+        if following is not None:
+            self._resume(self._owner.actors.all[following])
         if begins:
             self._retry([*self._parked])
 
@@ -368,7 +368,7 @@ class Partitions:
             kept = yield AdvancePositions(writes)
             for actor, effect in batch:
                 ok = actor.interval in kept
-                self._owner.tell(actor, ev.Advanced(effect.position, effect.finished) if ok else ev.Fenced())
+                self._owner.tell(actor, ev.Advanced(effect.position, effect.finished) if ok else ev.WriteFenced())
                 self._ending += [actor] if ok and effect.finished else []
         self._advancing = False
 

@@ -1,7 +1,8 @@
 """Requests to redrive: which of them are read next, and which intervals hear of them.
 
-Lives here: the turn.  Never here: I/O; what becomes of a request (`core.quarantine`).  Invariant: every request that is
-still there is told again and again, for an interval's owner may have died since; each time a bounded number.
+Lives here: the order in which they are served.  Never here: I/O; what becomes of a request (`core.faults.quarantine`).
+Invariant: every request that is still there is told again and again, for an interval's owner may have
+died since; each time a bounded number.
 """
 
 from __future__ import annotations

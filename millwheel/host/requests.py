@@ -16,7 +16,7 @@ from millwheel.core.interval import events as ev
 from millwheel.ports import FoldWrite, MarkWrite, PipelineShape, PositionWrite, Store, WatermarkWrite
 
 
-class Request(msgspec.Struct, frozen=True):
+class StoreCall(msgspec.Struct, frozen=True):
     """A call to the store.  It is idempotent: a shell repeats it until the store answers."""
 
     step: ClassVar[str] = ""
@@ -29,7 +29,7 @@ class Request(msgspec.Struct, frozen=True):
         raise NotImplementedError
 
 
-class OpenPipeline(Request, frozen=True):
+class OpenPipeline(StoreCall, frozen=True):
     """Create or check the pipeline's schema; `Opened`."""
 
     step: ClassVar[str] = "open"
@@ -41,7 +41,7 @@ class OpenPipeline(Request, frozen=True):
         return await store.open_pipeline(self.shape)
 
 
-class Acquire(Request, frozen=True):
+class Acquire(StoreCall, frozen=True):
     """Take intervals; their new sequencers."""
 
     step: ClassVar[str] = "acquire"
@@ -52,7 +52,7 @@ class Acquire(Request, frozen=True):
         return await store.acquire(self.intervals)
 
 
-class Reacquire(Request, frozen=True):
+class Reacquire(StoreCall, frozen=True):
     """Take a new sequencer for an interval that is still owned; None when it is not."""
 
     step: ClassVar[str] = "restart"
@@ -64,7 +64,7 @@ class Reacquire(Request, frozen=True):
         return await store.reacquire(self.interval, self.sequencer)
 
 
-class Recover(Request, frozen=True):
+class Recover(StoreCall, frozen=True):
     """Fold the log and load what an interval needs; `Recovered`, or None when it is fenced."""
 
     step: ClassVar[str] = "recover"
@@ -76,7 +76,7 @@ class Recover(Request, frozen=True):
         return await store.recover(self.interval, self.sequencer)
 
 
-class StillOwned(Request, frozen=True):
+class StillOwned(StoreCall, frozen=True):
     """Those of the intervals that nobody else has taken over."""
 
     step: ClassVar[str] = "owned"
@@ -87,7 +87,7 @@ class StillOwned(Request, frozen=True):
         return await store.still_owned(self.owners)
 
 
-class CommitGroup(Request, frozen=True):
+class CommitGroup(StoreCall, frozen=True):
     """One transaction of checkpoints; the (interval, seq) pairs that are durable."""
 
     step: ClassVar[str] = "commit"
@@ -98,7 +98,7 @@ class CommitGroup(Request, frozen=True):
         return await store.commit(self.writes)
 
 
-class FoldLog(Request, frozen=True):
+class FoldLog(StoreCall, frozen=True):
     """A prefix of an interval's log becomes tables; False when it is fenced."""
 
     step: ClassVar[str] = "fold"
@@ -109,7 +109,7 @@ class FoldLog(Request, frozen=True):
         return await store.fold(self.write)
 
 
-class LoadState(Request, frozen=True):
+class LoadState(StoreCall, frozen=True):
     """State of keys; a list of `KeyRows`."""
 
     step: ClassVar[str] = "load"
@@ -121,7 +121,7 @@ class LoadState(Request, frozen=True):
         return await store.load(self.interval, self.load.keys, self.load.timers)
 
 
-class LoadCells(Request, frozen=True):
+class LoadCells(StoreCall, frozen=True):
     """Single cells and entries; a list of `StateRow`."""
 
     step: ClassVar[str] = "load"
@@ -133,7 +133,7 @@ class LoadCells(Request, frozen=True):
         return await store.load_slots(self.interval, self.load.wanted)
 
 
-class LoadTimerPage(Request, frozen=True):
+class LoadTimerPage(StoreCall, frozen=True):
     """The timers that are due next; `TimerWrites`, or None when the interval is fenced."""
 
     step: ClassVar[str] = "page"
@@ -147,7 +147,7 @@ class LoadTimerPage(Request, frozen=True):
         return await store.load_timers(self.interval, self.sequencer, load.kind, load.after, load.limit)
 
 
-class FindIds(Request, frozen=True):
+class FindIds(StoreCall, frozen=True):
     """Which ids are consumed; dense ones, and those of outside clients."""
 
     step: ClassVar[str] = "lookup"
@@ -155,29 +155,29 @@ class FindIds(Request, frozen=True):
     asked: ev.LookupIds
 
     async def call(self, store: Store) -> Any:
-        """See `Store.find_ids` and `Store.find_opaque`."""
-        asked, found, opaque = self.asked, set[int](), set[bytes]()
+        """See `Store.find_ids` and `Store.find_outside_ids`."""
+        asked, found, outside = self.asked, set[int](), set[bytes]()
         if asked.sequences:
             found = await store.find_ids(self.interval, asked.subscription, asked.producer, asked.sequences)
-        if asked.opaque:
-            opaque = await store.find_opaque(self.interval, asked.subscription, asked.now, asked.opaque)
-        return found, opaque
+        if asked.outside:
+            outside = await store.find_outside_ids(self.interval, asked.subscription, asked.now, asked.outside)
+        return found, outside
 
 
-class ReadBucket(Request, frozen=True):
+class ReadBucket(StoreCall, frozen=True):
     """Ids of outside clients, to fill a filter."""
 
     step: ClassVar[str] = "lookup"
     interval: int
-    asked: ev.ReadOpaque
+    asked: ev.ReadOutsideIds
 
     async def call(self, store: Store) -> Any:
-        """See `Store.read_opaque`."""
+        """See `Store.read_outside_ids`."""
         asked = self.asked
-        return await store.read_opaque(self.interval, asked.subscription, asked.expires, asked.after, asked.limit)
+        return await store.read_outside_ids(self.interval, asked.subscription, asked.expires, asked.after, asked.limit)
 
 
-class ReadQuarantine(Request, frozen=True):
+class ReadQuarantine(StoreCall, frozen=True):
     """What the quarantines of some keys begin with; a list of `QuarantineEntry`."""
 
     step: ClassVar[str] = "quarantine"
@@ -189,7 +189,7 @@ class ReadQuarantine(Request, frozen=True):
         return await store.quarantined(self.interval, self.fetch.keys, self.fetch.limit)
 
 
-class ListRedrives(Request, frozen=True):
+class ListRedrives(StoreCall, frozen=True):
     """Redrives that somebody has asked for; (computation, key) pairs."""
 
     step: ClassVar[str] = "redrives"
@@ -201,7 +201,7 @@ class ListRedrives(Request, frozen=True):
         return await store.redrive_requests(self.start, self.limit)
 
 
-class WriteMarks(Request, frozen=True):
+class WriteMarks(StoreCall, frozen=True):
     """What is about to run, or has run; the intervals that are not fenced."""
 
     step: ClassVar[str] = "mark"
@@ -212,7 +212,7 @@ class WriteMarks(Request, frozen=True):
         return await store.mark(self.writes)
 
 
-class ListPartitions(Request, frozen=True):
+class ListPartitions(StoreCall, frozen=True):
     """What a source has begun and not finished, and what was finished without signs; a list of `SourcePosition`."""
 
     step: ClassVar[str] = "source"
@@ -223,7 +223,7 @@ class ListPartitions(Request, frozen=True):
         return await store.source_partitions(self.source)
 
 
-class ListUnfinished(Request, frozen=True):
+class ListUnfinished(StoreCall, frozen=True):
     """Partitions that are not read to their end, of all sources; (source, `SourcePosition`) pairs."""
 
     step: ClassVar[str] = "source"
@@ -233,7 +233,7 @@ class ListUnfinished(Request, frozen=True):
         return await store.unfinished_partitions()
 
 
-class OpenPartitions(Request, frozen=True):
+class OpenPartitions(StoreCall, frozen=True):
     """Durable positions of partitions, made where they are new; a list of `SourcePosition`."""
 
     step: ClassVar[str] = "source"
@@ -245,7 +245,7 @@ class OpenPartitions(Request, frozen=True):
         return await store.open_source(self.source, self.states)
 
 
-class UnknownSigns(Request, frozen=True):
+class UnknownSigns(StoreCall, frozen=True):
     """Signs that no finished partition of a source has; a set."""
 
     step: ClassVar[str] = "source"
@@ -257,7 +257,7 @@ class UnknownSigns(Request, frozen=True):
         return await store.unknown_signs(self.source, self.signs)
 
 
-class FindPartitions(Request, frozen=True):
+class FindPartitions(StoreCall, frozen=True):
     """Partitions with one of these signs or names; a list of `SourcePosition`."""
 
     step: ClassVar[str] = "source"
@@ -270,7 +270,7 @@ class FindPartitions(Request, frozen=True):
         return await store.find_partitions(self.source, self.signs, self.names)
 
 
-class AddSigns(Request, frozen=True):
+class AddSigns(StoreCall, frozen=True):
     """Further signs of finished partitions, by interval."""
 
     step: ClassVar[str] = "source"
@@ -282,7 +282,7 @@ class AddSigns(Request, frozen=True):
         return await store.add_signs(self.source, self.signs)
 
 
-class AdvancePositions(Request, frozen=True):
+class AdvancePositions(StoreCall, frozen=True):
     """Positions become durable; the intervals that are not fenced."""
 
     step: ClassVar[str] = "advance"
@@ -293,7 +293,7 @@ class AdvancePositions(Request, frozen=True):
         return await store.advance(self.writes)
 
 
-class ReadWatermarks(Request, frozen=True):
+class ReadWatermarks(StoreCall, frozen=True):
     """The persisted watermarks, us, by name."""
 
     step: ClassVar[str] = "watermarks"
@@ -303,7 +303,7 @@ class ReadWatermarks(Request, frozen=True):
         return await store.watermarks()
 
 
-class PersistWatermarks(Request, frozen=True):
+class PersistWatermarks(StoreCall, frozen=True):
     """Watermarks become durable, before anybody hears of them; the names that were not fenced."""
 
     step: ClassVar[str] = "persist"

@@ -10,13 +10,13 @@ from millwheel.host.messages import (
     Claimed,
     Concluded,
     Excused,
-    Joined,
+    IntervalSettled,
     Message,
     Open,
-    Settled,
     SourceBound,
     Unsettled,
     WatermarkReport,
+    WorkerJoined,
 )
 
 
@@ -24,14 +24,14 @@ class Restated:
     """The words of one worker."""
 
     def __init__(self) -> None:
-        self._settling: dict[int, Unsettled | Settled] = {}
+        self._settling: dict[int, Unsettled | IntervalSettled] = {}
         self._owners: set[str] = set()
         """Who has ever had an interval."""
         self._claims: dict[tuple[str, int], int | None] = {}
         self._excuses: dict[int, Excused] = {}
         self._reports: dict[tuple[str, int], WatermarkReport] = {}
         self._bounds: dict[str, SourceBound] = {}
-        self._joined: Joined | None = None
+        self._joined: WorkerJoined | None = None
 
     def note(self, message: Message) -> None:
         """This is being told."""
@@ -51,11 +51,11 @@ class Restated:
             case Excused(owner, interval):
                 self._excuses[interval] = message
                 self._reports.pop((owner, interval), None)
-            case Unsettled(_, interval) | Settled(interval):
+            case Unsettled(_, interval) | IntervalSettled(interval):
                 self._settling[interval] = message
             case SourceBound(source):
                 self._bounds[source] = message
-            case Joined():
+            case WorkerJoined():
                 self._joined = message
             case _:
                 raise AssertionError(f"a worker tells the controller no {type(message).__name__}")

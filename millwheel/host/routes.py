@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from millwheel.bundles import Recovered
+from millwheel.bundles import RecoveredInterval
 from millwheel.core.ids.dedup import Channel
 from millwheel.core.interval.machine import Config
 from millwheel.graph import Graph
@@ -88,7 +88,7 @@ class Routes:
             else:  # stored by a version that did not note the stream
                 self.live |= {(number, position.producer) for number in self.subscriptions.values()}
 
-    def unsettled(self, config: Config, recovered: Recovered) -> set[str]:
+    def unsettled(self, config: Config, recovered: RecoveredInterval) -> set[str]:
         """Computations that get unacked productions of the interval on streams that it no longer lists as outputs."""
         assert config.outputs is not None
         names = {number: name for name, number in self.subscriptions.items()}
@@ -103,7 +103,7 @@ class Routes:
         """Nothing that the producer has sent, or will ever send, is new."""
         self.live.difference_update([(number, producer) for number in self.subscriptions.values()])
 
-    def expect_of(self, config: Config, recovered: Recovered) -> None:
+    def expect_of(self, config: Config, recovered: RecoveredInterval) -> None:
         """What an earlier owner of the interval has sent may still come, and whatever this one sends."""
         self.live |= {(bundle.subscription, bundle.producer) for bundle in recovered.productions}
         self.live |= self.sends_on(config.computation, config.sequencer)

@@ -27,7 +27,7 @@ from millwheel.host import folded
 from millwheel.host.actors import Actor, Actors
 from millwheel.host.alarms import Alarms
 from millwheel.host.commits import CommitLanes, Group
-from millwheel.host.credit import Window
+from millwheel.host.credit import CreditWindow
 from millwheel.host.marks import Marks
 from millwheel.host.messages import (
     Claimed,
@@ -36,13 +36,13 @@ from millwheel.host.messages import (
     Disowned,
     Expected,
     Hello,
-    Joined,
+    IntervalSettled,
     Message,
     Receipt,
-    Settled,
     Unsettled,
     WatermarkReport,
     WatermarksRaised,
+    WorkerJoined,
 )
 from millwheel.host.partitions import Partitions, positions_of
 from millwheel.host.procedures import Procedures, Steps
@@ -99,7 +99,7 @@ class WorkerHost:
         self._heard = False
         """The controller has told what is stored."""
         self._receivers = Receivers()
-        self._windows: dict[int, Window] = {}
+        self._windows: dict[int, CreditWindow] = {}
         """Credit that this worker's intervals give to sources."""
         self._reads: dict[int, int] = {}
         """Rows that were asked for of each partition that is being read."""
@@ -194,7 +194,7 @@ class WorkerHost:
 
     def note(self, text: str) -> None:
         """Tell the operator."""
-        self._out.append(he.Note(text))
+        self._out.append(he.Notice(text))
 
     # --- start ------------------------------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class WorkerHost:
             self.inform(Unsettled(actor.owner, actor.interval, tuple(sorted(receivers))))
         elif actor.interval in self._unsettled:
             self._unsettled.discard(actor.interval)
-            self.inform(Settled(actor.interval))
+            self.inform(IntervalSettled(actor.interval))
 
     def _start(self, actor: Actor) -> None:
         """From now on it takes events."""
@@ -254,11 +254,11 @@ class WorkerHost:
     def _join(self) -> None:
         """After the takeover: nothing that an earlier owner committed is ahead of the watermarks that are stored now."""
         if self.routes.subscriptions:
-            self.inform(Joined({name: tuple(sorted(of)) for name, of in self.routes.senders().items()}))
+            self.inform(WorkerJoined({name: tuple(sorted(of)) for name, of in self.routes.senders().items()}))
 
     def _say_hello(self, actor: Actor) -> None:
         before = self._windows.get(actor.interval)
-        window = self._windows[actor.interval] = Window(before.round + 1 if before else 0)
+        window = self._windows[actor.interval] = CreditWindow(before.round + 1 if before else 0)
         self.announce(Hello(actor.interval, actor.sequencer, window.round))
         self._grant(actor)
 
@@ -356,7 +356,7 @@ class WorkerHost:
     def _due(self, interval: int, sequencer: int, work: Work) -> None:
         actor = self.actors.current(interval, sequencer)
         if actor is not None and not self._marks.keeps(actor, work):
-            self._out.append(he.Run(actor.owner, interval, sequencer, work))
+            self._out.append(he.RunHooks(actor.owner, interval, sequencer, work))
 
     def _invoke(self, actor: Actor, work: Work) -> None:
         self._out.append(he.Post(he.Due(actor.interval, actor.sequencer, work)))
@@ -384,7 +384,7 @@ class WorkerHost:
                     self.partitions.advance(actor, effect)
                 case ev.Mark() | ev.Unmark():
                     self._marks.perform(actor, effect)
-                case ev.Restart(inherited):
+                case ev.RestartInterval(inherited):
                     self._restarting.add(actor.interval)
                     self.begin(self._restart(actor, inherited))
                 case ev.Settled():
@@ -394,7 +394,7 @@ class WorkerHost:
                         he.Failed(Fenced(f"{reason}: another run owns this pipeline's store now; this run ends"))
                     )
                 case (
-                    ev.Load() | ev.LoadSlots() | ev.LoadTimers() | ev.LookupIds() | ev.ReadOpaque() | ev.Fold()
+                    ev.Load() | ev.LoadSlots() | ev.LoadTimers() | ev.LookupIds() | ev.ReadOutsideIds() | ev.Fold()
                     | ev.FetchQuarantine()
                 ):  # fmt: skip
                     self.begin(folded.steps(actor, effect, self.tell))
@@ -440,7 +440,7 @@ class WorkerHost:
             kept = (write.interval, write.seq) in durable
             actor = self.actors.current(write.interval, write.sequencer)
             if actor is not None:  # else it is what a void core had submitted
-                self.tell(actor, ev.Committed(write.seq) if kept else ev.Fenced())
+                self.tell(actor, ev.CommitDone(write.seq) if kept else ev.WriteFenced())
 
     def _set_aside(self, refusal: RowRefused) -> None:
         """Before anything else happens: nothing of the interval may be committed any more but by its next core."""

@@ -34,7 +34,7 @@ from millwheel.library.stateless import Stateless, spread
 from millwheel.library.steps import Filter, FlatMap, Map, Step, Steps, fans_out
 from millwheel.library.window_join import join_all_in_windows
 from millwheel.library.windows import Aligned
-from millwheel.library.wiring import Emit, Feed, Inputs, Operation, Port, Wiring, coder_of, emitter, known, no_results
+from millwheel.library.wiring import Emit, Inlet, Inputs, Operation, Port, Wiring, coder_of, emitter, known, no_results
 from millwheel.limits import FILE_AGE_US, FILE_ROWS, PUBLISH_RECORDS
 from millwheel.source import Source
 
@@ -52,7 +52,7 @@ class Flow:
 
     def read(self, stream: Stream[T]) -> Chain[T]:
         """The values of a stream."""
-        return Chain(self, _Streams((Feed(stream, ()),)), ())
+        return Chain(self, _Streams((Inlet(stream, ()),)), ())
 
     def inject(self, source: Source[T], into: Stream[T]) -> Chain[T]:
         """The values of a stream that is fed from `source`."""
@@ -120,10 +120,10 @@ class Flow:
 class _Streams:
     """Values that lie in streams."""
 
-    def __init__(self, feeds: tuple[Feed, ...]) -> None:
+    def __init__(self, feeds: tuple[Inlet, ...]) -> None:
         self.feeds = feeds
 
-    def streams(self) -> tuple[Feed, ...]:
+    def streams(self) -> tuple[Inlet, ...]:
         """They do already."""
         return self.feeds
 
@@ -140,7 +140,7 @@ class _Result:
         """Where the results are, as the step gives them."""
         self.written = False
 
-    def streams(self) -> tuple[Feed, ...]:
+    def streams(self) -> tuple[Inlet, ...]:
         """For a step that reads these results: a stream of the name of this one, unless there is one already."""
         if self.stream is None:
             if self._name is None:
@@ -150,7 +150,7 @@ class _Result:
                 )
             self.write(Stream(f"{self._name}.out", known(self._operation.output)), ())
         assert self.stream is not None
-        return (Feed(self.stream, ()),)
+        return (Inlet(self.stream, ()),)
 
     def write(self, stream: Stream[Any], steps: Steps) -> None:
         """Add the computation: its results go through `steps` to `stream`."""
@@ -201,9 +201,9 @@ class Chain(Generic[T]):
         """The values of this chain and of others."""
         return Chain(self.flow, _Streams(tuple(feed for chain in (self, *others) for feed in chain.feeds())), ())
 
-    def feeds(self) -> tuple[Feed, ...]:
+    def feeds(self) -> tuple[Inlet, ...]:
         """Streams and the steps behind them, for a step that reads this chain."""
-        return tuple(Feed(stream, (*steps, *self._steps)) for stream, steps in self._origin.streams())
+        return tuple(Inlet(stream, (*steps, *self._steps)) for stream, steps in self._origin.streams())
 
     def key_by(self, key: Callable[[T], str | None]) -> KeyedChain[T]:
         """Values by key; None: not for the step that follows."""
@@ -255,7 +255,7 @@ class Chain(Generic[T]):
         for feed in feeds:
             steps.setdefault(feed.stream.name, []).append(feed.steps)
         ports = [
-            Port(Feed(feed.stream, ()), spread(feed.stream)) for feed in {f.stream.name: f for f in feeds}.values()
+            Port(Inlet(feed.stream, ()), spread(feed.stream)) for feed in {f.stream.name: f for f in feeds}.values()
         ]
         operation = Operation(kind="steps", make=lambda wiring: Stateless(wiring, steps), output=stream.coder)
         _Result(self.flow, operation, tuple(ports), name).write(stream, ())

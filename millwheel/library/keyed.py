@@ -27,7 +27,7 @@ from millwheel.library.triggers import AtWatermark, Trigger
 from millwheel.library.window_join import join_in_windows
 from millwheel.library.windowed import aggregate
 from millwheel.library.windows import Aligned, Fixed, Windows
-from millwheel.library.wiring import Feed, KeyOf, Operation, Port, coder_of, known
+from millwheel.library.wiring import Inlet, KeyOf, Operation, Port, coder_of, known
 
 if TYPE_CHECKING:
     from millwheel.library.flow import Chain, Flow
@@ -50,7 +50,7 @@ def _itself(value: T) -> T:
 class KeyedChain(Generic[T]):
     """Values by key: what keyed steps are made of."""
 
-    def __init__(self, flow: Flow, feeds: tuple[Feed, ...], key: KeyOf) -> None:
+    def __init__(self, flow: Flow, feeds: tuple[Inlet, ...], key: KeyOf) -> None:
         self.flow = flow
         self._feeds = feeds
         self._key = key

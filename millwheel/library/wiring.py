@@ -27,21 +27,21 @@ V = TypeVar("V")
 KeyOf = Callable[[Any], str | None]
 
 
-class Feed(NamedTuple):
+class Inlet(NamedTuple):
     """A stream, and the steps that its values go through."""
 
     stream: Stream[Any]
     steps: Steps
 
 
-def coder_of(feeds: Sequence[Feed]) -> Coder[Any] | None:
+def coder_of(feeds: Sequence[Inlet]) -> Coder[Any] | None:
     """The coder of values behind their steps: the stream's, or the one given to the last `map`; None: nobody knows."""
     coders = [_coder_behind(feed) for feed in feeds]
     known = {coder.fingerprint for coder in coders if coder is not None}
     return coders[0] if None not in coders and len(known) == 1 else None
 
 
-def _coder_behind(feed: Feed) -> Coder[Any] | None:
+def _coder_behind(feed: Inlet) -> Coder[Any] | None:
     for step in reversed(feed.steps):
         if not isinstance(step, Filter):
             return step.coder if isinstance(step, Map) else None
@@ -61,7 +61,7 @@ def known(coder: Coder[V] | None) -> Coder[V]:
 class Port(NamedTuple):
     """One feed of an operator's input `number`, and the key of each value; the inputs of a join are 0 and 1."""
 
-    feed: Feed
+    feed: Inlet
     key: KeyOf
     number: int = 0
 

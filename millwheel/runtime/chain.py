@@ -17,7 +17,7 @@ from typing import Final
 from millwheel import limits
 from millwheel.bundles import QuarantineEntry, TimerPlace
 from millwheel.model import MAX_TIME, MIN_TIME, Timer, TimerKind
-from millwheel.work import Outcome, Stall, TimerId, Work
+from millwheel.work import InvocationOutcome, Stall, TimerId, Work
 
 RANK: Final[Mapping[str, int]] = {"watermark": 0, "wall": 1}
 KINDS: Final[tuple[TimerKind, ...]] = ("watermark", "wall")
@@ -26,11 +26,11 @@ Due = tuple[int, int, str, str]
 """(rank of its kind, timestamp, key, tag): the order of an invocation."""
 
 
-class Chain:
+class TimerChain:
     """What hooks of the invocation `work` set.  The executor says which timer fires, and asks what fires before `listed`
     ones, those that the invocation was given."""
 
-    def __init__(self, listed: list[Timer], work: Work, outcome: Outcome) -> None:
+    def __init__(self, listed: list[Timer], work: Work, outcome: InvocationOutcome) -> None:
         self._work = work
         self._outcome = outcome
         self._stalled = 0

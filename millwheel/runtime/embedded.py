@@ -22,14 +22,14 @@ from millwheel.graph import ComputationSpec, Graph
 from millwheel.host import alphabet as he
 from millwheel.host.controller import ControllerHost
 from millwheel.host.progress import Progress, explain, progress_of
-from millwheel.host.requests import Request
+from millwheel.host.requests import StoreCall
 from millwheel.host.worker import Tolerance, WorkerHost
 from millwheel.model import MAX_TIME
 from millwheel.ports import Store
 from millwheel.runtime.failures import Failures, OnFailure, log_failure
 from millwheel.runtime.retry import until_answered
 from millwheel.runtime.usercode import UserCode
-from millwheel.search import Blocking, Step
+from millwheel.search import BlockingCall, Step
 
 logger = logging.getLogger("millwheel")
 
@@ -202,9 +202,9 @@ class EmbeddedRun:
                 self._queue.append((self._hosts[peer], he.Received(peer, message)))
             case he.Post(event):
                 self._queue.append((host, event))
-            case he.Run() | he.ReadRows() if self._draining:
+            case he.RunHooks() | he.ReadRows() if self._draining:
                 pass
-            case he.Run():
+            case he.RunHooks():
                 self._run(host, effect)
             case he.Ask(token, wish):
                 self._ask(host, token, wish)
@@ -214,7 +214,7 @@ class EmbeddedRun:
                 self._user.release(interval)
             case he.WakeAt(at):
                 self._wake_at = min(self._wake_at, at)
-            case he.Note(text):
+            case he.Notice(text):
                 logger.warning("%s", text)
             case he.Declare(computation, answers):
                 for answer in answers:
@@ -226,7 +226,7 @@ class EmbeddedRun:
             case _:
                 assert_never(effect)
 
-    def _run(self, host: Host, run: he.Run) -> None:
+    def _run(self, host: Host, run: he.RunHooks) -> None:
         began = time.perf_counter_ns()
         self._in_hook = True
         try:
@@ -252,7 +252,7 @@ class EmbeddedRun:
 
     def _ask(self, host: Host, token: int, wish: he.Wish) -> None:
         match wish:
-            case Request():
+            case StoreCall():
                 self._spawn(self._call(host, token, wish))
             case he.Pause(delay_us):
                 asyncio.get_running_loop().call_later(delay_us / 1e6, self._answer, host, token, None)
@@ -269,12 +269,12 @@ class EmbeddedRun:
                 assert_never(wish)
 
     def _found(self, host: Host, token: int, source: str, step: he.Discovery | Step) -> None:
-        if isinstance(step, Blocking):
+        if isinstance(step, BlockingCall):
             self._spawn(self._block(host, token, source, step))
         else:
             self._answer(host, token, step)
 
-    async def _block(self, host: Host, token: int, source: str, step: Blocking) -> None:
+    async def _block(self, host: Host, token: int, source: str, step: BlockingCall) -> None:
         answer = await asyncio.to_thread(step.call)
         self._found(host, token, source, self._user.seek(he.Seek(source, answer)))
 
@@ -282,7 +282,7 @@ class EmbeddedRun:
         self._queue.append((host, he.Answered(token, answer)))
         self._wake.set()
 
-    async def _call(self, host: Host, token: int, request: Request) -> None:
+    async def _call(self, host: Host, token: int, request: StoreCall) -> None:
         try:
             if request.patient:
                 answer = await until_answered(request.step, lambda: request.call(self._store))

@@ -20,8 +20,8 @@ from millwheel.bundles import QuarantineEntry
 from millwheel.coders import AS_IT_IS, checked, raw
 from millwheel.graph import ComputationSpec, Graph
 from millwheel.model import MAX_TIME, MIN_TIME, Record, Timer, TimerKind
-from millwheel.runtime.chain import Chain
-from millwheel.work import Outcome, Part, RecordCause, TimerCause, Wanted, Work
+from millwheel.runtime.chain import TimerChain
+from millwheel.work import BundlePart, InvocationOutcome, RecordCause, TimerCause, Wanted, Work
 
 OnFailed = Callable[[str, str, BaseException, bool], None]
 """(hook, key, error, whether it was redriven)."""
@@ -69,7 +69,7 @@ class Executor:
         """Orderly end."""
         self.computation.teardown()
 
-    def run(self, work: Work) -> Outcome:
+    def run(self, work: Work) -> InvocationOutcome:
         """Run one invocation; never raises for what user code does, short of ending the process.
 
         If the outcome is `lacking`, the invocation is not over: run `work` again once that is in memory.  What has run
@@ -81,7 +81,7 @@ class Executor:
             outcome = work.suspended.outcome
             self._go_on(work.suspended.waiting, work, outcome)
         else:
-            outcome = Outcome()
+            outcome = InvocationOutcome()
             for part in work.parts:
                 self._records(part, work, outcome)
             if work.timers:
@@ -95,7 +95,7 @@ class Executor:
             self._frame.finish(outcome)
         return outcome
 
-    def _go_on(self, waiting: list[QuarantineEntry | Timer], work: Work, outcome: Outcome) -> None:
+    def _go_on(self, waiting: list[QuarantineEntry | Timer], work: Work, outcome: InvocationOutcome) -> None:
         """Run what had to wait."""
         if work.redrive:
             self._redrives([it for it in waiting if not isinstance(it, Timer)], work, outcome)
@@ -113,7 +113,7 @@ class Executor:
             elif not self._try_record(it, self._attempts, work, outcome):
                 poisoned.add(it.key)
 
-    def _redrives(self, entries: list[QuarantineEntry], work: Work, outcome: Outcome) -> None:
+    def _redrives(self, entries: list[QuarantineEntry], work: Work, outcome: InvocationOutcome) -> None:
         """Elements of quarantines: one that fails stops those of its key."""
         stopped: set[str] = set()
         for entry in entries:
@@ -145,11 +145,11 @@ class Executor:
         self._waiting_keys.add(it.key)
         return True
 
-    def _enter(self, key: str, work: Work, outcome: Outcome) -> None:
+    def _enter(self, key: str, work: Work, outcome: InvocationOutcome) -> None:
         self._frame.key = key
         self._frame.input_hold = outcome.holds[key] if key in outcome.holds else work.holds.get(key)
 
-    def _records(self, part: Part, work: Work, outcome: Outcome) -> None:
+    def _records(self, part: BundlePart, work: Work, outcome: InvocationOutcome) -> None:
         frame, context, hook = self._frame, self._context, self.computation.ProcessRecord
         producer, watermark = part.producer, work.watermark
         pending, journal = frame.pending, frame.journal
@@ -192,7 +192,7 @@ class Executor:
         outcome.late += late
 
     def _attempt(
-        self, call: Callable[[Any, Work, Outcome], None], it: Any, work: Work, outcome: Outcome
+        self, call: Callable[[Any, Work, InvocationOutcome], None], it: Any, work: Work, outcome: InvocationOutcome
     ) -> BaseException | None:
         """Call a hook for `it`; what it raised, and then nothing of it is left; None also if it waits."""
         frame = self._frame
@@ -209,7 +209,7 @@ class Executor:
         entry: QuarantineEntry,
         attempts: int,
         work: Work,
-        outcome: Outcome,
+        outcome: InvocationOutcome,
         error: BaseException | None = None,
     ) -> bool:
         """Call the hook of a record, which has raised `error` if it was called before; False when its last attempt has
@@ -226,7 +226,7 @@ class Executor:
         outcome.quarantined.append(entry)
         return False
 
-    def _call_record(self, entry: QuarantineEntry, work: Work, outcome: Outcome) -> None:
+    def _call_record(self, entry: QuarantineEntry, work: Work, outcome: InvocationOutcome) -> None:
         frame = self._frame
         decode, frame.stream = self._inputs[entry.subscription]
         self._enter(entry.key, work, outcome)
@@ -238,9 +238,9 @@ class Executor:
         )
         frame.commit(outcome, RecordCause(entry.key, entry.subscription, entry.producer, entry.sequence))
 
-    def _timers(self, listed: list[Timer], work: Work, outcome: Outcome) -> None:
+    def _timers(self, listed: list[Timer], work: Work, outcome: InvocationOutcome) -> None:
         """Fire `listed`, and what hooks set that is due before the next of them, or behind the last."""
-        chain = self._frame.chain = Chain(listed, work, outcome)
+        chain = self._frame.chain = TimerChain(listed, work, outcome)
         stalls, closed = work.stalls, chain.closed
         try:
             for timer in listed:
@@ -263,7 +263,7 @@ class Executor:
         for key, error in chain.stopped:
             self._tell("ProcessTimer", key, error)
 
-    def _fire(self, timer: Timer, chain: Chain, work: Work, outcome: Outcome) -> None:
+    def _fire(self, timer: Timer, chain: TimerChain, work: Work, outcome: InvocationOutcome) -> None:
         error: BaseException | None = None
         for _ in range(self._attempts):
             error = self._attempt(self._call_timer, timer, work, outcome)
@@ -280,7 +280,7 @@ class Executor:
                 self._waiting.pop()
                 chain.stays(timer)
 
-    def _call_timer(self, timer: Timer, work: Work, outcome: Outcome) -> None:
+    def _call_timer(self, timer: Timer, work: Work, outcome: InvocationOutcome) -> None:
         frame = self._frame
         self._enter(timer.key, work, outcome)
         frame.stream = ""
@@ -291,7 +291,7 @@ class Executor:
         self.computation.ProcessTimer(self._context, timer)
         frame.commit(outcome, TimerCause(timer.key, timer.kind, timer.tag, timer.timestamp))
 
-    def _redrive(self, entry: QuarantineEntry, work: Work, outcome: Outcome) -> None:
+    def _redrive(self, entry: QuarantineEntry, work: Work, outcome: InvocationOutcome) -> None:
         if not entry.is_timer:
             self._call_record(entry, work, outcome)
         else:

@@ -18,7 +18,7 @@ from millwheel.escapes import escaped, harmless
 from millwheel.graph import ComputationSpec
 from millwheel.rejected import kind_of
 from millwheel.traces import place, shortened
-from millwheel.work import Outcome, Work
+from millwheel.work import InvocationOutcome, Work
 
 logger = logging.getLogger("millwheel")
 
@@ -98,7 +98,7 @@ class Failures:
         self._kinds.add(kind)
         return True
 
-    def settle(self, spec: ComputationSpec, work: Work, outcome: Outcome) -> str:
+    def settle(self, spec: ComputationSpec, work: Work, outcome: InvocationOutcome) -> str:
         """After an invocation: say what is new, and return the hook that stops the run, if one does."""
         broken = self._broken(spec, work, outcome)
         unsaid, self._unsaid = self._unsaid, []
@@ -106,7 +106,7 @@ class Failures:
             self._say(msgspec.structs.replace(failure, quarantined=not broken))
         return broken
 
-    def _broken(self, spec: ComputationSpec, work: Work, outcome: Outcome) -> str:
+    def _broken(self, spec: ComputationSpec, work: Work, outcome: InvocationOutcome) -> str:
         """The hook that has failed for so many keys, and succeeded for none."""
         limit = spec.settings.first_failures
         if limit is None or outcome.lacking or work.redrive:
@@ -120,7 +120,7 @@ class Failures:
             return "ProcessTimer"
         return ""
 
-    def _counts(self, computation: str, hook: str, succeeded: bool, limit: int, outcome: Outcome) -> bool:
+    def _counts(self, computation: str, hook: str, succeeded: bool, limit: int, outcome: InvocationOutcome) -> bool:
         name = (computation, hook)
         if name in self._sound:
             return False

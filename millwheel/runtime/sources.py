@@ -81,7 +81,7 @@ def _key_whole(partition: str, batch: Batch, output: Output, record_id: RecordId
         raise LimitError("a value is too long")
     if timestamps and not MIN_TIME < min(timestamps) <= max(timestamps) < MAX_TIME:
         raise TimestampError("an event time is out of range")
-    opaque = opaque_ids(list(map(record_id, values))) if record_id is not None else []
+    outside = outside_ids(list(map(record_id, values))) if record_id is not None else []
     keyed = {}
     for sub, extract in output.routes:
         found = list(map(extract, values))
@@ -90,22 +90,22 @@ def _key_whole(partition: str, batch: Batch, output: Output, record_id: RecordId
             for key in keys:
                 check_key(key, partition)
         if len(keys) == len(found):
-            keyed[sub] = (rows, Columns(keys, data, timestamps, opaque))
+            keyed[sub] = (rows, Columns(keys, data, timestamps, outside))
         else:
             at = [i for i, key in enumerate(found) if key is not None]
             columns = Columns(keys, [data[i] for i in at], [timestamps[i] for i in at])
-            columns.opaque = [opaque[i] for i in at] if opaque else []
+            columns.outside = [outside[i] for i in at] if outside else []
             keyed[sub] = ([rows[i] for i in at], columns)
     return keyed
 
 
-def opaque_ids(ids: list[str | bytes]) -> list[bytes]:
+def outside_ids(ids: list[str | bytes]) -> list[bytes]:
     """Ids of outside clients as they are compared and kept: a text as its UTF-8, a long id as 128 bits of BLAKE2b.
 
     No two different ids are the same here but by a collision of 128 bits: what is kept whole never begins as a digest
     does.  Raises `TypeError` for what is neither text nor bytes, `LimitError` for an empty or an oversized id.
 
-    >>> opaque_ids(["a", b"b"])
+    >>> outside_ids(["a", b"b"])
     [b'a', b'b']
     """
     if {*map(type, ids)} - {str, bytes}:
@@ -115,15 +115,15 @@ def opaque_ids(ids: list[str | bytes]) -> list[bytes]:
     if b"" in made:
         raise LimitError("record_id gave an empty id")
     longest = max(map(len, made), default=0)
-    if longest > limits.OPAQUE_ID_LIMIT_BYTES:
-        raise LimitError(f"record_id gave an id of {longest} bytes; limit {limits.OPAQUE_ID_LIMIT_BYTES}")
-    if longest > limits.OPAQUE_WHOLE_BYTES or b"\0" in {id_[:1] for id_ in made}:
+    if longest > limits.OUTSIDE_ID_LIMIT_BYTES:
+        raise LimitError(f"record_id gave an id of {longest} bytes; limit {limits.OUTSIDE_ID_LIMIT_BYTES}")
+    if longest > limits.OUTSIDE_WHOLE_BYTES or b"\0" in {id_[:1] for id_ in made}:
         return [id_ if _is_whole(id_) else b"\0" + blake2b(id_, digest_size=16).digest() for id_ in made]
     return made
 
 
 def _is_whole(id_: bytes) -> bool:
-    return len(id_) <= limits.OPAQUE_WHOLE_BYTES and id_[0] != 0
+    return len(id_) <= limits.OUTSIDE_WHOLE_BYTES and id_[0] != 0
 
 
 def _key_one_by_one(
@@ -144,7 +144,7 @@ def _key_one_by_one(
             timestamp = to_us(timestamp)
             if not MIN_TIME < timestamp < MAX_TIME:
                 raise TimestampError(f"event time {format_time(timestamp)} is out of range")
-            opaque = opaque_ids([record_id(value)]) if record_id is not None else []
+            outside = outside_ids([record_id(value)]) if record_id is not None else []
         except Exception as error:
             reject(partition, row, f"{type(error).__name__}: {error}", value)
             refused += 1
@@ -155,5 +155,5 @@ def _key_one_by_one(
             target.keys.append(key)
             target.values.append(data)
             target.timestamps.append(timestamp)
-            target.opaque += opaque
+            target.outside += outside
     return columns, refused

@@ -14,13 +14,13 @@ from typing import Any
 from millwheel.api.context import Output
 from millwheel.api.table import Table
 from millwheel.graph import Graph
-from millwheel.host.alphabet import Discover, Discovery, Prepare, ReadRows, Resume, RowsArrived, Run, Seek
+from millwheel.host.alphabet import Discover, Discovery, Prepare, ReadRows, Resume, RowsArrived, RunHooks, Seek
 from millwheel.ports import SourcePartition
 from millwheel.runtime.executor import Executor, output_of
 from millwheel.runtime.failures import Failures
 from millwheel.runtime.sources import read_rows
 from millwheel.search import Search, Step
-from millwheel.work import Outcome
+from millwheel.work import InvocationOutcome
 
 
 class UserCode:
@@ -68,7 +68,7 @@ class UserCode:
         for name, source in graph.sources.items():
             self._outputs[name] = output_of(graph, source.stream, subscriptions)
 
-    def run(self, run: Run) -> Outcome:
+    def run(self, run: RunHooks) -> InvocationOutcome:
         """Run hooks."""
         return self._executors[run.computation].run(run.work)
 

@@ -58,7 +58,7 @@ class Folded(msgspec.Struct):
     frontiers: dict[Channel, int] = msgspec.field(default_factory=dict)
     ids: dict[Channel, list[int]] = msgspec.field(default_factory=dict)
     quarantine: dict[str, Fifo] = msgspec.field(default_factory=dict)
-    opaque: dict[tuple[int, int], list[bytes]] = msgspec.field(default_factory=dict)
+    outside: dict[tuple[int, int], list[bytes]] = msgspec.field(default_factory=dict)
     """Ids chosen by outside clients, by subscription and expiry, us."""
     expired: dict[int, int] = msgspec.field(default_factory=dict)
     """Subscription to the wall time, us, by which what has expired may go."""
@@ -120,11 +120,11 @@ def merge(folded: Folded, image: Checkpoint) -> None:
     folded.holds.update(zip(image.holds.keys, image.holds.timestamps, strict=True))
     for ids in image.ids:
         _merge_ids(folded, ids)
-    for opaque in image.opaque:
-        if opaque.ids:
-            folded.opaque.setdefault((opaque.subscription, opaque.expires), []).extend(opaque.ids)
+    for outside in image.outside:
+        if outside.ids:
+            folded.outside.setdefault((outside.subscription, outside.expires), []).extend(outside.ids)
         else:
-            folded.expired[opaque.subscription] = opaque.expires
+            folded.expired[outside.subscription] = outside.expires
     # Productions before acks: a checkpoint may hold both of one production (a weak one acked while it
     # waited).
     for produced in image.produced:

@@ -22,7 +22,7 @@ import numpy as np
 from pyspark import SparkContext
 
 from benchmarks.iteration import driver_mb
-from examples.graphs.graph import Graph, cliques
+from examples.graphs.graph import WeightedGraph, cliques
 from millwheel.spark.iteration import Outcome, Superstep
 from tests.chaos.iteration import Case, Kills, clustering, components, pagerank, paths
 
@@ -36,7 +36,7 @@ LENGTH, SIZE = 105, 40
 kept by mistake would show."""
 
 
-def thin() -> Graph:
+def thin() -> WeightedGraph:
     """The chain, with seeded weights from 1 to 10."""
     chain = cliques(LENGTH, SIZE)
     return replace(chain, weight=np.random.default_rng(7).integers(1, 11, len(chain.source)).astype(np.float64))

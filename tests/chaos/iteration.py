@@ -22,7 +22,7 @@ from scipy.sparse.csgraph import connected_components, dijkstra
 from examples.graphs import kmeans
 from examples.graphs.cluster import executor_pids, kill
 from examples.graphs.components import Components
-from examples.graphs.graph import ATHLETES, HOLLINS, Floats, Graph, cliques, load, partitioned, scale_free
+from examples.graphs.graph import ATHLETES, HOLLINS, Floats, WeightedGraph, cliques, load, partitioned, scale_free
 from examples.graphs.pagerank import PageRank, exact
 from examples.graphs.paths import Paths
 from examples.graphs.runs import chosen, places, rows_of
@@ -115,7 +115,7 @@ def pagerank(
     return Case("pagerank", run, job.optimistic(how), judge)
 
 
-def components(context: SparkContext, graph: Graph | None = None) -> Case:
+def components(context: SparkContext, graph: WeightedGraph | None = None) -> Case:
     """On the athletes, or a graph with links both ways: exactly the least id of each of scipy's components."""
     data = load(ATHLETES).undirected() if graph is None else graph
     job = Components(partitioned(context, data, PARTITIONS))
@@ -125,7 +125,7 @@ def components(context: SparkContext, graph: Graph | None = None) -> Case:
     return Case("components", job.run, job.optimistic(), _equal(data, least[label]))
 
 
-def paths(context: SparkContext, graph: Graph | None = None) -> Case:
+def paths(context: SparkContext, graph: WeightedGraph | None = None) -> Case:
     """On a weighted scale-free graph: exactly Dijkstra's distances."""
     data = scale_free(3000, 12_000, seed=5) if graph is None else graph
     job = Paths(partitioned(context, data, PARTITIONS), int(data.vertices[0]))
@@ -163,7 +163,7 @@ CASES: Mapping[str, Callable[[SparkContext], Case]] = {
 }
 
 
-def _matrix(graph: Graph) -> Any:
+def _matrix(graph: WeightedGraph) -> Any:
     """Sparse weights; of parallel links the lightest, as a path would take."""
     source, target = np.searchsorted(graph.vertices, graph.source), np.searchsorted(graph.vertices, graph.target)
     order = np.lexsort((graph.weight, target, source))
@@ -172,7 +172,7 @@ def _matrix(graph: Graph) -> Any:
     return csr_matrix((weight[first], (source[first], target[first])), shape=(len(graph.vertices),) * 2)
 
 
-def _equal(graph: Graph, values: Any) -> Callable[[dict[int, Any]], str | None]:
+def _equal(graph: WeightedGraph, values: Any) -> Callable[[dict[int, Any]], str | None]:
     expected = dict(zip(graph.vertices.tolist(), values.tolist(), strict=True))
 
     def judge(found: dict[int, Any]) -> str | None:

@@ -36,7 +36,7 @@ from millwheel_injectors import FileSource, JsonLines
 from millwheel.core import injector
 
 limits.FOLD_TRIGGER_CHECKPOINTS = 8
-limits.OPAQUE_READ_IDS = 1_000
+limits.OUTSIDE_READ_IDS = 1_000
 injector.READ_LIMIT_ROWS = 200
 rows = Stream("rows", JsonCoder(dict))
 counted = Stream("counted", JsonCoder(dict))

@@ -81,8 +81,8 @@ class AskedStore(PostgresStore):
     async def find_ids(self, interval: int, subscription: int, producer: int, sequences: Sequence[int]) -> set[int]:
         return self._count(sequences, await super().find_ids(interval, subscription, producer, sequences))
 
-    async def find_opaque(self, interval: int, subscription: int, now: int, ids: Sequence[bytes]) -> set[bytes]:
-        return self._count(ids, await super().find_opaque(interval, subscription, now, ids))
+    async def find_outside_ids(self, interval: int, subscription: int, now: int, ids: Sequence[bytes]) -> set[bytes]:
+        return self._count(ids, await super().find_outside_ids(interval, subscription, now, ids))
 
     def _count(self, asked: Sequence[Any], found: set[Any]) -> set[Any]:
         self.asked += len(asked)

@@ -15,7 +15,7 @@ import pytest
 from examples.nexmark import oracle
 from examples.nexmark.generator import events
 from examples.nexmark.harness import killed, left_over
-from examples.nexmark.job import Job
+from examples.nexmark.job import NexmarkJob
 from examples.nexmark.queries import QUERIES
 from millwheel.launch import run
 from millwheel_storage.embedded import EmbeddedPostgres
@@ -29,8 +29,8 @@ KEEP = {"q3.join", "q6.last", "q20.join"}
 """Computations whose state stays by what they are asked."""
 
 
-def job(postgres: EmbeddedPostgres, **more: Any) -> Job:
-    return Job(
+def job(postgres: EmbeddedPostgres, **more: Any) -> NexmarkJob:
+    return NexmarkJob(
         url=postgres.url, pipeline=fresh_name("nexmark"), queries=list(QUERIES), events=EVENTS, batch=100, **more
     )
 
@@ -42,7 +42,7 @@ def judge(postgres: EmbeddedPostgres) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-def check(judge: psycopg.Connection[Any], done: Job) -> None:
+def check(judge: psycopg.Connection[Any], done: NexmarkJob) -> None:
     found = {name: str(oracle.difference(judge, QUERIES[name], done.pipeline)) for name in done.queries}
     assert found == dict.fromkeys(done.queries, "None")
 

@@ -97,8 +97,8 @@ CASES: Final[dict[str, Any]] = {
     "FOLD_FRONTIERS": (1, [1] * 10, [*range(9, 4_000, 400)], [7] * 10),
     "DROP_FRONTIERS": ([1] * 10, [*range(9, 4_000, 400)], 1),
     "COLLECT_IDS": ([1], [5], [100], 1),
-    "FIND_OPAQUE": ([f"{60 * 'i'}{n}".encode() for n in ASKED], 1, 1, 0),
-    "EXPIRE_OPAQUE": (1, 1, 100, len(ASKED)),
+    "FIND_OUTSIDE_IDS": ([f"{60 * 'i'}{n}".encode() for n in ASKED], 1, 1, 0),
+    "EXPIRE_OUTSIDE_IDS": (1, 1, 100, len(ASKED)),
 }
 """By name: parameters that ask for as many rows as `ASKED` has."""
 

@@ -17,7 +17,7 @@ import pytest
 from examples.zeitgeist import evaluate, observed, pipeline
 from examples.zeitgeist.__main__ import SLICE
 from examples.zeitgeist.detector import Anomaly
-from examples.zeitgeist.logline import Request, is_page_view
+from examples.zeitgeist.logline import LoggedRequest, is_page_view
 from millwheel.model import DAY, SECOND
 from millwheel_injectors import BoundedDisorder, IterableSource
 from millwheel_storage.memory import MemoryStore
@@ -73,7 +73,7 @@ def test_the_command_gives_the_oracles_anomalies_byte_for_byte(tmp_path: Path) -
     printed = zeitgeist(out)
     assert "late 0" in printed
     found = (out / "anomalies.jsonl").read_bytes()
-    requests = [row for row in evaluate.read_log(SLICE) if isinstance(row, Request)]
+    requests = [row for row in evaluate.read_log(SLICE) if isinstance(row, LoggedRequest)]
     assert found == as_lines(evaluate.expected_anomalies(requests, OFFSET_S))
     check_acceptance([msgspec.json.decode(line, type=Anomaly) for line in found.splitlines()])
 
@@ -86,25 +86,25 @@ def test_the_command_gives_the_oracles_anomalies_byte_for_byte(tmp_path: Path) -
 
 
 @pytest.fixture(scope="module")
-def requests() -> list[Request]:
+def requests() -> list[LoggedRequest]:
     """12 and 13 July, a quarter of the paths: enough for episodes of both scopes, quick enough to run often."""
     return [
         row
         for row in evaluate.read_log(SLICE)
-        if isinstance(row, Request)
+        if isinstance(row, LoggedRequest)
         and FIRST_US <= row.timestamp_us < FIRST_US + 2 * DAY
         and zlib.crc32(row.path.encode()) % 4 == 0
     ]
 
 
 @pytest.fixture(scope="module")
-def oracle(requests: list[Request]) -> bytes:
+def oracle(requests: list[LoggedRequest]) -> bytes:
     rows = evaluate.expected_anomalies(requests, OFFSET_S)
     assert {row.scope for row in rows} == {"site", "page"}
     return as_lines(rows)
 
 
-def shuffled(requests: list[Request], seed: int) -> list[Request]:
+def shuffled(requests: list[LoggedRequest], seed: int) -> list[LoggedRequest]:
     """Out of order by less than the declared disorder."""
     dice = random.Random(seed)
     first = sorted(requests, key=lambda row: row.timestamp_us)
@@ -118,7 +118,7 @@ def shuffled(requests: list[Request], seed: int) -> list[Request]:
     [("one", 4_096, None), ("two", 37, None), ("two", 500, 1), ("four", 4_096, 2), ("four", 111, 3)],
 )
 def test_order_and_division_of_work_do_not_matter(
-    requests: list[Request], oracle: bytes, split: str, work_limit: int, seed: int | None
+    requests: list[LoggedRequest], oracle: bytes, split: str, work_limit: int, seed: int | None
 ) -> None:
     rows = requests if seed is None else shuffled(requests, seed)
     values = [

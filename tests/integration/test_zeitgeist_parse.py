@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from examples.zeitgeist import combine, spark_job
-from examples.zeitgeist.logline import Request, is_page_view, parse_line
+from examples.zeitgeist.logline import LoggedRequest, is_page_view, parse_line
 from examples.zeitgeist.model import HOUR_US, HOUR_WINDOWS, WINDOW_US
 from examples.zeitgeist.pipeline import DISORDER_US
 from examples.zeitgeist.silence import SLOTS
@@ -74,7 +74,7 @@ def test_the_job_reads_each_line_as_the_parser_does(tmp_path: Path) -> None:
     log.write_bytes(gzip.compress("\n".join([*LINES, ""]).encode("latin-1")))
     summary = spark_job.parse_log(log, tmp_path / "parsed")
     read = [parse_line(line.removesuffix("\r")) for line in LINES]
-    found = [one for one in read if isinstance(one, Request)]
+    found = [one for one in read if isinstance(one, LoggedRequest)]
     assert summary == spark_job.Summary(
         requests=6, malformed=5, first_us=min(r.timestamp_us for r in found),
         last_us=max(r.timestamp_us for r in found), offset_s=-14400,
@@ -86,7 +86,7 @@ def test_the_job_reads_each_line_as_the_parser_does(tmp_path: Path) -> None:
         for part in (tmp_path / "parsed" / "malformed").glob("*.json")
         for line in part.read_text(encoding="utf-8").splitlines()
     ]
-    assert refused == [line for line, one in zip(LINES, read, strict=True) if not isinstance(one, Request)]
+    assert refused == [line for line, one in zip(LINES, read, strict=True) if not isinstance(one, LoggedRequest)]
 
 
 @pytest.mark.spark

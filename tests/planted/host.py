@@ -12,9 +12,9 @@ from millwheel.host.actors import Actors
 from millwheel.host.alarms import Alarms
 from millwheel.host.commits import CommitLanes, Group, Lane
 from millwheel.host.controller import ControllerHost
-from millwheel.host.credit import Account, Window
+from millwheel.host.credit import Account, CreditWindow
 from millwheel.host.marks import Marks
-from millwheel.host.messages import Claimed, Hello, Joined, Message, WatermarkReport
+from millwheel.host.messages import Claimed, Hello, Message, WatermarkReport, WorkerJoined
 from millwheel.host.paces import Paces
 from millwheel.host.partitions import Partitions
 from millwheel.host.receivers import Receivers
@@ -91,8 +91,8 @@ def group_taken_for_refused() -> Patches:
 @mutant
 def credit_never_given_back() -> Patches:
     """A receiver promises once, and nothing more when it has worked something off."""
-    original = Window.grant
-    return {(Window, "grant"): lambda self, waiting: None if self.promised else original(self, waiting)}
+    original = CreditWindow.grant
+    return {(CreditWindow, "grant"): lambda self, waiting: None if self.promised else original(self, waiting)}
 
 
 @mutant
@@ -105,8 +105,8 @@ def credit_counted_twice() -> Patches:
 @only("tests/unit/host/test_credit.py")
 def credit_without_end() -> Patches:
     """A receiver promises its limit anew, whatever waits already."""
-    original = Window.grant
-    return {(Window, "grant"): lambda self, waiting: original(self, 0)}
+    original = CreditWindow.grant
+    return {(CreditWindow, "grant"): lambda self, waiting: original(self, 0)}
 
 
 @only("tests/unit/host/test_credit.py")
@@ -330,7 +330,7 @@ def early_reports_lost() -> Patches:
     """What workers say before the controller has read the stored watermarks is forgotten."""
     original = ControllerHost._load
 
-    def load(self: ControllerHost, joined: Joined) -> Any:
+    def load(self: ControllerHost, joined: WorkerJoined) -> Any:
         steps = original(self, joined)
         answer = yield next(steps)
         self._early = [message for message in self._early if not isinstance(message, WatermarkReport | Claimed)]

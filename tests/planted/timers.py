@@ -9,7 +9,7 @@ import msgspec
 from millwheel.core.interval.schedule import Schedule
 from millwheel.core.keys.timers import TimerQueue
 from millwheel.model import MIN_TIME, Timer
-from millwheel.runtime.chain import Chain
+from millwheel.runtime.chain import TimerChain
 from millwheel.work import Stall, Work
 from tests.planted import Patches, mutant
 
@@ -17,7 +17,7 @@ from tests.planted import Patches, mutant
 @mutant
 def due_settings_fire_last() -> Patches:
     """A timer that is set while others are due fires after them."""
-    return {(Chain, "add"): lambda self, key, timers: None}
+    return {(TimerChain, "add"): lambda self, key, timers: None}
 
 
 @mutant
@@ -29,51 +29,51 @@ def passes_the_queue() -> Patches:
 @mutant
 def keeps_nothing_back() -> Patches:
     """A timer that goes back to the queue does not keep back what comes later for its key."""
-    original = Chain.next
+    original = TimerChain.next
 
-    def next_(self: Chain, listed: Timer | None) -> Timer | None:
+    def next_(self: TimerChain, listed: Timer | None) -> Timer | None:
         before = {*self.closed}
         found = original(self, listed)
         self.closed.intersection_update(before)
         return found
 
-    return {(Chain, "next"): next_}
+    return {(TimerChain, "next"): next_}
 
 
 @mutant
 def chained_stays() -> Patches:
     """A timer that fired in the invocation that moved it stays pending for its old time."""
-    original = Chain.next
+    original = TimerChain.next
 
-    def next_(self: Chain, listed: Timer | None) -> Timer | None:
+    def next_(self: TimerChain, listed: Timer | None) -> Timer | None:
         found = original(self, listed)
         if found is not None:
             del self._outcome.timers[found.key][found.kind, found.tag]
         return found
 
-    return {(Chain, "next"): next_}
+    return {(TimerChain, "next"): next_}
 
 
 @mutant
 def chains_are_loops() -> Patches:
     """Timers that get further are counted as if they did not."""
-    original = Chain.add
+    original = TimerChain.add
 
-    def add(self: Chain, key: str, timers: Any) -> None:
+    def add(self: TimerChain, key: str, timers: Any) -> None:
         self.stall = self.stall or Stall(0, MIN_TIME, MIN_TIME)
         original(self, key, timers)
 
-    def stall(self: Chain, kind: str, at: int) -> Stall:
+    def stall(self: TimerChain, kind: str, at: int) -> Stall:
         assert self.stall is not None
         return Stall(self.stall.firings + 1, MIN_TIME, MIN_TIME)
 
-    return {(Chain, "add"): add, (Chain, "_stall"): stall}
+    return {(TimerChain, "add"): add, (TimerChain, "_stall"): stall}
 
 
 @mutant
 def loops_for_ever() -> Patches:
     """Timers that set each other to the same time are never quarantined."""
-    return {(Chain, "_loops"): lambda self, name, at: False}
+    return {(TimerChain, "_loops"): lambda self, name, at: False}
 
 
 @mutant

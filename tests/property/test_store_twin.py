@@ -23,7 +23,7 @@ from millwheel.bundles import (
     HoldWrites,
     Ids,
     LogWrite,
-    Opaque,
+    OutsideIdWrites,
     Produced,
     QuarantineEntry,
     SinkRow,
@@ -186,7 +186,7 @@ class Twins(RuleBasedStateMachine):
     @rule(data=st.data(), interval=INTERVALS, stale=st.integers(0, 9), sinks=sink_rows())
     def commit(self, data: st.DataObject, interval: int, stale: int, sinks: tuple[SinkRow, ...]) -> None:
         image = data.draw(checkpoints(interval))
-        image.opaque = data.draw(st.lists(self.outside_ids(), max_size=2))
+        image.outside = data.draw(st.lists(self.outside_ids(), max_size=2))
         if data.draw(st.booleans()):
             image.produced = [Produced(1, 5, self.next_produced, ["k", "l"], [b"x", b""], [1, 2])]
             self.next_produced += 2
@@ -229,7 +229,7 @@ class Twins(RuleBasedStateMachine):
                 self.written.append(write)
                 self.seqs[write.interval] = write.seq
 
-    def outside_ids(self) -> st.SearchStrategy[Opaque]:
+    def outside_ids(self) -> st.SearchStrategy[OutsideIdWrites]:
         """Some ids that no checkpoint has had, as the core sees to it, or the word that some may go."""
 
         def fresh(count: int) -> list[bytes]:
@@ -237,15 +237,17 @@ class Twins(RuleBasedStateMachine):
             return [b"\0%d" % (n * 7 % 50) + b"%d" % n for n in range(first, first + count)]
 
         places = st.tuples(st.sampled_from([1, 2]), st.integers(0, 5))
-        return st.builds(lambda place, count: Opaque(place[0], place[1], fresh(count)), places, st.integers(0, 4))
+        return st.builds(
+            lambda place, count: OutsideIdWrites(place[0], place[1], fresh(count)), places, st.integers(0, 4)
+        )
 
     @rule(interval=INTERVALS, subscription=st.sampled_from([1, 2, 3]), now=st.integers(-1, 6), limit=st.integers(1, 4))
     def outside(self, interval: int, subscription: int, now: int, limit: int) -> None:
         asked = [b"\0%d" % (n * 7 % 50) + b"%d" % n for n in range(0, self.next_id, 2)]
-        self.both(lambda store: store.find_opaque(interval, subscription, now, asked))
-        first = self.both(lambda store: store.read_opaque(interval, subscription, now, b"", limit))
+        self.both(lambda store: store.find_outside_ids(interval, subscription, now, asked))
+        first = self.both(lambda store: store.read_outside_ids(interval, subscription, now, b"", limit))
         if first:
-            self.both(lambda store: store.read_opaque(interval, subscription, now, first[-1], limit))
+            self.both(lambda store: store.read_outside_ids(interval, subscription, now, first[-1], limit))
 
     @rule(data=st.data(), interval=INTERVALS)
     def commit_again(self, data: st.DataObject, interval: int) -> None:
@@ -494,9 +496,9 @@ HISTORY = [
         5,
         produced=[],
         quarantined=[],
-        opaque=[Opaque(1, 100, [b"a", b"b"]), Opaque(1, 50, [b"c"]), Opaque(2, 50, [b"d"])],
+        outside=[OutsideIdWrites(1, 100, [b"a", b"b"]), OutsideIdWrites(1, 50, [b"c"]), OutsideIdWrites(2, 50, [b"d"])],
     ),
-    image(5, produced=[], quarantined=[], opaque=[Opaque(1, 60, []), Opaque(1, 100, [b"e"])]),
+    image(5, produced=[], quarantined=[], outside=[OutsideIdWrites(1, 60, []), OutsideIdWrites(1, 100, [b"e"])]),
     image(5, ids=[Ids(1, 5, 23, [30]), Ids(2, 5, 0, [1])], acked=[Acked(1, 7, [2, 3, 15, 99])]),
     image(6, ids=[Ids(2, 5, 9, [])], produced=[]),
     # The frontier has passed this id: no core writes it, and no recovery names it.
@@ -621,7 +623,7 @@ def test_a_refused_row_is_not_hidden_by_another_owners_row_of_the_same_key(
 @pytest.mark.slow
 @pytest.mark.timeout(examples(400))  # a search took 185 s on a free processor and more than 400 s on a busy one
 def test_memory_and_postgres_are_twins(server: EmbeddedPostgres, loop: asyncio.AbstractEventLoop) -> None:
-    tiny = patch.object(limits, "OPAQUE_DELETE_ROWS", 3)
+    tiny = patch.object(limits, "OUTSIDE_DELETE_ROWS", 3)
     small = patch.object(limits, "TIMER_PAGE_ROWS", 2)  # a recovery reads one page
     part = patch.object(limits, "STATE_PAGE_SLOTS", 1)
     with psycopg.connect(server.url, autocommit=True) as connection, tiny, small, part:

@@ -94,7 +94,7 @@ class Model:
 
     def commit(self, _: int) -> None:
         if self.uncommitted:
-            self.event(ev.Committed(self.uncommitted.pop(0)))
+            self.event(ev.CommitDone(self.uncommitted.pop(0)))
 
     def check(self) -> None:
         handed = sorted(self.submitted)

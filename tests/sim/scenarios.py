@@ -10,9 +10,9 @@ from tests.sim.workload import StageSpec, Token, Workload, World, _number, build
 
 START_US = 1_000 * SECOND
 TINY: dict[str, float] = {
-    "OPAQUE_FILTER_BITS": 2,
-    "OPAQUE_FILTER_IDS": 1,
-    "OPAQUE_READ_IDS": 2,
+    "OUTSIDE_FILTER_BITS": 2,
+    "OUTSIDE_FILTER_IDS": 1,
+    "OUTSIDE_READ_IDS": 2,
     "ID_BUCKET_US": 1,
     "FOLD_TRIGGER_CHECKPOINTS": 2,
     "LOG_LIMIT_CHECKPOINTS": 4,

@@ -16,7 +16,7 @@ from millwheel.testing.kit.view import Results
 from millwheel.testing.world.kernel import Kernel
 from millwheel.testing.world.simulator import Simulation
 from millwheel_injectors import BoundedDisorder, FileSource
-from millwheel_injectors.paced import PacedPartition
+from millwheel_injectors.paced import PacedTextPartition
 from millwheel_storage.memory import MemoryStore
 
 START_US = 1_000 * SECOND
@@ -50,11 +50,11 @@ class Reads:
         """By process: its first row's due time in the file, and when it was first looked at, us."""
         self.given: dict[int, list[tuple[int, int]]] = {}
         """By process: when a row came, and when it was due in the file, us."""
-        self.kept: list[PacedPartition] = []
-        self.resumed: list[PacedPartition] = []
-        really = PacedPartition.read_due
+        self.kept: list[PacedTextPartition] = []
+        self.resumed: list[PacedTextPartition] = []
+        really = PacedTextPartition.read_due
 
-        def read_due(partition: PacedPartition, limit: int, upto: int) -> tuple[Batch | None, Ahead | None]:
+        def read_due(partition: PacedTextPartition, limit: int, upto: int) -> tuple[Batch | None, Ahead | None]:
             if partition not in self.kept:
                 self.kept.append(partition)
             number, seen = self.kept.index(partition), partition._given.seen
@@ -66,14 +66,14 @@ class Reads:
                 self.given.setdefault(number, []).append((kernel.now, seen))
             return batch, ahead
 
-        resumes = PacedPartition.resume
+        resumes = PacedTextPartition.resume
 
-        def resume(partition: PacedPartition, position: int, state: bytes) -> None:
+        def resume(partition: PacedTextPartition, position: int, state: bytes) -> None:
             self.resumed.append(partition)
             resumes(partition, position, state)
 
-        monkeypatch.setattr(PacedPartition, "read_due", read_due)
-        monkeypatch.setattr(PacedPartition, "resume", resume)
+        monkeypatch.setattr(PacedTextPartition, "read_due", read_due)
+        monkeypatch.setattr(PacedTextPartition, "resume", resume)
 
     def check(self, slack_us: int | None = None) -> None:
         """No row is early, and without faults none is much later than the replay's clock says."""

@@ -6,13 +6,21 @@ from typing import Any
 
 import pytest
 
-from millwheel.bundles import Bundle, Delivered, HoldWrites, QuarantineEntry, Recovered, TimerWrites, decode_checkpoint
+from millwheel.bundles import (
+    Bundle,
+    Delivered,
+    HoldWrites,
+    QuarantineEntry,
+    RecoveredInterval,
+    TimerWrites,
+    decode_checkpoint,
+)
 from millwheel.core.authority import Authority
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import Config, IntervalCore
 from millwheel.graph import Settings
 from millwheel.model import MAX_TIME, MIN_TIME
-from millwheel.work import Outcome
+from millwheel.work import InvocationOutcome
 from tests.sim.harness import simulate_seed
 
 SEEDS = [1, 2, 3, 5, 13, 17, 20, 21, 28, 52, 281, 297]
@@ -25,7 +33,7 @@ def test_a_seed_that_once_failed(seed: int) -> None:
 
 def core(timers: TimerWrites | None = None, quarantined: list[str] | None = None, **holds: int) -> IntervalCore:
     """A recovered interval; `holds` by key."""
-    recovered = Recovered(
+    recovered = RecoveredInterval(
         [], [], timers or TimerWrites(), HoldWrites(list(holds), list(holds.values())), quarantined or [], MIN_TIME
     )
     made = IntervalCore(Config(1, 7, "c", "1", Settings(), {}), recovered)
@@ -48,7 +56,7 @@ def test_a_wall_timer_that_is_due_while_user_code_is_busy_does_not_spin() -> Non
     assert not only(interval.handle(ev.AlarmRang(), 100), ev.SetAlarm)
     loaded = interval.handle(ev.Loaded([]), 101)
     assert only(loaded, ev.Invoke)
-    assert only(interval.handle(ev.Invoked(Outcome()), 102), ev.Invoke)[0].work.timers[0].tag == "t"
+    assert only(interval.handle(ev.Invoked(InvocationOutcome()), 102), ev.Invoke)[0].work.timers[0].tag == "t"
 
 
 def test_a_hold_counts_until_its_release_is_durable() -> None:
@@ -58,9 +66,9 @@ def test_a_hold_counts_until_its_release_is_durable() -> None:
     interval.handle(ev.Loaded([]), 0)
     interval.handle(ev.WatermarkMoved(40), 0)
     assert interval.reported == 10
-    commit = only(interval.handle(ev.Invoked(Outcome(holds={"k": None})), 0), ev.Commit)[0]
+    commit = only(interval.handle(ev.Invoked(InvocationOutcome(holds={"k": None})), 0), ev.Commit)[0]
     assert interval.reported == 10
-    interval.handle(ev.Committed(commit.write.seq), 0)
+    interval.handle(ev.CommitDone(commit.write.seq), 0)
     assert interval.reported == 40
 
 
@@ -68,10 +76,10 @@ def test_a_timer_that_is_moved_counts_until_that_is_durable() -> None:
     interval = core(TimerWrites(["k"], ["t"], ["watermark"], [30]))
     interval.handle(bundle("k", 50), 0)
     interval.handle(ev.Loaded([]), 0)
-    commits = only(interval.handle(ev.Invoked(Outcome(timers={"k": {("watermark", "t"): 90}})), 0), ev.Commit)
+    commits = only(interval.handle(ev.Invoked(InvocationOutcome(timers={"k": {("watermark", "t"): 90}})), 0), ev.Commit)
     interval.handle(ev.WatermarkMoved(50), 0)
     assert interval.reported == 30
-    interval.handle(ev.Committed(commits[0].write.seq), 0)
+    interval.handle(ev.CommitDone(commits[0].write.seq), 0)
     assert interval.reported == 50
 
 
@@ -100,7 +108,7 @@ def test_a_quarantine_is_not_released_while_a_record_is_on_its_way_into_it() -> 
     interval.handle(bundle("k", 50), 0)
     interval.handle(ev.Loaded([]), 0)
     interval.handle(ev.QuarantineFetched([]), 0)
-    commit = only(interval.handle(ev.Invoked(Outcome()), 0), ev.Commit)[0]
+    commit = only(interval.handle(ev.Invoked(InvocationOutcome()), 0), ev.Commit)[0]
     image = decode_checkpoint(commit.write.payload)
     assert len(image.quarantined) == 1
     assert image.released == []
@@ -116,11 +124,11 @@ def test_a_redrive_that_died_between_its_last_element_and_the_release_is_ended_b
     commit = only(interval.handle(ev.RedriveAsked(["k"]), 0), ev.Commit)[0]
     image = decode_checkpoint(commit.write.payload)
     assert image.released == ["k"]
-    interval.handle(ev.Committed(commit.write.seq), 0)
+    interval.handle(ev.CommitDone(commit.write.seq), 0)
     assert interval.reported == 40
 
 
-def release(interval: IntervalCore, entries: list[QuarantineEntry], done: Outcome) -> list[ev.Effect]:
+def release(interval: IntervalCore, entries: list[QuarantineEntry], done: InvocationOutcome) -> list[ev.Effect]:
     """Redrive `entries`, which are all there are: what comes of it."""
     redriving(interval, entries)
     interval.handle(ev.Loaded([]), 0)
@@ -135,7 +143,7 @@ def test_a_timer_that_a_redriven_record_moved_fires_once_after_the_release() -> 
     interval = core(TimerWrites(["k"], ["t"], ["watermark"], [30]), quarantined=["k"])
     interval.handle(ev.WatermarkMoved(100), 0)
     record = QuarantineEntry("k", 1, 3, 0, b"", 20)
-    done = Outcome(timers={"k": {("watermark", "t"): 60}}, redriven={"k": 1})
+    done = InvocationOutcome(timers={"k": {("watermark", "t"): 60}}, redriven={"k": 1})
     work = only(release(interval, [record], done), ev.Invoke)[0].work
     assert [(timer.tag, timer.timestamp) for timer in work.timers] == [("t", 60)]
 
@@ -145,33 +153,35 @@ def test_timers_of_a_quarantined_key_sleep_and_others_do_not() -> None:
     assert only(interval.handle(ev.WatermarkMoved(100), 0), ev.Load)[0].keys == ["m"]
     commit = only(interval.handle(ev.Loaded([]), 0), ev.Invoke)[0].work
     assert [timer.key for timer in commit.timers] == ["m"]
-    committed = only(interval.handle(ev.Invoked(Outcome()), 0), ev.Commit)[0]
-    interval.handle(ev.Committed(committed.write.seq), 0)
+    committed = only(interval.handle(ev.Invoked(InvocationOutcome()), 0), ev.Commit)[0]
+    interval.handle(ev.CommitDone(committed.write.seq), 0)
     assert interval.reported == 100
 
 
 def test_a_quarantine_that_holds_counts_the_timers_that_sleep() -> None:
-    recovered = Recovered([], [], TimerWrites(["k"], ["t"], ["watermark"], [30]), HoldWrites([], []), [], MIN_TIME)
+    recovered = RecoveredInterval(
+        [], [], TimerWrites(["k"], ["t"], ["watermark"], [30]), HoldWrites([], []), [], MIN_TIME
+    )
     interval = IntervalCore(Config(1, 7, "c", "1", Settings(quarantine_holds=True), {}), recovered)
     interval.start(0)
     interval.handle(bundle("k", 50), 0)
     interval.handle(ev.Loaded([]), 0)
     failed = QuarantineEntry("k", 1, 3, 0, b"", 50, error="boom")
-    commit = only(interval.handle(ev.Invoked(Outcome(quarantined=[failed])), 0), ev.Commit)[0]
-    interval.handle(ev.Committed(commit.write.seq), 0)
+    commit = only(interval.handle(ev.Invoked(InvocationOutcome(quarantined=[failed])), 0), ev.Commit)[0]
+    interval.handle(ev.CommitDone(commit.write.seq), 0)
     interval.handle(ev.WatermarkMoved(100), 0)
     assert interval.reported == 30
 
 
 def test_a_quarantine_that_holds_counts_what_comes_later_and_is_older() -> None:
     # The hold was that of the first element: the watermark passed an older record that had queued up behind it.
-    recovered = Recovered([], [], TimerWrites(), HoldWrites(["k\0quarantine"], [50]), ["k"], MIN_TIME)
+    recovered = RecoveredInterval([], [], TimerWrites(), HoldWrites(["k\0quarantine"], [50]), ["k"], MIN_TIME)
     interval = IntervalCore(Config(1, 7, "c", "1", Settings(quarantine_holds=True), {}), recovered)
     interval.start(0)
     interval.handle(bundle("k", 40), 0)
     interval.handle(ev.Loaded([]), 0)
-    commit = only(interval.handle(ev.Invoked(Outcome()), 0), ev.Commit)[0]
-    interval.handle(ev.Committed(commit.write.seq), 0)
+    commit = only(interval.handle(ev.Invoked(InvocationOutcome()), 0), ev.Commit)[0]
+    interval.handle(ev.CommitDone(commit.write.seq), 0)
     interval.handle(ev.WatermarkMoved(100), 0)
     assert interval.reported == 40
 
@@ -195,7 +205,7 @@ def test_ids_of_a_producer_that_is_live_on_another_subscription_only_are_collect
     ids = [Delivered(1, 3, 5, 7), Delivered(2, 3, 5, 7)]
     interval = IntervalCore(
         Config(1, 9, "c", "1", Settings(), {}),
-        Recovered(ids, [], TimerWrites(), HoldWrites([], []), [], MIN_TIME),
+        RecoveredInterval(ids, [], TimerWrites(), HoldWrites([], []), [], MIN_TIME),
     )
     interval.start(0, {(2, 3)})
     commit = only(interval.flush(0), ev.Commit)[0]

@@ -462,10 +462,10 @@ def draw(seed: int) -> Workload:
     if ids.random() < 0.4:
         # A slack far longer than a run: an id that expired could be counted twice, and rightly so.
         exotic |= {
-            "OPAQUE_BUCKETS": ids.choice([1, 4, 1_000]),
-            "OPAQUE_FILTER_IDS": ids.choice([1, 50]),
-            "OPAQUE_FILTER_BITS": ids.choice([1, 2, 16]),
-            "OPAQUE_READ_IDS": ids.choice([1, 20, 4_096]),
+            "OUTSIDE_BUCKETS": ids.choice([1, 4, 1_000]),
+            "OUTSIDE_FILTER_IDS": ids.choice([1, 50]),
+            "OUTSIDE_FILTER_BITS": ids.choice([1, 2, 16]),
+            "OUTSIDE_READ_IDS": ids.choice([1, 20, 4_096]),
         }
         for parts in scripts.values() if feed in ("", "missing") else ():
             _repeat(ids, parts)
@@ -510,7 +510,7 @@ def _ticks(rng: random.Random, stages: list[StageSpec], exotic: dict[str, float]
         "TIMER_CHAIN": rng.choice([0, 1, 3, 1_024]),
         "TIMER_STALLED_CHAIN": rng.choice([0, 1, 64]),
         "TIMER_REARM_LIMIT": 30,
-        "TIMER_TURNS": rng.choice([1, 2, 16]),
+        "TIMER_INVOCATIONS": rng.choice([1, 2, 16]),
     }
     return rng.choice([1, 1, SECOND, 1_000 * SECOND])
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 from millwheel.bundles import CHECKPOINT_FORMAT, Checkpoint, HoldWrites, StateWrites, TimerWrites
 from millwheel.core.faults.quarantine import Quarantine, quarantine_hold
 from millwheel.core.interval.arrivals import Arrivals
-from millwheel.core.interval.schedule import Turn
+from millwheel.core.interval.schedule import ScheduledWork
 from millwheel.core.keys.cache import StateCache
 from millwheel.core.keys.expiry import Expiry
 from millwheel.core.keys.holds import Holds
 from millwheel.core.keys.timers import TimerQueue
 from millwheel.model import MAX_TIME
-from millwheel.work import Outcome, Work
+from millwheel.work import InvocationOutcome, Work
 
 
 class Checkpointer:
@@ -43,10 +43,10 @@ class Checkpointer:
         self._expiry = expiry
         self._quarantine = quarantine
 
-    def image(self, seq: int, turn: Turn, outcome: Outcome, watermark: int) -> Checkpoint:
-        """Apply what a turn did as checkpoint `seq`; `watermark` is the input's by now."""
-        work, timers, holds = turn.work, TimerWrites(), HoldWrites()
-        expired = self._expiry.drop(turn.expiring, seq, watermark, timers)
+    def image(self, seq: int, scheduled: ScheduledWork, outcome: InvocationOutcome, watermark: int) -> Checkpoint:
+        """Apply what an invocation did as checkpoint `seq`; `watermark` is the input's by now."""
+        work, timers, holds = scheduled.work, TimerWrites(), HoldWrites()
+        expired = self._expiry.drop(scheduled.expiring, seq, watermark, timers)
         quarantined = outcome.quarantined + self._quarantine.take_diverted()
         self._apply_timers(work, outcome, timers)
         self._cache.mark([*(timer.key for timer in work.timers), *outcome.timers], seq)
@@ -57,19 +57,19 @@ class Checkpointer:
         released = self._quarantine.take_released(seq, holds)
         # After the releases: a key may fail again in the same checkpoint.
         self._quarantine.put(quarantined, seq, work, holds)
-        ids, opaque = self._arrivals.checkpointed(turn.items, work.wall_time)
+        ids, outside = self._arrivals.checkpointed(scheduled.items, work.wall_time)
         return Checkpoint(
             CHECKPOINT_FORMAT, self._shape, 0, ids, [], [], state, timers, holds,
-            outcome.sinks, quarantined, expired, redriven, released, opaque,
+            outcome.sinks, quarantined, expired, redriven, released, outside,
         )  # fmt: skip
 
     def records(self, seq: int, watermark: int, now: int) -> Checkpoint:
         """Checkpoint `seq` of an interval in which nothing runs: frontiers, and outside ids that have expired."""
-        image = self.image(seq, Turn(Work([], [], {}, {}, {}, watermark, now)), Outcome(), watermark)
-        image.ids, image.opaque = self._arrivals.checkpointed([], now, idle=True)
+        image = self.image(seq, ScheduledWork(Work([], [], {}, {}, {}, watermark, now)), InvocationOutcome(), watermark)
+        image.ids, image.outside = self._arrivals.checkpointed([], now, idle=True)
         return image
 
-    def oldest_undone(self, work: Work, outcome: Outcome) -> int:
+    def oldest_undone(self, work: Work, outcome: InvocationOutcome) -> int:
         """Of the timers and holds that `outcome` moves, ends or puts to sleep, before it is applied: a crash before it
         commits brings them back."""
         oldest = MAX_TIME
@@ -87,7 +87,7 @@ class Checkpointer:
 
     # --- timers and holds -------------------------------------------------------------------------------------
 
-    def _apply_timers(self, work: Work, outcome: Outcome, writes: TimerWrites) -> None:
+    def _apply_timers(self, work: Work, outcome: InvocationOutcome, writes: TimerWrites) -> None:
         for timer in work.timers:
             if (timer.kind, timer.tag) not in outcome.timers.get(timer.key, ()):
                 writes.add(timer.key, timer.tag, timer.kind, None)
@@ -103,7 +103,7 @@ class Checkpointer:
                 writes.add(key, tag, kind, at)
         stalls.update(outcome.stalls)
 
-    def _apply_holds(self, outcome: Outcome, writes: HoldWrites) -> None:
+    def _apply_holds(self, outcome: InvocationOutcome, writes: HoldWrites) -> None:
         for key, at in outcome.holds.items():
             if at is None:
                 self._holds.remove(key)

@@ -147,4 +147,4 @@ def _keys_of(image: Checkpoint) -> int:
 
 def _ids_of(image: Checkpoint) -> int:
     """Ids of outside clients: rows as well, but a fold is started by their number, so its limit is for the others."""
-    return sum(len(opaque.ids) for opaque in image.opaque)
+    return sum(len(outside.ids) for outside in image.outside)

@@ -24,7 +24,7 @@ from millwheel.core.faults.suspects import Suspects
 from millwheel.core.keys.holds import Holds
 from millwheel.core.keys.timers import TimerQueue
 from millwheel.model import MAX_TIME, Timer
-from millwheel.work import QUARANTINE_HOLD, Outcome, Part, Work, cause_of
+from millwheel.work import QUARANTINE_HOLD, BundlePart, InvocationOutcome, Work, cause_of
 
 
 class Quarantine:
@@ -120,7 +120,7 @@ class Quarantine:
         self._diverted.append(entry)
         return True
 
-    def _divert_part(self, part: Part, stopped: set[str]) -> Part:
+    def _divert_part(self, part: BundlePart, stopped: set[str]) -> BundlePart:
         keys = part.keys
         if self.keys.isdisjoint(keys) and self._refused.untouched(keys) and self._suspects.untouched(keys):
             return part
@@ -131,7 +131,7 @@ class Quarantine:
             for i, (key, sequence, value, at) in enumerate(columns)
             if not self._diverts(QuarantineEntry(key, sub, producer, sequence, value, at), stopped)
         ]
-        return Part(
+        return BundlePart(
             sub, producer, part.frontier,
             [part.sequences[i] for i in kept], [keys[i] for i in kept],
             [part.values[i] for i in kept], [part.timestamps[i] for i in kept],
@@ -257,7 +257,7 @@ class Quarantine:
         fetched, self._fetched = self._fetched, []
         return fetched
 
-    def redriven(self, seq: int, work: Work, outcome: Outcome) -> list[tuple[str, int]]:
+    def redriven(self, seq: int, work: Work, outcome: InvocationOutcome) -> list[tuple[str, int]]:
         """What checkpoint `seq`, which is built now, takes out of FIFOs: (key, elements).  Some are empty by that."""
         given = Counter(entry.key for entry in work.redrive)
         for key, count in given.items():

@@ -23,7 +23,7 @@ import msgspec
 
 from millwheel import limits
 from millwheel.bundles import QuarantineEntry
-from millwheel.work import Part, Work
+from millwheel.work import BundlePart, Work
 
 Unit = tuple[str, bytes]
 """What one call of a hook is about: the key, and a digest of the record or timer.  Not a record's id: a producer that
@@ -100,7 +100,7 @@ class Suspects:
         """Whether anything is suspected."""
         return bool(self._suspected)
 
-    def room(self, part: Part | None, records: int, begun: bool) -> int:
+    def room(self, part: BundlePart | None, records: int, begun: bool) -> int:
         """How many of the next records, those of `part`, fit into an invocation that has `records` left and may have `begun`.
 
         A suspect runs by itself; other records of its key, which may be a hot one, do not.
@@ -111,7 +111,7 @@ class Suspects:
                     return place or (0 if begun else 1)
         return records
 
-    def suspects(self, part: Part, place: int) -> bool:
+    def suspects(self, part: BundlePart, place: int) -> bool:
         """Whether this record is suspected."""
         key = part.keys[place]
         if key not in self._keys:

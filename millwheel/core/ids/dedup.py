@@ -40,7 +40,7 @@ Channel = tuple[int, int]
 """(subscription, producer)."""
 
 
-class Run(msgspec.Struct, gc=False):
+class IdRun(msgspec.Struct, gc=False):
     """Ids that came one after the other: all from `first` to `last`, or those in `ids`.
 
     `added` is how many ids the channel had with the newest of these: they are folded when as many are.
@@ -74,7 +74,7 @@ class Seen(msgspec.Struct, gc=False):
     added: int = 0
     folded: int = 0
     """How many ids were added, and how many of them, the earliest, are in the store's folded tables."""
-    runs: deque[Run] = msgspec.field(default_factory=deque)
+    runs: deque[IdRun] = msgspec.field(default_factory=deque)
     """In the order in which they came, which nearly always is ascending."""
 
     def exact(self, sequences: Sequence[int]) -> set[int]:
@@ -103,7 +103,7 @@ class Seen(msgspec.Struct, gc=False):
             ids.extend(sequences)
             run.first, run.last, run.added = min(run.first, first), max(run.last, last), self.added
         else:
-            self.runs.append(Run(first, last, self.added, None if dense else array("q", sequences)))
+            self.runs.append(IdRun(first, last, self.added, None if dense else array("q", sequences)))
 
     def take_folded(self) -> set[int]:
         """Blocks to seal: of the runs that are folded, which are forgotten here, but for long dense ones."""
@@ -119,7 +119,7 @@ class Seen(msgspec.Struct, gc=False):
         return blocks
 
 
-def _lists(run: Run, count: int) -> bool:
+def _lists(run: IdRun, count: int) -> bool:
     """Whether `count` more ids, which do not go on where the run ends, are listed with it."""
     if run.ids is None:
         return run.last - run.first + 1 < SHORT_RUN_IDS and count <= LIST_LIMIT_IDS

@@ -1,6 +1,6 @@
 """Which of many names may have been added before: of what surely was not, the store need not be asked.
 
-Lives here: `Filter`, the only filter of this project's own, and the two ways to hash names for it.  Never here: what a
+Lives here: `NameFilter`, the only filter of this project's own, and the two ways to hash names for it.  Never here: what a
 name stands for.  Invariant: a name that was added is found; whether another one is found too is a matter of chance.
 
 pybloom-live tests and adds one name in 8 to 10 us.  That is good where a name stands for a block of 1,024 ids (`dedup`),
@@ -99,7 +99,7 @@ class Page(msgspec.Struct, gc=False):
         return hits
 
 
-class Filter:
+class NameFilter:
     """Pages that grow, as it is not known how many names will come.
 
     The first has room for `expected` names, each further one for `growth` times as many names as all before it together.
@@ -160,11 +160,11 @@ class Filter:
         return Page(bits, max(1, (1 << bits) // self._bits_a_name), places)
 
 
-def filter_of_ids(expected: int = 0) -> Filter:
+def filter_of_ids(expected: int = 0) -> NameFilter:
     """A filter of outside clients' ids, which are added as `Digests`."""
-    return Filter(max(expected, limits.OPAQUE_FILTER_IDS), limits.OPAQUE_FILTER_BITS, growth=2)
+    return NameFilter(max(expected, limits.OUTSIDE_FILTER_IDS), limits.OUTSIDE_FILTER_BITS, growth=2)
 
 
-def filter_of_keys() -> Filter:
+def filter_of_keys() -> NameFilter:
     """A filter of the keys of an interval, which are added as `Sums`."""
-    return Filter(limits.SEEN_FIRST_KEYS, limits.SEEN_BITS_A_KEY, limits.SEEN_GROWTH)
+    return NameFilter(limits.SEEN_FIRST_KEYS, limits.SEEN_BITS_A_KEY, limits.SEEN_GROWTH)

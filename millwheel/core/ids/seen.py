@@ -1,7 +1,7 @@
 """Which keys an interval may have had before: those that it surely has not need not be asked of the store.
 
-Lives here: `SeenKeys`, the rule; the filter is a `Filter` of `filters`.  Invariant: what the store has of an interval's keys
-is of keys that hooks were called for, and before each such call its keys pass through here; so if the tables had nothing
+Lives here: `SeenKeys`, the rule; the filter is a `NameFilter` of `filters`.  Invariant: what the store has of an interval's
+keys is of keys that hooks were called for, and before each such call its keys pass through here; so if the tables had nothing
 when the interval was taken over, a key that is not in the filter has nothing in them.  If they had something, every key may
 be stored.
 
@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millwheel import limits
-from millwheel.core.ids.filters import Filter, Sums, filter_of_keys
+from millwheel.core.ids.filters import NameFilter, Sums, filter_of_keys
 
 
 class SeenKeys:
     """The keys that have passed; with a store that was not `blank` all have."""
 
     def __init__(self, blank: bool) -> None:
-        self._filter: Filter | None = filter_of_keys() if blank else None
+        self._filter: NameFilter | None = filter_of_keys() if blank else None
 
     def add(self, keys: Sequence[str]) -> list[str]:
         """Note `keys`, which are distinct; returns those that may have passed before, in the same order."""

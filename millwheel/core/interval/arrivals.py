@@ -13,12 +13,12 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 
 from millwheel import limits
-from millwheel.bundles import Bundle, Delivered, Ids, Opaque, OpaqueBucket
+from millwheel.bundles import Bundle, Delivered, Ids, OutsideBucket, OutsideIdWrites
 from millwheel.core.ids.dedup import Channel, DeliveredIds
-from millwheel.core.ids.opaque import OpaqueIds
+from millwheel.core.ids.outside import OutsideIds
 from millwheel.core.interval import events as ev
 from millwheel.model import MAX_TIME
-from millwheel.work import Part
+from millwheel.work import BundlePart
 
 
 class Item(msgspec.Struct, gc=False):
@@ -28,7 +28,7 @@ class Item(msgspec.Struct, gc=False):
     checkpointed as delivered, so that they are dropped again whenever they come again.
     """
 
-    part: Part | None
+    part: BundlePart | None
     sender: int
     number: int
     oldest: int
@@ -43,12 +43,12 @@ class Arrivals:
     """
 
     def __init__(
-        self, counters: ev.Counters, exactly_once: bool, slacks: Mapping[int, int], stored: Iterable[OpaqueBucket]
+        self, counters: ev.Counters, exactly_once: bool, slacks: Mapping[int, int], stored: Iterable[OutsideBucket]
     ) -> None:
         self._counters = counters
         self._exactly_once = exactly_once
         self.ids = DeliveredIds()
-        self.opaque = OpaqueIds(slacks if exactly_once else {}, stored)
+        self.outside = OutsideIds(slacks if exactly_once else {}, stored)
         self._queues: dict[int, deque[Bundle]] = {}
         """Sender to the bundles that wait for the store's answer about the first one's ids."""
         self._known: dict[int, list[int]] = {}
@@ -95,8 +95,8 @@ class Arrivals:
         bundle = queue.popleft()
         known = answer.found.union(self._known.pop(answer.sender))
         fresh = self.ids.fresh(bundle.subscription, bundle.producer, bundle.sequences, known)
-        items = [self._accept(bundle, fresh, answer.opaque, now)]
-        self.opaque.answered(answer.sender)
+        items = [self._accept(bundle, fresh, answer.outside, now)]
+        self.outside.answered(answer.sender)
         while queue:
             bundle = queue[0]
             fresh = self.ids.fresh(bundle.subscription, bundle.producer, bundle.sequences)
@@ -116,20 +116,20 @@ class Arrivals:
         """Ask the store for ids that memory is unsure of; false when there are none."""
         sub, producer = bundle.subscription, bundle.producer
         unsure: list[int] = []
-        opaque: list[bytes] = []
+        outside: list[bytes] = []
         if fresh:
             unsure = self.ids.unsure(sub, producer, [bundle.sequences[i] for i in fresh])
-        if bundle.opaque and fresh != []:
-            ids = bundle.opaque if fresh is None else [bundle.opaque[i] for i in fresh]
-            opaque = self.opaque.unsure(sub, ids, now)
-        if not unsure and not opaque:
+        if bundle.outside and fresh != []:
+            ids = bundle.outside if fresh is None else [bundle.outside[i] for i in fresh]
+            outside = self.outside.unsure(sub, ids, now)
+        if not unsure and not outside:
             return False
         new = set(range(len(bundle.sequences)) if fresh is None else fresh)
         self._known[bundle.sender] = [sequence for i, sequence in enumerate(bundle.sequences) if i not in new]
-        if opaque:
-            self.opaque.asked(bundle.sender)
+        if outside:
+            self.outside.asked(bundle.sender)
         self._counters.lookups += 1
-        effects.append(ev.LookupIds(bundle.sender, sub, producer, unsure, opaque, now))
+        effects.append(ev.LookupIds(bundle.sender, sub, producer, unsure, outside, now))
         return True
 
     def _accept(self, bundle: Bundle, fresh: list[int] | None, stored: Collection[bytes], now: int) -> Item:
@@ -141,13 +141,13 @@ class Arrivals:
         if part is None:
             return item
         self.ids.add(part.subscription, part.producer, part.sequences)
-        if part.opaque:
-            kept, part.expires = self.opaque.take(part.subscription, part.opaque, stored, now)
+        if part.outside:
+            kept, part.expires = self.outside.take(part.subscription, part.outside, stored, now)
             if kept is not None:
                 item = self._without(item, part, kept)
         return item
 
-    def _without(self, item: Item, part: Part, kept: list[int]) -> Item:
+    def _without(self, item: Item, part: BundlePart, kept: list[int]) -> Item:
         """The item without the records whose outside id was taken before."""
         stays = {*kept}
         dropped = [sequence for i, sequence in enumerate(part.sequences) if i not in stays]
@@ -157,12 +157,14 @@ class Arrivals:
 
     # --- out ----------------------------------------------------------------------------------------------------
 
-    def checkpointed(self, items: Iterable[Item], now: int, idle: bool = False) -> tuple[list[Ids], list[Opaque]]:
+    def checkpointed(
+        self, items: Iterable[Item], now: int, idle: bool = False
+    ) -> tuple[list[Ids], list[OutsideIdWrites]]:
         """What a checkpoint of `items` records: their ids, and what goes with them; when `idle`, that alone."""
         if not self._exactly_once:
             return [], []
         ids: list[Ids] = []
-        opaque: list[Opaque] = []
+        outside: list[OutsideIdWrites] = []
         for item in items:
             part = item.part
             if part is None:
@@ -173,34 +175,34 @@ class Arrivals:
             # older one would bring a channel back that the store has dropped since, for good.
             self._frontiers.pop(channel, None)
             ids.append(Ids(*channel, self.ids.frontier(*channel), sequences))
-            if part.opaque:
-                opaque.append(Opaque(part.subscription, part.expires, part.opaque))
+            if part.outside:
+                outside.append(OutsideIdWrites(part.subscription, part.expires, part.outside))
         if ids or idle:
             ids += [Ids(*channel, frontier, []) for channel, frontier in self._frontiers.items()]
             self._frontiers.clear()
-            opaque += self.opaque.cleaning(now)
-        return ids, opaque
+            outside += self.outside.cleaning(now)
+        return ids, outside
 
     def recordable(self, now: int) -> bool:
         """True when there is something that an idle interval should record."""
-        return bool(self._frontiers) or self.opaque.owes(now)
+        return bool(self._frontiers) or self.outside.owes(now)
 
-    def folded(self, ids: Iterable[Ids], opaque: Iterable[Opaque]) -> None:
+    def folded(self, ids: Iterable[Ids], outside: Iterable[OutsideIdWrites]) -> None:
         """These of one more checkpoint are in the folded tables."""
         self.ids.folded(ids)
-        self.opaque.folded(opaque)
+        self.outside.folded(outside)
 
     def read(self, effects: list[ev.Effect]) -> None:
         """Go on with filling filters from what an earlier owner has taken."""
-        place = None if self._reading else self.opaque.unread()
+        place = None if self._reading else self.outside.unread()
         if place is not None:
             self._reading = True
-            effects.append(ev.ReadOpaque(*place, limits.OPAQUE_READ_IDS))
+            effects.append(ev.ReadOutsideIds(*place, limits.OUTSIDE_READ_IDS))
 
-    def was_read(self, event: ev.OpaqueRead) -> None:
+    def was_read(self, event: ev.OutsideIdsRead) -> None:
         """An answer to `read`."""
         self._reading = False
-        self.opaque.read(event.subscription, event.expires, event.ids)
+        self.outside.read(event.subscription, event.expires, event.ids)
 
     def quiet(self) -> bool:
         """Nothing waits, and no frontier is unrecorded."""
@@ -218,9 +220,9 @@ class Arrivals:
 def _item(bundle: Bundle, fresh: list[int] | None) -> Item:
     if fresh == []:
         return Item(None, bundle.sender, bundle.number, MAX_TIME, 0)
-    part = Part(
+    part = BundlePart(
         bundle.subscription, bundle.producer, bundle.frontier, bundle.sequences, bundle.keys, bundle.values,
-        bundle.timestamps, bundle.opaque,
+        bundle.timestamps, bundle.outside,
     )  # fmt: skip
     if fresh is not None:
         part = pick(part, fresh)
@@ -228,28 +230,28 @@ def _item(bundle: Bundle, fresh: list[int] | None) -> Item:
     return Item(part, bundle.sender, bundle.number, oldest_of(part), size)
 
 
-def pick(part: Part, at: list[int]) -> Part:
+def pick(part: BundlePart, at: list[int]) -> BundlePart:
     """The records of a part at these positions."""
-    return Part(
+    return BundlePart(
         part.subscription, part.producer, part.frontier, [part.sequences[i] for i in at], [part.keys[i] for i in at],
         [part.values[i] for i in at], [part.timestamps[i] for i in at],
-        [part.opaque[i] for i in at] if part.opaque else [], part.expires,
+        [part.outside[i] for i in at] if part.outside else [], part.expires,
     )  # fmt: skip
 
 
-def cut(part: Part, first: int, end: int) -> Part:
+def cut(part: BundlePart, first: int, end: int) -> BundlePart:
     """The records of a part from `first` to before `end`."""
-    return Part(
+    return BundlePart(
         part.subscription, part.producer, part.frontier, part.sequences[first:end], part.keys[first:end],
-        part.values[first:end], part.timestamps[first:end], part.opaque[first:end], part.expires,
+        part.values[first:end], part.timestamps[first:end], part.outside[first:end], part.expires,
     )  # fmt: skip
 
 
-def oldest_of(part: Part) -> int:
+def oldest_of(part: BundlePart) -> int:
     """The smallest event time of a part, or MAX_TIME."""
     return min(part.timestamps, default=MAX_TIME)
 
 
-def size_of(part: Part) -> int:
+def size_of(part: BundlePart) -> int:
     """Bytes of a part that waits, roughly."""
     return sum(map(len, part.values)) + limits.RECORD_OVERHEAD_BYTES * len(part.values)

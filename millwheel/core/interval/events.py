@@ -21,7 +21,7 @@ from millwheel.core.faults.refused import RefusedRows
 from millwheel.core.faults.suspects import Suspects
 from millwheel.core.ids.dedup import Channel
 from millwheel.source import Ahead
-from millwheel.work import Columns, Outcome, Wanted, Work
+from millwheel.work import Columns, InvocationOutcome, Wanted, Work
 
 
 class Counters(Struct):
@@ -104,7 +104,7 @@ class TimersLoaded(Struct, gc=False):
 class Invoked(Struct, gc=False):
     """Answer to `Invoke`; `elapsed_us` is how long user code took."""
 
-    outcome: Outcome
+    outcome: InvocationOutcome
     elapsed_us: int = 0
 
 
@@ -112,13 +112,13 @@ class Marked(Struct, gc=False):
     """The mark of `Mark` is durable, and the invocation may run."""
 
 
-class Committed(Struct, gc=False):
+class CommitDone(Struct, gc=False):
     """The checkpoint `seq` is durable."""
 
     seq: int
 
 
-class Fenced(Struct, gc=False):
+class WriteFenced(Struct, gc=False):
     """A write of this interval was refused: another owner has it."""
 
 
@@ -138,7 +138,7 @@ class Resend(Struct, gc=False):
     target: int
 
 
-class Folded(Struct, gc=False):
+class FoldDone(Struct, gc=False):
     """Everything up to `upto` is in the folded tables."""
 
     upto: int
@@ -149,11 +149,11 @@ class IdsFound(Struct, gc=False):
 
     sender: int
     found: set[int]
-    opaque: set[bytes] = set()
+    outside: set[bytes] = set()
 
 
-class OpaqueRead(Struct, gc=False):
-    """Answer to `ReadOpaque`."""
+class OutsideIdsRead(Struct, gc=False):
+    """Answer to `ReadOutsideIds`."""
 
     subscription: int
     expires: int
@@ -224,8 +224,8 @@ class Advanced(Struct, gc=False):
 
 
 Event = (
-    BundleArrived | Loaded | SlotsLoaded | TimersLoaded | Marked | Invoked | Committed | Fenced | Refused | Resend | Folded
-    | IdsFound | OpaqueRead | AckArrived | AlarmRang | WatermarkMoved | ChannelsExpected | RedriveAsked
+    BundleArrived | Loaded | SlotsLoaded | TimersLoaded | Marked | Invoked | CommitDone | WriteFenced | Refused | Resend
+    | FoldDone | IdsFound | OutsideIdsRead | AckArrived | AlarmRang | WatermarkMoved | ChannelsExpected | RedriveAsked
     | QuarantineFetched | RowsRead | Advanced
 )  # fmt: skip
 
@@ -287,12 +287,12 @@ class LookupIds(Struct, gc=False):
     subscription: int
     producer: int
     sequences: list[int]
-    opaque: list[bytes] = []
+    outside: list[bytes] = []
     """Ids chosen by outside clients: which of them were taken, and have not expired by wall time `now`, us?"""
     now: int = 0
 
 
-class ReadOpaque(Struct, gc=False):
+class ReadOutsideIds(Struct, gc=False):
     """Read the next `limit` ids of a bucket, in order, after the id `after`."""
 
     subscription: int
@@ -366,7 +366,7 @@ class Halt(Struct, gc=False):
     reason: str
 
 
-class Restart(Struct, gc=False):
+class RestartInterval(Struct, gc=False):
     """This core is void, its interval is not: drop what it has not committed, take a new sequencer, recover, give the
     new core `inherited`, and let every sender `Resend` to it before anything else is sent to it."""
 
@@ -379,6 +379,6 @@ class Settled(Struct, gc=False):
 
 
 Effect = (
-    Load | LoadSlots | LoadTimers | LookupIds | ReadOpaque | Mark | Unmark | Invoke | Commit | Fold | Send | Ack | SetAlarm
-    | ReportWatermark | FetchQuarantine | Read | Advance | Halt | Restart | Settled
+    Load | LoadSlots | LoadTimers | LookupIds | ReadOutsideIds | Mark | Unmark | Invoke | Commit | Fold | Send | Ack
+    | SetAlarm | ReportWatermark | FetchQuarantine | Read | Advance | Halt | RestartInterval | Settled
 )  # fmt: skip

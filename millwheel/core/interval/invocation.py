@@ -15,9 +15,9 @@ from millwheel.core.faults.quarantine import Quarantine
 from millwheel.core.faults.suspects import Suspects
 from millwheel.core.ids.seen import SeenKeys
 from millwheel.core.interval import events as ev
-from millwheel.core.interval.schedule import Turn
+from millwheel.core.interval.schedule import ScheduledWork
 from millwheel.core.keys.cache import StateCache
-from millwheel.core.keys.eviction import Pace
+from millwheel.core.keys.eviction import WatermarkPace
 from millwheel.core.keys.expiry import Expiry
 from millwheel.core.keys.holds import Holds
 from millwheel.core.keys.timers import TimerQueue
@@ -26,7 +26,7 @@ from millwheel.work import Wanted, Work
 
 
 class Invocation:
-    """A turn from when it is taken until its outcome is there."""
+    """Scheduled work from when it is taken until its outcome is there."""
 
     def __init__(
         self,
@@ -45,12 +45,12 @@ class Invocation:
         self._quarantine = quarantine
         self._suspects = suspects
         self._seen = seen
-        self._pace = Pace()
-        self._turn: Turn | None = None
+        self._pace = WatermarkPace()
+        self._scheduled: ScheduledWork | None = None
         self._running: Work | None = None
-        """What user code was given: the turn's work without what was diverted."""
+        """What user code was given: the scheduled work without what was diverted."""
         self._keys: dict[str, int] = {}
-        """Those of the turn's work, and the cache's number for the turn."""
+        """Those of the scheduled work, and the number of the invocation."""
         self._expiring: dict[str, int] = {}
         """Those that may expire in it and must be looked at before."""
         self._missing: list[str] = []
@@ -61,26 +61,28 @@ class Invocation:
         """The smallest event time that may come of it."""
 
     def __bool__(self) -> bool:
-        return self._turn is not None
+        return self._scheduled is not None
 
     @property
     def work(self) -> Work:
         """What was taken, with what is diverted from it."""
-        assert self._turn is not None, "Invoked without work"
-        return self._turn.work
+        assert self._scheduled is not None, "Invoked without work"
+        return self._scheduled.work
 
     # --- before hooks run -------------------------------------------------------------------------------------
 
-    def begin(self, turn: Turn, effects: list[ev.Effect]) -> bool:
-        """Take a turn; true when no hook has anything to do in it, so that it is over."""
-        self._turn, self.oldest = turn, turn.oldest()
+    def begin(self, scheduled: ScheduledWork, effects: list[ev.Effect]) -> bool:
+        """Take scheduled work; true when no hook has anything to do in it, so that it is over."""
+        self._scheduled, self.oldest = scheduled, scheduled.oldest()
         # To expire, a key must have no timers: when not all are in memory the store has to say.
-        number = self._cache.next_turn()
-        self._keys = keys_of(turn.work, number)
+        number = self._cache.next_invocation()
+        self._keys = keys_of(scheduled.work, number)
         complete = self._timers.complete
-        self._expiring = {key: number for key in turn.expiring if not complete or self._expiry.keeps(key)}
+        self._expiring = {key: number for key in scheduled.expiring if not complete or self._expiry.keeps(key)}
         self._missing = sorted(self._cache.missing(self._expiring or self._keys))
-        self._pace.read(0 if turn.work.timers else len(self._keys) - len(self._missing), len(turn.work.timers))
+        self._pace.read(
+            0 if scheduled.work.timers else len(self._keys) - len(self._missing), len(scheduled.work.timers)
+        )
         if self._missing:
             asked = self._seen.add(self._missing)
             if asked:
@@ -90,7 +92,7 @@ class Invocation:
 
     def loaded(self, rows: list[KeyRows], effects: list[ev.Effect]) -> bool:
         """An answer to `Load`, which is all that the store has of what is missing; true as for `begin`."""
-        assert self._turn is not None, "Loaded without work"
+        assert self._scheduled is not None, "Loaded without work"
         if self._missing:
             stored = {row.key for row in rows if row.cells}
             self._cache.expect_absent([key for key in self._missing if key not in stored] if stored else self._missing)
@@ -101,7 +103,7 @@ class Invocation:
                 self._cache.insert(row.key, row.cells, row.more)
             for (kind, tag), timestamp in row.timers.items():
                 self._timers.recall(row.key, kind, tag, timestamp)
-        return self._run(self._turn.work, effects)
+        return self._run(self._scheduled.work, effects)
 
     def _run(self, work: Work, effects: list[ev.Effect]) -> bool:
         """All that hooks need is in memory."""
@@ -140,31 +142,31 @@ class Invocation:
     def trim(self, watermark: int) -> None:
         """A fold has made keys clean: what is too much, and not needed here, leaves memory.  `watermark` is the input's."""
         self._cache.by_records = self._pace.by_records
-        self._pace.note(watermark, self._cache.turn)
-        busy = self._keys | self._turn.expiring if self._turn else {}
+        self._pace.note(watermark, self._cache.invocation)
+        busy = self._keys | self._scheduled.expiring if self._scheduled else {}
         suspended: Container[str] = busy if self._running is not None and self._running.suspended is not None else ()
         gone = self._cache.trim(busy, None if self._timers.empty() else self._next_timers, suspended)
         if not self._missing:  # the answer is for what is near now
-            self._timers.shed(gone, self._cache.turns.__contains__)
+            self._timers.shed(gone, self._cache.last_read.__contains__)
 
     def _next_timers(self, keys: Sequence[str]) -> list[float]:
-        return self._pace.turns_until(self._timers.next_of(keys, MAX_TIME))
+        return self._pace.invocations_until(self._timers.next_of(keys, MAX_TIME))
 
     # --- after that -------------------------------------------------------------------------------------------
 
-    def end(self) -> tuple[Turn, int]:
-        """What ran is over: the turn, and the smallest event time that may have come of it."""
-        assert self._turn is not None, "Invoked without work"
-        turn, oldest = self._turn, self.oldest
-        self._turn, self._running, self.oldest = None, None, MAX_TIME
-        return turn, oldest
+    def end(self) -> tuple[ScheduledWork, int]:
+        """What ran is over: the scheduled work, and the smallest event time that may have come of it."""
+        assert self._scheduled is not None, "Invoked without work"
+        scheduled, oldest = self._scheduled, self.oldest
+        self._scheduled, self._running, self.oldest = None, None, MAX_TIME
+        return scheduled, oldest
 
 
-def keys_of(work: Work, turn: int) -> dict[str, int]:
+def keys_of(work: Work, invocation: int) -> dict[str, int]:
     """Keys in order of appearance: a set's order would differ from process to process."""
     keys: dict[str, int] = {}
     for part in work.parts:
-        keys.update(dict.fromkeys(part.keys, turn))
-    keys.update((timer.key, turn) for timer in work.timers)
-    keys.update((entry.key, turn) for entry in work.redrive)
+        keys.update(dict.fromkeys(part.keys, invocation))
+    keys.update((timer.key, invocation) for timer in work.timers)
+    keys.update((entry.key, invocation) for entry in work.redrive)
     return keys

@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from millwheel import limits
-from millwheel.bundles import Bundle, Recovered
+from millwheel.bundles import Bundle, RecoveredInterval
 from millwheel.core.channel.outbox import Outbox
 from millwheel.core.durability.checkpoint import Checkpointer
 from millwheel.core.durability.inflight import Inflight, Uncommitted
@@ -40,7 +40,7 @@ from millwheel.core.keys.timers import TimerQueue
 from millwheel.graph import Settings
 from millwheel.intervals import Ranges
 from millwheel.model import MAX_TIME, MIN_TIME
-from millwheel.work import Outcome, Work
+from millwheel.work import InvocationOutcome, Work
 
 
 class Config(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class Config(msgspec.Struct, frozen=True):
 class IntervalCore:
     """Sans-IO core of one interval: feed `handle` with events, perform the effects it returns, in order."""
 
-    def __init__(self, config: Config, recovered: Recovered, inherited: ev.Inherited | None = None) -> None:
+    def __init__(self, config: Config, recovered: RecoveredInterval, inherited: ev.Inherited | None = None) -> None:
         settings = config.settings
         self.config = config
         self.counters = inherited.counters if inherited else ev.Counters()
@@ -73,7 +73,7 @@ class IntervalCore:
         self.suspects = inherited.suspects if inherited else Suspects(recovered.ends, recovered.suspicion)
         self._trust_at = MAX_TIME
         # What comes in.
-        self._arrivals = Arrivals(self.counters, settings.exactly_once, config.slacks, recovered.opaque)
+        self._arrivals = Arrivals(self.counters, settings.exactly_once, config.slacks, recovered.outside)
         self._inbox = Inbox()
         # What there is of keys.
         self._cache = StateCache(settings.cache_limit_bytes)
@@ -117,7 +117,7 @@ class IntervalCore:
         self._alarm = MAX_TIME
         self._idle_since: int | None = None
         self.halted = False
-        self._recovered: Recovered | None = recovered
+        self._recovered: RecoveredInterval | None = recovered
 
     # --- the door ---------------------------------------------------------------------------------------------
 
@@ -151,7 +151,7 @@ class IntervalCore:
     def _produces(self, subscription: int) -> bool:
         return self.config.outputs is None or subscription in self.config.outputs
 
-    def _restore_timers(self, recovered: Recovered) -> None:
+    def _restore_timers(self, recovered: RecoveredInterval) -> None:
         self._timers.restore(recovered.timers, recovered.more_timers)
         for key, hold in zip(recovered.holds.keys, recovered.holds.timestamps, strict=True):
             if hold is not None:
@@ -171,7 +171,7 @@ class IntervalCore:
                 else:
                     self._returned(elapsed_us, outcome, effects)
                     self._invoked(outcome, now, effects)
-            case ev.Committed(seq):
+            case ev.CommitDone(seq):
                 self._inflight.committed(seq, effects)
             case ev.AckArrived(number):
                 self._inflight.acked(number, now)
@@ -180,14 +180,14 @@ class IntervalCore:
                 self._watermark.move(value)
             case ev.Loaded(rows):
                 if self._invocation.loaded(rows, effects):
-                    self._invoked(Outcome(), now, effects)
+                    self._invoked(InvocationOutcome(), now, effects)
             case ev.TimersLoaded():
-                self._schedule.turn_page(event)
+                self._schedule.page_arrived(event)
             case ev.Marked():
                 self._invocation.marked(effects)
             case ev.SlotsLoaded(rows):
                 self._invocation.filled(rows, effects)
-            case ev.Fenced():
+            case ev.WriteFenced():
                 self.halted = True
                 return [ev.Halt(f"interval {self.config.interval} of {self.config.computation!r} was fenced")]
             case ev.Refused(seq, rows):
@@ -195,11 +195,11 @@ class IntervalCore:
                 return effects
             case ev.Resend(target):
                 self._send(self._outbox.resend(target, self._inflight.kept_back()), effects)
-            case ev.Folded(upto):
+            case ev.FoldDone(upto):
                 self._fold_done(upto, now)
             case ev.IdsFound():
                 self._enter(self._arrivals.found(event, now, effects), effects)
-            case ev.OpaqueRead():
+            case ev.OutsideIdsRead():
                 self._arrivals.was_read(event)
             case ev.AlarmRang():
                 self._alarm = MAX_TIME
@@ -302,10 +302,10 @@ class IntervalCore:
         if self._invocation or not self._has_room():
             return False
         self._read_quarantine(effects)
-        turn = self._schedule.take(self._watermark.input, now)
-        if turn is None or not self._invocation.begin(turn, effects):
+        scheduled = self._schedule.take(self._watermark.input, now)
+        if scheduled is None or not self._invocation.begin(scheduled, effects):
             return False
-        self._invoked(Outcome(), now, effects)
+        self._invoked(InvocationOutcome(), now, effects)
         return True
 
     def _has_room(self) -> bool:
@@ -324,33 +324,33 @@ class IntervalCore:
         elif self._quarantine.waits_for_fold():
             self._fold_goal = self._seq
 
-    def _returned(self, elapsed_us: int, outcome: Outcome, effects: list[ev.Effect]) -> None:
+    def _returned(self, elapsed_us: int, outcome: InvocationOutcome, effects: list[ev.Effect]) -> None:
         """User code has returned: the process lives."""
         self._schedule.pace(self._invocation.work, outcome, elapsed_us)
         mark = self.suspects.done()
         if mark is not None:
             effects.append(ev.Unmark(mark))
 
-    def _invoked(self, outcome: Outcome, now: int, effects: list[ev.Effect]) -> None:
-        """A turn is over: it becomes a checkpoint, and what it produced is numbered and kept until it is acked."""
-        turn, oldest = self._invocation.end()
-        oldest = min(oldest, self._checkpointer.oldest_undone(turn.work, outcome))
+    def _invoked(self, outcome: InvocationOutcome, now: int, effects: list[ev.Effect]) -> None:
+        """An invocation is over: it becomes a checkpoint, and what it produced is numbered and kept until it is acked."""
+        scheduled, oldest = self._invocation.end()
+        oldest = min(oldest, self._checkpointer.oldest_undone(scheduled.work, outcome))
         self._seq += 1
-        image = self._checkpointer.image(self._seq, turn, outcome, self._watermark.input)
+        image = self._checkpointer.image(self._seq, scheduled, outcome, self._watermark.input)
         bundles = []
         for subscription, columns in outcome.produced.items():
             produced, cut = self._outbox.number(subscription, columns)
             image.produced.append(produced)
             bundles += cut
-        acks = [(item.sender, item.number) for item in turn.items if item.number]
-        counts = self._counts(turn.work, image.forgotten, outcome)
+        acks = [(item.sender, item.number) for item in scheduled.items if item.number]
+        counts = self._counts(scheduled.work, image.forgotten, outcome)
         entry = Uncommitted(
-            self._seq, image, acks, bundles, oldest, counts, outcome.causes, bool(turn.work.redrive),
+            self._seq, image, acks, bundles, oldest, counts, outcome.causes, bool(scheduled.work.redrive),
             now + self.config.settings.straggler_delay_us,
         )  # fmt: skip
         self._inflight.put(entry, effects, now)
 
-    def _counts(self, work: Work, expired: list[str], outcome: Outcome) -> ev.Counters:
+    def _counts(self, work: Work, expired: list[str], outcome: InvocationOutcome) -> ev.Counters:
         return ev.Counters(
             records=outcome.processed, late=outcome.late, backdated=outcome.backdated,
             timers=len(work.timers) + outcome.chained, quarantined=self._quarantine.take_opened(),
@@ -374,7 +374,7 @@ class IntervalCore:
         inherited = ev.Inherited(
             self._refused, self._outbox.channels(), self.counters, self.suspects.interrupted(), self.watermark
         )
-        effects.append(ev.Restart(inherited))
+        effects.append(ev.RestartInterval(inherited))
 
     def _send(self, bundles: list[Bundle], effects: list[ev.Effect]) -> None:
         effects += [ev.Send(self._outbox.sendable(bundle)) for bundle in bundles]
@@ -403,7 +403,7 @@ class IntervalCore:
     def _commit_records(self, effects: list[ev.Effect], now: int) -> None:
         self._seq += 1
         image = self._checkpointer.records(self._seq, self._watermark.input, now)
-        counts = self._counts(Work([], [], {}, {}, {}, MIN_TIME, now), [], Outcome())
+        counts = self._counts(Work([], [], {}, {}, {}, MIN_TIME, now), [], InvocationOutcome())
         self._inflight.put_records(Uncommitted(self._seq, image, [], [], MAX_TIME, counts), effects)
 
     # --- fold -------------------------------------------------------------------------------------------------
@@ -424,7 +424,7 @@ class IntervalCore:
         self._folding = False
         self._quarantine.folded(upto)
         for image in self._committed.folded(upto):
-            self._arrivals.folded(image.ids, image.opaque)
+            self._arrivals.folded(image.ids, image.outside)
         self._arrivals.ids.seal(now)
         self._cache.folded(upto)
         if not self._schedule.paging:  # a page that was read before this fold may be outdated about a key that goes now
@@ -436,7 +436,7 @@ class IntervalCore:
         at = self._timers.minimum("wall")
         if at is None or at <= now:
             at = MAX_TIME  # due, but user code is busy: whatever ends that runs it, an alarm now would only spin
-        at = min(at, self._arrivals.opaque.next_expiry)
+        at = min(at, self._arrivals.outside.next_expiry)
         if self._idle_since is not None:
             at = min(at, self._idle_since + limits.IDLE_RECORD_DELAY_US)
         at = min(at, self._inflight.next_deadline())

@@ -5,7 +5,7 @@ it.  Invariants:
 
 * redriven elements first, then timers that are due, then keys that expire, then records; never two of these together,
   so that no hook sees a key that is being dropped;
-* records that wait get a turn after `limits.TIMER_TURNS` turns of timers;
+* records that wait run after `limits.TIMER_INVOCATIONS` invocations of timers;
 * what is taken from here runs, or sleeps in quarantine: it is not due a second time.
 """
 
@@ -26,10 +26,10 @@ from millwheel.core.keys.cache import StateCache
 from millwheel.core.keys.expiry import Expiry
 from millwheel.core.keys.timers import TimerQueue
 from millwheel.model import EXPIRY_KIND, MAX_TIME, Timer, TimerKind
-from millwheel.work import Outcome, Work
+from millwheel.work import InvocationOutcome, Work
 
 
-class Turn(msgspec.Struct, gc=False):
+class ScheduledWork(msgspec.Struct, gc=False):
     """What runs: user code, the bundles it came with, and keys that expire, with the time at which they do."""
 
     work: Work
@@ -44,7 +44,7 @@ class Turn(msgspec.Struct, gc=False):
 
 
 class Schedule:
-    """Takes from the inbox, the timers and the quarantine of its interval, in turns of at most `limit` records."""
+    """Takes from the inbox, the timers and the quarantine of its interval, at most `limit` records for an invocation."""
 
     def __init__(
         self,
@@ -65,32 +65,32 @@ class Schedule:
         self._quarantine = quarantine
         self._suspects = suspects
         self._cache = cache
-        self._timer_turns = 0
+        self._timer_invocations = 0
         """Of timers, since records had one."""
         self.paging = False
         """A page of timers is on its way."""
 
-    # --- whose turn it is -------------------------------------------------------------------------------------
+    # --- what is next ------------------------------------------------------------------------------------------
 
-    def take(self, watermark: int, now: int) -> Turn | None:
+    def take(self, watermark: int, now: int) -> ScheduledWork | None:
         """What runs next; None when there is nothing."""
         redrive = self._quarantine.take_fetched()
         if redrive:
-            return Turn(self._redrive_work(redrive, watermark, now))
+            return ScheduledWork(self._redrive_work(redrive, watermark, now))
         if not self._records_are_owed():
             timers = self._take_timers(watermark, now)
             if timers:
-                self._timer_turns += 1
-                return Turn(self._timer_work(timers, watermark, now))
+                self._timer_invocations += 1
+                return ScheduledWork(self._timer_work(timers, watermark, now))
         expiring = self._expiry.take_due(watermark, self._most)
         if expiring:
-            return Turn(self._work(watermark, now), expiring=expiring)
-        self._timer_turns = 0
+            return ScheduledWork(self._work(watermark, now), expiring=expiring)
+        self._timer_invocations = 0
         items = self._inbox.take(self._suspects.limit(self._limit), self._suspects) if self._inbox else []
         if items or self._quarantine.released:
             work = self._work(watermark, now)
             work.parts = [item.part for item in items if item.part is not None and item.part.keys]
-            return Turn(work, items)
+            return ScheduledWork(work, items)
         return None
 
     def _work(self, watermark: int, now: int) -> Work:
@@ -108,8 +108,8 @@ class Schedule:
     def _records_are_owed(self) -> bool:
         """Timers that always set timers would keep records from running."""
         if not self._inbox:
-            self._timer_turns = 0
-        return self._timer_turns >= limits.TIMER_TURNS
+            self._timer_invocations = 0
+        return self._timer_invocations >= limits.TIMER_INVOCATIONS
 
     def _timer_work(self, timers: list[Timer], watermark: int, now: int) -> Work:
         work = self._work(watermark, now)
@@ -137,7 +137,7 @@ class Schedule:
         alone = partial(self._suspects.suspects_timer, kind) if some else None
         return [Timer(k, tag, at, kind) for at, (k, tag) in self._timers.pop_due(kind, until, limit, alone)]
 
-    def pace(self, work: Work, outcome: Outcome, elapsed_us: int) -> None:
+    def pace(self, work: Work, outcome: InvocationOutcome, elapsed_us: int) -> None:
         """Slow hooks get fewer records at a time: commits, other keys and Ctrl-C wait for the one that runs."""
         done = max(1, outcome.processed + len(work.timers) + outcome.chained)
         if elapsed_us > limits.INVOCATION_TARGET_US:
@@ -162,7 +162,7 @@ class Schedule:
                 effects.append(ev.LoadTimers(kind, after, limits.TIMER_PAGE_ROWS))
                 return
 
-    def turn_page(self, page: ev.TimersLoaded) -> None:
+    def page_arrived(self, page: ev.TimersLoaded) -> None:
         """An answer to `page_timers`."""
         self.paging = False
-        self._timers.turn(page.kind, page.timers, page.more, self._cache.turns)
+        self._timers.add_page(page.kind, page.timers, page.more, self._cache.last_read)

@@ -16,7 +16,7 @@ from millwheel.core.interval.invocation import Invocation
 from millwheel.core.keys.holds import Holds
 from millwheel.core.keys.timers import TimerQueue
 from millwheel.model import MAX_TIME
-from millwheel.work import QUARANTINE_HOLD, Part
+from millwheel.work import QUARANTINE_HOLD, BundlePart
 
 
 class LowWatermark:
@@ -91,7 +91,7 @@ class LowWatermark:
         return sorted(found, key=lambda blamed: blamed[1])
 
 
-def _first_key(part: Part | None) -> str:
+def _first_key(part: BundlePart | None) -> str:
     return f"key {part.keys[0]!r}" if part and part.keys else ""
 
 

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from millwheel import limits
 from millwheel.bundles import CellWrites, StateRow
-from millwheel.core.keys.eviction import NEVER, turns_until_records
-from millwheel.work import Known, Outcome, Slot, Wanted
+from millwheel.core.keys.eviction import NEVER, invocations_until_records
+from millwheel.work import InvocationOutcome, Known, Slot, Wanted
 
 ENTRY_OVERHEAD_BYTES: Final = 200
 SLOT_OVERHEAD_BYTES: Final = 64
@@ -34,7 +34,7 @@ EVICTION_SCAN: Final = 65_536
 fifth of the time of a pipeline that only made new keys."""
 
 NextTimers = Callable[[Sequence[str]], list[float]]
-"""In how many turns the next timer of each of some keys is due."""
+"""In how many invocations the next timer of each of some keys is due."""
 
 
 class StateCache:
@@ -51,7 +51,7 @@ class StateCache:
         """Keys with a cell of many entries in memory."""
         self._entry_writes: deque[tuple[int, str, Mapping[str, Mapping[str, bytes | None]]]] = deque()
         """Entries that were written and are not folded: the seq, the cell, and by key what was written."""
-        self.turns: dict[str, int] = {}
+        self.last_read: dict[str, int] = {}
         """Every key that is here, and when it was last read."""
         self._before: dict[str, int | None] = {}
         """When a key was read before that, noted where keys may have to leave."""
@@ -62,7 +62,7 @@ class StateCache:
         self._forgotten: deque[tuple[int, Sequence[str]]] = deque()
         """Keys that were cleared, and the seq that did it."""
         self._folded = 0
-        self._turn = 0
+        self._invocation = 0
         self._loaded: Collection[str] = ()
         """Keys of the invocation that runs of which the tables had no state."""
         self._absent: deque[tuple[int, Collection[str]]] = deque()
@@ -74,14 +74,14 @@ class StateCache:
 
     def missing(self, keys: Mapping[str, Any]) -> list[str]:
         """Those of `keys` that must be loaded."""
-        turns = self.turns
-        if keys.keys() <= turns.keys():
+        last_read = self.last_read
+        if keys.keys() <= last_read.keys():
             return []
-        return [*filterfalse(turns.__contains__, keys)]
+        return [*filterfalse(last_read.__contains__, keys)]
 
     def insert(self, key: str, cells: Mapping[Slot, bytes], more: bool = False) -> None:
         """Add a loaded key; with `more` cells than these in the store."""
-        self.turns[key] = self._turn
+        self.last_read[key] = self._invocation
         self.size_bytes += ENTRY_OVERHEAD_BYTES
         if more:
             self.partial[key] = Known(set(), set())
@@ -141,22 +141,22 @@ class StateCache:
         return found
 
     @property
-    def turn(self) -> int:
-        """The number of the newest turn."""
-        return self._turn
+    def invocation(self) -> int:
+        """The number of the newest invocation."""
+        return self._invocation
 
-    def next_turn(self) -> int:
+    def next_invocation(self) -> int:
         """What `touch` is to note of keys that are about to be read."""
-        self._turn += 1
-        return self._turn
+        self._invocation += 1
+        return self._invocation
 
     def touch(self, keys: Mapping[str, int]) -> None:
-        """`keys` are about to be read, in this turn; all are here, or absent from the store."""
+        """`keys` are about to be read, in this invocation; all are here, or absent from the store."""
         if 2 * self.size_bytes > self.limit_bytes:
-            self._before.update(zip(keys, map(self.turns.get, keys), strict=True))
-        self.turns.update(keys)
+            self._before.update(zip(keys, map(self.last_read.get, keys), strict=True))
+        self.last_read.update(keys)
 
-    def write_all(self, outcome: Outcome, seq: int) -> list[CellWrites]:
+    def write_all(self, outcome: InvocationOutcome, seq: int) -> list[CellWrites]:
         """Apply one checkpoint's writes to keys that are here; returns them as the columns of its log row."""
         if self._loaded:
             self._absent.append((seq, self._loaded))
@@ -210,8 +210,8 @@ class StateCache:
         """Clear the cells of `keys`, which are distinct; the removals themselves are dirty until they are folded."""
         if not keys:
             return
-        self._clear([key for key in keys if key in self.turns])
-        self.turns.update(dict.fromkeys(keys, self._turn))
+        self._clear([key for key in keys if key in self.last_read])
+        self.last_read.update(dict.fromkeys(keys, self._invocation))
         self.size_bytes += ENTRY_OVERHEAD_BYTES * len(keys)
         self.mark(keys, seq)
         self._forgotten.append((seq, keys))
@@ -259,14 +259,14 @@ class StateCache:
     def trim(self, busy: Container[str], next_timers: NextTimers | None, suspended: Container[str] = ()) -> list[str]:
         """Drop what is empty, and more if there is too much, but not what is `busy`; returns the keys that went.
 
-        `next_timers` says in how many turns the next timers of keys are due, None that no key has one.  What was loaded for
-        `suspended` keys stays whole.
+        `next_timers` says in how many invocations the next timers of keys are due, None that no key has one.
+        What was loaded for `suspended` keys stays whole.
         """
         ended: dict[str, None] = {}
         while self._forgotten and self._forgotten[0][0] <= self._folded:
             # Nothing was written since, or it is folded as well.
             for key in self._forgotten.popleft()[1]:
-                if key in self.turns and key not in self._dirty and key not in busy:
+                if key in self.last_read and key not in self._dirty and key not in busy:
                     ended[key] = None
         gone = [*ended]
         self._drop(gone)
@@ -312,7 +312,7 @@ class StateCache:
     def _drop(self, keys: Sequence[str]) -> None:
         self._clear(keys)
         for key in keys:
-            del self.turns[key]
+            del self.last_read[key]
             self._before.pop(key, None)
 
     def evict(self, busy: Container[str], next_timers: NextTimers | None) -> list[str]:
@@ -321,16 +321,16 @@ class StateCache:
         Not LRU: of a sample those go whose next use is furthest away (`eviction`).  A sample is from all over the cache:
         keys that came together are due together.
         """
-        turns, dirty, gone = self.turns, self._dirty, list[str]()
-        goal, budget = self.limit_bytes - self.limit_bytes // 8, min(2 * len(turns), EVICTION_SCAN)
-        wanted = len(turns) * (self.size_bytes - goal) // max(1, self.size_bytes)
+        last_read, dirty, gone = self.last_read, self._dirty, list[str]()
+        goal, budget = self.limit_bytes - self.limit_bytes // 8, min(2 * len(last_read), EVICTION_SCAN)
+        wanted = len(last_read) * (self.size_bytes - goal) // max(1, self.size_bytes)
         # Of a sample one key in so many goes: fewer at a time are chosen better, if that is still enough.
         share = max(2, min(EVICTED_SHARE, budget // max(1, 2 * wanted)))
         samples, scanned = self._samples(), 0
         while self.size_bytes > goal and scanned < budget:
             sample = next(samples)
             scanned += len(sample)
-            clean = [key for key in sample if key in turns and key not in dirty and key not in busy]
+            clean = [key for key in sample if key in last_read and key not in dirty and key not in busy]
             leaving = len(clean) if scanned >= budget else -(-len(clean) // share)
             uses = self._next_uses(clean, next_timers)
             order = sorted(range(len(clean)), key=uses.__getitem__, reverse=True)
@@ -341,23 +341,23 @@ class StateCache:
 
     def _samples(self) -> Iterator[list[str]]:
         """Keys from all over, round and round: the next samples begin with keys that this one does not have."""
-        keys = [*self.turns]
+        keys = [*self.last_read]
         stride = max(1, len(keys) // SAMPLE)
         while True:
             self._phase = (self._phase + 1) % stride
             yield keys[self._phase :: stride]
 
     def _next_uses(self, keys: Sequence[str], next_timers: NextTimers | None) -> list[tuple[float, int]]:
-        """In how many turns each key is read again; where that is the same, how many turns ago it was read.
+        """In how many invocations each key is read again; where that is the same, how many invocations ago it was read.
 
         A whole sample at once takes two thirds of the time of one key at a time.
         """
         uses = next_timers(keys) if next_timers is not None else [NEVER] * len(keys)
         if not self.by_records and NEVER not in uses:
             return [(use, 0) for use in uses]  # timers alone say, and all are set
-        ages = [self._turn - last for last in map(self.turns.__getitem__, keys)]
+        ages = [self._invocation - last for last in map(self.last_read.__getitem__, keys)]
         if self.by_records:
-            uses = [*map(min, uses, turns_until_records(self._turn, ages, [*map(self._before.get, keys)]))]
+            uses = [*map(min, uses, invocations_until_records(self._invocation, ages, [*map(self._before.get, keys)]))]
         return [*zip(uses, ages, strict=True)]
 
 

@@ -148,7 +148,7 @@ class TimerQueue:
             return end
         return end if end[0] <= until and not self._heaps[kind].due(until, end) else None
 
-    def turn(self, kind: str, page: TimerWrites, more: bool, held: Container[str]) -> None:
+    def add_page(self, kind: str, page: TimerWrites, more: bool, held: Container[str]) -> None:
         """The page after the end is here; `more` follow.  About `held` keys, those in memory, it may be outdated."""
         end = self._ends.get(kind, BEFORE_TIMERS)
         for key, tag, timestamp in zip(page.keys, page.tags, page.timestamps, strict=True):
@@ -213,7 +213,7 @@ class TimerQueue:
             page = TimerWrites(
                 [timers.keys[i] for i in rows], [timers.tags[i] for i in rows], [], [timers.timestamps[i] for i in rows]
             )
-            self.turn(kind, page, kind in partial, ())
+            self.add_page(kind, page, kind in partial, ())
 
     def __len__(self) -> int:
         """Timers in memory, those of sleeping keys not counted."""

@@ -1,4 +1,4 @@
-"""One source as a run sees it: whose turn it is, what is missing, how long it has been silent (§5.2).
+"""One source as a run sees it: which partition is next, what is missing, how long it has been silent (§5.2).
 
 Lives here: what is decided about the partitions of a source together.  Never here: reading, or a clock.  Invariants: a
 partition that waits for its turn is younger than one that is read, so that the watermark need not wait for it; silence

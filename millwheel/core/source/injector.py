@@ -100,7 +100,7 @@ class InjectorCore:
                 self._advanced(position, finished, effects)
             case ev.AlarmRang():
                 pass
-            case ev.Fenced():
+            case ev.WriteFenced():
                 self.halted = True
                 return [ev.Halt(f"source partition of interval {self._interval} was fenced")]
             case _:
@@ -158,7 +158,7 @@ class InjectorCore:
         for target, at in ranges.group(columns.keys).items():
             cut = Columns(
                 [columns.keys[i] for i in at], [columns.values[i] for i in at], [columns.timestamps[i] for i in at],
-                [columns.opaque[i] for i in at] if columns.opaque else [],
+                [columns.outside[i] for i in at] if columns.outside else [],
             )  # fmt: skip
             bundles.append(self._bundle(subscription, target, [sequences[i] for i in at], cut))
         return bundles
@@ -167,7 +167,7 @@ class InjectorCore:
         self._number += 1
         return Bundle(
             subscription, self._interval, self._number, target, self.producer, self._durable,
-            sequences, columns.keys, columns.values, columns.timestamps, opaque=columns.opaque,
+            sequences, columns.keys, columns.values, columns.timestamps, outside=columns.outside,
         )  # fmt: skip
 
     def _acked(self, number: int) -> None:

@@ -12,7 +12,7 @@ PROBE_READS: Final = 16
 """One in so many short reads is followed by another at once, whatever is known: sources change."""
 
 
-class Tail:
+class ShortReads:
     """One partition.
 
     >>> tail = Tail()

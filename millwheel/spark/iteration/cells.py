@@ -1,7 +1,7 @@
 """What one partition of an iteration's state is in Spark's cache, and everything that runs in the executors on it.
 
-Lives here: functions of one partition. Never here: a SparkContext. The invariant: a `Cell` is whole (rows, workset and
-figures of one superstep in one element), so that a loss takes all of a partition or nothing of it, and a partition's
+Lives here: functions of one partition. Never here: a SparkContext. The invariant: a `PartitionCell` is whole (rows, workset
+and figures of one superstep in one element), so that a loss takes all of a partition or nothing of it, and a partition's
 figures are always those of the content that was kept.
 """
 
@@ -49,7 +49,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class PartitionCell:
     """Partition `part.number` after one superstep; `work` are the rows that changed (delta), or None (bulk)."""
 
     part: Part
@@ -87,23 +87,23 @@ class HeaderParam(AccumulatorParam[Headers]):
         return value1
 
 
-def part_in(cell: Cell) -> Part:
+def part_in(cell: PartitionCell) -> Part:
     """The solution's rows."""
     return cell.part
 
 
-def work_in(cell: Cell) -> Part:
+def work_in(cell: PartitionCell) -> Part:
     """The workset's rows."""
     assert cell.work is not None
     return cell.work
 
 
-def not_a_number_in(column: str | None, cell: Cell) -> str | None:
+def not_a_number_in(column: str | None, cell: PartitionCell) -> str | None:
     """Where the solution has a NaN, in words."""
     return not_a_number(cell.part, column)
 
 
-def header_in(cell: Cell) -> Header:
+def header_in(cell: PartitionCell) -> Header:
     """The figures."""
     return cell.header
 
@@ -124,26 +124,26 @@ def model_of(part: Part) -> Model:
     return Model({name: column[:0] for name, column in part.columns.items()}, digest)
 
 
-def first_bulk(partitions: int, part: Part) -> Cell:
+def first_bulk(partitions: int, part: Part) -> PartitionCell:
     """A cell of the initial state."""
     check_home(part, partitions)
     return _cell(part, None, len(part), np.inf)
 
 
-def first_delta(partitions: int, part: Part, work: Part) -> Cell:
+def first_delta(partitions: int, part: Part, work: Part) -> PartitionCell:
     """A cell of the initial solution with the initial workset's keys."""
     check_home(part, partitions)
     return _cell(part, part.take(part.places(work.keys)), len(work), np.inf)
 
 
-def next_bulk(keeping: Keeping, pair: tuple[Cell, Part]) -> Cell:
+def next_bulk(keeping: Keeping, pair: tuple[PartitionCell, Part]) -> PartitionCell:
     """The cell after a bulk superstep, from the cell before it and the state after it."""
     old, new = pair[0].part, pair[1]
     check_alike(new, old, "the step's result")
     return _cell(new, None, changed_rows(new, old), distance(new, old, keeping.column))
 
 
-def next_delta(keeping: Keeping, pair: tuple[Cell, Part]) -> Cell:
+def next_delta(keeping: Keeping, pair: tuple[PartitionCell, Part]) -> PartitionCell:
     """The cell after a delta superstep, from the cell before it and the changes, which are the next workset."""
     old, changes = pair[0].part, pair[1]
     if changes.number != old.number:
@@ -156,7 +156,7 @@ def next_delta(keeping: Keeping, pair: tuple[Cell, Part]) -> Cell:
     return _cell(new, changes, len(changes), gap)
 
 
-def empty_cell(number: int, columns: Mapping[str, Column], delta: bool) -> Cell:
+def empty_cell(number: int, columns: Mapping[str, Column], delta: bool) -> PartitionCell:
     """What stands for a lost partition while the others are read."""
     none = Part(number, np.empty(0, np.int64), columns)
     return _cell(none, none if delta else None, 0, np.inf)
@@ -165,11 +165,11 @@ def empty_cell(number: int, columns: Mapping[str, Column], delta: bool) -> Cell:
 def repaired(
     lost: frozenset[int],
     check: Callable[[Part, Part], str | None] | None,
-    cell: Cell,
+    cell: PartitionCell,
     given: Part,
     initial: Part,
     wake: Part | None = None,
-) -> Cell:
+) -> PartitionCell:
     """The surviving cell, or the one that compensation gives; with the woken keys in its workset (delta).
 
     Raises ColumnsError, which names the partition and the key, when the compensation broke its contract.
@@ -193,7 +193,7 @@ def repaired(
     return _cell(part, part.take(part.places(active)), len(part), np.inf)
 
 
-def finished(keeping: Keeping, make: Callable[[Any], Cell], stream: Iterable[Any]) -> Iterator[Cell]:
+def finished(keeping: Keeping, make: Callable[[Any], PartitionCell], stream: Iterable[Any]) -> Iterator[PartitionCell]:
     """Make the cell, write what a head or tail checkpoint wants of it, and report its figures.
 
     A head checkpoint's file is written by a thread while the new cell is made and handed to Spark, so that its waits for
@@ -216,7 +216,7 @@ def finished(keeping: Keeping, make: Callable[[Any], Cell], stream: Iterable[Any
 class _Writing:
     """One cell on its way to a file, in a thread."""
 
-    def __init__(self, folder: str, cell: Cell) -> None:
+    def __init__(self, folder: str, cell: PartitionCell) -> None:
         self._file: PartFile | None = None
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._write, args=(folder, cell))
@@ -229,35 +229,35 @@ class _Writing:
             raise self._error
         return self._file
 
-    def _write(self, folder: str, cell: Cell) -> None:
+    def _write(self, folder: str, cell: PartitionCell) -> None:
         try:
             self._file = _write(folder, cell)
         except Exception as error:
             self._error = error
 
 
-def written(folder: str, stream: Iterable[Cell]) -> Iterator[PartFile]:
+def written(folder: str, stream: Iterable[PartitionCell]) -> Iterator[PartFile]:
     """Write the cells of a state that is cached: a blocking checkpoint."""
     for cell in stream:
         yield _write(folder, cell)
 
 
-def read_cell(folder: str, file: PartFile) -> Cell:
+def read_cell(folder: str, file: PartFile) -> PartitionCell:
     """A cell from a checkpoint."""
     parts = read_parts(folder, file)
     return _cell(parts["part"], parts.get("work"), len(parts["part"]), np.inf)
 
 
-def reading(folder: str) -> Callable[[PartFile], Cell]:
+def reading(folder: str) -> Callable[[PartFile], PartitionCell]:
     """`read_cell` of one checkpoint."""
     return partial(read_cell, folder)
 
 
-def _write(folder: str, cell: Cell) -> PartFile:
+def _write(folder: str, cell: PartitionCell) -> PartFile:
     parts = {"part": cell.part} if cell.work is None else {"part": cell.part, "work": cell.work}
     return write_parts(folder, cell.part.number, parts)
 
 
-def _cell(part: Part, work: Part | None, changed: int, norm: float) -> Cell:
+def _cell(part: Part, work: Part | None, changed: int, norm: float) -> PartitionCell:
     active = len(work) if work is not None else 0
-    return Cell(part, work, Header(part.number, len(part), changed, norm, active))
+    return PartitionCell(part, work, Header(part.number, len(part), changed, norm, active))

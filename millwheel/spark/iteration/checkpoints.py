@@ -45,7 +45,7 @@ class PartFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class SuperstepCheckpoint:
     """A complete checkpoint: the state after `superstep`, of the job that `job` describes."""
 
     superstep: int
@@ -99,7 +99,7 @@ def read_parts(folder: str, file: PartFile) -> dict[str, Part]:
     return {role: Part(file.number, keys[role], columns.get(role, {})) for role in keys}
 
 
-def commit(path: str, superstep: int, job: Mapping[str, Any], files: Sequence[PartFile]) -> Checkpoint:
+def commit(path: str, superstep: int, job: Mapping[str, Any], files: Sequence[PartFile]) -> SuperstepCheckpoint:
     """Write the manifest, which makes the checkpoint exist, then remove every older one and all that has no manifest.
 
     CheckpointError when a file is not here: the executors write to another place.
@@ -111,7 +111,7 @@ def commit(path: str, superstep: int, job: Mapping[str, Any], files: Sequence[Pa
             f"{folder / unseen} was written by an executor, and the driver does not see it: checkpoints protect nothing "
             "unless their path is one directory for all, on a file system that driver and executors share"
         )
-    done = Checkpoint(superstep, str(folder), job, tuple(sorted(files, key=lambda file: file.number)))
+    done = SuperstepCheckpoint(superstep, str(folder), job, tuple(sorted(files, key=lambda file: file.number)))
     text = json.dumps(
         {"format": FORMAT, "superstep": superstep, "job": job, "files": [asdict(file) for file in done.files]}, indent=1
     )
@@ -125,7 +125,7 @@ def commit(path: str, superstep: int, job: Mapping[str, Any], files: Sequence[Pa
     return done
 
 
-def newest(path: str, job: Mapping[str, Any]) -> Checkpoint | None:
+def newest(path: str, job: Mapping[str, Any]) -> SuperstepCheckpoint | None:
     """The newest complete checkpoint; CheckpointError when another job wrote it. Incomplete ones are passed over."""
     for folder in sorted(_folders(path), reverse=True):
         found = _read_manifest(folder)
@@ -149,7 +149,7 @@ def remove(path: str) -> None:
         Path(path).rmdir()
 
 
-def _read_manifest(folder: Path) -> Checkpoint | None:
+def _read_manifest(folder: Path) -> SuperstepCheckpoint | None:
     try:
         found = json.loads((folder / MANIFEST).read_bytes())
         files = tuple(PartFile(**file) for file in found["files"])
@@ -158,7 +158,7 @@ def _read_manifest(folder: Path) -> Checkpoint | None:
     if found.get("format") != FORMAT:
         raise CheckpointError(f"{folder} has format {found.get('format')!r}, and this version reads {FORMAT}")
     whole = all(_is_whole(folder, file) for file in files)
-    return Checkpoint(found["superstep"], str(folder), found["job"], files) if whole else None
+    return SuperstepCheckpoint(found["superstep"], str(folder), found["job"], files) if whole else None
 
 
 def _is_whole(folder: Path, file: PartFile) -> bool:

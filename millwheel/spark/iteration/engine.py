@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from pyspark import RDD
 
 from millwheel.spark.iteration import cells, doors
-from millwheel.spark.iteration.cells import Cell, Keeping
+from millwheel.spark.iteration.cells import Keeping, PartitionCell
 from millwheel.spark.iteration.columns import Part
 from millwheel.spark.iteration.doors import JobFailed
 from millwheel.spark.iteration.endings import Converged, Ending, NothingChanges, Steps
@@ -101,7 +101,7 @@ class _Work(Protocol):
 
     def described(self, state: State) -> RDD[Any]: ...
 
-    def make(self, keeping: Keeping, pair: Any, /) -> Cell: ...
+    def make(self, keeping: Keeping, pair: Any, /) -> PartitionCell: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,13 +17,13 @@ import numpy as np
 from pyspark import RDD, SparkContext
 
 from millwheel.spark.iteration import cells, doors
-from millwheel.spark.iteration.cells import Cell, Header, Keeping, Model
-from millwheel.spark.iteration.checkpoints import Checkpoint
+from millwheel.spark.iteration.cells import Header, Keeping, Model, PartitionCell
+from millwheel.spark.iteration.checkpoints import SuperstepCheckpoint
 from millwheel.spark.iteration.columns import Part
 from millwheel.spark.iteration.errors import IterationError
 from millwheel.spark.iteration.partitioned import Partitioned, numbered_partitions
 
-Make = Callable[[Keeping, Any], Cell]
+Make = Callable[[Keeping, Any], PartitionCell]
 """Turns an element of what was computed into the cell of the new state; it runs in the executors."""
 
 
@@ -32,7 +32,7 @@ class State:
     """The state after a superstep, cached. `executors` are the block managers that the driver knew by then."""
 
     superstep: int
-    rdd: RDD[Cell]
+    rdd: RDD[PartitionCell]
     headers: Mapping[int, Header]
     executors: frozenset[str]
 
@@ -81,7 +81,7 @@ class States:
         *,
         name: str,
         initial: Partitioned[Part],
-        first: Partitioned[Cell],
+        first: Partitioned[PartitionCell],
         delta: bool,
         column: str | None = None,
     ) -> None:
@@ -120,7 +120,7 @@ class States:
         """The state before the first superstep."""
         return self.materialised(0, self._first.source_of_values(), whole, beside)
 
-    def restored(self, checkpoint: Checkpoint) -> State:
+    def restored(self, checkpoint: SuperstepCheckpoint) -> State:
         """The state that a checkpoint holds."""
         files = [(file.number, file) for file in checkpoint.files]
         placed = numbered_partitions(self.context.parallelize(files, len(files)), len(files))
@@ -169,7 +169,7 @@ class States:
         self._tickets += 1
         return Keeping(self._tickets, self._headers, self._column, beside.conserved, beside.folder, beside.head)
 
-    def _headers_of(self, rdd: RDD[Cell], wanted: int) -> dict[int, Header]:
+    def _headers_of(self, rdd: RDD[PartitionCell], wanted: int) -> dict[int, Header]:
         """What the tasks reported. One that died between caching its block and reporting did not: its successor found the
         block, and the figures are read from there."""
         headers = {number: header for (ticket, number), header in self._headers.value.items() if ticket == wanted}
@@ -180,6 +180,6 @@ class States:
         return headers
 
 
-def whole(keeping: Keeping, cell: Cell) -> Cell:
+def whole(keeping: Keeping, cell: PartitionCell) -> PartitionCell:
     """The `Make` of what are cells already."""
     return cell

@@ -47,7 +47,7 @@ class Culprits:
         write = next(w for w in writes if (w.interval, w.seq) == (refusal.interval, refusal.seq))
         image = decode_checkpoint(write.payload)
         truth.kernel.probes["redrive refused"] += bool(image.redriven)
-        if image.redriven or image.opaque:
+        if image.redriven or image.outside:
             return  # of the rows with one id of an outside client, another one may run now, and write the same
         known, place = self._refused.setdefault(write.interval, {}), (write.sequencer, write.seq)
         made = self._weak_producers(image)

@@ -20,13 +20,13 @@ from millwheel import limits
 from millwheel.api.frame import Frame
 from millwheel.bundles import QuarantineEntry
 from millwheel.core.interval.arrivals import Item
-from millwheel.host.alphabet import Run
+from millwheel.host.alphabet import RunHooks
 from millwheel.model import TIMER_KINDS, Timer
 from millwheel.runtime.executor import Executor
 from millwheel.runtime.usercode import UserCode
 from millwheel.testing.checks.truth import Truth
 from millwheel.testing.world.kernel import Kernel
-from millwheel.work import Cause, Outcome, TimerCause, Work
+from millwheel.work import Cause, InvocationOutcome, TimerCause, Work
 
 Watch = Callable[[str, dict[tuple[str, str], int | None], Cause], None]
 
@@ -44,7 +44,7 @@ class WatchedFrame(Frame):
         super().__init__(*arguments)
         self.watch: Watch = _ignore
 
-    def commit(self, outcome: Outcome, cause: Cause) -> None:
+    def commit(self, outcome: InvocationOutcome, cause: Cause) -> None:
         timers = dict(self.timers)
         super().commit(outcome, cause)
         self.watch(self.key, timers, cause)
@@ -61,16 +61,16 @@ class Owned(msgspec.Struct, eq=False):
     """(key, kind) to what fired last, (tag, timestamp), and how often in a row.  The next owner counts anew."""
     waits: Item | None = None
     """What waited to run when hooks ran last."""
-    timer_turns: int = 0
+    timer_invocations: int = 0
     """Invocations of timers in a row while that waits."""
 
-    def took_turn(self, work: Work, waits: Item | None) -> bool:
+    def ran_next(self, work: Work, waits: Item | None) -> bool:
         """Hooks run, and `waits` is what runs next; false when timers keep it from that (I18)."""
         if waits is None or waits is not self.waits:
-            self.waits, self.timer_turns = waits, 0
+            self.waits, self.timer_invocations = waits, 0
         elif work.timers and work.suspended is None:
-            self.timer_turns += 1
-        return self.timer_turns <= limits.TIMER_TURNS
+            self.timer_invocations += 1
+        return self.timer_invocations <= limits.TIMER_INVOCATIONS
 
 
 class WatchedExecutor(Executor):
@@ -88,7 +88,7 @@ class WatchedExecutor(Executor):
         self._process, self._truth, self._restored, self._owned = process, truth, restored, owned
         self._kernel: Kernel = truth.kernel
 
-    def run(self, work: Work) -> Outcome:
+    def run(self, work: Work) -> InvocationOutcome:
         """See `Executor`."""
         outcome = super().run(work)
         self._kernel.probes["timer fired in the invocation that set it"] += max(0, outcome.chained)
@@ -96,7 +96,7 @@ class WatchedExecutor(Executor):
         return outcome
 
     def _attempt(
-        self, call: Callable[[Any, Work, Outcome], None], it: Any, work: Work, outcome: Outcome
+        self, call: Callable[[Any, Work, InvocationOutcome], None], it: Any, work: Work, outcome: InvocationOutcome
     ) -> BaseException | None:
         # Not in the hook, whose exceptions are its own affair.
         if isinstance(it, Timer):
@@ -105,7 +105,7 @@ class WatchedExecutor(Executor):
             self._has_come(it, work)
         return super()._attempt(call, it, work, outcome)
 
-    def _redrive(self, entry: QuarantineEntry, work: Work, outcome: Outcome) -> None:
+    def _redrive(self, entry: QuarantineEntry, work: Work, outcome: InvocationOutcome) -> None:
         for kind in TIMER_KINDS:
             self._owned.again.pop((entry.key, kind), None)
         super()._redrive(entry, work, outcome)
@@ -160,7 +160,9 @@ class WatchedUserCode(UserCode):
 
     executor_type = WatchedExecutor
 
-    def begin(self, run: Run, process: int, truth: Truth, restored: Container[tuple[str, str]], owned: Owned) -> None:
+    def begin(
+        self, run: RunHooks, process: int, truth: Truth, restored: Container[tuple[str, str]], owned: Owned
+    ) -> None:
         """What `run` wants is next; see `WatchedExecutor`."""
         executor = self._executors[run.computation]
         assert isinstance(executor, WatchedExecutor)

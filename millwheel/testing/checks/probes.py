@@ -25,8 +25,8 @@ from millwheel.host.requests import (
     Reacquire,
     ReadQuarantine,
     Recover,
-    Request,
     StillOwned,
+    StoreCall,
     WriteMarks,
 )
 from millwheel.host.worker import WorkerHost
@@ -46,7 +46,7 @@ class Probes:
         self._promised = 0
         self._pending: dict[str, int] = {}
 
-    def asked(self, request: Request) -> None:
+    def asked(self, request: StoreCall) -> None:
         """A question to the store leaves."""
         found = self._found
         match request:
@@ -81,7 +81,7 @@ class Probes:
         if isinstance(core, IntervalCore) and core.config.settings.productions == "weak" and image.produced:
             self._found["weak straggler checkpointed"] += 1
 
-    def answered(self, request: Request, answer: Any) -> None:
+    def answered(self, request: StoreCall, answer: Any) -> None:
         """The store has answered."""
         found = self._found
         match request:
@@ -126,17 +126,17 @@ class Probes:
         self._found["productions resent after restart"] += bool(answer.productions)
         self._found["timers restored after restart"] += bool(answer.timers.keys)
 
-    def _looked_up(self, interval: int, asked: ev.LookupIds, found: set[int], opaque: set[bytes]) -> None:
+    def _looked_up(self, interval: int, asked: ev.LookupIds, found: set[int], outside: set[bytes]) -> None:
         core = self._worker.actors.all[interval].core
         assert isinstance(core, IntervalCore)
         restored = core._arrivals.ids.restored(asked.subscription, asked.producer)
         for sequence in asked.sequences:
             who = "earlier owner's id" if sequence <= restored else "Bloom hit"
             self._found[f"{who} found {'present' if sequence in found else 'absent'}"] += 1
-        unread = any(bucket.unread for bucket in core._arrivals.opaque._buckets.values())
-        for id_ in asked.opaque:
+        unread = any(bucket.unread for bucket in core._arrivals.outside._buckets.values())
+        for id_ in asked.outside:
             who = "outside id" if unread else "outside id in a filter"
-            self._found[f"{who} found {'present' if id_ in opaque else 'absent'}"] += 1
+            self._found[f"{who} found {'present' if id_ in outside else 'absent'}"] += 1
 
     def given(self, event: he.HostEvent) -> None:
         """The worker gets an event."""
@@ -151,7 +151,7 @@ class Probes:
             case he.Told(interval, sequencer, told):
                 if worker.actors.current(interval, sequencer) is None:
                     found["event for a void core dropped"] += 1
-                elif isinstance(told, ev.Fenced):
+                elif isinstance(told, ev.WriteFenced):
                     found["process halted by a fence"] += 1
             case he.RowsArrived(_, _, rows):
                 self._promised = rows.watermark
@@ -177,7 +177,7 @@ class Probes:
                 self._found["partition waits for its turn"] += 1
             case he.Tell(_, SourceBound(source, value)):
                 self._found["idle source follows the clock"] += value > self._pending.get(source, value)
-            case he.Note(text):
+            case he.Notice(text):
                 self._found["partition missing after restart"] += "the watermark waits for it" in text
             case _:
                 pass
@@ -217,8 +217,8 @@ def describe(event: he.HostEvent) -> str:
 
 def _core_event(event: ev.Event) -> str:
     match event:
-        case ev.IdsFound(sender, found, opaque):
-            return f"ids found for i{sender} {sorted(found)} {sorted(opaque)}"
+        case ev.IdsFound(sender, found, outside):
+            return f"ids found for i{sender} {sorted(found)} {sorted(outside)}"
         case ev.Loaded(rows):
             return f"loaded {[row.key for row in rows]}"
         case ev.SlotsLoaded(rows):

@@ -46,7 +46,7 @@ class Truth:
         self.pending: dict[Channel, dict[int, int]] = {}
         """Durable and not durably consumed: sequence to timestamp."""
         self._scripts: dict[Channel, Script] = {}
-        self.opaque: dict[tuple[int, int], dict[bytes, int]] = {}
+        self.outside: dict[tuple[int, int], dict[bytes, int]] = {}
         """(interval, subscription) to the ids that outside clients chose, and when they expire."""
         self.owner: dict[int, int] = {}
         """Interval to the sequencer that was taken last."""
@@ -97,7 +97,7 @@ class Truth:
         """A checkpoint of an interval became durable."""
         name = self.computation[interval]
         self._apply_ids(name, image)
-        self._apply_opaque(interval, image)
+        self._apply_outside_ids(interval, image)
         self._apply_productions(interval, image)
         self._apply_keys(self.durable[name], image)
         self._apply_fifo(name, image)
@@ -122,15 +122,15 @@ class Truth:
                     f"but {min(pending)} is not consumed"
                 )
 
-    def _apply_opaque(self, interval: int, image: Checkpoint) -> None:
-        for opaque in image.opaque:
-            if not opaque.ids:
+    def _apply_outside_ids(self, interval: int, image: Checkpoint) -> None:
+        for outside in image.outside:
+            if not outside.ids:
                 self.kernel.probes["outside ids expired"] += 1
-            taken = self.opaque.setdefault((interval, opaque.subscription), {})
-            for id_ in opaque.ids:
-                if taken.get(id_, 0) >= opaque.expires - 1:
+            taken = self.outside.setdefault((interval, outside.subscription), {})
+            for id_ in outside.ids:
+                if taken.get(id_, 0) >= outside.expires - 1:
                     self.fail(f"I1: interval {interval} takes the outside id {id_!r} twice within its slack")
-                taken[id_] = opaque.expires
+                taken[id_] = outside.expires
 
     def _apply_productions(self, interval: int, image: Checkpoint) -> None:
         for produced in image.produced:

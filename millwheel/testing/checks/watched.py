@@ -14,7 +14,7 @@ from millwheel.bundles import (
     KeyRows,
     LogWrite,
     QuarantineEntry,
-    Recovered,
+    RecoveredInterval,
     StateRow,
     TimerPlace,
     TimerWrites,
@@ -89,7 +89,7 @@ class WatchedStore:
             self.truth.maker[fresh] = self.truth.computation[interval]
         return fresh
 
-    async def recover(self, interval: int, sequencer: int) -> Recovered | None:
+    async def recover(self, interval: int, sequencer: int) -> RecoveredInterval | None:
         """See `Store`."""
         recovered = await self.inner.recover(interval, sequencer)
         if recovered is not None and self.truth.owner[interval] != sequencer:
@@ -123,15 +123,15 @@ class WatchedStore:
             )
         return found
 
-    async def find_opaque(self, interval: int, subscription: int, now: int, ids: Sequence[bytes]) -> set[bytes]:
+    async def find_outside_ids(self, interval: int, subscription: int, now: int, ids: Sequence[bytes]) -> set[bytes]:
         """See `Store`."""
-        return await self.inner.find_opaque(interval, subscription, now, ids)
+        return await self.inner.find_outside_ids(interval, subscription, now, ids)
 
-    async def read_opaque(
+    async def read_outside_ids(
         self, interval: int, subscription: int, expires: int, after: bytes, limit: int
     ) -> list[bytes]:
         """See `Store`."""
-        return await self.inner.read_opaque(interval, subscription, expires, after, limit)
+        return await self.inner.read_outside_ids(interval, subscription, expires, after, limit)
 
     async def commit(self, writes: Sequence[LogWrite]) -> set[tuple[int, int]]:
         """See `Store`; every row that becomes durable is checked."""

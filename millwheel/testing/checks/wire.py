@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import msgspec
 
 from millwheel.bundles import Bundle
-from millwheel.host.alphabet import Run
+from millwheel.host.alphabet import RunHooks
 from millwheel.host.messages import Delivery, Message, Receipt
 from millwheel.testing.checks.truth import Channel, Truth
-from millwheel.work import Outcome
+from millwheel.work import InvocationOutcome
 
 Numbered = tuple[Channel, int]
 """A channel and a sequence on it."""
@@ -29,7 +29,7 @@ class Invocations(msgspec.Struct, eq=False):
     runs: dict[Numbered, list[list[Numbered]]] = {}
     """Input to the productions of each invocation that had it: one, or several where inputs are not deduplicated."""
 
-    def add(self, run: Run, outcome: Outcome) -> None:
+    def add(self, run: RunHooks, outcome: InvocationOutcome) -> None:
         """An invocation has returned; its productions are numbered as the interval numbers them."""
         made: list[Numbered] = []
         for subscription, columns in outcome.produced.items():
@@ -53,7 +53,7 @@ class Wire:
         self._heard: dict[Channel, set[int]] = {}
         """Productions whose acks have arrived."""
 
-    def saw_run(self, run: Run, outcome: Outcome, process: int) -> None:
+    def saw_run(self, run: RunHooks, outcome: InvocationOutcome, process: int) -> None:
         """An invocation has returned, and nothing that it made has left."""
         mine = self._invocations.get((process, run.interval))
         if mine is None or mine.sequencer != run.sequencer:

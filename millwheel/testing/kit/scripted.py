@@ -115,7 +115,7 @@ class ScriptedSource(Source):
         name: str,
         scripts: Sequence[Script],
         record_id: RecordId | None = None,
-        id_slack: int = limits.OPAQUE_SLACK_US,
+        id_slack: int = limits.OUTSIDE_SLACK_US,
     ) -> None:
         self.name = name
         self.scripts = list(scripts)

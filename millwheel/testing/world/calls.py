@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from millwheel.errors import CommitUnknown, RowRefused, StoreUnavailable
-from millwheel.host.requests import Request
+from millwheel.host.requests import StoreCall
 from millwheel.testing.faults.nemesis import Action
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Crash(BaseException):
 class OpenCall(msgspec.Struct, eq=False):
     """A call to the store that is on its way or being retried."""
 
-    request: Request
+    request: StoreCall
     done: Callable[[Any], None]
     refused: Callable[[RowRefused], None]
     """Told when the database refuses a sink row."""
@@ -55,7 +55,7 @@ class Calls:
             process.world.kernel.trace(f"p{process.number} fault {action} at {step}")
         return action
 
-    def _call(self, request: Request) -> Any:
+    def _call(self, request: StoreCall) -> Any:
         """One attempt, as the nemesis lets it go."""
         step, store = request.step, self._process.world.store
         action = self.strike(step)
@@ -75,7 +75,7 @@ class Calls:
             raise CommitUnknown(f"{step}: reply lost, applied")
         return answer
 
-    def request(self, request: Request, done: Callable[[Any], None], refused: Callable[[RowRefused], None]) -> None:
+    def request(self, request: StoreCall, done: Callable[[Any], None], refused: Callable[[RowRefused], None]) -> None:
         """Call the store until it answers; each attempt takes its time."""
         open_call = OpenCall(request, done, refused)
         self.open.append(open_call)
@@ -105,7 +105,7 @@ class Calls:
             if call.request.step not in READS and nemesis.orphan():
                 kernel.at(kernel.now + nemesis.delay_us("orphan"), self._orphan, call.request)
 
-    def _orphan(self, request: Request) -> None:
+    def _orphan(self, request: StoreCall) -> None:
         kernel = self._process.world.kernel
         kernel.trace(f"p{self._process.number} orphan {request.step}")
         kernel.probes["request of a dead process applied"] += 1

@@ -16,9 +16,9 @@ from millwheel.errors import Fenced, RowRefused
 from millwheel.graph import Graph
 from millwheel.host import alphabet as he
 from millwheel.host.controller import ControllerHost
-from millwheel.host.requests import Request
+from millwheel.host.requests import StoreCall
 from millwheel.host.worker import WorkerHost
-from millwheel.search import Blocking, Step
+from millwheel.search import BlockingCall, Step
 from millwheel.testing.checks.ending import check_forgotten
 from millwheel.testing.checks.hooks import Owned, WatchedUserCode
 from millwheel.testing.checks.probes import Probes, describe
@@ -28,7 +28,7 @@ from millwheel.testing.kit.mutations import watch_values
 from millwheel.testing.world.calls import Calls, Crash, run
 from millwheel.testing.world.kernel import Kernel
 from millwheel.testing.world.transport import Transport, step_of
-from millwheel.work import Outcome
+from millwheel.work import InvocationOutcome
 
 TICK_US: Final = 20_000
 RESTART_WEIGHT: Final = 200
@@ -230,7 +230,7 @@ class Process:
                 self.transport.tell((self._names[id(host)], peer), self._hosts[peer], message)
             case he.Post(event):
                 self._post(host, event)
-            case he.Run():
+            case he.RunHooks():
                 self._run(host, effect)
             case he.Ask(token, wish):
                 self._ask(host, token, wish)
@@ -240,7 +240,7 @@ class Process:
                 self._user.release(interval)
             case he.WakeAt(at):
                 self.later(max(0, at - self.clock()), self.give, host, he.Tick())
-            case he.Note(text):
+            case he.Notice(text):
                 self.world.kernel.trace(f"p{self.number} notes {text}")
             case he.Declare(computation, answers):
                 self.world.kernel.trace(f"p{self.number} rows of {computation} are refused: {answers}")
@@ -272,7 +272,7 @@ class Process:
     def _ask(self, host: Host, token: int, wish: he.Wish) -> None:
         delay_us = self.world.nemesis.delay_us
         match wish:
-            case Request():
+            case StoreCall():
                 self._probes.asked(wish)
                 self.calls.request(
                     wish,
@@ -294,13 +294,13 @@ class Process:
                 assert_never(wish)
 
     def _found(self, host: Host, token: int, source: str, step: he.Discovery | Step) -> None:
-        while isinstance(step, Blocking):
+        while isinstance(step, BlockingCall):
             step = self._user.seek(he.Seek(source, step.call()))
         if isinstance(step, he.Discovery):
             self._probes.discovered(source, step)
         self.later(self.world.nemesis.delay_us("read"), self.give, host, he.Answered(token, step))
 
-    def _answered(self, host: Host, token: int, request: Request, answer: Any) -> None:
+    def _answered(self, host: Host, token: int, request: StoreCall, answer: Any) -> None:
         self._probes.answered(request, answer)
         self.give(host, he.Answered(token, answer))
 
@@ -311,11 +311,13 @@ class Process:
 
     # --- user code --------------------------------------------------------------------------------------------
 
-    def _run(self, host: Host, wanted: he.Run) -> None:
+    def _run(self, host: Host, wanted: he.RunHooks) -> None:
         kernel = self.world.kernel
         owned, truth = self._owned_by(wanted), self.world.store.truth
-        if not owned.took_turn(wanted.work, self._core(wanted).waits):
-            truth.fail(f"I18: records of interval {wanted.interval} wait for {owned.timer_turns} invocations of timers")
+        if not owned.ran_next(wanted.work, self._core(wanted).waits):
+            truth.fail(
+                f"I18: records of interval {wanted.interval} wait for {owned.timer_invocations} invocations of timers"
+            )
         self._user.begin(wanted, self.number, truth, self._restored, owned)
         outcome = self._run_hooks(wanted)
         if outcome.lacking:
@@ -325,7 +327,7 @@ class Process:
             self.world.store.wire.saw_run(wanted, outcome, self.number)
         self.give(host, he.Returned(wanted.interval, wanted.sequencer, outcome, 0))
 
-    def _run_hooks(self, wanted: he.Run) -> Outcome:
+    def _run_hooks(self, wanted: he.RunHooks) -> InvocationOutcome:
         try:
             return self._user.run(wanted)
         except Crash:
@@ -335,12 +337,12 @@ class Process:
             self.world.store.culprits.saw_kill(wanted.interval, wanted.sequencer, core.suspects.running)
             raise
 
-    def _core(self, wanted: he.Run) -> IntervalCore:
+    def _core(self, wanted: he.RunHooks) -> IntervalCore:
         core = self.worker.actors.all[wanted.interval].core
         assert isinstance(core, IntervalCore)
         return core
 
-    def _owned_by(self, wanted: he.Run) -> Owned:
+    def _owned_by(self, wanted: he.RunHooks) -> Owned:
         """An interval, with what is set in its keys as far as its owner may know."""
         place = (wanted.interval, wanted.sequencer)
         if place not in self._owned:
@@ -357,4 +359,4 @@ class Process:
 
 
 def _is_restart(wish: he.Wish) -> bool:
-    return isinstance(wish, Request) and wish.step == "restart"
+    return isinstance(wish, StoreCall) and wish.step == "restart"

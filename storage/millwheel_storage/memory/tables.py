@@ -17,9 +17,9 @@ from millwheel.bundles import (
     Bundle,
     Delivered,
     HoldWrites,
-    OpaqueBucket,
+    OutsideBucket,
     QuarantineEntry,
-    Recovered,
+    RecoveredInterval,
     TimerPlace,
 )
 from millwheel.limits import WORK_LIMIT_RECORDS
@@ -41,9 +41,9 @@ class MemoryTables:
         self.productions: dict[int, dict[Channel, dict[int, Payload]]] = {}
         self.delivered: dict[int, dict[Channel, set[int]]] = {}
         self.frontiers: dict[int, dict[Channel, int]] = {}
-        self.opaque: dict[tuple[int, int, int], set[bytes]] = {}
+        self.outside: dict[tuple[int, int, int], set[bytes]] = {}
         """(interval, subscription, expires) to ids."""
-        self.opaque_counts: dict[tuple[int, int, int], int] = {}
+        self.outside_counts: dict[tuple[int, int, int], int] = {}
         self.quarantine: dict[tuple[str, str], list[QuarantineEntry]] = {}
         self.redrives: set[tuple[str, str]] = set()
         self.blank = True
@@ -73,7 +73,7 @@ class MemoryTables:
         self._apply_keys(row.computation, folded)
         self._apply_productions(row.id, folded)
         self._apply_ids(row.id, folded)
-        self._apply_opaque(row.id, folded)
+        self._apply_outside_ids(row.id, folded)
         self._apply_quarantine(row.computation, folded)
 
     def _apply_keys(self, computation: str, folded: Folded) -> None:
@@ -111,18 +111,18 @@ class MemoryTables:
             if frontiers[channel] >= MAX_TIME:  # retired: nobody will be asked about it again
                 del frontiers[channel]
 
-    def _apply_opaque(self, interval: int, folded: Folded) -> None:
-        for bucket, ids in folded.opaque.items():
+    def _apply_outside_ids(self, interval: int, folded: Folded) -> None:
+        for bucket, ids in folded.outside.items():
             place = (interval, *bucket)
-            self.opaque.setdefault(place, set()).update(ids)
-            self.opaque_counts[place] = self.opaque_counts.get(place, 0) + len(ids)
+            self.outside.setdefault(place, set()).update(ids)
+            self.outside_counts[place] = self.outside_counts.get(place, 0) + len(ids)
         for subscription, now in folded.expired.items():
-            mine = (p for p in self.opaque_counts if p[:2] == (interval, subscription) and p[2] <= now)
+            mine = (p for p in self.outside_counts if p[:2] == (interval, subscription) and p[2] <= now)
             for place in sorted(mine)[:1]:
-                gone = sorted(self.opaque[place])[: limits.OPAQUE_DELETE_ROWS]
-                self.opaque[place].difference_update(gone)
-                if not self.opaque[place]:
-                    del self.opaque[place], self.opaque_counts[place]
+                gone = sorted(self.outside[place])[: limits.OUTSIDE_DELETE_ROWS]
+                self.outside[place].difference_update(gone)
+                if not self.outside[place]:
+                    del self.outside[place], self.outside_counts[place]
 
     def _apply_quarantine(self, computation: str, folded: Folded) -> None:
         for key, fifo in folded.quarantine.items():
@@ -136,18 +136,20 @@ class MemoryTables:
             if fifo.cleared:
                 self.redrives.discard(place)
 
-    def recovered(self, row: IntervalRow, watermark: int) -> Recovered:
+    def recovered(self, row: IntervalRow, watermark: int) -> RecoveredInterval:
         """What an owner of an interval needs to serve, but for its suspicion."""
         stored = self.productions.get(row.id, {})
         pages = {kind: self.timer_page(row, kind, BEFORE_TIMERS, limits.TIMER_PAGE_ROWS) for kind in TIMER_KINDS}
-        return Recovered(
+        return RecoveredInterval(
             ids=self._ids(row.id),
             productions=[bundle for channel in sorted(stored) for bundle in _bundles(channel, stored[channel])],
             timers=timer_writes([timer for page in pages.values() for timer in page]),
             holds=self._holds(row),
             quarantined=sorted(k for c, k in self.quarantine if c == row.computation and holds_key(row, k)),
             watermark=watermark,
-            opaque=[OpaqueBucket(*p[1:], count) for p, count in sorted(self.opaque_counts.items()) if p[0] == row.id],
+            outside=[
+                OutsideBucket(*p[1:], count) for p, count in sorted(self.outside_counts.items()) if p[0] == row.id
+            ],
             more_timers=[kind for kind, page in pages.items() if len(page) >= limits.TIMER_PAGE_ROWS],
             blank=self.blank,
         )
@@ -204,8 +206,8 @@ class MemoryTables:
                 for interval, channels in self.frontiers.items()
                 for channel, frontier in channels.items()
             ),
-            "opaque_id": sorted((*place, id_) for place, ids in self.opaque.items() for id_ in ids),
-            "opaque_bucket": sorted((*place, count) for place, count in self.opaque_counts.items()),
+            "opaque_id": sorted((*place, id_) for place, ids in self.outside.items() for id_ in ids),
+            "opaque_bucket": sorted((*place, count) for place, count in self.outside_counts.items()),
             "quarantine": [
                 (*place, index, entry.subscription, entry.producer, entry.sequence, entry.value)
                 for place in sorted(self.quarantine)

@@ -18,7 +18,7 @@ from millwheel.bundles import (
     KeyRows,
     LogWrite,
     QuarantineEntry,
-    Recovered,
+    RecoveredInterval,
     StateRow,
     TimerPlace,
     TimerWrites,
@@ -48,7 +48,7 @@ from millwheel_storage.schema.shape_checks import (
     check_shape,
     ranges,
 )
-from millwheel_storage.sinks import blame, coalesce, parts, sink_intervals
+from millwheel_storage.sink_rows import blame, coalesce, parts, sink_intervals
 
 LogKey = tuple[int, int, int]
 
@@ -187,7 +187,7 @@ class MemoryStore:
         self.ownership[interval] = fresh
         return fresh
 
-    async def recover(self, interval: int, sequencer: int) -> Recovered | None:
+    async def recover(self, interval: int, sequencer: int) -> RecoveredInterval | None:
         """See `Store.recover`."""
         row = self._row(interval)
         if self.ownership[interval] != sequencer:
@@ -239,17 +239,17 @@ class MemoryStore:
         """See `Store.find_ids`."""
         return self.folded.delivered.get(interval, {}).get((subscription, producer), set()).intersection(sequences)
 
-    async def find_opaque(self, interval: int, subscription: int, now: int, ids: Sequence[bytes]) -> set[bytes]:
-        """See `Store.find_opaque`."""
-        stored = self.folded.opaque.items()
+    async def find_outside_ids(self, interval: int, subscription: int, now: int, ids: Sequence[bytes]) -> set[bytes]:
+        """See `Store.find_outside_ids`."""
+        stored = self.folded.outside.items()
         buckets = (b for place, b in stored if place[:2] == (interval, subscription) and place[2] > now)
         return set(ids).intersection(set[bytes]().union(*buckets))
 
-    async def read_opaque(
+    async def read_outside_ids(
         self, interval: int, subscription: int, expires: int, after: bytes, limit: int
     ) -> list[bytes]:
-        """See `Store.read_opaque`."""
-        bucket = self.folded.opaque.get((interval, subscription, expires), ())
+        """See `Store.read_outside_ids`."""
+        bucket = self.folded.outside.get((interval, subscription, expires), ())
         return sorted(id_ for id_ in bucket if id_ > after)[:limit]
 
     async def commit(self, writes: Sequence[LogWrite]) -> set[tuple[int, int]]:

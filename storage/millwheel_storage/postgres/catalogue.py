@@ -17,7 +17,7 @@ from millwheel_storage.postgres.prepared import Connection
 from millwheel_storage.statements import opening
 
 
-class Place(msgspec.Struct, frozen=True):
+class IntervalPlace(msgspec.Struct, frozen=True):
     """An interval in the tables: `computation` is the durable number of the computation that `row` names."""
 
     computation: int
@@ -33,9 +33,9 @@ class Catalogue:
     """Intervals as one pipeline's store has them."""
 
     def __init__(self) -> None:
-        self._places: dict[int, Place] = {}
+        self._places: dict[int, IntervalPlace] = {}
 
-    async def place(self, connection: Connection, interval: int) -> Place:
+    async def place(self, connection: Connection, interval: int) -> IntervalPlace:
         """Where an interval is; `StoreError` when it does not exist."""
         if interval not in self._places:
             row = await query.first(connection, opening.READ_INTERVAL, (interval,))
@@ -44,7 +44,7 @@ class Catalogue:
             computation, low, high = row
             name = next(name for name, number in (await computations(connection)).items() if number == computation)
             high = None if high is None else high.decode()
-            self._places[interval] = Place(computation, IntervalRow(interval, name, low.decode(), high))
+            self._places[interval] = IntervalPlace(computation, IntervalRow(interval, name, low.decode(), high))
         return self._places[interval]
 
 

@@ -47,7 +47,7 @@ _LONGEST_DELAY_S: Final = 1.0
 
 
 class Session:
-    """A lazily opened connection, used by one task at a time, which `Sessions` sees to."""
+    """A lazily opened connection, used by one task at a time, which `SessionPool` sees to."""
 
     def __init__(self, url: str, schema: str) -> None:
         self._url = url
@@ -122,7 +122,7 @@ class Session:
         await self._drop()
 
 
-class Sessions:
+class SessionPool:
     """A few sessions for one kind of work, so that as many calls run at a time; the one used last is taken first."""
 
     def __init__(self, url: str, schema: str, size: int) -> None:

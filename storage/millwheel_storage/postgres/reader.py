@@ -33,7 +33,7 @@ from millwheel_storage.schema.shape_checks import schema_name
 from millwheel_storage.statements import advancing, loading, opening, quarantining, viewing
 
 
-class Connection(psycopg.Connection[tuple[Any, ...]]):
+class ReaderConnection(psycopg.Connection[tuple[Any, ...]]):
     """Whatever breaks while an answer comes is an error of millwheel's, as everywhere else."""
 
     def wait(self, *args: Any, **options: Any) -> Any:
@@ -92,7 +92,7 @@ class Reader:
         self._pipeline = pipeline
         self._connection = self._connected()
 
-    def _connected(self) -> Connection:
+    def _connected(self) -> ReaderConnection:
         connection = reachable(self._url, autocommit=True)
         if not connection.execute(opening.SCHEMA_TABLES, (self.schema,)).fetchone():
             connection.close()
@@ -417,10 +417,10 @@ class Reader:
             return list(cursor.execute(query, (limit,)).fetchall())
 
 
-def reachable(url: str, autocommit: bool = False) -> Connection:
+def reachable(url: str, autocommit: bool = False) -> ReaderConnection:
     """A blocking connection; `StoreUnavailable` if there is no Postgres at `url`, or none that takes us."""
     try:
-        return Connection.connect(url, autocommit=autocommit)
+        return ReaderConnection.connect(url, autocommit=autocommit)
     except psycopg.OperationalError as error:
         raise StoreUnavailable(f"cannot connect to Postgres: {error}") from error
 

@@ -24,12 +24,12 @@ from millwheel_storage.decode import (
 )
 from millwheel_storage.postgres import ownership, query
 from millwheel_storage.postgres.arrays import ByteaArray, TextArray
-from millwheel_storage.postgres.catalogue import Place
+from millwheel_storage.postgres.catalogue import IntervalPlace
 from millwheel_storage.postgres.prepared import Connection
 from millwheel_storage.statements import loading, outside_ids, quarantining
 
 
-async def load(connection: Connection, place: Place, keys: Sequence[str], timers: bool) -> list[KeyRows]:
+async def load(connection: Connection, place: IntervalPlace, keys: Sequence[str], timers: bool) -> list[KeyRows]:
     """See `Store.load`."""
     number, limit = Int4(place.computation), limits.STATE_PAGE_SLOTS
     encoded = ByteaArray.of_texts(sorted(dict.fromkeys(keys)))  # by code point, which is the order of their UTF-8
@@ -40,7 +40,7 @@ async def load(connection: Connection, place: Place, keys: Sequence[str], timers
     return key_rows(cells, pending, limit)
 
 
-async def load_slots(connection: Connection, place: Place, wanted: Sequence[Wanted]) -> list[StateRow]:
+async def load_slots(connection: Connection, place: IntervalPlace, wanted: Sequence[Wanted]) -> list[StateRow]:
     """See `Store.load_slots`."""
     whole = sorted({(key, cell) for key, cell, entry in wanted if entry is None})
     single = sorted({(key, cell, entry) for key, cell, entry in wanted if entry is not None})
@@ -58,7 +58,7 @@ async def load_slots(connection: Connection, place: Place, wanted: Sequence[Want
 
 
 async def load_timers(
-    connection: Connection, place: Place, sequencer: int, kind: str, after: TimerPlace, limit: int
+    connection: Connection, place: IntervalPlace, sequencer: int, kind: str, after: TimerPlace, limit: int
 ) -> TimerWrites | None:
     """See `Store.load_timers`."""
     async with connection.transaction():
@@ -67,7 +67,9 @@ async def load_timers(
         return timer_writes(await timer_page(connection, place, kind, after, limit))
 
 
-async def timer_page(connection: Connection, place: Place, kind: str, after: TimerPlace, limit: int) -> list[TimerRow]:
+async def timer_page(
+    connection: Connection, place: IntervalPlace, kind: str, after: TimerPlace, limit: int
+) -> list[TimerRow]:
     """The next `limit` timers of a kind after (timestamp, (key, tag)), in that order."""
     timestamp, (key, tag) = after
     start = {"kind": kind, "timestamp": timestamp, "key": key.encode(), "tag": tag.encode(), "limit": limit}
@@ -82,23 +84,25 @@ async def find_ids(
     return found_ids(await query.rows(connection, loading.FIND_IDS, parameters, prepare=True), sequences)
 
 
-async def find_opaque(
+async def find_outside_ids(
     connection: Connection, interval: int, subscription: int, now: int, ids: Sequence[bytes]
 ) -> set[bytes]:
-    """See `Store.find_opaque`: an index probe for each id and bucket."""
+    """See `Store.find_outside_ids`: an index probe for each id and bucket."""
     parameters = (ByteaArray(ids), Int8(interval), Int4(subscription), Int8(now))
-    return {id_ for (id_,) in await query.rows(connection, outside_ids.FIND_OPAQUE, parameters, prepare=True)}
+    return {id_ for (id_,) in await query.rows(connection, outside_ids.FIND_OUTSIDE_IDS, parameters, prepare=True)}
 
 
-async def read_opaque(
+async def read_outside_ids(
     connection: Connection, interval: int, subscription: int, expires: int, after: bytes, limit: int
 ) -> list[bytes]:
-    """See `Store.read_opaque`."""
+    """See `Store.read_outside_ids`."""
     parameters = (Int8(interval), Int4(subscription), Int8(expires), after, Int8(limit))
-    return [id_ for (id_,) in await query.rows(connection, outside_ids.READ_OPAQUE, parameters, prepare=True)]
+    return [id_ for (id_,) in await query.rows(connection, outside_ids.READ_OUTSIDE_IDS, parameters, prepare=True)]
 
 
-async def quarantined(connection: Connection, place: Place, keys: Sequence[str], limit: int) -> list[QuarantineEntry]:
+async def quarantined(
+    connection: Connection, place: IntervalPlace, keys: Sequence[str], limit: int
+) -> list[QuarantineEntry]:
     """See `Store.quarantined`."""
     parameters = (ByteaArray.of_texts(keys), Int4(place.computation), Int8(limit), Int8(limit))
     rows = await query.rows(connection, quarantining.FETCH_QUARANTINE, parameters, prepare=True)

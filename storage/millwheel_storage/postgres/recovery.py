@@ -12,21 +12,21 @@ from collections.abc import AsyncIterator
 from psycopg.types.numeric import Int8
 
 from millwheel import limits
-from millwheel.bundles import BEFORE_TIMERS, Checkpoint, Delivered, HoldWrites, OpaqueBucket, Recovered
+from millwheel.bundles import BEFORE_TIMERS, Checkpoint, Delivered, HoldWrites, OutsideBucket, RecoveredInterval
 from millwheel.limits import RECOVERY_CHUNK_BYTES, WORK_LIMIT_RECORDS
 from millwheel.model import MIN_TIME, TIMER_KINDS
 from millwheel.ports import FoldWrite
 from millwheel_storage.decode import decode_image, productions, timer_writes
 from millwheel_storage.fold import Folded, check_prefix, fold
 from millwheel_storage.postgres import ownership, query
-from millwheel_storage.postgres.catalogue import Place
+from millwheel_storage.postgres.catalogue import IntervalPlace
 from millwheel_storage.postgres.prepared import Connection
 from millwheel_storage.postgres.reads import timer_page
 from millwheel_storage.postgres.writes import fold_steps
 from millwheel_storage.statements import folding, loading, outside_ids, quarantining
 
 
-async def fold_prefix(connection: Connection, place: Place, write: FoldWrite, folded: Folded) -> bool:
+async def fold_prefix(connection: Connection, place: IntervalPlace, write: FoldWrite, folded: Folded) -> bool:
     """See `Store.fold`; `folded` is the merge of the images of `write`.
 
     Folding again what is folded already (its reply was lost) changes nothing.
@@ -43,7 +43,7 @@ async def fold_prefix(connection: Connection, place: Place, write: FoldWrite, fo
     return True
 
 
-async def recover(connection: Connection, place: Place, sequencer: int) -> Recovered | None:
+async def recover(connection: Connection, place: IntervalPlace, sequencer: int) -> RecoveredInterval | None:
     """See `Store.recover`.  Its cost follows the log and what is pending, never the number of keys."""
     interval = place.row.id
     async with connection.transaction():
@@ -77,7 +77,7 @@ async def _log_chunks(connection: Connection, interval: int) -> AsyncIterator[li
         yield images
 
 
-async def _recovered(connection: Connection, place: Place) -> Recovered:
+async def _recovered(connection: Connection, place: IntervalPlace) -> RecoveredInterval:
     keys, interval, limit = place.keys(), (place.row.id,), limits.TIMER_PAGE_ROWS
     pages = {kind: await timer_page(connection, place, kind, BEFORE_TIMERS, limit) for kind in TIMER_KINDS}
     holds = await query.rows(connection, loading.LOAD_HOLDS, keys)
@@ -85,16 +85,16 @@ async def _recovered(connection: Connection, place: Place) -> Recovered:
     watermark = await query.first(connection, loading.READ_WATERMARK, (place.row.computation,))
     channels = await query.rows(connection, loading.LOAD_CHANNELS, interval)
     pending = await query.rows(connection, loading.LOAD_PRODUCTIONS, interval)
-    buckets = await query.rows(connection, outside_ids.LOAD_OPAQUE_BUCKETS, interval)
+    buckets = await query.rows(connection, outside_ids.LOAD_OUTSIDE_BUCKETS, interval)
     blank = await query.first(connection, loading.BLANK)
-    return Recovered(
+    return RecoveredInterval(
         ids=[Delivered(*channel) for channel in channels],
         productions=productions(pending),
         timers=timer_writes([timer for page in pages.values() for timer in page]),
         holds=HoldWrites([key.decode() for key, _ in holds], [time for _, time in holds]),
         quarantined=[key.decode() for (key,) in quarantined],
         watermark=MIN_TIME if watermark is None else watermark[0],
-        opaque=[OpaqueBucket(*bucket) for bucket in buckets],
+        outside=[OutsideBucket(*bucket) for bucket in buckets],
         more_timers=[kind for kind, page in pages.items() if len(page) >= limit],
         blank=blank == (True,),
     )

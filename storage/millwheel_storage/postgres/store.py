@@ -2,7 +2,7 @@
 wait for each other.
 
 Lives here: which call goes over which connection, and whether it may be done again when its reply is lost.  Never here:
-what a call does in its transaction (`commits`, `recovery`, `reads`, `positions`, `ownership`, `creation`), SQL text
+what a call does in its transaction (`log_appends`, `recovery`, `reads`, `positions`, `ownership`, `creation`), SQL text
 (`statements`), or what an error means (`connection`).  Every write is fenced in the statement that writes, or behind a
 FOR SHARE lock that its own transaction holds to the end.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
-from millwheel.bundles import KeyRows, LogWrite, QuarantineEntry, Recovered, StateRow, TimerPlace, TimerWrites
+from millwheel.bundles import KeyRows, LogWrite, QuarantineEntry, RecoveredInterval, StateRow, TimerPlace, TimerWrites
 from millwheel.errors import StoreError
 from millwheel.ports import (
     FoldWrite,
@@ -26,9 +26,9 @@ from millwheel.ports import (
 from millwheel.work import Wanted
 from millwheel_storage.fold import fold
 from millwheel_storage.postgres import ownership, positions, reads, recovery
-from millwheel_storage.postgres.catalogue import Catalogue, Place
-from millwheel_storage.postgres.commits import Commits, Pair
-from millwheel_storage.postgres.connection import Sessions
+from millwheel_storage.postgres.catalogue import Catalogue, IntervalPlace
+from millwheel_storage.postgres.connection import SessionPool
+from millwheel_storage.postgres.log_appends import Commits, Pair
 from millwheel_storage.postgres.prepared import Connection
 from millwheel_storage.schema.creation import open_schema
 from millwheel_storage.schema.reserved import RESERVED_NAMES
@@ -45,15 +45,17 @@ class PostgresStore:
 
     def __init__(self, url: str, pipeline: str) -> None:
         self.schema = schema_name(pipeline)
-        self._groups = Sessions(url, self.schema, 2)  # the shared group, and the intervals with sink rows
-        self._progress = Sessions(url, self.schema, 2)  # positions, and watermarks
+        self._groups = SessionPool(url, self.schema, 2)  # the shared group, and the intervals with sink rows
+        self._progress = SessionPool(url, self.schema, 2)  # positions, and watermarks
         # Two intervals at a time: while Postgres inserts for the one, the rows of the other are packed.
-        self._loads = Sessions(url, self.schema, 2)
-        self._folds = Sessions(url, self.schema, 2)
+        self._loads = SessionPool(url, self.schema, 2)
+        self._folds = SessionPool(url, self.schema, 2)
         self._commits = Commits(self._groups)
         self._catalogue = Catalogue()
 
-    async def _at(self, session: Sessions, interval: int, work: Callable[[Connection, Place], Awaitable[T]]) -> T:
+    async def _at(
+        self, session: SessionPool, interval: int, work: Callable[[Connection, IntervalPlace], Awaitable[T]]
+    ) -> T:
         """Do `work` on an interval; `StoreError` when it does not exist."""
 
         async def placed(connection: Connection) -> T:
@@ -82,7 +84,7 @@ class PostgresStore:
         taken = await self._folds.run(lambda connection: ownership.replace(connection, interval, sequencer, fresh))
         return fresh if taken else None
 
-    async def recover(self, interval: int, sequencer: int) -> Recovered | None:
+    async def recover(self, interval: int, sequencer: int) -> RecoveredInterval | None:
         """See `Store.recover`."""
         return await self._at(
             self._folds, interval, lambda connection, place: recovery.recover(connection, place, sequencer)
@@ -135,18 +137,20 @@ class PostgresStore:
             lambda connection: reads.find_ids(connection, interval, subscription, producer, sequences)
         )
 
-    async def find_opaque(self, interval: int, subscription: int, now: int, ids: Sequence[bytes]) -> set[bytes]:
-        """See `Store.find_opaque`."""
+    async def find_outside_ids(self, interval: int, subscription: int, now: int, ids: Sequence[bytes]) -> set[bytes]:
+        """See `Store.find_outside_ids`."""
         if not ids:
             return set()
-        return await self._loads.run(lambda connection: reads.find_opaque(connection, interval, subscription, now, ids))
+        return await self._loads.run(
+            lambda connection: reads.find_outside_ids(connection, interval, subscription, now, ids)
+        )
 
-    async def read_opaque(
+    async def read_outside_ids(
         self, interval: int, subscription: int, expires: int, after: bytes, limit: int
     ) -> list[bytes]:
-        """See `Store.read_opaque`."""
+        """See `Store.read_outside_ids`."""
         return await self._loads.run(
-            lambda connection: reads.read_opaque(connection, interval, subscription, expires, after, limit)
+            lambda connection: reads.read_outside_ids(connection, interval, subscription, expires, after, limit)
         )
 
     async def quarantined(self, interval: int, keys: Sequence[str], limit: int) -> list[QuarantineEntry]:

@@ -35,7 +35,7 @@ def fold_steps(interval: int, computation: int, folded: Folded, fresh: Set[str] 
     yield from _holds(number, folded)
     yield from _productions(Int8(interval), folded)
     yield from _ids(interval, folded)
-    yield from _opaque(Int8(interval), folded)
+    yield from _outside_ids(Int8(interval), folded)
     yield from _quarantine(number, folded)
 
 
@@ -155,14 +155,14 @@ def _ids(interval: int, folded: Folded) -> Iterator[Step]:
         yield folding.FOLD_IDS, (interval, *_columns(segments, 5))
 
 
-def _opaque(interval: Int8, folded: Folded) -> Iterator[Step]:
-    for (subscription, expires), ids in sorted(folded.opaque.items()):
+def _outside_ids(interval: Int8, folded: Folded) -> Iterator[Step]:
+    for (subscription, expires), ids in sorted(folded.outside.items()):
         bucket = (interval, Int4(subscription), Int8(expires), Int8(len(ids)))
-        yield outside_ids.FOLD_OPAQUE, (*bucket, ByteaArray(ids))
+        yield outside_ids.FOLD_OUTSIDE_IDS, (*bucket, ByteaArray(ids))
     for subscription, now in sorted(folded.expired.items()):
         passed = (interval, Int4(subscription), Int8(now))
-        yield outside_ids.EXPIRE_OPAQUE, (*passed, Int8(limits.OPAQUE_DELETE_ROWS))
-        yield outside_ids.DROP_OPAQUE_BUCKETS, passed
+        yield outside_ids.EXPIRE_OUTSIDE_IDS, (*passed, Int8(limits.OUTSIDE_DELETE_ROWS))
+        yield outside_ids.DROP_OUTSIDE_BUCKETS, passed
 
 
 def _segments(ids: Mapping[Channel, list[int]]) -> list[tuple[Any, ...]]:

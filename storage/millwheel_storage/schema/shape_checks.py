@@ -12,7 +12,7 @@ from typing import Final
 from millwheel.bundles import CHECKPOINT_FORMAT
 from millwheel.errors import IncompatibleStore, WiringError
 from millwheel.ports import IntervalRow, PipelineShape
-from millwheel_storage.sinks import check_table
+from millwheel_storage.sink_rows import check_table
 
 STORE_FORMAT: Final = 7
 """Version of the tables; a store of a later version is refused, one of an earlier version is migrated."""

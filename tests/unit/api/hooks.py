@@ -9,7 +9,7 @@ from millwheel import Computation, Context, Pipeline, Record, Stream, Table, Tex
 from millwheel.bundles import QuarantineEntry
 from millwheel.core.keys.cache import StateCache
 from millwheel.runtime.executor import Executor
-from millwheel.work import Outcome, Part, Work
+from millwheel.work import BundlePart, InvocationOutcome, Work
 from millwheel_injectors import IterableSource
 
 IN, OTHER, OUT = 1, 2, 3
@@ -52,14 +52,16 @@ def computation_of(
     return made
 
 
-def part(*rows: tuple[str, int]) -> Part:
+def part(*rows: tuple[str, int]) -> BundlePart:
     """Records of (text, timestamp), each under its text as key; a "key=value" text has that key."""
     keys = [text.split("=")[0] for text, _ in rows]
-    return Part(IN, 5, 0, list(range(len(rows))), keys, [text.encode() for text, _ in rows], [at for _, at in rows])
+    return BundlePart(
+        IN, 5, 0, list(range(len(rows))), keys, [text.encode() for text, _ in rows], [at for _, at in rows]
+    )
 
 
 def work(
-    *parts: Part,
+    *parts: BundlePart,
     timers: list[Timer] | None = None,
     cache: StateCache | None = None,
     holds: Mapping[str, int] | None = None,
@@ -73,6 +75,6 @@ def work(
     )
 
 
-def run(record: Hook, *rows: tuple[str, int], **settings: Any) -> Outcome:
+def run(record: Hook, *rows: tuple[str, int], **settings: Any) -> InvocationOutcome:
     """What `record` does to `rows`."""
     return executor_of(computation_of(record), **settings).run(work(part(*rows)))

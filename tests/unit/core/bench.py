@@ -11,9 +11,9 @@ from millwheel.bundles import (
     Delivered,
     HoldWrites,
     KeyRows,
-    OpaqueBucket,
+    OutsideBucket,
     QuarantineEntry,
-    Recovered,
+    RecoveredInterval,
     TimerWrites,
     decode_checkpoint,
 )
@@ -23,7 +23,7 @@ from millwheel.core.interval.machine import Config, IntervalCore
 from millwheel.graph import Settings
 from millwheel.intervals import Ranges
 from millwheel.model import MIN_TIME
-from millwheel.work import Columns, Outcome, Work
+from millwheel.work import Columns, InvocationOutcome, Work
 
 T = TypeVar("T")
 
@@ -37,11 +37,13 @@ def recovered(
     timers: list[tuple[str, str, str, int]] | None = None,
     quarantined: list[str] | None = None,
     watermark: int = MIN_TIME,
-    opaque: list[OpaqueBucket] | None = None,
+    outside: list[OutsideBucket] | None = None,
     more: list[str] | None = None,
-) -> Recovered:
+) -> RecoveredInterval:
     page, holds = timer_writes(*timers or []), HoldWrites([], [])
-    return Recovered(ids or [], productions or [], page, holds, quarantined or [], watermark, opaque or [], more or [])
+    return RecoveredInterval(
+        ids or [], productions or [], page, holds, quarantined or [], watermark, outside or [], more or []
+    )
 
 
 def timer_writes(*rows: tuple[str, str, str, int]) -> TimerWrites:
@@ -57,22 +59,22 @@ def bundle(number: int, rows: Mapping[int, tuple[str, int]], frontier: int = 0) 
     return Bundle(IN, SENDER, number, INTERVAL, PRODUCER, frontier, sequences, keys, values, times)
 
 
-def outcome(**changes: Any) -> Outcome:
-    done = Outcome()
+def outcome(**changes: Any) -> InvocationOutcome:
+    done = InvocationOutcome()
     for name, value in changes.items():
         setattr(done, name, value)
     return done
 
 
-def wrote(key: str, value: bytes | None) -> Outcome:
+def wrote(key: str, value: bytes | None) -> InvocationOutcome:
     return outcome(values={CELL: {key: value}}, processed=1)
 
 
-def produced(*rows: tuple[str, int]) -> Outcome:
+def produced(*rows: tuple[str, int]) -> InvocationOutcome:
     return outcome(produced={OUT: Columns([k for k, _ in rows], [b"p"] * len(rows), [t for _, t in rows])})
 
 
-def failed(key: str, timestamp: int, sequence: int = 0) -> Outcome:
+def failed(key: str, timestamp: int, sequence: int = 0) -> InvocationOutcome:
     return outcome(quarantined=[QuarantineEntry(key, IN, PRODUCER, sequence, b"v", timestamp, error="boom")])
 
 
@@ -81,7 +83,7 @@ class Bench:
 
     def __init__(
         self,
-        recover: Recovered | None = None,
+        recover: RecoveredInterval | None = None,
         inherited: ev.Inherited | None = None,
         sequencer: int = SEQUENCER,
         live: Collection[Channel] | None = None,
@@ -111,10 +113,10 @@ class Bench:
         (invoke,) = self.of(ev.Invoke)
         return invoke.work
 
-    def invoked(self, done: Outcome | None = None) -> Bench:
+    def invoked(self, done: InvocationOutcome | None = None) -> Bench:
         return self(ev.Invoked(done or outcome()))
 
-    def run(self, number: int, rows: Mapping[int, tuple[str, int]], done: Outcome | None = None) -> ev.Commit:
+    def run(self, number: int, rows: Mapping[int, tuple[str, int]], done: InvocationOutcome | None = None) -> ev.Commit:
         """A bundle all the way to its commit."""
         self.arrive(number, rows)
         self.load()

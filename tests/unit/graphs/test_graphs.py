@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 
 from examples.graphs import components, pagerank, paths
-from examples.graphs.graph import ATHLETES, HOLLINS, Adjacency, Graph, _adjacency, cliques, load, lower, scale_free
+from examples.graphs.graph import (
+    ATHLETES,
+    HOLLINS,
+    Adjacency,
+    WeightedGraph,
+    _adjacency,
+    cliques,
+    load,
+    lower,
+    scale_free,
+)
 from examples.graphs.kmeans import blobs, means, nearest_of, sums
 from examples.graphs.runs import places
 from millwheel.spark.iteration import Part, Rows, partition_of
@@ -18,7 +28,7 @@ from millwheel.spark.iteration.columns import joined, split
 PARTITIONS = 3
 
 
-def cut(graph: Graph) -> list[Adjacency]:
+def cut(graph: WeightedGraph) -> list[Adjacency]:
     home, leaving = partition_of(graph.vertices, PARTITIONS), partition_of(graph.source, PARTITIONS)
     return [_adjacency(n, PARTITIONS, graph, graph.vertices[home == n], leaving == n) for n in range(PARTITIONS)]
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from millwheel import limits
-from millwheel.host.credit import Account, Window
+from millwheel.host.credit import Account, CreditWindow
 
 LIMIT = 1_000
 
@@ -18,7 +18,7 @@ def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_first_promise_is_the_limit_and_no_more_comes_while_there_is_enough() -> None:
-    window = Window(0)
+    window = CreditWindow(0)
     assert window.grant(0) == LIMIT
     window.received = LIMIT // 2
     assert window.grant(0) is None
@@ -27,7 +27,7 @@ def test_the_first_promise_is_the_limit_and_no_more_comes_while_there_is_enough(
 
 
 def test_what_waits_is_taken_off_the_promise() -> None:
-    window = Window(0)
+    window = CreditWindow(0)
     window.grant(0)
     window.received = LIMIT
     assert window.grant(LIMIT) is None
@@ -50,7 +50,7 @@ def test_a_promise_of_another_round_or_owner_is_none() -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_a_sender_is_bounded_and_never_stuck_whatever_the_order(seed: int) -> None:
     rng = random.Random(seed)
-    window, account = Window(0), Account(1, 0)
+    window, account = CreditWindow(0), Account(1, 0)
     flying: list[int] = []
     promises: list[int] = []
     waiting = sent = 0

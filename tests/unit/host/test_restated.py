@@ -9,13 +9,13 @@ from millwheel.host.messages import (
     Claimed,
     Concluded,
     Excused,
-    Joined,
+    IntervalSettled,
     Message,
     Open,
-    Settled,
     SourceBound,
     Unsettled,
     WatermarkReport,
+    WorkerJoined,
 )
 from millwheel.host.restated import Restated
 
@@ -38,7 +38,7 @@ def told(messages: list[Message]) -> Authority:
                 authority.bound(source, value)
             case Unsettled(owner, interval, receivers):
                 authority.unsettled(owner, interval, receivers)
-            case Settled(interval):
+            case IntervalSettled(interval):
                 authority.settle(interval)
             case Concluded(owner, interval):
                 authority.retire(owner, interval)
@@ -61,7 +61,7 @@ def drawn(rng: random.Random) -> Message:
         return SourceBound("source:s", rng.randrange(100))
     if kind == "unsettled":
         return Unsettled("a", 1, ("b",))
-    return Settled(1) if kind == "settled" else WatermarkReport(*place, rng.randrange(100))
+    return IntervalSettled(1) if kind == "settled" else WatermarkReport(*place, rng.randrange(100))
 
 
 def test_who_hears_it_all_again_knows_as_much_as_who_has_heard_everything() -> None:
@@ -88,7 +88,7 @@ def test_who_hears_it_all_again_knows_as_much_as_who_has_heard_everything() -> N
 def test_who_joins_comes_last_and_only_when_it_has() -> None:
     restated = Restated()
     restated.note(Claimed((("a", 1, 7),)))
-    assert not any(isinstance(message, Joined) for message in restated.all())
-    restated.note(Joined({"a": ()}))
+    assert not any(isinstance(message, WorkerJoined) for message in restated.all())
+    restated.note(WorkerJoined({"a": ()}))
     restated.note(Claimed((("a", 2, 7),)))
-    assert restated.all() == [Claimed((("a", 1, 7), ("a", 2, 7))), Joined({"a": ()})]
+    assert restated.all() == [Claimed((("a", 1, 7), ("a", 2, 7))), WorkerJoined({"a": ()})]

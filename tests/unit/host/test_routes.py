@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, TextCoder, subscribe
-from millwheel.bundles import Bundle, HoldWrites, Recovered, TimerWrites
+from millwheel.bundles import Bundle, HoldWrites, RecoveredInterval, TimerWrites
 from millwheel.host.routes import Routes
 from millwheel.model import MIN_TIME
 from millwheel.testing.world.calls import run
@@ -40,5 +40,5 @@ def test_receivers_of_what_is_left_on_a_stream_that_is_no_output_any_more_wait_f
     assert routes.unsettled(config, _recovered([])) == set()
 
 
-def _recovered(productions: list[Bundle]) -> Recovered:
-    return Recovered([], productions, TimerWrites([], [], [], []), HoldWrites([], []), [], MIN_TIME)
+def _recovered(productions: list[Bundle]) -> RecoveredInterval:
+    return RecoveredInterval([], productions, TimerWrites([], [], [], []), HoldWrites([], []), [], MIN_TIME)

@@ -10,11 +10,11 @@ from millwheel.core.interval import events as ev
 from millwheel.host import alphabet as he
 from millwheel.host.actors import Actor
 from millwheel.host.messages import Claimed, Credit, Delivery, Expected, Hello, Message, WatermarksRaised
-from millwheel.host.requests import ListRedrives, Recover, Request
+from millwheel.host.requests import ListRedrives, Recover, StoreCall
 from millwheel.host.worker import WorkerHost
 from millwheel.model import MAX_TIME
 from millwheel.testing.world.calls import run
-from millwheel.work import Outcome
+from millwheel.work import InvocationOutcome
 from millwheel_injectors import IterableSource
 from millwheel_storage.memory import MemoryStore
 
@@ -30,7 +30,7 @@ class Keep(Computation[str]):
 class Hand:
     """Performs what a worker asks of the store; messages and the rest are kept, and so is what is asked of `later`."""
 
-    def __init__(self, later: type[Request] | None = None) -> None:
+    def __init__(self, later: type[StoreCall] | None = None) -> None:
         self._later = later
         pipeline = Pipeline("hand")
         pipeline.inject(IterableSource("text", []), into=words)
@@ -46,7 +46,9 @@ class Hand:
             match effect:
                 case he.Tell(_, message):
                     self.told.append(message)
-                case he.Ask(token, Request() as request) if self._later is None or not isinstance(request, self._later):
+                case he.Ask(token, StoreCall() as request) if self._later is None or not isinstance(
+                    request, self._later
+                ):
                     self.give(he.Answered(token, run(request.call(self.store))))
                 case he.Ask(token, he.Prepare()):
                     self.give(he.Answered(token, None))
@@ -152,9 +154,9 @@ class Busy(Hand):
             match effect:
                 case he.Post(posted):
                     self.give(posted)
-                case he.Run(_, interval, sequencer, _):
+                case he.RunHooks(_, interval, sequencer, _):
                     self.ran.append(interval)
-                    self.give(he.Returned(interval, sequencer, Outcome(), 0))
+                    self.give(he.Returned(interval, sequencer, InvocationOutcome(), 0))
                 case _:
                     pass
         return effects

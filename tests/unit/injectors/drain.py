@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from millwheel.ports import Batch, PositionWrite, Source, SourcePartition, SourcePosition
-from millwheel.search import Blocking, Find, Note, Search, Step, Unknown
+from millwheel.search import BlockingCall, Find, MoreSigns, Search, Step, Unknown
 from millwheel.testing.world.calls import run
 from millwheel_injectors.rejects import RejectLine
 from millwheel_storage.memory import MemoryStore
@@ -91,13 +91,13 @@ class Registry:
     def _answer(self, step: Step) -> Any:
         name = self._source.name
         match step:
-            case Blocking(call):
+            case BlockingCall(call):
                 return call()
             case Unknown(signs):
                 return run(self._store.unknown_signs(name, signs))
             case Find(signs, names):
                 return run(self._store.find_partitions(name, signs, names))
-            case Note(noted):
+            case MoreSigns(noted):
                 return run(self._store.add_signs(name, noted))
         return None
 

@@ -60,7 +60,7 @@ def test_the_store_is_asked_in_bulk_and_the_loop_has_its_turns(tmp_path: Path, m
     assert [value for batch in read_all(new) for value in batch.values] == ["row"]
     assert registry.steps.count("Unknown") == 3
     assert registry.steps.count("Find") == 1
-    assert registry.steps.count("Turn") == 5
+    assert registry.steps.count("GiveWay") == 5
 
 
 @pytest.mark.parametrize("content", [LONG, b"short\n"])
@@ -76,7 +76,7 @@ def test_a_finished_file_that_is_renamed_or_touched_is_noted_once(tmp_path: Path
         change()
         registry.steps.clear()
         assert registry.search(FileSource("s", tmp_path)) == []
-        assert registry.steps == ["Unknown", "Find", "Note"]
+        assert registry.steps == ["Unknown", "Find", "MoreSigns"]
         registry.steps.clear()
         assert registry.search(FileSource("s", tmp_path)) == []
         assert registry.steps == ["Unknown"]

@@ -10,16 +10,16 @@ import pytest
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.source import Ahead
 from millwheel_injectors import BoundedDisorder, Exact, FileSource
-from millwheel_injectors.paced import PacedPartition
+from millwheel_injectors.paced import PacedTextPartition
 
 TIMES = [0, 10, 100, 50, 101, 60, 200]
 """With a bound of 5, 50 is late behind 100, and 60 behind 101."""
 
 
-def opened(path: Path, policy: Any = None, position: int = 0, state: bytes | None = None) -> PacedPartition:
+def opened(path: Path, policy: Any = None, position: int = 0, state: bytes | None = None) -> PacedTextPartition:
     source = FileSource("log", path, event_time=int, watermark=policy or BoundedDisorder(5), pace=1)
     (partition,) = source.discover(())
-    assert isinstance(partition, PacedPartition)
+    assert isinstance(partition, PacedTextPartition)
     partition.resume(position, partition.fingerprint() if state is None else state)
     return partition
 

@@ -10,7 +10,7 @@ import pytest
 from millwheel import Context, Timer, limits
 from millwheel.bundles import TimerPlace
 from millwheel.model import MIN_TIME
-from millwheel.work import Outcome, Stall, Work
+from millwheel.work import InvocationOutcome, Stall, Work
 from tests.unit.api.hooks import computation_of, executor_of, work
 
 Hook = Callable[[Context, Timer], None]
@@ -26,7 +26,7 @@ def timer_work(*timers: Timer, chain: int = 100, reach: TimerPlace = FAR, **chan
     return given
 
 
-def fire(hook: Hook, given: Work) -> tuple[list[tuple[str, str, int]], Outcome]:
+def fire(hook: Hook, given: Work) -> tuple[list[tuple[str, str, int]], InvocationOutcome]:
     """Run an invocation: (key, tag, timestamp) of what has fired, and the outcome."""
     fired: list[tuple[str, str, int]] = []
 

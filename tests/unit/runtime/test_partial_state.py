@@ -14,7 +14,7 @@ from millwheel.bundles import QuarantineEntry
 from millwheel.core.keys.cache import StateCache
 from millwheel.core.keys.eviction import NEVER
 from millwheel.runtime.executor import Executor
-from millwheel.work import Outcome, Wanted, Work
+from millwheel.work import InvocationOutcome, Wanted, Work
 from tests.unit.api.hooks import IN, OUT, computation_of, executor_of, out, part, work
 
 Rows = dict[tuple[str, str, str], bytes]
@@ -28,7 +28,7 @@ class Machine:
         self.executor = executor
         self.cache = StateCache(limit_bytes)
         self.tables: Rows = rows or {}
-        self.log: list[tuple[int, Outcome]] = []
+        self.log: list[tuple[int, InvocationOutcome]] = []
         self.seq = 0
         self.asked: list[list[Wanted]] = []
 
@@ -38,7 +38,7 @@ class Machine:
             first = dict([*cells.items()][: limits.STATE_PAGE_SLOTS + 1])
             self.cache.insert(key, first, len(cells) > limits.STATE_PAGE_SLOTS)
 
-    def go(self, given: Work) -> Outcome:
+    def go(self, given: Work) -> InvocationOutcome:
         """An invocation to its end."""
         done = self.executor.run(given)
         while done.lacking:
@@ -178,7 +178,7 @@ def test_state_in_part_is_the_state(invocations: list[tuple[Any, int]], limit_by
 def exact_size(cache: StateCache) -> int:
     """What the sizes must add up to: as if every key had just been loaded, and asked for what it has not."""
     twin = StateCache(0)
-    for key in cache.turns:
+    for key in cache.last_read:
         known = cache.partial.get(key)
         twin.insert(key, cache.cells(key), known is not None)
         twin.fill([(key, *slot) for slot in known.absent] if known else [], [])
@@ -203,7 +203,7 @@ def machine_of(hook: Any, rows: Rows = BIG, **settings: Any) -> Machine:
     return machine
 
 
-def produced(done: Outcome) -> list[str]:
+def produced(done: InvocationOutcome) -> list[str]:
     return [value.decode() for value in done.produced[OUT].values]
 
 

@@ -13,7 +13,7 @@ from millwheel import limits
 from millwheel.api.context import Output
 from millwheel.core.interval.events import RowsRead
 from millwheel.errors import LimitError
-from millwheel.runtime.sources import opaque_ids, read_rows
+from millwheel.runtime.sources import outside_ids, read_rows
 from millwheel_injectors import IterableSource
 
 ids = st.text(max_size=60) | st.binary(max_size=60)
@@ -22,18 +22,18 @@ ids = st.text(max_size=60) | st.binary(max_size=60)
 @given(st.lists(ids.filter(len), max_size=20))
 def test_ids_that_differ_stay_different_and_a_text_is_its_utf8(given: list[str | bytes]) -> None:
     plain = [id_.encode() if isinstance(id_, str) else id_ for id_ in given]
-    kept = opaque_ids(given)
+    kept = outside_ids(given)
     assert len(kept) == len(given)
     assert len(set(kept)) == len(set(plain))
     assert all(id_ == as_is or len(id_) == 17 for id_, as_is in zip(kept, plain, strict=True))
 
 
 def test_a_long_id_is_kept_as_128_bits_that_no_whole_id_can_be_taken_for() -> None:
-    long = b"x" * (limits.OPAQUE_WHOLE_BYTES + 1)
+    long = b"x" * (limits.OUTSIDE_WHOLE_BYTES + 1)
     digest = b"\0" + blake2b(long, digest_size=16).digest()
-    assert opaque_ids([long]) == [digest]
-    assert opaque_ids([digest]) != [digest]
-    assert opaque_ids([long[1:]]) == [long[1:]]
+    assert outside_ids([long]) == [digest]
+    assert outside_ids([digest]) != [digest]
+    assert outside_ids([long[1:]]) == [long[1:]]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_long_id_is_kept_as_128_bits_that_no_whole_id_can_be_taken_for() -> No
 )
 def test_what_is_no_id_is_refused(id_: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="record_id gave"):
-        opaque_ids(["fine", id_])
+        outside_ids(["fine", id_])
 
 
 def read(rows: list[Any], record_id: Any) -> tuple[RowsRead, list[tuple[int, str]]]:
@@ -56,15 +56,15 @@ def read(rows: list[Any], record_id: Any) -> tuple[RowsRead, list[tuple[int, str
 
 def test_ids_go_with_their_rows_to_every_subscription() -> None:
     got, refused = read([{"n": n, "id": f"i{n}"} for n in range(4)], lambda value: value["id"])
-    assert got.columns[1][1].opaque == [b"i0", b"i1", b"i2", b"i3"]
-    assert got.columns[2][1].opaque == [b"i1", b"i3"]
+    assert got.columns[1][1].outside == [b"i0", b"i1", b"i2", b"i3"]
+    assert got.columns[2][1].outside == [b"i1", b"i3"]
     assert refused == []
 
 
 def test_a_row_without_an_id_is_rejected_and_the_others_go_on() -> None:
     rows = [{"n": 1, "id": "a"}, {"n": 3}, {"n": 5, "id": None}, {"n": 7, "id": b"d"}]
     got, refused = read(rows, lambda value: value["id"])
-    assert [columns.opaque for _, columns in got.columns.values()] == [[b"a", b"d"]] * 2
+    assert [columns.outside for _, columns in got.columns.values()] == [[b"a", b"d"]] * 2
     assert [row for row, _ in refused] == [1, 2]
     assert refused[1][1] == "TypeError: record_id gave NoneType, not str or bytes"
     assert got.rejected == 2
@@ -72,4 +72,4 @@ def test_a_row_without_an_id_is_rejected_and_the_others_go_on() -> None:
 
 def test_a_source_without_ids_sends_none() -> None:
     got, _ = read([{"n": 1}], None)
-    assert got.columns[1][1].opaque == []
+    assert got.columns[1][1].outside == []

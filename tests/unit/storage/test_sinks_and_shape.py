@@ -22,7 +22,7 @@ from millwheel_storage.schema.shape_checks import (
     ranges,
     schema_name,
 )
-from millwheel_storage.sinks import blame, check_table, coalesce
+from millwheel_storage.sink_rows import blame, check_table, coalesce
 
 KINDS = {
     "t": "text",

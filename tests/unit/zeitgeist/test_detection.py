@@ -12,7 +12,7 @@ import pytest
 from examples.zeitgeist import evaluate
 from examples.zeitgeist.detector import Anomaly, Scope
 from examples.zeitgeist.evaluate import SITE, Counts, Key, Trial
-from examples.zeitgeist.logline import Request
+from examples.zeitgeist.logline import LoggedRequest
 from examples.zeitgeist.model import HOUR_US, WINDOW_US
 from examples.zeitgeist.silence import SLOT_US
 
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module")
 def slots() -> Slots:
-    parsed = [line for line in evaluate.read_log(SLICE) if isinstance(line, Request)]
+    parsed = [line for line in evaluate.read_log(SLICE) if isinstance(line, LoggedRequest)]
     assert len(parsed) == 391_249
     return evaluate.count_slots(parsed)
 
@@ -82,7 +82,7 @@ def test_a_cold_start_is_no_anomaly(anomalies: list[Anomaly]) -> None:
 
 
 def test_order_of_arrival_changes_nothing(anomalies: list[Anomaly]) -> None:
-    rows = [line for line in evaluate.read_log(SLICE) if isinstance(line, Request)]
+    rows = [line for line in evaluate.read_log(SLICE) if isinstance(line, LoggedRequest)]
     random.Random(7).shuffle(rows)
     pages = {row.key for row in anomalies[::20] if row.scope == "page"}
     some = [row for row in rows if row.path in pages]

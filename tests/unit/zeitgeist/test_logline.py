@@ -2,14 +2,14 @@
 
 import pytest
 
-from examples.zeitgeist.logline import Malformed, Request, is_page_view, parse_line
+from examples.zeitgeist.logline import LoggedRequest, Malformed, is_page_view, parse_line
 
 LINE = '199.example - - [01/Jul/1995:00:00:01 -0400] "GET /history/apollo/ HTTP/1.0" 200 6245'
 
 
-def request(line: str) -> Request:
+def request(line: str) -> LoggedRequest:
     parsed = parse_line(line)
-    assert isinstance(parsed, Request)
+    assert isinstance(parsed, LoggedRequest)
     return parsed
 
 
@@ -18,7 +18,7 @@ def with_request(words: str, status: int = 200, size: str = "10") -> str:
 
 
 def test_a_line_of_the_log() -> None:
-    assert parse_line(LINE) == Request(
+    assert parse_line(LINE) == LoggedRequest(
         timestamp_us=804_571_201_000_000,
         offset_s=-14400,
         host="199.example",

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from millwheel.spark.iteration import cells, checkpoints
-from millwheel.spark.iteration.checkpoints import Checkpoint, PartFile
+from millwheel.spark.iteration.checkpoints import PartFile, SuperstepCheckpoint
 from millwheel.spark.iteration.policies.policy import PolicyRun
 from millwheel.spark.iteration.states import NOTHING, Beside, State, States
 
@@ -75,7 +75,7 @@ class CheckpointedRun(PolicyRun):
     def __init__(self, states: States, *, path: str, every: int) -> None:
         super().__init__(states)
         self._path, self._every = path, every
-        self._newest: Checkpoint | None = None
+        self._newest: SuperstepCheckpoint | None = None
 
     @property
     def newest(self) -> int | None:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from millwheel.limits import ITERATION_CONSERVED_SHARE
 from millwheel.spark.iteration import cells, doors
-from millwheel.spark.iteration.cells import Cell
+from millwheel.spark.iteration.cells import PartitionCell
 from millwheel.spark.iteration.columns import Part
 from millwheel.spark.iteration.doors import JobFailed
 from millwheel.spark.iteration.errors import CompensationError
@@ -115,7 +115,7 @@ class OptimisticRun(PolicyRun):
         self._check_conserved(repaired)
         return repaired
 
-    def _rescued(self, state: State, lost: AbstractSet[int]) -> Partitioned[Cell]:
+    def _rescued(self, state: State, lost: AbstractSet[int]) -> Partitioned[PartitionCell]:
         """The surviving cells where they are, and an empty one for each that is lost."""
         surviving = sorted(set(range(self.states.partitions)) - lost)
         columns, delta = self.states.model.columns, self.states.delta
@@ -125,7 +125,7 @@ class OptimisticRun(PolicyRun):
             pieces = pieces.union(doors.only(state.rdd, surviving))
         return numbered_partitions(pieces.map(_numbered), self.states.partitions)
 
-    def _loss(self, state: State, lost: AbstractSet[int], rescued: Partitioned[Cell]) -> Loss:
+    def _loss(self, state: State, lost: AbstractSet[int], rescued: Partitioned[PartitionCell]) -> Loss:
         return Loss(
             superstep=state.superstep,
             survivors=rescued.map(cells.part_in),
@@ -148,7 +148,7 @@ class OptimisticRun(PolicyRun):
             f"not {type(given).__name__}"
         )
 
-    def _materialised(self, state: State, repaired: Partitioned[Cell]) -> State:
+    def _materialised(self, state: State, repaired: Partitioned[PartitionCell]) -> State:
         try:
             return self.states.materialised(state.superstep, repaired.source_of_values(), whole, self._beside)
         except JobFailed as error:
@@ -174,7 +174,7 @@ class OptimisticRun(PolicyRun):
         return self.states.initial.total(partial(_sum_of, self._policy.conserved))
 
 
-def _numbered(cell: Cell) -> tuple[int, Cell]:
+def _numbered(cell: PartitionCell) -> tuple[int, PartitionCell]:
     return cell.part.number, cell
 
 

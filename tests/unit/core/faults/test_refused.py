@@ -8,7 +8,7 @@ from millwheel.bundles import QuarantineEntry, SinkRow
 from millwheel.core.faults.refused import REDRIVE_AGAIN_US
 from millwheel.core.interval import events as ev
 from millwheel.model import Timer
-from millwheel.work import Cause, Outcome, RecordCause, TimerCause
+from millwheel.work import Cause, InvocationOutcome, RecordCause, TimerCause
 from tests.unit.core.bench import IN, PRODUCER, SEQUENCER, TARGET, Bench, bundle, outcome, produced, recovered, wrote
 
 ANSWER = "violates check constraint"
@@ -18,14 +18,14 @@ def record(key: str, sequence: int) -> Cause:
     return RecordCause(key, IN, PRODUCER, sequence)
 
 
-def upserted(*causes: Cause, **changes: Any) -> Outcome:
+def upserted(*causes: Cause, **changes: Any) -> InvocationOutcome:
     return outcome(sinks=[SinkRow("t", b"{}")] * len(causes), causes=[*causes], processed=len(causes), **changes)
 
 
 def refused(bench: Bench, seq: int, *places: int) -> ev.Inherited:
     """The refusal of these sink rows; what the next core is told."""
     bench(ev.Refused(seq, tuple((place, ANSWER) for place in places)))
-    (restart,) = bench.of(ev.Restart)
+    (restart,) = bench.of(ev.RestartInterval)
     return restart.inherited
 
 
@@ -49,7 +49,7 @@ def test_what_is_before_the_refused_checkpoint_is_durable_and_nothing_after_it()
     assert [b.keys for b in bench.sent()] == [["x"]]
     assert bench.core.counters.checkpoints == 1
     assert bench.core.halted
-    assert bench(ev.Committed(3)).effects == []
+    assert bench(ev.CommitDone(3)).effects == []
 
 
 def test_the_next_core_quarantines_the_culprit_and_what_comes_after_it_for_its_key() -> None:
@@ -61,7 +61,7 @@ def test_the_next_core_quarantines_the_culprit_and_what_comes_after_it_for_its_k
     assert second.load().parts[0].sequences == [0, 2]
     second.invoked()
     assert errors(second) == [("k", 1, ANSWER), ("k", 3, "")]
-    second(ev.Committed(1))
+    second(ev.CommitDone(1))
     assert second.core.counters.quarantined == 1
     second.arrive(2, {4: ("k", 9)})
     assert second.load().parts[0].sequences == []
@@ -77,7 +77,7 @@ def test_the_culprit_is_known_until_its_quarantine_is_durable() -> None:
     assert third.load().parts[0].sequences == []
     third.invoked()
     assert errors(third) == [("k", 0, ANSWER), ("j", 1, ANSWER)]
-    third(ev.Committed(1))
+    third(ev.CommitDone(1))
     assert not third.core._refused
 
 
@@ -124,9 +124,9 @@ def test_a_redrive_ends_before_the_culprit_and_goes_on_after_a_while() -> None:
     assert [e.sequence for e in second.load().redrive] == [1]
     second.invoked(upserted(record("bad", 1), redriven={"bad": 1}))
     assert second.images()[0].redriven == [("bad", 1)]
-    second(ev.Committed(1))
+    second(ev.CommitDone(1))
     (fold,) = second.of(ev.Fold)
-    second(ev.Folded(fold.upto))
+    second(ev.FoldDone(fold.upto))
     second(ev.QuarantineFetched([element(2), element(3)]))
     assert second.core.quiet()
 
@@ -144,8 +144,8 @@ def test_a_sender_sends_again_what_is_durable_and_not_acked() -> None:
     bench.run(1, {0: ("a", 5)}, produced(("x", 5)))
     bench.run(2, {1: ("b", 6)}, produced(("y", 6)))
     bench.run(3, {2: ("c", 7)}, produced(("z", 7)))
-    (first,) = bench(ev.Committed(1)).sent()
-    (second,) = bench(ev.Committed(2)).sent()
+    (first,) = bench(ev.CommitDone(1)).sent()
+    (second,) = bench(ev.CommitDone(2)).sent()
     bench(ev.AckArrived(first.number))
     assert bench(ev.Resend(TARGET)).sent() == [second]
     assert bench(ev.Resend(TARGET + 1)).sent() == []
@@ -170,7 +170,7 @@ def test_an_ack_of_the_void_cores_bundle_says_nothing_about_the_next_ones() -> N
 def test_receivers_are_told_that_nothing_more_comes_from_the_void_core() -> None:
     first = Bench()
     first.run(1, {0: ("a", 5)}, produced(("x", 5)))
-    (sent,) = first(ev.Committed(1)).sent()
+    (sent,) = first(ev.CommitDone(1)).sent()
     first(ev.AckArrived(sent.number))
     first.run(2, {1: ("b", 6)}, upserted(record("b", 1)))
     inherited = refused(first, 2, 0)
@@ -184,7 +184,7 @@ def test_receivers_are_told_that_nothing_more_comes_from_the_void_core() -> None
 def test_counts_are_of_what_is_durable() -> None:
     first = Bench()
     first.run(1, {0: ("a", 5)}, wrote("a", b"1"))
-    first(ev.Committed(1))
+    first(ev.CommitDone(1))
     first.run(2, {1: ("b", 5)}, upserted(record("b", 1)))
     second = Bench(inherited=refused(first, 2, 0))
     assert second.core.counters.records == 1
@@ -192,7 +192,7 @@ def test_counts_are_of_what_is_durable() -> None:
     second.load()
     second.invoked(wrote("c", b"1"))
     assert second.core.counters.records == 1
-    second(ev.Committed(1))
+    second(ev.CommitDone(1))
     assert (second.core.counters.records, second.core.counters.checkpoints) == (2, 2)
 
 

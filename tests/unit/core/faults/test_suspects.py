@@ -5,16 +5,16 @@ from typing import Any
 import pytest
 
 from millwheel import limits
-from millwheel.bundles import QuarantineEntry, Recovered
+from millwheel.bundles import QuarantineEntry, RecoveredInterval
 from millwheel.core.faults.suspects import Suspects, Suspicion, read_mark
 from millwheel.core.interval import events as ev
 from millwheel.model import Timer
-from millwheel.work import Part, Work
+from millwheel.work import BundlePart, Work
 from tests.unit.core.bench import IN, PRODUCER, Bench, failed, outcome, recovered, wrote
 
 
 def work(*keys: str, producer: int = PRODUCER, first: int = 0, timers: tuple[Timer, ...] = ()) -> Work:
-    part = Part(IN, producer, 0, [*range(first, first + len(keys))], [*keys], [b"v"] * len(keys), [5] * len(keys))
+    part = BundlePart(IN, producer, 0, [*range(first, first + len(keys))], [*keys], [b"v"] * len(keys), [5] * len(keys))
     return Work([part], [*timers], {}, {}, {}, 0, 0)
 
 
@@ -29,7 +29,7 @@ def after(mark: bytes, ends: int = 1) -> Suspects:
     return Suspects(ends, mark)
 
 
-def unclean(mark: bytes = b"", ends: int = 1, **changes: Any) -> Recovered:
+def unclean(mark: bytes = b"", ends: int = 1, **changes: Any) -> RecoveredInterval:
     found = recovered(**changes)
     found.ends, found.suspicion = ends, mark
     return found
@@ -206,7 +206,7 @@ def test_the_condemned_is_not_redriven_and_what_is_before_it_is() -> None:
     (invoke,) = bench(ev.Marked()).of(ev.Invoke)
     assert invoke.work.redrive == [before]
     bench(ev.Invoked(outcome(redriven={"k": 1})))
-    for event in (ev.Committed(1), ev.Folded(1), ev.RedriveAsked(["k"])):
+    for event in (ev.CommitDone(1), ev.FoldDone(1), ev.RedriveAsked(["k"])):
         bench(event)
     bench(ev.QuarantineFetched([culprit]))
     assert not bench.of(ev.Load)
@@ -223,4 +223,4 @@ def test_a_process_that_serves_for_long_is_trusted() -> None:
 
 
 def _as_arrived() -> Work:
-    return Work([Part(IN, PRODUCER, 0, [0], ["k"], [b"v0"], [5])], [], {}, {}, {}, 0, 0)
+    return Work([BundlePart(IN, PRODUCER, 0, [0], ["k"], [b"v0"], [5])], [], {}, {}, {}, 0, 0)

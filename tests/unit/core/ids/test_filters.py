@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millwheel.core.ids.filters import Digests, Filter, Hashes, Sums, filter_of_ids, filter_of_keys
+from millwheel.core.ids.filters import Digests, Hashes, NameFilter, Sums, filter_of_ids, filter_of_keys
 
 KINDS: list[Callable[[Sequence[str]], Hashes]] = [lambda names: Digests([name.encode() for name in names]), Sums]
 
@@ -24,7 +24,7 @@ kinds = pytest.mark.parametrize("hashed", KINDS, ids=["digests", "sums"])
 def test_what_was_added_is_found(
     hashed: Callable[[Sequence[str]], Hashes], batches: list[list[str]], expected: int, growth: int
 ) -> None:
-    filter_ = Filter(expected, 4, growth)
+    filter_ = NameFilter(expected, 4, growth)
     for batch in batches:
         filter_.add(hashed(batch))
     for batch in batches:
@@ -33,7 +33,7 @@ def test_what_was_added_is_found(
 
 @kinds
 def test_an_empty_filter_finds_nothing_and_takes_no_memory(hashed: Callable[[Sequence[str]], Hashes]) -> None:
-    filter_ = Filter(1_000, 16, 2)
+    filter_ = NameFilter(1_000, 16, 2)
     assert filter_.maybe(hashed(["a", "b"])) == []
     assert filter_.size_bytes() == 0
 
@@ -44,7 +44,7 @@ def test_an_empty_filter_finds_nothing_and_takes_no_memory(hashed: Callable[[Seq
     ids=["ids", "keys"],
 )
 def test_a_filter_is_seldom_wrong_and_grows_with_what_is_in_it(
-    hashed: Callable[[Sequence[str]], Hashes], filter_: Filter, wrong: int, bytes_a_name: int
+    hashed: Callable[[Sequence[str]], Hashes], filter_: NameFilter, wrong: int, bytes_a_name: int
 ) -> None:
     count = 100_000
     for first in range(0, count, 2_000):
@@ -62,7 +62,7 @@ def test_what_is_expected_has_room_in_one_page() -> None:
 
 
 def test_a_page_that_is_full_is_followed_by_a_larger_one() -> None:
-    filter_ = Filter(64, 16, 8)
+    filter_ = NameFilter(64, 16, 8)
     sizes = []
     for first in range(0, 576, 32):
         filter_.add(Sums([f"{n}" for n in range(first, first + 32)]))

@@ -12,15 +12,15 @@ from millwheel.bundles import (
     Delivered,
     Ids,
     KeyRows,
-    Opaque,
-    OpaqueBucket,
+    OutsideBucket,
+    OutsideIdWrites,
     Produced,
     QuarantineEntry,
     decode_checkpoint,
 )
 from millwheel.core.interval import events as ev
 from millwheel.model import MAX_TIME, MIN_TIME
-from millwheel.work import Outcome, Stall
+from millwheel.work import InvocationOutcome, Stall
 from tests.unit.core.bench import (
     IN,
     OUT,
@@ -51,7 +51,7 @@ def test_a_record_is_loaded_run_committed_and_only_then_acked() -> None:
     (image,) = bench.images()
     assert image.ids == [Ids(IN, PRODUCER, 0, [0])]
     assert [*image.state.rows()] == [("k", "c", "", b"1")]
-    assert bench(ev.Committed(1)).acks() == [1]
+    assert bench(ev.CommitDone(1)).acks() == [1]
     assert bench.of(ev.Ack)[0].sender == SENDER
 
 
@@ -67,8 +67,8 @@ def test_acks_wait_for_the_whole_prefix() -> None:
     bench = Bench()
     bench.run(1, {0: ("k", 5)})
     bench.run(2, {1: ("k", 6)})
-    assert bench(ev.Committed(2)).acks() == []
-    assert bench(ev.Committed(1)).acks() == [1, 2]
+    assert bench(ev.CommitDone(2)).acks() == []
+    assert bench(ev.CommitDone(1)).acks() == [1, 2]
 
 
 def test_strong_productions_go_out_after_their_checkpoint() -> None:
@@ -76,7 +76,7 @@ def test_strong_productions_go_out_after_their_checkpoint() -> None:
     bench.run(1, {0: ("k", 5)}, produced(("x", 5), ("y", 6)))
     assert bench.images()[0].produced == [Produced(OUT, SEQUENCER, 0, ["x", "y"], [b"p", b"p"], [5, 6])]
     assert bench.sent() == []
-    (sent,) = bench(ev.Committed(1)).sent()
+    (sent,) = bench(ev.CommitDone(1)).sent()
     assert (sent.target, sent.producer, sent.sequences, sent.keys) == (TARGET, SEQUENCER, [0, 1], ["x", "y"])
 
 
@@ -85,7 +85,7 @@ def test_user_code_pauses_while_too_many_checkpoints_wait() -> None:
     for number in range(limits.INFLIGHT_LIMIT_CHECKPOINTS):
         bench.run(number + 1, {number: ("k", 5)})
     assert not bench.arrive(99, {99: ("k", 5)}).of(ev.Invoke)
-    assert bench(ev.Committed(1)).of(ev.Invoke)
+    assert bench(ev.CommitDone(1)).of(ev.Invoke)
 
 
 # --- duplicates ---------------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def test_user_code_pauses_while_too_many_checkpoints_wait() -> None:
 def test_a_duplicate_of_something_durable_is_acked_at_once() -> None:
     bench = Bench()
     bench.run(1, {0: ("k", 5)})
-    bench(ev.Committed(1))
+    bench(ev.CommitDone(1))
     bench.arrive(1, {0: ("k", 5)})
     assert bench.acks() == [1]
     assert not bench.of(ev.Invoke)
@@ -105,7 +105,7 @@ def test_a_duplicate_is_not_acked_before_its_original_is() -> None:
     bench = Bench()
     bench.run(1, {0: ("k", 5)})
     assert bench.arrive(1, {0: ("k", 5)}).acks() == []
-    bench(ev.Committed(1))
+    bench(ev.CommitDone(1))
     assert 1 in bench.acks()
 
 
@@ -197,14 +197,14 @@ def test_what_was_a_duplicate_when_the_store_was_asked_is_one_when_it_answers() 
     folds = []
     for number, sequence in enumerate((2, 4), 1):
         bench.run(number, {sequence: ("k", 5)}, wrote("k", b"1"))
-        bench(ev.Committed(number))
+        bench(ev.CommitDone(number))
         bench.effects = bench.core.flush(bench.now)
         folds += bench.of(ev.Fold)
         if number == 1:
-            bench(ev.Folded(folds[0].upto))
+            bench(ev.FoldDone(folds[0].upto))
     bench.now += limits.ID_BUCKET_US
     assert [lookup.sequences for lookup in bench.arrive(9, {0: ("k", 5), 4: ("k", 5)}).of(ev.LookupIds)] == [[0]]
-    bench(ev.Folded(folds[1].upto))
+    bench(ev.FoldDone(folds[1].upto))
     bench(ev.IdsFound(SENDER, set()))
     assert [part.sequences for part in bench.load().parts] == [[0]]
 
@@ -213,11 +213,11 @@ def test_ids_are_sealed_by_the_fold_after_the_bucket_turned() -> None:
     bench = Bench()
     for number in range(3):
         bench.run(number + 1, {2 * number: ("k", 5)}, wrote("k", b"1"))
-        bench(ev.Committed(number + 1))
+        bench(ev.CommitDone(number + 1))
         bench.effects = bench.core.flush(bench.now)
         (fold,) = bench.of(ev.Fold)
         bench.now += limits.ID_BUCKET_US
-        bench(ev.Folded(fold.upto))
+        bench(ev.FoldDone(fold.upto))
     assert [lookup.sequences for lookup in bench.arrive(9, {4: ("k", 5)}).of(ev.LookupIds)] == [[4]]
     bench(ev.IdsFound(SENDER, {4}))
     assert bench.acks() == [9]
@@ -239,7 +239,7 @@ SLACK = 4_000
 def outside(number: int, *ids: bytes, first: int = 0, sender: int = SENDER) -> ev.BundleArrived:
     """A bundle whose records have these ids."""
     made = bundle(number, {first + i: (f"k{i}", 5 + i) for i in range(len(ids))})
-    made.opaque, made.sender, made.producer = list(ids), sender, PRODUCER + sender
+    made.outside, made.sender, made.producer = list(ids), sender, PRODUCER + sender
     return ev.BundleArrived(made)
 
 
@@ -247,12 +247,12 @@ def test_a_row_whose_outside_id_was_taken_is_recorded_as_delivered_and_not_run()
     bench = Bench(slacks={IN: SLACK})
     bench(outside(1, b"a", b"b", b"a"))
     work = bench.load()
-    assert (work.parts[0].keys, work.parts[0].opaque) == (["k0", "k1"], [b"a", b"b"])
+    assert (work.parts[0].keys, work.parts[0].outside) == (["k0", "k1"], [b"a", b"b"])
     assert bench.invoked().acks() == []
     (image,) = bench.images()
     assert image.ids == [Ids(IN, PRODUCER + SENDER, 0, [0, 1, 2])]
-    assert image.opaque == [Opaque(IN, 5_000, [b"a", b"b"])]
-    assert bench(ev.Committed(1)).acks() == [1]
+    assert image.outside == [OutsideIdWrites(IN, 5_000, [b"a", b"b"])]
+    assert bench(ev.CommitDone(1)).acks() == [1]
     assert bench.core.counters.repeated == 1
     assert bench.core.counters.duplicates == 0
 
@@ -266,9 +266,9 @@ def test_a_bundle_of_which_every_row_was_taken_commits_its_ids_before_its_ack() 
     bench(outside(9, b"a", sender=SENDER + 1))
     assert bench.acks() == []
     (image,) = bench.images()
-    assert (image.ids, image.opaque) == ([Ids(IN, PRODUCER + SENDER + 1, 0, [0])], [])
-    assert bench(ev.Committed(1)).acks() == [1]
-    assert bench(ev.Committed(2)).acks() == [9]
+    assert (image.ids, image.outside) == ([Ids(IN, PRODUCER + SENDER + 1, 0, [0])], [])
+    assert bench(ev.CommitDone(1)).acks() == [1]
+    assert bench(ev.CommitDone(2)).acks() == [9]
 
 
 def test_what_runs_in_pieces_records_the_dropped_rows_with_its_end() -> None:
@@ -276,41 +276,41 @@ def test_what_runs_in_pieces_records_the_dropped_rows_with_its_end() -> None:
     bench(outside(1, b"a", b"a", b"b"))
     bench.load()
     (first,) = bench.invoked().images()
-    assert (first.ids[0].sequences, first.opaque[0].ids) == ([0], [b"a"])
+    assert (first.ids[0].sequences, first.outside[0].ids) == ([0], [b"a"])
     bench.load()
     (second,) = bench.invoked().images()
-    assert (second.ids[0].sequences, second.opaque[0].ids) == ([2, 1], [b"b"])
+    assert (second.ids[0].sequences, second.outside[0].ids) == ([2, 1], [b"b"])
 
 
 def test_after_a_restart_an_outside_id_is_asked_for_and_the_filter_is_filled_meanwhile() -> None:
-    bench = Bench(recovered(opaque=[OpaqueBucket(IN, 5_000, 2)]), slacks={IN: SLACK})
-    (read,) = bench.of(ev.ReadOpaque)
+    bench = Bench(recovered(outside=[OutsideBucket(IN, 5_000, 2)]), slacks={IN: SLACK})
+    (read,) = bench.of(ev.ReadOutsideIds)
     assert (read.subscription, read.expires, read.after) == (IN, 5_000, b"")
     bench(outside(1, b"a", b"b"))
     (asked,) = bench.of(ev.LookupIds)
-    assert (asked.sequences, asked.opaque, asked.now) == ([], [b"a", b"b"], 0)
+    assert (asked.sequences, asked.outside, asked.now) == ([], [b"a", b"b"], 0)
     bench(ev.IdsFound(SENDER, set(), {b"a"}))
-    assert bench.load().parts[0].opaque == [b"b"]
-    bench(ev.OpaqueRead(IN, 5_000, [b"a", b"x"]))
+    assert bench.load().parts[0].outside == [b"b"]
+    bench(ev.OutsideIdsRead(IN, 5_000, [b"a", b"x"]))
     assert not bench(outside(2, b"c", first=9)).of(ev.LookupIds)
-    assert bench(outside(3, b"x", first=19)).of(ev.LookupIds)[0].opaque == [b"x"]
+    assert bench(outside(3, b"x", first=19)).of(ev.LookupIds)[0].outside == [b"x"]
 
 
 def test_what_has_expired_is_deleted_by_an_idle_interval_too() -> None:
-    bench = Bench(recovered(opaque=[OpaqueBucket(IN, 5_000, 2)]), slacks={IN: SLACK})
+    bench = Bench(recovered(outside=[OutsideBucket(IN, 5_000, 2)]), slacks={IN: SLACK})
     assert min(alarm.at for alarm in bench.of(ev.SetAlarm)) == 5_000
     bench.now = 5_000
     bench(ev.AlarmRang())
     bench.now += limits.IDLE_RECORD_DELAY_US
     (image,) = bench(ev.AlarmRang()).images()
-    assert image.opaque == [Opaque(IN, bench.now, [])]
+    assert image.outside == [OutsideIdWrites(IN, bench.now, [])]
 
 
 def test_without_exactly_once_outside_ids_count_for_nothing() -> None:
     bench = Bench(slacks={IN: SLACK}, exactly_once=False)
     bench(outside(1, b"a", b"a"))
     assert bench.load().parts[0].keys == ["k0", "k1"]
-    assert bench.invoked(wrote("k0", b"1")).images()[0].opaque == []
+    assert bench.invoked(wrote("k0", b"1")).images()[0].outside == []
 
 
 # --- weak productions ---------------------------------------------------------------------------------------------
@@ -327,7 +327,7 @@ def test_weak_productions_go_first_and_the_checkpoint_waits_for_their_acks() -> 
     bench(ev.AckArrived(sent.number))
     (image,) = bench.images()
     assert image.produced == []  # acked: nothing of it need ever be sent again
-    assert bench(ev.Committed(1)).acks() == [1]
+    assert bench(ev.CommitDone(1)).acks() == [1]
 
 
 def test_a_straggler_makes_the_checkpoint_store_its_production() -> None:
@@ -339,7 +339,7 @@ def test_a_straggler_makes_the_checkpoint_store_its_production() -> None:
     bench.now = 1_000
     (image,) = bench(ev.AlarmRang()).images()
     assert image.produced == [Produced(OUT, SEQUENCER, 0, ["x"], [b"p"], [5])]
-    assert bench(ev.Committed(1)).acks() == [1]
+    assert bench(ev.CommitDone(1)).acks() == [1]
     assert bench.core.blame()[0][0] != "uncommitted checkpoint"
 
 
@@ -358,9 +358,9 @@ def test_what_an_earlier_owner_left_unacked_is_sent_again_unchanged() -> None:
 def test_fenced_it_is_silent_for_ever() -> None:
     bench = Bench()
     bench.run(1, {0: ("k", 5)}, produced(("x", 5)))
-    (halt,) = bench(ev.Fenced()).of(ev.Halt)
+    (halt,) = bench(ev.WriteFenced()).of(ev.Halt)
     assert "'c' was fenced" in halt.reason
-    assert bench(ev.Committed(1)).effects == []
+    assert bench(ev.CommitDone(1)).effects == []
     assert bench.arrive(2, {1: ("k", 5)}).effects == []
     assert bench.core.flush(0) == []
 
@@ -383,7 +383,7 @@ def test_a_timer_fires_once_when_the_watermark_reaches_it() -> None:
     bench = Bench()
     bench.run(1, {0: ("k", 5)}, outcome(timers=set_timer("k", "t", 10)))
     assert bench.images()[0].timers.timestamps == [10]
-    bench(ev.Committed(1))
+    bench(ev.CommitDone(1))
     assert not bench(ev.WatermarkMoved(9)).of(ev.Invoke)
     bench(ev.WatermarkMoved(10))
     (timer,) = bench.load().timers
@@ -432,22 +432,22 @@ def test_the_reported_watermark_never_passes_what_is_still_to_be_done() -> None:
     bench(ev.Loaded([]))
     bench.invoked(produced(("x", 7)))
     assert bench.reported() == []
-    assert bench(ev.Committed(1)).reported() == [7]  # committed, but its production is out
+    assert bench(ev.CommitDone(1)).reported() == [7]  # committed, but its production is out
     assert bench(ev.AckArrived(bench.sent()[0].number)).reported() == [100]
 
 
 def test_timers_and_holds_keep_the_watermark() -> None:
     bench = Bench()
     bench.run(1, {0: ("k", 5)}, outcome(timers=set_timer("k", "t", 60), holds={"k": 20}))
-    bench(ev.Committed(1))
+    bench(ev.CommitDone(1))
     assert bench(ev.WatermarkMoved(50)).reported() == [20]
     assert [(kind, at) for kind, at, _ in bench.core.blame()[:2]] == [("hold", 20), ("input watermark", 50)]
     bench.run(2, {1: ("k", 55)}, outcome(holds={"k": None}))
-    assert bench(ev.Committed(2)).reported() == [50]
+    assert bench(ev.CommitDone(2)).reported() == [50]
     assert bench(ev.WatermarkMoved(80)).reported() == [60]  # the timer may still produce at its time
     bench.load()
     bench.invoked()
-    assert bench(ev.Committed(3)).reported() == [80]
+    assert bench(ev.CommitDone(3)).reported() == [80]
 
 
 def test_watermarks_do_not_go_back() -> None:
@@ -469,10 +469,10 @@ def expire(bench: Bench, at: int) -> list[str]:
 def test_a_key_is_forgotten_when_its_time_has_passed() -> None:
     bench = Bench(expire_after=80)
     bench.run(1, {0: ("k", 5)}, wrote("k", b"1"))
-    bench(ev.Committed(1))
+    bench(ev.CommitDone(1))
     assert expire(bench, 5 + 80) == []
     assert expire(bench, 5 + 80 + 10) == ["k"]  # an eighth of slack
-    bench(ev.Committed(2))
+    bench(ev.CommitDone(2))
     assert bench.core.counters.expired == 1
     bench.arrive(2, {1: ("k", 200)})
     assert "k" not in bench.load().values["c"]
@@ -483,14 +483,14 @@ def test_a_key_with_a_pending_timer_lives_on() -> None:
     done = wrote("k", b"1")
     done.timers = set_timer("k", "t", 500)
     bench.run(1, {0: ("k", 5)}, done)
-    bench(ev.Committed(1))
+    bench(ev.CommitDone(1))
     assert expire(bench, 499) == []
 
 
 def test_the_end_of_time_expires_nothing() -> None:
     bench = Bench(expire_after=80)
     bench.run(1, {0: ("k", 5)}, wrote("k", b"1"))
-    bench(ev.Committed(1))
+    bench(ev.CommitDone(1))
     assert expire(bench, MAX_TIME) == []
 
 
@@ -500,7 +500,7 @@ def test_the_end_of_time_expires_nothing() -> None:
 def test_later_records_of_a_poisoned_key_queue_up_behind_it() -> None:
     bench = Bench()
     bench.run(1, {0: ("bad", 5)}, failed("bad", 5))
-    bench(ev.Committed(1))
+    bench(ev.CommitDone(1))
     bench.arrive(2, {1: ("bad", 6), 2: ("good", 6)})
     assert bench.load().parts[0].keys == ["good"]
     bench.invoked()
@@ -515,7 +515,7 @@ def entry(sequence: int) -> QuarantineEntry:
 
 def fold(bench: Bench) -> None:
     for effect in bench.of(ev.Fold):
-        bench(ev.Folded(effect.upto))
+        bench(ev.FoldDone(effect.upto))
 
 
 def test_a_redrive_drains_the_line_and_releases_the_key() -> None:
@@ -549,7 +549,7 @@ def test_a_line_that_is_longer_than_one_read_is_read_again_when_that_is_folded()
     (image,) = bench.images()
     assert (image.redriven, image.released) == ([("bad", 2)], [])
     assert not bench.of(ev.FetchQuarantine)
-    bench(ev.Committed(1))
+    bench(ev.CommitDone(1))
     fold(bench)
     (fetch,) = bench.of(ev.FetchQuarantine)
     assert fetch.keys == ["bad"]
@@ -590,8 +590,8 @@ def test_many_lines_are_read_and_redriven_together() -> None:
     bench(ev.QuarantineFetched(of("d", 1)))
     bench.load()
     bench.invoked(outcome(redriven={"d": 1}))
-    bench(ev.Committed(1))
-    bench(ev.Committed(2))
+    bench(ev.CommitDone(1))
+    bench(ev.CommitDone(2))
     assert bench.core.counters.redriven == 5
     fold(bench)
     (fetch,) = bench.of(ev.FetchQuarantine)
@@ -616,7 +616,7 @@ def test_what_a_redrive_costs_does_not_grow_with_how_often_it_is_asked_for() -> 
         fetches = bench.of(ev.FetchQuarantine)
         (commit,) = bench.of(ev.Commit)
         assert len(commit.write.payload) < 40_000
-        bench(ev.Committed(commit.write.seq))
+        bench(ev.CommitDone(commit.write.seq))
         fold(bench)
     assert reads == -(-len(keys) // limits.REDRIVE_KEYS)
     assert time.process_time() - began < 10
@@ -631,7 +631,7 @@ def test_a_redrive_that_fails_half_way_does_not_fetch_again_what_it_has_done() -
     bench.invoked(outcome(redriven={"bad": 1}))
     assert bench.images()[0].redriven == [("bad", 1)]
     assert not bench(ev.RedriveAsked(["bad"])).of(ev.FetchQuarantine)
-    bench(ev.Committed(1))
+    bench(ev.CommitDone(1))
     assert not bench.of(ev.FetchQuarantine)
     fold(bench)
     assert bench.of(ev.FetchQuarantine)
@@ -644,7 +644,7 @@ def test_a_redrive_of_a_healthy_key_does_nothing() -> None:
 def test_a_quarantine_that_holds_keeps_the_watermark() -> None:
     bench = Bench(quarantine_holds=True)
     bench.run(1, {0: ("bad", 5)}, failed("bad", 5))
-    bench(ev.Committed(1))
+    bench(ev.CommitDone(1))
     assert bench(ev.WatermarkMoved(50)).reported() == [5]
 
 
@@ -655,7 +655,7 @@ def held_and_failed(**settings: Any) -> Bench:
     """A key sets a hold at 10 and a timer at 30, and then fails at 50; the input is read up to 100."""
     bench = Bench(**settings)
     bench.run(1, {0: ("bad", 10)}, outcome(holds={"bad": 10}, timers=set_timer("bad", "t", 30)))
-    bench(ev.Committed(1))
+    bench(ev.CommitDone(1))
     bench.run(2, {1: ("bad", 50)}, failed("bad", 50, 1))
     bench(ev.WatermarkMoved(100))
     return bench
@@ -664,23 +664,23 @@ def held_and_failed(**settings: Any) -> Bench:
 def test_the_hold_of_a_quarantined_key_does_not_count_once_that_is_durable() -> None:
     bench = held_and_failed()
     assert bench.core.reported == 10  # a crash now would bring it back
-    bench(ev.Committed(2))
+    bench(ev.CommitDone(2))
     assert bench.core.reported == 100
 
 
 def test_a_quarantine_that_holds_keeps_the_keys_own_hold_too() -> None:
     bench = held_and_failed(quarantine_holds=True)
-    bench(ev.Committed(2))
+    bench(ev.CommitDone(2))
     assert bench.core.reported == 10
     assert [blamed[0] for blamed in bench.core.blame()] == ["hold", "input watermark"]
 
 
 def test_a_redriven_hook_has_its_hold_and_may_end_it() -> None:
     bench = held_and_failed()
-    bench(ev.Committed(2))
+    bench(ev.CommitDone(2))
     (fold,) = bench.core.flush(0)[-1:]
     assert isinstance(fold, ev.Fold)
-    bench(ev.Folded(fold.upto))
+    bench(ev.FoldDone(fold.upto))
     bench(ev.RedriveAsked(["bad"]))
     bench(ev.QuarantineFetched([QuarantineEntry("bad", IN, PRODUCER, 1, b"v", 50)]))
     assert bench.load().holds == {"bad": 10}
@@ -695,7 +695,7 @@ def test_after_the_release_a_hold_counts_again() -> None:
     bench(ev.WatermarkMoved(5))
     bench(ev.RedriveAsked(["bad"]))
     bench(ev.QuarantineFetched([]))
-    bench(ev.Committed(1))
+    bench(ev.CommitDone(1))
     bench(ev.WatermarkMoved(100))
     assert bench.core.reported == 10
 
@@ -703,26 +703,26 @@ def test_after_the_release_a_hold_counts_again() -> None:
 def test_a_flush_folds_everything_and_then_it_is_quiet() -> None:
     bench = Bench()
     bench.run(1, {0: ("k", 5)}, wrote("k", b"1"))
-    bench(ev.Committed(1))
+    bench(ev.CommitDone(1))
     assert not bench.core.quiet()
     bench.effects = bench.core.flush(0)
     (folded,) = bench.of(ev.Fold)
     assert (folded.upto, len(folded.images)) == (1, 1)
-    bench(ev.Folded(1))
+    bench(ev.FoldDone(1))
     assert bench.core.quiet()
 
 
 def test_an_idle_interval_records_its_acks_durably_and_then_tells_the_frontier() -> None:
     bench = Bench()
     bench.run(1, {0: ("k", 5)}, produced(("x", 5)))
-    (sent,) = bench(ev.Committed(1)).sent()
+    (sent,) = bench(ev.CommitDone(1)).sent()
     bench(ev.AckArrived(sent.number))
     assert not bench.of(ev.Commit)
     bench.now = limits.IDLE_RECORD_DELAY_US
     (image,) = bench(ev.AlarmRang()).images()
     assert [(a.producer, a.sequences) for a in image.acked] == [(SEQUENCER, [0])]
     seq = bench.of(ev.Commit)[0].write.seq
-    bench(ev.Committed(seq))
+    bench(ev.CommitDone(seq))
     notes = bench.sent()
     for _ in range(5):
         if notes:
@@ -745,7 +745,7 @@ def test_many_checkpoints_start_a_fold_by_themselves(monkeypatch: pytest.MonkeyP
     for number in range(3):
         bench.run(number + 1, {number: ("k", 5)}, wrote("k", b"1"))
         assert not bench.of(ev.Fold)
-        bench(ev.Committed(number + 1))
+        bench(ev.CommitDone(number + 1))
     (folded,) = bench.of(ev.Fold)
     assert folded.upto == 3
 
@@ -755,25 +755,25 @@ def test_user_code_pauses_while_the_log_is_full(monkeypatch: pytest.MonkeyPatch)
     bench = Bench()
     for number in range(2):
         bench.run(number + 1, {number: ("k", 5)}, wrote("k", b"1"))
-    bench(ev.Committed(1))
+    bench(ev.CommitDone(1))
     (folded,) = bench.of(ev.Fold)
-    bench(ev.Committed(2))
+    bench(ev.CommitDone(2))
     assert not bench.arrive(3, {2: ("k", 5)}).of(ev.Invoke)
-    assert bench(ev.Folded(folded.upto)).of(ev.Invoke)
+    assert bench(ev.FoldDone(folded.upto)).of(ev.Invoke)
 
 
 def test_user_code_pauses_while_too_many_keys_are_not_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "UNFOLDED_LIMIT_KEYS", 2)
     bench = Bench()
     bench.run(1, {0: ("a", 5)}, wrote("a", b"1"))
-    assert not bench(ev.Committed(1)).of(ev.Fold)
+    assert not bench(ev.CommitDone(1)).of(ev.Fold)
     bench.run(2, {1: ("a", 5)}, wrote("a", b"2"))  # the same key once more
-    assert not bench(ev.Committed(2)).of(ev.Fold)
+    assert not bench(ev.CommitDone(2)).of(ev.Fold)
     bench.run(3, {2: ("b", 5)}, wrote("b", b"1"))
     (folded,) = bench.of(ev.Fold)
     assert folded.upto == 2
     assert not bench.arrive(4, {3: ("b", 5)}).of(ev.Invoke)
-    assert bench(ev.Folded(2)).of(ev.Invoke)
+    assert bench(ev.FoldDone(2)).of(ev.Invoke)
 
 
 def test_what_was_absent_when_it_was_loaded_is_folded_as_new_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -781,12 +781,12 @@ def test_what_was_absent_when_it_was_loaded_is_folded_as_new_once(monkeypatch: p
     bench = Bench()
     bench.arrive(1, {0: ("a", 1), 1: ("b", 1), 2: ("c", 1)})
     bench.load([KeyRows("b", {("c", ""): b"1"}), KeyRows("c", {}, {("watermark", "t"): 9})])
-    bench.invoked(Outcome({"c": dict.fromkeys("abc", b"2")}))
-    (folded,) = bench(ev.Committed(1)).of(ev.Fold)
+    bench.invoked(InvocationOutcome({"c": dict.fromkeys("abc", b"2")}))
+    (folded,) = bench(ev.CommitDone(1)).of(ev.Fold)
     assert folded.fresh == {"a", "c"}
     bench.run(2, {3: ("a", 1)}, wrote("a", b"3"))
-    bench(ev.Folded(1))
-    (folded,) = bench(ev.Committed(2)).of(ev.Fold)
+    bench(ev.FoldDone(1))
+    (folded,) = bench(ev.CommitDone(2)).of(ev.Fold)
     assert folded.fresh == set()
 
 
@@ -798,16 +798,16 @@ def test_keys_that_no_hook_has_had_are_not_asked_of_a_blank_store(monkeypatch: p
     (run,) = bench.arrive(1, {0: ("b", 1), 1: ("a", 1)}).of(ev.Invoke)
     assert run.work.parts[0].keys == ["b", "a"]
     assert not bench.of(ev.Load)
-    bench.invoked(Outcome({"c": dict.fromkeys("ab", b"2")}))
-    (folded,) = bench(ev.Committed(1)).of(ev.Fold)
+    bench.invoked(InvocationOutcome({"c": dict.fromkeys("ab", b"2")}))
+    (folded,) = bench(ev.CommitDone(1)).of(ev.Fold)
     assert [*folded.fresh] == ["a", "b"]
-    bench(ev.Folded(1))  # they leave memory
+    bench(ev.FoldDone(1))  # they leave memory
     (load,) = bench.arrive(2, {2: ("c", 1), 3: ("b", 1), 4: ("d", 1)}).of(ev.Load)
     assert load.keys == ["b"]
     assert not bench.of(ev.Invoke)
     assert bench.load([KeyRows("b", {("c", ""): b"2"})]).parts[0].keys == ["c", "b", "d"]
-    bench.invoked(Outcome({"c": dict.fromkeys("bcd", b"3")}))
-    (folded,) = bench(ev.Committed(2)).of(ev.Fold)
+    bench.invoked(InvocationOutcome({"c": dict.fromkeys("bcd", b"3")}))
+    (folded,) = bench(ev.CommitDone(2)).of(ev.Fold)
     assert [*folded.fresh] == ["c", "d"]
 
 
@@ -834,12 +834,12 @@ def test_a_long_bundle_is_run_in_pieces_and_acked_with_its_last() -> None:
     (head,) = bench.images()
     assert [ids.sequences for ids in head.ids] == [[0, 1]]
     assert [part.keys for part in bench.load().parts] == [["c"]]
-    bench(ev.Committed(1))
+    bench(ev.CommitDone(1))
     assert bench.acks() == []  # a crash now: the sender must still send the rest
     bench.invoked(wrote("c", b"1"))
     (tail,) = bench.images()
     assert [ids.sequences for ids in tail.ids] == [[2]]
-    assert bench(ev.Committed(2)).acks() == [9]
+    assert bench(ev.CommitDone(2)).acks() == [9]
     assert bench.core.inbox_bytes == 0
 
 

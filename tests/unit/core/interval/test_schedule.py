@@ -10,13 +10,13 @@ from millwheel.core.faults.suspects import Suspects
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.arrivals import Item
 from millwheel.core.interval.inbox import Inbox
-from millwheel.core.interval.schedule import Schedule, Turn
+from millwheel.core.interval.schedule import Schedule, ScheduledWork
 from millwheel.core.keys.cache import StateCache
 from millwheel.core.keys.expiry import Expiry
 from millwheel.core.keys.holds import Holds
 from millwheel.core.keys.timers import TimerQueue
 from millwheel.model import EXPIRY_KIND, EXPIRY_TAG, MAX_TIME, MIN_TIME
-from millwheel.work import Outcome, Part, Work
+from millwheel.work import BundlePart, InvocationOutcome, Work
 from tests.unit.core.bench import IN, PRODUCER, SENDER, timer_writes
 
 
@@ -37,7 +37,7 @@ class Waiting:
 
     def record(self, *keys: str) -> None:
         count = len(keys)
-        part = Part(IN, PRODUCER, 0, list(range(count)), list(keys), [b"v"] * count, [20] * count)
+        part = BundlePart(IN, PRODUCER, 0, list(range(count)), list(keys), [b"v"] * count, [20] * count)
         self.inbox.put(Item(part, SENDER, 1, 20, 1))
 
     def redrive(self) -> None:
@@ -45,13 +45,13 @@ class Waiting:
         assert self.quarantine.next() == ["bad"]
         self.quarantine.fetched([QuarantineEntry("bad", IN, PRODUCER, 0, b"v", 3)], more=False)
 
-    def turn(self, watermark: int) -> Turn:
+    def turn(self, watermark: int) -> ScheduledWork:
         turn = self.schedule.take(watermark, 0)
         assert turn is not None
         return turn
 
 
-def kinds(turn: Turn) -> list[str]:
+def kinds(turn: ScheduledWork) -> list[str]:
     work = turn.work
     found = {"redrive": work.redrive, "timers": work.timers, "expiry": turn.expiring, "records": work.parts}
     return [kind for kind, what in found.items() if what]
@@ -89,7 +89,7 @@ def test_a_turn_is_as_old_as_the_oldest_that_may_come_of_it() -> None:
 def test_slow_hooks_get_less_and_quick_ones_get_back_what_they_had() -> None:
     waiting = Waiting()
     waiting.record(*"abcdefgh")
-    work, done = Work([], [], {}, {}, {}, MIN_TIME, 0), Outcome(processed=4)
+    work, done = Work([], [], {}, {}, {}, MIN_TIME, 0), InvocationOutcome(processed=4)
     waiting.schedule.pace(work, done, 1_000_000)
     taken = []
     for _ in range(4):
@@ -101,13 +101,13 @@ def test_slow_hooks_get_less_and_quick_ones_get_back_what_they_had() -> None:
 def test_one_page_of_timers_is_asked_for_at_a_time() -> None:
     waiting = Waiting()
     page = timer_writes(("k", "u", "watermark", 30))
-    waiting.timers.turn("watermark", page, True, ())
+    waiting.timers.add_page("watermark", page, True, ())
     effects: list[ev.Effect] = []
     for _ in range(2):
         waiting.timers.pop_due("watermark", 30, 10)
         waiting.schedule.page_timers(effects, 30, 0)
     assert [type(effect) for effect in effects] == [ev.LoadTimers]
-    waiting.schedule.turn_page(ev.TimersLoaded("watermark", timer_writes(("k", "v", "watermark", 40)), False))
+    waiting.schedule.page_arrived(ev.TimersLoaded("watermark", timer_writes(("k", "v", "watermark", 40)), False))
     assert not waiting.schedule.paging
     assert waiting.timers.minimum("watermark") == 40
 
@@ -115,19 +115,19 @@ def test_one_page_of_timers_is_asked_for_at_a_time() -> None:
 def test_records_that_wait_get_a_turn_though_timers_are_always_due() -> None:
     waiting = Waiting()
     turns = []
-    for number in range(2 * limits.TIMER_TURNS + 2):
+    for number in range(2 * limits.TIMER_INVOCATIONS + 2):
         waiting.timers.set("t", "watermark", "u", number)
         waiting.timers.set("w", "wall", "u", 0)
         turns += kinds(waiting.turn(100))
         if turns[-1] == "records":
             waiting.record("r")
-    assert turns == (["timers"] * limits.TIMER_TURNS + ["records"]) * 2
+    assert turns == (["timers"] * limits.TIMER_INVOCATIONS + ["records"]) * 2
 
 
 def test_timers_that_ran_while_no_record_waited_owe_nothing() -> None:
     waiting = Waiting()
     assert kinds(waiting.turn(0)) == ["records"]
-    for number in range(limits.TIMER_TURNS):
+    for number in range(limits.TIMER_INVOCATIONS):
         waiting.timers.set("t", "watermark", "u", number)
         waiting.turn(100)
     waiting.timers.set("t", "watermark", "u", 100)
@@ -148,7 +148,7 @@ def test_a_chain_may_reach_up_to_what_is_not_taken() -> None:
     assert (work.chain, work.reach) == (2, {"watermark": (6, ("", "")), "wall": (1, ("", ""))})
     waiting.timers.set("t", "watermark", "4", 5)
     waiting.timers.set("t", "watermark", "5", 5)
-    waiting.timers.turn("watermark", timer_writes(("k", "u", "watermark", 3)), True, ())
+    waiting.timers.add_page("watermark", timer_writes(("k", "u", "watermark", 3)), True, ())
     work = waiting.turn(5).work
     assert ([timer.tag for timer in work.timers], work.reach["watermark"]) == (["u"], (3, ("k", "u")))
 

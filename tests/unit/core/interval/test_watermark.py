@@ -25,7 +25,7 @@ def test_blame_follows_a_production_until_it_is_acked() -> None:
     assert bench(ev.WatermarkMoved(50)).reported() == [30]
     waits = ("unacked production", 35, f"to interval {TARGET}")
     assert bench.core.blame()[:2] == [("uncommitted checkpoint", 30, ""), waits]
-    assert bench(ev.Committed(commit.write.seq)).reported() == [35]
+    assert bench(ev.CommitDone(commit.write.seq)).reported() == [35]
     assert bench.core.blame()[0] == waits
     (sent,) = bench.sent()
     assert bench(ev.AckArrived(sent.number)).reported() == [50]

@@ -13,11 +13,11 @@ from millwheel.bundles import StateWrites
 from millwheel.core.keys import cache as cache_module
 from millwheel.core.keys.cache import ENTRY_OVERHEAD_BYTES, SAMPLE, StateCache
 from millwheel.core.keys.eviction import NEVER
-from millwheel.work import Outcome, Slot
+from millwheel.work import InvocationOutcome, Slot
 
 
-def wrote(key: str, value: bytes | None) -> Outcome:
-    return Outcome({"c": {key: value}})
+def wrote(key: str, value: bytes | None) -> InvocationOutcome:
+    return InvocationOutcome({"c": {key: value}})
 
 
 def never(keys: Sequence[str]) -> list[float]:
@@ -35,7 +35,7 @@ def cache_of(**cells: bytes) -> StateCache:
 def exact_size(cache: StateCache) -> int:
     """What the sizes must add up to: as if every key had just been loaded."""
     twin = StateCache(0)
-    for key in cache.turns:
+    for key in cache.last_read:
         twin.insert(key, cache.cells(key))
     return twin.size_bytes
 
@@ -50,7 +50,7 @@ def test_only_what_is_not_here_must_be_loaded() -> None:
 def test_writes_are_seen_at_once_and_logged_as_columns() -> None:
     cache = cache_of(a=b"1", b=b"2")
     entries: dict[str, dict[str, dict[str, bytes | None]]] = {"d": {"b": {"e": b"3", "f": None}}}
-    log = cache.write_all(Outcome({"c": {"b": None, "a": b"4"}}, entries), 1)
+    log = cache.write_all(InvocationOutcome({"c": {"b": None, "a": b"4"}}, entries), 1)
     assert (cache.cells("a"), cache.cells("b")) == ({("c", ""): b"4"}, {("d", "e"): b"3"})
     assert [*StateWrites(log).rows()] == [
         ("b", "c", "", None), ("a", "c", "", b"4"), ("b", "d", "e", b"3"), ("b", "d", "f", None),
@@ -93,7 +93,7 @@ def test_an_empty_key_leaves_when_its_end_is_folded_unless_it_came_back() -> Non
     assert cache.trim((), never) == ["a"]
     cache.folded(2)
     assert cache.trim((), never) == []
-    assert [*cache.turns] == ["b", "c", "d"]
+    assert [*cache.last_read] == ["b", "c", "d"]
     cache.limit_bytes = cache.size_bytes
     assert not cache.trim((), never)
     cache.limit_bytes -= 1
@@ -103,7 +103,7 @@ def test_an_empty_key_leaves_when_its_end_is_folded_unless_it_came_back() -> Non
 
 def load_absent(cache: StateCache, *keys: str) -> None:
     cache.expect_absent(keys)
-    cache.touch(dict.fromkeys(keys, cache.next_turn()))
+    cache.touch(dict.fromkeys(keys, cache.next_invocation()))
 
 
 def test_a_key_that_was_absent_is_so_until_the_fold_of_the_checkpoint_that_it_was_loaded_for() -> None:
@@ -130,7 +130,7 @@ def test_an_eviction_looks_at_a_bounded_number_of_keys_and_goes_on_behind_them(m
     cache = StateCache(0)
     for i in range(2 * SAMPLE):
         cache.insert(f"{i:03}", {})
-    cache.write_all(Outcome({"c": dict.fromkeys(list(cache.turns)[:SAMPLE], b"1")}), 1)
+    cache.write_all(InvocationOutcome({"c": dict.fromkeys(list(cache.last_read)[:SAMPLE], b"1")}), 1)
     first = cache.evict((), never)
     assert len(first) == SAMPLE // 2  # a sample is from all over, and half of these are dirty
     assert sorted([*first, *cache.evict((), never)]) == [f"{i:03}" for i in range(SAMPLE, 2 * SAMPLE)]
@@ -140,7 +140,7 @@ def windows(count: int, room: int) -> StateCache:
     """A cache with `count` windows, read once each, one a turn, that is to have `room` for so many."""
     cache = StateCache(10**9)
     for i in range(count):
-        cache.next_turn()
+        cache.next_invocation()
         cache.insert(f"w{i:04}", {})
     cache.limit_bytes = ENTRY_OVERHEAD_BYTES * room * 8 // 7
     cache.by_records = False
@@ -171,7 +171,7 @@ def test_a_key_that_is_read_every_few_turns_stays_though_its_timer_moves_away_ea
     cache.limit_bytes, limit = 1, cache.limit_bytes  # nearly full: the gaps are noted
     for _ in range(3):
         for _ in range(10):
-            turn = cache.next_turn()
+            turn = cache.next_invocation()
         cache.touch(dict.fromkeys(hot, turn))
     cache.limit_bytes = limit
     assert not evicted(cache, lambda key: 9_999.0 if key in hot else 500.0) & hot.keys()
@@ -183,9 +183,9 @@ def test_a_key_whose_records_have_ended_is_read_when_its_timer_is_due() -> None:
     read = {f"w{i:04}": 0 for i in random.Random(7).sample(range(600), 300)}
     cache.limit_bytes, limit = 1, cache.limit_bytes
     for _ in range(2):
-        cache.touch(dict.fromkeys(read, cache.next_turn()))
+        cache.touch(dict.fromkeys(read, cache.next_invocation()))
     for _ in range(100):
-        cache.next_turn()
+        cache.next_invocation()
     cache.limit_bytes = limit
     gone = evicted(cache, lambda key: 9_999.0 if key in read else 5.0)
     assert gone <= read.keys()
@@ -219,7 +219,7 @@ def test_dirty_is_what_was_written_after_the_last_folded_checkpoint(steps: list[
         dirty = {key for key, written in last.items() if written > folded}
         assert cache.unfolded == len(dirty)
     cache.evict((), never)
-    assert cache.turns.keys() == dirty
+    assert cache.last_read.keys() == dirty
 
 
 SLOTS = st.sampled_from([("c", ""), ("c", ""), ("d", "e"), ("d", "f")])
@@ -242,9 +242,9 @@ def test_sizes_add_up_and_nothing_unfolded_is_lost(steps: list[tuple[str, str, S
             load_absent(cache, key)
         elif step == "write":
             cell, entry = slot
-            keys = {key} if entry else {key, min(cache.turns)}
+            keys = {key} if entry else {key, min(cache.last_read)}
             plain: dict[str, dict[str, bytes | None]] = {} if entry else {cell: dict.fromkeys(keys, value)}
-            cache.write_all(Outcome(plain, {cell: {key: {entry: value}}} if entry else {}), seq)
+            cache.write_all(InvocationOutcome(plain, {cell: {key: {entry: value}}} if entry else {}), seq)
             for written in keys:
                 truth.setdefault(written, {}).pop(slot, None)
                 if value is not None:
@@ -262,7 +262,7 @@ def test_sizes_add_up_and_nothing_unfolded_is_lost(steps: list[tuple[str, str, S
             gone = cache.trim(("a",), None)
             assert len({*gone}) == len(gone)
         assert cache.size_bytes == exact_size(cache)
-        for here in cache.turns:
+        for here in cache.last_read:
             assert cache.cells(here) == truth.get(here, {})
-        for gone_key in truth.keys() - cache.turns.keys():
+        for gone_key in truth.keys() - cache.last_read.keys():
             assert folded.get(gone_key, {}) == truth[gone_key]

@@ -175,7 +175,7 @@ class Paged:
     def turn(self) -> None:
         """A page is read; what it says is as old as that when it arrives."""
         if self.page is not None:
-            self.queue.turn(*self.page, self.here)
+            self.queue.add_page(*self.page, self.here)
             self.page = None
             return
         kind = self.rng.choice([*self.now])

@@ -153,13 +153,13 @@ def test_a_partition_finished_earlier_is_not_read() -> None:
 def test_fenced_it_halts_for_good() -> None:
     injector = core()
     injector.start(0)
-    assert of(injector.handle(ev.Fenced(), 0), ev.Halt)
+    assert of(injector.handle(ev.WriteFenced(), 0), ev.Halt)
     assert injector.handle(rows(0, [1], 0), 0) == []
 
 
 def test_a_foreign_event_is_a_bug() -> None:
-    with pytest.raises(AssertionError, match="Folded"):
-        core().handle(ev.Folded(1), 0)
+    with pytest.raises(AssertionError, match="FoldDone"):
+        core().handle(ev.FoldDone(1), 0)
 
 
 def test_a_partition_that_its_last_owner_has_ended_during_this_start_says_so_to_who_expects_it() -> None:

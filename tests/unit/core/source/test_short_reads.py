@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from millwheel.core.source.short_reads import PROBE_READS, Tail
+from millwheel.core.source.short_reads import PROBE_READS, ShortReads
 
 LIMIT = 100
 
 
-def play(tail: Tail, left: list[int], reads: int) -> tuple[int, int]:
+def play(tail: ShortReads, left: list[int], reads: int) -> tuple[int, int]:
     """Read from a source that has `left` pieces of rows: (rows read, how many reads were followed by a rest)."""
     rows = rests = 0
     for _ in range(reads):
@@ -20,11 +20,11 @@ def play(tail: Tail, left: list[int], reads: int) -> tuple[int, int]:
 
 
 def test_a_source_in_small_pieces_is_read_without_a_rest() -> None:
-    assert play(Tail(), [3] * 1_000, 1_000) == (3_000, 0)
+    assert play(ShortReads(), [3] * 1_000, 1_000) == (3_000, 0)
 
 
 def test_a_source_that_gives_all_it_has_rests_after_each_read_but_the_probes() -> None:
-    tail = Tail()
+    tail = ShortReads()
     rests = looks = 0
     for _ in range(10 * PROBE_READS):
         waits = tail.waits(LIMIT, 2)  # what came since the last read
@@ -38,13 +38,13 @@ def test_a_source_that_gives_all_it_has_rests_after_each_read_but_the_probes() -
 
 @pytest.mark.parametrize("backlog", [50, 500])
 def test_a_source_that_has_more_again_is_noticed_by_a_probe(backlog: int) -> None:
-    tail = Tail()
+    tail = ShortReads()
     play(tail, [5, 0] * 20, 40)
     _, rests = play(tail, [1] * backlog, backlog)
     assert rests < PROBE_READS
 
 
 def test_a_full_read_is_no_reason_to_rest() -> None:
-    tail = Tail()
+    tail = ShortReads()
     play(tail, [5, 0] * 20, 40)
     assert not tail.waits(LIMIT, LIMIT)

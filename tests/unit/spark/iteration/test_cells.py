@@ -12,10 +12,10 @@ from pyspark import Accumulator
 
 from millwheel.spark.iteration import ColumnsError, Part
 from millwheel.spark.iteration.cells import (
-    Cell,
     Header,
     HeaderParam,
     Keeping,
+    PartitionCell,
     empty_cell,
     finished,
     first_delta,
@@ -30,8 +30,8 @@ def part(keys: list[int], labels: list[int], number: int = 0) -> Part:
     return Part(number, np.array(keys, dtype=np.int64), {"label": np.array(labels, dtype=np.int64)})
 
 
-def cell_of(part: Part, work: Part | None = None) -> Cell:
-    return Cell(part, work, Header(part.number, len(part), 0, 0.0, 0))
+def cell_of(part: Part, work: Part | None = None) -> PartitionCell:
+    return PartitionCell(part, work, Header(part.number, len(part), 0, 0.0, 0))
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_the_first_workset_takes_its_values_from_the_solution() -> None:
 
 
 def test_figures_are_reported_once_a_partition(keeping: Keeping) -> None:
-    def make(element: Any) -> Cell:
+    def make(element: Any) -> PartitionCell:
         return next_bulk(keeping, element)
 
     list(finished(keeping, make, [(cell_of(part([1], [1])), part([1], [5]))]))

@@ -11,14 +11,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from millwheel import limits
-from millwheel.bundles import Opaque, OpaqueBucket
-from millwheel.core.ids.opaque import OpaqueIds
+from millwheel.bundles import OutsideBucket, OutsideIdWrites
+from millwheel.core.ids.outside import OutsideIds
 from millwheel.model import MAX_TIME
 
 SLACK = 400
 SUBSCRIPTIONS = {1: SLACK, 2: 2 * SLACK}
 
-TINY: dict[str, Any] = {"OPAQUE_FILTER_IDS": 1, "OPAQUE_FILTER_BITS": 1, "OPAQUE_READ_IDS": 3, "OPAQUE_DELETE_ROWS": 2}
+TINY: dict[str, Any] = {
+    "OUTSIDE_FILTER_IDS": 1,
+    "OUTSIDE_FILTER_BITS": 1,
+    "OUTSIDE_READ_IDS": 3,
+    "OUTSIDE_DELETE_ROWS": 2,
+}
 """Filters that are wrong half of the time, and everything in small steps."""
 
 subscriptions = st.sampled_from([1, 2])
@@ -43,9 +48,9 @@ class Model(RuleBasedStateMachine):
         self._limits = patch.multiple(limits, **TINY)
         self._limits.start()
         self.now = 1_000
-        self.ids = OpaqueIds(SUBSCRIPTIONS)
+        self.ids = OutsideIds(SUBSCRIPTIONS)
         self.taken: dict[int, dict[bytes, tuple[int, int]]] = {1: {}, 2: {}}
-        self.unfolded: list[Opaque] = []
+        self.unfolded: list[OutsideIdWrites] = []
         self.store: dict[tuple[int, int], set[bytes]] = {}
         self.counts: dict[tuple[int, int], int] = {}
         self.waiting: dict[int, Asked] = {}
@@ -89,7 +94,7 @@ class Model(RuleBasedStateMachine):
                 assert id_ in new, "remembered for longer than its bucket"
         taken.update((id_, (self.now, expires)) for id_ in new)
         if new:
-            self.unfolded.append(Opaque(subscription, expires, new))
+            self.unfolded.append(OutsideIdWrites(subscription, expires, new))
 
     @rule(checkpoints=st.integers(1, 4))
     def fold(self, checkpoints: int) -> None:
@@ -97,18 +102,18 @@ class Model(RuleBasedStateMachine):
         self._fold(folded)
         self.ids.folded(folded)
 
-    def _fold(self, folded: list[Opaque]) -> None:
+    def _fold(self, folded: list[OutsideIdWrites]) -> None:
         expired = {}
-        for opaque in folded:
-            place = (opaque.subscription, opaque.expires)
-            if opaque.ids:
-                self.store.setdefault(place, set()).update(opaque.ids)
-                self.counts[place] = self.counts.get(place, 0) + len(opaque.ids)
+        for outside in folded:
+            place = (outside.subscription, outside.expires)
+            if outside.ids:
+                self.store.setdefault(place, set()).update(outside.ids)
+                self.counts[place] = self.counts.get(place, 0) + len(outside.ids)
             else:
-                expired[opaque.subscription] = opaque.expires
+                expired[outside.subscription] = outside.expires
         for subscription, now in expired.items():
             for place in sorted(p for p in self.store if p[0] == subscription and p[1] <= now)[:1]:
-                self.store[place].difference_update(sorted(self.store[place])[: limits.OPAQUE_DELETE_ROWS])
+                self.store[place].difference_update(sorted(self.store[place])[: limits.OUTSIDE_DELETE_ROWS])
                 if not self.store[place]:
                     del self.store[place], self.counts[place]
 
@@ -122,7 +127,7 @@ class Model(RuleBasedStateMachine):
         if place is not None:
             subscription, expires, after = place
             stored = sorted(id_ for id_ in self.store.get((subscription, expires), ()) if id_ > after)
-            self.ids.read(subscription, expires, stored[: limits.OPAQUE_READ_IDS])
+            self.ids.read(subscription, expires, stored[: limits.OUTSIDE_READ_IDS])
 
     @rule()
     def clean(self) -> None:
@@ -133,7 +138,7 @@ class Model(RuleBasedStateMachine):
         """Everything that was committed is folded; bundles that wait come again."""
         self._fold(self.unfolded)
         self.unfolded, self.waiting = [], {}
-        self.ids = OpaqueIds(SUBSCRIPTIONS, [OpaqueBucket(*p, self.counts[p]) for p in sorted(self.store)])
+        self.ids = OutsideIds(SUBSCRIPTIONS, [OutsideBucket(*p, self.counts[p]) for p in sorted(self.store)])
 
     @precondition(lambda self: self.now > 10 * SLACK)
     @rule()
@@ -157,23 +162,23 @@ TestModel = Model.TestCase
 TestModel.settings = settings(stateful_step_count=80)
 
 
-def take(ids: OpaqueIds, *given: bytes, now: int = 0, stored: tuple[bytes, ...] = ()) -> list[bytes]:
+def take(ids: OutsideIds, *given: bytes, now: int = 0, stored: tuple[bytes, ...] = ()) -> list[bytes]:
     asked = list(given)
     kept, _ = ids.take(1, asked, stored, now)
     return asked if kept is None else [asked[i] for i in kept]
 
 
 def test_of_two_records_with_one_id_in_a_bundle_the_first_is_taken() -> None:
-    ids = OpaqueIds({1: SLACK})
+    ids = OutsideIds({1: SLACK})
     assert take(ids, b"a", b"b", b"a") == [b"a", b"b"]
     assert take(ids, b"b", b"c") == [b"c"]
 
 
 def test_an_id_stays_in_memory_until_every_question_that_is_older_than_its_fold_is_answered() -> None:
-    ids = OpaqueIds({1: SLACK})
+    ids = OutsideIds({1: SLACK})
     ids.asked(7)  # the store is asked before the fold, and answers after it that it has nothing
     assert take(ids, b"a") == [b"a"]
-    ids.folded([Opaque(1, 500, [b"a"])])
+    ids.folded([OutsideIdWrites(1, 500, [b"a"])])
     assert take(ids, b"a") == []
     ids.answered(7)
     assert ids.size() == 0
@@ -181,10 +186,10 @@ def test_an_id_stays_in_memory_until_every_question_that_is_older_than_its_fold_
 
 def test_what_memory_knew_when_the_store_was_asked_is_asked_for_too() -> None:
     # It was left out of the question; until the answer came memory had forgotten it, and it was taken again.
-    ids = OpaqueIds({1: SLACK}, [OpaqueBucket(1, 300, 1)])
+    ids = OutsideIds({1: SLACK}, [OutsideBucket(1, 300, 1)])
     ids.asked(8)
     assert take(ids, b"a") == [b"a"]
-    ids.folded([Opaque(1, 500, [b"a"])])  # it stays in memory, because the question about 8 is older
+    ids.folded([OutsideIdWrites(1, 500, [b"a"])])  # it stays in memory, because the question about 8 is older
     asked = ids.unsure(1, [b"a", b"b"], 0)
     ids.asked(7)
     ids.answered(8)
@@ -193,8 +198,8 @@ def test_what_memory_knew_when_the_store_was_asked_is_asked_for_too() -> None:
 
 
 def test_after_a_restart_every_id_is_asked_for_until_the_filters_are_filled_again() -> None:
-    with patch.multiple(limits, OPAQUE_READ_IDS=2):
-        ids = OpaqueIds({1: SLACK}, [OpaqueBucket(1, 600, 3), OpaqueBucket(1, 700, 0)])
+    with patch.multiple(limits, OUTSIDE_READ_IDS=2):
+        ids = OutsideIds({1: SLACK}, [OutsideBucket(1, 600, 3), OutsideBucket(1, 700, 0)])
         assert ids.unsure(1, [b"a", b"z"], 0) == [b"a", b"z"]
         assert ids.unread() == (1, 600, b"")
         ids.read(1, 600, [b"a", b"b"])
@@ -208,19 +213,19 @@ def test_after_a_restart_every_id_is_asked_for_until_the_filters_are_filled_agai
 
 @pytest.mark.parametrize("now", [99, 100, 450, 499])
 def test_an_id_is_remembered_for_its_slack_and_a_bucket_more_at_most(now: int) -> None:
-    ids = OpaqueIds({1: SLACK})
+    ids = OutsideIds({1: SLACK})
     assert take(ids, b"a", now=99) == [b"a"]
-    ids.folded([Opaque(1, 500, [b"a"])])
+    ids.folded([OutsideIdWrites(1, 500, [b"a"])])
     assert ids.unsure(1, [b"a"], now) == [b"a"]
     assert ids.unsure(1, [b"a"], 500) == []
     assert ids.owes(500)
 
 
 def test_a_subscription_that_has_ids_no_longer_is_only_cleaned() -> None:
-    ids = OpaqueIds({}, [OpaqueBucket(9, 600, 1)])
+    ids = OutsideIds({}, [OutsideBucket(9, 600, 1)])
     assert ids.unread() is None
     assert ids.cleaning(599) == []
-    assert ids.cleaning(600) == [Opaque(9, 600, [])]
+    assert ids.cleaning(600) == [OutsideIdWrites(9, 600, [])]
     assert ids.cleaning(600) == []  # one at a time
-    ids.folded([Opaque(9, 600, [])])
+    ids.folded([OutsideIdWrites(9, 600, [])])
     assert ids.cleaning(600) == []

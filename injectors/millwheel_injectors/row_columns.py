@@ -17,16 +17,16 @@ import msgspec
 from millwheel.errors import SourceError
 
 
-class Columns(msgspec.Struct):
+class RowColumns(msgspec.Struct):
     """Some consecutive rows, as Python values by column name; `count` of them."""
 
     data: dict[str, list[Any]]
     count: int
 
-    def keep(self, wanted: Sequence[bool]) -> Columns:
+    def keep(self, wanted: Sequence[bool]) -> RowColumns:
         """Only the rows that are `wanted`."""
         data = {name: list(compress(values, wanted)) for name, values in self.data.items()}
-        return Columns(data, sum(wanted))
+        return RowColumns(data, sum(wanted))
 
     def dicts(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """One dict per row."""
@@ -103,13 +103,13 @@ class RowMaker:
     def _matches(self, name: str, type_: Any) -> bool:
         return name not in self.names or arrow_kind(self._schema.field(name).type) == scalar_kind(type_)
 
-    def columns(self, batch: Any) -> Columns:
+    def columns(self, batch: Any) -> RowColumns:
         """The columns of an Arrow record batch as Python values, constants included."""
         count = batch.num_rows
         data = {name: self._listed(name, batch.column(name)) for name in batch.schema.names}
         for name, value in self._constants.items():
             data[name] = [value] * count
-        return Columns(data, count)
+        return RowColumns(data, count)
 
     def _listed(self, name: str, column: Any) -> list[Any]:
         field = (self._fields or {}).get(name)
@@ -117,7 +117,7 @@ class RowMaker:
         values: list[Any] = (column if keep else us_of(column)).to_pylist()
         return values
 
-    def values(self, columns: Columns) -> tuple[list[Any], dict[int, str]]:
+    def values(self, columns: RowColumns) -> tuple[list[Any], dict[int, str]]:
         """A value per row; and by index, why a row has none (its value is then None)."""
         bad = self._nulls(columns)
         if not bad:
@@ -134,7 +134,7 @@ class RowMaker:
                 bad[index] = str(error)
         return values, bad
 
-    def _nulls(self, columns: Columns) -> dict[int, str]:
+    def _nulls(self, columns: RowColumns) -> dict[int, str]:
         bad: dict[int, str] = {}
         for name in self._required:
             if name in columns.data and None in columns.data[name]:
@@ -142,7 +142,7 @@ class RowMaker:
                 bad.update({index: f"column {name} is null" for index in nulls if index not in bad})
         return bad
 
-    def _all_values(self, columns: Columns) -> list[Any]:
+    def _all_values(self, columns: RowColumns) -> list[Any]:
         if self._direct:
             return list(map(self._type, *(columns.data[name] for name in self._all)))
         rows = columns.dicts(self._all)

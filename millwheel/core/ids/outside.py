@@ -1,6 +1,6 @@
 """Ids that outside clients chose: which of them one interval has taken within their slack (design, section 6).
 
-Lives here: one `OpaqueIds` per interval.  Rule: of the records with one id, on one subscription, the first is taken and
+Lives here: one `OutsideIds` per interval.  Rule: of the records with one id, on one subscription, the first is taken and
 every later one dropped, until the slack has passed.  Whole ids are compared, never hashes of them.
 
 Ids are kept in time buckets, a quarter of the slack long.  A bucket has a filter here and its exact ids in the store;
@@ -17,8 +17,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from millwheel import limits
-from millwheel.bundles import Opaque, OpaqueBucket
-from millwheel.core.ids.filters import Digests, Filter, filter_of_ids
+from millwheel.bundles import OutsideBucket, OutsideIdWrites
+from millwheel.core.ids.filters import Digests, NameFilter, filter_of_ids
 from millwheel.model import MAX_TIME
 
 
@@ -26,16 +26,16 @@ class Bucket(msgspec.Struct):
     """The ids of one subscription that expire together.  `unread`: an earlier owner's are not in the filter yet, but
     for those up to `after`; `count` is how many rows it has in the store, at most."""
 
-    filter: Filter
+    filter: NameFilter
     count: int = 0
     unread: bool = False
     after: bytes = b""
 
 
-class OpaqueIds:
+class OutsideIds:
     """The ids that one interval has taken.  `slacks` maps a subscription to its slack, us."""
 
-    def __init__(self, slacks: Mapping[int, int], stored: Iterable[OpaqueBucket] = ()) -> None:
+    def __init__(self, slacks: Mapping[int, int], stored: Iterable[OutsideBucket] = ()) -> None:
         self._slacks = slacks
         self._buckets: dict[tuple[int, int], Bucket] = {
             (bucket.subscription, bucket.expires): Bucket(
@@ -116,7 +116,7 @@ class OpaqueIds:
 
     def _bucket(self, subscription: int, now: int) -> tuple[int, Bucket]:
         slack = self._slacks[subscription]
-        length = -(-slack // limits.OPAQUE_BUCKETS)
+        length = -(-slack // limits.OUTSIDE_BUCKETS)
         expires = (now // length + 1) * length + slack
         bucket = self._buckets.get((subscription, expires))
         if bucket is None:
@@ -127,14 +127,14 @@ class OpaqueIds:
 
     # --- what the store has -----------------------------------------------------------------------------------
 
-    def folded(self, checkpointed: Iterable[Opaque]) -> None:
+    def folded(self, checkpointed: Iterable[OutsideIdWrites]) -> None:
         """The ids of one more checkpoint are in the folded tables."""
         self._folds += 1
-        for opaque in checkpointed:
-            if opaque.ids:
-                self._leaving.append((self._folds, opaque.subscription, opaque.ids))
+        for outside in checkpointed:
+            if outside.ids:
+                self._leaving.append((self._folds, outside.subscription, outside.ids))
             else:
-                self._deleted(opaque.subscription)
+                self._deleted(outside.subscription)
         self._leave()
 
     def _leave(self) -> None:
@@ -155,14 +155,14 @@ class OpaqueIds:
         return None
 
     def read(self, subscription: int, expires: int, ids: Sequence[bytes]) -> None:
-        """The next ids of a bucket, fewer than `OPAQUE_READ_IDS` when these are the last."""
+        """The next ids of a bucket, fewer than `OUTSIDE_READ_IDS` when these are the last."""
         bucket = self._buckets.get((subscription, expires))
         if bucket is None:
             return  # it expired meanwhile
         if ids:
             bucket.filter.add(Digests(ids))
             bucket.after = ids[-1]
-        bucket.unread = len(ids) >= limits.OPAQUE_READ_IDS
+        bucket.unread = len(ids) >= limits.OUTSIDE_READ_IDS
 
     # --- expiry -----------------------------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class OpaqueIds:
             return
         for subscription, expires in [place for place in self._buckets if place[1] <= now]:
             count = self._buckets.pop((subscription, expires)).count
-            self._debts[subscription] = self._debts.get(subscription, 0) + 1 + count // limits.OPAQUE_DELETE_ROWS
+            self._debts[subscription] = self._debts.get(subscription, 0) + 1 + count // limits.OUTSIDE_DELETE_ROWS
         self.next_expiry = min((expires for _, expires in self._buckets), default=MAX_TIME)
 
     def owes(self, now: int) -> bool:
@@ -180,13 +180,13 @@ class OpaqueIds:
         self.expire(now)
         return not self._debts.keys() <= self._deleting
 
-    def cleaning(self, now: int) -> list[Opaque]:
+    def cleaning(self, now: int) -> list[OutsideIdWrites]:
         """What to put in a checkpoint so that its fold deletes expired ids, a bounded number of them."""
         if not self.owes(now):
             return []
         owed = sorted(self._debts.keys() - self._deleting)
         self._deleting.update(owed)
-        return [Opaque(subscription, now, []) for subscription in owed]
+        return [OutsideIdWrites(subscription, now, []) for subscription in owed]
 
     def _deleted(self, subscription: int) -> None:
         self._deleting.discard(subscription)

@@ -1,7 +1,7 @@
 """Commits: checkpoints into the log, in groups, and sink rows with them.
 
 Lives here: how a group becomes transactions, and who is at fault when the database refuses a sink row.  Never here: the
-merge of rows by key, or the search for the refused ones (`sinks`, which the memory store shares).  Invariant: a sink row
+merge of rows by key, or the search for the refused ones (`sink_rows`, which the memory store shares).  Invariant: a sink row
 is written only with a log row that this very statement inserted.
 """
 
@@ -19,9 +19,9 @@ from millwheel.ports import SinkTable
 from millwheel.rows import Row
 from millwheel_storage.postgres import ownership
 from millwheel_storage.postgres.arrays import BigintArray, ByteaArray
-from millwheel_storage.postgres.connection import Sessions
+from millwheel_storage.postgres.connection import SessionPool
 from millwheel_storage.postgres.prepared import BIGINT, BYTEA, TEXT, Connection, Statement, bigint
-from millwheel_storage.sinks import blame, coalesce, parts, sink_intervals
+from millwheel_storage.sink_rows import blame, coalesce, parts, sink_intervals
 from millwheel_storage.statements import committing
 
 Pair = tuple[int, int]
@@ -43,7 +43,7 @@ _COMMIT_ONE: Final = Statement(committing.COMMIT_ONE, BIGINT, BIGINT, BIGINT, BI
 class Commits:
     """The way into the log.  `sinks` are the pipeline's tables, by name."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: SessionPool) -> None:
         self.sinks: dict[str, SinkTable] = {}
         self._sessions = sessions
         self._with_sinks: dict[tuple[tuple[str, bool], ...], Statement] = {}
