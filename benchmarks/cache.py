@@ -18,8 +18,9 @@ from typing import Any, Final
 from benchmarks import common, flows
 from benchmarks.common import Reference, Result
 from millwheel import Computation, Context, MsgpackCoder, Pipeline, Record, Timer, ValueCell, subscribe
-from millwheel.core.keys.cache import ENTRY_OVERHEAD_BYTES, SLOT_OVERHEAD_BYTES, StateCache
+from millwheel.core.keys.cache import StateCache
 from millwheel.launch import run as run_on
+from millwheel.limits import ENTRY_OVERHEAD_BYTES, SLOT_OVERHEAD_BYTES
 from millwheel_storage.postgres import PostgresStore
 
 WINDOWS: Final = 200_000

@@ -94,6 +94,10 @@ class _MsgspecCoder(Generic[T]):
         self.schema = describe(type_)
         self._times = protocol == "json" and holds(self.schema, "datetime")
 
+    def raw(self) -> Raw:
+        """See `raw`, the function."""
+        return Raw(self._plain, self._encode, self._decode)
+
     def encode(self, value: T, /) -> bytes:
         """Deterministic bytes of `value`; refuses what could not be decoded, for example a float that is not a number
         in JSON, or a field of another type: msgspec encodes both."""
@@ -208,7 +212,7 @@ def raw(coder: Coder[Any]) -> Raw:
     """What does the same as the coder with what it accepts; what it refuses raises any error: ask the coder for the
     `CoderError`."""
     if isinstance(coder, _MsgspecCoder):
-        return Raw(coder._plain, coder._encode, coder._decode)
+        return coder.raw()
     if isinstance(coder, BytesCoder):
         return Raw(bytes, AS_IT_IS, AS_IT_IS)
     if isinstance(coder, TextCoder):

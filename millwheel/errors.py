@@ -10,6 +10,13 @@ class MillwheelError(Exception):
     """Base of every error that millwheel raises on purpose."""
 
 
+class InvariantError(AssertionError):
+    """A rule of millwheel's own is broken: a mistake in millwheel, and nothing that a user could mend.
+
+    Raised where others write `assert`, which `python -O` leaves out.
+    """
+
+
 class WiringError(MillwheelError):
     """The pipeline's graph is wrong: unknown stream, duplicate name, cycle, coder mismatch."""
 

@@ -27,6 +27,7 @@ from millwheel.api.pipeline import Pipeline
 from millwheel.errors import MillwheelError, PipelineFailed, StoreError, WiringError
 from millwheel.host.progress import Progress
 from millwheel.host.worker import Tolerance
+from millwheel.limits import PROGRESS_DELAY_S, WATCH_DELAY_S
 from millwheel.runtime.embedded import EmbeddedRun, check_sources
 from millwheel.runtime.failures import OnFailure, log_failure
 from millwheel.runtime.signals import signals_restored, signals_stop
@@ -38,8 +39,6 @@ from millwheel_storage.postgres.connection import store_place
 DEFAULT_DATA = ".millwheel"
 """Where the embedded Postgres keeps its data, relative to the working directory."""
 
-PROGRESS_DELAY_S = 1.0
-WATCH_DELAY_S = 0.5
 
 logger = logging.getLogger("millwheel")
 

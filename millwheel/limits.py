@@ -280,3 +280,194 @@ be unfit for the work."""
 ITERATION_CONSERVED_SHARE: Final = 1e-9
 """By how much of itself the total of a conserved column may differ after a compensation: sums of floats in another order
 differ by less."""
+
+# Sources and their partitions
+
+READ_LIMIT_ROWS: Final = 4_096
+"""Rows of one read: some milliseconds of keying and encoding, and a bundle that is not too long for an invocation."""
+
+READ_LIMIT_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of one read: they stay in memory until they are acked."""
+
+FIRST_READ_ROWS: Final = 1_024
+"""Rows of a partition's first read, when nobody knows yet how long its rows are."""
+
+UNACKED_LIMIT_READS: Final = 12
+"""Reads of a partition that are not acked above which it pauses: enough to fill the way to the commit and back."""
+
+ADVANCE_DELAY_US: Final = 200_000
+"""Between two writes of a position: what is read again after a crash is dropped as delivered, so it may lag."""
+
+POLL_DELAY_US: Final = 1_500
+"""Before a partition that had nothing is read again: a small part of the latency of a commit."""
+
+PROBE_READS: Final = 16
+"""One in so many short reads is followed by another at once, whatever is known: sources change."""
+
+# Intervals
+
+RETIRED_LIMIT_CHANNELS: Final = 64
+"""Channels of void cores that are remembered. Should a receiver ever miss that one is done, it keeps some ids."""
+
+SUSPECT_WIDENINGS: Final = 3
+"""Times that the number of invocations which are marked grows, four times each, while one interval's processes go on
+dying."""
+
+REDRIVE_AGAIN_US: Final = 10_000_000
+"""A redriven element whose row was refused is not tried again before: each try restarts the interval."""
+
+FOLD_LIMIT_ROWS: Final = 16_384
+"""Rows of one fold: a transaction of some hundred milliseconds, so that commits do not wait long for its locks."""
+
+WEAK_INFLIGHT_CHECKPOINTS: Final = 64
+"""As `INFLIGHT_LIMIT_CHECKPOINTS`, of an interval with weak productions: these leave before the commit, so it waits for
+less."""
+
+ENTRY_OVERHEAD_BYTES: Final = 200
+"""What a key in memory costs besides its values, roughly."""
+
+SLOT_OVERHEAD_BYTES: Final = 64
+"""What a cell or an entry of a key in memory costs besides its value, roughly."""
+
+EVICTION_SAMPLE_KEYS: Final = 256
+"""Keys of one sample of an eviction: large enough that those which go are among the best, small enough to sort."""
+
+EVICTED_SHARE: Final = 6
+"""Of a sample one key in so many goes, if not more must: each key that goes costs a look at so many, 5 us, and a key that
+should have stayed a load of 20 to 50 us."""
+
+EVICTION_SCAN: Final = 65_536
+"""Keys that one eviction looks at, four times what a fold makes clean: looking at all of them, most of them dirty, was a
+fifth of the time of a pipeline that only made new keys."""
+
+PACE_SMOOTHED: Final = 0.5
+"""Weight of the newest measurement: a watermark moves in jerks."""
+
+GAPS_OVERDUE: Final = 2
+"""Gaps after which a key that was not read again is expected by its age only: it may never be read again."""
+
+LIST_LIMIT_IDS: Final = 1_024
+"""Ids that are listed in one run before a new one begins: what is sealed, or collected, at a time."""
+
+SHORT_RUN_IDS: Final = 16
+"""A dense run of fewer ids is not worth a run of its own: it is listed."""
+
+LONG_RUN_BLOCKS: Final = 64
+"""A dense run over more blocks is never sealed: its two ends take fewer bytes than its share of a filter."""
+
+# Processes
+
+TURN_US: Final = 4_000
+"""What a turn of the shell's loop may take, us: then input and output have their time."""
+
+LAST_WORDS_LIMIT_S: Final = 2.0
+"""What the last write of marks may take when a run ends, s: without it the store suspects what is innocent."""
+
+STORE_RETRY_DELAY_S: Final = 0.2
+"""Between two tries of a call that the store did not answer, s."""
+
+PROGRESS_DELAY_S: Final = 1.0
+"""Between two reports of progress, s."""
+
+WATCH_DELAY_S: Final = 0.5
+"""Between two looks whether the embedded Postgres still runs, s."""
+
+DAILY_ID_LIMIT_BYTES: Final = 200
+"""Longer ids are stored as their digest: they name a timer as well, and its tag has 256 bytes."""
+
+STATELESS_KEYS: Final = 256
+"""Keys that the records of such a stage are spread over: one that fails stops so small a part of the rest."""
+
+NUMERIC_INTEGER_DIGITS: Final = 131_072
+"""What Postgres' `numeric` holds before the point."""
+
+NUMERIC_FRACTION_DIGITS: Final = 16_383
+"""What Postgres' `numeric` holds after the point."""
+
+RATE_REPORTS: Final = 5
+"""Reports that are kept, a second apart: the rate is that of the last five seconds."""
+
+ARCHIVE_STALE_S: Final = 3_600.0
+"""A class archive that is not finished after so long, s, was left behind by a process that has died."""
+
+ARCHIVE_JAVA_LIMIT_S: Final = 60
+"""What a JVM that writes an archive may take, s: without one a start is slower, and nothing else."""
+
+ITERATION_BUS_WAIT_MS: Final = 10_000
+"""A listener bus that has not emptied by then is overwhelmed; what it says is then taken as it is."""
+
+# The store
+
+PART_FILES_REST_S: Final = 0.5
+"""Between two looks for sealed parts; a file is that much later than its seal."""
+
+STORE_CANCEL_LIMIT_S: Final = 5.0
+"""What cancelling a statement may take, s: then its connection is given up."""
+
+STORE_LOOK_S: Final = 0.1
+"""Between two looks at a connection of which the event loop may have forgotten to tell, s."""
+
+STORE_FIRST_DELAY_S: Final = 0.02
+"""After the first conflict or lost connection, s; later tries wait longer."""
+
+STORE_LONGEST_DELAY_S: Final = 1.0
+"""Between two tries to connect, s, at most: a server that is back is found within a second."""
+
+SERVER_START_LIMIT_S: Final = 120.0
+"""Crash recovery takes seconds; a slow disk gets two minutes."""
+
+SERVER_STOP_LIMIT_S: Final = 30.0
+"""What an embedded server may take to stop, s: it writes what it has in memory first."""
+
+SERVER_POLL_S: Final = 0.01
+"""Between two looks whether an embedded server has started or stopped, s."""
+
+SOCKET_PATH_LIMIT_BYTES: Final = 103
+"""The shortest limit of the supported systems (macOS); Linux allows 107."""
+
+# Files
+
+FILE_CHUNK_BYTES: Final = 1 << 20
+"""Bytes per read: bounds a batch, and large enough that the call is not felt."""
+
+FILE_HEAD_LIMIT_BYTES: Final = 4_096
+"""A file is known by its first bytes, at most so many."""
+
+FILE_TAIL_BYTES: Final = 1_024
+"""A position is known by the bytes before it, at most so many."""
+
+FILE_TAIL_LINES: Final = 32
+"""The tail is made of at most so many lines, as it is made anew for every batch."""
+
+REJECT_SAMPLE_BYTES: Final = 4_096
+"""What is kept of a line that is longer than the limit, for the reject file."""
+
+FILE_SCAN_ROWS: Final = 4_096
+"""Rows per block of an exact watermark."""
+
+PACED_BLOCK_ROWS: Final = 1_024
+"""Rows that are read ahead."""
+
+SPARK_LOG_ATTEMPTS: Final = 3
+"""At a log that Spark compacts while it is read."""
+
+FILE_QUIET_US: Final = 5 * 1_000_000
+"""A file followed by a later one is finished when it was not written for so long: writers switch within seconds."""
+
+LISTED_FILES: Final = 256
+"""Files that are listed between two turns of the event loop: 2 ms."""
+
+OPENED_FILES: Final = 32
+"""Files that are opened between two turns."""
+
+ASKED_FILES: Final = 4_096
+"""Files that the store is asked about at a time: bounds memory, however many are finished."""
+
+ASKED_NAMES: Final = 2
+"""Names that a new file may get, and that the store is asked for before anybody knows whether it is new."""
+
+PARQUET_DECODE_ROWS: Final = 65_536
+"""Rows that pyarrow decodes at once: bounds memory when row groups are large."""
+
+PARQUET_SCAN_ROWS: Final = 8_192
+"""Rows per block of an exact watermark."""

@@ -16,13 +16,10 @@ from uuid import UUID
 
 import msgspec
 
+from millwheel.limits import NUMERIC_FRACTION_DIGITS, NUMERIC_INTEGER_DIGITS
 from millwheel.shape import SinkTable
 
 Row = dict[str, Any]
-
-NUMERIC_INTEGER_DIGITS: Final = 131_072
-NUMERIC_FRACTION_DIGITS: Final = 16_383
-"""What Postgres' `numeric` holds before and after the point."""
 
 
 def _text(value: object) -> str:

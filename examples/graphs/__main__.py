@@ -53,6 +53,7 @@ class Killer:
     killed: list[int] = field(default_factory=list)
 
     def __call__(self, event: Superstep | Recovered) -> None:
+        """Print it; at the superstep `at`, kill."""
         if not self.quiet:
             print(event, flush=True)
         if isinstance(event, Superstep) and event.number == self.at and self.pids and not self.killed:

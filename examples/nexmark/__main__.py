@@ -79,7 +79,7 @@ class Matrix:
         differences: list[str] = []
         runs, kills, left, done = 0, 0, 0, None
         for order, intervals in ORDERS:
-            job = self._job(query, order=order, intervals=intervals, arrival_seed=intervals)
+            job = self.job(query, order=order, intervals=intervals, arrival_seed=intervals)
             done = finish(start(job))
             runs += 1
             left = max(left, sum(left_over(self._connection, job.pipeline).values()))
@@ -88,7 +88,7 @@ class Matrix:
                 per_s, per_cpu = done.injected / done.seconds, done.injected / done.cpu_s
                 rows = self._count(job)
             self._drop(job)
-        job = self._job(query, order="doubled", intervals=3, batch=200, rate=self._options.events / 3)
+        job = self.job(query, order="doubled", intervals=3, batch=200, rate=self._options.events / 3)
         done, kills = killed(job, self._connection, KILLS)
         differences += self._judged(job, f"killed {kills} times")
         self._drop(job)
@@ -97,7 +97,8 @@ class Matrix:
             query, per_s, per_cpu, p50, p99, rows, runs + 1 - len(differences), runs + 1, kills, left, differences
         )  # fmt: skip
 
-    def _job(self, query: str, **more: Any) -> NexmarkJob:
+    def job(self, query: str, **more: Any) -> NexmarkJob:
+        """A job of this run, under a pipeline name of its own."""
         pipeline = f"{query}_{next(self._numbers)}"
         given = {"events": self._options.events, "seed": self._options.seed, **more}
         return NexmarkJob(url=self._url, pipeline=pipeline, queries=[query], **given)
@@ -120,7 +121,7 @@ class Matrix:
         # Days change when a third of the events has come; the clock is the event time's, but for whole days and more.
         begin_us = round((time.time() + LEAD_S) * SECOND)
         start_us = 20_000 * DAY - round(seconds / 3) * SECOND
-        job = self._job(
+        job = self.job(
             query, order="ordered", events=round(rate * seconds), rate=rate, per_second=rate, start_us=start_us,
             begin_s=begin_us / SECOND,
         )  # fmt: skip
@@ -169,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         timed(server)
         with psycopg.connect(server.url, autocommit=True) as connection:
             matrix = Matrix(server.url, connection, options)
-            oracle.load(connection, matrix._job("q0").made())
+            oracle.load(connection, matrix.job("q0").made())
             for query in options.queries or QUERIES:
                 try:
                     lines.append(matrix.line(query))

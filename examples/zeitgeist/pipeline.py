@@ -131,6 +131,7 @@ class RequestCounts(Aggregation[Request, list[int], list[int]]):
         self._number = windows.size // slices.size
 
     def zero(self) -> list[int]:
+        """No row in any slot."""
         return [0] * self._number
 
     def of_row(self, row: Request, timestamp: int) -> list[int]:
@@ -142,12 +143,15 @@ class RequestCounts(Aggregation[Request, list[int], list[int]]):
         return counts
 
     def add_at(self, accumulator: list[int], value: Request, timestamp: int) -> list[int]:
+        """One row more."""
         return self.merge(accumulator, self.of_row(value, timestamp))
 
     def merge(self, left: list[int], right: list[int]) -> list[int]:
+        """The sum, slot by slot."""
         return list(map(add, left, right))
 
     def result(self, accumulator: list[int]) -> list[int]:
+        """The counts as they are."""
         return accumulator
 
 

@@ -15,13 +15,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypedDict, overload
+from typing import Any, TypeAlias, TypedDict, overload
 
 from typing_extensions import TypeVar, Unpack
 
 from millwheel.errors import SourceError
-from millwheel.limits import OUTSIDE_SLACK_US
-from millwheel.model import MAX_TIME, MIN_TIME, SECOND
+from millwheel.limits import ASKED_FILES, ASKED_NAMES, FILE_QUIET_US, LISTED_FILES, OPENED_FILES, OUTSIDE_SLACK_US
+from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import RecordId, Source, SourcePartition, SourcePosition, WallClock
 from millwheel.search import Find, GiveWay, MoreSigns, Search, Step, Unknown, alone
 from millwheel_injectors.formats import Format, TextLines, value_type
@@ -43,23 +43,6 @@ from millwheel_injectors.times import EventTime, named_time
 from millwheel_injectors.watermarks import BoundedDisorder, Exact, FileCreation, Frontier, Policy
 
 AnyPath: TypeAlias = str | os.PathLike[str]
-
-QUIET_US: Final = 5 * SECOND
-"""A file followed by a later one is finished when it was not written for so long: writers switch within
-seconds."""
-
-
-TURN_FILES: Final = 256
-"""Files that are listed between two turns of the event loop: 2 ms."""
-
-TURN_HEADS: Final = 32
-"""Files that are opened between two turns."""
-
-ASK_FILES: Final = 4_096
-"""Files that the store is asked about at a time: bounds memory, however many are finished."""
-
-ASKED_NAMES: Final = 2
-"""Names that a new file may get, and that the store is asked for before anybody knows whether it is new."""
 
 
 def wall_clock() -> int:
@@ -259,9 +242,9 @@ class FileSource(Source[T]):
         batch: dict[bytes, Listed] = {}
         for number, listed in enumerate(self._list(), 1):
             batch[listed.sign()] = listed
-            if number % TURN_FILES == 0:
+            if number % LISTED_FILES == 0:
                 yield GiveWay()
-            if len(batch) == ASK_FILES:
+            if len(batch) == ASKED_FILES:
                 left += yield from self._unfinished(batch)
                 batch = {}
         left += yield from self._unfinished(batch)
@@ -271,7 +254,7 @@ class FileSource(Source[T]):
             file = self._catalog.look(listed)
             if file is not None and not (self._tail and is_twin(file)):
                 files.append(file)
-            if number % TURN_HEADS == 0:
+            if number % OPENED_FILES == 0:
                 yield GiveWay()
         self._catalog.keep(files)
         return files
@@ -318,8 +301,8 @@ class FileSource(Source[T]):
     def _stored(self, files: list[FoundFile]) -> Generator[Step, Any, dict[str, SourcePosition]]:
         """Partitions that may be these files, or have the names that they would get."""
         stored: dict[str, SourcePosition] = {}
-        for first in range(0, len(files), ASK_FILES):
-            part = files[first : first + ASK_FILES]
+        for first in range(0, len(files), ASKED_FILES):
+            part = files[first : first + ASKED_FILES]
             signs = {sign for file in part for sign in file.signs()}
             bases = ((file, base) for file in part if (base := self._catalog.base(file)) is not None)
             names = {name for file, base in bases for name in islice(names_for(file, base), ASKED_NAMES)}
@@ -408,7 +391,7 @@ class FileSource(Source[T]):
     def _sealed(self, name: str, modified_us: int) -> bool:
         """True when a tailed file that is read to its end will not grow any more."""
         needs_later = self.ordered or isinstance(self._policy, FileCreation)
-        quiet_us = QUIET_US if self._quiet_us is None and needs_later else self._quiet_us
+        quiet_us = FILE_QUIET_US if self._quiet_us is None and needs_later else self._quiet_us
         if quiet_us is None or self._reading.clock() - modified_us < quiet_us:
             return False
         return not needs_later or name not in self._keys or self._keys[name] != self._newest

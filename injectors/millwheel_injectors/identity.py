@@ -21,8 +21,9 @@ from pathlib import Path
 import msgspec
 
 from millwheel.errors import SourceError
+from millwheel.limits import FILE_HEAD_LIMIT_BYTES
 from millwheel.search import sign
-from millwheel_injectors.streams import GZIP_MAGIC, HEAD_LIMIT_BYTES, open_stream, read_head
+from millwheel_injectors.streams import GZIP_MAGIC, open_stream, read_head
 
 
 class Identity(msgspec.Struct):
@@ -97,7 +98,7 @@ def signs_of(identity: Identity) -> list[bytes]:
 
 
 def _signs(path: str, inode: int, head: int, digest: str) -> list[bytes]:
-    long = [sign("head", digest)] if head == HEAD_LIMIT_BYTES else []
+    long = [sign("head", digest)] if head == FILE_HEAD_LIMIT_BYTES else []
     return [sign("path", path), sign("inode", inode), *long]
 
 
@@ -117,7 +118,7 @@ def first_lines(head: bytes, lines: int, final: bool) -> bytes | None:
     for _ in range(lines):
         end = head.find(b"\n", end + 1)
         if end < 0:
-            return head if final or len(head) >= HEAD_LIMIT_BYTES else None
+            return head if final or len(head) >= FILE_HEAD_LIMIT_BYTES else None
     return head[:end]
 
 
@@ -260,7 +261,7 @@ def likeness(identity: Identity, file: FoundFile) -> tuple[int, int] | None:
     too.
     """
     near = 2 * (identity.inode == file.inode) + (identity.path == file.path)
-    if not near and identity.finished and identity.offset < HEAD_LIMIT_BYTES:
+    if not near and identity.finished and identity.offset < FILE_HEAD_LIMIT_BYTES:
         return None
     if not near and not tail_fits(file.place, identity):
         return None

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from math import inf
 
+from millwheel.limits import PACED_BLOCK_ROWS
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.source import Ahead, Batch
 from millwheel_injectors.partition import TextPartition
 from millwheel_injectors.watermarks import Exact, FileCreation, Gauge
-
-BLOCK_ROWS = 1_024
-"""Rows that are read ahead."""
 
 
 class PacedTextPartition(TextPartition):
@@ -40,7 +38,7 @@ class PacedTextPartition(TextPartition):
         """At most `limit` rows before one that is newer than `upto`, us, or late; and what stands next, if that is known."""
         block = self._block
         if block is None:
-            block = self.read(max(limit, BLOCK_ROWS))
+            block = self.read(max(limit, PACED_BLOCK_ROWS))
             if block is None or not block.rows:  # a block may hold malformed rows only
                 self._before = block.state if block is not None else self._before
                 return block, None

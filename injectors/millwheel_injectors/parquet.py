@@ -14,23 +14,16 @@ from typing import Any, Final
 import msgspec
 
 from millwheel.errors import SourceError
-from millwheel.limits import WORK_LIMIT_BYTES
+from millwheel.limits import FILE_HEAD_LIMIT_BYTES, PARQUET_DECODE_ROWS, PARQUET_SCAN_ROWS, WORK_LIMIT_BYTES
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import Batch
 from millwheel_injectors.identity import digest_of
 from millwheel_injectors.rejects import Reject, Rejects, raw_text
 from millwheel_injectors.row_columns import RowColumns, RowMaker, us_of
-from millwheel_injectors.streams import HEAD_LIMIT_BYTES
 from millwheel_injectors.times import EventTime, stamp, typed_us
 from millwheel_injectors.watermarks import Exact, Gauge, Minima, Policy
 
 STATE_VERSION: Final = 1
-
-DECODE_ROWS: Final = 65_536
-"""Rows that pyarrow decodes at once: bounds memory when row groups are large."""
-
-SCAN_ROWS: Final = 8_192
-"""Rows per block of an exact watermark."""
 
 
 class ParquetState(msgspec.Struct):
@@ -77,7 +70,7 @@ class ParquetPartition:
     def _look(self) -> ParquetState:
         try:
             with open(self._place, "rb") as file:
-                head = file.read(HEAD_LIMIT_BYTES)
+                head = file.read(FILE_HEAD_LIMIT_BYTES)
                 size = file.seek(0, 2)
         except FileNotFoundError as error:
             raise SourceError(f"{self._place}: committed by Spark, but gone; restore it") from error
@@ -134,7 +127,7 @@ class ParquetPartition:
             raise SourceError(f"{self._place}: has {sum(groups)} rows, but {self._row} were read before")
         columns = list(dict.fromkeys([*self._maker.names, *([self._time_column] if self._time_column else [])]))
         chosen = range(first, len(groups))
-        for batch in self._file.iter_batches(DECODE_ROWS, row_groups=list(chosen), columns=columns):
+        for batch in self._file.iter_batches(PARQUET_DECODE_ROWS, row_groups=list(chosen), columns=columns):
             if skip < batch.num_rows:
                 yield batch.slice(skip)
             skip = max(0, skip - batch.num_rows)
@@ -222,7 +215,7 @@ class ParquetPartition:
         import pyarrow.compute as pc
 
         starts, minima, row = [], [], 0
-        for batch in self._file.iter_batches(SCAN_ROWS, columns=[self._time_column]):
+        for batch in self._file.iter_batches(PARQUET_SCAN_ROWS, columns=[self._time_column]):
             smallest = pc.min(us_of(batch.column(0))).as_py()
             if smallest is not None:
                 starts.append(row)
@@ -234,7 +227,7 @@ class ParquetPartition:
         quiet = msgspec.structs.replace(self._reading, rejects=NoRejects())
         twin = ParquetPartition(self.name, self._place, quiet, self._constants)
         starts, minima = [], []
-        while (batch := twin.read(SCAN_ROWS)) is not None:
+        while (batch := twin.read(PARQUET_SCAN_ROWS)) is not None:
             if batch.rows:
                 starts.append(batch.rows[0])
                 minima.append(min(batch.timestamps))

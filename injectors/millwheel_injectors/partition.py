@@ -14,19 +14,17 @@ from typing import Any, Final
 import msgspec
 
 from millwheel.errors import SourceError
+from millwheel.limits import FILE_HEAD_LIMIT_BYTES, FILE_SCAN_ROWS
 from millwheel.model import MAX_TIME
 from millwheel.ports import Batch, WallClock
 from millwheel_injectors.formats import Format, Parsed
 from millwheel_injectors.identity import Identity, digest_of, rewritten_message, tail_fits
 from millwheel_injectors.rejects import Reject, Rejects
-from millwheel_injectors.streams import HEAD_LIMIT_BYTES, LineBuffer, Oversized, open_stream, read_head
+from millwheel_injectors.streams import LineBuffer, Oversized, open_stream, read_head
 from millwheel_injectors.times import EventTime, stamp
 from millwheel_injectors.watermarks import BoundedDisorder, Exact, FileCreation, Gauge, Minima, Policy
 
 STATE_VERSION: Final = 1
-
-SCAN_ROWS: Final = 4_096
-"""Rows per block of an exact watermark."""
 
 
 class FileState(msgspec.Struct):
@@ -216,7 +214,7 @@ class TextPartition:
         identity.offset = buffer.offset
         identity.size, identity.mtime_ns = self._stream.look(buffer.offset)
         identity.tail, identity.tail_digest = len(buffer.tail), digest_of(buffer.tail)
-        if identity.head < HEAD_LIMIT_BYTES and identity.head < buffer.offset:
+        if identity.head < FILE_HEAD_LIMIT_BYTES and identity.head < buffer.offset:
             self._learn_head()
         state = FileState(STATE_VERSION, identity, self._row, self._gauge.seen, self._parser.memory, self._created)
         return msgspec.json.encode(state)
@@ -258,7 +256,7 @@ class TextPartition:
         twin = TextPartition(self.name, msgspec.structs.replace(self.identity), quiet, self._place)
         twin._muted = True
         starts, minima = [], []
-        while (batch := twin.read(SCAN_ROWS)) is not None:
+        while (batch := twin.read(FILE_SCAN_ROWS)) is not None:
             if batch.rows:
                 starts.append(batch.rows[0])
                 minima.append(min(batch.timestamps))

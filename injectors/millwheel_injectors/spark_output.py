@@ -10,17 +10,17 @@ import os
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypedDict, overload
+from typing import Any, TypeAlias, TypedDict, overload
 
 import msgspec
 from typing_extensions import TypeVar, Unpack
 
 from millwheel.errors import SourceError
-from millwheel.limits import OUTSIDE_SLACK_US
+from millwheel.limits import ASKED_FILES, LISTED_FILES, OPENED_FILES, OUTSIDE_SLACK_US, SPARK_LOG_ATTEMPTS
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import RecordId, Source, SourcePartition, SourcePosition, WallClock
 from millwheel.search import Find, GiveWay, Search, Step, Unknown, alone, sign
-from millwheel_injectors.files import ASK_FILES, TURN_FILES, TURN_HEADS, AnyPath, wall_clock
+from millwheel_injectors.files import AnyPath, wall_clock
 from millwheel_injectors.formats import Format, JsonLines, MalformedError, Parsed, Parser, convert_each
 from millwheel_injectors.identity import inspect_file
 from millwheel_injectors.parquet import ParquetPartition, ParquetReading
@@ -32,9 +32,6 @@ from millwheel_injectors.times import EventTime, field_time
 from millwheel_injectors.watermarks import BoundedDisorder, FileCreation, Frontier, Policy
 
 OutputPartition: TypeAlias = ParquetPartition | TextPartition
-
-LOG_ATTEMPTS: Final = 3
-"""At a log that Spark compacts while it is read."""
 
 
 T = TypeVar("T", default=Any)
@@ -192,7 +189,7 @@ class SparkOutputSource(Source[T]):
         found: list[SourcePartition] = []
         for file in files:
             found.append(self._partition(file))
-            if len(found) % TURN_HEADS == 0:
+            if len(found) % OPENED_FILES == 0:
                 yield GiveWay()
         if self._log is not None:
             self._log.keep()
@@ -205,11 +202,11 @@ class SparkOutputSource(Source[T]):
         if self._log is None:
             return (yield from self._look_at_runs(known))
         self._listed = True
-        for attempt in range(LOG_ATTEMPTS):
+        for attempt in range(SPARK_LOG_ATTEMPTS):
             try:
                 return (yield from self._unfinished(self._log.committed(), known))
             except FileNotFoundError:  # Spark compacted, and deleted what we were reading
-                if attempt == LOG_ATTEMPTS - 1:
+                if attempt == SPARK_LOG_ATTEMPTS - 1:
                     raise
         return []
 
@@ -236,9 +233,9 @@ class SparkOutputSource(Source[T]):
         for number, file in enumerate(files, 1):
             if file.path not in known:
                 batch[sign("name", file.path)] = file
-            if number % TURN_FILES == 0:
+            if number % LISTED_FILES == 0:
                 yield GiveWay()
-            if len(batch) == ASK_FILES:
+            if len(batch) == ASKED_FILES:
                 unknown = yield Unknown([*batch])
                 left.update((file.path, file) for known_by, file in batch.items() if known_by in unknown)
                 batch = {}
@@ -257,7 +254,7 @@ class SparkOutputSource(Source[T]):
                     f"{self._directory / path}: was read before, and the output was overwritten; restore it, or reset the "
                     "pipeline, and write each run into a directory of its own"
                 )
-            if number % TURN_FILES == 0:
+            if number % LISTED_FILES == 0:
                 yield GiveWay()
 
     def _partition(self, file: CommittedFile) -> OutputPartition:

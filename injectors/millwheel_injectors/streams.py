@@ -13,22 +13,14 @@ from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 from millwheel.errors import SourceError
-from millwheel.limits import VALUE_LIMIT_BYTES
-
-CHUNK_BYTES: Final = 1 << 20
-"""Bytes per read: bounds a batch, and large enough that the call is not felt."""
-
-HEAD_LIMIT_BYTES: Final = 4_096
-"""A file is known by its first bytes, at most so many."""
-
-TAIL_BYTES: Final = 1_024
-"""A position is known by the bytes before it, at most so many."""
-
-TAIL_LINES: Final = 32
-"""The tail is made of at most so many lines, as it is made anew for every batch."""
-
-SAMPLE_BYTES: Final = 4_096
-"""What is kept of a line that is longer than the limit, for the reject file."""
+from millwheel.limits import (
+    FILE_CHUNK_BYTES,
+    FILE_HEAD_LIMIT_BYTES,
+    FILE_TAIL_BYTES,
+    FILE_TAIL_LINES,
+    REJECT_SAMPLE_BYTES,
+    VALUE_LIMIT_BYTES,
+)
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
 
@@ -71,7 +63,7 @@ class PlainStream:
 
     def read(self) -> bytes:
         """The next bytes; refuses a file that became shorter than what was read of it."""
-        chunk = self._file.read(CHUNK_BYTES)
+        chunk = self._file.read(FILE_CHUNK_BYTES)
         self._offset += len(chunk)
         if not chunk:
             self._refuse_shrunk(self._offset)
@@ -129,7 +121,7 @@ class GzipStream:
             return chunk
         while True:
             if not self._pending and not self._more:
-                self._pending = self._file.read(CHUNK_BYTES)
+                self._pending = self._file.read(FILE_CHUNK_BYTES)
                 self._size += len(self._pending)
                 if not self._pending:
                     return self._at_end()
@@ -150,11 +142,11 @@ class GzipStream:
             self._inflate = zlib.decompressobj(31)
             self._whole = False
         try:
-            chunk = self._inflate.decompress(self._pending, CHUNK_BYTES)
+            chunk = self._inflate.decompress(self._pending, FILE_CHUNK_BYTES)
         except zlib.error as error:
             raise SourceError(f"{self._path}: damaged gzip: {error}; restore the file") from error
         self._whole = self._inflate.eof
-        self._more = len(chunk) == CHUNK_BYTES and not self._whole
+        self._more = len(chunk) == FILE_CHUNK_BYTES and not self._whole
         self._pending = self._inflate.unused_data if self._whole else self._inflate.unconsumed_tail
         return chunk
 
@@ -205,12 +197,12 @@ def open_stream(path: Path) -> ByteStream:
 
 
 def read_head(path: Path) -> bytes:
-    """The first uncompressed bytes of a file, at most `HEAD_LIMIT_BYTES`."""
+    """The first uncompressed bytes of a file, at most `FILE_HEAD_LIMIT_BYTES`."""
     stream = open_stream(path)
     try:
         head = b""
-        while len(head) < HEAD_LIMIT_BYTES and (chunk := stream.read()):
-            head += chunk[: HEAD_LIMIT_BYTES - len(head)]
+        while len(head) < FILE_HEAD_LIMIT_BYTES and (chunk := stream.read()):
+            head += chunk[: FILE_HEAD_LIMIT_BYTES - len(head)]
         return head
     finally:
         stream.close()
@@ -228,7 +220,7 @@ class LineBuffer:
     def __init__(self, stream: ByteStream, offset: int) -> None:
         self.offset = offset
         self.tail = b""
-        """The last bytes before `offset`, some or `TAIL_BYTES` of them."""
+        """The last bytes before `offset`, some or `FILE_TAIL_BYTES` of them."""
         self._stream = stream
         self._lines: list[bytes] = []
         self._next = 0
@@ -256,10 +248,10 @@ class LineBuffer:
             self.tail = b""
 
     def _tail_after(self, lines: list[bytes]) -> bytes:
-        text = b"\n".join(lines[-TAIL_LINES:])
-        if len(lines) < TAIL_LINES:
+        text = b"\n".join(lines[-FILE_TAIL_LINES:])
+        if len(lines) < FILE_TAIL_LINES:
             text = self.tail + text
-        return text[-TAIL_BYTES:]
+        return text[-FILE_TAIL_BYTES:]
 
     def fill(self) -> bool:
         """Read on; False when the stream has nothing now."""
@@ -282,8 +274,8 @@ class LineBuffer:
             return
         self._rest = self._rest + part if self._rest else part
         if len(self._rest) > VALUE_LIMIT_BYTES:
-            self._dropped = len(self._rest) - SAMPLE_BYTES
-            self._rest = self._rest[:SAMPLE_BYTES]
+            self._dropped = len(self._rest) - REJECT_SAMPLE_BYTES
+            self._rest = self._rest[:REJECT_SAMPLE_BYTES]
 
     def _complete(self) -> bytes:
         line = self._rest

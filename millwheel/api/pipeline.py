@@ -69,6 +69,10 @@ class Pipeline:
         self._sources: dict[str, SourceSpec] = {}
         self._tables: dict[str, Table[Any]] = {}
 
+    def declared(self) -> tuple[dict[str, StreamSpec], dict[str, ComputationSpec]]:
+        """The streams and computations so far, by name, before anything is checked; a copy."""
+        return dict(self._streams), dict(self._computations)
+
     def inject(self, source: Source[T], into: Stream[T]) -> None:
         """Feed `into` from `source` (§5.2)."""
         check_source(source)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, overload
 from millwheel import limits
 from millwheel.api.frame import MISSING
 from millwheel.coders import Coder, checked, raw
-from millwheel.errors import LimitError, WiringError
+from millwheel.errors import InvariantError, LimitError, WiringError
 from millwheel.limits import VALUE_LIMIT_BYTES
 from millwheel.work import Slot
 
@@ -125,7 +125,8 @@ class BoundList(_Bound, Generic[T]):
     def __iter__(self) -> Iterator[T]:
         for name in self._elements.names():
             data = self._elements.read(name)
-            assert data is not None
+            if data is None:
+                raise InvariantError("there is no data")
             yield self._decode(data)
 
     def __len__(self) -> int:
@@ -180,7 +181,8 @@ class BoundMap(_Bound, Generic[T]):
         """(entry, value) in entry order."""
         for name in self._entries.names():
             data = self._entries.read(name)
-            assert data is not None
+            if data is None:
+                raise InvariantError("there is no data")
             yield name, self._decode(data)
 
     def __len__(self) -> int:

@@ -12,6 +12,8 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
+from millwheel.errors import InvariantError
+
 
 @click.command(short_help="Print the completion script of a shell.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
@@ -27,7 +29,8 @@ def completion(shell: str) -> None:
     from millwheel.cli.root import root
 
     found = get_completion_class(shell)
-    assert found is not None  # click has all three
+    if found is None:  # click has all three
+        raise InvariantError("click completes in each shell of the list")
     click.echo(found(root, {}, NAME, COMPLETE).source())
 
 

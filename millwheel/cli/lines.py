@@ -13,14 +13,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from millwheel.escapes import harmless
+from millwheel.limits import RATE_REPORTS
 from millwheel.model import MIN_TIME, SECOND, format_time
 
 if TYPE_CHECKING:
     from millwheel.cli.display import Display
     from millwheel.host.progress import Progress
 
-RATE_WINDOW: Final = 5
-"""Reports that are kept, a second apart: the rate is that of the last five seconds."""
 
 WORDS: Final = {logging.ERROR: "error: ", logging.WARNING: "warning: "}
 
@@ -35,7 +34,7 @@ class Lines(logging.Handler):
         super().__init__(logging.INFO if verbose else logging.WARNING)
         self._quiet = quiet
         self._verbose = verbose
-        self._rates: deque[tuple[float, int]] = deque([(0.0, 0)], maxlen=RATE_WINDOW)
+        self._rates: deque[tuple[float, int]] = deque([(0.0, 0)], maxlen=RATE_REPORTS)
         self._waited_for = ""
         self._display: Display | None = None
 

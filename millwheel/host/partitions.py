@@ -15,7 +15,7 @@ from millwheel.core.interval import events as ev
 from millwheel.core.source.feed import Feed
 from millwheel.core.source.injector import InjectorCore
 from millwheel.core.source.short_reads import ShortReads
-from millwheel.errors import SourceError
+from millwheel.errors import InvariantError, SourceError
 from millwheel.graph import Graph
 from millwheel.host.actors import Actor, Actors
 from millwheel.host.alphabet import Discover, Discovery, Pause, ReadRows, Resume, RowsArrived, Seek, Wish
@@ -325,7 +325,8 @@ class Partitions:
 
     def _resume(self, actor: Actor) -> None:
         """What was before it is read to its end: an ordered source goes on with the next file."""
-        assert isinstance(actor.core, InjectorCore)
+        if not isinstance(actor.core, InjectorCore):
+            raise InvariantError("actor.core is no InjectorCore")
         self._owner.inform(Claimed(((actor.owner, actor.interval, actor.sequencer),)))
         actor.core.paused = False
         self._paces.open(actor)
@@ -376,7 +377,8 @@ class Partitions:
         """A partition that is finished with this gets the signs by which it is known again."""
         signs: list[bytes] = []
         if advance.finished:
-            assert isinstance(actor.core, InjectorCore)
+            if not isinstance(actor.core, InjectorCore):
+                raise InvariantError("actor.core is no InjectorCore")
             name, source = (
                 self._positions[actor.interval].partition,
                 self._graph.sources[actor.owner.removeprefix("source:")].source,
@@ -389,7 +391,8 @@ class Partitions:
     def _forget(self, actor: Actor) -> bool:
         """Keep nothing of a partition whose end is durable: true once its receivers know of it."""
         core = actor.core
-        assert isinstance(core, InjectorCore)
+        if not isinstance(core, InjectorCore):
+            raise InvariantError("core is no InjectorCore")
         if not (core.finished and core.quiet()):
             return False
         self.rows += core.rows

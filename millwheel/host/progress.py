@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from millwheel.core.interval.machine import IntervalCore
+from millwheel.errors import InvariantError
 from millwheel.host.worker import WorkerHost
 from millwheel.model import MAX_TIME, MIN_TIME, format_time
 from millwheel.shape import PUBLISH_PREFIX
@@ -97,7 +98,8 @@ def explain(worker: WorkerHost, computation: str) -> list[tuple[str, str, int, s
     """(who, what, timestamp us, detail) of everything that holds `computation`'s watermark, oldest first."""
     found = []
     for actor in worker.actors.of(computation):
-        assert isinstance(actor.core, IntervalCore)
+        if not isinstance(actor.core, IntervalCore):
+            raise InvariantError("actor.core is no IntervalCore")
         found += [(f"interval {actor.interval}", *blamed) for blamed in actor.core.blame()]
     senders = sorted(worker.routes.senders()[computation])
     found += [(sender, "input", worker.values.get(sender, MIN_TIME), "") for sender in senders]

@@ -13,6 +13,7 @@ from typing import Final
 from millwheel.bundles import RecoveredInterval
 from millwheel.core.ids.dedup import Channel
 from millwheel.core.interval.machine import Config
+from millwheel.errors import InvariantError
 from millwheel.graph import Graph
 from millwheel.intervals import Ranges
 from millwheel.ports import IntervalRow, Opened, SourcePosition
@@ -90,7 +91,8 @@ class Routes:
 
     def unsettled(self, config: Config, recovered: RecoveredInterval) -> set[str]:
         """Computations that get unacked productions of the interval on streams that it no longer lists as outputs."""
-        assert config.outputs is not None
+        if config.outputs is None:
+            raise InvariantError("there is no config.outputs")
         names = {number: name for name, number in self.subscriptions.items()}
         left = {bundle.subscription for bundle in recovered.productions} - set(config.outputs)
         return {self._receiver[names[number]] for number in left & config.routes.keys()}

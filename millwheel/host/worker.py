@@ -20,7 +20,7 @@ from millwheel.bundles import Bundle
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import Config, IntervalCore
 from millwheel.core.source.injector import InjectorCore
-from millwheel.errors import Fenced, RowRefused
+from millwheel.errors import Fenced, InvariantError, RowRefused
 from millwheel.graph import Graph
 from millwheel.host import alphabet as he
 from millwheel.host import folded
@@ -245,7 +245,8 @@ class WorkerHost:
 
     def _start(self, actor: Actor) -> None:
         """From now on it takes events."""
-        assert isinstance(actor.core, IntervalCore)
+        if not isinstance(actor.core, IntervalCore):
+            raise InvariantError("actor.core is no IntervalCore")
         self.actors.put(actor)
         self.perform(actor, actor.core.start(self.now, frozenset(self.routes.live)))
         self._say_hello(actor)
@@ -347,7 +348,8 @@ class WorkerHost:
             self._grant(actor)
 
     def _grant(self, actor: Actor) -> None:
-        assert isinstance(actor.core, IntervalCore)
+        if not isinstance(actor.core, IntervalCore):
+            raise InvariantError("actor.core is no IntervalCore")
         window = self._windows[actor.interval]
         upto = window.grant(actor.core.inbox_bytes)
         if upto is not None:
@@ -455,7 +457,8 @@ class WorkerHost:
     def _restart(self, old: Actor, inherited: ev.Inherited) -> Steps:
         """The soft state of an interval is void; what it had not made durable comes again after its hello."""
         interval, core = old.interval, old.core
-        assert isinstance(core, IntervalCore)
+        if not isinstance(core, IntervalCore):
+            raise InvariantError("core is no IntervalCore")
         sequencer = yield Reacquire(interval, old.sequencer)
         if sequencer is None:
             raise Fenced(f"interval {interval} of {old.owner!r}: another run owns this pipeline's store now")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -19,12 +19,10 @@ from millwheel.coders import Coder, JsonCoder
 from millwheel.errors import WiringError
 from millwheel.library.windows import Fixed
 from millwheel.library.wiring import Operation, Operator, Wiring, meant
+from millwheel.limits import DAILY_ID_LIMIT_BYTES
 from millwheel.model import Record, Timer
 
 T = TypeVar("T")
-
-ID_LIMIT_BYTES: Final = 200
-"""Longer ids are stored as their digest: they name a timer as well, and its tag has 256 bytes."""
 
 
 class Addressed(msgspec.Struct, Generic[T], frozen=True, array_like=True):
@@ -64,7 +62,7 @@ class Deduplicate(Operator[T]):
 def _entry(name: str) -> str:
     """An id as an entry of state and the tag of a timer."""
     data = name.encode()
-    if data and len(data) <= ID_LIMIT_BYTES and b"\0" not in data:
+    if data and len(data) <= DAILY_ID_LIMIT_BYTES and b"\0" not in data:
         return "=" + name
     return "#" + blake2b(data, digest_size=20).hexdigest()
 

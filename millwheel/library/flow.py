@@ -24,7 +24,7 @@ import msgspec
 from millwheel.api.pipeline import Pipeline
 from millwheel.api.stream import Stream
 from millwheel.coders import Coder
-from millwheel.errors import WiringError
+from millwheel.errors import InvariantError, WiringError
 from millwheel.library.daily import Addressed
 from millwheel.library.durations import Duration, duration
 from millwheel.library.keyed import KeyedChain
@@ -149,7 +149,8 @@ class _Result:
                     "give it name=..., or end it in a stream by .to(...) and go on from there"
                 )
             self.write(Stream(f"{self._name}.out", known(self._operation.output)), ())
-        assert self.stream is not None
+        if self.stream is None:
+            raise InvariantError("there is no stream")
         return (Inlet(self.stream, ()),)
 
     def write(self, stream: Stream[Any], steps: Steps) -> None:

@@ -6,17 +6,15 @@ Lives here: that computation, and the key that spreads its records.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 from zlib import crc32
 
 from millwheel.api.context import Context
 from millwheel.api.stream import Stream
 from millwheel.library.steps import Steps, many
 from millwheel.library.wiring import Operator, Wiring
+from millwheel.limits import STATELESS_KEYS
 from millwheel.model import Record
-
-SPREAD: Final = 256
-"""Keys that the records of such a stage are spread over: one that fails stops so small a part of the rest."""
 
 
 class Stateless(Operator[Any]):
@@ -38,6 +36,6 @@ def spread(stream: Stream[Any]) -> Callable[[Any], str]:
     encode = stream.coder.encode
 
     def key(value: Any) -> str:
-        return f"{crc32(encode(value)) % SPREAD:02x}"
+        return f"{crc32(encode(value)) % STATELESS_KEYS:02x}"
 
     return key

@@ -73,13 +73,13 @@ class _Side:
         self.stream = port.feed.stream
         self.number = port.number
         self.run = one(port.feed.steps) if port.feed.steps else None
-        self._key = port.key
+        self.declared = port.key
 
     def key(self, value: Any) -> str | None:
         """The key of a value of the stream; None: it is not for this side."""
         if self.run is not None:
             value = self.run(value)
-        return None if value is DROPPED else self._key(value)
+        return None if value is DROPPED else self.declared(value)
 
 
 class Inputs:
@@ -114,7 +114,7 @@ def _extractor(sides: Sequence[_Side]) -> KeyOf:
     """The key extractor of the last of `sides`; what an earlier one of the same stream has brought is not for it."""
     *earlier, side = sides
     if not earlier:
-        return side.key if side.run is not None else side._key
+        return side.key if side.run is not None else side.declared
 
     def key(value: Any) -> str | None:
         found = side.key(value)

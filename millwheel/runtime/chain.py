@@ -16,6 +16,7 @@ from typing import Final
 
 from millwheel import limits
 from millwheel.bundles import QuarantineEntry, TimerPlace
+from millwheel.errors import InvariantError
 from millwheel.model import MAX_TIME, MIN_TIME, Timer, TimerKind
 from millwheel.work import InvocationOutcome, Stall, TimerId, Work
 
@@ -110,7 +111,8 @@ class TimerChain:
     def add(self, key: str, timers: Mapping[tuple[str, str], int | None]) -> None:
         """The hook that ran has set, moved or cancelled `timers` of `key`."""
         cause, stalls, work = self.cause, self._outcome.stalls, self._work
-        assert cause is not None, "a hook runs"
+        if cause is None:
+            raise InvariantError("a hook runs")
         for (kind, tag), at in timers.items():
             if stalls:
                 stalls.pop((key, kind, tag), None)
@@ -144,7 +146,8 @@ class TimerChain:
     def _stall(self, kind: str, at: int) -> Stall:
         """How a timer that is set to `at` stands to those whose firing has led to it."""
         cause, before = self.cause, self.stall
-        assert cause is not None, "a hook runs"
+        if cause is None:
+            raise InvariantError("a hook runs")
         if before is None:
             event, wall = (cause.timestamp, MIN_TIME) if cause.kind == "watermark" else (MIN_TIME, cause.timestamp)
             before = Stall(0, event, wall)

@@ -24,6 +24,7 @@ from millwheel.host.controller import ControllerHost
 from millwheel.host.progress import Progress, explain, progress_of
 from millwheel.host.requests import StoreCall
 from millwheel.host.worker import Tolerance, WorkerHost
+from millwheel.limits import LAST_WORDS_LIMIT_S, TURN_US
 from millwheel.model import MAX_TIME
 from millwheel.ports import Store
 from millwheel.runtime.failures import Failures, OnFailure, log_failure
@@ -33,8 +34,6 @@ from millwheel.search import BlockingCall, Step
 
 logger = logging.getLogger("millwheel")
 
-TURN_US = 4_000
-PART_LIMIT_S = 2.0
 
 WORKER = "worker"
 CONTROLLER = "controller"
@@ -139,7 +138,7 @@ class EmbeddedRun:
         if not self._in_hook:
             # A store that is away will have to suspect what is innocent.
             with suppress(StoreError, TimeoutError):
-                async with asyncio.timeout(PART_LIMIT_S):
+                async with asyncio.timeout(LAST_WORDS_LIMIT_S):
                     await self.worker.last_words().call(self._store)
         self._user.close()
 

@@ -18,6 +18,7 @@ from millwheel.api.frame import Frame, NotLoaded
 from millwheel.api.table import Table
 from millwheel.bundles import QuarantineEntry
 from millwheel.coders import AS_IT_IS, checked, raw
+from millwheel.errors import InvariantError
 from millwheel.graph import ComputationSpec, Graph
 from millwheel.model import MAX_TIME, MIN_TIME, Record, Timer, TimerKind
 from millwheel.runtime.chain import TimerChain
@@ -105,7 +106,8 @@ class Executor:
             return
         poisoned = {entry.key for entry in outcome.quarantined}
         for it in waiting:
-            assert not isinstance(it, Timer), "records and timers never run together"
+            if isinstance(it, Timer):
+                raise InvariantError("records and timers never run together")
             if it.key in self._waiting_keys:
                 self._waiting.append(it)
             elif it.key in poisoned:
@@ -220,7 +222,8 @@ class Executor:
             if error is None:
                 return True
             _unchain(error, first)
-        assert error is not None
+        if error is None:
+            raise InvariantError("there is no error")
         entry.error = _trace(error)
         self._tell("ProcessRecord", entry.key, error)
         outcome.quarantined.append(entry)

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from millwheel.errors import CommitUnknown, StoreUnavailable
+from millwheel.limits import STORE_RETRY_DELAY_S
 
 logger = logging.getLogger("millwheel")
 
-RETRY_DELAY_S = 0.2
 
 T = TypeVar("T")
 
@@ -23,4 +23,4 @@ async def until_answered(what: str, call: Callable[[], Awaitable[T]]) -> T:
             return await call()
         except (StoreUnavailable, CommitUnknown) as error:
             logger.warning("%s: %s; trying again", what, error)
-            await asyncio.sleep(RETRY_DELAY_S)
+            await asyncio.sleep(STORE_RETRY_DELAY_S)

@@ -21,12 +21,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from millwheel.limits import ARCHIVE_JAVA_LIMIT_S, ARCHIVE_STALE_S
 from millwheel.spark.java import ensure_java
 
 _QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 """A class that cannot be archived is worth a line to the JVM; there are hundreds."""
-_STALE_S = 3_600.0
-_JAVA_LIMIT_S = 60
 
 
 def options() -> str:
@@ -100,7 +99,7 @@ def _take(path: Path) -> None:
             if _done(new).exists() and new.name.startswith(path.name) and _whole(new):
                 new.replace(path)
                 _done(new).unlink()
-            elif time.time() - new.stat().st_mtime > _STALE_S:
+            elif time.time() - new.stat().st_mtime > ARCHIVE_STALE_S:
                 new.unlink()
                 _done(new).unlink(missing_ok=True)
 
@@ -129,7 +128,7 @@ def _new(path: Path) -> Path:
 def _run(java: Path, *arguments: str) -> bool:
     command = [str(java), *arguments]
     try:
-        return subprocess.run(command, capture_output=True, timeout=_JAVA_LIMIT_S, check=False).returncode == 0
+        return subprocess.run(command, capture_output=True, timeout=ARCHIVE_JAVA_LIMIT_S, check=False).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False
 
@@ -143,7 +142,11 @@ def _path() -> Path | None:
     spark = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
     try:
         told = subprocess.run(
-            [home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=_JAVA_LIMIT_S, check=False
+            [home / "bin" / "java", "-version"],
+            capture_output=True,
+            text=True,
+            timeout=ARCHIVE_JAVA_LIMIT_S,
+            check=False,
         ).stderr
         made = (spark / "jars").stat().st_mtime_ns
         root = _root()

@@ -42,6 +42,7 @@ def found_ids(rows: Rows, asked: Sequence[int]) -> set[int]:
 
 
 def productions(rows: Rows) -> list[Bundle]:
+    """Productions that are not acked, as bundles again."""
     decoded = ((*head, key.decode(), value, time) for *head, key, value, time in rows)
     return bundles(decoded, WORK_LIMIT_RECORDS)
 
@@ -51,10 +52,12 @@ TimerRow = tuple[int, str, str, str]
 
 
 def timer_rows(rows: Rows) -> list[TimerRow]:
+    """Stored timers, in the order of the columns of `TimerRow`."""
     return [(time, key.decode(), tag.decode(), kind) for key, kind, tag, time in rows]
 
 
 def timer_writes(rows: list[TimerRow]) -> TimerWrites:
+    """Timers as columns, as a checkpoint has them."""
     return TimerWrites(
         keys=[key for _, key, _, _ in rows],
         tags=[tag for _, _, tag, _ in rows],

@@ -31,7 +31,8 @@ from typing import IO, Any, Final
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from millwheel.errors import StoreError, StoreUnavailable
+from millwheel.errors import InvariantError, StoreError, StoreUnavailable
+from millwheel.limits import SERVER_POLL_S, SERVER_START_LIMIT_S, SERVER_STOP_LIMIT_S, SOCKET_PATH_LIMIT_BYTES
 from millwheel_storage.privileges import HERE, can_stand_in, closed_to, reachable_programs, server_user
 
 SETTINGS: Final = {
@@ -57,14 +58,6 @@ here.  Crash recovery replays up to `max_wal_size` before anybody gets an answer
 
 MARK: Final = "millwheel.data"
 """A setting that says on the command line whose server it is, however the server itself names its directory."""
-
-_START_LIMIT_S: Final = 120.0
-"""Crash recovery takes seconds; a slow disk gets two minutes."""
-
-_STOP_LIMIT_S: Final = 30.0
-_POLL_S: Final = 0.01
-_SOCKET_PATH_LIMIT_BYTES: Final = 103
-"""The shortest limit of the supported systems (macOS); Linux allows 107."""
 
 
 def binaries() -> Path:
@@ -104,7 +97,7 @@ class EmbeddedPostgres:
         """Beside the data when that path is short enough for a socket and the server can reach it, else under the temporary
         directory."""
         near = self.directory / "socket"
-        if len(os.fsencode(near / ".s.PGSQL.5432")) <= _SOCKET_PATH_LIMIT_BYTES and self._closed() is None:
+        if len(os.fsencode(near / ".s.PGSQL.5432")) <= SOCKET_PATH_LIMIT_BYTES and self._closed() is None:
             return near
         digest = hashlib.sha256(os.fsencode(self.directory)).hexdigest()[:16]
         return Path("/tmp" if os.name == "posix" else tempfile.gettempdir()) / f"millwheel-{digest}"
@@ -159,7 +152,8 @@ class EmbeddedPostgres:
             self._users = None
 
     def _is_last_user(self) -> bool:
-        assert self._users is not None
+        if self._users is None:
+            raise InvariantError("there is no users")
         try:
             fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -218,7 +212,7 @@ class EmbeddedPostgres:
 
     def _answers(self) -> bool:
         """Whether this directory's server accepts connections; waits while one is starting or stopping."""
-        deadline = time.monotonic() + _START_LIMIT_S
+        deadline = time.monotonic() + SERVER_START_LIMIT_S
         while self.pid is not None:
             try:
                 with psycopg.connect(self.url, connect_timeout=5, autocommit=True) as connection:
@@ -227,7 +221,7 @@ class EmbeddedPostgres:
             except psycopg.OperationalError as error:
                 if time.monotonic() > deadline:
                     raise StoreUnavailable(f"Postgres in {self._data} runs but does not answer: {error}") from error
-                time.sleep(_POLL_S)
+                time.sleep(SERVER_POLL_S)
         return False
 
     def _initialise(self) -> None:
@@ -265,7 +259,7 @@ class EmbeddedPostgres:
     def _launch(self) -> None:
         """Start `postgres`; the workers of a killed one may hold its memory for a moment, so it may take two
         tries."""
-        deadline = time.monotonic() + _START_LIMIT_S
+        deadline = time.monotonic() + SERVER_START_LIMIT_S
         while not self._launch_once(deadline):
             if time.monotonic() > deadline:
                 raise StoreError(f"Postgres does not start; see {self.directory / 'postgres.log'}:\n{self._log_tail()}")
@@ -291,7 +285,7 @@ class EmbeddedPostgres:
         while time.monotonic() < deadline and self._process.poll() is None:
             if _status(self._data) == "ready":
                 return True
-            time.sleep(_POLL_S)
+            time.sleep(SERVER_POLL_S)
         return False
 
     def _log_tail(self) -> str:
@@ -312,17 +306,17 @@ class EmbeddedPostgres:
         self._bury()
 
     def _wait_for_exit(self, pid: int) -> bool:
-        deadline = time.monotonic() + _STOP_LIMIT_S
+        deadline = time.monotonic() + SERVER_STOP_LIMIT_S
         while time.monotonic() < deadline:
             if self.pid != pid:
                 return True
-            time.sleep(_POLL_S)
+            time.sleep(SERVER_POLL_S)
         return False
 
     def _bury(self) -> None:
         """Collect the dead server that this process started: a zombie's pid would still count as taken."""
         if self._process is not None:
-            self._process.wait(_STOP_LIMIT_S)
+            self._process.wait(SERVER_STOP_LIMIT_S)
             self._process = None
 
 

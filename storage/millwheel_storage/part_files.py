@@ -22,11 +22,10 @@ import psycopg
 from psycopg import sql
 
 from millwheel.errors import StoreError
+from millwheel.limits import PART_FILES_REST_S
 from millwheel_storage.schema.shape_checks import schema_name
 
 Format = Literal["jsonl", "parquet"]
-REST_SECONDS: Final = 0.5
-"""Between two looks for sealed parts; a file is that much later than its seal."""
 
 
 class PartFiles:
@@ -64,7 +63,7 @@ class PartFiles:
         """The same without an end."""
         while True:
             yield from self.write()
-            time.sleep(REST_SECONDS)
+            time.sleep(PART_FILES_REST_S)
 
     def _files(self, connection: psycopg.Connection) -> Iterator[Path]:
         found = sql.SQL("SELECT shard, part, rows FROM {} ORDER BY shard, part LIMIT 1 FOR UPDATE SKIP LOCKED")

@@ -8,16 +8,13 @@ not durably recorded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 from millwheel.bundles import Acked, Bundle, Produced
 from millwheel.core.ids.dedup import Channel
 from millwheel.intervals import Ranges
+from millwheel.limits import RETIRED_LIMIT_CHANNELS
 from millwheel.model import MAX_TIME
 from millwheel.work import Columns
-
-RETIRED_LIMIT_CHANNELS: Final = 64
-"""Channels of void cores that are remembered.  Should a receiver ever miss that one is done, it keeps some ids."""
 
 
 class Outbox:

@@ -12,7 +12,6 @@ checkpoint (`checkpoint`), what is committed (`unfolded`).  Invariants:
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
 
 import msgspec
 
@@ -22,10 +21,10 @@ from millwheel.core.channel.outbox import Outbox
 from millwheel.core.durability.unfolded import CommittedLog
 from millwheel.core.faults.refused import RefusedRows
 from millwheel.core.interval import events as ev
+from millwheel.errors import InvariantError
+from millwheel.limits import WEAK_INFLIGHT_CHECKPOINTS
 from millwheel.model import MAX_TIME
 from millwheel.work import Cause
-
-WEAK_INFLIGHT_LIMIT: Final = 64
 
 
 class Uncommitted(msgspec.Struct, gc=False):
@@ -79,7 +78,7 @@ class Inflight:
 
     def full(self) -> bool:
         """True when no user code may run until one is committed."""
-        limit = WEAK_INFLIGHT_LIMIT if self._weak else limits.INFLIGHT_LIMIT_CHECKPOINTS
+        limit = WEAK_INFLIGHT_CHECKPOINTS if self._weak else limits.INFLIGHT_LIMIT_CHECKPOINTS
         return len(self._entries) >= limit
 
     def reaches_back(self, seq: int) -> bool:
@@ -185,7 +184,8 @@ class Inflight:
             entry.done = entry.done or entry.seq < seq
         self._pop_done(effects)
         entry = self._entries[0]
-        assert entry.seq == seq, "a checkpoint was refused that is not under way"
+        if entry.seq != seq:
+            raise InvariantError("a checkpoint was refused that is not under way")
         return entry
 
     def _pop_done(self, effects: list[ev.Effect]) -> None:

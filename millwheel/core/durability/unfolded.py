@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
-from typing import Final
 
 import msgspec
 
 from millwheel import limits
 from millwheel.bundles import Acked, Checkpoint
-
-FOLD_LIMIT_ROWS: Final = 16_384
+from millwheel.limits import FOLD_LIMIT_ROWS
 
 
 class Logged(msgspec.Struct, gc=False):

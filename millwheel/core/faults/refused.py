@@ -8,13 +8,10 @@ state, is void and is done again.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 from millwheel.bundles import QuarantineEntry
+from millwheel.limits import REDRIVE_AGAIN_US
 from millwheel.work import Cause, cause_of
-
-REDRIVE_AGAIN_US: Final = 10_000_000
-"""A redriven element whose row was refused is not tried again before: each try restarts the interval."""
 
 
 class RefusedRows:

@@ -23,13 +23,12 @@ import msgspec
 
 from millwheel import limits
 from millwheel.bundles import QuarantineEntry
+from millwheel.limits import SUSPECT_WIDENINGS
 from millwheel.work import BundlePart, Work
 
 Unit = tuple[str, bytes]
 """What one call of a hook is about: the key, and a digest of the record or timer.  Not a record's id: a producer that
 is not durable sends the same record under another one after a restart."""
-
-WIDENINGS: Final = 3
 
 
 class Suspicion(msgspec.Struct, array_like=True):
@@ -59,7 +58,7 @@ class Suspects:
     def __init__(self, ends: int = 0, stored: bytes = b"") -> None:
         self._suspected: dict[Unit, int] = {}
         self._condemned: dict[Unit, int] = {}
-        self._left = limits.MARKED_INVOCATIONS * 4 ** min(ends - 1, WIDENINGS) if ends else 0
+        self._left = limits.MARKED_INVOCATIONS * 4 ** min(ends - 1, SUSPECT_WIDENINGS) if ends else 0
         self.running: list[Unit] = []
         """What was marked and runs now."""
         self._marked = False

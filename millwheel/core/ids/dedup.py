@@ -23,18 +23,11 @@ from pybloom_live import BloomFilter
 
 from millwheel import limits
 from millwheel.bundles import Ids
+from millwheel.limits import LIST_LIMIT_IDS, LONG_RUN_BLOCKS, SHORT_RUN_IDS
 from millwheel.model import MAX_TIME
 
 BLOCK_BITS: Final = 10
 
-LIST_LIMIT_IDS: Final = 1_024
-"""Ids that are listed in one run before a new one begins: what is sealed, or collected, at a time."""
-
-SHORT_RUN_IDS: Final = 16
-"""A dense run of fewer ids is not worth a run of its own: it is listed."""
-
-LONG_RUN_BLOCKS: Final = 64
-"""A dense run over more blocks is never sealed: its two ends take fewer bytes than its share of a filter."""
 
 Channel = tuple[int, int]
 """(subscription, producer)."""

@@ -21,6 +21,7 @@ from millwheel.core.keys.eviction import WatermarkPace
 from millwheel.core.keys.expiry import Expiry
 from millwheel.core.keys.holds import Holds
 from millwheel.core.keys.timers import TimerQueue
+from millwheel.errors import InvariantError
 from millwheel.model import MAX_TIME
 from millwheel.work import Wanted, Work
 
@@ -66,7 +67,8 @@ class Invocation:
     @property
     def work(self) -> Work:
         """What was taken, with what is diverted from it."""
-        assert self._scheduled is not None, "Invoked without work"
+        if self._scheduled is None:
+            raise InvariantError("Invoked without work")
         return self._scheduled.work
 
     # --- before hooks run -------------------------------------------------------------------------------------
@@ -92,7 +94,8 @@ class Invocation:
 
     def loaded(self, rows: list[KeyRows], effects: list[ev.Effect]) -> bool:
         """An answer to `Load`, which is all that the store has of what is missing; true as for `begin`."""
-        assert self._scheduled is not None, "Loaded without work"
+        if self._scheduled is None:
+            raise InvariantError("Loaded without work")
         if self._missing:
             stored = {row.key for row in rows if row.cells}
             self._cache.expect_absent([key for key in self._missing if key not in stored] if stored else self._missing)
@@ -122,7 +125,8 @@ class Invocation:
 
     def marked(self, effects: list[ev.Effect]) -> None:
         """The mark is durable."""
-        assert self._running is not None, "Marked without a mark"
+        if self._running is None:
+            raise InvariantError("Marked without a mark")
         effects.append(ev.Invoke(self._running))
 
     # --- while they run ---------------------------------------------------------------------------------------
@@ -134,7 +138,8 @@ class Invocation:
 
     def filled(self, rows: list[StateRow], effects: list[ev.Effect]) -> None:
         """An answer to `LoadSlots`."""
-        assert self._running is not None, "SlotsLoaded without work"
+        if self._running is None:
+            raise InvariantError("SlotsLoaded without work")
         self._cache.fill(self._wanted, rows)
         self._wanted = []
         effects.append(ev.Invoke(self._running))
@@ -156,7 +161,8 @@ class Invocation:
 
     def end(self) -> tuple[ScheduledWork, int]:
         """What ran is over: the scheduled work, and the smallest event time that may have come of it."""
-        assert self._scheduled is not None, "Invoked without work"
+        if self._scheduled is None:
+            raise InvariantError("Invoked without work")
         scheduled, oldest = self._scheduled, self.oldest
         self._scheduled, self._running, self.oldest = None, None, MAX_TIME
         return scheduled, oldest

@@ -37,6 +37,7 @@ from millwheel.core.keys.cache import StateCache
 from millwheel.core.keys.expiry import Expiry
 from millwheel.core.keys.holds import Holds
 from millwheel.core.keys.timers import TimerQueue
+from millwheel.errors import InvariantError
 from millwheel.graph import Settings
 from millwheel.intervals import Ranges
 from millwheel.model import MAX_TIME, MIN_TIME
@@ -129,7 +130,8 @@ class IntervalCore:
         copies are refused.
         """
         recovered, self._recovered = self._recovered, None
-        assert recovered is not None, "start() is called once"
+        if recovered is None:
+            raise InvariantError("start() is called once")
         self._arrivals.begin(recovered.ids, live, self.config.sequencer)
         if self.suspects.watching:
             self._trust_at = now + limits.TRUST_US

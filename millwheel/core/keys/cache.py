@@ -15,23 +15,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import filterfalse, repeat
-from typing import Any, Final
+from typing import Any
 
 from millwheel import limits
 from millwheel.bundles import CellWrites, StateRow
 from millwheel.core.keys.eviction import NEVER, invocations_until_records
+from millwheel.limits import (
+    ENTRY_OVERHEAD_BYTES,
+    EVICTED_SHARE,
+    EVICTION_SAMPLE_KEYS,
+    EVICTION_SCAN,
+    SLOT_OVERHEAD_BYTES,
+)
 from millwheel.work import InvocationOutcome, Known, Slot, Wanted
-
-ENTRY_OVERHEAD_BYTES: Final = 200
-SLOT_OVERHEAD_BYTES: Final = 64
-SAMPLE: Final = 256
-EVICTED_SHARE: Final = 6
-"""Of a sample one key in so many goes, if not more must: each key that goes costs a look at so many, 5 us, and a key that
-should have stayed a load of 20 to 50 us."""
-
-EVICTION_SCAN: Final = 65_536
-"""Keys that one eviction looks at, four times what a fold makes clean: looking at all of them, most of them dirty, was a
-fifth of the time of a pipeline that only made new keys."""
 
 NextTimers = Callable[[Sequence[str]], list[float]]
 """In how many invocations the next timer of each of some keys is due."""
@@ -342,7 +338,7 @@ class StateCache:
     def _samples(self) -> Iterator[list[str]]:
         """Keys from all over, round and round: the next samples begin with keys that this one does not have."""
         keys = [*self.last_read]
-        stride = max(1, len(keys) // SAMPLE)
+        stride = max(1, len(keys) // EVICTION_SAMPLE_KEYS)
         while True:
             self._phase = (self._phase + 1) % stride
             yield keys[self._phase :: stride]

@@ -19,12 +19,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from millwheel.limits import GAPS_OVERDUE, PACE_SMOOTHED
 from millwheel.model import MAX_TIME, MIN_TIME
 
 NEVER: Final = float("inf")
-SMOOTHED: Final = 0.5
-"""Weight of the newest measurement: a watermark moves in jerks."""
-OVERDUE: Final = 2
 
 
 class WatermarkPace:
@@ -51,7 +49,7 @@ class WatermarkPace:
         """The watermark in this invocation.  Its ends, before and after all time, say nothing."""
         if self._watermark > MIN_TIME and watermark < MAX_TIME and invocation > self._invocation:
             rate = (watermark - self._watermark) / (invocation - self._invocation)
-            self._rate += (rate - self._rate) * (SMOOTHED if self._rate else 1)
+            self._rate += (rate - self._rate) * (PACE_SMOOTHED if self._rate else 1)
         if invocation > self._invocation or self._watermark == MIN_TIME:
             self._watermark, self._invocation = watermark, invocation
         self._returned //= 2
@@ -73,6 +71,6 @@ def invocations_until_records(now: int, ages: Sequence[int], before: Sequence[in
     """
     gaps = [0 if last is None else now - age - last for age, last in zip(ages, before, strict=True)]
     return [
-        (gap - age if gap > age else 0) if gap and age <= OVERDUE * gap else age
+        (gap - age if gap > age else 0) if gap and age <= GAPS_OVERDUE * gap else age
         for age, gap in zip(ages, gaps, strict=True)
     ]

@@ -18,6 +18,7 @@ from heapq import nsmallest
 from millwheel import limits
 from millwheel.bundles import BEFORE_TIMERS, TimerPlace, TimerWrites
 from millwheel.core.keys.minheap import MinHeap
+from millwheel.errors import InvariantError
 from millwheel.model import EXPIRY_KIND, EXPIRY_TAG, MAX_TIME, TIMER_KINDS
 from millwheel.work import Stall, TimerId
 
@@ -152,7 +153,8 @@ class TimerQueue:
         """The page after the end is here; `more` follow.  About `held` keys, those in memory, it may be outdated."""
         end = self._ends.get(kind, BEFORE_TIMERS)
         for key, tag, timestamp in zip(page.keys, page.tags, page.timestamps, strict=True):
-            assert timestamp is not None, "a stored timer has a time"
+            if timestamp is None:
+                raise InvariantError("a stored timer has a time")
             if key not in held:
                 self.set(key, kind, tag, timestamp)
             end = max(end, (timestamp, (key, tag)))

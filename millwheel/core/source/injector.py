@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Final
 
 import msgspec
 
@@ -16,16 +15,17 @@ from millwheel import limits
 from millwheel.bundles import Bundle
 from millwheel.core.interval import events as ev
 from millwheel.intervals import Ranges
+from millwheel.limits import (
+    ADVANCE_DELAY_US,
+    FIRST_READ_ROWS,
+    POLL_DELAY_US,
+    READ_LIMIT_BYTES,
+    READ_LIMIT_ROWS,
+    UNACKED_LIMIT_READS,
+)
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import SourcePosition
 from millwheel.work import Columns
-
-READ_LIMIT_ROWS: Final = 4_096
-READ_LIMIT_BYTES: Final = 4 * 1024 * 1024
-FIRST_READ_ROWS: Final = 1_024
-UNACKED_LIMIT_READS: Final = 12
-ADVANCE_DELAY_US: Final = 200_000
-POLL_DELAY_US: Final = 1_500
 
 
 class ReadEntry(msgspec.Struct, gc=False):

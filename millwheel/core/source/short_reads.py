@@ -6,10 +6,7 @@ more; one that reads in pieces of its own, row groups or pages, has.
 
 from __future__ import annotations
 
-from typing import Final
-
-PROBE_READS: Final = 16
-"""One in so many short reads is followed by another at once, whatever is known: sources change."""
+from millwheel.limits import PROBE_READS
 
 
 class ShortReads:

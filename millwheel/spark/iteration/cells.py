@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from pyspark import Accumulator, AccumulatorParam
 
+from millwheel.errors import InvariantError
 from millwheel.spark.iteration.checkpoints import PartFile, read_parts, write_parts
 from millwheel.spark.iteration.columns import (
     Column,
@@ -80,9 +81,11 @@ class HeaderParam(AccumulatorParam[Headers]):
     """Figures travel with the tasks' results. A partition computed twice has one entry."""
 
     def zero(self, value: Headers) -> Headers:
+        """No figures."""
         return {}
 
     def addInPlace(self, value1: Headers, value2: Headers) -> Headers:
+        """The figures of both."""
         value1.update(value2)
         return value1
 
@@ -94,7 +97,8 @@ def part_in(cell: PartitionCell) -> Part:
 
 def work_in(cell: PartitionCell) -> Part:
     """The workset's rows."""
-    assert cell.work is not None
+    if cell.work is None:
+        raise InvariantError("there is no cell.work")
     return cell.work
 
 

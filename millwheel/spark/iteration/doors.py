@@ -24,6 +24,7 @@ from pyspark import RDD, SparkContext, StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.serializers import BatchedSerializer
 
+from millwheel.limits import ITERATION_BUS_WAIT_MS
 from millwheel.spark.iteration.errors import SparkVersionError
 
 TESTED: Final = "4.3"
@@ -31,8 +32,6 @@ BLOCK_LOST: Final = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
 JobFailed: Final = (Py4JJavaError, PySparkException)
 """What PySpark raises when a job fails, whoever started it: the second where a SparkSession was ever made, which turns
 some of the JVM's exceptions (an error of user code among them) into its own."""
-BUS_WAIT_MS: Final = 10_000
-"""A listener bus that has not emptied by then is overwhelmed; what it says is then taken as it is."""
 
 _EXECUTOR_TROUBLE: Final = re.compile(
     r"ExecutorLostFailure|FetchFailed|MetadataFetchFailed|Could not find (?:Cored|Coarse)|executor .{0,60}(?:lost|exit)"
@@ -144,7 +143,7 @@ def _pruning(context: SparkContext) -> Any:
 
 def _wait_for_bus(spark: Any) -> None:
     try:
-        spark.listenerBus().waitUntilEmpty(BUS_WAIT_MS)
+        spark.listenerBus().waitUntilEmpty(ITERATION_BUS_WAIT_MS)
     except JobFailed as error:
         if "Timeout" not in str(error):
             raise

@@ -20,6 +20,7 @@ from millwheel import limits
 from millwheel.api.frame import Frame
 from millwheel.bundles import QuarantineEntry
 from millwheel.core.interval.arrivals import Item
+from millwheel.errors import InvariantError
 from millwheel.host.alphabet import RunHooks
 from millwheel.model import TIMER_KINDS, Timer
 from millwheel.runtime.executor import Executor
@@ -45,6 +46,7 @@ class WatchedFrame(Frame):
         self.watch: Watch = _ignore
 
     def commit(self, outcome: InvocationOutcome, cause: Cause) -> None:
+        """A hook has returned: its timers are told."""
         timers = dict(self.timers)
         super().commit(outcome, cause)
         self.watch(self.key, timers, cause)
@@ -80,7 +82,8 @@ class WatchedExecutor(Executor):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        assert isinstance(self._frame, WatchedFrame)
+        if not isinstance(self._frame, WatchedFrame):
+            raise InvariantError("self._frame is no WatchedFrame")
         self._frame.watch = self._returned
 
     def begin(self, process: int, truth: Truth, restored: Container[tuple[str, str]], owned: Owned) -> None:
@@ -165,5 +168,6 @@ class WatchedUserCode(UserCode):
     ) -> None:
         """What `run` wants is next; see `WatchedExecutor`."""
         executor = self._executors[run.computation]
-        assert isinstance(executor, WatchedExecutor)
+        if not isinstance(executor, WatchedExecutor):
+            raise InvariantError("executor is no WatchedExecutor")
         executor.begin(process, truth, restored, owned)

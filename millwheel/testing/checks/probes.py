@@ -11,6 +11,7 @@ from typing import Any
 from millwheel.bundles import Checkpoint, decode_checkpoint
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import IntervalCore
+from millwheel.errors import InvariantError
 from millwheel.host import alphabet as he
 from millwheel.host.messages import Delivery, Excused, Receipt, SourceBound, Unsettled
 from millwheel.host.requests import (
@@ -128,7 +129,8 @@ class Probes:
 
     def _looked_up(self, interval: int, asked: ev.LookupIds, found: set[int], outside: set[bytes]) -> None:
         core = self._worker.actors.all[interval].core
-        assert isinstance(core, IntervalCore)
+        if not isinstance(core, IntervalCore):
+            raise InvariantError("core is no IntervalCore")
         restored = core._arrivals.ids.restored(asked.subscription, asked.producer)
         for sequence in asked.sequences:
             who = "earlier owner's id" if sequence <= restored else "Bloom hit"

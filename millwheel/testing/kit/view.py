@@ -62,9 +62,9 @@ def tapped(pipeline: Pipeline, sources: Mapping[str, Source], streams: Mapping[s
 
     A stream that no computation produces is fed by a source of `sources`; raises `WiringError` for one that is missing.
     """
-    specs = {name: StreamSpec(name, coder) for name, coder in (streams or {}).items()} | pipeline._streams
-    computations = dict(pipeline._computations)
-    for name in dict.fromkeys(output for spec in pipeline._computations.values() for output in spec.outputs):
+    declared, computations = pipeline.declared()
+    specs = {name: StreamSpec(name, coder) for name, coder in (streams or {}).items()} | declared
+    for name in dict.fromkeys([output for spec in computations.values() for output in spec.outputs]):
         computations[TAP + name] = _tap(name, specs[name].coder)
     injected = {source.name: SourceSpec(source.name, stream, source) for stream, source in sources.items()}
     tables = tuple(table.spec() for table in pipeline.tables.values())
@@ -80,8 +80,9 @@ def _tap(stream: str, coder: Coder[Any]) -> ComputationSpec:
 
 def inputs_of(pipeline: Pipeline) -> list[str]:
     """Streams that come from outside: subscribed to, and produced by no computation."""
-    produced = {output for spec in pipeline._computations.values() for output in spec.outputs}
-    subscribed = [s.stream for spec in pipeline._computations.values() for s in spec.inputs]
+    _, computations = pipeline.declared()
+    produced = {output for spec in computations.values() for output in spec.outputs}
+    subscribed = [s.stream for spec in computations.values() for s in spec.inputs]
     return [name for name in dict.fromkeys(subscribed) if name not in produced]
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, assert_never
 
 from millwheel.api.table import Table
 from millwheel.core.interval.machine import IntervalCore
-from millwheel.errors import Fenced, RowRefused
+from millwheel.errors import Fenced, InvariantError, RowRefused
 from millwheel.graph import Graph
 from millwheel.host import alphabet as he
 from millwheel.host.controller import ControllerHost
@@ -339,7 +339,8 @@ class Process:
 
     def _core(self, wanted: he.RunHooks) -> IntervalCore:
         core = self.worker.actors.all[wanted.interval].core
-        assert isinstance(core, IntervalCore)
+        if not isinstance(core, IntervalCore):
+            raise InvariantError("core is no IntervalCore")
         return core
 
     def _owned_by(self, wanted: he.RunHooks) -> Owned:

@@ -19,8 +19,10 @@ from psycopg.conninfo import conninfo_to_dict
 from millwheel.errors import CommitUnknown, MillwheelError, StoreError, StoreUnavailable
 from millwheel.limits import (
     STORE_CONFLICT_ATTEMPTS,
+    STORE_FIRST_DELAY_S,
     STORE_IDLE_TRANSACTION_TIMEOUT_MS,
     STORE_LOCK_TIMEOUT_MS,
+    STORE_LONGEST_DELAY_S,
     STORE_RECONNECT_LIMIT_US,
     STORE_STATEMENT_TIMEOUT_MS,
 )
@@ -42,9 +44,6 @@ _KEEPALIVE: Final = {
 }
 """A vanished server is noticed in seconds, not in the operating system's two hours."""
 
-_FIRST_DELAY_S: Final = 0.02
-_LONGEST_DELAY_S: Final = 1.0
-
 
 class Session:
     """A lazily opened connection, used by one task at a time, which `SessionPool` sees to."""
@@ -64,7 +63,7 @@ class Session:
             try:
                 return await work(connection)
             except CONFLICTS:
-                await asyncio.sleep(_FIRST_DELAY_S * attempt)
+                await asyncio.sleep(STORE_FIRST_DELAY_S * attempt)
             except psycopg.Error as error:
                 if not (connection.broken or connection.closed):
                     raise translated(error) from error
@@ -85,7 +84,7 @@ class Session:
         if self._connection is not None and not self._connection.closed:
             return self._connection
         deadline = time.monotonic() + STORE_RECONNECT_LIMIT_US / 1_000_000
-        delay_s = _FIRST_DELAY_S
+        delay_s = STORE_FIRST_DELAY_S
         while True:
             try:
                 self._connection = await self._connect()
@@ -94,7 +93,7 @@ class Session:
                 if _refused_for_good(error) or time.monotonic() + delay_s > deadline:
                     raise StoreUnavailable(f"cannot connect to Postgres: {error}") from error
             await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, _LONGEST_DELAY_S)
+            delay_s = min(2 * delay_s, STORE_LONGEST_DELAY_S)
 
     async def _connect(self) -> Connection:
         connection = await Connection.connect(self._url, autocommit=True, **_KEEPALIVE)  # type: ignore[arg-type]

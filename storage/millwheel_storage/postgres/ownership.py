@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from psycopg.types.numeric import Int8
 
-from millwheel.errors import StoreError
+from millwheel.errors import InvariantError, StoreError
 from millwheel_storage.postgres import query
 from millwheel_storage.postgres.prepared import Connection
 from millwheel_storage.statements import opening
@@ -31,7 +31,8 @@ async def acquire(connection: Connection, intervals: Sequence[int]) -> dict[int,
 async def next_sequencer(connection: Connection) -> int:
     """A number that nobody has had."""
     row = await query.first(connection, opening.NEXT_SEQUENCER)
-    assert row is not None
+    if row is None:
+        raise InvariantError("there is no row")
     return int(row[0])
 
 

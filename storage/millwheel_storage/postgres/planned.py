@@ -11,6 +11,7 @@ import msgspec
 import psycopg
 
 from millwheel.bundles import CHECKPOINT_FORMAT
+from millwheel.errors import InvariantError
 from millwheel.ports import PipelineShape
 from millwheel_storage.postgres.reader import reachable
 from millwheel_storage.schema.examine import Examined, examine
@@ -42,7 +43,8 @@ def check(url: str, shape: PipelineShape) -> Report:
             return Report(exists=False)
         connection.execute("SELECT set_config('search_path', %s, true)", (f'"{schema}"',))
         applied = connection.execute(opening.APPLIED_MIGRATION).fetchone()
-        assert applied is not None
+        if applied is None:
+            raise InvariantError("there is no applied")
         check_formats(applied[0], CHECKPOINT_FORMAT)  # that of the log is looked at by `examine`
         found = _ask(connection, shape)
     changes = found.plan.changes

@@ -21,14 +21,13 @@ import psycopg
 from psycopg import errors, pq, waiting
 from psycopg.abc import RV, PQGen
 
+from millwheel.limits import STORE_CANCEL_LIMIT_S, STORE_LOOK_S
 from millwheel_storage.postgres.arrays import BigintArray, ByteaArray, TextArray
 
 BYTEA: Final = 17
 BIGINT: Final = 20
 TEXT: Final = 25
 
-_CANCEL_LIMIT_S: Final = 5.0
-_LOOK_S: Final = 0.1
 _PLACEHOLDER: Final = re.compile(rb"%([b%])")
 _bigint = struct.Struct(">q")
 _numbers = itertools.count()
@@ -85,7 +84,7 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
             if isinstance(error, asyncio.CancelledError):
                 # Nobody waits for it any more, and who waits for what it has locked should not wait for its end.
                 with suppress(psycopg.Error):
-                    await self.cancel_safe(timeout=_CANCEL_LIMIT_S)
+                    await self.cancel_safe(timeout=STORE_CANCEL_LIMIT_S)
             raise
 
     async def _execute(self, statement: Statement, values: Sequence[bytes]) -> pq.abc.PGresult:
@@ -124,7 +123,7 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
             self._watched = self.fileno()
             loop.add_reader(self._watched, self._ready)
         if self._look is None:
-            self._look = loop.call_later(_LOOK_S, self._looked)
+            self._look = loop.call_later(STORE_LOOK_S, self._looked)
         self._answer = loop.create_future()
         try:
             await self._answer

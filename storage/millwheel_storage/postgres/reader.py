@@ -20,7 +20,7 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from millwheel.bundles import Checkpoint
-from millwheel.errors import StoreError, StoreUnavailable
+from millwheel.errors import InvariantError, StoreError, StoreUnavailable
 from millwheel.limits import STORE_RECONNECT_LIMIT_US, TAIL_CHUNK_ROWS
 from millwheel.model import MAX_TIME
 from millwheel.ports import IntervalRow, PipelineShape, QuarantineRow, SourcePosition
@@ -37,6 +37,7 @@ class ReaderConnection(psycopg.Connection[tuple[Any, ...]]):
     """Whatever breaks while an answer comes is an error of millwheel's, as everywhere else."""
 
     def wait(self, *args: Any, **options: Any) -> Any:
+        """As psycopg's, with errors of millwheel's."""
         try:
             return super().wait(*args, **options)
         except psycopg.Error as error:
@@ -315,7 +316,8 @@ class Reader:
         """Position of a published stream's newest record; 0 when there is none.  `StoreError` as for `tail`."""
         self._check_published(stream)
         row = self._connection.execute(viewing.TAIL_END, (stream,)).fetchone()
-        assert row is not None
+        if row is None:
+            raise InvariantError("there is no row")
         return int(row[0])
 
     def _check_published(self, stream: str) -> None:

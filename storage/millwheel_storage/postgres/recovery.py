@@ -13,6 +13,7 @@ from psycopg.types.numeric import Int8
 
 from millwheel import limits
 from millwheel.bundles import BEFORE_TIMERS, Checkpoint, Delivered, HoldWrites, OutsideBucket, RecoveredInterval
+from millwheel.errors import InvariantError
 from millwheel.limits import RECOVERY_CHUNK_BYTES, WORK_LIMIT_RECORDS
 from millwheel.model import MIN_TIME, TIMER_KINDS
 from millwheel.ports import FoldWrite
@@ -55,7 +56,8 @@ async def recover(connection: Connection, place: IntervalPlace, sequencer: int) 
         await connection.execute(loading.DELETE_LOG, (interval,))
         recovered = await _recovered(connection, place)
         suspicion = await query.first(connection, quarantining.BEGIN_SUSPICION, (interval,))
-        assert suspicion is not None
+        if suspicion is None:
+            raise InvariantError("there is no suspicion")
         recovered.ends, recovered.suspicion = suspicion
         return recovered
 

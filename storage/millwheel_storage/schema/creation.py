@@ -15,7 +15,7 @@ import msgspec
 from psycopg import AsyncConnection, sql
 
 from millwheel.bundles import CHECKPOINT_FORMAT
-from millwheel.errors import IncompatibleStore, StoreError
+from millwheel.errors import IncompatibleStore, InvariantError, StoreError
 from millwheel.ports import IntervalRow, Opened, PipelineShape
 from millwheel_storage.schema.evolution import places_of
 from millwheel_storage.schema.examine import Examined, Question, examine
@@ -47,7 +47,8 @@ async def open_schema(connection: Connection, schema: str, shape: PipelineShape)
 async def _check_settings(connection: Connection) -> None:
     """Exactly-once rests on these: with any of them off, an acknowledged commit can be lost."""
     row = await (await connection.execute(opening.SAFE_SETTINGS)).fetchone()
-    assert row is not None
+    if row is None:
+        raise InvariantError("there is no row")
     for name, value in zip(("fsync", "full_page_writes", "synchronous_commit"), row, strict=True):
         if value == "off":
             raise StoreError(f"Postgres runs with {name} = off, which can lose commits; turn it on")
@@ -73,7 +74,8 @@ async def _migrate(connection: Connection, schema: str) -> None:
 
 async def _applied(connection: Connection) -> int:
     row = await (await connection.execute(opening.APPLIED_MIGRATION)).fetchone()
-    assert row is not None
+    if row is None:
+        raise InvariantError("there is no row")
     return int(row[0])
 
 
@@ -146,7 +148,8 @@ async def add_name(connection: Connection, kind: str, name: str) -> int:
         if (stored_kind, stored_name) == (kind, name):
             return int(number)
     row = await (await connection.execute(opening.ADD_NAME, {"kind": kind, "name": name})).fetchone()
-    assert row is not None
+    if row is None:
+        raise InvariantError("there is no row")
     return int(row[0])
 
 
@@ -154,5 +157,6 @@ async def add_interval(connection: Connection, computation: int, low: str, high:
     """A new interval and its ownership row, owned by nobody (sequencer 0)."""
     parameters = (computation, low.encode(), None if high is None else high.encode())
     row = await (await connection.execute(opening.ADD_INTERVAL, parameters)).fetchone()
-    assert row is not None
+    if row is None:
+        raise InvariantError("there is no row")
     return int(row[0])

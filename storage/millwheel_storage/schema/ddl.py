@@ -30,6 +30,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateSequence, CreateTable
 
+from millwheel.errors import InvariantError
 from millwheel.ports import SinkTable
 from millwheel_storage.schema.reserved import RESERVED_NAMES
 from millwheel_storage.schema.shape_checks import STORE_FORMAT
@@ -306,7 +307,8 @@ source_sign = Table(
 )
 """By which finished partitions are known again: several a partition, and one sign may stand for several partitions."""
 
-assert metadata.tables.keys() <= RESERVED_NAMES
+if not metadata.tables.keys() <= RESERVED_NAMES:
+    raise InvariantError("a table of the store has a name that is not reserved")
 
 _STORAGE: Final = (
     # Compressing a checkpoint costs more time than it saves: it lives for seconds.
@@ -362,7 +364,8 @@ MIGRATIONS: Final[list[list[str]]] = [
 makes its tables as they are today: those that follow do no harm to them.  Format 6 has the same tables: its shape says
 where renamed cells are, which an earlier version would not look for."""
 
-assert len(MIGRATIONS) == STORE_FORMAT
+if len(MIGRATIONS) != STORE_FORMAT:
+    raise InvariantError("STORE_FORMAT counts the migrations")
 
 
 _SINK_TYPES: Final[dict[str, Any]] = {

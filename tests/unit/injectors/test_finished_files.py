@@ -47,8 +47,8 @@ def test_untouched_finished_files_are_neither_opened_nor_remembered(
 
 
 def test_the_store_is_asked_in_bulk_and_the_loop_has_its_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files_module, "ASK_FILES", 8)
-    monkeypatch.setattr(files_module, "TURN_FILES", 4)
+    monkeypatch.setattr(files_module, "ASKED_FILES", 8)
+    monkeypatch.setattr(files_module, "LISTED_FILES", 4)
     for number in range(20):
         (tmp_path / f"{number}.log").write_text(f"row {number}\n")
     source = FileSource("s", tmp_path)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from millwheel.bundles import QuarantineEntry, SinkRow
-from millwheel.core.faults.refused import REDRIVE_AGAIN_US
 from millwheel.core.interval import events as ev
+from millwheel.limits import REDRIVE_AGAIN_US
 from millwheel.model import Timer
 from millwheel.work import Cause, InvocationOutcome, RecordCause, TimerCause
 from tests.unit.core.bench import IN, PRODUCER, SEQUENCER, TARGET, Bench, bundle, outcome, produced, recovered, wrote

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from millwheel.bundles import StateWrites
 from millwheel.core.keys import cache as cache_module
-from millwheel.core.keys.cache import ENTRY_OVERHEAD_BYTES, SAMPLE, StateCache
+from millwheel.core.keys.cache import StateCache
 from millwheel.core.keys.eviction import NEVER
+from millwheel.limits import ENTRY_OVERHEAD_BYTES, EVICTION_SAMPLE_KEYS
 from millwheel.work import InvocationOutcome, Slot
 
 
@@ -126,14 +127,16 @@ def test_a_key_that_was_absent_is_so_until_the_fold_of_the_checkpoint_that_it_wa
 
 
 def test_an_eviction_looks_at_a_bounded_number_of_keys_and_goes_on_behind_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_module, "EVICTION_SCAN", SAMPLE)
+    monkeypatch.setattr(cache_module, "EVICTION_SCAN", EVICTION_SAMPLE_KEYS)
     cache = StateCache(0)
-    for i in range(2 * SAMPLE):
+    for i in range(2 * EVICTION_SAMPLE_KEYS):
         cache.insert(f"{i:03}", {})
-    cache.write_all(InvocationOutcome({"c": dict.fromkeys(list(cache.last_read)[:SAMPLE], b"1")}), 1)
+    cache.write_all(InvocationOutcome({"c": dict.fromkeys(list(cache.last_read)[:EVICTION_SAMPLE_KEYS], b"1")}), 1)
     first = cache.evict((), never)
-    assert len(first) == SAMPLE // 2  # a sample is from all over, and half of these are dirty
-    assert sorted([*first, *cache.evict((), never)]) == [f"{i:03}" for i in range(SAMPLE, 2 * SAMPLE)]
+    assert len(first) == EVICTION_SAMPLE_KEYS // 2  # a sample is from all over, and half of these are dirty
+    assert sorted([*first, *cache.evict((), never)]) == [
+        f"{i:03}" for i in range(EVICTION_SAMPLE_KEYS, 2 * EVICTION_SAMPLE_KEYS)
+    ]
 
 
 def windows(count: int, room: int) -> StateCache:

@@ -7,7 +7,7 @@ import pytest
 from millwheel import limits
 from millwheel.bundles import KeyRows
 from millwheel.core.interval import events as ev
-from millwheel.core.keys.cache import ENTRY_OVERHEAD_BYTES
+from millwheel.limits import ENTRY_OVERHEAD_BYTES
 from millwheel.model import EXPIRY_KIND, EXPIRY_TAG, MAX_TIME
 from tests.unit.core.bench import Bench, outcome, recovered, timer_writes, wrote
 

@@ -7,8 +7,9 @@ from typing import TypeVar
 import pytest
 
 from millwheel.core.interval import events as ev
-from millwheel.core.source.injector import ADVANCE_DELAY_US, UNACKED_LIMIT_READS, InjectorCore
+from millwheel.core.source.injector import InjectorCore
 from millwheel.intervals import Ranges
+from millwheel.limits import ADVANCE_DELAY_US, UNACKED_LIMIT_READS
 from millwheel.model import MAX_TIME
 from millwheel.ports import SourcePosition
 from millwheel.work import Columns

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from millwheel.core.source.short_reads import PROBE_READS, ShortReads
+from millwheel.core.source.short_reads import ShortReads
+from millwheel.limits import PROBE_READS
 
 LIMIT = 100
 
