@@ -1,4 +1,4 @@
-"""What the runtime needs from the outside: a store and sources.  Protocols only.
+"""What the runtime needs from the outside: a store, sources, and channels between hosts.  Protocols only.
 
 The simulator and the embedded runtime use the same protocols; a store whose coroutines never wait can be driven
 without an event loop, so nothing is written twice.
@@ -7,7 +7,7 @@ without an event loop, so nothing is written twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -265,3 +265,24 @@ class Store(Protocol):
 
 WallClock = Callable[[], int]
 """Wall time, int microseconds since the epoch."""
+
+
+MessageT = TypeVar("MessageT")
+
+
+class Transport(Protocol[MessageT]):
+    """The channels between hosts, each known by its name.
+
+    What a channel promises is in docs/protocol.md.  It keeps the order of control messages and of bundles between two
+    intervals, and it may be cut.  A cut loses what is on its way.  Then both ends hear that it is open again, before
+    anything else passes.
+    """
+
+    def attach(self, name: str, heard: Callable[[str, MessageT], None], opened: Callable[[str], None]) -> None:
+        """From now on the host `name` takes messages here: `heard` gets the sender's name and the message.  `opened` gets
+        the name of a peer whose channels were cut and are open again."""
+        ...
+
+    def tell(self, sender: str, receiver: str, message: MessageT) -> None:
+        """Send a message.  It never waits and never fails: what a cut channel is given is lost."""
+        ...

@@ -8,6 +8,7 @@ not at all (§7.2).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import assert_never
 
 from millwheel import limits
 from millwheel.core.authority import Authority
@@ -16,24 +17,33 @@ from millwheel.host.alphabet import (
     Ask,
     ChannelOpened,
     Declined,
+    Due,
     HostEffect,
     HostEvent,
     Pause,
     Received,
     Rested,
+    Returned,
+    RowsArrived,
     Started,
     Tell,
     Tick,
+    Told,
     TurnEnded,
 )
 from millwheel.host.messages import (
     Claimed,
     Concluded,
+    Credit,
+    Delivery,
     Disowned,
     Excused,
+    Expected,
+    Hello,
     IntervalSettled,
     Message,
     Open,
+    Receipt,
     SourceBound,
     Unsettled,
     WatermarkReport,
@@ -46,9 +56,10 @@ from millwheel.ports import WatermarkWrite
 
 
 class ControllerHost:
-    """One controller and the workers that it tells."""
+    """One controller and the workers that it tells.  `name` is its own address."""
 
-    def __init__(self, workers: Iterable[str]) -> None:
+    def __init__(self, workers: Iterable[str], name: str = "controller") -> None:
+        self.name = name
         self._workers = tuple(workers)
         self._authority: Authority | None = None
         self._early: list[Message] = []
@@ -75,8 +86,10 @@ class ControllerHost:
                 self._persist()
             case Declined():
                 raise AssertionError("a controller writes no sink rows")
-            case _:
+            case Told() | Due() | Returned() | RowsArrived():
                 raise AssertionError(f"a controller got {type(event).__name__}")
+            case _:
+                assert_never(event)
         return out
 
     def idle(self) -> bool:
@@ -116,8 +129,10 @@ class ControllerHost:
                     self._authority.retire(owner, interval)
             case SourceBound(source, value):
                 self._authority.bound(source, value)
-            case _:
+            case Hello() | Delivery() | Receipt() | Credit() | Expected() | WatermarksRaised() | Disowned():
                 raise AssertionError(f"a controller was told {type(message).__name__}")
+            case _:
+                assert_never(message)
 
     def _load(self, joined: WorkerJoined) -> Steps:
         # Workers join after they have taken over: nothing that an earlier owner committed is ahead of these.

@@ -31,14 +31,18 @@ from millwheel.host.credit import CreditWindow
 from millwheel.host.marks import Marks
 from millwheel.host.messages import (
     Claimed,
+    Concluded,
     Credit,
     Delivery,
     Disowned,
+    Excused,
     Expected,
     Hello,
     IntervalSettled,
     Message,
+    Open,
     Receipt,
+    SourceBound,
     Unsettled,
     WatermarkReport,
     WatermarksRaised,
@@ -303,8 +307,13 @@ class WorkerHost:
                 self.routes.live |= {*channels}
                 for actor, _ in self.actors.intervals():
                     self._handle(actor, ev.ChannelsExpected(channels))
-            case _:
+            case (
+                WorkerJoined() | Claimed() | Unsettled() | IntervalSettled() | Excused() | Concluded() | Open()
+                | WatermarkReport() | SourceBound()
+            ):  # fmt: skip
                 raise AssertionError(f"a worker was told {type(message).__name__}")
+            case _:
+                assert_never(message)
 
     def _greeted(self, hello: Hello) -> None:
         """A receiver is there, with nothing but what is durable."""

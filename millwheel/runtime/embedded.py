@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, assert_never
 
 from millwheel import limits
@@ -21,16 +22,18 @@ from millwheel.errors import HookInterrupted, HooksFail, RowRefused, SourceError
 from millwheel.graph import ComputationSpec, Graph
 from millwheel.host import alphabet as he
 from millwheel.host.controller import ControllerHost
+from millwheel.host.messages import Message
 from millwheel.host.progress import Progress, explain, progress_of
 from millwheel.host.requests import StoreCall
 from millwheel.host.worker import Tolerance, WorkerHost
 from millwheel.limits import LAST_WORDS_LIMIT_S, TURN_US
 from millwheel.model import MAX_TIME
-from millwheel.ports import Store
+from millwheel.ports import Store, Transport
 from millwheel.runtime.failures import Failures, OnFailure, log_failure
 from millwheel.runtime.retry import until_answered
 from millwheel.runtime.usercode import UserCode
 from millwheel.search import BlockingCall, Step
+from millwheel.transport.local import LocalTransport
 
 logger = logging.getLogger("millwheel")
 
@@ -57,15 +60,20 @@ class EmbeddedRun:
         clock: Callable[[], int] = wall_clock_us,
         on_failure: OnFailure = log_failure,
         tolerance: Tolerance | None = None,
+        transport: Transport[Message] | None = None,
     ) -> None:
         self.worker = WorkerHost(graph, WORKER, CONTROLLER, tolerance, limits.FIRST_WORK_RECORDS)
-        self._controller = ControllerHost([WORKER])
-        self._hosts: dict[str, Host] = {WORKER: self.worker, CONTROLLER: self._controller}
+        self._hosts: tuple[Host, ...] = (self.worker, ControllerHost([WORKER], CONTROLLER))
+        self._transport = transport or LocalTransport()
+        for host in self._hosts:
+            self._transport.attach(host.name, partial(self._heard, host), partial(self._reopened, host))
         self._store = store
         self._clock = clock
         self._graph = graph
         self._failures = Failures(on_failure)
         self._user = UserCode(graph, tables, clock, self._failures)
+        self._reopening: set[tuple[str, str]] = set()
+        """Channels, (from, to), that are open again, which the host has not heard yet."""
         self._queue: deque[tuple[Host, he.HostEvent]] = deque()
         self._wake = asyncio.Event()
         """Set to end the loop's sleep."""
@@ -89,7 +97,7 @@ class EmbeddedRun:
         Raises `Fenced` when another run takes the store over, `SourceError`, `StoreError`, `IncompatibleStore`.
         """
         try:
-            self._queue += [(host, he.Started()) for host in self._hosts.values()]
+            self._queue += [(host, he.Started()) for host in self._hosts]
             await self._loop()
             await self._keep_what_is_done()
             return self.progress()
@@ -149,10 +157,10 @@ class EmbeddedRun:
             if self._failure is not None:
                 raise self._failure
             self._turn()
-            for host in self._hosts.values():
+            for host in self._hosts:
                 self._give(host, he.TurnEnded())
             if not self._queue:
-                for host in self._hosts.values():
+                for host in self._hosts:
                     self._give(host, he.Rested())
             if self._queue or self._ended:
                 await asyncio.sleep(0)
@@ -170,6 +178,8 @@ class EmbeddedRun:
             self._give(*queue.popleft())
 
     def _give(self, host: Host, event: he.HostEvent) -> None:
+        if type(event) is he.ChannelOpened:
+            self._reopening.discard((host.name, event.peer))
         for effect in host.handle(event, self._clock()):
             self._perform(host, effect)
 
@@ -193,12 +203,25 @@ class EmbeddedRun:
         self._timer = None
         self._wake.set()
 
+    # --- what comes from other hosts --------------------------------------------------------------------------
+
+    def _heard(self, host: Host, sender: str, message: Message) -> None:
+        self._queue.append((host, he.Received(sender, message)))
+        self._wake.set()
+
+    def _reopened(self, host: Host, peer: str) -> None:
+        # Until the host has handled this, it does not know what was lost: nothing that it says to the peer may pass.
+        self._reopening.add((host.name, peer))
+        self._queue.append((host, he.ChannelOpened(peer)))
+        self._wake.set()
+
     # --- effects ----------------------------------------------------------------------------------------------
 
     def _perform(self, host: Host, effect: he.HostEffect) -> None:
         match effect:
             case he.Tell(peer, message):
-                self._queue.append((self._hosts[peer], he.Received(peer, message)))
+                if (host.name, peer) not in self._reopening:
+                    self._transport.tell(host.name, peer, message)
             case he.Post(event):
                 self._queue.append((host, event))
             case he.RunHooks() | he.ReadRows() if self._draining:

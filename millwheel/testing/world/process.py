@@ -8,6 +8,7 @@ set nothing of this process happens any more, but for requests that were on thei
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, Protocol, assert_never
 
 from millwheel.api.table import Table
@@ -16,6 +17,7 @@ from millwheel.errors import Fenced, InvariantError, RowRefused
 from millwheel.graph import Graph
 from millwheel.host import alphabet as he
 from millwheel.host.controller import ControllerHost
+from millwheel.host.messages import Message
 from millwheel.host.requests import StoreCall
 from millwheel.host.worker import WorkerHost
 from millwheel.search import BlockingCall, Step
@@ -27,7 +29,7 @@ from millwheel.testing.faults.nemesis import Nemesis
 from millwheel.testing.kit.mutations import watch_values
 from millwheel.testing.world.calls import Calls, Crash, run
 from millwheel.testing.world.kernel import Kernel
-from millwheel.testing.world.transport import Transport, step_of
+from millwheel.testing.world.transport import FaultyTransport, step_of
 from millwheel.work import InvocationOutcome
 
 TICK_US: Final = 20_000
@@ -78,10 +80,11 @@ class Process:
         self.endless = False
         """The run never ends by itself (the stepper)."""
         self.worker = WorkerHost(graph, WORKER, CONTROLLER)
-        self._hosts: dict[str, Host] = {WORKER: self.worker, CONTROLLER: ControllerHost([WORKER])}
-        self._names = {id(host): name for name, host in self._hosts.items()}
+        self._hosts: tuple[Host, ...] = (self.worker, ControllerHost([WORKER], CONTROLLER))
         self.calls = Calls(self)
-        self.transport = Transport(self)
+        self.transport = FaultyTransport(self)
+        for host in self._hosts:
+            self.transport.attach(host.name, partial(self._heard, host), partial(self._reopened, host))
         prepared = watch_values if world.watches_values else None
         self._user = WatchedUserCode(graph, world.tables, self.clock, prepared=prepared)
         self._probes = Probes(world.store.truth, self.worker)
@@ -128,7 +131,7 @@ class Process:
     def start(self) -> None:
         """Begin to take over."""
         self.world.kernel.trace(f"p{self.number} starts")
-        for host in self._hosts.values():
+        for host in self._hosts:
             self.later(self.world.nemesis.delay_us("start"), self.give, host, he.Started())
         self.later(TICK_US, self._look)
 
@@ -153,7 +156,7 @@ class Process:
     def _look(self) -> None:
         """Nothing is queued in this process: tell the hosts."""
         if not self.transport.queued and not self.transport.down and not self.endless:
-            for host in self._hosts.values():
+            for host in self._hosts:
                 self.give(host, he.Rested())
         self.later(TICK_US, self._look)
 
@@ -181,13 +184,12 @@ class Process:
         for effect in effects:
             self._probes.effect(effect)
             self._strike(host, effect)
-        name = self._names[id(host)]
-        if not isinstance(event, he.TurnEnded) and name not in self._turning:
-            self._turning.add(name)
-            self.later(self.world.nemesis.delay_us("submit"), self._end_turn, name, host)
+        if not isinstance(event, he.TurnEnded) and host.name not in self._turning:
+            self._turning.add(host.name)
+            self.later(self.world.nemesis.delay_us("submit"), self._end_turn, host)
 
-    def _end_turn(self, name: str, host: Host) -> None:
-        self._turning.discard(name)
+    def _end_turn(self, host: Host) -> None:
+        self._turning.discard(host.name)
         self.give(host, he.TurnEnded())
 
     def _strike(self, host: Host, effect: he.HostEffect) -> None:
@@ -197,7 +199,7 @@ class Process:
             raise Crash
         self._perform(host, effect)
         if action == "duplicate" and isinstance(effect, he.Tell):
-            self.transport.again((self._names[id(host)], effect.peer), self._hosts[effect.peer], effect.message)
+            self.transport.again(host.name, effect.peer, effect.message)
         if action == "crash after":
             raise Crash
         self._mishap(RESTART_WEIGHT if isinstance(effect, he.Ask) and _is_restart(effect.wish) else 1)
@@ -215,11 +217,11 @@ class Process:
         if down_us:
             self.transport.cut(WORKER, self.world.kernel.rng.choice((WORKER, CONTROLLER)), down_us)
 
-    def reopened(self, one: str, other: str) -> None:
-        """Channels are open again after a cut."""
-        self.give(self._hosts[one], he.ChannelOpened(other))
-        if other != one:
-            self.give(self._hosts[other], he.ChannelOpened(one))
+    def _heard(self, host: Host, sender: str, message: Message) -> None:
+        self.give(host, he.Received(sender, message))
+
+    def _reopened(self, host: Host, peer: str) -> None:
+        self.give(host, he.ChannelOpened(peer))
 
     # --- effects ----------------------------------------------------------------------------------------------
 
@@ -227,7 +229,7 @@ class Process:
         match effect:
             case he.Tell(peer, message):
                 self.world.store.wire.saw(message, self.number)
-                self.transport.tell((self._names[id(host)], peer), self._hosts[peer], message)
+                self.transport.tell(host.name, peer, message)
             case he.Post(event):
                 self._post(host, event)
             case he.RunHooks():

@@ -8,15 +8,15 @@ delivery between the same two intervals; receipts come in any order; a cut loses
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from millwheel.host import alphabet as he
 from millwheel.host.messages import Delivery, Message, Receipt, WatermarkReport, WatermarksRaised
 
 if TYPE_CHECKING:
-    from millwheel.testing.world.process import Host, Process
+    from millwheel.testing.world.process import Process
 
 STEPS: Final = {Delivery: "send", Receipt: "ack"}
 DELAYS: Final = {Delivery: "deliver", Receipt: "ack", WatermarksRaised: "watermark", WatermarkReport: "report"}
@@ -29,11 +29,13 @@ def step_of(message: Message) -> str:
     return STEPS.get(type(message), "tell")
 
 
-class Transport:
-    """The channels of one process, by (from, to)."""
+class FaultyTransport:
+    """The channels of one process, by (from, to): a `ports.Transport`."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
+        self._heard: dict[str, Callable[[str, Message], None]] = {}
+        self._opened: dict[str, Callable[[str], None]] = {}
         self._control: dict[Pair, int] = {}
         """When the last control message of each channel arrives, us."""
         self._deliveries: dict[tuple[int, int], int] = {}
@@ -44,8 +46,13 @@ class Transport:
         self.queued = 0
         """Messages that were sent and have not arrived yet."""
 
-    def tell(self, pair: Pair, host: Host, message: Message) -> None:
-        """Send a message to `host`."""
+    def attach(self, name: str, heard: Callable[[str, Message], None], opened: Callable[[str], None]) -> None:
+        """See `Transport`."""
+        self._heard[name], self._opened[name] = heard, opened
+
+    def tell(self, sender: str, receiver: str, message: Message) -> None:
+        """See `Transport`."""
+        pair = (sender, receiver)
         kernel, nemesis = self._process.world.kernel, self._process.world.nemesis
         if pair in self._cut:
             kernel.probes["message lost in a cut"] += 1
@@ -58,16 +65,17 @@ class Transport:
             self._deliveries[place] = due
         elif not isinstance(message, Receipt):
             due = self._control[pair] = max(due, self._control.get(pair, 0))
-        self._post(pair, host, message, due)
+        self._post(pair, message, due)
 
-    def again(self, pair: Pair, host: Host, message: Message) -> None:
+    def again(self, sender: str, receiver: str, message: Message) -> None:
         """A second copy of what was sent; of bundles and receipts it comes some time later, and not in order."""
+        pair = (sender, receiver)
         process, kernel = self._process, self._process.world.kernel
         if pair in self._cut:
             return
         if not isinstance(message, Delivery | Receipt):
             kernel.probes[f"told twice: {type(message).__name__}"] += 1
-            self.tell(pair, host, message)
+            self.tell(sender, receiver, message)
             return
         late_us = process.world.nemesis.delay_us("again") * kernel.rng.choice((4, 4, 60))
         due = kernel.now
@@ -78,19 +86,19 @@ class Transport:
             message = msgspec.structs.replace(message, bundle=copy.copy(message.bundle))
         else:
             kernel.probes["ack delivered twice"] += 1
-        self._post(pair, host, message, due + late_us)
+        self._post(pair, message, due + late_us)
 
-    def _post(self, pair: Pair, host: Host, message: Message, due: int) -> None:
+    def _post(self, pair: Pair, message: Message, due: int) -> None:
         self.queued += 1
         kernel = self._process.world.kernel
-        self._process.later(due - kernel.now, self._arrive, pair, host, message, self._epochs.get(pair, 0))
+        self._process.later(due - kernel.now, self._arrive, pair, message, self._epochs.get(pair, 0))
 
-    def _arrive(self, pair: Pair, host: Host, message: Message, epoch: int) -> None:
+    def _arrive(self, pair: Pair, message: Message, epoch: int) -> None:
         self.queued -= 1
         if epoch != self._epochs.get(pair, 0):
             self._process.world.kernel.probes["message lost in a cut"] += 1
             return
-        self._process.give(host, he.Received(pair[0], message))
+        self._heard[pair[1]](pair[0], message)
 
     def cut(self, one: str, other: str, down_us: int) -> None:
         """Break the channels between two hosts; everything that is on its way is gone."""
@@ -106,7 +114,9 @@ class Transport:
 
     def _mend(self, one: str, other: str) -> None:
         self._cut -= {(one, other), (other, one)}
-        self._process.reopened(one, other)
+        self._opened[one](other)
+        if other != one:
+            self._opened[other](one)
 
     @property
     def down(self) -> bool:

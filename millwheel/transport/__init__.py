@@ -1,0 +1,1 @@
+"""Channels between hosts, by the protocol `millwheel.ports.Transport`.  Nothing is imported here."""
