@@ -1,7 +1,7 @@
 """Bundles and checkpoints: the units in which records travel, run and commit.
 
-Lives here: the plain values that core, runtime and storage hand each other, and the one serialised form of a
-checkpoint.  Never here: decisions, I/O.  Columns, not rows: one list per field, all of the same length.
+Lives here: the plain values that core, runtime and storage hand each other, and the serialised form of a checkpoint.  Never
+here: decisions, I/O.  Values lie in columns and not in rows: one list per field, all of the same length.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from millwheel.limits import RECORD_OVERHEAD_BYTES
 from millwheel.model import Timer
 
 CHECKPOINT_FORMAT: Final = 1
-"""Version of `Checkpoint`'s serialised form; another one is refused before the first write."""
+"""Version of the serialised form of a checkpoint.  A store with another one is refused before the first write."""
 _TIMER: Final = -1
-"""In the place of a subscription: the element of a quarantine is a timer."""
+"""Stands in the place of a subscription when an element of a quarantine is a timer."""
 
 
 class Bundle(msgspec.Struct, gc=False):
     """Records that travel together from one sender to one interval on one subscription.
 
-    `sender` and `number` address the ack; `sequences` (ascending) with `producer` are the record ids; everything of
-    this producer and subscription below `frontier` is durably acked and may be collected by the receiver.
+    `sender` and `number` address the ack.  `producer` and the ascending `sequences` are the record ids.  All ids of this
+    producer and subscription below `frontier` are durably acked, so the receiver may forget them.
     """
 
     subscription: int
@@ -67,7 +67,7 @@ class Ids(msgspec.Struct, array_like=True, gc=False):
 class OutsideIdWrites(msgspec.Struct, array_like=True, gc=False):
     """Ids chosen by outside clients that one checkpoint takes on one subscription, until wall time `expires`, us.
 
-    Without ids it says that what has expired by then may be removed, the oldest bucket first.
+    Without ids, it says that ids that have expired by then may be removed, the oldest bucket first.
     """
 
     subscription: int
@@ -243,8 +243,7 @@ class LogWrite(msgspec.Struct, frozen=True, gc=False):
 class Delivered(msgspec.Struct, gc=False):
     """What the store has of one (subscription, producer): all ids below `frontier`, some up to `top` (-1: none).
 
-    `frontier` is what the sender advertised.  The ids themselves stay in the store, so that this does not grow with
-    them.
+    `frontier` is what the sender advertised.  The ids themselves stay in the store, so this does not grow with their number.
     """
 
     subscription: int
@@ -278,7 +277,7 @@ class RecoveredInterval(msgspec.Struct, gc=False):
     ends: int = 0
     """How often in a row a process that had the interval has not ended in order."""
     suspicion: bytes = b""
-    """What the last mark says (`core.suspects`)."""
+    """What the last mark says (`core.faults.suspects`)."""
     blank: bool = False
     """Surely there is no state and no timer of any key; it may be unknown."""
 

@@ -14,31 +14,31 @@ TAG_LIMIT_BYTES: Final = 256
 """Timer tags stand in an index beside the key."""
 
 WORK_LIMIT_RECORDS: Final = 4_096
-"""Records per invocation: at about 2 us a record this keeps the event loop's longest turn under 10 ms."""
+"""Records per invocation.  At about 2 us a record, this keeps the longest turn of the event loop under 10 ms."""
 
 INVOCATION_TARGET_US: Final = 20_000
-"""Above this an invocation gets fewer records next time: all other work of the process waits while it runs."""
+"""When an invocation takes longer, the next one gets fewer records, because all other work of the process waits for it."""
 
 FIRST_WORK_RECORDS: Final = 32
-"""Records of a computation's first invocation in a run, when nobody knows yet how slow its hooks are; the next has twice as
-many, and so on.  What Ctrl-C breaks off is run again, so it must not be 4,096 slow hooks; and no
-fewer, so that a hook that fails for every key is known by its first `FIRST_FAILURES` before any of it is committed."""
+"""Records of a computation's first invocation in a run, when nobody knows yet how slow its hooks are.  The next has twice as
+many, and so on.  What Ctrl-C breaks off runs again, so it must not be 4,096 slow hooks.  It must not be fewer either: a hook
+that fails for every key must be noticed by its first `FIRST_FAILURES` keys before anything is committed."""
 
 WORK_LIMIT_BYTES: Final = 8 * 1024 * 1024
 """Bytes per invocation: bounds one checkpoint's size."""
 
 INFLIGHT_LIMIT_CHECKPOINTS: Final = 8
-"""Checkpoints of one interval that may wait for their commit before its user code pauses."""
+"""Checkpoints of one interval that may wait for their commit.  Beyond that its user code pauses."""
 
 RECORD_OVERHEAD_BYTES: Final = 100
-"""What a record costs in memory besides its value, roughly, wherever bytes are counted."""
+"""Roughly what a record takes in memory besides its value.  It is added wherever bytes are counted."""
 
 INBOX_LIMIT_BYTES: Final = 32 * 1024 * 1024
-"""Bytes waiting at one interval above which no injector reads for it."""
+"""Bytes that may wait at one interval.  Above that, no injector reads for it."""
 
 UNACKED_LIMIT_BYTES: Final = 32 * 1024 * 1024
-"""Bytes of one sender that are not acked above which it pauses: an injector reads no more, an interval runs no user
-code.  What waits at a receiver is bounded by its senders, and kept there in case it must be sent again."""
+"""Unacked bytes above which a sender pauses: an injector reads no more, and an interval runs no user code.  Senders keep
+unacked bundles in case they must be sent again, so this also bounds what waits at a receiver."""
 
 OUTBOX_LIMIT_BUNDLES: Final = 256
 """Unacked bundles of one interval before its user code pauses (back-pressure)."""
@@ -50,26 +50,26 @@ FOLD_TRIGGER_CHECKPOINTS: Final = 256
 """Settled checkpoints that start a fold, so that small bundles do not make a long log."""
 
 FOLD_TRIGGER_KEYS: Final = 32_768
-"""Keys in the unfolded log of an interval, and writes of keys in its settled part, that start a fold: it is then as large
-as one may be, and waiting would leave Postgres idle until user code has to wait for it."""
+"""Keys in the unfolded log of an interval, and writes of keys in its settled part, that start a fold.  The fold is then as
+large as it may be.  To wait longer would leave Postgres idle until user code has to wait for it."""
 
 LOG_LIMIT_BYTES: Final = 32 * 1024 * 1024
-"""Log bytes of an interval at which a fold waits for acks no longer: bounds what a recovery must fold."""
+"""Log bytes of an interval at which a fold no longer waits for acks.  This bounds what a recovery must fold."""
 
 LOG_LIMIT_CHECKPOINTS: Final = 1_024
 """The same in checkpoints."""
 
 LOG_FULL_FACTOR: Final = 2
-"""Times these limits at which an interval runs no user code until a fold has made room: without it a pipeline that makes
-keys faster than Postgres stores them takes ever more memory, and ever longer to recover."""
+"""At so many times these limits, an interval runs no user code until a fold has made room.  Otherwise a pipeline that makes
+keys faster than Postgres stores them would take ever more memory, and ever longer to recover."""
 
 FOLD_TRIGGER_IDS: Final = 65_536
-"""Ids of outside clients in the unfolded log that start a fold: each is a row of its own, a second of inserting in all.
-Sooner would write the keys' state more often than it saves."""
+"""Ids of outside clients in the unfolded log that start a fold.  Each is a row, and so many take a second to insert.  Earlier
+folds would write the keys' state more often than they save."""
 
 UNFOLDED_LIMIT_KEYS: Final = 131_072
-"""Keys in the unfolded log of an interval at which no user code runs: two seconds of a recovery.  Bytes say little of
-that: a log of hot keys is folded at once, and one of new keys takes 10 to 20 us for each 130 bytes."""
+"""Keys in the unfolded log of an interval at which no user code runs: two seconds of a recovery.  Bytes say little about that
+time.  A log of hot keys is folded at once, and one of new keys takes 10 to 20 us for each 130 bytes."""
 
 TIMER_PAGE_ROWS: Final = 16_384
 """Pending timers of one kind that an interval reads at a time, those that are due next: 20 to 50 ms, and 5 MB."""
@@ -84,35 +84,35 @@ SEEN_FIRST_KEYS: Final = 262_144
 """Room of the first page of the filter of keys that an interval has had: 512 KiB."""
 
 SEEN_GROWTH: Final = 8
-"""The next page, when it is full, has room for so many times as many keys: each page costs one test per new key."""
+"""When a page is full, the next one has room for so many times as many keys, because each page costs a test per new key."""
 
 SEEN_PAGES: Final = 2
-"""Such pages: 4.5 MiB in all, and 2,300,000 keys; with more, the store is asked about each as after a restart."""
+"""Number of such pages: 4.5 MiB in all, for 2,300,000 keys.  With more keys, the store is asked about each."""
 
 SEEN_BITS_A_KEY: Final = 16
-"""Of a filter that is full: 1 new key in 70 is taken for an old one, and so asked for.  A question about a few keys of a
-bundle is short; what costs is one about all."""
+"""Bits per key of a full filter: 1 new key in 70 is taken for an old one and asked for.  A question about a few keys of a
+bundle is cheap, and one about all keys is not."""
 
 STATE_PAGE_SLOTS: Final = 256
-"""Cells, elements and entries of one key that are read when it is; of a key that has more, the rest is read as hooks ask
-for it.  Most keys have few, which must cost one read, and some have millions, which must not be read for each record."""
+"""Cells, elements and entries that are read when a key is read.  Of a key with more, the rest is read as hooks ask for it.
+Most keys have few, which must cost one read.  Some have millions, which must not be read for each record."""
 
 HOOK_ATTEMPTS: Final = 3
 """Times a key's hook may fail on the same record or timer before the key is quarantined."""
 
 REDRIVE_ELEMENTS: Final = 256
-"""Quarantined elements that are read and run at once: as many as a marked invocation may have."""
+"""Quarantined elements that are read and run together: as many as a marked invocation may have."""
 
 REDRIVE_KEYS: Final = 256
-"""Keys whose quarantines are read at once, when they are short: then a mass redrive costs a read and a checkpoint for so
-many keys, not for each."""
+"""Keys whose quarantines are read together when they are short.  So a redrive of many keys costs a read and a checkpoint
+for so many of them, and not for each."""
 
 REDRIVE_REQUESTS: Final = 8_192
 """Requests to redrive that are read at once: 10 ms.  A running pipeline asks for as many each second, in turn."""
 
 FIRST_FAILURES: Final = 20
-"""Keys whose hook fails, while it has not succeeded for any key of the run, that stop the run: the code is wrong, not the
-data, and the quarantine is no place for all of it."""
+"""The run stops when a hook has failed for so many keys and succeeded for none.  Then the code is wrong and not the data, and
+not all of the data should go to quarantine."""
 
 FAILURE_KINDS: Final = 20
 """Kinds of failures, by exception and line of code, of which a run shows the first; the rest are only counted."""
@@ -124,47 +124,48 @@ REJECT_KINDS: Final = 20
 """Kinds of rejected rows of a source that are counted apart: memory does not follow what stands in the rows."""
 
 STOP_GRACE_S: Final = 1.0
-"""How long a hook that runs when the run is stopped may go on, before it is interrupted; and how long what has been done may
-take to be committed.  Together they keep Ctrl-C under two seconds."""
+"""How long a hook may go on after the run was stopped, before it is interrupted.  Also how long the commit of what was
+done may take.  Together they keep Ctrl-C under two seconds."""
 
 DEATHS_LIMIT: Final = 3
-"""Times the process may end while one record or timer runs alone before that one is quarantined: a kill from outside
-that hits the same one three times in a row is no accident."""
+"""A record or timer is quarantined when the process has ended so many times while it ran alone.  Kills from outside rarely
+hit the same one three times in a row."""
 
 MARKED_INVOCATIONS: Final = 256
-"""Invocations of an interval that are marked in the store before they run, after a process that did not end in order.
-Four times as many each time that was not enough, and at most 64 times as many: what had been read and not committed,
-and so is run again first, is bounded in bytes."""
+"""Invocations of an interval that are marked in the store before they run, after a process that did not end in order.  After
+each further such end there are four times as many, at most 64 times.  That suffices because the input that was read and not
+committed, which runs again first, is bounded in bytes."""
 
 MARKED_RECORDS: Final = 256
-"""Records of a marked invocation: if it kills the process, they are tried one by one, two small commits each, a second in
-all.  A mark is a commit that the invocation waits for, so fewer make every start after a kill slower."""
+"""Records of a marked invocation.  If it ends the process, they are tried one by one, with two small commits each: a
+second in all.  The invocation waits for the commit of its mark, so a smaller number would slow down every start after a
+kill."""
 
 TRUST_US: Final = 600_000_000
-"""A process that has been serving for so long did not start in vain: the next unclean end is a first one."""
+"""After serving for so long, a process forgets the unclean ends before it.  The next one counts as the first."""
 
 TIMER_REARM_LIMIT: Final = 10_000
-"""Firings in a row of timers that set each other, none of them to a later time than they had reached: a loop, which never
-ends.  Timers that get further are no loop, however many they are."""
+"""So many firings in a row of timers that set each other, none to a later time than they had reached, are taken for an
+endless loop.  Timers that get further are no loop, however many they are."""
 
 TIMER_CHAIN: Final = 1_024
-"""Timers that one invocation fires and that its own hooks have set: a chain that catches up costs one checkpoint for so
-many.  Nine invocations of them, all that may be uncommitted, are fewer than are marked after a few kills, where a chain
-runs one by one."""
+"""Timers that one invocation fires and that its own hooks have set.  So a chain that catches up costs one checkpoint for so
+many.  At most nine invocations are uncommitted.  Their timers are fewer than the invocations that are marked after a few
+kills, where a chain runs one by one."""
 
 TIMER_STALLED_CHAIN: Final = 64
-"""The same of those that do not get further: they are likely a loop, and wall time passes between invocations only."""
+"""The same for timers that do not get further.  They are likely a loop, and wall time passes between invocations only."""
 
 TIMER_INVOCATIONS: Final = 16
-"""Invocations of timers between two of records that wait.  Timers should keep up with the watermark, or windows pile up:
-pipelines with seven firings for each record exist.  But timers that set timers must not keep records from running."""
+"""Invocations of timers between two invocations of waiting records.  Timers must keep up with the watermark, or windows pile
+up: pipelines with seven firings for each record exist.  But timers that set timers must not keep records from running."""
 
 STRAGGLER_DELAY_US: Final = 1_000_000
 """How long a weak checkpoint waits for its productions' acks before it stores them (§6.1.3, figure 11)."""
 
 STRAGGLER_PATIENCE_US: Final = 10_000
-"""How long weak checkpoints that have all their acks wait for an earlier one that has not, before that one stores what is
-unacked.  Shorter, it would store productions whose acks are only a little out of order."""
+"""How long weak checkpoints with all their acks wait for an earlier one without, before that one stores what is unacked.  A
+shorter time would store productions whose acks are only a little out of order."""
 
 IDLE_RECORD_DELAY_US: Final = 1_000_000
 """Age at which an idle interval records its acks durably, so that receivers can collect ids."""
@@ -173,7 +174,7 @@ ID_BUCKET_US: Final = 60_000_000
 """How long consumed record ids stay exact in memory before those that are folded are sealed into a Bloom filter."""
 
 ID_FILTER_ERROR_RATE: Final = 0.01
-"""Share of unknown blocks that a full filter takes for its own: each costs one read of the store, and 10 bits buy it."""
+"""Share of unknown blocks that a full filter finds by chance.  Each costs one read of the store; it takes 10 bits."""
 
 OUTSIDE_ID_LIMIT_BYTES: Final = 1_024
 """An id that an outside client chose; a longer one is more likely a mistake."""
@@ -185,7 +186,7 @@ OUTSIDE_SLACK_US: Final = 6 * 3_600 * 1_000_000
 """How long such an id is remembered unless its source says otherwise: a client that retries does so within hours."""
 
 OUTSIDE_BUCKETS: Final = 4
-"""Buckets in a slack: each costs one test per id, and an id is remembered for up to one bucket longer than the slack."""
+"""Buckets in a slack.  Each costs one test per id.  An id is remembered for up to one bucket longer than the slack."""
 
 OUTSIDE_FILTER_IDS: Final = 8_192
 """Ids for which a new filter has room at least: 32 KiB."""
@@ -210,11 +211,11 @@ TAIL_CHUNK_ROWS: Final = 1_000
 """Published records that a reader fetches at a time: bounds its memory, not what it sees."""
 
 STORE_LOCK_TIMEOUT_MS: Final = 15_000
-"""A statement that waits longer for a lock gives up and is retried; above the idle limit, so that a frozen
+"""A statement that waits longer for a lock gives up and is retried.  The limit is above the idle limit, so that a frozen
 process (SIGSTOP in the middle of a transaction) has lost its locks by then."""
 
 STORE_IDLE_TRANSACTION_TIMEOUT_MS: Final = 10_000
-"""A transaction that its client has left open this long is ended by the server: a zombie keeps no locks."""
+"""The server ends a transaction that its client has left open for so long, so that a zombie keeps no locks."""
 
 STORE_STATEMENT_TIMEOUT_MS: Final = 60_000
 """No statement of a healthy pipeline takes seconds; a stuck one must not hold an interval for ever."""
@@ -226,16 +227,16 @@ STORE_CONFLICT_ATTEMPTS: Final = 8
 """Tries of a transaction that deadlocked with a sink's other writers, before it is given back as unavailable."""
 
 OWNER_CHECK_US: Final = 1_000_000
-"""How long a process without a watermark to persist waits until it asks whether it was superseded; a small read."""
+"""How often a process without a watermark to persist asks whether it was superseded, with a small read."""
 
 RECOVERY_CHUNK_BYTES: Final = 8 * 1024 * 1024
 """Log bytes that a recovery decodes and folds at a time: bounds its memory."""
 
 PERSIST_DELAY_US: Final = 10_000
-"""Between two writes of watermarks: a value that rises all the time is persisted a hundred times a second at most."""
+"""Time between two writes of watermarks.  So a value that rises all the time is written at most a hundred times a second."""
 
 DISCOVER_DELAY_US: Final = 1_000_000
-"""Between two looks for new partitions of a source."""
+"""Time between two searches for new partitions of a source."""
 
 STALL_DELAY_US: Final = 10_000_000
 """How long the watermark of a source may stand still, with nothing under way, before the operator is told why."""
@@ -248,21 +249,21 @@ OPEN_PARTITIONS: Final = 64
 """Partitions that are opened at a time: two commits go with all of them, and a look into each of their files."""
 
 REDRIVE_DELAY_US: Final = 1_000_000
-"""Between two looks for redrives that somebody has asked for."""
+"""Time between two looks for redrives that were asked for."""
 
 READ_REST_US: Final = 1_000
 """Between two reads of a source that gives all it has: for two, records that come one by one wait 0.3 ms longer, and the
 whole takes a fifth less processor time."""
 
 PACE_STEP_US: Final = 10_000
-"""A replay reads a partition at most so often: rows that are due in between come together, and up to so much too late."""
+"""A replay reads a partition at most so often.  Rows that are due in between come together, and up to so much too late."""
 
 PACE_LATE_US: Final = 10_000_000
 """How long a late row of a replay waits at most for the watermark to pass it: some 10 ms suffice, unless hooks or the
 database are slow, and nothing may wait for ever."""
 
 END_DELAY_US: Final = 2_000
-"""Between two looks whether a run that has consumed everything is folded as well."""
+"""Time between two checks whether a run that has consumed everything is folded as well."""
 
 LOOKUP_CACHE_ROWS: Final = 65_536
 """Answers of a look-up that one process keeps: some 50 MB of rows of a few hundred bytes."""
@@ -302,7 +303,7 @@ POLL_DELAY_US: Final = 1_500
 """Before a partition that had nothing is read again: a small part of the latency of a commit."""
 
 PROBE_READS: Final = 16
-"""One in so many short reads is followed by another at once, whatever is known: sources change."""
+"""One in so many short reads is followed by another at once in any case, because sources change."""
 
 # Intervals
 
@@ -314,7 +315,7 @@ SUSPECT_WIDENINGS: Final = 3
 dying."""
 
 REDRIVE_AGAIN_US: Final = 10_000_000
-"""A redriven element whose row was refused is not tried again before: each try restarts the interval."""
+"""A redriven element whose row was refused is tried again after this time, because each try restarts the interval."""
 
 FOLD_LIMIT_ROWS: Final = 16_384
 """Rows of one fold: a transaction of some hundred milliseconds, so that commits do not wait long for its locks."""
@@ -333,15 +334,15 @@ EVICTION_SAMPLE_KEYS: Final = 256
 """Keys of one sample of an eviction: large enough that those which go are among the best, small enough to sort."""
 
 EVICTED_SHARE: Final = 6
-"""Of a sample one key in so many goes, if not more must: each key that goes costs a look at so many, 5 us, and a key that
-should have stayed a load of 20 to 50 us."""
+"""Of a sample, one key in so many is evicted, unless more must be.  To look at so many keys costs 5 us, and to load a key
+that should have stayed costs 20 to 50 us."""
 
 EVICTION_SCAN: Final = 65_536
-"""Keys that one eviction looks at, four times what a fold makes clean: looking at all of them, most of them dirty, was a
-fifth of the time of a pipeline that only made new keys."""
+"""Keys that one eviction looks at, four times what a fold makes clean.  Looking at all keys, most of them dirty, took a fifth
+of the time of a pipeline that only made new keys."""
 
 PACE_SMOOTHED: Final = 0.5
-"""Weight of the newest measurement: a watermark moves in jerks."""
+"""Weight of the newest measurement.  A watermark moves unevenly, so it is averaged."""
 
 GAPS_OVERDUE: Final = 2
 """Gaps after which a key that was not read again is expected by its age only: it may never be read again."""
@@ -373,7 +374,7 @@ WATCH_DELAY_S: Final = 0.5
 """Between two looks whether the embedded Postgres still runs, s."""
 
 DAILY_ID_LIMIT_BYTES: Final = 200
-"""Longer ids are stored as their digest: they name a timer as well, and its tag has 256 bytes."""
+"""Longer ids are stored as their digest, because an id is also the tag of a timer, which has at most 256 bytes."""
 
 STATELESS_KEYS: Final = 256
 """Keys that the records of such a stage are spread over: one that fails stops so small a part of the rest."""

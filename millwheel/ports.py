@@ -1,7 +1,7 @@
 """What the runtime needs from the outside: a store, sources, and channels between hosts.  Protocols only.
 
-The simulator and the embedded runtime use the same protocols; a store whose coroutines never wait can be driven
-without an event loop, so nothing is written twice.
+The simulator and the embedded runtime use the same protocols.  A store whose coroutines never wait is driven without an
+event loop, so nothing is written twice.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class PositionWrite(msgspec.Struct, frozen=True):
     finished: bool
     state: bytes
     signs: Sequence[bytes] = ()
-    """By which a partition that is finished now is known again (`search.sign`)."""
+    """Signs by which a partition that is finished now is recognised later (`search.sign`)."""
 
 
 class WatermarkWrite(msgspec.Struct, frozen=True):
@@ -78,9 +78,9 @@ class WatermarkWrite(msgspec.Struct, frozen=True):
 class FoldWrite(msgspec.Struct, frozen=True):
     """A prefix of an interval's log to become tables, fenced by its sequencer.
 
-    `images` are the committed checkpoints of this sequencer up to `upto`, contiguous.  `acked` are the acks in committed
-    checkpoints after it: a production among them is not stored at all.  `fresh` are keys without any stored state, which
-    may be inserted without looking for what they replace.
+    `images` are the committed checkpoints of this sequencer up to `upto`, contiguous.  `acked` has the acks in committed
+    checkpoints after it; productions that they name are not stored at all.  `fresh` keys have no stored state, so theirs
+    is inserted without looking for what it replaces.
     """
 
     interval: int
@@ -92,9 +92,9 @@ class FoldWrite(msgspec.Struct, frozen=True):
 
 
 class MarkWrite(msgspec.Struct, frozen=True):
-    """What an interval is about to run, or has run, fenced by its sequencer (`core.suspects`).
+    """What an interval is about to run, or has run, fenced by its sequencer (`core.faults.suspects`).
 
-    `ends` None leaves the count of unclean ends; 0 is an orderly end, 1 that this process is one of many that served.
+    `ends` None keeps the count of unclean ends.  0 records an orderly end, and 1 that this process has served for long.
     """
 
     interval: int
@@ -120,10 +120,10 @@ class QuarantineRow(msgspec.Struct, frozen=True):
 
 
 class Store(Protocol):
-    """The only durable thing.  Every write carries a sequencer; a fenced write changes nothing and says so.
+    """The only durable thing.  Every write carries a sequencer.  A fenced write changes nothing and says so.
 
-    Transport failures before anything was sent, or whose outcome is known to be "not applied", raise `StoreError`
-    subclasses marked retryable by the store; a lost commit reply raises `CommitUnknown`.
+    When a call was certainly not applied, a failure of the connection raises a `StoreError` that the store marks retryable.
+    A lost reply of a commit raises `CommitUnknown`.
     """
 
     async def open_pipeline(self, shape: PipelineShape) -> Opened:
@@ -131,7 +131,7 @@ class Store(Protocol):
         ...
 
     async def acquire(self, intervals: Sequence[int]) -> dict[int, int]:
-        """Take ownership: a new sequencer for each interval, durable on return; older owners are fenced from now on."""
+        """Take ownership.  Each interval gets a new sequencer, durable on return, and older owners are fenced from now on."""
         ...
 
     async def reacquire(self, interval: int, sequencer: int) -> int | None:
@@ -145,7 +145,7 @@ class Store(Protocol):
     async def load(self, interval: int, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
         """Folded state of `keys`, and if asked for their timers; a key without either is absent from the answer.
 
-        Of a key with more than `limits.STATE_PAGE_SLOTS` cells and entries only the first are in it, and it says so.
+        Of a key with more than `limits.STATE_PAGE_SLOTS` cells and entries, the answer has only the first, and says so.
         """
         ...
 
@@ -158,14 +158,14 @@ class Store(Protocol):
     ) -> TimerWrites | None:
         """The next `limit` folded timers of a kind after (timestamp, (key, tag)), in that order; None: fenced.
 
-        Fenced, because the watermark that an interval reports rests on there being none before them.
+        It is fenced, because the watermark that an interval reports assumes that no timer comes before these.
         """
         ...
 
     async def find_ids(self, interval: int, subscription: int, producer: int, sequences: Sequence[int]) -> set[int]:
         """Which of ascending `sequences`, none below the stored frontier, are delivered ids in the folded tables.
 
-        Not fenced: what a stale owner reads is durable all the same.
+        It is not fenced, because what a stale owner reads is durable too.
         """
         ...
 
@@ -185,10 +185,10 @@ class Store(Protocol):
     async def commit(self, writes: Sequence[LogWrite]) -> set[tuple[int, int]]:
         """Insert log rows (and sink rows) in one transaction; the (interval, seq) pairs that are durable.
 
-        A pair that is missing was fenced.  Committing a row again under its primary key is a success.
-        Raises `CommitUnknown` when the reply was lost, `RowRefused` when the database refused sink rows of a
-        checkpoint: then all earlier ones of its interval are durable, it and the later ones are not, and of other
-        intervals nothing is said.  Commit those again, and no more of this one before it is recovered.
+        A pair that is missing was fenced.  Committing a row again under its primary key is a success.  Raises
+        `CommitUnknown` when the reply was lost, and `RowRefused` when the database refused sink rows of a checkpoint.
+        Then all earlier checkpoints of its interval are durable, and it and later ones are not.  Nothing is said of
+        other intervals: commit theirs again.  Commit no more of this interval before it is recovered.
         """
         ...
 
@@ -207,7 +207,7 @@ class Store(Protocol):
         ...
 
     async def still_owned(self, owners: Mapping[int, int]) -> set[int]:
-        """Those of the intervals whose newest sequencer is the one given.  Not fenced: what is lost stays lost."""
+        """Those of the intervals whose newest sequencer is the given one.  Not fenced: a lost interval stays lost."""
         ...
 
     async def watermarks(self) -> dict[str, int]:
@@ -232,7 +232,7 @@ class Store(Protocol):
         ...
 
     async def add_signs(self, source: str, signs: Mapping[int, Sequence[bytes]]) -> None:
-        """Further signs of finished partitions, by interval.  Not fenced: they are true whoever says so."""
+        """Add further signs of finished partitions, by interval.  Not fenced, because anybody's signs are true."""
         ...
 
     async def unfinished_partitions(self) -> list[tuple[str, SourcePosition]]:
@@ -246,7 +246,7 @@ class Store(Protocol):
     async def mark(self, writes: Sequence[MarkWrite]) -> set[int]:
         """Store marks, at most one an interval, in one transaction; the intervals that were not fenced.
 
-        Only for intervals that were recovered: `recover` counts an end that is not in order until `ends` says otherwise.
+        Only for intervals that were recovered.  `recover` counts an unclean end in advance, until `ends` says otherwise.
         """
         ...
 

@@ -1,8 +1,8 @@
 """What a row of a sink table may hold: one strict check per column type.
 
-Lives here: types, checks and the one spelling of each value.  Never here: SQL, I/O.  A row is checked when a hook
-writes it, so that what no column could hold fails that hook; and strictly, so that one key has one spelling (1 and "1"
-would be two keys here and one in Postgres).
+Lives here: types, checks and the one spelling of each value.  Never here: SQL, I/O.  A row is checked when a hook writes it,
+so a value that no column could hold fails in that hook.  The check is strict, so that a key has one spelling: 1 and "1" would
+be two keys here and one in Postgres.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What the bytes of a value look like, as plain data that a store remembers and a later version compares.
 
-Lives here: `describe`, and `changes`, which says whether bytes that one declaration wrote can be read by another one.
-Never here: values.  Invariant: what is readable stays readable over any number of steps, so a description says of each
-field whether a value that is stored may lack it.
+Lives here: `describe`, and `changes`, which says whether one declaration can read the bytes that another one wrote.  Never
+here: values.  Invariant: what is readable stays readable over any number of steps.  So a description says of each field
+whether a stored value may lack it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a source asks for while it looks for partitions, and the signs by which a finished one is known again (§5.2).
+"""What a source asks for while it searches for partitions, and the signs by which a finished one is recognised (§5.2).
 
-Lives here: the steps of a search, plain values.  Never here: performing them; the runtime and the simulator do, each in its
-way.  Invariant: what a search keeps in memory does not grow with what is finished: of that the store is asked, in bulk.
+Lives here: the steps of a search, as plain values.  Never here: performing them, which the runtime and the simulator do.
+Invariant: the memory of a search does not grow with what is finished, because the store is asked about that in bulk.
 """
 
 from __future__ import annotations

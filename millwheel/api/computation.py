@@ -17,12 +17,12 @@ V = TypeVar("V", default=Any)
 class Computation(Generic[V]):
     """Subclass it, declare state cells, write `ProcessRecord` and, if timers are set, `ProcessTimer`.
 
-    A hook runs in the context of one key; hooks of one key never run at the same time.  It must be deterministic in
-    its inputs apart from `context.wall_time`, and touch the world only through the context: a crash may run it again.
+    A hook runs in the context of one key, and hooks of one key never run at the same time.  A hook must depend on its inputs
+    and `context.wall_time` only, and touch the world only through the context, because a crash may run it again.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Attributes of the process are fine; a state cell is durable and is set with `set`."""
+        """Set an attribute that is not a state cell.  A state cell is set with its method `set`."""
         if isinstance(getattr(type(self), name, None), Cell):
             raise WiringError(
                 f"{type(self).__name__}.{name} is a state cell: write self.{name}.set(...), not an assignment"

@@ -1,6 +1,7 @@
 """The context a hook runs in: the only way for user code to have an effect (§4.2, §5.1).
 
-Lives here: what user code may ask for, checked.  Never here: what becomes of it (`frame`), decisions about delivery, I/O.
+Lives here: what user code may ask for, with checks.  Never here: buffering of effects (`frame`), decisions about delivery,
+I/O.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class Context:
     def set_timer(self, tag: str, timestamp: int, kind: TimerKind = "watermark") -> None:
         """Set, or move, the timer `tag` of this key to `timestamp`, us of event time ("watermark") or wall time.
 
-        A low-watermark timer fires when the input watermark reaches it; one behind the watermark fires at once.
+        A watermark timer fires when the input watermark reaches its time.  One behind the watermark fires at once.
         """
         if type(timestamp) is not int:
             _check_tag(tag)
@@ -215,7 +216,7 @@ class Context:
 
 
 def check_key(key: Any, where: str) -> None:
-    """A key is a str of at most `limits.KEY_LIMIT_BYTES` UTF-8 bytes; a lone surrogate has none."""
+    """Check a key: a str of at most `limits.KEY_LIMIT_BYTES` bytes of UTF-8.  A lone surrogate has no UTF-8."""
     if not isinstance(key, str):
         raise WiringError(f"key extractor of {where!r} returned {type(key).__name__}, not str: {key!r:.80}")
     try:

@@ -1,8 +1,8 @@
 """What the hooks of one invocation read and do, gathered until they return (§4.2, §5.1).
 
-Lives here: state as the hooks see it, and their buffered effects.  `Context` is the door to it for user code; state cells
-and the executor use it directly.  Never here: decisions about delivery, I/O, checks of what user code gives (`context`).
-Invariant: what a hook did is kept only when it returns; a hook that raises leaves no trace.
+Lives here: state as the hooks see it, and their buffered effects.  User code reaches it through `Context`.  State cells and
+the executor use it directly.  Never here: decisions about delivery, I/O, checks of what user code gives (`context`).
+Invariant: what a hook did is kept only when it returns.  A hook that raises leaves no trace.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class NotLoaded(BaseException):
-    """A hook has asked for state that is not in memory: it runs again when it is.  No `except Exception` stops it."""
+    """A hook has asked for state that is not in memory, and runs again when it is.  `except Exception` does not catch it."""
 
 
 class TimerOrder(Protocol):
@@ -106,8 +106,8 @@ class EntryColumn:
 class Frame:
     """One computation's invocation, as its hooks leave it.  One object is reused for all of them.
 
-    State writes and productions go straight to the invocation's.  The executor notes how long the journal and the
-    productions are when a hook begins: `rollback` cuts them back to that.
+    State writes and productions go straight to those of the invocation.  The executor notes the lengths of the journal and of
+    the productions when a hook begins, and `rollback` cuts them back to these lengths.
     """
 
     __slots__ = (
@@ -177,7 +177,7 @@ class Frame:
         return column
 
     def want(self, cell: str, *entries: str | None) -> None:
-        """The current key, which is in memory in part, is asked for what is not: go on only if nothing is there."""
+        """Ask for a slot of the current key, which is in memory in part.  Returns only if the slot is known to be empty."""
         known = self.partial[self.key]
         lacking = [(self.key, cell, entry) for entry in entries if known.lacks(cell, entry)]
         if lacking:
@@ -203,7 +203,7 @@ class Frame:
             self.pending += before.produced
 
     def suspend(self, outcome: InvocationOutcome, waiting: list[QuarantineEntry | Timer]) -> Suspended:
-        """The invocation waits; until it goes on others may run here."""
+        """The invocation waits.  Until it goes on, others may use this frame."""
         values = {cell: column.written for cell, column in self._columns.items()}
         entries = {cell: column.written for cell, column in self._entry_columns.items()}
         suspended = Suspended(outcome, values, entries, [*self.pending], waiting)

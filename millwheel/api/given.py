@@ -1,6 +1,6 @@
-"""What a user gives to a pipeline is looked at where it is given, so that a mistake has a name and a line.
+"""Checks of what a user gives to a pipeline, made where it is given, so that the error shows the line of the mistake.
 
-Lives here: checks of single arguments; all raise `WiringError`.  Never here: checks that need the whole graph.
+Lives here: checks of single arguments.  All of them raise `WiringError`.  Never here: checks that need the whole graph.
 """
 
 from __future__ import annotations
@@ -121,6 +121,6 @@ def check_table(table: object) -> None:
 
 
 def check_split_list(split_keys: object, computation: str) -> None:
-    """Not a text: it would be cut into its letters."""
+    """Refuse a text as the list of split keys, because it would be cut into its letters."""
     if isinstance(split_keys, str) or not isinstance(split_keys, Iterable):
         raise WiringError(f"computation {computation!r}: split_keys must be a list of keys, got {split_keys!r:.80}")

@@ -104,7 +104,8 @@ class Pipeline:
     ) -> None:
         """Add a computation: a class, or a factory without arguments.  See `Settings` for the keyword arguments.
 
-        `formerly` is the name that it had in an earlier version: what the store holds of that becomes this one's.
+        `formerly` is the name that it had in an earlier version.  Everything that the store holds under that name
+        becomes its own.
         """
         class_ = check_computation(computation)
         name = name or class_.__name__
@@ -144,8 +145,8 @@ class Pipeline:
     def publish(self, stream: Stream[Any], keep: int = limits.PUBLISH_RECORDS) -> None:
         """Keep the last `keep` records of `stream` in the store, for `millwheel tail` and `Committed.tail`.
 
-        Exactly once and in order, by a computation of its own that reads the stream under one key, so each record of
-        the stream costs a delivery and a row more.  Taking the call out again stops it; what is kept stays.
+        They are kept exactly once and in order, by a computation that reads the stream under one key.  So each record of the
+        stream costs one more delivery and one row.  Without this call a later run stops it, and what is kept stays.
         """
         check_keep(stream, keep)
         name = PUBLISH_PREFIX + stream.name

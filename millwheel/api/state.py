@@ -162,7 +162,7 @@ class BoundMap(_Bound, Generic[T]):
     def get_many(self, entries: Iterable[str]) -> dict[str, T]:
         """Those of `entries` that are there, and their values.
 
-        Of a key with a very large state this reads all of them at once, where as many `get` would wait one by one.
+        For a key with very much state, this reads all of them at once.  As many calls of `get` would wait one by one.
         """
         names = [_entry(entry) for entry in entries]
         self._entries.need(names)
@@ -228,9 +228,9 @@ class Cell:
 
 
 class DroppedCell:
-    """Declares that a cell of this name is not needed any more: the next start deletes its values, of all keys.
+    """Declares that a cell of this name is not needed any more.  The next start deletes its values of all keys.
 
-    It is then as if it had never been; the declaration may stay, or go after that start.
+    After that start the declaration may be removed or stay.
     """
 
     def __get__(self, computation: Computation[Any] | None, owner: type) -> Self:

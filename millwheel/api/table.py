@@ -43,10 +43,10 @@ _KINDS: Final[Mapping[type[inspect.Type], str]] = {
 class Table(msgspec.Struct, Generic[R], frozen=True):
     """A sink table in the pipeline's schema: its columns, and the names of those that are its primary key.
 
-    `columns` maps names to SQL types: text, bigint, integer, double precision, boolean, numeric (`Decimal`, int or text),
-    uuid (`UUID` or text), timestamptz and date (`datetime` and `date`, or ISO 8601 text), jsonb.  Or it is the type of a
-    row, a `TypedDict`, a dataclass or a `msgspec.Struct`, whose fields are the columns; type checkers then look at what is
-    upserted.  `types` names the SQL types of columns that shall have another one than their field's, for example integer.
+    `columns` maps names to SQL types: text, bigint, integer, double precision, boolean, numeric (`Decimal`, int or
+    text), uuid (`UUID` or text), timestamptz and date (`datetime` and `date`, or ISO 8601 text), jsonb.  Or `columns` is
+    the type of a row: a `TypedDict`, a dataclass or a `msgspec.Struct`, whose fields are the columns.  Type checkers
+    then check what is upserted.  `types` names another SQL type for columns of such a row, for example integer.
 
     >>> class Total(msgspec.Struct):
     ...     word: str

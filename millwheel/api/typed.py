@@ -1,9 +1,9 @@
 """Declared types that lead type checkers to a mistake, and to nothing else.  They have no effect when a program runs.
 
-mypy takes all arguments of a call together.  A row written as a dict, or a list of inputs of several types, then gets a
-type before the table or the computation has a say in it, and correct code is refused.  An argument whose declared type
-holds a function of the searched type comes after the others.  That is what `Row` and `Inputs` have one for.  The others
-in `Inputs` keep mypy from taking a computation's type for the type of each of its streams.
+mypy infers the types of all arguments of a call together.  A row that is written as a dict, or a list of inputs of several
+types, then gets its type before that of the table or the computation is known, and correct code is refused.  mypy looks later
+at an argument whose declared type contains a function of the type that it searches.  So `Row` and `Inputs` contain one.  The
+other functions in `Inputs` keep mypy from taking a computation's type for the type of each of its streams.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """The central low-watermark authority (§4.5, §6.2).
 
-Lives here: minima over intervals and over senders.  Invariants: a value is persisted before it is broadcast; values
-never go back; upstream values are never recombined here, an interval reports what it has itself applied.
+Lives here: minima over intervals and over senders.  Invariants:
+
+* a value is persisted before it is broadcast, and values never go back;
+* values of different stages are never combined here: an interval reports against the watermark that it has applied.
 """
 
 from __future__ import annotations
@@ -21,14 +23,14 @@ class Authority:
         self._bounds: dict[str, int] = {}
         self._dirty: set[str] = set()
         self._owners: dict[str, dict[int, int]] = {}
-        """Of the intervals of this process the sequencers under which they report, but for sources' at the end of time."""
+        """By name: the sequencers under which this process reports.  Partitions at the end of time are left out."""
         self._unsettled: dict[int, tuple[str, set[str]]] = {}
-        """Intervals that an earlier version has left productions, to their computation and the receivers of these."""
+        """Intervals with productions of an earlier version of the pipeline: their computation, and who receives these."""
 
     def expect(self, name: str, interval: int, sequencer: int | None = None) -> None:
-        """`name` (a computation or "source:x") has this interval; until it reports it holds everything.
+        """`name` (a computation or "source:x") has this interval, which holds the watermark until it reports.
 
-        It reports under `sequencer`; None: nobody of this process owns it.
+        It reports under `sequencer`, which is None when nobody in this process owns it.
         """
         if sequencer is not None:
             self._owners.setdefault(name, {})[interval] = sequencer
@@ -40,23 +42,23 @@ class Authority:
         self._unsettled[interval] = name, set(receivers)
 
     def settle(self, interval: int) -> dict[str, int]:
-        """An interval has settled; the computations whose input watermark rose."""
+        """An interval has settled.  Returns the computations whose input watermark rose."""
         before = {name: self.input_of(name) for name in self._senders}
         self._unsettled.pop(interval, None)
         return {name: self.input_of(name) for name in before if self.input_of(name) > before[name]}
 
     def excuse(self, name: str, interval: int) -> None:
-        """What this interval holds is younger than what others of `name` hold: until it is expected it does not count."""
+        """This interval does not count until it is expected again: other intervals of `name` hold older records."""
         self._intervals.get(name, {}).pop(interval, None)
 
     def retire(self, name: str, interval: int) -> None:
-        """A partition of a source that has ended: it holds nothing any more, and nothing of it is kept."""
+        """A partition of a source has ended.  It holds nothing any more and is forgotten."""
         self._intervals.get(name, {}).pop(interval, None)
         self._owners.get(name, {}).pop(interval, None)
         self._dirty.add(name)
 
     def bound(self, name: str, value: int) -> None:
-        """A source's bound on what it has not discovered yet; without partitions it is the source's watermark."""
+        """A source's bound on partitions that it has not discovered.  Without partitions it is the source's watermark."""
         self._bounds[name] = max(value, self._bounds.get(name, MIN_TIME))
         self._dirty.add(name)
 
@@ -89,8 +91,8 @@ class Authority:
     def owners(self, name: str) -> dict[int, int]:
         """What the value of `name` rests on: its intervals, and the sequencers of their reports (§7.2).
 
-        A source rests on its partitions, but for those at the end of time, which is durable; and on the intervals that it
-        feeds, for what it knows of partitions to come has no interval of its own.
+        The value of a source rests on its partitions, except those whose end is durable.  It also rests on the intervals
+        that the source feeds, because what it knows of partitions to come has no interval of its own.
         """
         owners = dict(self._owners.get(name, {}))
         for receiver, senders in self._senders.items() if name.startswith("source:") else ():

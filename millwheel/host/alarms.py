@@ -1,4 +1,4 @@
-"""What will ring by the clock.  Lives here: the order of alarms.  Never here: a clock."""
+"""Alarms of a worker's cores.  Lives here: which alarm rings next.  Never here: a clock."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""One suspect at a time: while it runs by itself, nothing else of the process may be running (`core.suspects`).
+"""One suspect at a time: while it runs alone, no other invocation of the process may run (`core.faults.suspects`).
 
-Lives here: who has the process for itself, who waits for that, and the invocations that wait.  Never here: I/O.
+Lives here: which actor runs alone, which ones wait to do so, and the invocations that wait meanwhile.  Never here: I/O.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ A = TypeVar("A", bound=Runner)
 
 
 class Alone(Generic[A]):
-    """Of a process's actors, at most one holds it."""
+    """The right to run alone.  At most one actor of the process holds it."""
 
     def __init__(self) -> None:
         self._holder: A | None = None
@@ -41,7 +41,7 @@ class Alone(Generic[A]):
         self._kept: list[tuple[A, Work]] = []
 
     def enter(self, actor: A, mark: bytes) -> bool:
-        """From now on only `actor` runs; False when it waits for another one, and `leave` will tell of its mark."""
+        """Let only `actor` run.  Returns False when it must wait for another one; `leave` then gives its mark back."""
         if self._holder is not None:
             self._waiting.append((actor, mark))
             return False
@@ -56,9 +56,9 @@ class Alone(Generic[A]):
         return kept
 
     def leave(self, actor: A) -> tuple[list[tuple[A, Work]], tuple[A, bytes] | None]:
-        """The holder is done, or void: what may run now, and who is next, with its mark.  Nothing for anybody else.
+        """The holder is done, or void.  Returns what may run now, and the next holder with its mark.
 
-        Who became void while it waited is passed over.
+        It returns nothing when `actor` is not the holder.  An actor that became void while it waited is passed over.
         """
         if self._holder is not actor:
             return [], None

@@ -34,9 +34,9 @@ class Prepare(msgspec.Struct, frozen=True, gc=False):
 
 
 class Discover(msgspec.Struct, frozen=True, gc=False):
-    """Ask a source for partitions that it has not named yet; `Discovery`, or first a step of its search.
+    """Ask a source for partitions that it has not named yet.  Answered with the first step of its search, or a `Discovery`.
 
-    `earlier` are the partitions of earlier runs, the first time that the source is asked, and None after that.
+    `earlier` has the partitions of earlier runs when the source is asked for the first time, and is None after that.
     """
 
     source: str
@@ -44,7 +44,7 @@ class Discover(msgspec.Struct, frozen=True, gc=False):
 
 
 class Seek(msgspec.Struct, frozen=True, gc=False):
-    """The answer to a step of a source's search; answered with the next step, or with the `Discovery`."""
+    """The result of a step of a source's search.  Answered with the next step, or with the `Discovery`."""
 
     source: str
     answer: Any
@@ -58,7 +58,7 @@ class Discovery(msgspec.Struct, frozen=True, gc=False):
     complete: bool
     """There will never be another one."""
     pending: int
-    """Bound on the event time of what is not there yet, us."""
+    """Bound on the event time of partitions that are not there yet, us."""
     asked_at: int
     """Wall time before the source was asked, us."""
 
@@ -146,7 +146,7 @@ class Tick(msgspec.Struct, frozen=True, gc=False):
 
 
 class TurnEnded(msgspec.Struct, frozen=True, gc=False):
-    """The shell turns to I/O: what is ready goes out together."""
+    """The shell turns to I/O now, so what is ready leaves together."""
 
 
 class Rested(msgspec.Struct, frozen=True, gc=False):
@@ -191,8 +191,10 @@ class RunHooks(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReadRows(msgspec.Struct, frozen=True, gc=False):
-    """Read at most `limit` rows of the partition that was resumed for `interval`; `RowsArrived`.  `upto`: of a paced one no
-    row that is newer than this, us."""
+    """Read at most `limit` rows of the partition that was resumed for `interval`, and answer with `RowsArrived`.
+
+    `upto` is for a paced partition: read no row that is newer, us.
+    """
 
     interval: int
     sequencer: int
@@ -201,7 +203,7 @@ class ReadRows(msgspec.Struct, frozen=True, gc=False):
 
 
 class Release(msgspec.Struct, frozen=True, gc=False):
-    """The partition that was resumed for `interval` is finished, and the store says so: keep nothing of it."""
+    """Forget the partition that was resumed for `interval`: its end is durable."""
 
     interval: int
 

@@ -1,10 +1,10 @@
 """Group commit: whatever is ready goes into one transaction.
 
-Lives here: who commits with whom, and in which order.  Never here: what a checkpoint is.  Invariant: an interval's
+Lives here: which intervals commit together, and in which order.  Never here: what a checkpoint is.  Invariant: an interval's
 checkpoints are handed to the store in the order of submission, and no interval is in two groups at a time.
 
-Intervals with sink rows commit in a lane of their own, so that a slow or locked table of a user delays nobody else.
-Nothing declares who writes sink rows: an interval changes lanes with its first one, and never goes back.
+Intervals with sink rows commit in a lane of their own, so that a slow or locked table of a user delays no other interval.
+Nothing declares which intervals write sink rows.  An interval changes lanes with its first sink row, and never goes back.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class CommitLanes:
         group.lane.open = frozenset()
 
     def drop(self, interval: int) -> None:
-        """Forget what waits of an interval: its core is void, and the next one must not find it durable."""
+        """Forget what waits of an interval whose core is void.  It must not become durable after the next core's recovery."""
         for lane in (self._shared, self._sinks):
             lane.waiting = [write for write in lane.waiting if write.interval != interval]
 

@@ -1,8 +1,8 @@
 """The controller: the authority on watermarks, as one process.
 
-Lives here: when watermarks are persisted, and who is told.  Never here: what they are, that is `core.authority`.
-Invariants: nobody hears of a watermark before it is durable; it is persisted for the owners of all that it rests on, or
-not at all (§7.2).
+Lives here: when watermarks are persisted, and who is told.  Never here: the values, which `core.authority` computes.
+Invariants: nobody hears of a watermark before it is durable.  It is persisted only if all intervals that it rests on have the
+owners that reported (§7.2).
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class ControllerHost:
         self._persisting = False
 
     def _refused(self, authority: Authority, write: WatermarkWrite) -> None:
-        """Its workers know whether an interval is getting another sequencer; until then it is tried again."""
+        """A watermark was refused.  Workers know whether an interval is just getting another sequencer, so it is retried."""
         authority.refused(write.name)
         self._out += [Tell(worker, Disowned(tuple(sorted(write.owners.items())))) for worker in self._workers]
 

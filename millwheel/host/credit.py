@@ -1,8 +1,8 @@
 """Credit: how many bytes the sources may send to an interval (back-pressure).
 
-Lives here: both ends of the count.  Both count from the receiver's `Hello`, so a lost or repeated message corrects
-itself.  Invariants: a receiver never promises more than its limit beyond what it has received; a sender whose credit is
-used up gets more as soon as the receiver has worked something off.
+Lives here: both ends of the count.  Both count totals from the receiver's `Hello`, so a lost or repeated message does no
+harm.  Invariants: a receiver never promises more than its limit beyond what it has received.  A sender that has used up its
+credit gets more as soon as the receiver has worked something off.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The tables that the log is folded into, as an interval's core asks for them.
+"""What a core asks of the folded tables.
 
-Lives here: the questions about state, timers, ids and quarantined elements, and the fold; each ends in one event.
+Lives here: the questions about state, timers, ids and quarantined elements, and the fold.  Each of them ends in one event.
 Never here: commits, which go to the log (`commits`).
 """
 
@@ -20,7 +20,7 @@ TableEffect = (
 
 
 def steps(actor: Actor, effect: TableEffect, tell: Callable[[Actor, ev.Event], None]) -> Steps:
-    """Ask for what `effect` wants; `tell` gives the core the answer."""
+    """Ask the store what `effect` wants to know, and give the core the answer through `tell`."""
     interval, sequencer = actor.interval, actor.sequencer
     match effect:
         case ev.Load():

@@ -1,7 +1,7 @@
-"""Marks: what is about to run is durable before it runs, when it may kill the process (`core.suspects`).
+"""Marks: what may end the process is named in the store before it runs (`core.faults.suspects`).
 
-Lives here: the writing of marks, one group at a time, and who has the process for itself meanwhile.  Never here: which
-invocation is marked; a core decides that.
+Lives here: the writing of marks, one group at a time, and which suspect runs alone.  Never here: the choice of the
+invocations that are marked, which a core makes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Marks:
         return self._alone.keeps(actor, work)
 
     def leave(self, actor: Actor) -> None:
-        """The suspect that ran alone is done, or void: the next one, or everything that had to wait."""
+        """The suspect that ran alone is done, or void.  Let the next one run, or everything that had to wait."""
         kept, after = self._alone.leave(actor)
         for other, work in kept:
             self._invoke(other, work)

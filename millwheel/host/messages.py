@@ -1,8 +1,8 @@
 """What hosts tell each other (docs/protocol.md).  Frozen values; nothing else lives here.
 
-A channel goes from one host to another.  It keeps the order of its messages and may break: then everything that was on
-its way is gone.  When it is open again both ends hear of it (`ChannelOpened`) and say again what the other must know.
-No message is ever needed twice, and each may come twice.
+A channel goes from one host to another.  It keeps the order of its messages, as docs/protocol.md says.  A channel may be
+cut, and then everything that was on its way is lost.  When it is open again, both ends hear of it (`ChannelOpened`) and say
+again what the other must know.  Every message may come twice.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from millwheel.core.ids.dedup import Channel
 class Hello(msgspec.Struct, frozen=True, gc=False):
     """`interval` is served under `sequencer` from now on.  Send it what it has not acked, in order.
 
-    A sender that has not heard it sends nothing: bundles for an earlier owner would overtake what that one has lost.
-    `round` counts the times that this owner has said it to the same host: after a cut it says it again.
+    A sender that has not heard this sends nothing, because a new bundle could overtake one that was lost.  `round` counts how
+    often this owner has said hello to the same host.  After a cut it says hello again.
     """
 
     interval: int
@@ -26,8 +26,10 @@ class Hello(msgspec.Struct, frozen=True, gc=False):
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False):
-    """A bundle for an interval, as long as that is served under `sequencer`; else it is dropped, and sent again after
-    the next `Hello`."""
+    """A bundle for an interval that is served under `sequencer`.
+
+    If it is served under another one by then, the bundle is dropped.  It is sent again after the next `Hello`.
+    """
 
     bundle: Bundle
     sequencer: int
@@ -44,7 +46,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
 
 
 class Credit(msgspec.Struct, frozen=True, gc=False):
-    """Of what sources send to `interval` since its `Hello` of this round, it takes the first `upto_bytes`."""
+    """Sources may send so many bytes to `interval` in all, counted since its `Hello` of this round."""
 
     interval: int
     sequencer: int
@@ -53,7 +55,7 @@ class Credit(msgspec.Struct, frozen=True, gc=False):
 
 
 class Expected(msgspec.Struct, frozen=True, gc=False):
-    """On these channels something may still come, though their producers are older than their receivers."""
+    """Something may still come on these channels, although their producers are older than their receivers."""
 
     channels: tuple[Channel, ...]
 
@@ -65,22 +67,30 @@ class WorkerJoined(msgspec.Struct, frozen=True, gc=False):
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):
-    """A worker has these intervals, as (computation or "source:name", interval, sequencer): until each has reported, it
-    holds.  It reports under the sequencer; None: nobody owns the interval."""
+    """A worker has these intervals, as (computation or "source:name", interval, sequencer).
+
+    Each of them holds the watermark until it has reported, which it does under the sequencer.  None as sequencer means that
+    nobody owns the interval.
+    """
 
     intervals: tuple[tuple[str, int, int | None], ...]
 
 
 class Disowned(msgspec.Struct, frozen=True, gc=False):
-    """A watermark was refused: not all of these (interval, sequencer) are owners any more.  A worker that takes itself for
-    one of them knows whether it is just getting another sequencer, or was superseded."""
+    """A watermark was refused, because not all of these (interval, sequencer) pairs are current.
+
+    A worker with one of these intervals knows whether it is just getting another sequencer.  Otherwise it asks the store
+    whether it was superseded.
+    """
 
     owners: tuple[tuple[int, int], ...]
 
 
 class Unsettled(msgspec.Struct, frozen=True, gc=False):
-    """An interval of `owner` has productions for `receivers` that this version of it does not send to any more: until it
-    is `IntervalSettled` they wait for it."""
+    """An interval of `owner` has productions for `receivers`, to which this version of it does not send any more.
+
+    Until it is `IntervalSettled`, their watermark waits for it.
+    """
 
     owner: str
     interval: int
@@ -94,14 +104,14 @@ class IntervalSettled(msgspec.Struct, frozen=True, gc=False):
 
 
 class Excused(msgspec.Struct, frozen=True, gc=False):
-    """What this interval of `owner` holds is younger than what others of it hold: it need not report yet."""
+    """This interval of `owner` need not report yet, because other intervals of `owner` hold older records."""
 
     owner: str
     interval: int
 
 
 class Concluded(msgspec.Struct, frozen=True, gc=False):
-    """A partition of the source `owner` is finished: it holds nothing any more, and is forgotten."""
+    """A partition of the source `owner` is finished.  It does not hold the watermark any more and is forgotten."""
 
     owner: str
     interval: int

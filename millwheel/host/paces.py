@@ -1,6 +1,6 @@
-"""The paced sources of a worker: when each of their partitions may be read, and how far.
+"""The paced sources of a worker: when each of their partitions may be read, and up to which event time.
 
-Lives here: what a replay's clock (`core.pace`) needs to know of the other parts.  Never here: the clock, or reading.
+Lives here: what the clock of a replay (`core.source.pace`) needs to know of other parts.  Never here: that clock, or reading.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Surroundings(Protocol):
 
 
 class Paces:
-    """All replays of a worker.  What is asked of a source without a pace answers that nothing need wait."""
+    """All replays of a worker.  For a source without a pace, every method answers that nothing has to wait."""
 
     def __init__(self, graph: Graph, around: Surroundings) -> None:
         self._around = around

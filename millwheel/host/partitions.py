@@ -98,16 +98,16 @@ class Partitions:
         self._owner = owner
         self._feeds: dict[str, Feed] = {}
         self._parked: dict[int, tuple[Actor, int]] = {}
-        """Reads that wait until their receivers have worked something off, or the partition has rested."""
+        """Reads that wait: for credit of a receiver, for a short rest, or for the time at which rows are due."""
         self._tails: dict[int, ShortReads] = {}
         self._resting: set[int] = set()
-        """Partitions that are not read now: there was nothing left a moment ago."""
+        """Partitions that rest: they are not read for a moment, because nothing more was there, or nothing is due."""
         self._accounts: dict[int, Account] = {}
         """Credit of the intervals that partitions feed."""
         self._advances: list[tuple[Actor, ev.Advance]] = []
         self._advancing = False
         self._bounds: dict[str, int] = {}
-        """Of each source, on what is not there yet, us."""
+        """By source: the bound on the event time of partitions that are not there yet, us."""
         self._stalls = Stalls()
         self._paces = Paces(graph, owner)
         self._positions: dict[int, SourcePosition] = {}
@@ -216,7 +216,10 @@ class Partitions:
                 raise AssertionError(f"a shell left {type(step).__name__} of a search to its host")
 
     def _meet(self, name: str, discovery: Discovery) -> None:
-        """Before anything else is read of it: what is gone for good may be in the others by another name."""
+        """Check for missing partitions before anything is read.
+
+        Rows of a partition that is gone for good may stand in another one under another name.
+        """
         feed = self._feeds[name]
         feed.meet(partition for partition, _ in discovery.found)
         for position in feed.missing() if discovery.complete else ():
@@ -238,7 +241,7 @@ class Partitions:
             self._open(source, stream, position, sequencers[position.interval], watermark)
 
     def _conclude(self, source: str, stream: str, ended: list[SourcePosition]) -> Generator[Wish, Any, None]:
-        """The last owner has ended these while this process started: tell those who expect them."""
+        """The last owner has ended these partitions while this process started.  Tell the receivers that expect them."""
         owner = self._owner
         self._feeds[source].meet(position.partition for position in ended)
         known = [p for p in ended if owner.routes.channels(p.producer, stream) & owner.routes.live]
@@ -288,7 +291,7 @@ class Partitions:
             self._owner.read(ReadRows(actor.interval, actor.sequencer, limit, self._paces.upto(actor)))
 
     def _has_credit(self, actor: Actor) -> bool:
-        """Back-pressure: while one of its receivers takes nothing, nothing is read for any of them."""
+        """Back-pressure: a partition is read only when all of its receivers take more."""
         accounts = self._accounts
         return all(target in accounts and accounts[target].left() for target in actor.receivers)
 
@@ -324,7 +327,7 @@ class Partitions:
                 self.read(actor, limit)
 
     def _resume(self, actor: Actor) -> None:
-        """What was before it is read to its end: an ordered source goes on with the next file."""
+        """Read a partition whose turn has come: an ordered source has read the one before it to its end."""
         if not isinstance(actor.core, InjectorCore):
             raise InvariantError("actor.core is no InjectorCore")
         self._owner.inform(Claimed(((actor.owner, actor.interval, actor.sequencer),)))
@@ -374,7 +377,7 @@ class Partitions:
         self._advancing = False
 
     def _write(self, actor: Actor, advance: ev.Advance) -> PositionWrite:
-        """A partition that is finished with this gets the signs by which it is known again."""
+        """Write positions.  A partition that is finished by this gets the signs by which it is recognised later."""
         signs: list[bytes] = []
         if advance.finished:
             if not isinstance(actor.core, InjectorCore):
@@ -389,7 +392,7 @@ class Partitions:
         return PositionWrite(actor.interval, actor.sequencer, advance.position, advance.finished, advance.state, signs)
 
     def _forget(self, actor: Actor) -> bool:
-        """Keep nothing of a partition whose end is durable: true once its receivers know of it."""
+        """Forget a partition whose end is durable, if all its receivers know of it.  Returns true if so."""
         core = actor.core
         if not isinstance(core, InjectorCore):
             raise InvariantError("core is no InjectorCore")

@@ -16,8 +16,8 @@ from millwheel.shape import PUBLISH_PREFIX
 class Progress(msgspec.Struct, frozen=True):
     """A picture of the run: counts since start, watermarks by computation and source, us.
 
-    `duplicates` are deliveries that came again, `repeated` rows whose id, given by an outside client, was taken before:
-    both are dropped, and counted by each subscription on which they came.
+    `duplicates` counts records that were delivered again, and `repeated` rows with an outside id that was taken before.  Both
+    are dropped, and are counted for each subscription on which they came.
     """
 
     records: int
@@ -44,8 +44,10 @@ class Progress(msgspec.Struct, frozen=True):
 
     @property
     def lag_us(self) -> int | None:
-        """Event time, us, by which the slowest computation is behind what the sources promise; None while either is
-        at an end of time."""
+        """Event time, us, by which the slowest computation is behind the promises of the sources.
+
+        None while either of them is at the beginning or the end of time.
+        """
         of = {True: [MAX_TIME], False: [MAX_TIME]}
         for name, watermark in self.watermarks.items():
             of[name.startswith("source:")].append(watermark)
@@ -54,7 +56,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 def progress_of(worker: WorkerHost, rejections: Mapping[str, Mapping[str, int]]) -> Progress:
-    """What a worker knows of the run now; `rejections` by source and kind."""
+    """What a worker knows of the run now; `rejections` are by source and kind."""
     cores = [core for _, core in worker.actors.intervals()]
     # A published stream's records are delivered once more, to be kept: they are nobody's hooks.
     hooks = [core for core in cores if not core.config.computation.startswith(PUBLISH_PREFIX)]
@@ -80,8 +82,10 @@ def progress_of(worker: WorkerHost, rejections: Mapping[str, Mapping[str, int]])
 
 
 def _waits_for(worker: WorkerHost) -> str:
-    """What holds the first computation that is not done, when nobody works on it: its inputs are at the end of time, but
-    for sources that are left out."""
+    """What holds the first computation that is not done and on which nobody works.
+
+    All of its inputs are at the end of time, except sources that are left out.
+    """
     senders = worker.routes.senders()
     for name in worker.graph.order():
         if worker.input_of(name) < MAX_TIME:

@@ -1,7 +1,7 @@
-"""Receiving intervals, as a sender's worker knows them.
+"""Receiving intervals, as the worker of a sender knows them.
 
-Lives here: who has said hello.  Never here: bundles.  Invariant: a receiver that has not said hello since its channel was
-cut is sent nothing, for what is sent now would overtake what was lost.
+Lives here: which receivers have said hello.  Never here: bundles.  Invariant: nothing is sent to a receiver that has not said
+hello since its channel was cut, because it would overtake what was lost.
 """
 
 from __future__ import annotations
@@ -31,6 +31,6 @@ class Receivers:
         self.unreached |= {*self._hellos}
 
     def sequencer(self, interval: int) -> int | None:
-        """Under which an interval is served; None when nothing may be sent to it now."""
+        """The sequencer under which an interval is served, or None when nothing may be sent to it now."""
         hello = self._hellos.get(interval)
         return None if hello is None or interval in self.unreached else hello.sequencer

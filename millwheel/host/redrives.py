@@ -1,8 +1,8 @@
 """Requests to redrive: which of them are read next, and which intervals hear of them.
 
-Lives here: the order in which they are served.  Never here: I/O; what becomes of a request (`core.faults.quarantine`).
-Invariant: every request that is still there is told again and again, for an interval's owner may have
-died since; each time a bounded number.
+Lives here: which page of requests is read next.  Never here: I/O; what becomes of a request (`core.faults.quarantine`).
+Invariant: every request that is still there is told again and again, a bounded number at a time, because the owner that was
+told of it may have died.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Redrives:
         """From where on to read `limits.REDRIVE_REQUESTS` of them."""
 
     def read(self, found: Sequence[tuple[str, str]]) -> dict[int, list[str]]:
-        """What was found there: interval to keys.  Then `start` is where to go on, the beginning after the last page."""
+        """Take a page of requests.  Returns the keys by interval, and moves `start` on, or back to the beginning."""
         computation, key = found[-1] if len(found) >= limits.REDRIVE_REQUESTS else _FIRST
         self.start = (computation, key + "\0") if computation else _FIRST  # the least key that comes after it
         return self._routes.owners(found)

@@ -1,7 +1,7 @@
 """What a host asks of the store, as values.
 
-Lives here: one class for each call of `ports.Store`, which knows its arguments and which call it is.  A shell performs
-any of them in the same way, so it has no list of them.  Never here: what the answer means.
+Lives here: one class for each call of `ports.Store`.  It knows its arguments and which call it is, so a shell performs all of
+them in the same way.  Never here: what the answer means.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class StoreCall(msgspec.Struct, frozen=True):
     """A call to the store.  It is idempotent: a shell repeats it until the store answers."""
 
     step: ClassVar[str] = ""
-    """What it is called in logs, and where the simulator places its faults."""
+    """The name of the call in logs, and for the faults of the simulator."""
     patient: ClassVar[bool] = True
-    """False when a store that does not answer is an error at once: nothing has begun yet."""
+    """False for a call before which nothing has begun: a store that does not answer is then an error at once."""
 
     async def call(self, store: Store) -> Any:
         """Ask."""

@@ -1,7 +1,7 @@
 """What a worker has told the controller and would tell it again: a cut may have lost any of it.
 
-Lives here: the newest word on each thing.  Never here: sending.  Invariant: whoever hears `all` and nothing else knows as
-much as whoever has heard everything.
+Lives here: the newest message on each subject.  Never here: sending.  Invariant: a controller that hears `all` and nothing
+else knows as much as one that has heard every message.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Restated:
                 raise AssertionError(f"a worker tells the controller no {type(message).__name__}")
 
     def all(self) -> list[Message]:
-        """Everything once more.  Who joins comes last: the controller begins with what it has heard by then."""
+        """All messages once more.  `Joined` comes last, because the controller begins with what it has heard by then."""
         claims = tuple((owner, interval, sequencer) for (owner, interval), sequencer in self._claims.items())
         found: list[Message] = [*self._settling.values()]
         for owner in sorted(self._owners):

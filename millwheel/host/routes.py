@@ -1,8 +1,8 @@
 """Who sends to whom: the graph's names as the store's numbers, and the intervals behind each subscription.
 
 Lives here: what intervals and source partitions are told of each other when a host makes their cores.  Never here:
-I/O.  Invariant: `live` names every channel on which something may still come from a producer that was numbered before
-this process, or by it, in whichever version of the pipeline.
+I/O.  Invariant: `live` has every channel on which something may still come.  This includes producers of earlier processes
+and of earlier versions of the pipeline.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Routes:
         self.subscriptions: Mapping[str, int] = {}
         self.live: set[Channel] = set()
         self.left_out: Mapping[str, str] = {}
-        """Sources that have begun, and that this graph does not have, to the streams that they feed."""
+        """Sources that have begun and are not in this graph, and the streams that they feed."""
 
     def open(self, opened: Opened) -> list[IntervalRow]:
         """The intervals of this graph's computations; the store may have others."""
@@ -65,7 +65,7 @@ class Routes:
         """What an interval is told when it is assigned."""
         spec = self._graph.computations[row.computation]
         slacks = self._graph.slacks(spec.name, self.subscriptions)
-        # All routes: what is durable goes to whoever subscribes, whether or not this version produces it.
+        # All routes, because durable productions go to all who subscribe, also on streams this version does not list.
         routes, outputs = self.of(self._graph.streams), frozenset(self.of(spec.outputs))
         return Config(
             row.id, sequencer, spec.name, SHAPE_VERSION, spec.settings, routes, row.low, row.high, outputs, slacks
@@ -80,7 +80,7 @@ class Routes:
         return found
 
     def expect_partitions(self, unfinished: Iterable[tuple[str, SourcePosition]]) -> None:
-        """Rows of these may still come: now, or from a later run that has a source again that this one leaves out."""
+        """Rows of these partitions may still come: now, or in a later run that has a source that this one leaves out."""
         for source, position in unfinished:
             known = self._graph.sources.get(source)
             stream = known.stream if known is not None else self.left_out.get(source)
@@ -98,7 +98,7 @@ class Routes:
         return {self._receiver[names[number]] for number in left & config.routes.keys()}
 
     def channels(self, producer: int, stream: str) -> set[Channel]:
-        """On which the producer sends when it sends on the stream."""
+        """The channels on which the producer sends when it sends on the stream."""
         return {(self.subscriptions[s.name], producer) for s in self._graph.subscriptions(stream)}
 
     def retire(self, producer: int) -> None:
@@ -106,7 +106,7 @@ class Routes:
         self.live.difference_update([(number, producer) for number in self.subscriptions.values()])
 
     def expect_of(self, config: Config, recovered: RecoveredInterval) -> None:
-        """What an earlier owner of the interval has sent may still come, and whatever this one sends."""
+        """Expect what an earlier owner of the interval has sent and what this owner sends."""
         self.live |= {(bundle.subscription, bundle.producer) for bundle in recovered.productions}
         self.live |= self.sends_on(config.computation, config.sequencer)
 

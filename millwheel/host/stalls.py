@@ -1,6 +1,6 @@
-"""Sources whose low watermark stands still, and why: said once for each source of a run.
+"""Sources whose low watermark stands still, and why.  The operator is told once for each source of a run.
 
-Lives here: how long is too long, and the words.  Never here: what a watermark is, that is the controller's.
+Lives here: how long is too long, and the text.  Never here: the computation of watermarks.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A worker: owned intervals and source partitions in one process, and everything that is decided about them.
+"""A worker: the intervals and source partitions that one process owns, and everything that is decided about them.
 
-Lives here: the way of each effect of a core, the start, the restart of an interval, the end of a run.  Never here: I/O,
-clocks, user code; nor what a part knows by itself: groups (`commits`), the tables (`folded`), suspects (`marks`),
-sources (`partitions`), routes.  Invariants:
+Lives here: what becomes of each effect of a core, the start, the restart of an interval, and the end of a run.  Never here:
+I/O, clocks or user code.  Parts decide by themselves about groups (`commits`), the tables (`folded`), suspects (`marks`),
+sources (`partitions`) and `routes`.  Invariants:
 
-* cores of different intervals tell each other nothing but messages, also within one process;
-* nothing reaches a core that is void, and nothing that was meant for an earlier core of an interval reaches the next.
+* cores of different intervals communicate by messages only, also within one process;
+* nothing reaches a void core, and nothing that was meant for an earlier core of an interval reaches the next one.
 """
 
 from __future__ import annotations
@@ -117,15 +117,15 @@ class WorkerHost:
         self._restated = Restated()
         """What the controller must hear again after a cut."""
         self._unsettled: set[int] = set()
-        """Intervals that an earlier version of the pipeline has left productions on streams that are not theirs any more."""
+        """Intervals with productions of an earlier version of the pipeline, on streams that they no longer list."""
         self._tolerance = tolerance or Tolerance()
         self._first_records = first_records
-        """Records of a core's first invocation, when nobody knows how slow its hooks are; None: as many as any."""
+        """At most so many records in the first invocation of a core, because hooks may be slow; None means no such limit."""
         self.stopped = ""
         """Why the run stops before its end."""
         self.serving = False
         self._redrives_read = False
-        """All redrives that somebody had asked for at the start are known: a run does not end before it has asked."""
+        """All redrives that were asked for at the start are known.  A run does not end before that."""
 
     # --- the door ---------------------------------------------------------------------------------------------
 
@@ -268,7 +268,7 @@ class WorkerHost:
         self._grant(actor)
 
     def _reopened(self, peer: str) -> None:
-        """What was on its way is lost: say again what the other end must know."""
+        """A channel is open again after a cut.  Say again what the other end must know."""
         if peer == self._controller:
             self._out += [he.Tell(peer, message) for message in self._restated.all()]
             return
@@ -316,7 +316,7 @@ class WorkerHost:
                 assert_never(message)
 
     def _greeted(self, hello: Hello) -> None:
-        """A receiver is there, with nothing but what is durable."""
+        """A receiver has said hello.  It has only what is durable, so senders send again what it has not acked."""
         if not self._receivers.greet(hello):
             return
         self.partitions.hello(hello)
@@ -454,7 +454,7 @@ class WorkerHost:
                 self.tell(actor, ev.CommitDone(write.seq) if kept else ev.WriteFenced())
 
     def _set_aside(self, refusal: RowRefused) -> None:
-        """Before anything else happens: nothing of the interval may be committed any more but by its next core."""
+        """From now on, only the next core of the interval may commit anything of it."""
         actor = self.actors.all[refusal.interval]
         self._out.append(he.Declare(actor.owner, tuple(answer for _, answer in refusal.rows)))
         self._lanes.drop(actor.interval)
@@ -464,7 +464,7 @@ class WorkerHost:
     # --- another core for an interval of ours -----------------------------------------------------------------
 
     def _restart(self, old: Actor, inherited: ev.Inherited) -> Steps:
-        """The soft state of an interval is void; what it had not made durable comes again after its hello."""
+        """Replace the core of an interval whose soft state is void.  What was not durable comes again after its hello."""
         interval, core = old.interval, old.core
         if not isinstance(core, IntervalCore):
             raise InvariantError("core is no IntervalCore")
@@ -484,7 +484,7 @@ class WorkerHost:
     # --- being superseded -------------------------------------------------------------------------------------
 
     def _watch(self) -> Steps:
-        """Who has nothing to write meets no fence: ask now and then."""
+        """Ask now and then whether this worker was superseded, because an idle worker meets no fence."""
         while True:
             yield he.Pause(limits.OWNER_CHECK_US)
             owners = {actor.interval: actor.sequencer for actor, _ in self.actors.intervals()}
@@ -492,7 +492,7 @@ class WorkerHost:
             self._check({interval: sequencer for interval, sequencer in owners.items() if interval not in owned})
 
     def _check(self, disowned: dict[int, int]) -> None:
-        """The store says that these are not all owners; which of them, it is asked if that is not known."""
+        """The store says that not all of these are owners.  Find out which, and end if this worker was superseded."""
         mine = {
             i: s for i, s in disowned.items() if i not in self._restarting and self.actors.current(i, s) is not None
         }
@@ -540,7 +540,7 @@ class WorkerHost:
         if not busy and self._lanes.idle():
             self._out.append(he.Ended())
             return
-        # Everything has run: record the last acks and fold, so that the log is empty when the run ends.
+        # Everything has run.  Record the last acks and fold, so that the log is empty when the run ends.
         for actor, core in busy:
             self.perform(actor, core.flush(self.now))
         self._out.append(he.WakeAt(self.now + limits.END_DELAY_US))

@@ -6,8 +6,8 @@ in its window, so that windows of its receiver hold it as well.
 
 Three timers of a window, named by a letter and its start:
 
-* `e`, at its last instant: the watermark has passed its end when it is beyond.  One that fires *at* that instant is
-  set again, behind a hold, for a record of that very instant may still come.
+* `e`, at its last instant.  The window has ended when the watermark is beyond that instant.  A timer that fires *at* the
+  instant is set again behind a hold, because a record of that very instant may still come.
 * `o`, when it is over: end and allowed lateness.
 * `w`, of wall time, when a trigger of wall time is due.
 """
@@ -92,7 +92,7 @@ class WindowedAggregate(Operator[Pane[R]], Generic[R]):
         return self.aggregation.add(accumulator, value)
 
     def into(self, context: Context, window: Window, value: Any, timestamp: int) -> None:
-        """Add a value to one window, and give the pane that is due by it; the slow way, which knows every trigger."""
+        """Add a value to one window, and give the pane that is due by it.  This slow way handles every trigger."""
         late = context.watermark >= window.end
         if late and context.watermark >= self.firing.over_at(window.end):
             self.drop(context, value)
@@ -136,7 +136,7 @@ class WindowedAggregate(Operator[Pane[R]], Generic[R]):
             context.set_timer(f"e{window.start}", window.last)
 
     def wait(self, context: Context, window: Window, progress: Progress, every: EveryWall) -> None:
-        """Records that no pane has had are there: wait for the wall time at which one is due."""
+        """Wait for the wall time at which a pane is due, because there are records that no pane has had."""
         if progress.due is None:
             progress.due = every.due(context.wall_time)
         context.set_timer(f"w{window.start}", progress.due, "wall")
@@ -188,7 +188,7 @@ class WindowedAggregate(Operator[Pane[R]], Generic[R]):
             self.hold(context)
 
     def rings(self, context: Context, window: Window) -> None:
-        """So much wall time has passed since the first record that no pane has had."""
+        """The wall time of a trigger has come: give a pane of the records that no pane has had."""
         entry = str(window.start)
         progress = self.progress.get(entry)
         if progress is None or not progress.new or progress.closed:

@@ -1,6 +1,6 @@
-"""What a window makes of its records: (zero, add, merge, result), each with the coder of its accumulator.
+"""Aggregations: what a window computes from its records, as (zero, add, merge, result), with the coder of the accumulator.
 
-Lives here: the protocol and the aggregations that need no other library; `sketches` has the approximate ones.
+Lives here: the protocol, and the aggregations that need no other library.  `sketches` has the approximate ones.
 Invariant: the result depends on the records and their times, never on the order in which they came or were merged.
 """
 
@@ -27,8 +27,8 @@ _NUMBER: Any = int | float
 class Aggregation(Generic[T, A, R]):
     """Subclass it, or call `aggregation` with four functions.
 
-    `add` and `merge` may change and return their first argument: it is not used again.  `results` is the type of what
-    `result` gives, for the coder of the stream that follows; `name` stands in the store, so that the state of one
+    `add` and `merge` may change and return their first argument, because it is not used again.  `results` is the type of what
+    `result` gives, for the coder of the stream that follows.  `name` is kept in the store, so that the state of one
     aggregation is never read as that of another.
     """
 

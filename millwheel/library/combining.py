@@ -1,4 +1,4 @@
-"""A combiner: the records of one hot key are gathered under several keys first, and only their sums meet.
+"""A combiner gathers the records of one hot key under several keys first.  Only their sums meet under the key itself.
 
 Lives here: how an aggregation becomes two.  Invariant: the panes at the watermark are those without a combiner.
 """

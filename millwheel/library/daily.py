@@ -1,7 +1,7 @@
 """Daily work on the records of one key: no record twice, not too many, only what has changed.
 
-Lives here: the operators, each a page of code.  Invariant: what an operator remembers of a key goes when the watermark,
-and the lateness if it has one, say that nothing can need it any more.
+Lives here: the operators, each a page of code.  Invariant: an operator forgets what it remembers of a key when the watermark,
+and its lateness if it has one, say that nothing can need it any more.
 """
 
 from __future__ import annotations

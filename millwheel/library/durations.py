@@ -1,4 +1,4 @@
-"""Lengths of time as people write them: every one becomes int microseconds, as all of millwheel counts.
+"""Lengths of time as people write them.  All of them become int microseconds, the unit of millwheel.
 
 Lives here: conversion of lengths.  Never here: instants, clocks, calendars.
 """

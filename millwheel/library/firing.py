@@ -1,8 +1,8 @@
 """Panes of one window: when one is due, its number, timing and event time.
 
 Lives here: `Firing`, a trigger with everything that it depends on, and `Progress`, what a window remembers of its panes.
-Never here: accumulators, which windows there are.  Invariant: what a pane holds depends on the records, their times and
-the watermarks under which they came; how far the watermark jumps later does not matter.
+Never here: accumulators, the choice of windows.  Invariant: what a pane holds depends on the records, their times and the
+watermarks under which they came.  It does not depend on how far the watermark jumps later.
 """
 
 from __future__ import annotations

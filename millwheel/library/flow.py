@@ -8,9 +8,9 @@
              .aggregate(count())
              .to(PAGE_COUNTS))
 
-Lives here: chains, and the names that their steps get.  Never here: what a step does.  Invariants: a keyed step is one
-computation, and stateless steps are none; its name is given by the user, or is that of the stream that it ends in and of
-what it does, so no edit of the rest of the pipeline gives its state to another step.
+Lives here: chains, and the names of their steps.  Never here: what a step does.  Invariants: a keyed step is one computation,
+and stateless steps are none.  The user gives its name, or the name consists of the stream in which the step ends and of what
+it does.  So no edit of the rest of the pipeline gives its state to another step.
 """
 
 from __future__ import annotations

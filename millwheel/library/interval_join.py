@@ -1,7 +1,7 @@
 """Join of two streams: a right value meets the left ones of its key whose time is near its own.
 
-Lives here: `Interval` and that operator.  Invariant: a value is kept until no partner of it can come, and no longer than
-the width of a bucket beyond; a bucket is as wide as the interval, so that at most three of them are searched.
+Lives here: `Interval` and that operator.  Invariant: a value is kept until no partner of it can come, and at most the
+width of a bucket longer.  A bucket is as wide as the interval, so that at most three of them are searched.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Look-up of rows of a table, which is no stream: a query per key, whose answer is kept for a while.
+"""Look-up of rows in a table that is no stream: one query per key, whose answer is kept for a while.
 
-Lives here: `LookUp`, and the operator that adds its row to each record.  Invariant: no row is older than `fresh_for` when
-it is used, and every result says how old it was.  A look-up is not exactly-once in the sense of the rest: what a hook sees
-depends on when it runs, so a run that is repeated may see a newer row.
+Lives here: `LookUp`, and the operator that adds its row to each record.  Invariant: no row is older than `fresh_for` when it
+is used, and every result says how old it was.  A look-up is not repeatable like other operators: what a hook sees depends on
+when it runs, so a hook that runs again may see a newer row.
 """
 
 from __future__ import annotations

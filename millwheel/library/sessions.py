@@ -1,6 +1,6 @@
 """Aggregation over sessions: windows of one key that grow, and merge when a record comes between them.
 
-Lives here: which sessions are open, and how two become one.  What a session gives, and when, is as for all windows.
+Lives here: which sessions are open, and how two become one.  Panes and triggers work as for all windows.
 Invariant: sessions of a key do not overlap, and are the same whatever the order in which the records came.
 """
 
@@ -29,7 +29,7 @@ Spans = list[tuple[int, int]]
 class SessionAggregate(WindowedAggregate[R], Generic[R]):
     """Accumulators and progress are stored under the session's start; its end is in `spans` alone.
 
-    The timer of a session that grows is not moved: it finds, when it fires, that the end is later, and is set again.
+    The timer of a session that grows is not moved.  When it fires, it finds that the end is later, and is set again.
     """
 
     spans = ValueCell[Spans](MsgpackCoder(Spans), default=[])

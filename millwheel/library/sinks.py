@@ -1,7 +1,7 @@
 """Sinks: results as rows of tables in Postgres, exactly once, and as the parts that files are made of.
 
-Lives here: operators that end a chain.  Never here: files; `millwheel_storage.part_files` writes them.  Invariant: a row
-and what was counted for it are committed together, so no row is missing, twice, or under another number after a crash.
+Lives here: operators that end a chain.  Never here: files; `millwheel_storage.part_files` writes them.  Invariant: a row and
+its count are committed together.  So after a crash no row is missing, none is there twice, and none has another number.
 """
 
 from __future__ import annotations

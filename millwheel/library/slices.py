@@ -1,8 +1,9 @@
 """Aggregation over sliding windows at one update per record, however many windows overlap.
 
 Lives here: accumulators of slices, the spans in which no window begins or ends.  A window is the merge of its slices,
-made when the watermark has passed its end.  For triggers that count the records of each window, sliding windows are
-treated as any other, at one update per window.  Invariant: a slice is there until the last window that holds it is over.
+which is made when the watermark has passed its end.  With triggers that count the records of each window, sliding
+windows are treated as any other, at one update per window.  Invariant: a slice is kept until the last window that holds
+it is over.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Stateless steps: filter, map, flat map.
 
-Lives here: what they do to one value.  A chain of them runs inside the keyed step that follows, once where the record's
-key is taken and once more in the hook; behind a keyed step that ends in a stream, it runs before the value is produced.
-So the functions must be pure.
+Lives here: what they do to one value.  A chain of them runs inside the keyed step that follows: once where the record's
+key is taken, and once more in the hook.  Behind a keyed step that ends in a stream, it runs before the value is
+produced.  So the functions must be pure.
 """
 
 from __future__ import annotations

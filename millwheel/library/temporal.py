@@ -1,7 +1,7 @@
 """Temporal join: each record meets the version of a table-like stream that held at the record's time.
 
-Lives here: that operator.  Invariant: a record gets its version when no older version and no record of its time can come
-any more; versions that no later record can want are gone, so a key keeps one, until the end of the input.
+Lives here: that operator.  Invariant: a record gets its version when no older version and no record of its time can come any
+more.  Versions that no later record can need are deleted, so a key keeps one until the end of the input.
 """
 
 from __future__ import annotations

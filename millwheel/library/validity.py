@@ -1,7 +1,8 @@
 """Aggregation over validity: a record's window lasts until the next record of its key.
 
-Lives here: which windows are open; they split when a record comes between.  Invariant: a window has its pane when the
-watermark has passed its end, so that no record can split it any more; the last one of a key lasts to the end of time.
+Lives here: which windows are open.  A window splits when a record comes between its ends.  Invariant: a window has its pane
+when the watermark has passed its end, because no record can split it any more.  The last one of a key lasts to the end of
+time.
 """
 
 from __future__ import annotations

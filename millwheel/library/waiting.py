@@ -1,11 +1,12 @@
 """Waiting until the watermark says that no partner can come: the base of all joins.
 
-Lives here: the two steps of a timer whose result shall have the event time `stamp`, and the buffer of values.  Never
-here: who is whose partner.  Invariant: what is emitted at `stamp` is emitted when no record at or before it, late ones
-included, can come any more; the watermark of the join is then not beyond it.
+Lives here: the two steps of a timer whose result gets the event time `stamp`, and the buffer of values.  Never here: which
+values are partners.  Invariant: a result with the time `stamp` is emitted when no record at or before `stamp` can come any
+more, late ones included.  The watermark of the join is not beyond `stamp` then.
 
-The timer stands at `stamp`, for a production may not be older than its cause.  The watermark is mostly well beyond when
-it fires.  If it is not, or late records are allowed, the timer is set again, behind a hold that keeps the watermark back.
+The timer is set to `stamp`, because a production may not be older than its cause.  When it fires, the watermark is
+mostly well beyond.  If it is not, or if late records are allowed, the timer is set again behind a hold that keeps the
+watermark back.
 """
 
 from __future__ import annotations

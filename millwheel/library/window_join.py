@@ -1,7 +1,7 @@
 """Join of two or more streams: values of one key meet when they lie in the same window.
 
-Lives here: that operator.  Invariants: in a window every value of an input meets all of the others', so a window whose
-inputs all have values has given every row by the time it ends, and of one in which an input is empty nobody has met.
+Lives here: that operator.  Invariants: in a window, every value of an input meets all values of the other inputs.  So a
+window whose inputs all have values has given every row by its end.  In a window with an empty input, no values have met.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which windows a record belongs to, by its event time.
 
-Lives here: fixed, sliding, session and global windows as frozen values; `calendars` has those of the calendar.  Never
-here: state, triggers.  Invariant: a window is [start, end), and each kind but sessions is known from a record's time.
+Lives here: fixed, sliding, session and global windows as frozen values; `calendars` has those of the calendar.  Never here:
+state, triggers.  Invariant: a window is [start, end).  Except for sessions, a record's time alone says its windows.
 """
 
 from __future__ import annotations

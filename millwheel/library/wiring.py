@@ -1,6 +1,6 @@
-"""How an operator is put between streams: what it reads, with the stateless steps in front, and where its results go.
+"""The place of an operator between streams: what it reads, the stateless steps in front, and where its results go.
 
-Lives here: `Operation`, which is what a chain adds to a pipeline, and `Wiring`, which is what the operator's hooks use.
+Lives here: `Operation`, which a chain adds to a pipeline, and `Wiring`, which the operator's hooks use.
 Never here: state, windows.  Invariant: a value that is for two inputs of one operator under one key is delivered once.
 """
 
@@ -156,8 +156,9 @@ class Wiring(NamedTuple, Generic[R]):
 class Operation(Generic[R]):
     """One keyed step: a computation to be, and what the pipeline must know of it.
 
-    `kind` ends its name when the user gives none; `make` gives a new computation, which must not do work yet; `output`
-    is the coder of its results, for a stream that nobody named; None: nobody knows it, or there are none.
+    `kind` ends its name when the user gives none.  `make` gives a new computation, which must not do work yet.  `output`
+    is the coder of its results, for a stream that nobody named.  It is None when it is not known, or when there are no
+    results.
     """
 
     kind: str

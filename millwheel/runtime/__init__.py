@@ -1,1 +1,1 @@
-"""Drivers: perform the effects of sans-IO cores against a real store, real sources and user code."""
+"""The asyncio shell: it performs what hosts ask for, with a real store, real sources and user code."""

@@ -1,11 +1,11 @@
-"""The timers of one invocation that its own hooks have set, and which are due already.
+"""Timers that hooks of one invocation have set and that are due already.
 
-Lives here: which of them fires next, which may not fire in this invocation, and which never get further.  Never here:
-calling hooks (`executor`), what else is pending (`core.timers`).  Invariants:
+Lives here: which of them fires next, which may not fire in this invocation, and which never get further.  Never here: calls
+of hooks (`executor`), other pending timers (`core.keys.timers`).  Invariants:
 
-* the timers of a key and kind fire in (timestamp, tag) order, however far the watermark jumped: what a hook sets fires
-  before what comes later in that order, and when it may not fire now, nothing that comes later does;
-* what is not fired here is among the settings of the outcome, and so is pending again.
+* the timers of a key and kind fire in (timestamp, tag) order, however far the watermark jumped.  A timer that a hook sets
+  fires before later ones in that order.  When it may not fire now, no later one of its key does;
+* a timer that does not fire here is among the settings of the outcome, so it is pending again.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ Due = tuple[int, int, str, str]
 
 
 class TimerChain:
-    """What hooks of the invocation `work` set.  The executor says which timer fires, and asks what fires before `listed`
-    ones, those that the invocation was given."""
+    """The timers that hooks of the invocation `work` set.
+
+    The executor says which timer fires.  It asks what fires before the `listed` timers, those that the invocation was given.
+    """
 
     def __init__(self, listed: list[Timer], work: Work, outcome: InvocationOutcome) -> None:
         self._work = work
@@ -49,7 +51,7 @@ class TimerChain:
         self._last = last.timestamp if last is not None and one_kind else MAX_TIME
         self._quick_rank = RANK[last.kind] if last is not None and one_kind else -1
         self._due: list[Due] = []
-        """A heap; what was moved, cancelled or fired since it was set is stale."""
+        """A heap.  Entries of timers that were moved, cancelled or fired since are stale."""
         for key, changes in outcome.timers.items():  # the invocation goes on
             for (kind, tag), at in changes.items():
                 if at is not None and at <= self._until(kind):
@@ -68,7 +70,7 @@ class TimerChain:
         return first[1] <= listed.timestamp or first[0] != self._quick_rank
 
     def next(self, listed: Timer | None) -> Timer | None:
-        """What fires before `listed`, or after all of them; None: nothing does."""
+        """The timer that fires before `listed`, or after all listed ones if that is None.  None if nothing does."""
         before = None if listed is None else (RANK[listed.kind], listed.timestamp, listed.key, listed.tag)
         while self._due and (before is None or self._due[0] < before):
             rank, at, key, tag = heappop(self._due)
@@ -98,7 +100,7 @@ class TimerChain:
         return self._stalled <= limits.TIMER_STALLED_CHAIN
 
     def stays(self, timer: Timer) -> None:
-        """A listed timer, or one that was taken from here, does not fire: it is pending again."""
+        """A timer that was listed, or taken from here, does not fire now, so it is pending again."""
         self._outcome.timers.setdefault(timer.key, {})[timer.kind, timer.tag] = timer.timestamp
         self._outcome.chained -= 1
         name = (timer.key, timer.kind, timer.tag)
@@ -126,7 +128,7 @@ class TimerChain:
                 heappush(self._due, (RANK[kind], at, key, tag))
 
     def _loops(self, name: TimerId, at: int) -> bool:
-        """Note a timer that is no step forward by itself; true when there were so many that it must not be set."""
+        """Note a timer that does not get further.  Returns true when there were so many that it must not be set."""
         key, kind, tag = name
         stall = self._stall(kind, at)
         if stall.firings <= limits.TIMER_REARM_LIMIT:

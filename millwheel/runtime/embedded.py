@@ -1,8 +1,8 @@
 """A worker and a controller in one process, on one store: the asyncio shell around two hosts.
 
-Lives here: performing what the hosts want, and the turns of the event loop.  Never here: a decision; those are in
-`millwheel.host`.  All user code runs on the event loop's thread, one invocation at a time; while a checkpoint commits,
-the next bundle already runs.
+Lives here: performing what the hosts ask for, and the turns of the event loop.  Never here: a decision; those are in
+`millwheel.host`.  All user code runs on the event loop's thread, one invocation at a time.  While a checkpoint commits, the
+next bundle already runs.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class EmbeddedRun:
         self._failure: BaseException | None = None
         self._ended = False
         self._draining = False
-        """Nothing new is run or read: what is done is committed, and that is all."""
+        """Nothing new is run or read.  What is done is committed."""
         self._in_hook = False
-        """User code runs; still so at the end of the run when it ended the run (sys.exit)."""
+        """User code runs.  At the end of the run this is still true if user code ended the run (sys.exit)."""
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class EmbeddedRun:
         return self._in_hook
 
     async def _keep_what_is_done(self) -> None:
-        """After a stop: what hooks have done is committed, unless the store is slow or away."""
+        """After a stop, commit what hooks have done, unless the store is slow or away."""
         self._draining = True
         with suppress(TimeoutError):
             async with asyncio.timeout(limits.STOP_GRACE_S):
@@ -168,7 +168,7 @@ class EmbeddedRun:
                 await self._sleep()
 
     def _turn(self) -> None:
-        """Handle events for a few milliseconds, then let I/O have its turn."""
+        """Handle events for a few milliseconds, then let I/O go on."""
         if self._clock() >= self._wake_at:
             self._wake_at = MAX_TIME
             self._give(self.worker, he.Tick())
@@ -264,7 +264,7 @@ class EmbeddedRun:
         self._give(host, he.Returned(run.interval, run.sequencer, outcome, elapsed_us))
 
     def _hooks_fail(self, spec: ComputationSpec, hook: str) -> HooksFail:
-        """What was run last is not committed and comes again."""
+        """End the run because hooks fail.  What was run last is not committed and comes again."""
         there = self.progress().in_quarantine
         rest = f"; {there:,} keys are in quarantine already and wait for a redrive" if there else ""
         return HooksFail(

@@ -56,7 +56,7 @@ class Executor:
             for s in spec.inputs
         }
         self._waiting: list[QuarantineEntry | Timer] = []
-        """Of the invocation that runs: what waits for state, and what comes after that under the same keys."""
+        """Of the running invocation: what waits for state, and what comes after it under the same keys."""
         self._waiting_keys: set[str] = set()
         self._lacking: list[Wanted] = []
         """What it waits for."""
@@ -71,10 +71,10 @@ class Executor:
         self.computation.teardown()
 
     def run(self, work: Work) -> InvocationOutcome:
-        """Run one invocation; never raises for what user code does, short of ending the process.
+        """Run one invocation.  Errors of user code do not raise here, unless user code ends the process.
 
-        If the outcome is `lacking`, the invocation is not over: run `work` again once that is in memory.  What has run
-        by then is not run again, except the very hooks that asked for it, from their beginning.
+        If the outcome is `lacking` state, the invocation is not over: run `work` again once that state is in memory.
+        Only the hooks that asked for it run again, from their beginning.
         """
         self._frame.start(work)
         self._waiting, self._waiting_keys, self._lacking = [], set(), []
@@ -116,7 +116,7 @@ class Executor:
                 poisoned.add(it.key)
 
     def _redrives(self, entries: list[QuarantineEntry], work: Work, outcome: InvocationOutcome) -> None:
-        """Elements of quarantines: one that fails stops those of its key."""
+        """Run elements of quarantines.  One that fails stops the later ones of its key."""
         stopped: set[str] = set()
         for entry in entries:
             key = entry.key
@@ -135,9 +135,9 @@ class Executor:
             self.on_failure(hook, key, error, redriven)
 
     def _waits(self, it: QuarantineEntry | Timer) -> bool:
-        """Whether the hook of `it` has asked for state that is not in memory, whatever it raised then.
+        """Whether the hook of `it` has asked for state that is not in memory, whatever it raised after that.
 
-        It, and all that follows under its key, runs when that is.
+        It runs when that state is in memory, and so does all that follows under its key.
         """
         if not self._frame.lacking:
             return False
@@ -157,7 +157,7 @@ class Executor:
         pending, journal = frame.pending, frame.journal
         decode, frame.stream = self._raw[part.subscription], self._inputs[part.subscription][1]
         closed = {entry.key for entry in outcome.quarantined} | self._waiting_keys
-        # Holds are rare: without any in sight nothing has to be looked up per record.
+        # Holds are rare.  Without any, nothing has to be looked up per record.
         frame.input_hold = None
         late = 0
         for key, value, timestamp, sequence in zip(
@@ -196,7 +196,7 @@ class Executor:
     def _attempt(
         self, call: Callable[[Any, Work, InvocationOutcome], None], it: Any, work: Work, outcome: InvocationOutcome
     ) -> BaseException | None:
-        """Call a hook for `it`; what it raised, and then nothing of it is left; None also if it waits."""
+        """Call a hook for `it`.  Returns the error if it raised, and then nothing of it is left.  None also if it waits."""
         frame = self._frame
         began, produced = len(frame.journal), len(frame.pending)
         try:
@@ -214,8 +214,10 @@ class Executor:
         outcome: InvocationOutcome,
         error: BaseException | None = None,
     ) -> bool:
-        """Call the hook of a record, which has raised `error` if it was called before; False when its last attempt has
-        failed, and it opens the key's quarantine."""
+        """Call the hook of a record, which raised `error` if it was called before.
+
+        Returns False when its last attempt has failed, so that its key goes to quarantine.
+        """
         first = error
         for _ in range(attempts):
             error = self._attempt(self._call_record, entry, work, outcome)
@@ -242,7 +244,7 @@ class Executor:
         frame.commit(outcome, RecordCause(entry.key, entry.subscription, entry.producer, entry.sequence))
 
     def _timers(self, listed: list[Timer], work: Work, outcome: InvocationOutcome) -> None:
-        """Fire `listed`, and what hooks set that is due before the next of them, or behind the last."""
+        """Fire the `listed` timers in order, and among them timers that hooks set meanwhile and that are due."""
         chain = self._frame.chain = TimerChain(listed, work, outcome)
         stalls, closed = work.stalls, chain.closed
         try:
@@ -316,7 +318,7 @@ def output_of(graph: Graph, stream: str, subscriptions: Mapping[str, int]) -> Ou
 
 
 def _unchain(error: BaseException, first: BaseException | None) -> None:
-    """Python says that an error arose in the handling of the one before, which was only an earlier attempt."""
+    """Remove the context that Python gives an error: the error before it was only an earlier attempt."""
     while error.__context__ is not None and error.__context__ is not first:
         error = error.__context__
     error.__context__ = None

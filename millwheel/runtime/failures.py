@@ -1,7 +1,7 @@
-"""Failures of user code, said aloud: the first of each kind, and when it is the code that is wrong and not the data.
+"""Failures of user code: the first of each kind is reported, and a hook that only fails stops the run.
 
-Lives here: what is one kind of failure, and whether a run has seen nothing but failures.  Never here: quarantine, which
-is the core's; printing.
+Lives here: what is one kind of failure, and whether a hook has failed for all of its keys.  Never here: quarantine, which
+the core does; printing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     computation: str
     hook: str
-    """ProcessRecord or ProcessTimer; `SINK` when the database refused a row, of whichever key."""
+    """ProcessRecord or ProcessTimer, or `SINK` when the database refused a row."""
     key: str
     error: str
     """Type and message, one line."""
@@ -99,7 +99,7 @@ class Failures:
         return True
 
     def settle(self, spec: ComputationSpec, work: Work, outcome: InvocationOutcome) -> str:
-        """After an invocation: say what is new, and return the hook that stops the run, if one does."""
+        """Report new failures after an invocation.  Returns the hook that stops the run, if there is one."""
         broken = self._broken(spec, work, outcome)
         unsaid, self._unsaid = self._unsaid, []
         for failure in unsaid:

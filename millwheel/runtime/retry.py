@@ -1,4 +1,4 @@
-"""A store that is away is asked again until it answers."""
+"""Repeats a call to the store until the store answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 async def until_answered(what: str, call: Callable[[], Awaitable[T]]) -> T:
-    """Until the store answers: an idempotent operation is simply done again."""
+    """Do an idempotent operation again until the store answers."""
     while True:
         try:
             return await call()

@@ -1,8 +1,8 @@
 """Ctrl-C and SIGTERM end a run in order, also while a slow hook runs.
 
-Lives here: what the process does with these two signals during a run.  A first one stops the run after the hook that runs
-now.  When that hook goes on for `limits.STOP_GRACE_S`, or a second signal comes, it is interrupted by an exception, as Ctrl-C
-does elsewhere in Python; what it has done is not kept, and its record comes again.
+Lives here: what the process does with these two signals during a run.  The first signal stops the run after the hook
+that runs now.  An exception interrupts that hook when it goes on for `limits.STOP_GRACE_S`, or when a second signal
+comes, as Ctrl-C does elsewhere in Python.  What the hook has done is not kept, and its record comes again.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ class Stoppable(Protocol):
 
 @contextmanager
 def signals_stop(run: Stoppable, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Inside, signals stop `run`; afterwards they do what they did before.  Nothing outside of the main thread.
+    """Inside this context, signals stop `run`.  Afterwards they do what they did before.  Only the main thread can do this.
 
-    The handlers are Python's own and not the loop's: those run between two turns only, and a hook is in the middle of one.
+    The handlers are Python's and not the event loop's, because the loop's run between two turns only, and a hook runs within
+    one.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # the caller's signals are the caller's
@@ -71,7 +72,7 @@ def signals_stop(run: Stoppable, loop: asyncio.AbstractEventLoop) -> Iterator[No
 
 @contextmanager
 def signals_restored() -> Iterator[None]:
-    """What the caller has Ctrl-C and SIGTERM do is so again afterwards: a closed loop keeps neither for itself."""
+    """Restore what Ctrl-C and SIGTERM did before, because a closed event loop would keep them for itself."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -30,8 +30,10 @@ def read_rows(
     record_id: RecordId | None = None,
     upto: int | None = None,
 ) -> RowsRead:
-    """Read at most `limit` rows, of a paced partition those that are due `upto` an event time, us, and key them for every
-    subscription."""
+    """Read at most `limit` rows and key them for every subscription.
+
+    `upto` is for a paced partition: read only rows that are due up to this event time, us.
+    """
     ahead = None
     if upto is None:
         batch = partition.read(limit)
@@ -102,8 +104,8 @@ def _key_whole(partition: str, batch: Batch, output: Output, record_id: RecordId
 def outside_ids(ids: list[str | bytes]) -> list[bytes]:
     """Ids of outside clients as they are compared and kept: a text as its UTF-8, a long id as 128 bits of BLAKE2b.
 
-    No two different ids are the same here but by a collision of 128 bits: what is kept whole never begins as a digest
-    does.  Raises `TypeError` for what is neither text nor bytes, `LimitError` for an empty or an oversized id.
+    Two different ids stay different, except for a collision of 128 bits: an id that is kept whole never begins as a digest
+    does.  Raises `TypeError` for what is neither text nor bytes, and `LimitError` for an empty or an oversized id.
 
     >>> outside_ids(["a", b"b"])
     [b'a', b'b']

@@ -1,7 +1,7 @@
 """Everything in a process that the user wrote: hooks and sources.
 
-Lives here: performing what a host wants of them.  Both shells use it, so that the simulator runs what ships.  Never here:
-when it happens.
+Lives here: performing what a host asks of hooks and sources.  Both shells use it, so the simulator runs what ships.  Never
+here: when something happens.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class UserCode:
         return self._executors[run.computation].run(run.work)
 
     def discover(self, wanted: Discover) -> Discovery | Step:
-        """Begin to search a source for what it has not named yet: the first step, or what it has found."""
+        """Begin to search a source for new partitions.  Returns the first step of the search, or what it has found."""
         name = wanted.source
         source, self._asked_at[name] = self._graph.sources[name].source, self._clock()
         if wanted.earlier is not None:

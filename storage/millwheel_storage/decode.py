@@ -1,4 +1,4 @@
-"""Rows of Postgres as the values of `millwheel.bundles`: turned once, here.  Never here: SQL, I/O."""
+"""Rows of Postgres as values of `millwheel.bundles`.  This is the only place that converts them.  Never here: SQL, I/O."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def timer_writes(rows: list[TimerRow]) -> TimerWrites:
 
 
 def key_rows(cells: Rows, timers: Rows, limit: int) -> list[KeyRows]:
-    """By key; one with more than `limit` cells was not read to the end."""
+    """The rows of each key.  A key with more than `limit` cells was not read to the end."""
     found: dict[bytes, KeyRows] = {}
     for key, cell, entry, value in cells:
         row = found.get(key) or found.setdefault(key, KeyRows(key.decode(), {}))

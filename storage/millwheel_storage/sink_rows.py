@@ -1,7 +1,7 @@
-"""Sink rows: checked against their table, coalesced by primary key, in lock order; and which of them is at fault.
+"""Sink rows: their check against the table, their merge by primary key in lock order, and the search for refused ones.
 
-Lives here: what both stores must agree on before a row reaches a table.  Never here: SQL, I/O.  The check of a row is
-`millwheel.rows`, where the context makes it first.
+Lives here: what both stores must do alike before a row reaches a table.  Never here: SQL, I/O.  The check of a row is in
+`millwheel.rows`, and the context makes it first.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _check_key(table: SinkTable) -> None:
 
 
 class Placed(NamedTuple):
-    """The last write of a row: which of the writes it is from, counted from 1, and all columns, or the key if deleted."""
+    """The last write of a row: the number of its checkpoint, from 1, and all columns, or the key if it was deleted."""
 
     place: int
     row: Row
@@ -59,12 +59,12 @@ class SinkRows(msgspec.Struct, frozen=True):
     rows: dict[tuple[Any, ...], Row]
     """Rows to upsert."""
     places: list[int]
-    """Of each row: which of the writes it is from, counted from 1."""
+    """By row: the number of the checkpoint that wrote it, counted from 1."""
     deleted: dict[tuple[Any, ...], Row]
     """Keys of rows to delete, as key columns to values; none is in `rows`."""
     deleted_places: list[int]
     contested: bool
-    """Several owners write the same row: whose it is depends on which of them is fenced."""
+    """Several owners write the same row, so the fences decide whose it is."""
 
 
 def coalesce(tables: Mapping[str, SinkTable], writes: Sequence[LogWrite]) -> list[SinkRows]:
@@ -88,9 +88,9 @@ def _owner(write: LogWrite) -> tuple[int, int]:
 
 
 def parts(writes: Sequence[LogWrite]) -> list[list[LogWrite]]:
-    """What is tried apart when `writes` were refused together: of several owners each, of one alone each checkpoint.
+    """Cut `writes` that were refused together: one part per owner, or, of a single owner, one per checkpoint.
 
-    A row that would be refused may be hidden in the group by another owner's row of the same key.
+    Within the group, another owner's row of the same key may hide a row that would be refused.
     """
     owners: dict[tuple[int, int], list[LogWrite]] = {}
     for write in writes:
@@ -124,10 +124,10 @@ def _checked(tables: Mapping[str, SinkTable], write: LogWrite, sink: SinkRow) ->
 def blame(keys: Sequence[str]) -> Generator[list[int], str | None, tuple[tuple[int, str], ...]]:
     """Find out which rows of a refused checkpoint are at fault; `keys` are those whose hooks wrote them, in order.
 
-    A generator, so that stores that wait and stores that do not use the same search: it yields indices of rows to
-    write, on top of all that went well before, and is sent what the table answered (None: fine).  It returns (index,
-    answer) of the first refused row of each key; what comes later for such a key will wait behind it in quarantine, so
-    it is not tried.  With k of n rows at fault that is about k log n questions.
+    It is a generator, so that stores with and without waiting use the same search.  It yields the indices of rows to
+    write on top of all that were accepted before, and is sent the answer of the table (None: accepted).  It returns
+    (index, answer) of the first refused row of each key.  Later rows of such a key are not tried, because they will wait
+    behind it in quarantine.  With k of n rows at fault this takes about k log n questions.
     """
     refused: list[tuple[int, str]] = []
     stopped: set[str] = set()
@@ -146,6 +146,5 @@ def blame(keys: Sequence[str]) -> Generator[list[int], str | None, tuple[tuple[i
 
 
 def sink_intervals(writes: Sequence[LogWrite]) -> set[int]:
-    """Intervals that write sink rows: all their checkpoints commit apart, so that none commits past a refused
-    one."""
+    """Intervals that write sink rows.  All their checkpoints commit apart, so that none commits past a refused one."""
     return {write.interval for write in writes if write.sinks}

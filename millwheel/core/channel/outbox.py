@@ -1,8 +1,10 @@
 """Productions on their way: numbering, routing, acks and the frontier (§6.1.1, §6.1.2).
 
-Lives here: the sender's side of exactly-once delivery.  Invariants: ids are dense per subscription and producer; a
-bundle stays here, byte-identical, until its receiver acked it; the frontier never passes a production whose ack is
-not durably recorded.
+Lives here: the sender's side of exactly-once delivery.  Invariants:
+
+* ids are dense per subscription and producer;
+* a bundle stays here, byte for byte, until its receiver has acked it;
+* the frontier never passes a production whose ack is not durably recorded.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ class Outbox:
         self._producer = producer
         self._routes = routes
         self._next_sequence: dict[int, int] = {}
-        # Never a number of an earlier owner of the interval: an ack of its bundles may still be on its way.
+        # Never the number of a bundle of an earlier owner: acks of those bundles may still arrive.
         self._next_number = (producer << 32) + 1
         self.unacked: dict[int, Bundle] = {}
         self.unacked_bytes = 0
@@ -47,7 +49,7 @@ class Outbox:
         return produced, self._bundles(subscription, self._producer, sequences, columns)
 
     def adopt(self, bundle: Bundle) -> list[Bundle]:
-        """Unacked productions of an earlier owner: same ids, routed anew."""
+        """Take over unacked productions of an earlier owner.  They keep their ids and are routed again."""
         columns = Columns(bundle.keys, bundle.values, bundle.timestamps)
         return self._bundles(bundle.subscription, bundle.producer, bundle.sequences, columns)
 
@@ -99,7 +101,7 @@ class Outbox:
         return True
 
     def abandon(self, bundle: Bundle) -> None:
-        """Unacked productions of an earlier owner on a subscription that is no more: recorded as acked."""
+        """Record unacked productions of an earlier owner as acked, because their subscription no longer exists."""
         self._abandoned.append(bundle)
 
     def has_unrecorded(self) -> bool:
@@ -135,20 +137,20 @@ class Outbox:
             for sub, producer in self._live
             for target in self._routes[sub].ids
         ]
-        # An earlier owner's producer that has nothing left is told so again to a receiver that restarts, within reason.
+        # A receiver that restarts is told again that producers of earlier owners have ended.  Only the newest are kept.
         done = [place for place, live in self._live.items() if not live and place[1] != self._producer]
         for place in done[:-RETIRED_LIMIT_CHANNELS]:
             del self._live[place]
         return notes
 
     def resend(self, target: int, kept_back: Iterable[int]) -> list[Bundle]:
-        """Everything that `target` has not acked, in the order of sending, but for the numbers not sent so far."""
+        """Everything that `target` has not acked, in the order of sending, except the numbers `kept_back`, not sent yet."""
         self.frontier_moved = bool(self._live) or self.frontier_moved
         held = set(kept_back)
         return [b for b in self.unacked.values() if b.target == target and b.number not in held]
 
     def channels(self) -> list[Channel]:
-        """On which anything was sent, by this owner or in the name of an earlier one."""
+        """The channels on which this owner has sent anything, in its own name or that of an earlier owner."""
         return [*self._live]
 
     def retire(self, channels: Iterable[Channel]) -> None:

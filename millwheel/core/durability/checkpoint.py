@@ -3,8 +3,8 @@
 Lives here: the image of a checkpoint, and timers and holds as a hook leaves them.  Never here: productions (`outbox`),
 when a checkpoint is committed (`inflight`).  Invariants:
 
-* what is applied is in the image, and the other way round: state, timers, holds and quarantine of a recovered interval
-  are those of the one that died;
+* the image holds exactly what was applied: a recovered interval has the state, timers, holds and quarantine of the one
+  that died;
 * a timer that fired is removed by the checkpoint that contains its effects.
 """
 
@@ -70,8 +70,10 @@ class Checkpointer:
         return image
 
     def oldest_undone(self, work: Work, outcome: InvocationOutcome) -> int:
-        """Of the timers and holds that `outcome` moves, ends or puts to sleep, before it is applied: a crash before it
-        commits brings them back."""
+        """The oldest time of the timers and holds that `outcome` moves, ends or puts to sleep.
+
+        Call it before `outcome` is applied.  A crash before the commit brings them back, so they count until then.
+        """
         oldest = MAX_TIME
         stopped = self._quarantine.stopping(outcome.quarantined)
         quarantines = map(quarantine_hold, (*self._quarantine.released, *(entry.key for entry in work.redrive)))

@@ -5,8 +5,8 @@ checkpoint (`checkpoint`), what is committed (`unfolded`).  Invariants:
 
 * checkpoints commit strictly in seq order; acks and strong sends wait for the whole prefix;
 * a checkpoint that holds an input's id holds every production of that input that is not acked yet;
-* what a weak checkpoint still waits for when its deadline comes is in it; the deadline comes soon once a later one has
-  all its acks and waits for nothing else.
+* at its deadline, a weak checkpoint stores the productions that are not acked.  The deadline moves close when a later
+  checkpoint has all its acks and waits for nothing else.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Uncommitted(msgspec.Struct, gc=False):
     waits: set[int] = set()
     """Weak: numbers of its bundles whose acks the checkpoint waits for."""
     write: LogWrite | None = None
-    """Its log row, once it is handed over; one in which nothing is left to write has none."""
+    """Its log row, once it is handed over.  A checkpoint with nothing left to write has none."""
     submitted: bool = False
     done: bool = False
 
@@ -113,19 +113,19 @@ class Inflight:
                 self._hurry(entry, now)
 
     def _hurry(self, ready: Uncommitted, now: int) -> None:
-        """A checkpoint waits for no ack any more: those before it must not keep it for long (§6.1.3, figure 11)."""
+        """`ready` waits for no ack any more, so earlier checkpoints must not keep it waiting long (§6.1.3, figure 11)."""
         for entry in self._entries:
             if entry is ready:
                 return
             entry.deadline = min(entry.deadline, now + limits.STRAGGLER_PATIENCE_US)
 
     def put_records(self, entry: Uncommitted, effects: list[ev.Effect]) -> None:
-        """A checkpoint of acks and frontiers, of an idle interval: it waits for nothing."""
+        """Add a checkpoint of acks and frontiers, which an idle interval writes.  It waits for nothing."""
         self._entries.append(entry)
         self._hand_over(entry, effects)
 
     def submit(self, effects: list[ev.Effect], now: int) -> None:
-        """Hand over checkpoints in seq order; a weak one waits for its acks, at most the straggler delay."""
+        """Hand over checkpoints in seq order.  A weak one waits for its acks, at most for the straggler delay."""
         for entry in self._entries:
             if entry.submitted:
                 continue
@@ -160,7 +160,7 @@ class Inflight:
         """A receiver has made a bundle durable."""
         for entry in self._entries:
             if number in entry.waits:
-                # Weak and not in any checkpoint: nothing durable knows this id, so nothing needs the ack.
+                # This production is weak and in no checkpoint.  Nothing durable knows its id, so the ack is not recorded.
                 entry.waits.discard(number)
                 self._outbox.ack(number)
                 self._outbox.forget(number)
@@ -179,7 +179,7 @@ class Inflight:
         self._pop_done(effects)
 
     def refused(self, seq: int, effects: list[ev.Effect]) -> Uncommitted:
-        """Everything before checkpoint `seq`, which is returned, is durable; it is void, and so is what is behind it."""
+        """Checkpoint `seq` was refused: it and all later ones are void, all earlier ones are durable.  Returns it."""
         for entry in self._entries:
             entry.done = entry.done or entry.seq < seq
         self._pop_done(effects)

@@ -32,13 +32,13 @@ class Logged(msgspec.Struct, gc=False):
 class CommittedLog:
     """Committed checkpoints of one interval, oldest first.
 
-    A checkpoint is *settled* when the acks of all its productions are durable too.  Folding it then stores none of
-    them; folded sooner, each would be a row that is inserted only to be deleted by the next fold.
+    A checkpoint is *settled* when the acks of all its productions are durable too.  A fold of a settled checkpoint stores
+    none of its productions.  An earlier fold would insert each of them, only for the next fold to delete it.
     """
 
     def __init__(self, frontier: Callable[[int, int], int]) -> None:
         self._frontier = frontier
-        """Of a subscription and a producer: below it every production's ack is durable."""
+        """Gives the frontier of a subscription and a producer: below it, every production's ack is durable."""
         self._rows: deque[Logged] = deque()
         self._bytes = 0
         self._settled = 0
@@ -55,9 +55,10 @@ class CommittedLog:
         self._bytes += size_bytes
 
     def due(self, goal: int, hurry: bool, keys: int = 0) -> bool:
-        """True when a fold should start: everything up to seq `goal` is wanted folded; `hurry` asks for any gain.
+        """True when a fold should start.
 
-        `keys` are in the log, each counted once.
+        Everything up to seq `goal` must be folded.  With `hurry`, any settled checkpoint is a reason to fold.  `keys` is the
+        number of distinct keys in the log.
         """
         if not self._rows:
             return False
@@ -144,5 +145,5 @@ def _keys_of(image: Checkpoint) -> int:
 
 
 def _ids_of(image: Checkpoint) -> int:
-    """Ids of outside clients: rows as well, but a fold is started by their number, so its limit is for the others."""
+    """Ids of outside clients.  Their number starts a fold by a limit of its own (`limits.FOLD_TRIGGER_IDS`)."""
     return sum(len(outside.ids) for outside in image.outside)

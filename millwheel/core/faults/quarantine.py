@@ -1,12 +1,12 @@
 """Keys of one interval in quarantine: what goes into their FIFOs instead of to user code, and how it comes out again.
 
-Lives here: which keys, what is on its way into a FIFO, whose redrive was asked for and what comes next of it.  Never
-here: checkpoints, or what refuses a record in the first place (`refused`, `suspects`).  Invariants:
+Lives here: which keys are in quarantine, what is on its way into a FIFO, which redrives were asked for, and what they run
+next.  Never here: checkpoints, or why a record must not run (`refused`, `suspects`).  Invariants:
 
-* what arrives for a key while anything of it waits goes behind that;
-* a key is released in a checkpoint after which its FIFO is empty, and not while anything is on its way into it;
-* what a redrive costs grows with the elements that it runs, never with the keys that wait beside them;
-* timers of a key in quarantine sleep, and with `keeps_hold` it holds the watermark at the oldest of what waits.
+* what arrives for a key in quarantine goes to the end of its FIFO;
+* a key is released in a checkpoint after which its FIFO is empty, and not while anything is on its way into the FIFO;
+* the cost of a redrive grows with the elements that it runs, and not with the keys that wait beside them;
+* timers of a key in quarantine sleep.  With `keeps_hold`, the key holds the watermark at the oldest of what waits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from millwheel.work import QUARANTINE_HOLD, BundlePart, InvocationOutcome, Work,
 
 
 class Quarantine:
-    """Shares the timers and holds of its interval, and what it knows of culprits."""
+    """The quarantine of one interval.  It shares the interval's timers, holds and knowledge of culprits."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Quarantine:
         """Keys to read at once: fewer where their FIFOs are long."""
 
     def start(self) -> None:
-        """Everything of the interval is restored; redrives that a refusal broke off go on."""
+        """Begin, once the interval is restored: keys in quarantine sleep, and redrives that a refusal broke off go on."""
         for key in self.keys:
             self._sleep(key)
         self._asked.update(dict.fromkeys(key for key in self._refused.stopped() if key in self.keys))
@@ -85,10 +85,10 @@ class Quarantine:
     # --- in -----------------------------------------------------------------------------------------------------
 
     def divert(self, work: Work) -> Work:
-        """Keep records of quarantined keys away from user code: they queue up in their FIFOs.  Timers sleep.
+        """`work` without the records and timers of quarantined keys, which go to their FIFOs instead.
 
-        What must not run for another reason (a refused row, a killed process) goes there too, and then everything of
-        its key.
+        A record or timer that must not run for another reason goes there too: its row was refused, or it ended processes.
+        Then everything else of its key in this invocation follows it.
         """
         if work.redrive:
             return work
@@ -104,7 +104,7 @@ class Quarantine:
                 back.append(timer)
             elif not self._diverts(QuarantineEntry.of_timer(timer), stopped):
                 kept.append(timer)
-        for timer in back:  # it stays, and sleeps once its key is in quarantine
+        for timer in back:  # it stays pending, and sleeps once its key is in quarantine
             self._timers.set(timer.key, timer.kind, timer.tag, timer.timestamp)
             work.timers.remove(timer)
         return kept
@@ -154,13 +154,13 @@ class Quarantine:
                 self._sleep(entry.key)
                 self._opened += 1
             self._written[entry.key] = seq
-            # A wall timer may produce at the watermark it was started under.
+            # A wall timer may produce records as old as the watermark under which it was started.
             self._hold(entry.key, work.watermark if entry.kind == "wall" else entry.timestamp, holds)
         for entry in {entry.key: entry for entry in reversed(work.redrive)}.values():  # the first of each key
             self._hold(entry.key, entry.timestamp, holds)
 
     def _sleep(self, key: str) -> None:
-        """A key in quarantine: its timers rest, and its hold too unless the setting keeps it."""
+        """Put the timers of a key in quarantine to sleep, and its hold as well unless the setting keeps it."""
         self._timers.sleep(key)
         if not self._keeps_hold:
             self._holds.sleep(key)
@@ -187,7 +187,7 @@ class Quarantine:
         for key in keys:
             self._refused.may_redrive(key, now)
             if key not in self.keys:
-                # An earlier owner emptied the FIFO and died before the release: its hold and the request are left.
+                # An earlier owner emptied the FIFO and died before the release, so its hold and the request are left.
                 if key not in self._releasing:
                     self._released[key] = None
             elif key not in self._redriving:
@@ -213,7 +213,7 @@ class Quarantine:
         return not self._redriving and not all(map(self._in_tables, islice(self._asked, 1)))
 
     def fetched(self, entries: Sequence[QuarantineEntry], more: bool) -> None:
-        """What the FIFOs that are read begin with: it runs next, or they are empty and their keys are released."""
+        """Take the first elements of the FIFOs that were read.  They run next; keys whose FIFO is empty are released."""
         found: dict[str, list[QuarantineEntry]] = {}
         for entry in entries:
             found.setdefault(entry.key, []).append(entry)
@@ -228,7 +228,7 @@ class Quarantine:
             self._plan(key, found.get(key, []), whole=key != last)
 
     def _plan(self, key: str, entries: list[QuarantineEntry], whole: bool) -> None:
-        """What is done with the first elements of a FIFO, or with all of them if they are the `whole`."""
+        """Decide what is done with the first elements of a FIFO, which are all of it if `whole`."""
         first = self._suspects.before_condemned(self._refused.before_culprit(key, entries))
         if first:
             self._fetched += first
@@ -240,12 +240,12 @@ class Quarantine:
             self._emptied(key)
 
     def _emptied(self, key: str) -> None:
-        """All that was read of a FIFO is done: its key is released, if that is all there is."""
+        """All that was read of a FIFO has run.  Release its key, if nothing else has gone into the FIFO."""
         fetched_at = self._redriving.pop(key)
         if self._written.get(key, 0) != fetched_at or any(entry.key == key for entry in self._diverted):
             self._asked[key] = None  # since then more has gone into it
             return
-        # Atomic with the checkpoint that is built now, or next: later arrivals run normally after it.
+        # The release is in the checkpoint that is built now or next.  Later arrivals run normally after it.
         self.keys.discard(key)
         self._written.pop(key, None)
         self._timers.wake(key)
@@ -258,7 +258,7 @@ class Quarantine:
         return fetched
 
     def redriven(self, seq: int, work: Work, outcome: InvocationOutcome) -> list[tuple[str, int]]:
-        """What checkpoint `seq`, which is built now, takes out of FIFOs: (key, elements).  Some are empty by that."""
+        """(key, elements) that checkpoint `seq`, which is built now, takes out of FIFOs.  This may empty some of them."""
         given = Counter(entry.key for entry in work.redrive)
         for key, count in given.items():
             done = outcome.redriven.get(key, 0)
@@ -269,7 +269,7 @@ class Quarantine:
                 if done == count:
                     self._asked[key] = None
             if done and key in self.keys:
-                # Until this checkpoint is folded the store would hand out again what it has just done.
+                # Until this checkpoint is folded, the tables still have the elements that have just run.
                 self._written[key] = seq
         return [(key, outcome.redriven[key]) for key in given if key in outcome.redriven]
 
@@ -279,7 +279,7 @@ class Quarantine:
         return self._released
 
     def take_released(self, seq: int, holds: HoldWrites) -> list[str]:
-        """The same for checkpoint `seq`, with the end of their holds."""
+        """The keys that checkpoint `seq` releases.  `holds` gets the end of their quarantines' holds."""
         released, self._released = [*self._released], {}
         self._releasing.update(dict.fromkeys(released, seq))
         for name in map(quarantine_hold, released):

@@ -1,8 +1,7 @@
-"""What the store has refused of an interval: rows of sink tables, and so the records and timers that wrote them.
+"""Records and timers of an interval whose sink rows the store has refused.
 
-Lives here: the memory of it from the refusal until the quarantine of the culprit is durable.  It is handed from one
-incarnation of the interval to the next, because the checkpoint with the refused row, and all that ran on its soft
-state, is void and is done again.
+Lives here: the memory of them, from the refusal until the quarantine of the culprit is durable.  The checkpoint with the
+refused row is void, and so is all that ran on its soft state.  An interval therefore hands this memory to its next core.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ class RefusedRows:
         self._redrives[cause.key] = (cause, now + REDRIVE_AGAIN_US)
 
     def stopped(self) -> list[str]:
-        """Keys whose redrive was broken off: what comes before the culprit is still to be redriven."""
+        """Keys whose redrive was broken off.  Their elements before the culprit must still be redriven."""
         return sorted(self._redrives)
 
     def may_redrive(self, key: str, now: int) -> None:
-        """A redrive of `key` was asked for: after a while the culprit is tried again."""
+        """A redrive of `key` was asked for.  If enough time has passed, the culprit may be tried again."""
         if key in self._redrives and now >= self._redrives[key][1]:
             del self._redrives[key]
 

@@ -1,16 +1,17 @@
-"""What may have killed the process: records and timers that ran when it ended, and how often.
+"""Records and timers that may have ended the process: those that ran when it ended, and how often.
 
 Lives here: which invocations are marked in the store before they run, what a mark that was found at a start says, what
-must run alone, and what must not run again.  Never here: I/O; the driver makes a mark durable before the hook runs, and
+must run alone, and what must not run again.  Never here: I/O.  The host makes a mark durable before the hook runs, and
 keeps everything else from running while a suspect runs alone.
 
-A process that ends in order says so.  After any other end (a crash in native code, out of memory, kill -9) each of the
-next invocations is marked first, with no more records than can be tried one by one.  If that process dies too, what was
-marked is suspected and runs alone, one record or timer at a time; what has been running alone `limits.DEATHS_LIMIT`
-times when the process died goes to its key's quarantine without being run again.  Whoever is killed from outside while a
-mark stands is suspected in vain: it runs alone once, well, and that is all.  What was committed just before the end is
-suspected and never comes again, so nothing else may be slow because something is suspected: not the other records of its
-key, nor the timers.
+A process that ends in order says so in the store.  Any other end is a crash in native code, a lack of memory or kill -9.
+After such an end, each of the next invocations is marked before it runs.  It has no more records than can be tried one by
+one.  If that process dies too, what was marked is suspected and runs alone, one record or timer at a time.  What ran alone
+in `limits.DEATHS_LIMIT` processes that died goes to its key's quarantine without being run again.
+
+A record that ran when the process was killed from outside is suspected in vain.  It runs alone once and is cleared.  What
+was committed just before the end is suspected too and never comes again.  So suspicion must not slow anything else down:
+other records of the key and timers run as usual.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from millwheel.limits import SUSPECT_WIDENINGS
 from millwheel.work import BundlePart, Work
 
 Unit = tuple[str, bytes]
-"""What one call of a hook is about: the key, and a digest of the record or timer.  Not a record's id: a producer that
-is not durable sends the same record under another one after a restart."""
+"""What one call of a hook is about: the key, and a digest of the record or timer.  A record's id would not do, because
+a weak production is sent under another id after a restart."""
 
 
 class Suspicion(msgspec.Struct, array_like=True):
@@ -100,9 +101,10 @@ class Suspects:
         return bool(self._suspected)
 
     def room(self, part: BundlePart | None, records: int, begun: bool) -> int:
-        """How many of the next records, those of `part`, fit into an invocation that has `records` left and may have `begun`.
+        """How many records of `part` fit into the next invocation.
 
-        A suspect runs by itself; other records of its key, which may be a hot one, do not.
+        It has room for `records` more, and `begun` says whether it has any already.  A suspect runs by itself.  Other records
+        of its key run together, because the key may be a hot one.
         """
         if part is not None and self._keys:
             for place in range(min(records, len(part.keys))):
@@ -181,7 +183,7 @@ class Suspects:
         return self.encoded()
 
     def done(self) -> bytes | None:
-        """The hooks have run: what the store should hold from now on; None when it may stay as it is."""
+        """The hooks have run.  Returns the mark that the store must hold from now on, or None when it may stay."""
         running, self.running = self.running, []
         if self.alone:
             self.alone = False

@@ -1,13 +1,16 @@
 """Which record ids an interval has already consumed (§6.1.1).
 
-Lives here: one `DeliveredIds` per interval.  Rules: an id below its producer's frontier is a duplicate, never new;
-an id that was ever added is a duplicate until the frontier passes it; everything else is new.
+Lives here: one `DeliveredIds` per interval.  Rules:
 
-Recent ids are exact, as runs: first and last where the ids are dense, eight bytes an id where they are not.  When a
-time bucket has turned, runs whose every id is in the store's folded tables are sealed: what stays of them in memory is
-one Bloom filter per bucket, filled with blocks of 1,024 ids, since one operation on it costs 7 to 9 us.  Where a filter
-says "maybe", and for all that an earlier owner consumed, only the store knows: `unsure` says which ids to ask for.
-A filter is dropped whole when the frontiers have passed all it holds.
+* an id below its producer's frontier is a duplicate;
+* an id that was added is a duplicate until the frontier passes it;
+* every other id is new.
+
+Recent ids are exact.  They lie in *runs*: two numbers where the ids are dense, eight bytes an id where they are not.  At the
+end of a time bucket, runs whose ids are all in the store's folded tables are *sealed*.  One Bloom filter per bucket then
+stands for them in memory.  It holds blocks of 1,024 ids, because one operation on it costs 7 to 9 us.  The store must be
+asked where a filter says "maybe", and about ids that an earlier owner consumed: `unsure` says which.  A filter is dropped as
+a whole when the frontiers have passed everything in it.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ Channel = tuple[int, int]
 class IdRun(msgspec.Struct, gc=False):
     """Ids that came one after the other: all from `first` to `last`, or those in `ids`.
 
-    `added` is how many ids the channel had with the newest of these: they are folded when as many are.
+    `added` is how many ids the channel had, the newest of these included.  The run is folded when as many are folded.
     """
 
     first: int
@@ -71,7 +74,7 @@ class Seen(msgspec.Struct, gc=False):
     """In the order in which they came, which nearly always is ascending."""
 
     def exact(self, sequences: Sequence[int]) -> set[int]:
-        """Ids of runs, among them every one of ascending `sequences` that is in a run."""
+        """Every one of the ascending `sequences` that is in a run, and maybe other ids of runs."""
         found: set[int] = set()
         for run in self.runs:
             if run.first > sequences[-1] or run.last < sequences[0]:
@@ -99,7 +102,7 @@ class Seen(msgspec.Struct, gc=False):
             self.runs.append(IdRun(first, last, self.added, None if dense else array("q", sequences)))
 
     def take_folded(self) -> set[int]:
-        """Blocks to seal: of the runs that are folded, which are forgotten here, but for long dense ones."""
+        """The blocks to seal: those of folded runs, which are forgotten here.  Long dense runs stay."""
         kept, blocks = [], set[int]()
         while self.runs and self.runs[0].added <= self.folded:
             run = self.runs.popleft()
@@ -129,8 +132,8 @@ class Sealed(msgspec.Struct, gc=False):
 class DeliveredIds:
     """The ids one interval has consumed, per (subscription, producer).
 
-    Channels that are not in `live`, of producers numbered below `horizon`, have been retired: whatever still comes in
-    their name is refused.
+    A channel is retired when its producer is numbered below `horizon` and the channel is not in `live`.  Whatever still
+    comes on a retired channel is refused.
     """
 
     def __init__(self, live: Collection[Channel] = (), horizon: int = 0) -> None:
@@ -160,7 +163,7 @@ class DeliveredIds:
     ) -> list[int] | None:
         """Positions of new ids in ascending `sequences`; None when all are new (the fast path).
 
-        `stored` is what the store has of those that `unsure` named; before it was asked they are taken for new.
+        `stored` is what the store has of the ids that `unsure` named.  Before it was asked, they count as new.
         """
         seen = self._channels.get((subscription, producer)) or self._seen(subscription, producer)
         frontier = seen.frontier
@@ -171,7 +174,7 @@ class DeliveredIds:
         return [i for i, sequence in enumerate(sequences) if sequence >= frontier and sequence not in known]
 
     def unsure(self, subscription: int, producer: int, sequences: Sequence[int]) -> list[int]:
-        """Which of `sequences`, that `fresh` takes for new, only the store can tell."""
+        """Those of `sequences` about which the store must be asked; `fresh` takes them for new."""
         channel = (subscription, producer)
         seen = self._channels[channel]
         maybe: dict[int, bool] = {}
@@ -229,7 +232,7 @@ class DeliveredIds:
         return seen.frontier if seen else 0
 
     def folded(self, checkpointed: Iterable[Ids]) -> None:
-        """The ids of one more checkpoint, which a channel's are in the order in which they were added, are folded."""
+        """The ids of one more checkpoint are folded.  Those of a channel come in the order in which they were added."""
         for ids in checkpointed:
             if ids.sequences:
                 self._channels[ids.subscription, ids.producer].folded += len(ids.sequences)

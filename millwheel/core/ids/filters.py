@@ -1,4 +1,4 @@
-"""Which of many names may have been added before: of what surely was not, the store need not be asked.
+"""Which of many names may have been added before.  The store need not be asked about names that were surely not added.
 
 Lives here: `NameFilter`, the only filter of this project's own, and the two ways to hash names for it.  Never here: what a
 name stands for.  Invariant: a name that was added is found; whether another one is found too is a matter of chance.
@@ -48,7 +48,7 @@ class Hashes(ABC):
 
 
 class Digests(Hashes):
-    """Eight hash functions, for names of which each that is found by chance costs a wait: 2 us for each name."""
+    """Eight hash functions, 2 us for each name.  For names where each one that is found by chance costs a wait."""
 
     def __init__(self, names: Sequence[bytes]) -> None:
         super().__init__(len(names))
@@ -67,7 +67,7 @@ class Digests(Hashes):
 
 
 class Sums(Hashes):
-    """Two hash functions, for names that are cheap to ask for: 0.3 us for each name.
+    """Two hash functions, 0.3 us for each name.  For names about which a question is cheap.
 
     They are the low bits of a CRC and the high ones.
     """

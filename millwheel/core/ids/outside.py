@@ -1,12 +1,12 @@
-"""Ids that outside clients chose: which of them one interval has taken within their slack (design, section 6).
+"""Ids that outside clients chose: which of them one interval has taken within their slack.
 
-Lives here: one `OutsideIds` per interval.  Rule: of the records with one id, on one subscription, the first is taken and
-every later one dropped, until the slack has passed.  Whole ids are compared, never hashes of them.
+Lives here: one `OutsideIds` per interval.  Rule: of the records with one id on one subscription, the first is taken and
+every later one is dropped, until the slack has passed.  Whole ids are compared, and never hashes of them.
 
-Ids are kept in time buckets, a quarter of the slack long.  A bucket has a filter here and its exact ids in the store;
-it goes whole, when all its ids are older than the slack.  Ids that are not known to be in the store's folded tables are
-a set here.  So an id that no filter holds is new; one that a filter takes for its own is asked of the store.  Filters
-are filled again after a restart while work goes on: until then every id must be asked for.
+Ids are kept in time buckets, a quarter of the slack long.  A bucket has a filter in memory and its exact ids in the store.
+It is dropped as a whole, when all its ids are older than the slack.  Ids that may not be in the store's folded tables yet
+are in a set.  An id that no filter holds is new.  When a filter says "maybe", the store is asked.  After a restart the
+filters are filled again while work goes on, and until then the store is asked about every id.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class OutsideIds:
         }
         self._to_read = deque(place for place, bucket in self._buckets.items() if bucket.unread)
         self._recent: dict[int, set[bytes]] = {subscription: set() for subscription in slacks}
-        """Taken, and not yet known to be where the store looks."""
+        """Ids that were taken, and may not be in the store's folded tables yet."""
         self._folds = 0
         self._asked: dict[int, int] = {}
         """Sender to the number of folds when the store was asked for ids of its bundle."""
@@ -60,9 +60,9 @@ class OutsideIds:
     # --- arrivals ---------------------------------------------------------------------------------------------
 
     def unsure(self, subscription: int, ids: Sequence[bytes], now: int) -> list[bytes]:
-        """For which of `ids` to ask the store, before it is known which are new; for none if memory knows.
+        """Those of `ids` about which the store must be asked; none if memory knows all of them.
 
-        What memory knows goes with the question: until the answer comes it may be forgotten here.
+        The question also names ids that memory knows, because memory may forget them before the answer comes.
         """
         self.expire(now)
         hashes = self._hash(ids)
@@ -96,7 +96,7 @@ class OutsideIds:
     ) -> tuple[list[int] | None, int]:
         """Take what is new of `ids`, given what the store has of the unsure ones.
 
-        Positions of what is new, or None for all of it; and the wall time, us, at which it may be forgotten.
+        Returns the positions of what is new, or None for all of it, and the wall time, us, at which it may be forgotten.
         """
         recent = self._recent[subscription]
         expires, bucket = self._bucket(subscription, now)
@@ -167,7 +167,7 @@ class OutsideIds:
     # --- expiry -----------------------------------------------------------------------------------------------
 
     def expire(self, now: int) -> None:
-        """Drop the buckets whose time has passed; what the store has of them is owed."""
+        """Drop the buckets whose time has passed.  Their ids in the store must still be deleted."""
         if now < self.next_expiry:
             return
         for subscription, expires in [place for place in self._buckets if place[1] <= now]:

@@ -1,11 +1,11 @@
-"""Which keys an interval may have had before: those that it surely has not need not be asked of the store.
+"""Which keys an interval may have had before.  The state of other keys need not be loaded.
 
-Lives here: `SeenKeys`, the rule; the filter is a `NameFilter` of `filters`.  Invariant: what the store has of an interval's
-keys is of keys that hooks were called for, and before each such call its keys pass through here; so if the tables had nothing
-when the interval was taken over, a key that is not in the filter has nothing in them.  If they had something, every key may
-be stored.
+Lives here: `SeenKeys`, the rule.  The filter is a `NameFilter` of `filters`.  Invariant: if the tables had nothing when the
+interval was taken over, a key that is not in the filter has nothing in them.  This holds because the store only has state of
+keys for which hooks were called, and keys pass through here before each such call.  If the tables had something at the
+takeover, every key may be stored.
 
-A key costs 0.3 to 0.5 us here, and a question to the store 4 us of Postgres' time and the wait for it.
+A key costs 0.3 to 0.5 us here.  A question to the store costs 4 us of Postgres' time, and a wait.
 """
 
 from __future__ import annotations

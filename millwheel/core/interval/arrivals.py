@@ -1,8 +1,9 @@
 """The door of an interval: which records of a bundle are new, and in which order they come in (§6.1.1).
 
-Lives here: bundles until they are items of the inbox, and the ids that their checkpoints carry.  Invariants: a record is
-taken once, by the dense id of its producer and, where outside clients chose ids, by theirs; bundles of one sender keep
-their order, also while one of them waits for the store's answer about its ids.
+Lives here: bundles until they are items of the inbox, and the ids that their checkpoints carry.  Invariants:
+
+* a record is taken once, by the dense id of its producer and, where outside clients chose ids, by that id too;
+* bundles of one sender keep their order, also while one of them waits for the store's answer about its ids.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from millwheel.work import BundlePart
 class Item(msgspec.Struct, gc=False):
     """A delivered bundle waiting to run: its fresh part (None: all duplicates) and the ack it owes.
 
-    `dropped` are ids of records whose other id, an outside client's, was taken before: they do not run, but are
-    checkpointed as delivered, so that they are dropped again whenever they come again.
+    `dropped` has the dense ids of records whose outside id was taken before.  These records do not run.  They are
+    checkpointed as delivered, so that they are also dropped when they come again.
     """
 
     part: BundlePart | None
@@ -52,13 +53,13 @@ class Arrivals:
         self._queues: dict[int, deque[Bundle]] = {}
         """Sender to the bundles that wait for the store's answer about the first one's ids."""
         self._known: dict[int, list[int]] = {}
-        """Ids of the bundle asked about that were duplicates then: their runs may be sealed before the answer comes."""
+        """By sender: ids that were duplicates when the store was asked.  Their runs may be sealed before the answer comes."""
         self._frontiers: dict[Channel, int] = {}
         """Frontiers that no checkpoint has recorded yet."""
         self._reading = False
 
     def begin(self, delivered: Iterable[Delivered], live: Collection[Channel] | None, horizon: int) -> None:
-        """What an earlier owner had delivered; `live` and `horizon` are those of `DeliveredIds`, if that is known."""
+        """Begin with what an earlier owner had delivered.  `live`, if it is known, and `horizon` are for `DeliveredIds`."""
         if live is not None:
             self.ids = DeliveredIds(live, horizon)
         for known in delivered:
@@ -71,8 +72,8 @@ class Arrivals:
     # --- in -----------------------------------------------------------------------------------------------------
 
     def arrive(self, bundle: Bundle, now: int, effects: list[ev.Effect]) -> list[Item]:
-        """What can go on of a bundle that arrives; nothing when it waits, or only brought a frontier."""
-        if not bundle.sequences and bundle.number:  # the end of a partition, which is forgotten when all know of it
+        """Take a bundle in.  Returns what may run now: nothing when it must wait, or when it only brought a frontier."""
+        if not bundle.sequences and bundle.number:  # a partition has ended: its worker forgets it when all have acked
             effects.append(ev.Ack(bundle.sender, bundle.number))
         if not self._exactly_once:
             return [_item(bundle, None)] if bundle.sequences else []
@@ -90,7 +91,7 @@ class Arrivals:
         return [self._accept(bundle, fresh, (), now)]
 
     def found(self, answer: ev.IdsFound, now: int, effects: list[ev.Effect]) -> list[Item]:
-        """The answer for the first bundle of a queue; those behind it follow until one needs an answer itself."""
+        """The store has answered for the first bundle of a queue.  Those behind it follow, until one needs an answer."""
         queue = self._queues[answer.sender]
         bundle = queue.popleft()
         known = answer.found.union(self._known.pop(answer.sender))
@@ -160,7 +161,7 @@ class Arrivals:
     def checkpointed(
         self, items: Iterable[Item], now: int, idle: bool = False
     ) -> tuple[list[Ids], list[OutsideIdWrites]]:
-        """What a checkpoint of `items` records: their ids, and what goes with them; when `idle`, that alone."""
+        """The ids that a checkpoint of `items` records, and the frontiers.  An `idle` checkpoint records frontiers only."""
         if not self._exactly_once:
             return [], []
         ids: list[Ids] = []
@@ -171,8 +172,8 @@ class Arrivals:
                 continue
             channel = (part.subscription, part.producer)
             sequences = part.sequences + item.dropped if item.dropped else part.sequences
-            # The newest frontier, which may have come after the records: once for all, as it is taken off here.  An
-            # older one would bring a channel back that the store has dropped since, for good.
+            # This is the newest frontier, which may have come after the records, and it is written once.  An older
+            # one would bring back a channel that the store has dropped since, and nothing would drop it again.
             self._frontiers.pop(channel, None)
             ids.append(Ids(*channel, self.ids.frontier(*channel), sequences))
             if part.outside:

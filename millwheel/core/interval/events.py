@@ -25,12 +25,12 @@ from millwheel.work import Columns, InvocationOutcome, Wanted, Work
 
 
 class Counters(Struct):
-    """What an interval has made durable since the run began; what is about arrivals is counted at once."""
+    """What an interval has made durable since the run began.  Arrivals are counted at once."""
 
     records: int = 0
     duplicates: int = 0
     repeated: int = 0
-    """Records whose id, chosen by an outside client, was taken before."""
+    """Records with an outside id that was taken before."""
     late: int = 0
     backdated: int = 0
     timers: int = 0
@@ -65,7 +65,7 @@ class Inherited(Struct):
 
     refused: RefusedRows
     channels: list[Channel]
-    """On which it may have sent: whoever has nothing left there can be told so."""
+    """On which it may have sent.  Receivers are told when nothing is left on them."""
     counters: Counters
     suspects: Suspects
     watermark: int
@@ -133,7 +133,7 @@ class Refused(Struct, gc=False):
 
 
 class Resend(Struct, gc=False):
-    """The interval `target` has lost what it had not made durable: send it again whatever it has not acked."""
+    """Send the interval `target` everything that it has not acked: it has lost what it had not made durable."""
 
     target: int
 
@@ -177,21 +177,21 @@ class WatermarkMoved(Struct, gc=False):
 
 
 class ChannelsExpected(Struct, gc=False):
-    """On these channels something may still come, though their producers are older than the interval's owner."""
+    """Something may still come on these channels, although their producers are older than the interval's owner."""
 
     channels: tuple[Channel, ...]
 
 
 class RedriveAsked(Struct, gc=False):
-    """A user asked to drain the quarantines of `keys`, which are distinct; also of those that were asked for before."""
+    """A user asked to redrive the quarantines of `keys`, which are distinct.  Keys may be asked for repeatedly."""
 
     keys: list[str]
 
 
 class QuarantineFetched(Struct, gc=False):
-    """Answer to `FetchQuarantine`: by key, and of each key in the order of its FIFO.
+    """Answer to `FetchQuarantine`: elements in the order of keys, and for each key in the order of its FIFO.
 
-    With `more` there may be more, of the last key that is here and of those that come after it.
+    With `more`, elements may be missing: of the last key that is here, and of the keys after it.
     """
 
     entries: list[QuarantineEntry]
@@ -260,15 +260,17 @@ class Invoke(Struct, gc=False):
 
 
 class Mark(Struct, gc=False):
-    """Store `suspicion`, what is about to run; when `alone`, keep every other invocation of this process from running
-    from before it is durable until the `Unmark` that follows is."""
+    """Store `suspicion`, which names what is about to run.
+
+    With `alone`, no other invocation of this process may run from now until the `Unmark` that follows is durable.
+    """
 
     suspicion: bytes
     alone: bool
 
 
 class Unmark(Struct, gc=False):
-    """Store `suspicion`: what ran has not killed the process.  `trusted`: nor has anything else for a long time."""
+    """Store `suspicion`: what ran has not ended the process.  `trusted`: nothing else has, for a long time."""
 
     suspicion: bytes
     trusted: bool = False
@@ -288,7 +290,7 @@ class LookupIds(Struct, gc=False):
     producer: int
     sequences: list[int]
     outside: list[bytes] = []
-    """Ids chosen by outside clients: which of them were taken, and have not expired by wall time `now`, us?"""
+    """Ids that outside clients chose.  Which of them were taken, and have not expired by wall time `now`, us?"""
     now: int = 0
 
 
@@ -302,8 +304,10 @@ class ReadOutsideIds(Struct, gc=False):
 
 
 class Fold(Struct, gc=False):
-    """Fold committed images, a contiguous prefix ending at `upto`; `acked` are acks in committed checkpoints after it,
-    and of `fresh` keys the tables have no state."""
+    """Fold committed images, a contiguous prefix ending at `upto`.
+
+    `acked` are acks in committed checkpoints after it.  The tables have no state of `fresh` keys.
+    """
 
     upto: int
     images: list[Checkpoint]
@@ -339,7 +343,7 @@ class ReportWatermark(Struct, gc=False):
 class FetchQuarantine(Struct, gc=False):
     """Read the quarantine FIFOs of `keys`, one after the other in ascending order, at most `limit` elements in all.
 
-    The tables will do: nothing that the log says of these FIFOs is still to be folded.
+    The tables suffice, because everything that the log says of these FIFOs is folded.
     """
 
     keys: list[str]
@@ -367,15 +371,20 @@ class Halt(Struct, gc=False):
 
 
 class RestartInterval(Struct, gc=False):
-    """This core is void, its interval is not: drop what it has not committed, take a new sequencer, recover, give the
-    new core `inherited`, and let every sender `Resend` to it before anything else is sent to it."""
+    """This core is void, and its interval needs another one.
+
+    Drop what it has not committed, take a new sequencer and recover.  Give the new core `inherited`.  Every sender must
+    `Resend` to it before it sends anything else.
+    """
 
     inherited: Inherited
 
 
 class Settled(Struct, gc=False):
-    """No production is left of earlier versions of this computation, on streams that it no longer lists as outputs: its
-    watermark does not concern their subscribers any more."""
+    """All productions of earlier versions, on streams that this computation no longer lists as outputs, are acked.
+
+    Its watermark does not concern the subscribers of those streams any more.
+    """
 
 
 Effect = (

@@ -1,9 +1,9 @@
 """The invocation of user code that is under way in one interval, at most one.
 
-Lives here: what must have happened before hooks run (their keys are in memory, what is quarantined is taken out, the mark
-is durable), and what they wait for while they run.  Never here: what runs next (`schedule`), what comes of it
-(`checkpoint`).  Invariant: a hook finds all that is known of its key in memory, or asks for it and runs again; so nothing
-of these keys leaves memory before the invocation is over.
+Lives here: what must have happened before hooks run, and what they wait for while they run.  Before they run, their keys
+are in memory, what is quarantined is taken out, and the mark is durable.  Never here: what runs next (`schedule`), what the
+hooks have changed (`checkpoint`).  Invariant: a hook finds all that is known of its key in memory, or asks for it and runs
+again.  So nothing of these keys leaves memory before the invocation is over.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Invocation:
         self._running: Work | None = None
         """What user code was given: the scheduled work without what was diverted."""
         self._keys: dict[str, int] = {}
-        """Those of the scheduled work, and the number of the invocation."""
+        """The keys of the scheduled work, and the number of the invocation."""
         self._expiring: dict[str, int] = {}
-        """Those that may expire in it and must be looked at before."""
+        """Keys that may expire in this invocation and must be loaded before."""
         self._missing: list[str] = []
         """Those that were not in memory, in order."""
         self._wanted: list[Wanted] = []
@@ -74,9 +74,9 @@ class Invocation:
     # --- before hooks run -------------------------------------------------------------------------------------
 
     def begin(self, scheduled: ScheduledWork, effects: list[ev.Effect]) -> bool:
-        """Take scheduled work; true when no hook has anything to do in it, so that it is over."""
+        """Take scheduled work.  Returns true when no hook has anything to do in it, so that it is over."""
         self._scheduled, self.oldest = scheduled, scheduled.oldest()
-        # To expire, a key must have no timers: when not all are in memory the store has to say.
+        # A key with timers must not expire.  When not all timers are in memory, the key is loaded to find out.
         number = self._cache.next_invocation()
         self._keys = keys_of(scheduled.work, number)
         complete = self._timers.complete
@@ -93,7 +93,7 @@ class Invocation:
         return self.loaded([], effects)
 
     def loaded(self, rows: list[KeyRows], effects: list[ev.Effect]) -> bool:
-        """An answer to `Load`, which is all that the store has of what is missing; true as for `begin`."""
+        """An answer to `Load`: all that the store has of the missing keys.  Returns the same as `begin`."""
         if self._scheduled is None:
             raise InvariantError("Loaded without work")
         if self._missing:
@@ -145,7 +145,7 @@ class Invocation:
         effects.append(ev.Invoke(self._running))
 
     def trim(self, watermark: int) -> None:
-        """A fold has made keys clean: what is too much, and not needed here, leaves memory.  `watermark` is the input's."""
+        """Evict keys that a fold has made clean, if memory is over its limit.  `watermark` is the input's."""
         self._cache.by_records = self._pace.by_records
         self._pace.note(watermark, self._cache.invocation)
         busy = self._keys | self._scheduled.expiring if self._scheduled else {}
@@ -160,7 +160,7 @@ class Invocation:
     # --- after that -------------------------------------------------------------------------------------------
 
     def end(self) -> tuple[ScheduledWork, int]:
-        """What ran is over: the scheduled work, and the smallest event time that may have come of it."""
+        """The invocation is over.  Returns the scheduled work, and the smallest event time that may have come of it."""
         if self._scheduled is None:
             raise InvariantError("Invoked without work")
         scheduled, oldest = self._scheduled, self.oldest
@@ -169,7 +169,7 @@ class Invocation:
 
 
 def keys_of(work: Work, invocation: int) -> dict[str, int]:
-    """Keys in order of appearance: a set's order would differ from process to process."""
+    """The keys of `work` in the order of appearance.  The order of a set would differ from process to process."""
     keys: dict[str, int] = {}
     for part in work.parts:
         keys.update(dict.fromkeys(part.keys, invocation))

@@ -1,13 +1,13 @@
-"""One key interval of one computation: a state machine (docs/architecture.md).
+"""One key interval of one computation: a state machine (docs/architecture-interval.md).
 
-Lives here: the order of things, what an event makes possible and which part does it.  Never here: I/O, clocks, user
-code; nor what a part knows by itself: what is new (`arrivals`), what runs next (`schedule`), what hooks need
-(`invocation`), what they change (`checkpoint`), when that is durable (`inflight`, `unfolded`), how far time has come
-(`watermark`).  Invariants:
+Lives here: the order of steps, what an event makes possible, and which part does it.  Never here: I/O, clocks or user
+code.  Each part decides one question by itself: what is new (`arrivals`), what runs next (`schedule`), what hooks need
+(`invocation`), what they have changed (`checkpoint`), when that is durable and folded (`inflight`, `unfolded`), and how far
+time has come (`watermark`).  Invariants:
 
-* an invocation runs on the soft state that the last one left, and there is one at a time;
-* what an event may make possible is tried after every event, in one order, so that no part has to wake another;
-* once fenced or refused it is void: it takes no event and has no effect any more.
+* there is one invocation at a time, and it runs on the soft state that the last one left;
+* after every event, everything that it may have made possible is tried in one order.  So no part has to wake another;
+* a core that was fenced or refused is void: it takes no event and has no effect any more.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class Config(msgspec.Struct, frozen=True):
     low: str = ""
     high: str | None = None
     outputs: Collection[int] | None = None
-    """Those to which this version of the computation may produce; None: to all."""
+    """Subscriptions to which this version of the computation may produce.  None means all."""
     slacks: Mapping[int, int] = {}
     """Subscriptions on which outside clients choose record ids, and how long these are remembered, us."""
 
 
 class IntervalCore:
-    """Sans-IO core of one interval: feed `handle` with events, perform the effects it returns, in order."""
+    """The core of one interval.  Give events to `handle`, and perform the effects that it returns, in order."""
 
     def __init__(self, config: Config, recovered: RecoveredInterval, inherited: ev.Inherited | None = None) -> None:
         settings = config.settings
@@ -109,9 +109,9 @@ class IntervalCore:
         """Of the newest checkpoint."""
         self._folding = False
         self._fold_goal = 0
-        """Everything up to this seq is wanted in the tables, however little it is."""
+        """Everything up to this seq must be folded soon, however little it is."""
         self._watermark = LowWatermark(
-            # The inputs were there when it was persisted.
+            # The inputs had reached at least what was persisted of this computation.
             max(recovered.watermark, inherited.watermark if inherited else MIN_TIME), recovered.watermark,
             self._arrivals, self._inbox, self._invocation, self._inflight, self._outbox, self._timers, self._holds,
         )  # fmt: skip
@@ -125,9 +125,9 @@ class IntervalCore:
     def start(self, now: int, live: Collection[Channel] | None = None) -> list[ev.Effect]:
         """First effects after assignment: resend what is unacked, report the watermark.
 
-        `live` are the channels on which something may still come, of producers numbered below this interval's own
-        sequencer, when that is known; `ChannelsExpected` adds to them.  All others have been retired: their ids go, late
-        copies are refused.
+        `live` has the channels on which something may still come from producers that are numbered below this interval's own
+        sequencer, if that is known.  `ChannelsExpected` adds to them.  All other such channels are retired: their ids are
+        deleted, and late copies are refused.
         """
         recovered, self._recovered = self._recovered, None
         if recovered is None:
@@ -139,7 +139,7 @@ class IntervalCore:
         effects: list[ev.Effect] = []
         for bundle in recovered.productions:
             if bundle.subscription in self.config.routes:
-                # Also those of a stream that this version does not list any more: they are durable.
+                # They are durable, so they are sent also on a stream that this version does not list any more.
                 bundles = self._outbox.adopt(bundle)
                 self._unsettled |= {b.number for b in bundles} if not self._produces(bundle.subscription) else set()
                 self._send(bundles, effects)
@@ -260,7 +260,7 @@ class IntervalCore:
         return self._watermark.reported
 
     def begin_slowly(self, records: int) -> None:
-        """The next invocation has at most so many records: a driver calls this when the pace of hooks is not known."""
+        """The next invocation has at most so many records.  For a computation whose hooks may be slow: nobody knows yet."""
         self._schedule.begin_slowly(records)
 
     @property
@@ -279,13 +279,13 @@ class IntervalCore:
             if item.part is None and not (self._inbox or self._invocation or self._inflight):
                 effects.append(ev.Ack(item.sender, item.number))
                 continue
-            # Nothing fresh, but the originals may not be durable yet: its ack queues up behind them.
+            # If nothing is fresh, the originals may not be durable yet.  The ack waits behind them.
             self._inbox.put(item)
 
     # --- running ----------------------------------------------------------------------------------------------
 
     def _after(self, effects: list[ev.Effect], now: int) -> None:
-        """What every event may make possible: run, record acks, fold, alarm, report."""
+        """Try everything that an event may make possible: run, record acks, fold, set an alarm, report."""
         if now >= self._trust_at and not self.suspects.watching:
             self._trust_at = MAX_TIME
             effects.append(ev.Unmark(self.suspects.encoded(), trusted=True))
@@ -334,7 +334,7 @@ class IntervalCore:
             effects.append(ev.Unmark(mark))
 
     def _invoked(self, outcome: InvocationOutcome, now: int, effects: list[ev.Effect]) -> None:
-        """An invocation is over: it becomes a checkpoint, and what it produced is numbered and kept until it is acked."""
+        """Make a checkpoint of an invocation.  Its productions are numbered, and kept until they are acked."""
         scheduled, oldest = self._invocation.end()
         oldest = min(oldest, self._checkpointer.oldest_undone(scheduled.work, outcome))
         self._seq += 1
@@ -362,7 +362,7 @@ class IntervalCore:
     # --- commit -----------------------------------------------------------------------------------------------
 
     def _restart(self, seq: int, rows: tuple[tuple[int, str], ...], now: int, effects: list[ev.Effect]) -> None:
-        """Sink rows of a checkpoint were refused: it is void, and so is what ran on its soft state after it.
+        """Sink rows of checkpoint `seq` were refused.  It is void, and so is everything that ran on its soft state.
 
         The next core diverts the culprits to quarantine and does the rest again, as after a crash.
         """
@@ -382,7 +382,7 @@ class IntervalCore:
         effects += [ev.Send(self._outbox.sendable(bundle)) for bundle in bundles]
 
     def _record_idle(self, effects: list[ev.Effect], now: int) -> None:
-        """An idle interval records acks and frontiers, and folds, by age: ids are collected, logs empty."""
+        """After some idle time, record acks and frontiers and fold.  So ids are collected, and the log becomes empty."""
         if self._inbox or self._invocation or self._inflight:
             self._idle_since = None
             return
@@ -413,7 +413,7 @@ class IntervalCore:
     def _maybe_fold(self, effects: list[ev.Effect]) -> None:
         if self._folding:
             return
-        # What is wanted is folded together, when the last of it is durable: the acks that it may carry spare rows.
+        # Wait until all that must be folded is durable, and fold it together.  Acks in later checkpoints spare rows.
         goal = 0 if self._inflight.reaches_back(self._fold_goal) else self._fold_goal
         if self._cache.unfolded >= limits.UNFOLDED_LIMIT_KEYS:
             goal = self._seq  # user code waits for it
@@ -429,7 +429,7 @@ class IntervalCore:
             self._arrivals.folded(image.ids, image.outside)
         self._arrivals.ids.seal(now)
         self._cache.folded(upto)
-        if not self._schedule.paging:  # a page that was read before this fold may be outdated about a key that goes now
+        if not self._schedule.paging:  # a page from before this fold may be outdated about keys that leave
             self._invocation.trim(self._watermark.input)
 
     # --- alarms -----------------------------------------------------------------------------------------------
@@ -437,7 +437,7 @@ class IntervalCore:
     def _set_alarm(self, effects: list[ev.Effect], now: int) -> None:
         at = self._timers.minimum("wall")
         if at is None or at <= now:
-            at = MAX_TIME  # due, but user code is busy: whatever ends that runs it, an alarm now would only spin
+            at = MAX_TIME  # it is due and user code is busy: it runs after that, and an alarm would only ring in vain
         at = min(at, self._arrivals.outside.next_expiry)
         if self._idle_since is not None:
             at = min(at, self._idle_since + limits.IDLE_RECORD_DELAY_US)

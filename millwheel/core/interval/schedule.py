@@ -3,10 +3,10 @@
 Lives here: the choice, how much of it is run at once, and the timers that must be in memory for it.  Never here: running
 it.  Invariants:
 
-* redriven elements first, then timers that are due, then keys that expire, then records; never two of these together,
-  so that no hook sees a key that is being dropped;
-* records that wait run after `limits.TIMER_INVOCATIONS` invocations of timers;
-* what is taken from here runs, or sleeps in quarantine: it is not due a second time.
+* redriven elements run first, then timers that are due, then keys that expire, then records.  No two of these run together,
+  so no hook sees a key that is being dropped;
+* waiting records run after `limits.TIMER_INVOCATIONS` invocations of timers;
+* what is taken from here runs or goes to quarantine, and is not due a second time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from millwheel.work import InvocationOutcome, Work
 
 
 class ScheduledWork(msgspec.Struct, gc=False):
-    """What runs: user code, the bundles it came with, and keys that expire, with the time at which they do."""
+    """What runs in one invocation: work for hooks, the bundles it came with, and keys that expire, with their times."""
 
     work: Work
     items: list[Item] = []
@@ -38,7 +38,7 @@ class ScheduledWork(msgspec.Struct, gc=False):
 
     def oldest(self) -> int:
         """The smallest event time that may come of it, or MAX_TIME."""
-        # A wall timer may produce at the watermark it was started under.
+        # A wall timer may produce records as old as the watermark under which it was started.
         times = [t.timestamp if t.kind == "watermark" else self.work.watermark for t in self.work.timers]
         return min([MAX_TIME, *times, *(item.oldest for item in self.items)])
 
@@ -106,7 +106,7 @@ class Schedule:
         return work
 
     def _records_are_owed(self) -> bool:
-        """Timers that always set timers would keep records from running."""
+        """Whether records must run now, after many invocations of timers: timers that set timers could go on for ever."""
         if not self._inbox:
             self._timer_invocations = 0
         return self._timer_invocations >= limits.TIMER_INVOCATIONS
@@ -120,7 +120,7 @@ class Schedule:
             work.stalls = {name: stalls.pop(name) for name in names if name in stalls}
         room = min(limits.TIMER_CHAIN, self._limit - len(timers))
         if room > 0 and not (self._suspects.watching or self._suspects.some or self._quarantine.has_culprits()):
-            # What may be at fault is looked for one by one, or by a mark that names all that runs.
+            # While a culprit is looked for, the mark must name all that runs.  So no chained timers run.
             work.chain = room
             work.reach = {
                 "watermark": self._timers.reach("watermark", watermark), "wall": self._timers.reach("wall", now),
@@ -130,7 +130,7 @@ class Schedule:
     def _take_timers(self, watermark: int, now: int) -> list[Timer]:
         limit, some = self._suspects.limit(self._limit), self._suspects.some
         due = self._pop_due("watermark", watermark, limit, some)
-        # Either list may be a suspect that runs alone.
+        # If anything is suspected, either list may be one suspect, which must run alone.
         return due if due and some else due + self._pop_due("wall", now, limit - len(due), some)
 
     def _pop_due(self, kind: TimerKind, until: int, limit: int, some: bool) -> list[Timer]:
@@ -138,7 +138,7 @@ class Schedule:
         return [Timer(k, tag, at, kind) for at, (k, tag) in self._timers.pop_due(kind, until, limit, alone)]
 
     def pace(self, work: Work, outcome: InvocationOutcome, elapsed_us: int) -> None:
-        """Slow hooks get fewer records at a time: commits, other keys and Ctrl-C wait for the one that runs."""
+        """Give slow hooks fewer records at a time, because commits, other keys and Ctrl-C wait for the invocation."""
         done = max(1, outcome.processed + len(work.timers) + outcome.chained)
         if elapsed_us > limits.INVOCATION_TARGET_US:
             self._limit = max(1, min(self._limit, done * limits.INVOCATION_TARGET_US // elapsed_us))
@@ -146,7 +146,7 @@ class Schedule:
             self._limit = min(self._most, self._limit * 2)
 
     def begin_slowly(self, records: int) -> None:
-        """The next invocation has at most so many records; those after it what their pace allows."""
+        """The next invocation has at most so many records.  Later ones have as many as their pace allows."""
         self._limit = min(self._limit, records)
 
     # --- timers that are not in memory ------------------------------------------------------------------------

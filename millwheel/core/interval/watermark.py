@@ -1,8 +1,7 @@
 """The low watermark of one interval (§4.5): min(input watermark, oldest work).
 
-Lives here: both watermarks, and everything that is work still to be done.  Never here: whose minimum the input's is
-(`authority`).  Invariants: no reported watermark is ahead of work that is still to be done here; neither watermark
-goes back.
+Lives here: both watermarks, and everything that is pending work.  Never here: the minimum over the senders (`authority`).
+Invariants: no reported watermark is ahead of pending work; neither watermark goes back.
 """
 
 from __future__ import annotations

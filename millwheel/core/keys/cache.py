@@ -1,13 +1,13 @@
 """Soft state of an interval: what user code reads between load and fold (§8.3).
 
-Lives here: one `StateCache` per interval.  Invariant: a key leaves only when it is clean, that is when everything
-written under it has been folded; so a key that is not here is exactly what the store's folded tables say.
+Lives here: one `StateCache` per interval.  Invariant: a key leaves only when it is *clean*, which means that everything
+written under it is folded.  So a key that is not here is exactly what the store's folded tables say.
 
-Of a key with many entries only some may be here: then `partial` says what is known of the others.  What is not here was
-not written since it was folded, so that the tables are right about it.
+Of a key with many entries, only some may be here.  Then `partial` says what is known of the others.  An entry that is
+not here was not written since it was folded, so the tables are right about it.
 
-State lies in columns, one dict from key to value per cell: what an invocation wrote is applied cell by cell, at the
-cost of a dict update, not key by key.
+State lies in columns, one dict from key to value per cell.  What an invocation wrote is applied cell by cell, at the cost of
+a dict update, and not key by key.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class StateCache:
         self._folded = 0
         self._invocation = 0
         self._loaded: Collection[str] = ()
-        """Keys of the invocation that runs of which the tables had no state."""
+        """Keys of the running invocation without state in the tables."""
         self._absent: deque[tuple[int, Collection[str]]] = deque()
-        """Such keys of invocations whose checkpoint is not folded, by its seq: no fold has written any of them."""
+        """By seq: such keys of checkpoints that are not folded.  No fold has written any of them."""
         self.by_records = True
         """Whether keys are mostly read again by their records, not by their timers."""
         self._phase = 0
@@ -76,7 +76,7 @@ class StateCache:
         return [*filterfalse(last_read.__contains__, keys)]
 
     def insert(self, key: str, cells: Mapping[Slot, bytes], more: bool = False) -> None:
-        """Add a loaded key; with `more` cells than these in the store."""
+        """Add a loaded key.  `more` says that the store has further cells of it."""
         self.last_read[key] = self._invocation
         self.size_bytes += ENTRY_OVERHEAD_BYTES
         if more:
@@ -117,13 +117,16 @@ class StateCache:
             self.size_bytes += SLOT_OVERHEAD_BYTES
 
     def expect_absent(self, keys: Collection[str]) -> None:
-        """Of these loaded keys the store has no state; it is `touch` that adds them.  In key order a fold is cheaper."""
+        """The store has no state of these keys, which `touch` adds to the cache.  A fold is cheaper if they are sorted."""
         self.size_bytes += ENTRY_OVERHEAD_BYTES * len(keys)
         self._loaded = keys
 
     def take_absent(self, upto: int) -> Set[str]:
-        """Keys of which the tables have no state, all that checkpoints up to `upto` write among them, but for those that
-        an earlier invocation only read.  They are about to be folded: asked again, they have."""
+        """Keys without state in the tables, for the fold up to `upto`.  Each key is returned once, because that fold
+        stores it.
+
+        All such keys that the fold writes are among them, except keys that an earlier invocation only read.
+        """
         absent: dict[str, None] = {}
         while self._absent and self._absent[0][0] <= upto:
             absent.update(dict.fromkeys(self._absent.popleft()[1]))
@@ -253,14 +256,14 @@ class StateCache:
         return self.size_bytes > self.limit_bytes
 
     def trim(self, busy: Container[str], next_timers: NextTimers | None, suspended: Container[str] = ()) -> list[str]:
-        """Drop what is empty, and more if there is too much, but not what is `busy`; returns the keys that went.
+        """Drop keys without state, and more if memory is over its limit, but no `busy` ones.  Returns the keys that left.
 
-        `next_timers` says in how many invocations the next timers of keys are due, None that no key has one.
+        `next_timers` says in how many invocations the next timers of keys are due.  None means that no key has one.
         What was loaded for `suspended` keys stays whole.
         """
         ended: dict[str, None] = {}
         while self._forgotten and self._forgotten[0][0] <= self._folded:
-            # Nothing was written since, or it is folded as well.
+            # Of these keys nothing was written after the fold, or it is folded too.
             for key in self._forgotten.popleft()[1]:
                 if key in self.last_read and key not in self._dirty and key not in busy:
                     ended[key] = None
@@ -275,7 +278,7 @@ class StateCache:
     def _thin(self, suspended: Container[str]) -> None:
         """Drop the clean entries of keys that cannot leave and have many.
 
-        A hot key that appends to a list would otherwise have all of it in memory, as long as it is hot.
+        Otherwise a hot key that appends to a list would keep the whole list in memory while it is hot.
         """
         forgotten = {key for _, keys in self._forgotten for key in keys}  # the tables are not right about these yet
         big = [key for key in self._big if key not in suspended and key not in forgotten]
@@ -290,7 +293,7 @@ class StateCache:
     def _thin_key(self, key: str, dirty: Mapping[str, Mapping[str, bytes | None]]) -> None:
         known = self.partial.get(key)
         if known is None:
-            # It was whole: what has no value here has none at all, as far as cells are known that can have one.
+            # The key was whole, so a slot without a value here has none at all.  This covers the cells that are known.
             absent = {(cell, "") for cell, column in self.values.items() if key not in column}
         else:
             absent = {slot for slot in known.absent if not slot[1]}
@@ -312,15 +315,15 @@ class StateCache:
             self._before.pop(key, None)
 
     def evict(self, busy: Container[str], next_timers: NextTimers | None) -> list[str]:
-        """Drop clean keys until there is an eighth of room, for this is not done for each new key; returns those.
+        """Drop clean keys until an eighth of the room is free, so that not every new key evicts.  Returns the dropped keys.
 
-        Not LRU: of a sample those go whose next use is furthest away (`eviction`).  A sample is from all over the cache:
-        keys that came together are due together.
+        This is not LRU: of a sample, the keys whose next use is furthest away are dropped (`eviction`).  A sample is from all
+        over the cache, because keys that came together are due together.
         """
         last_read, dirty, gone = self.last_read, self._dirty, list[str]()
         goal, budget = self.limit_bytes - self.limit_bytes // 8, min(2 * len(last_read), EVICTION_SCAN)
         wanted = len(last_read) * (self.size_bytes - goal) // max(1, self.size_bytes)
-        # Of a sample one key in so many goes: fewer at a time are chosen better, if that is still enough.
+        # One key in so many of a sample is dropped.  The choice is better when fewer are, if that frees enough.
         share = max(2, min(EVICTED_SHARE, budget // max(1, 2 * wanted)))
         samples, scanned = self._samples(), 0
         while self.size_bytes > goal and scanned < budget:
@@ -336,7 +339,7 @@ class StateCache:
         return gone
 
     def _samples(self) -> Iterator[list[str]]:
-        """Keys from all over, round and round: the next samples begin with keys that this one does not have."""
+        """Samples of keys from all over the cache.  The next call goes on with keys that this one has not taken."""
         keys = [*self.last_read]
         stride = max(1, len(keys) // EVICTION_SAMPLE_KEYS)
         while True:
@@ -344,9 +347,9 @@ class StateCache:
             yield keys[self._phase :: stride]
 
     def _next_uses(self, keys: Sequence[str], next_timers: NextTimers | None) -> list[tuple[float, int]]:
-        """In how many invocations each key is read again; where that is the same, how many invocations ago it was read.
+        """In how many invocations each key is read again, and, between equal ones, how many ago it was read.
 
-        A whole sample at once takes two thirds of the time of one key at a time.
+        To do this for a whole sample at once takes two thirds of the time of one key at a time.
         """
         uses = next_timers(keys) if next_timers is not None else [NEVER] * len(keys)
         if not self.by_records and NEVER not in uses:

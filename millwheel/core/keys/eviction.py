@@ -1,17 +1,17 @@
-"""When a key is read next, as far as anyone can know: what leaves a cache first (§8.3, figure 16).
+"""A guess when each key is read next: it decides which keys leave the cache first (§8.3, figure 16).
 
-Lives here: the guess.  Never here: what may leave at all (`cache`).  The best choice is the key whose next use is furthest
-away.  A least-recently-used cache guesses that from the past, and is wrong about windows: a key that was just written is read
-last, and the one that was written first is due next, and gone.
+Lives here: the guess.  Never here: which keys may leave at all (`cache`).  The best key to evict is the one whose next use is
+furthest away.  A least-recently-used cache guesses this from the past, and is wrong about windows.  There, the key that was
+written first is due next, and would have been evicted.
 
-* A key with a timer is read when that is due, at the latest.
-* Where keys are mostly read again by their timers, as windows are, nothing else is expected of them: what has fired is over.
+* A key with a timer is read when the timer is due, at the latest.
+* Where keys are mostly read again by their timers, as windows are, nothing else is expected of them.
 * Where they are mostly read again by their records, as sessions are, a key that was read twice is expected after the same
-  gap again, in invocations of its interval.  If no gap is known, or twice the gap has passed, it is expected after as
-  many invocations as have passed: what was read longest ago goes.
-* Of keys about which nothing is known those go first that were read longest ago.
+  gap again.  The gap is counted in invocations of its interval.  If no gap is known, or twice the gap has passed, it is
+  expected after as many invocations as have passed.  So the key that was read longest ago leaves first.
+* Of keys about which nothing is known, those that were read longest ago leave first.
 
-Event time and invocations meet in `WatermarkPace`: how far the watermark gets in an invocation.
+`WatermarkPace` converts event time into invocations: it measures how far the watermark gets in an invocation.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class WatermarkPace:
         return self._returned > self._fired
 
     def note(self, watermark: int, invocation: int) -> None:
-        """The watermark in this invocation.  Its ends, before and after all time, say nothing."""
+        """Note the watermark in this invocation.  The values before and after all time are ignored."""
         if self._watermark > MIN_TIME and watermark < MAX_TIME and invocation > self._invocation:
             rate = (watermark - self._watermark) / (invocation - self._invocation)
             self._rate += (rate - self._rate) * (PACE_SMOOTHED if self._rate else 1)
@@ -56,7 +56,7 @@ class WatermarkPace:
         self._fired //= 2
 
     def invocations_until(self, timestamps: Iterable[int]) -> list[float]:
-        """Invocations until the watermark is at each of `timestamps`; while its pace is unknown, far away, and in order."""
+        """Invocations until the watermark is at each of `timestamps`.  While the pace is unknown, they are large."""
         watermark, rate = self._watermark, self._rate or 1.0
         return [
             NEVER if timestamp >= MAX_TIME else (timestamp - watermark) / rate if timestamp > watermark else 0.0

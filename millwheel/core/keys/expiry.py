@@ -1,7 +1,7 @@
-"""Expiry: the state of a key goes some event time after the last write to it.
+"""Expiry: the state of a key is deleted some event time after the last write to it.
 
-Lives here: when a key expires, and what keeps it from that.  An expiry is a timer of a kind of its own, under a tag of
-its own, which holds no watermark.  Invariants:
+Lives here: when a key expires, and what prevents it.  An expiry is a timer of a kind of its own, under a tag of its own,
+which does not hold the watermark.  Invariants:
 
 * a key with timers, a hold or a quarantine never expires;
 * no key expires before that much event time has passed, and the end of the input is not the passing of time.
@@ -41,7 +41,7 @@ class Expiry:
         """At most `limit` keys that are due, and since when; none while a timer is due."""
         first = self._timers.minimum("watermark")
         if first is not None and first <= watermark:
-            return {}  # its key would be kept, until a watermark that may not come
+            return {}  # a key with such a timer would be kept, and looked at again at a watermark that may never come
         due = self._timers.pop_due(EXPIRY_KIND, self.until(watermark), limit)
         return {key: timestamp for timestamp, (key, _) in due}
 
@@ -50,7 +50,7 @@ class Expiry:
         return key in self._quarantine.keys or key in self._holds.all or self._timers.pending(key)
 
     def drop(self, due: Collection[str], seq: int, watermark: int, writes: TimerWrites) -> list[str]:
-        """Checkpoint `seq` drops keys that are due, and returns them; those that must be kept are asked again later."""
+        """Drop the keys that are due, in checkpoint `seq`, and return them.  Keys that must be kept are due again later."""
         expired = [key for key in due if not self.keeps(key)]
         self._cache.forget(expired, seq)
         for key in filter(self.keeps, due) if len(expired) < len(due) else ():
@@ -59,7 +59,7 @@ class Expiry:
         return expired
 
     def _look_again(self, key: str, watermark: int) -> int:
-        """When a key that is kept may expire: behind its next timer, or after a while."""
+        """When a key that was kept is looked at again: at its next timer, or after another time to live."""
         pending = [at for (kind, _), at in self._timers.of(key) if kind == "watermark" and at > watermark]
         return min([watermark + (self._after or 1), *pending, MAX_TIME - 1])
 
@@ -74,8 +74,8 @@ class Expiry:
 
     def _extend(self, key: str, touched: int, after: int, writes: TimerWrites) -> None:
         known = self._timers.expiry(key)
-        # A hot key would rewrite its expiry in every checkpoint: an eighth of slack saves almost all of that, and
-        # never lets a key expire before `after` has passed.
+        # Without slack, a hot key would write its expiry in every checkpoint.  A slack of an eighth saves almost all of
+        # these writes, and a key still never expires before `after` has passed.
         if known is None or touched + after > known:
             self._set(key, min(touched + after + after // 8, MAX_TIME - 1), writes)
 

@@ -1,7 +1,7 @@
 """Watermark holds of an interval (§4.5).
 
-Lives here: which holds there are, and which of them count.  Invariant: one hold per name; those of a key that sleeps
-are kept, can be moved and released, and do not count for the watermark.
+Lives here: which holds there are, and which of them count.  Invariant: there is one hold per name.  The hold of a name that
+sleeps is kept, and can be moved and released, but it does not count for the watermark.
 """
 
 from __future__ import annotations

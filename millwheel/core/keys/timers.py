@@ -1,13 +1,15 @@
 """Pending timers of an interval (§4.6).
 
-Lives here: which timers are pending, and which are due.  Invariants: a (key, kind, tag) is pending at most once; a
-timer is never due early; timers that are due together come out in (timestamp, key, tag) order; those of a key that
-sleeps are pending, can be set and cancelled, and are not due.
+Lives here: which timers are pending, and which are due.  Invariants:
 
-Not every pending timer is in memory.  Per kind there is an *end*: timers up to it are all here, those beyond it are
-here only under keys whose state is in memory too, and otherwise lie in the store's tables, which are right about a key
-that is not in memory.  The next page is read when what is near runs out.  So whoever runs a hook of a key knows all of
-its timers, and for all others it is enough to know that nothing is due before the end.
+* a (key, kind, tag) is pending at most once, and a timer is never due early;
+* timers that are due together come out in (timestamp, key, tag) order;
+* timers of a key that sleeps are pending, can be set and cancelled, and are not due.
+
+Not every pending timer is in memory.  For each kind there is an *end*.  All timers up to the end are here.  A timer
+beyond the end is here only if the state of its key is in memory too.  Otherwise it lies in the store's tables, which are
+right about a key that is not in memory.  The next page is read when the timers up to the end run out.  So all timers of
+a key are known when a hook of the key runs, and nothing else is due before the end.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class TimerQueue:
         self._asleep: set[str] = set()
         self._sweep_at = limits.TIMERS_IN_MEMORY
         self.stalls: dict[TimerId, Stall] = {}
-        """Of pending timers that were due when another one's hook set them."""
+        """Of pending timers that were due already when a hook of another timer set them."""
 
     # --- what a key's hooks see and do ------------------------------------------------------------------------
 
@@ -102,7 +104,10 @@ class TimerQueue:
     def pop_due(
         self, kind: str, until: int, limit: int, alone: Callable[[int, TimerName], bool] | None = None
     ) -> list[tuple[int, TimerName]]:
-        """Remove and return at most `limit` timers of `kind` with timestamp <= `until`, in order; one to be `alone`, so."""
+        """Remove and return at most `limit` timers of `kind` with timestamp <= `until`, in order.
+
+        A timer for which `alone` is true is returned by itself.
+        """
         heap = self._heaps[kind]
         if not heap.items:
             return []
@@ -114,7 +119,7 @@ class TimerQueue:
         return due
 
     def reach(self, kind: str, until: int) -> TimerPlace:
-        """A place before which nothing of a kind is pending that is not due after `until`: all that is, was taken."""
+        """The first place at which a timer may be pending that was not taken; nothing before it is due by `until`."""
         place = self._heaps[kind].first_place()
         after: TimerPlace = (until + 1, ("", ""))
         return min([after, *([place] if place else []), *([self._ends[kind]] if kind in self._ends else [])])
@@ -140,8 +145,10 @@ class TimerQueue:
         return not self._ends
 
     def wanted(self, kind: str, until: int) -> TimerPlace | None:
-        """After which place the next page of `kind` is wanted: nothing near is left that is due by `until`, and more
-        may be, or soon will.  None: not now."""
+        """The place after which the next page of `kind` must be read, or None when it need not be read now.
+
+        It is read when half of the last page has fired, or when something beyond the end may be due by `until`.
+        """
         end = self._ends.get(kind)
         if end is None:
             return None
@@ -150,7 +157,7 @@ class TimerQueue:
         return end if end[0] <= until and not self._heaps[kind].due(until, end) else None
 
     def add_page(self, kind: str, page: TimerWrites, more: bool, held: Container[str]) -> None:
-        """The page after the end is here; `more` follow.  About `held` keys, those in memory, it may be outdated."""
+        """Add the page after the end; with `more`, others follow.  It is ignored about `held` keys, those in memory."""
         end = self._ends.get(kind, BEFORE_TIMERS)
         for key, tag, timestamp in zip(page.keys, page.tags, page.timestamps, strict=True):
             if timestamp is None:
@@ -165,13 +172,13 @@ class TimerQueue:
             self._ends.pop(kind, None)
 
     def recall(self, key: str, kind: str, tag: str, timestamp: int) -> None:
-        """A timer of a key that is being loaded.  One before the end is here, or was popped and is about to fire."""
+        """Add a timer of a key that is being loaded.  One before the end is here already, or was popped and will fire."""
         end = self._ends.get(kind)
         if end is not None and (timestamp, (key, tag)) > end:
             self.set(key, kind, tag, timestamp)
 
     def shed(self, gone: Iterable[str], held: Callable[[str], bool]) -> None:
-        """The state of `gone` keys has left memory: so may their timers, but for the near ones, if there are many."""
+        """The state of `gone` keys has left memory.  If there are many timers, those beyond the end leave too."""
         if len(self) > self._sweep_at:
             self._sweep(held)
         elif self._ends:
@@ -191,7 +198,7 @@ class TimerQueue:
         return end is not None and (timestamp, (key, tag)) > end
 
     def _sweep(self, held: Callable[[str], bool]) -> None:
-        """Draw the end of each kind nearer, to a page's length, and forget what is then far, but for `held` keys'."""
+        """Move the end of each kind back to a page's length.  Forget what is then beyond it, except timers of `held` keys."""
         for kind, heap in self._heaps.items():
             if len(heap) > limits.TIMER_PAGE_ROWS:
                 places = ((timestamp, name) for name, timestamp in heap.items.items())

@@ -1,8 +1,9 @@
 """One source as a run sees it: which partition is next, what is missing, how long it has been silent (§5.2).
 
-Lives here: what is decided about the partitions of a source together.  Never here: reading, or a clock.  Invariants: a
-partition that waits for its turn is younger than one that is read, so that the watermark need not wait for it; silence
-moves no promise past a row that is written from then on, less the disorder that the source declares.
+Lives here: what is decided about the partitions of a source together.  Never here: reading, or a clock.  Invariants:
+
+* a partition that waits for its turn is younger than one that is read, so the watermark need not wait for it;
+* silence never moves the promise past a row that is written later, within the disorder that the source declares.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Feed:
     """The partitions of one source.  `idle_after_us` and `disorder_us` as `Source` has them; `positions` are what earlier
     runs had of it.
 
-    The order of a source is the one in which its partitions were met first, in whichever run, and that is the order of
-    their interval numbers: a partition that comes back after it was missing has its old turn.
+    The order of a source is the one in which its partitions were first found, in any run.  The numbers of their intervals
+    have the same order.  So a partition that comes back after it was missing has its old turn.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Feed:
         return list(self._missing.values())
 
     def stir(self, now: int) -> None:
-        """There is a partition that an earlier run has read to its end: a source that has had one may be silent."""
+        """The source has a partition that an earlier run has finished.  Only a source that has had one may be silent."""
         if self._stirred_at is None:
             self._stirred_at = now
 
@@ -66,7 +67,7 @@ class Feed:
     def open(self, interval: int, now: int) -> bool:
         """A partition that was met is opened; true when it has to wait for its turn.
 
-        What waits need not hold the watermark: something older does, until the turn comes.
+        A partition that waits need not hold the watermark, because an older one holds it until then.
         """
         self._stirred_at = now
         waits = self._ordered and any(number < interval for number in self._parts)
@@ -76,7 +77,7 @@ class Feed:
     def read(self, interval: int, rows: RowsRead, asked_at: int, answered_at: int) -> int | None:
         """What a read found that began and ended at these wall times, us; the interval whose turn has come, if any.
 
-        Silence raises the watermark in `rows`: to what the clock said *before* the look, for what was written since
+        Silence raises the watermark in `rows` to what the clock said *before* the read, because rows that were written since
         may not have been seen.
         """
         part = self._parts[interval]
@@ -101,8 +102,11 @@ class Feed:
         return interval
 
     def bound(self, pending: int, asked_at: int) -> int:
-        """On the event time of partitions that are not there yet, us: `pending`, what the source says of them, or what
-        the wall clock was before the source was asked, while all that are there are silent."""
+        """The bound on the event time of partitions that are not there yet, us.
+
+        It is `pending`, what the source says of them.  While all partitions that are there are silent, it is the wall time
+        before the source was asked.
+        """
         if self._stirred_at is None or not self._passed(self._stirred_at, asked_at):
             return pending
         if any(not part.silent for part in self._parts.values()):

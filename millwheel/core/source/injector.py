@@ -70,8 +70,8 @@ class InjectorCore:
     def start(self, now: int, watermark: int = MIN_TIME, expected: bool = False) -> list[ev.Effect]:
         """First effects: read, or report the end when the partition was finished in an earlier run.
 
-        `watermark` bounds the event time of what the partition still holds, us.  `expected`: receivers were told that rows
-        of it may come; when it is finished, its last owner ended it after this process had begun.
+        `watermark` bounds the event time of what the partition still holds, us.  `expected` says that receivers were
+        told that rows of it may come.  If it is finished, its last owner ended it after this process had begun.
         """
         effects: list[ev.Effect] = []
         self._promise(watermark)
@@ -141,12 +141,12 @@ class InjectorCore:
                 effects.append(ev.Send(bundle))
         self._reads.append(entry)
         self._unacked_bytes += size
-        # A source knows rows, not bytes: how many of them are a read's worth is learnt from the last one.
+        # A source counts rows and not bytes.  How many rows make a full read is learnt from the last one.
         self._read_limit = min(4 * self._read_limit, READ_LIMIT_BYTES * max(1, event.count) // max(1, size))
         self._pop_acked()
 
     def _promise(self, watermark: int) -> None:
-        # A partition at its end says MAX_TIME; that is no event time, and counts when it is durable (`finished`).
+        # At its end a partition says MAX_TIME.  That is no event time.  The end counts when it is durable (`finished`).
         if watermark < MAX_TIME:
             self._source_watermark = max(self._source_watermark, watermark)
 
@@ -237,7 +237,7 @@ class InjectorCore:
         effects.append(ev.Advance(position, state, last))
 
     def _report(self, effects: list[ev.Effect]) -> None:
-        # Finished is durable, and counts only after all its records are acked.
+        # The end is written only after all records of the partition are acked.
         bound = MAX_TIME if self.finished else self._source_watermark
         if bound <= self._reported:
             return

@@ -1,8 +1,9 @@
 """The clock of a replay: when the rows of old files are due, so that they come in the rhythm in which they happened.
 
 Lives here: when a paced partition may be read, and up to which event time.  Never here: reading, or the clock.  Invariants:
-no row is due before the clock of the replay has reached the newest event time up to it in its file; that clock begins once
-the first row of every partition that is read is known.
+
+* a row is due when the clock of the replay has reached the newest event time of all rows up to it in its file;
+* that clock begins once the first row of every partition that is read is known.
 """
 
 from __future__ import annotations
@@ -77,10 +78,10 @@ class Pace:
         return min(MAX_TIME, self._first + int((now - self._began) * self._rate))
 
     def wait(self, interval: int, now: int, overtaken: Callable[[], bool]) -> int | None:
-        """How long a partition is not to be read, us; None: until the clock begins.
+        """How long a partition must not be read, us; None means until the clock begins.
 
-        A row that its partition's promise has left behind is not read before the watermark has: `overtaken` says that this
-        has come about, or will not.
+        A row that is behind its partition's promise waits until the watermark has passed it too.  `overtaken` says that this
+        has happened, or that it will not.
         """
         ahead = self._ahead.get(interval)
         if ahead is None:

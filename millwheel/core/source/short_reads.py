@@ -1,7 +1,7 @@
-"""Whether a source partition that gave less than it was asked for is read again at once.
+"""Whether a source partition that gave fewer rows than it was asked for is read again at once.
 
-Lives here: what earlier reads have taught about that.  A file that was read to its end, or a live source, has nothing
-more; one that reads in pieces of its own, row groups or pages, has.
+Lives here: what earlier reads have shown.  A live source, or a file that was read to its end, has nothing more.  A
+source that reads in pieces of its own, such as row groups or pages, has more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ShortReads:
         self._short = 0
 
     def waits(self, asked: int, rows: int) -> bool:
-        """A read of at most `asked` rows brought `rows`: true when the next one had better come a little later."""
+        """A read of at most `asked` rows brought `rows`.  Returns true when the next read should come a little later."""
         if self._at_once:
             self._dry = rows == 0
         short = 0 < rows < asked

@@ -1,7 +1,7 @@
 """What is at fault, watched: it stops its own key, and is not run again once that is known (I16).
 
 Lives here: the checks of a refused sink row and of a hook that kills its process.  Never here: who decides what runs
-(`core.suspects`, `core.refused`).
+(`core.faults.suspects`, `core.faults.refused`).
 """
 
 from __future__ import annotations

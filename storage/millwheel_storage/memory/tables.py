@@ -1,8 +1,7 @@
 """The tables that the log is folded into, as dicts: one half of `MemoryStore`.
 
-Lives here: the tables, what a fold does to them, and what a recovery reads of them.  Never here: the log, ownership, or a
-refusal: whoever calls has made sure that it may.  Invariant: `apply` leaves what the statements of `writes` leave in
-Postgres, row by row.
+Lives here: the tables, what a fold does to them, and what a recovery reads of them.  Never here: the log, ownership or
+refusals; the caller has checked those.  Invariant: `apply` leaves the same rows as the statements of `writes` in Postgres.
 """
 
 from __future__ import annotations
@@ -137,7 +136,7 @@ class MemoryTables:
                 self.redrives.discard(place)
 
     def recovered(self, row: IntervalRow, watermark: int) -> RecoveredInterval:
-        """What an owner of an interval needs to serve, but for its suspicion."""
+        """What an owner of an interval needs to serve, except suspicions."""
         stored = self.productions.get(row.id, {})
         pages = {kind: self.timer_page(row, kind, BEFORE_TIMERS, limits.TIMER_PAGE_ROWS) for kind in TIMER_KINDS}
         return RecoveredInterval(

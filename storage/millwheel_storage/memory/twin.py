@@ -1,8 +1,8 @@
 """The store in memory: the twin of `PostgresStore`, for the simulator and for tests.
 
-Lives here: the same semantics in plain dicts: ownership, the log, sinks, progress, and who may do what.  Never here: what
-a fold does to the tables (`tables`), psycopg, or an `await`: a coroutine of this store ends at its first step, so
-that the simulator drives it without an event loop.  Every call is atomic because nothing interrupts it.
+Lives here: the same behaviour in plain dicts: ownership, the log, sinks, progress, and who may do what.  Never here: what a
+fold does to the tables (`tables`), psycopg, or an `await`.  A coroutine of this store ends at its first step, so the
+simulator drives it without an event loop.  Every call is atomic because nothing interrupts it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class MemoryStore:
         self._signed: set[int] = set()
         self.sinks: dict[str, dict[tuple[Any, ...], Row]] = {}
         self.constraint: Callable[[str, Row], str | None] = lambda table, row: None
-        """Stands for what only a database knows: why it refuses a row of a table, None when it takes it."""
+        """For tests: why the database would refuse a row of a table, or None when it accepts the row."""
         self._subscriptions: dict[str, int] = {}
         self._sink_tables: dict[str, SinkTable] = {}
         self._sequencer = 0
@@ -118,7 +118,7 @@ class MemoryStore:
         )
 
     def _plan(self, stored: PipelineShape, shape: PipelineShape) -> Plan:
-        """What this shape changes, and how many keys hold what goes."""
+        """What this shape changes, and how many keys hold the cells that it drops."""
         found = plan(stored, shape)
         old = {new: name for name, new in found.renamed.items()}
         counts: dict[StoredCell, int] = {}
@@ -268,7 +268,7 @@ class MemoryStore:
             self.log[write.interval, write.sequencer, write.seq] = write
 
     def _commit_with_sinks(self, writes: Sequence[LogWrite]) -> None:
-        """As one transaction; if a row is refused, as smaller ones in order, up to the first that is refused."""
+        """Commit as one transaction.  If a row is refused, commit smaller parts in order, up to the first refused one."""
         if self._try_rows(writes) is None:
             self._append(writes)
             for rows in coalesce(self._sink_tables, writes):

@@ -1,7 +1,7 @@
-"""Columns as Postgres arrays in binary form, packed whole: psycopg packs a list element by element, at 1 to 2 us each.
+"""Columns as Postgres arrays in binary form, each packed as a whole.  psycopg would pack element by element, 1 to 2 us each.
 
-Lives here: the packing, and what tells psycopg to send it as it is.  Never here: statements.  Nulls and more than one
-dimension are not supported, because no statement needs them.
+Lives here: the packing, and what makes psycopg send it as it is.  Never here: statements.  Nulls and several dimensions are
+not supported, because no statement needs them.
 """
 
 from __future__ import annotations

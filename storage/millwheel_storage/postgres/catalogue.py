@@ -1,7 +1,7 @@
 """Names and numbers: which computation an interval belongs to, and which keys it holds.
 
-Lives here: what never changes while a pipeline exists, read once and kept.  Never here: ownership, or anything that a
-write can change.
+Lives here: data that never changes while a pipeline exists.  It is read once and kept.  Never here: ownership, or anything
+that a write can change.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One Postgres session that mends itself, and what its errors mean.
+"""One Postgres session that reconnects by itself, and what its errors mean.
 
 Lives here: connecting, session settings, the translation of psycopg's errors into millwheel's.  Never
 here: statements.  Invariant: an error says whether the work may have been applied.  `StoreUnavailable`
@@ -46,7 +46,7 @@ _KEEPALIVE: Final = {
 
 
 class Session:
-    """A lazily opened connection, used by one task at a time, which `SessionPool` sees to."""
+    """A lazily opened connection.  `SessionPool` ensures that one task at a time uses it."""
 
     def __init__(self, url: str, schema: str) -> None:
         self._url = url
@@ -54,9 +54,9 @@ class Session:
         self._connection: Connection | None = None
 
     async def run(self, work: Callable[[Connection], Awaitable[T]], *, repeatable: bool = True) -> T:
-        """Do `work`, which is one transaction; after a conflict or a lost connection it is done again.
+        """Do `work`, which is one transaction.  After a conflict or a lost connection it is done again.
 
-        Unless it is not `repeatable`: then a connection lost while the reply was awaited is `CommitUnknown`.
+        If it is not `repeatable`, a connection that is lost while the reply is awaited raises `CommitUnknown`.
         """
         for attempt in range(STORE_CONFLICT_ATTEMPTS):
             connection = await self._connected()
@@ -150,19 +150,21 @@ class SessionPool:
 
 
 def translated(error: psycopg.Error) -> StoreError:
-    """An error that the server reported on a connection that lives: the work was not applied."""
+    """Translate an error that the server reported on a live connection: the work was not applied."""
     if isinstance(error, errors.OperationalError | errors.ReadOnlySqlTransaction):
         return StoreUnavailable(f"Postgres could not do it now: {error}")
     return StoreError(f"Postgres refused: {error}")
 
 
 def _refused_for_good(error: psycopg.Error) -> bool:
-    """A wrong password or database does not get better by waiting."""
+    """Whether waiting is useless, as with a wrong password or database."""
     return (error.sqlstate or "")[:2] in {"28", "3D"}
 
 
 def store_place(url: str) -> str:
-    """Host, port and database of a connection string, for people: no user, no password; `StoreError` for another text.
+    """Host, port and database of a connection string, for people, without user and password.
+
+    Raises `StoreError` for a text that is no connection string.
 
     >>> store_place("postgresql://me:secret@db.example:5433/sales")
     'host=db.example port=5433 dbname=sales'

@@ -1,8 +1,8 @@
 """Commits: checkpoints into the log, in groups, and sink rows with them.
 
-Lives here: how a group becomes transactions, and who is at fault when the database refuses a sink row.  Never here: the
-merge of rows by key, or the search for the refused ones (`sink_rows`, which the memory store shares).  Invariant: a sink row
-is written only with a log row that this very statement inserted.
+Lives here: how a group becomes transactions, and what is at fault when the database refuses a sink row.  Never here: the
+merge of rows by key, or the search for refused rows (`sink_rows`, which the memory store shares).  Invariant: a sink row is
+written only together with a log row that the same statement inserted.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Pair = tuple[int, int]
 """(interval, seq) of a durable checkpoint."""
 
 _ROW_FAULTS: Final = {"22", "23", "44", "54"}
-"""Classes of SQLSTATE that blame the row, not the store: a value, a constraint, a view's check option, a limit (an
-index entry that is too long).  A table or a right that is missing is no row's fault."""
+"""Classes of SQLSTATE for which a row is at fault: a value, a constraint, a view's check option, or a limit such as that of
+an index entry.  A missing table or right is not the fault of a row."""
 
 _RAISED: Final = "P0001"
 """A trigger of the user's own refuses the row."""
@@ -70,7 +70,7 @@ class Commits:
         return await self._sessions.run(lambda connection: _insert(connection, writes), repeatable=False)
 
     async def _commit_with_sinks(self, writes: list[LogWrite]) -> set[Pair]:
-        """All in one transaction; if a row is refused, in smaller ones in order, so that the refused one is known."""
+        """Commit all in one transaction.  If a row is refused, commit smaller parts in order, to find the refused one."""
 
         async def work(connection: Connection) -> set[Pair] | None:
             try:
@@ -94,7 +94,7 @@ class Commits:
         return set()  # fenced: whatever is wrong with its rows, nothing of it counts any more
 
     async def _insert_with_sinks(self, connection: Connection, writes: list[LogWrite]) -> set[Pair] | None:
-        """In one statement; None if that cannot say whose row wins."""
+        """Insert in one statement.  Returns None if one statement cannot decide whose row wins."""
         sinks = coalesce(self.sinks, writes)
         if not sinks:
             return await _insert(connection, writes)
@@ -115,11 +115,11 @@ class Commits:
     # Who is at fault
 
     async def _blame(self, write: LogWrite) -> NoReturn:
-        """Find the rows at fault by writing them again, in a transaction that is undone; raises `RowRefused`."""
+        """Find the rows at fault by writing them again in a transaction that is rolled back.  Raises `RowRefused`."""
 
         async def work(connection: Connection) -> tuple[tuple[int, str], ...]:
             async with connection.transaction(force_rollback=True):
-                # What is checked at the end of a transaction would else be found too late to know the row.
+                # Otherwise constraints are checked at the end of the transaction, too late to know the row.
                 await connection.execute(committing.CONSTRAINTS_NOW)
                 search = blame(write.keys or ("",) * len(write.sinks))
                 try:
@@ -136,7 +136,7 @@ class Commits:
         raise RowRefused(message, write.interval, write.seq, refused)
 
     async def _try_rows(self, connection: Connection, write: LogWrite, rows: list[int]) -> str | None:
-        """Write some rows of a checkpoint; the database's answer if it refuses them, and then nothing of them is left."""
+        """Write some rows of a checkpoint.  Returns the database's answer if it refuses them; then none is left."""
         some = msgspec.structs.replace(write, sinks=tuple(write.sinks[row] for row in rows))
         try:
             async with connection.transaction():

@@ -1,7 +1,7 @@
 """Who may write: sequencers, taken and checked.
 
-Lives here: the statements on `ownership` that are not part of another write.  Never here: what an owner writes; commits
-and positions are fenced in the very statement that writes (`statements`).  Invariant: a sequencer is given once.
+Lives here: the statements on `ownership` that are not part of another write.  Never here: the writes of an owner.  Commits
+and positions are fenced in the same statement that writes (`statements`).  Invariant: a sequencer is given out once.
 """
 
 from __future__ import annotations
@@ -49,5 +49,5 @@ async def still_owned(connection: Connection, owners: Mapping[int, int]) -> set[
 
 
 async def owned(connection: Connection, interval: int, sequencer: int) -> bool:
-    """Whether it is the owner, which then stays so until the transaction around this call ends."""
+    """Whether `sequencer` owns the interval.  If so, it stays the owner until the transaction around this call ends."""
     return await query.first(connection, opening.OWNED, (interval, sequencer)) is not None

@@ -21,7 +21,7 @@ from millwheel_storage.statements import opening
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What a start would change, and for what it would be refused; nothing of it has been done."""
+    """What a start would change, and why it would be refused.  Nothing of it has been done."""
 
     exists: bool
     """Whether the pipeline has ever run on the store."""

@@ -1,7 +1,7 @@
 """How far a pipeline is: watermarks, source positions, and what each interval is about to run.
 
-Lives here: the small writes between checkpoints.  Never here: effects of records.  Each may be repeated: a watermark only
-rises, and a position or a mark says where its owner is, behind the fence.
+Lives here: the small writes between checkpoints.  Never here: effects of records.  Each of them may be repeated.  A watermark
+only rises, and a position or a mark is written by the current owner only.
 """
 
 from __future__ import annotations

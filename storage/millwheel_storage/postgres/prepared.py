@@ -1,9 +1,9 @@
 """The hot path to Postgres: a statement that a connection prepared once, with values that are packed already.
 
-Lives here: a connection that runs such statements on `psycopg.pq` itself, and how it waits for an answer.  Never here:
-SQL text, or what an error means.  psycopg's cursors choose dumpers, loaders and plans by the value, and register with
-the event loop for each wait; what is the same a thousand times a second need not be found out a thousand times
-(docs/adr/0014-prepared.md).  Invariant: nobody else uses the connection meanwhile, which `Session` sees to.
+Lives here: a connection that runs such statements on `psycopg.pq`, and how it waits for an answer.  Never here: SQL text, or
+what an error means.  psycopg's cursors choose dumpers, loaders and plans by the value, and register with the event loop for
+each wait.  A statement that runs a thousand times a second need not do that each time (docs/adr/0014-prepared.md).
+Invariant: nobody else uses the connection meanwhile, which `Session` ensures.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
     """A connection of psycopg's that also runs a `Statement`."""
 
     _watched: int | None = None
-    """Its socket, while the event loop tells of its answers."""
+    """Its socket, while the event loop watches it for answers."""
     _answer: asyncio.Future[None] | None = None
     """What waits for one."""
     _look: asyncio.TimerHandle | None = None
@@ -139,8 +139,8 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
     def _looked(self) -> None:
         """Look again, with a new watch, as psycopg does in its waits.
 
-        A server that dies and leaves a request unread leaves an error on the socket too.  uvloop tells of that once and
-        then gives the socket up, though there may be more to read: the server's last words first, then the end.
+        A server that dies with a request unread also leaves an error on the socket.  uvloop reports that error once and then
+        gives the socket up.  But there may be more to read: the server's last words, and then the end.
         """
         self._look = None
         if self._answer is not None and not self._answer.done():
@@ -166,7 +166,7 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
 
 
 def _flushed(pgconn: pq.abc.PGconn) -> PQGen[None]:
-    """Until all of the request is sent; what comes back meanwhile is read, or the server might wait for that."""
+    """Send all of the request.  What comes back meanwhile is read, because the server might wait for that."""
     while pgconn.flush():
         ready = yield waiting.Wait.RW
         if ready & waiting.Ready.R:

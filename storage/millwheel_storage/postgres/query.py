@@ -1,7 +1,7 @@
 """One statement on one connection, and its rows.
 
-Lives here: running statements whose answer is read whole; rows come back as binary values.  Never here: SQL text, or
-transactions.  `prepare` says that a statement is prepared the first time already, not the fifth: for the hot path.
+Lives here: running statements whose answer is read as a whole, with rows of binary values.  Never here: SQL text, or
+transactions.  With `prepare`, a statement is prepared at its first use and not at its fifth, for the hot path.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Committed state, read from outside: for the command line and for Python.
 
-Lives here: read-only views in one snapshot each, and the three operations of an operator (redrive, reset,
-table sizes).  Never here: fenced writes.  A view is folded rows plus what the unfolded log does to them,
-so it shows everything that is committed, and nothing else, while the pipeline runs.  Plain blocking
-psycopg: a reader has nothing else to do.
+Lives here: read-only views in one snapshot each, and the three operations of an operator (redrive, reset, table sizes).
+Never here: fenced writes.  A view is the folded rows plus what the unfolded log does to them.  So it shows exactly what is
+committed, also while the pipeline runs.  It uses plain blocking psycopg, because a reader has nothing else to do.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from millwheel_storage.statements import advancing, loading, opening, quarantini
 
 
 class ReaderConnection(psycopg.Connection[tuple[Any, ...]]):
-    """Whatever breaks while an answer comes is an error of millwheel's, as everywhere else."""
+    """A connection whose errors, also while an answer comes, are those of millwheel."""
 
     def wait(self, *args: Any, **options: Any) -> Any:
         """As psycopg's, with errors of millwheel's."""
@@ -149,7 +148,7 @@ class Reader:
 
     @contextlib.contextmanager
     def _snapshot(self) -> Iterator[None]:
-        """All reads inside see one moment: a fold in between would hide a log row and not show its effect."""
+        """All reads inside see the same moment.  Otherwise a fold in between could hide a log row and its effect."""
         with self._connection.transaction():
             self._connection.execute(opening.SNAPSHOT)
             yield
@@ -276,8 +275,8 @@ class Reader:
     def tail(self, stream: str, after: int, limit: int = TAIL_CHUNK_ROWS) -> list[PublishedRow]:
         """At most `limit` committed records of a published stream with a position above `after`, in order.
 
-        Positions are dense and start at 1; asking again with the last one that was seen misses nothing, or says how
-        many records were replaced in the meantime.  `StoreError` when the stream is not published.
+        Positions are dense and start at 1.  To go on, ask again with the last position that was seen.  `missed` then says how
+        many records were replaced in the meantime.  Raises `StoreError` when the stream is not published.
         """
         self._check_published(stream)
         found = []
@@ -377,7 +376,7 @@ class Reader:
         self._request(computation, [key])
 
     def request_redrives(self, computation: str) -> int:
-        """The same for every key of a computation that is in quarantine now; how many there are."""
+        """Ask the same for every key of a computation that is in quarantine now.  Returns their number."""
         keys = sorted(self._waiting(computation))
         self._request(computation, keys)
         return len(keys)
@@ -387,11 +386,11 @@ class Reader:
         self._connection.execute(quarantining.REQUEST_REDRIVES, (self._computation(computation), encoded))
 
     def drop_source(self, source: str, partitions: Sequence[str] | None = None) -> list[str]:
-        """No row of a source comes any more: its partitions that are not finished are, as durably as if read to the end.
+        """Give a source up: its unfinished partitions become finished, as if they had been read to their ends.
 
-        With `partitions` only those, without also what it may open later: its watermark is at the end of time.  Whoever
-        reads one of them is fenced.  Returns the partitions that were not finished; `StoreError` for a source that
-        never opened one.
+        With `partitions`, only those are given up.  Without, the watermark of the source also moves to the end of time.  A
+        run that reads one of them is fenced.  Returns the partitions that were not finished.  Raises `StoreError` for a
+        source that never opened a partition.
         """
         if not self.sources(source):
             raise StoreError(f"source {source!r} has opened nothing in this store")

@@ -1,7 +1,7 @@
 """What an interval reads while it serves: state, timers, ids, quarantined elements.
 
-Lives here: one function for each read of `Store`, each with its transaction if it needs one.  Never here: writes, or what
-only a recovery reads.  Cost: each goes by an index and is bounded by what was asked for, never by what is stored.
+Lives here: one function for each read of `Store`, with a transaction if it needs one.  Never here: writes, or what only a
+recovery reads.  Each read uses an index, and its cost is bounded by what was asked for, not by what is stored.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The log becomes tables, and the tables an interval that serves.
+"""The two transactions that take rows out of the log: fold and recovery.
 
-Lives here: the two transactions that take rows out of the log: the owner's fold of a prefix, and the recovery by a new
-owner, which folds all that is there and loads what it needs.  Never here: the merge (`fold`), or its statements
-(`writes`).  Invariant: a log row is deleted in the transaction that applies it, by the interval's owner.
+Lives here: the fold of a prefix by the owner, and the recovery by a new owner, which folds the whole log and loads what
+it needs.  Never here: the merge (`fold`), or its statements (`writes`).  Invariant: a log row is deleted by the
+interval's owner, in the transaction that applies it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The store on Postgres (docs/architecture.md, "The store"): psycopg 3, connections of their own for what must not
-wait for each other.
+"""The store on Postgres (docs/architecture-store.md), with psycopg 3.  Calls that must not wait for each other have
+connections of their own.
 
-Lives here: which call goes over which connection, and whether it may be done again when its reply is lost.  Never here:
-what a call does in its transaction (`log_appends`, `recovery`, `reads`, `positions`, `ownership`, `creation`), SQL text
-(`statements`), or what an error means (`connection`).  Every write is fenced in the statement that writes, or behind a
-FOR SHARE lock that its own transaction holds to the end.
+Lives here: which call uses which connection, and whether it may be repeated when its reply is lost.  Never here: what a
+call does in its transaction (`log_appends`, `recovery`, `reads`, `positions`, `ownership`, `creation`), SQL text
+(`statements`), or what an error means (`connection`).  Every write is fenced in the statement that writes, or by a FOR
+SHARE lock that its own transaction holds to the end.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class PostgresStore:
         return await self._folds.run(lambda connection: ownership.acquire(connection, intervals))
 
     async def reacquire(self, interval: int, sequencer: int) -> int | None:
-        """See `Store.reacquire`.  The number is taken first, so that a repeated update knows its own."""
+        """See `Store.reacquire`.  The number is taken first, so that a repeated update recognises its own."""
         fresh = await self._folds.run(ownership.next_sequencer)
         taken = await self._folds.run(lambda connection: ownership.replace(connection, interval, sequencer, fresh))
         return fresh if taken else None

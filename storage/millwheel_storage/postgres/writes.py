@@ -1,7 +1,7 @@
 """One fold as statements with array parameters: the write side of `fold.Folded` on Postgres.
 
-Lives here: turning a `Folded` into (statement, parameters) pairs, in an order that is right within one
-transaction.  Never here: I/O or transactions.  Only tables that a fold touches get a statement.
+Lives here: the (statement, parameters) pairs of a `Folded`, in an order that is right within one transaction.  Never here:
+I/O or transactions.  Only tables that a fold touches get a statement.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Step = tuple[str, tuple[Any, ...] | dict[str, Any]]
 
 
 def fold_steps(interval: int, computation: int, folded: Folded, fresh: Set[str] = frozenset()) -> Iterator[Step]:
-    """Everything that applies `folded` to the tables, in order; each step is packed when it is asked for.
+    """The steps that apply `folded` to the tables, in order.  Each step is packed when it is asked for.
 
-    State of `fresh` keys is inserted, not upserted: nearly half the cost.
+    State of `fresh` keys is inserted and not upserted, which costs nearly half.
     """
     number = Int4(computation)
     yield from _forget(number, folded)

@@ -1,9 +1,8 @@
 """Opening a pipeline's schema: create, migrate, check, and number its names.
 
-Lives here: what `open_pipeline` does in its one transaction, under an advisory lock against a second
-opener.  Never here: the hot path, or the import of `ddl` where nothing is to be made: SQLAlchemy takes a quarter of
-a second of every start.  Invariant: nothing is written before everything is found compatible; it
-all commits, or none of it.
+Lives here: what `open_pipeline` does in its one transaction, under an advisory lock against a second opener.  Never here: the
+hot path.  `ddl` is imported only where something must be made, because SQLAlchemy takes a quarter of a second of a start.
+Invariant: nothing is written before everything is found compatible, and all of it commits or none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables of a pipeline's schema (docs/architecture.md, "The store"), as SQLAlchemy Core values, and their DDL.
+"""The tables of a pipeline's schema (docs/architecture-store.md), as SQLAlchemy Core values, and their DDL.
 
 Lives here: tables, storage parameters, migrations.  Never here: statements of the hot path, I/O. Tables
 carry no schema name: a connection's search_path chooses the pipeline.  Keys, entries and tags are `bytea`
@@ -46,14 +46,14 @@ _HOT: Final[dict[str, Any]] = {
     "toast.autovacuum_vacuum_scale_factor": 0,
     "toast.autovacuum_vacuum_threshold": 5_000,
 }
-"""Tables whose every row comes and goes: vacuum by count, not by share of a size that says nothing."""
+"""For tables whose rows all come and go.  They are vacuumed by a count of rows, as a share of their size says nothing."""
 
 _NARROW: Final[dict[str, Any]] = {
     "fillfactor": 50,
     "autovacuum_vacuum_scale_factor": 0,
     "autovacuum_vacuum_threshold": 1_000,
 }
-"""A few rows, updated or locked all the time: room on the page keeps their updates in place (HOT)."""
+"""For tables of a few rows that are updated or locked all the time.  Room on the page keeps updates in place (HOT)."""
 
 
 def _key(name: str = "key") -> Column[bytes]:
@@ -130,7 +130,7 @@ suspicion = Table(
     _bytes("mark"),
     postgresql_with=_NARROW,
 )
-"""Of an interval: processes in a row that had it and have not ended in order so far, and what the last one ran."""
+"""By interval: how many of its last processes in a row have not ended in order, and what the last one ran."""
 
 checkpoint_log = Table(
     "checkpoint_log",
@@ -183,7 +183,7 @@ timer = Table(
     Index("timer_by_time", "computation", "kind", "timestamp", "key", "tag"),
     postgresql_with={"fillfactor": 85} | _HOT,
 )
-"""An owner has in memory what is due next; by the index it reads on.  See `docs/adr/0010-timers-in-pages.md`."""
+"""An owner has the timers in memory that are due next, and reads on by the index (`docs/adr/0010-timers-in-pages.md`)."""
 
 production = Table(
     "production",
@@ -247,8 +247,8 @@ opaque_id = Table(
     Index("opaque_id_by_bucket", "bucket", "id"),
     postgresql_with=_HOT,
 )
-"""Such ids.  Not unique: only a wall clock that was set back brings one into its bucket twice, and to make sure of it
-doubled the cost of an insert."""
+"""Ids that outside clients chose.  They are not unique: a wall clock that was set back can bring one into its bucket twice.
+A unique index doubled the cost of an insert."""
 
 quarantine = Table(
     "quarantine",
@@ -295,7 +295,7 @@ Index(
     source.c.partition,
     postgresql_where=source.c.finished & ~source.c.signed,
 )
-"""What a start asks for, however much is finished."""
+"""For the question of a start, whose cost must not grow with what is finished."""
 
 source_sign = Table(
     "source_sign",
@@ -305,7 +305,7 @@ source_sign = Table(
     _number("interval_id"),
     _primary("source", "sign", "interval_id"),
 )
-"""By which finished partitions are known again: several a partition, and one sign may stand for several partitions."""
+"""Signs by which finished partitions are recognised.  A partition has several, and several partitions may share one."""
 
 if not metadata.tables.keys() <= RESERVED_NAMES:
     raise InvariantError("a table of the store has a name that is not reserved")
@@ -338,7 +338,7 @@ INSERT INTO delivered_frontier (interval_id, subscription, producer, frontier)
 SELECT DISTINCT interval_id, subscription, producer, 0 FROM delivered
 ON CONFLICT (interval_id, subscription, producer) DO NOTHING
 """
-"""From format 2 on a channel is known by its frontier, also one whose sender has not advertised any."""
+"""Since format 2, every channel has a frontier, also one whose sender has not advertised any."""
 
 _OPAQUE_IDS: Final = [
     *(_compile(CreateTable(table, if_not_exists=True)) for table in (opaque_bucket, opaque_id)),
@@ -360,9 +360,9 @@ _SIGNS: Final = [
 MIGRATIONS: Final[list[list[str]]] = [
     creation(), [_CHANNELS_BY_FRONTIER], _OPAQUE_IDS, [_TIMERS_BY_TIME], [_SUSPICION], [], _SIGNS,
 ]  # fmt: skip
-"""MIGRATIONS[v] takes a store from format v to v + 1; only ever appended to.  A new store runs them all, and the first
-makes its tables as they are today: those that follow do no harm to them.  Format 6 has the same tables: its shape says
-where renamed cells are, which an earlier version would not look for."""
+"""MIGRATIONS[v] takes a store from format v to v + 1.  Entries are only ever appended.  A new store runs all of them.
+The first one makes the tables as they are today, and the others do no harm to them.  Format 6 has the same tables as
+before.  Its shape says where renamed cells are, and an earlier version would not look for that."""
 
 if len(MIGRATIONS) != STORE_FORMAT:
     raise InvariantError("STORE_FORMAT counts the migrations")

@@ -1,10 +1,10 @@
 """What a new version of a pipeline changes in a store, decided before anything is written.
 
-Lives here: `Plan`, which both stores carry out and `millwheel check` prints.  Never here: I/O.  An addition is fine, what
-old bytes do not allow is refused, a new name is taken from its declaration, and nothing goes that is not declared to go.
+Lives here: `Plan`, which both stores carry out and `millwheel check` prints.  Never here: I/O.  Additions are accepted.  A
+change that could not read old bytes is refused.  Renames must be declared, and nothing is deleted unless that is declared.
 
-A cell keeps its *place*, the name under which its values are stored, when it is renamed: nothing is rewritten.  A place
-is used once, also when its cell has been dropped.
+A renamed cell keeps its *place*, the name under which its values are stored, so nothing is rewritten.  A place is used once,
+also when its cell was dropped.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class Plan(msgspec.Struct):
     dropped: list[StoredCell] = []
     """Cells that are declared to go."""
     missing: list[StoredCell] = []
-    """Cells that are not in the code any more: `settle` says what of it."""
+    """Cells that are not in the code any more; `settle` judges them."""
 
     def settle(self, holders: Mapping[StoredCell, int]) -> None:
-        """Judge cells that are missing, or go, by the number of keys that hold them."""
+        """Judge cells that are missing or dropped, by the number of keys that hold them."""
         for cell in self.dropped:
             self.changes.append(f"cell {cell.path!r} is dropped, which {_keys(holders[cell])}")
         for cell in self.missing:
@@ -66,7 +66,7 @@ class Plan(msgspec.Struct):
                 self.changes.append(f"cell {cell.path!r} goes; no key holds it")
 
     def keep(self, cell: StoredCell, stored: PipelineShape) -> None:
-        """Go on knowing a cell that is dropped: the log may still bring values of it, which the next start deletes."""
+        """Keep the entry of a dropped cell: the log may still bring values of it, which the next start deletes."""
         old = {new: name for name, new in self.renamed.items()}.get(cell.computation, cell.computation)
         name = f"{CELL}{old}.{cell.name}"
         coders = {**self.shape.coders, CELL + cell.path: stored.coders[name]}

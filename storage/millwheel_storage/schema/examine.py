@@ -1,7 +1,7 @@
 """What a store holds of a pipeline, asked before it is opened.
 
-Lives here: `examine`, the questions of `open_pipeline` and of `millwheel check`, one with waiting connections, the other
-without.  Never here: writes, decisions about shapes (`evolution`).
+Lives here: `examine`, the questions that `open_pipeline` and `millwheel check` ask.  It works with asynchronous and with
+blocking connections.  Never here: writes, decisions about shapes (`evolution`).
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Names of millwheel's own tables: reserved, so that no sink table shadows one.  Never here: anything that
-imports SQL."""
+"""Names of millwheel's own tables, which no sink table may have.  Never here: anything that imports SQL."""
 
 from __future__ import annotations
 

@@ -34,16 +34,16 @@ SELECT o.interval_id, o.sequencer, %b, %b, %b FROM owned o
 ON CONFLICT (interval_id, sequencer, seq) DO UPDATE SET seq = excluded.seq
 RETURNING interval_id, seq
 """
-"""`COMMIT` of a single checkpoint: at low rates a group is just that, and arrays cost more than their elements."""
+"""`COMMIT` of a single checkpoint.  At low rates a group is one checkpoint, and arrays cost more than their elements."""
 
 
 def commit_with_sinks(tables: Sequence[tuple[SinkTable, bool]]) -> bytes:
     """`COMMIT` of checkpoints with their sink rows: one round trip where a transaction would take four.
 
-    For each table a JSON array of rows, and an array with the place, from 1, of the checkpoint that each row is from; and
-    before them, for a table of which rows are deleted, the same of their keys.
-    A row is written only if this very statement inserted its checkpoint: a fenced one has no row in `logged`, and one
-    that was there already brought its sink rows then.  The filter keeps the rows in the order in which they are given.
+    Each table takes a JSON array of rows, and an array with the number, from 1, of the checkpoint of each row.  A table
+    of which rows are deleted takes the same of their keys before that.  A row is written only if this statement inserted
+    its checkpoint.  A fenced checkpoint has no row in `logged`, and one that was there already has brought its sink rows
+    then.  The filter keeps the rows in the given order.
     """
     parts = [_sink(number, table, deletes) for number, (table, deletes) in enumerate(tables)]
     return sql.SQL(COMMIT_WITH_SINKS).format(sql.SQL("").join(parts)).as_bytes()

@@ -1,4 +1,4 @@
-"""The log becomes tables: each statement takes columns as arrays, so a table takes one, however many rows."""
+"""The statements of a fold.  Each takes columns as arrays, so a table takes one statement for any number of rows."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ DELETE FROM timer WHERE ctid = ANY (ARRAY(
     ) AS s
 ))
 """
-"""By the primary key, as `LOAD_KEY_TIMERS`: by the other index this walks all timers of a kind for each that goes."""
+"""It uses the primary key, as `LOAD_KEY_TIMERS` does.  By the other index, each deletion would walk all timers of a kind."""
 
 FOLD_HOLDS: Final = """
 INSERT INTO hold (computation, key, timestamp)

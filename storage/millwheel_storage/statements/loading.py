@@ -52,9 +52,9 @@ SELECT s.* FROM unnest(%b::bytea[]) AS w (key) CROSS JOIN LATERAL (
     WHERE t.computation = %b AND t.key BETWEEN w.key AND w.key ORDER BY t.key, t.kind, t.tag OFFSET 0
 ) AS s
 """
-"""The order is for the planner: of the two indexes of this table only the primary key has it.  By the other, which for
-figures from a small table does as well, each key would walk through all timers of the computation.  An equality would
-say that all keys are the same, which any index has in order."""
+"""The order is for the planner: of the two indexes of this table only the primary key has it.  By the other index, each key
+would walk through all timers of the computation, and with statistics from a small table the planner takes either.  An
+equality instead would say that all keys are the same, and any index has that order."""
 
 LOAD_TIMERS: Final = """
 SELECT key, kind, tag, timestamp FROM timer
@@ -74,6 +74,6 @@ WHERE computation = %(computation)s AND key >= %(low)s AND (%(high)s::bytea IS N
 ORDER BY key
 """
 BLANK: Final = "SELECT pg_relation_size('key_state') = 0 AND pg_relation_size('timer') = 0"
-"""Whether nothing was ever stored of any key: of one interval it could take a walk over all rows that are dead."""
+"""Whether nothing was ever stored of any key.  The same question about one interval could walk over all its dead rows."""
 
 READ_WATERMARK: Final = "SELECT value FROM watermark WHERE name = %s"

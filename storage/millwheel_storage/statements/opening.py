@@ -14,9 +14,9 @@ SELECT set_config('search_path', %s, false), set_config('lock_timeout', %s, fals
        set_config('enable_mergejoin', 'off', false), set_config('enable_sort', 'off', false),
        set_config('enable_incremental_sort', 'off', false), set_config('jit', 'off', false)
 """
-"""Every statement here finds its rows by an index.  Said aloud, because a plan made and kept while a table
-was empty would otherwise read all of it, for every fold, once it is not.  Where a table has two, the order that a
-statement asks for says which: without sorts only that index can give it."""
+"""Every statement here finds its rows by an index.  These settings enforce it.  Otherwise a plan that was made and kept
+while a table was empty would read all of it in every fold later.  Where a table has two indexes, the order that a
+statement asks for chooses one: without sorts, only that index can give it."""
 
 SAFE_SETTINGS: Final = """
 SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit')
