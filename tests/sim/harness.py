@@ -16,7 +16,9 @@ from millwheel.testing.faults.nemesis import Faults, Nemesis, Seeded
 from millwheel.testing.world.kernel import Kernel, Violation
 from millwheel.testing.world.simulator import Simulation
 from millwheel_storage.memory import MemoryStore
-from tests.sim.workload import ROLLED, START_US, Workload, check_commit, check_state, draw, renamed, shrunk
+from tests.sim.workload.drawing import ROLLED, START_US, Workload, draw, shrunk
+from tests.sim.workload.expecting import check_commit, check_state
+from tests.sim.workload.ledger import renamed
 
 DELIVERED_LIMIT = 0
 """Ids that a finished run may keep: those whose sender's last frontier crossed a duplicate; thousands were delivered."""

@@ -6,7 +6,8 @@ from typing import Any
 
 from millwheel.model import SECOND
 from millwheel.testing.kit.scripted import Script
-from tests.sim.workload import StageSpec, Token, Workload, World, _number, build
+from tests.sim.workload.drawing import Workload, build, number_tokens
+from tests.sim.workload.ledger import StageSpec, Token, World
 
 START_US = 1_000 * SECOND
 TINY: dict[str, float] = {
@@ -139,7 +140,7 @@ def scenario(name: str, rows: int = 5) -> Workload:
     if make is _pages:
         for i, token in enumerate(tokens):
             token.left = f"l{i}"
-    _number(tokens, "p")
+    number_tokens(tokens, "p")
     times = [SECOND + (1 if make is _pages else 70_000) * i for i in range(rows)]
     given = list(zip(tokens, times, strict=True))
     scripts = [Script("p", given, [START_US + 4_000 * i for i in range(rows)])]

@@ -10,7 +10,7 @@ from millwheel.model import SECOND
 from millwheel.testing.faults.nemesis import Planned
 from millwheel.testing.world.kernel import Kernel
 from tests.sim.harness import run_workload
-from tests.sim.workload import START_US, draw
+from tests.sim.workload.drawing import START_US, draw
 
 ROWS = 100
 """Of each partition."""

@@ -1,0 +1,217 @@
+"""Bugs of event time: watermarks, sources that are late or silent, timers and holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millwheel.bundles import decode_checkpoint, encode_checkpoint
+from millwheel.core.authority import Authority
+from millwheel.core.channel.outbox import Outbox
+from millwheel.core.durability.checkpoint import Checkpointer
+from millwheel.core.interval.machine import IntervalCore
+from millwheel.core.interval.watermark import LowWatermark
+from millwheel.core.keys.timers import TimerQueue
+from millwheel.core.source.feed import Feed
+from millwheel.host.partitions import Partitions
+from millwheel.model import MAX_TIME
+from millwheel.search import sign
+from millwheel_storage.memory import MemoryStore
+from tests.planted import Patches, mutant
+
+
+@mutant
+def forgets_timers() -> Patches:
+    """Timers are forgotten at recovery."""
+    return {(IntervalCore, "_restore_timers"): lambda self, recovered: None}
+
+
+@mutant
+def firing_not_recorded() -> Patches:
+    """A checkpoint does not remove the timers that it fired."""
+    original = Checkpointer._apply_timers
+
+    def apply(self: Checkpointer, work: Any, *arguments: Any) -> Any:
+        fired, work.timers = work.timers, []
+        found = original(self, work, *arguments)
+        work.timers = fired
+        return found
+
+    return {(Checkpointer, "_apply_timers"): apply}
+
+
+@mutant
+def wall_timers_by_the_watermark() -> Patches:
+    """Wall timers fire as soon as they are set."""
+    original = TimerQueue.pop_due
+
+    def pop_due(self: TimerQueue, kind: str, until: int, limit: int, alone: Any = None) -> Any:
+        return original(self, kind, MAX_TIME if kind == "wall" else until, limit, alone)
+
+    return {(TimerQueue, "pop_due"): pop_due}
+
+
+@mutant
+def early_timers() -> Patches:
+    """Timers fire a little before the watermark reaches them."""
+    original = TimerQueue.pop_due
+
+    def pop_due(self: TimerQueue, kind: str, until: int, limit: int, alone: Any = None) -> Any:
+        return original(self, kind, until + (50_000 if until < MAX_TIME else 0), limit, alone)
+
+    return {(TimerQueue, "pop_due"): pop_due}
+
+
+@mutant
+def timers_come_back() -> Patches:
+    """A page of timers overwrites what is set in memory."""
+    original = TimerQueue.add_page
+    return {(TimerQueue, "add_page"): lambda self, kind, page, more, held: original(self, kind, page, more, ())}
+
+
+@mutant
+def far_timers_hold_nothing() -> Patches:
+    """Watermark reported past timers that are not in memory."""
+    return {(TimerQueue, "minimum"): lambda self, kind: self._heaps[kind].minimum()}
+
+
+@mutant
+def expires_with_far_timers() -> Patches:
+    """A key expires though it has a timer that is not in memory."""
+    original = TimerQueue.recall
+
+    def recall(self: TimerQueue, key: str, kind: str, tag: str, timestamp: int) -> None:
+        if kind not in ("watermark", "wall"):
+            original(self, key, kind, tag, timestamp)
+
+    return {(TimerQueue, "recall"): recall}
+
+
+@mutant
+def leaves_behind_a_page() -> Patches:
+    """A key leaves memory while a page is on its way, which is outdated about it."""
+    original = IntervalCore._fold_done
+
+    def folded(self: IntervalCore, *arguments: Any) -> None:
+        paging, self._schedule.paging = self._schedule.paging, False
+        original(self, *arguments)
+        self._schedule.paging = paging
+
+    return {(IntervalCore, "_fold_done"): folded}
+
+
+@mutant
+def unfenced_page() -> Patches:
+    """The fence is skipped: a stale sequencer reads a page of timers."""
+    original = MemoryStore.load_timers
+
+    async def load_timers(self: MemoryStore, interval: int, sequencer: int, *arguments: Any) -> Any:
+        return await original(self, interval, self.ownership[interval], *arguments)
+
+    return {(MemoryStore, "load_timers"): load_timers}
+
+
+@mutant
+def report_without_work() -> Patches:
+    """Watermark reported without the oldest work."""
+    return {(LowWatermark, "oldest_work"): lambda self: MAX_TIME}
+
+
+@mutant
+def report_without_productions() -> Patches:
+    """Watermark reported without unacked productions."""
+    return {(Outbox, "oldest"): lambda self: MAX_TIME}
+
+
+@mutant
+def authority_recombines() -> Patches:
+    """The authority recombines upstream watermarks by itself."""
+    original = Authority.changes
+
+    def changes(self: Authority) -> dict[str, int]:
+        changed = original(self)
+        for name in self._senders:
+            values = {**self._values, **changed}
+            ahead = min((values.get(sender, -MAX_TIME) for sender in self._senders[name]), default=-MAX_TIME)
+            if ahead > values.get(name, -MAX_TIME):
+                changed[name] = ahead
+        return changed
+
+    return {(Authority, "changes"): changes}
+
+
+@mutant
+def first_discovery() -> Patches:
+    """A source's watermark moves before all its partitions are known."""
+
+    def changes(self: Authority) -> dict[str, int]:
+        for name in self._dirty:
+            if name.startswith("source:"):
+                self._bounds.setdefault(name, MAX_TIME)
+        return original(self)
+
+    original = Authority.changes
+    return {(Authority, "changes"): changes}
+
+
+@mutant
+def comes_back_last() -> Patches:
+    """A partition that was missing comes back behind the younger ones of its source, and nobody waits for it"""
+    real = Feed.open
+
+    def opened(self: Feed, interval: int, now: int) -> bool:
+        waits = real(self, interval, now)
+        if self._ordered:
+            waits = self._parts[interval].waits = len(self._parts) > 1
+        return waits
+
+    return {(Feed, "open"): opened}
+
+
+@mutant
+def kept_when_finished() -> Patches:
+    """A process keeps a partition in memory that is read to its end"""
+    return {(Partitions, "_forget"): lambda self, actor: None}
+
+
+@mutant
+def begun_is_finished() -> Patches:
+    """A look for partitions takes what was begun for finished"""
+
+    async def unknown_signs(self: MemoryStore, source: str, signs: Any) -> set[bytes]:
+        begun = {sign("name", partition) for of, partition in self.sources if of == source}
+        return {*signs} - begun
+
+    return {(MemoryStore, "unknown_signs"): unknown_signs}
+
+
+@mutant
+def silence_without_disorder() -> Patches:
+    """Silence raises a watermark to the wall clock, whatever disorder the source declares"""
+    real = Feed.__init__
+
+    def init(self: Feed, ordered: bool, idle_after_us: int | None, disorder_us: int, positions: Any) -> None:
+        real(self, ordered, idle_after_us, 0, positions)
+
+    return {(Feed, "__init__"): init}
+
+
+@mutant
+def undone_work() -> Patches:
+    """A hold that was released, or a timer that was moved, no longer counts before that is durable."""
+    return {(Checkpointer, "oldest_undone"): lambda self, work, outcome: MAX_TIME}
+
+
+@mutant
+def holds_forgotten() -> Patches:
+    """Checkpoints do not carry holds."""
+    original = encode_checkpoint
+
+    def encode(checkpoint: Any) -> bytes:
+        image = decode_checkpoint(original(checkpoint))
+        image.holds.keys.clear()
+        image.holds.timestamps.clear()
+        return original(image)
+
+    from millwheel.core.durability import inflight
+
+    return {(inflight, "encode_checkpoint"): encode}

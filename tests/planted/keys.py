@@ -1,0 +1,129 @@
+"""Bugs of keys: which are in memory, and what is known of those that are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millwheel.api.frame import Frame
+from millwheel.bundles import QuarantineEntry
+from millwheel.core.ids.seen import SeenKeys
+from millwheel.core.keys.cache import StateCache
+from millwheel.runtime.executor import Executor
+from tests.planted import Patches, mutant
+
+
+@mutant
+def evicts_dirty() -> Patches:
+    """Dirty keys are evicted."""
+    original = StateCache.evict
+
+    def evict(self: StateCache, busy: Any, next_timers: Any) -> list[str]:
+        dirty, self._dirty = self._dirty, set()
+        try:
+            return original(self, busy, next_timers)
+        finally:
+            self._dirty = dirty
+
+    return {(StateCache, "evict"): evict}
+
+
+@mutant
+def fresh_for_ever() -> Patches:
+    """A key that a fold has inserted is inserted again."""
+    return {(StateCache, "take_absent"): lambda self, upto: set().union(*(keys for _, keys in self._absent))}
+
+
+@mutant
+def never_seen() -> Patches:
+    """The filter of keys says of each that no hook has had it."""
+    original = SeenKeys.add
+
+    def add(self: SeenKeys, keys: list[str]) -> list[str]:
+        return original(self, keys) if self._filter is None else []
+
+    return {(SeenKeys, "add"): add}
+
+
+@mutant
+def always_blank() -> Patches:
+    """An owner takes the keys that another one has stored for new."""
+    original = SeenKeys.__init__
+    return {(SeenKeys, "__init__"): lambda self, blank: original(self, True)}
+
+
+@mutant
+def removed_comes_back() -> Patches:
+    """What was removed from a key that is in memory in part is asked of the store again, which still has it."""
+    return {(StateCache, "_removed"): lambda self, cell, slots: None}
+
+
+@mutant
+def thin_forgets_removals() -> Patches:
+    """A hot key is thinned without a note of what was removed from it and is not folded."""
+    original = StateCache._thin_key
+
+    def thin(self: StateCache, key: str, dirty: Any) -> None:
+        kept = {cell: {entry: value for entry, value in writes.items() if value} for cell, writes in dirty.items()}
+        original(self, key, kept)
+
+    return {(StateCache, "_thin_key"): thin}
+
+
+@mutant
+def thin_drops_dirty() -> Patches:
+    """A hot key is thinned of entries that are not folded."""
+    original = StateCache._thin_key
+    return {(StateCache, "_thin_key"): lambda self, key, dirty: original(self, key, {})}
+
+
+@mutant
+def overtakes_who_waits() -> Patches:
+    """A record runs before one of its key that waits for state."""
+    original = Executor._waits
+
+    def waits(self: Executor, it: Any) -> bool:
+        waiting = original(self, it)
+        self._waiting_keys.clear()
+        return waiting
+
+    return {(Executor, "_waits"): waits}
+
+
+@mutant
+def forgets_while_waiting() -> Patches:
+    """What an invocation did before one of its hooks waited for state is lost."""
+    original = Frame.suspend
+
+    def suspend(self: Frame, outcome: Any, waiting: Any) -> Any:
+        suspended = original(self, outcome, waiting)
+        suspended.entries.clear()
+        return suspended
+
+    return {(Frame, "suspend"): suspend}
+
+
+@mutant
+def runs_all_again() -> Patches:
+    """An invocation that waited for state begins from the start, and keeps what it did before."""
+    original = Executor.run
+
+    def run(self: Executor, work: Any) -> Any:
+        if work.suspended is not None:
+            again = [QuarantineEntry(k, p.subscription, p.producer, s, v, t) for p in work.parts
+                     for k, s, v, t in zip(p.keys, p.sequences, p.values, p.timestamps, strict=True)]  # fmt: skip
+            work.suspended.waiting = again or work.suspended.waiting
+        return original(self, work)
+
+    return {(Executor, "run"): run}
+
+
+@mutant
+def no_rollback() -> Patches:
+    """State that a hook wrote before it raised is kept."""
+    original = Frame.rollback
+
+    def rollback(self: Frame, journal: int, pending: int) -> None:
+        self.journal.clear()
+        original(self, journal, pending)
+
+    return {(Frame, "rollback"): rollback}
