@@ -321,8 +321,8 @@ FOLD_LIMIT_ROWS: Final = 16_384
 """Rows of one fold: a transaction of some hundred milliseconds, so that commits do not wait long for its locks."""
 
 WEAK_INFLIGHT_CHECKPOINTS: Final = 64
-"""As `INFLIGHT_LIMIT_CHECKPOINTS`, of an interval with weak productions: these leave before the commit, so it waits for
-less."""
+"""As `INFLIGHT_LIMIT_CHECKPOINTS`, of an interval with weak productions: each waits for the acks of these before its commit,
+so more of them are under way."""
 
 ENTRY_OVERHEAD_BYTES: Final = 200
 """What a key in memory costs besides its values, roughly."""

@@ -138,3 +138,72 @@ def test_an_invariant_that_is_cited_is_in_the_list(folder: str) -> None:
     unknown = {str(path): cited(path.read_text(encoding="utf-8")) - set(listed()) for path in pages}
     assert {path: names for path, names in unknown.items() if names} == {}
     assert cited("I5: a writer, and neither AI7 nor I5x") == {"I5"}
+
+
+# Test modules
+
+TESTED_IN = {
+    "core/durability/checkpoint": "unit/core/interval/test_machine.py",
+    "core/faults/quarantine": "unit/core/interval/test_machine.py",
+    "core/interval/invocation": "unit/core/interval/test_machine.py",
+    "host/actors": "unit/host/test_worker.py",
+    "host/alphabet": "unit/host/test_worker.py",
+    "host/controller": "sim/test_watermark_steps.py",
+    "host/folded": "unit/host/test_worker.py",
+    "host/messages": "unit/host/test_worker.py",
+    "host/paces": "sim/test_paced.py",
+    "host/partitions": "unit/runtime/test_missing.py",
+    "host/progress": "unit/runtime/test_progress.py",
+    "host/requests": "unit/host/test_worker.py",
+    "storage/embedded": "integration/test_launch.py",
+    "storage/lookup": "integration/test_part_files.py",
+    "storage/memory/tables": "property/test_store_twin.py",
+    "storage/part_files": "integration/test_part_files.py",
+    "storage/postgres/catalogue": "integration/test_postgres_store.py",
+    "storage/postgres/connection": "integration/test_postgres_store.py",
+    "storage/postgres/log_appends": "integration/test_postgres_store.py",
+    "storage/postgres/ownership": "integration/test_fence_interleavings.py",
+    "storage/postgres/planned": "integration/test_change.py",
+    "storage/postgres/positions": "integration/test_postgres_store.py",
+    "storage/postgres/prepared": "integration/test_prepared.py",
+    "storage/postgres/query": "integration/test_postgres_store.py",
+    "storage/postgres/reader": "integration/test_postgres_store.py",
+    "storage/postgres/reads": "integration/test_postgres_store.py",
+    "storage/postgres/recovery": "integration/test_postgres_store.py",
+    "storage/postgres/store": "property/test_store_twin.py",
+    "storage/postgres/writes": "property/test_store_twin.py",
+    "storage/privileges": "integration/test_privileges.py",
+    "storage/schema/creation": "integration/test_postgres_store.py",
+    "storage/schema/ddl": "unit/storage/schema/test_reserved.py",
+    "storage/schema/examine": "integration/test_change.py",
+    "storage/testing": "property/test_store_twin.py",
+}
+"""Modules without a test module of their own, and where they are tested: what needs a server is tested with one."""
+
+
+def own_test(name: str) -> Path:
+    """The test module of a module, which is in the same room."""
+    room, _, module = name.rpartition("/")
+    return ROOT / "tests" / "unit" / room / f"test_{module}.py"
+
+
+def modules() -> list[str]:
+    rooms = {"core": "millwheel/core", "host": "millwheel/host", "storage": "storage/millwheel_storage"}
+    found = []
+    for room, folder in rooms.items():
+        paths = (path.relative_to(ROOT / folder).with_suffix("") for path in sources(folder))
+        found += [f"{room}/{path.as_posix()}" for path in paths if path.name != "__init__"]
+    # Of statements it is asked which pages they read (tests/integration/test_plans.py).
+    return [name for name in found if not name.startswith("storage/statements/")]
+
+
+def test_every_module_of_core_host_and_storage_has_its_tests() -> None:
+    assert len(modules()) > 80
+    assert {name for name in modules() if not own_test(name).is_file()} == TESTED_IN.keys()
+    assert [path for path in TESTED_IN.values() if not (ROOT / "tests" / path).is_file()] == []
+
+
+def test_unit_tests_lie_in_the_rooms_of_what_they_test() -> None:
+    rooms = {name.rpartition("/")[0] for name in modules()}
+    found = {path.parent.relative_to(ROOT / "tests/unit").as_posix() for path in sources("tests/unit")}
+    assert {room for room in found if room.split("/")[0] in ("core", "host", "storage")} <= {*rooms}

@@ -183,10 +183,9 @@ class Inflight:
         for entry in self._entries:
             entry.done = entry.done or entry.seq < seq
         self._pop_done(effects)
-        entry = self._entries[0]
-        if entry.seq != seq:
+        if not self._entries or self._entries[0].seq != seq:
             raise InvariantError("a checkpoint was refused that is not under way")
-        return entry
+        return self._entries[0]
 
     def _pop_done(self, effects: list[ev.Effect]) -> None:
         while self._entries and self._entries[0].done:

@@ -11,17 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel.bundles import LogWrite, SinkRow
-from millwheel.errors import IncompatibleStore, RowRefused, WiringError
-from millwheel.ports import PipelineShape, SinkTable
+from millwheel.errors import RowRefused, WiringError
+from millwheel.ports import SinkTable
 from millwheel.rows import check_row
 from millwheel_storage.schema.reserved import RESERVED_NAMES
-from millwheel_storage.schema.shape_checks import (
-    STORE_FORMAT,
-    check_formats,
-    check_shape,
-    ranges,
-    schema_name,
-)
 from millwheel_storage.sink_rows import blame, check_table, coalesce
 
 KINDS = {
@@ -200,26 +193,3 @@ def test_what_is_no_key_is_refused(values: dict[str, Any]) -> None:
 def test_a_table_that_cannot_be_made_safely_is_refused(table: SinkTable) -> None:
     with pytest.raises(WiringError):
         check_table(table, RESERVED_NAMES)
-
-
-@pytest.mark.parametrize("name", ["", "Zeitgeist", "9lives", "public", "pg_catalog", "a" * 41, 'a"b', "a b"])
-def test_a_bad_pipeline_name_is_refused(name: str) -> None:
-    with pytest.raises(WiringError):
-        schema_name(name)
-
-
-@pytest.mark.parametrize("splits", [("b", "a"), ("a", "a"), ("",)])
-def test_split_keys_ascend(splits: tuple[str, ...]) -> None:
-    with pytest.raises(WiringError, match="ascending"):
-        check_shape(PipelineShape("p", {"a": splits}, {}, {}, (), ()), RESERVED_NAMES)
-
-
-def test_ranges_cover_everything() -> None:
-    assert ranges(("g", "q")) == [("", "g"), ("g", "q"), ("q", None)]
-
-
-def test_a_later_format_is_refused() -> None:
-    with pytest.raises(IncompatibleStore, match="upgrade"):
-        check_formats(STORE_FORMAT + 1, 1)
-    with pytest.raises(IncompatibleStore, match="checkpoints of format 9"):
-        check_formats(STORE_FORMAT, 9)

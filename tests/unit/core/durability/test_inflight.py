@@ -1,0 +1,172 @@
+"""Checkpoints between invocation and commit: in order, and nothing leaves before the whole prefix is durable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from millwheel import limits
+from millwheel.bundles import (
+    CHECKPOINT_FORMAT,
+    Checkpoint,
+    HoldWrites,
+    Ids,
+    StateWrites,
+    TimerWrites,
+    decode_checkpoint,
+)
+from millwheel.core.channel.outbox import Outbox
+from millwheel.core.durability.inflight import Inflight, Uncommitted
+from millwheel.core.durability.unfolded import CommittedLog
+from millwheel.core.faults.refused import RefusedRows
+from millwheel.core.interval import events as ev
+from millwheel.errors import InvariantError
+from millwheel.intervals import Ranges
+from millwheel.model import MAX_TIME
+from millwheel.work import Columns
+
+SENDER, PRODUCER, SUB = 60, 100, 8
+
+
+class Interval:
+    """A queue with its outbox and log; every `put` is a checkpoint that consumed bundle `seq` of sender 50."""
+
+    def __init__(self, weak: bool = False) -> None:
+        self.outbox = Outbox(SENDER, PRODUCER, {SUB: Ranges([("", 70)])})
+        self.log = CommittedLog(self.outbox.frontier)
+        self.counters = ev.Counters()
+        self.queue = Inflight(SENDER, PRODUCER, weak, self.outbox, self.log, RefusedRows(), self.counters)
+        self.seq = 0
+        self.effects: list[ev.Effect] = []
+
+    def put(self, *keys: str, at: int = 0, now: int = 0) -> list[int]:
+        """A checkpoint that produces for `keys`; the numbers of its bundles."""
+        self.seq += 1
+        made, bundles = (
+            self.outbox.number(SUB, Columns([*keys], [b"v"] * len(keys), [at] * len(keys))) if keys else (None, [])
+        )
+        ids, state = [Ids(7, 55, 0, [self.seq])], StateWrites([])
+        image = Checkpoint(
+            CHECKPOINT_FORMAT, "1", 0, ids, [made] if made else [], [], state, TimerWrites(), HoldWrites([], []), [], []
+        )
+        entry = Uncommitted(self.seq, image, [(50, self.seq)], bundles, at, ev.Counters(), deadline=now + 1_000)
+        self.queue.put(entry, self.effects, now)
+        self.queue.submit(self.effects, now)
+        return [bundle.number for bundle in bundles]
+
+    def commit(self, seq: int) -> Interval:
+        self.effects.clear()
+        self.queue.committed(seq, self.effects)
+        return self
+
+    def commits(self) -> list[int]:
+        return [effect.write.seq for effect in self.effects if isinstance(effect, ev.Commit)]
+
+    def acks(self) -> list[int]:
+        return [effect.number for effect in self.effects if isinstance(effect, ev.Ack)]
+
+    def sent(self) -> list[int]:
+        return [effect.bundle.number for effect in self.effects if isinstance(effect, ev.Send)]
+
+    def image(self, seq: int) -> Checkpoint:
+        (found,) = (e.write.payload for e in self.effects if isinstance(e, ev.Commit) and e.write.seq == seq)
+        return decode_checkpoint(found)
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 3, 1)])
+def test_acks_and_strong_sends_wait_for_the_whole_prefix(order: Sequence[int]) -> None:
+    interval = Interval()
+    numbers = {seq: interval.put("a") for seq in (1, 2, 3)}
+    assert interval.commits() == [1, 2, 3]
+    assert interval.sent() == interval.acks() == []
+    assert interval.queue.kept_back() == [*numbers[1], *numbers[2], *numbers[3]]
+    durable: set[int] = set()
+    left: list[int] = []
+    for seq in order:
+        interval.commit(seq)
+        durable.add(seq)
+        left += interval.acks()
+        prefix = [n for n in (1, 2, 3) if {*range(1, n + 1)} <= durable]
+        assert left == prefix
+        assert not interval.queue.kept_back() or len(prefix) < 3
+    assert not interval.queue
+    assert interval.counters.checkpoints == 3
+    assert len(interval.log) == 3
+
+
+def test_user_code_pauses_when_too_much_is_not_durable() -> None:
+    interval = Interval()
+    for _ in range(limits.INFLIGHT_LIMIT_CHECKPOINTS):
+        assert not interval.queue.full()
+        interval.put()
+    assert interval.queue.full()
+    interval.commit(2)
+    assert interval.queue.full(), "the first one is not durable"
+    interval.commit(1)
+    assert not interval.queue.full()
+
+
+def test_the_oldest_time_that_is_not_durable_holds() -> None:
+    interval = Interval()
+    interval.put(at=30)
+    interval.put(at=20)
+    assert (interval.queue.oldest(), interval.queue.reaches_back(0), interval.queue.reaches_back(1)) == (
+        20,
+        False,
+        True,
+    )
+    interval.commit(1).commit(2)
+    assert (interval.queue.oldest(), interval.queue.reaches_back(2)) == (MAX_TIME, False)
+
+
+def test_weak_productions_leave_at_once_and_their_checkpoint_waits_for_the_acks() -> None:
+    interval = Interval(weak=True)
+    (number,) = interval.put("a")
+    assert interval.sent() == [number]
+    assert interval.commits() == []
+    interval.queue.acked(number, 10)
+    interval.queue.submit(interval.effects, 10)
+    assert interval.commits() == [1]
+    assert interval.image(1).produced == [], "nobody needs what is acked"
+    assert interval.commit(1).sent() == [], "it has left already"
+
+
+def test_what_a_weak_checkpoint_still_waits_for_at_its_deadline_is_in_it() -> None:
+    interval = Interval(weak=True)
+    first, second = interval.put("a")[0], interval.put("b")[0]
+    interval.queue.submit(interval.effects, 999)
+    assert (interval.commits(), interval.queue.next_deadline()) == ([], 1_000)
+    interval.queue.submit(interval.effects, 1_000)
+    assert interval.commits() == [1, 2]
+    assert [made.keys for made in interval.image(1).produced] == [["a"]]
+    assert first != second
+
+
+def test_a_later_checkpoint_that_waits_for_nothing_hurries_those_before_it() -> None:
+    interval = Interval(weak=True)
+    interval.put("slow")
+    (number,) = interval.put("fast")
+    assert interval.queue.next_deadline() == 1_000
+    interval.queue.acked(number, 10)
+    assert interval.queue.next_deadline() == min(1_000, 10 + limits.STRAGGLER_PATIENCE_US)
+
+
+def test_what_is_behind_a_refused_checkpoint_stays_void() -> None:
+    interval = Interval()
+    for _ in range(3):
+        interval.put("a")
+    interval.effects.clear()
+    assert interval.queue.refused(2, interval.effects).seq == 2
+    assert interval.acks() == [1]
+    assert interval.queue.kept_back() != []
+
+
+@pytest.mark.parametrize("seq", [1, 3])
+def test_a_refusal_of_what_is_not_under_way_is_a_bug(seq: int) -> None:
+    interval = Interval()
+    interval.put()
+    interval.put()
+    interval.commit(1)
+    with pytest.raises(InvariantError, match="not under way"):
+        interval.queue.refused(seq, [])

@@ -1,0 +1,96 @@
+"""The inbox: in the order of arrival, cut where an invocation is full, and the ack goes with the end of a bundle."""
+
+from __future__ import annotations
+
+import pytest
+
+from millwheel import limits
+from millwheel.core.faults.suspects import Suspects
+from millwheel.core.interval.arrivals import Item, oldest_of, size_of
+from millwheel.core.interval.inbox import Inbox
+from millwheel.model import MAX_TIME
+from millwheel.work import BundlePart, Work
+
+FREE = Suspects()
+
+
+def item(number: int, *sequences: int, size: int = 1, key: str = "k") -> Item:
+    """A bundle whose records have the event time of their sequence."""
+    count = len(sequences)
+    part = BundlePart(1, 2, 0, [*sequences], [key] * count, [b"v" * size] * count, [*sequences])
+    return Item(part, 9, number, oldest_of(part), size_of(part))
+
+
+def inbox(*items: Item) -> Inbox:
+    made = Inbox()
+    for it in items:
+        made.put(it)
+    return made
+
+
+def taken(items: list[Item]) -> list[tuple[int, list[int]]]:
+    return [(it.number, it.part.sequences if it.part else []) for it in items]
+
+
+def test_bundles_are_taken_in_order_until_the_invocation_is_full() -> None:
+    waiting = inbox(item(1, 1, 2), item(2, 3), item(3, 4, 5))
+    assert taken(waiting.take(3, FREE)) == [(1, [1, 2]), (2, [3])]
+    assert taken(waiting.take(3, FREE)) == [(3, [4, 5])]
+    assert not waiting
+    assert waiting.size_bytes == 0
+
+
+def test_a_bundle_that_is_cut_is_acked_with_its_end() -> None:
+    waiting = inbox(item(7, 1, 2, 3, 4, 5))
+    assert taken(waiting.take(2, FREE)) == [(0, [1, 2])]
+    assert taken(waiting.take(2, FREE)) == [(0, [3, 4])]
+    assert taken(waiting.take(2, FREE)) == [(7, [5])]
+    assert waiting.size_bytes == 0
+
+
+def test_an_item_of_duplicates_only_takes_no_room() -> None:
+    waiting = inbox(Item(None, 9, 1, MAX_TIME, 0), item(2, 1))
+    assert taken(waiting.take(1, FREE)) == [(1, []), (2, [1])]
+
+
+def test_bytes_bound_an_invocation_but_one_record_always_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WORK_LIMIT_BYTES", 2 * (limits.RECORD_OVERHEAD_BYTES + 10))
+    waiting = inbox(item(1, 1, 2, 3, size=10), item(2, 4, size=10_000), item(3, 5, 6, size=10_000))
+    assert taken(waiting.take(9, FREE)) == [(0, [1, 2])]
+    assert taken(waiting.take(9, FREE)) == [(1, [3]), (2, [4])]
+    assert taken(waiting.take(9, FREE)) == [(0, [5])]
+    assert taken(waiting.take(9, FREE)) == [(3, [6])]
+
+
+def test_what_waits_holds_back_by_its_oldest_record() -> None:
+    waiting = inbox(item(1, 30), item(2, 10, 20), item(3, 40))
+    assert (waiting.oldest(), waiting.first_oldest().number) == (10, 2)
+    first = waiting.first()
+    assert first is not None
+    assert first.number == 1
+    waiting.take(3, FREE)
+    assert waiting.oldest() == 40
+    assert inbox().oldest() == MAX_TIME
+
+
+def suspecting(key: str, *timestamps: int) -> Suspects:
+    """After a process that died while it ran these records."""
+    count = len(timestamps)
+    parts = [BundlePart(1, 2, 0, [*timestamps], [key] * count, [b"v"] * count, [*timestamps])]
+    mark = Suspects(1).begin(Work(parts, [], {}, {}, {}, 0, 0))
+    assert mark is not None
+    return Suspects(2, mark)
+
+
+def test_a_suspect_runs_by_itself() -> None:
+    waiting = inbox(item(1, 1, 2, 3), item(2, 4))
+    suspects = suspecting("k", 2)
+    assert taken(waiting.take(9, suspects)) == [(0, [1])]
+    assert taken(waiting.take(9, suspects)) == [(0, [2])]
+    assert taken(waiting.take(9, FREE)) == [(1, [3]), (2, [4])]
+
+
+def test_a_suspect_does_not_join_what_was_taken_before_it() -> None:
+    waiting = inbox(item(1, 1), item(2, 2))
+    assert taken(waiting.take(9, suspecting("k", 2))) == [(1, [1])]
+    assert taken(waiting.take(9, suspecting("k", 2))) == [(2, [2])]
