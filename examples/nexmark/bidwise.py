@@ -9,7 +9,7 @@ from typing import Final
 
 from examples.nexmark.model import Bid, Event, bids
 from examples.nexmark.query import NexmarkQuery, table
-from examples.nexmark.sink import Row, upsert
+from examples.nexmark.sink import Row
 from millwheel.library import Chain
 
 BID: Final = {"auction": "bigint", "bidder": "bigint", "price": "bigint", "time": "bigint", "extra": "text"}
@@ -39,7 +39,7 @@ Q0_TABLE = table("q0", {"number": "bigint", **BID}, ("number",))
 
 
 def _q0(events: Chain[Event]) -> None:
-    upsert(bids(events).key_by(by_auction), Q0_TABLE, lambda bid: [_row(bid)])
+    bids(events).key_by(by_auction).upsert_to(Q0_TABLE, lambda bid: [_row(bid)])
 
 
 Q0 = NexmarkQuery(Q0_TABLE, _q0, "SELECT number, auction, bidder, price, time, extra FROM bid")
@@ -54,7 +54,7 @@ def _euros(bid: Bid) -> str:
 
 
 def _q1(events: Chain[Event]) -> None:
-    upsert(bids(events).key_by(by_auction), Q1_TABLE, lambda bid: [{**_row(bid), "price": _euros(bid)}])
+    bids(events).key_by(by_auction).upsert_to(Q1_TABLE, lambda bid: [{**_row(bid), "price": _euros(bid)}])
 
 
 Q1 = NexmarkQuery(Q1_TABLE, _q1, "SELECT number, auction, bidder, 0.908 * price, time, extra FROM bid")
@@ -67,7 +67,7 @@ def _q2_row(bid: Bid) -> list[Row]:
 
 
 def _q2(events: Chain[Event]) -> None:
-    upsert(bids(events).filter(lambda bid: bid.auction % 123 == 0).key_by(by_auction), Q2_TABLE, _q2_row)
+    bids(events).filter(lambda bid: bid.auction % 123 == 0).key_by(by_auction).upsert_to(Q2_TABLE, _q2_row)
 
 
 Q2 = NexmarkQuery(Q2_TABLE, _q2, "SELECT number, auction, price FROM bid WHERE auction % 123 = 0")
@@ -77,8 +77,9 @@ Q13_TABLE = table("q13", {"number": "bigint", **BID, "value": "text"}, ("number"
 
 def _q13(events: Chain[Event]) -> None:
     side = side_input()
-    joined = bids(events).key_by(by_auction)
-    upsert(joined, Q13_TABLE, lambda bid: [{**_row(bid), "value": side[bid.auction % SIDE_KEYS]}])
+    bids(events).key_by(by_auction).upsert_to(
+        Q13_TABLE, lambda bid: [{**_row(bid), "value": side[bid.auction % SIDE_KEYS]}]
+    )
 
 
 Q13 = NexmarkQuery(

@@ -1,29 +1,20 @@
 """Queries about auctions that have closed, and about who belongs to whom: 3, 4, 6, 9 and 20.
 
-Lives here: their operators, pipelines and SQL.  An auction closes when no bid of its time can come any more.
+Lives here: their pipelines and SQL.  An auction closes when no bid of its time can come any more.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 from examples.nexmark.bidwise import by_auction
 from examples.nexmark.model import LATENESS_US, Auction, Bid, Event, Person, auctions, bids, persons
 from examples.nexmark.query import NexmarkQuery, table
-from examples.nexmark.sink import Row, upsert
-from millwheel import Context, ListCell, MapCell, MsgpackCoder, Record, Timer, ValueCell
-from millwheel.library import Chain, EveryRecords, Global, Operation, Operator, Pane, Repeat, mean
+from examples.nexmark.sink import Row
+from millwheel import MsgpackCoder
+from millwheel.library import Aggregation, Chain, EveryRecords, Global, Match, Pane, Repeat, Running, aggregation, mean
 
 # --- the winning bid of each auction: 9, and the ground of 4 and 6 -------------------------------------------------
-
-
-class Closed(msgspec.Struct, frozen=True, array_like=True):
-    """An auction that is over, and the best bid of its time."""
-
-    auction: Auction
-    bid: Bid
 
 
 def better(left: Bid, right: Bid) -> Bid:
@@ -31,49 +22,23 @@ def better(left: Bid, right: Bid) -> Bid:
     return min(left, right, key=lambda bid: (-bid.price, bid.time, bid.number))
 
 
-class Close(Operator[Closed]):
-    """Per auction: the auction, its best bid so far, and bids that came before it."""
-
-    auction = ValueCell[Auction | None](MsgpackCoder[Auction | None](Auction | None), default=None)
-    best = ValueCell[Bid | None](MsgpackCoder[Bid | None](Bid | None), default=None)
-    early = ListCell[Bid](MsgpackCoder(Bid))
-
-    def ProcessRecord(self, context: Context, record: Record[Any]) -> None:
-        """A bid counts if it is of the auction's time; which that is, only the auction says."""
-        for _, value in self.inputs.take(context.stream, record.key, record.value):
-            if isinstance(value, Bid):
-                self._bid(context, value)
-                continue
-            self.auction.set(value)
-            context.set_timer("over", value.expires + LATENESS_US + 1)
-            for bid in self.early:
-                self._offer(value, bid)
-            self.early.clear()
-
-    def _bid(self, context: Context, bid: Bid) -> None:
-        auction = self.auction.get()
-        if auction is not None:
-            self._offer(auction, bid)
-        elif bid.time + LATENESS_US >= context.watermark:
-            self.early.append(bid)
-            context.set_timer("over", bid.time + LATENESS_US + 1)
-
-    def _offer(self, auction: Auction, bid: Bid) -> None:
-        if auction.time <= bid.time <= auction.expires:
-            best = self.best.get()
-            self.best.set(bid if best is None else better(best, bid))
-
-    def ProcessTimer(self, context: Context, timer: Timer) -> None:
-        """No bid of its time comes any more: it is sold, if anybody bid."""
-        auction, best = self.auction.get(), self.best.get()
-        if auction is not None and best is not None:
-            self.emit(context, Closed(auction, best), None)
-        self.auction.clear()
-        self.best.clear()
-        self.early.clear()
+def _best(left: Bid | None, right: Bid | None) -> Bid | None:
+    return left or right if left is None or right is None else better(left, right)
 
 
-CLOSE: Final = Operation(kind="close", make=Close, output=MsgpackCoder(Closed))
+BEST: Final[Aggregation[Bid, Bid | None, Bid | None]] = aggregation(
+    "best bid", lambda: None, _best, _best, lambda bid: bid, MsgpackCoder[Bid | None](Bid | None), Bid | None
+)
+
+Closed = Match[Auction, Bid | None]
+"""An auction that is over, and the best bid of its time; an inner join gives none without a bid."""
+
+
+def sold(closed: Closed) -> Bid:
+    """The winning bid."""
+    assert closed.right is not None
+    return closed.right
+
 
 SOLD: Final = """
     SELECT DISTINCT ON (auction.id) auction.id AS id, category, seller, expires, bid.number AS number, price, bidder
@@ -82,8 +47,12 @@ SOLD: Final = """
 
 
 def _closed(events: Chain[Event], name: str) -> Chain[Closed]:
+    """Each auction with the best of the bids from its beginning to its end, which every auction has of its own."""
     offered = auctions(events).key_by(lambda auction: str(auction.id))
-    return events.flow.apply(CLOSE, [*offered.ports(0), *bids(events).key_by(by_auction).ports(1)], name)
+    return offered.join_aggregate(
+        bids(events).key_by(by_auction), lambda auction: auction.expires - auction.time, BEST, single=True,
+        lateness=LATENESS_US, name=name,
+    )  # fmt: skip
 
 
 Q9_TABLE = table(
@@ -101,7 +70,7 @@ Q9_TABLE = table(
 
 
 def _q9_rows(closed: Closed) -> list[Row]:
-    auction, bid = closed.auction, closed.bid
+    auction, bid = closed.left, sold(closed)
     return [
         {
             "id": auction.id, "category": auction.category, "seller": auction.seller, "number": bid.number,
@@ -111,7 +80,7 @@ def _q9_rows(closed: Closed) -> list[Row]:
 
 
 def _q9(events: Chain[Event]) -> None:
-    upsert(_closed(events, "q9.close").key_by(lambda closed: str(closed.auction.id)), Q9_TABLE, _q9_rows)
+    _closed(events, "q9.close").key_by(lambda closed: closed.key).upsert_to(Q9_TABLE, _q9_rows)
 
 
 Q9 = NexmarkQuery(Q9_TABLE, _q9, f"SELECT id, category, seller, number, price, bidder FROM ({SOLD}) sold")
@@ -121,13 +90,6 @@ Q9 = NexmarkQuery(Q9_TABLE, _q9, f"SELECT id, category, seller, number, price, b
 Q4_TABLE = table("q4", {"category": "bigint", "average": "double precision"}, ("category",))
 
 
-class Sale(msgspec.Struct, frozen=True, array_like=True):
-    """What a category's average is of."""
-
-    category: int
-    price: int
-
-
 def _q4_rows(pane: Pane[float | None]) -> list[Row]:
     return [{"category": int(pane.key), "average": pane.value, "at": None}]
 
@@ -135,11 +97,11 @@ def _q4_rows(pane: Pane[float | None]) -> list[Row]:
 def _q4(events: Chain[Event]) -> None:
     averages = (
         _closed(events, "q4.close")
-        .key_by(lambda closed: str(closed.auction.category))
+        .key_by(lambda closed: str(closed.left.category))
         .window(Global(), Repeat(EveryRecords(1)))
-        .aggregate(mean(lambda closed: closed.bid.price), name="q4.average")
+        .aggregate(mean(lambda closed: sold(closed).price), name="q4.average")
     )
-    upsert(averages.key_by(lambda pane: pane.key), Q4_TABLE, _q4_rows)
+    averages.key_by(lambda pane: pane.key).upsert_to(Q4_TABLE, _q4_rows)
 
 
 Q4 = NexmarkQuery(Q4_TABLE, _q4, f"SELECT category, sum(price)::float8 / count(*) FROM ({SOLD}) sold GROUP BY category")
@@ -149,53 +111,23 @@ Q4 = NexmarkQuery(Q4_TABLE, _q4, f"SELECT category, sum(price)::float8 / count(*
 LAST: Final = 10
 
 
-class Average(msgspec.Struct, frozen=True, array_like=True):
-    """Of the last sales of a seller, up to that of `auction`."""
-
-    seller: int
-    auction: int
-    average: float
-    at: int
-
-
-class LastSales(Operator[Average]):
-    """Per seller: the prices of the last sales, and sales whose turn has not come."""
-
-    prices = ValueCell[list[int]](MsgpackCoder(list[int]), default=[])
-    waiting = MapCell[Closed](MsgpackCoder(Closed))
-
-    def ProcessRecord(self, context: Context, record: Record[Any]) -> None:
-        """Auctions close each under a key of its own, so the order in which they come here is not that of their ends."""
-        for _, closed in self.inputs.take(context.stream, record.key, record.value):
-            turn = f"{closed.auction.expires:020}/{closed.auction.id:020}"
-            self.waiting.set(turn, closed)
-            context.set_timer(turn, record.timestamp + 1)
-
-    def ProcessTimer(self, context: Context, timer: Timer) -> None:
-        """All that ended before has come."""
-        closed = self.waiting.get(timer.tag)
-        assert closed is not None
-        self.waiting.delete(timer.tag)
-        prices = [*self.prices.get(), closed.bid.price][-LAST:]
-        self.prices.set(prices)
-        auction = closed.auction
-        self.emit(context, Average(auction.seller, auction.id, sum(prices) / len(prices), auction.expires), None)
-
-
-LAST_SALES: Final = Operation(kind="last", make=LastSales, output=MsgpackCoder(Average))
-
 Q6_TABLE = table("q6", {"seller": "bigint", "auction": "bigint", "average": "double precision"}, ("auction",))
+
+
+def _q6_rows(sale: Running[Closed, float | None]) -> list[Row]:
+    auction = sale.value.left
+    return [{"seller": auction.seller, "auction": auction.id, "average": sale.result, "at": auction.expires}]
 
 
 def _q6(events: Chain[Event]) -> None:
     averages = (
-        _closed(events, "q6.close").key_by(lambda closed: str(closed.auction.seller)).apply(LAST_SALES, "q6.last")
+        _closed(events, "q6.close")
+        .key_by(lambda closed: str(closed.left.seller))
+        .running(
+            mean(lambda closed: sold(closed).price), last=LAST, order=lambda closed: closed.left.id, name="q6.last"
+        )
     )
-    upsert(
-        averages.key_by(lambda average: str(average.auction)),
-        Q6_TABLE,
-        lambda average: [msgspec.structs.asdict(average)],
-    )
+    averages.key_by(lambda sale: sale.value.key).upsert_to(Q6_TABLE, _q6_rows)
 
 
 Q6 = NexmarkQuery(
@@ -208,55 +140,24 @@ Q6 = NexmarkQuery(
 # --- 3 and 20: what belongs to a person, or to an auction ---------------------------------------------------------
 
 
-class Belong(Operator[Any]):
-    """Joins the one value of input 0 with each of input 1, whichever comes first."""
-
-    one: ValueCell[Any]
-    waiting: ListCell[Any]
-
-    def ProcessRecord(self, context: Context, record: Record[Any]) -> None:
-        """Only values of input 1 that came too soon have to wait."""
-        for number, value in self.inputs.take(context.stream, record.key, record.value):
-            if number == 0:
-                self.one.set(value)
-                for other in self.waiting:
-                    self.emit(context, (value, other), None)
-                self.waiting.clear()
-            elif (one := self.one.get()) is not None:
-                self.emit(context, (one, value), None)
-            else:
-                self.waiting.append(value)
-
-
-def _belong(one: Any, many: Any) -> Operation[Any]:
-    cells = {"one": ValueCell(MsgpackCoder(one | None), default=None), "waiting": ListCell(MsgpackCoder(many))}
-    made: Any = type("Belong", (Belong,), cells)
-    return Operation(kind="belong", make=made, output=MsgpackCoder(tuple[one, many]))
-
-
-OF_SELLER: Operation[tuple[Person, Auction]] = _belong(Person, Auction)
-OF_AUCTION: Operation[tuple[Auction, Bid]] = _belong(Auction, Bid)
-
 CATEGORY: Final = 10
 STATES: Final = ("OR", "ID", "CA")
 
 Q3_TABLE = table("q3", {"name": "text", "city": "text", "state": "text", "id": "bigint"}, ("id",))
 
 
-def _q3_rows(found: tuple[Person, Auction]) -> list[Row]:
-    person, auction = found
+def _q3_rows(found: Match[Auction, Person]) -> list[Row]:
+    auction, person = found.left, found.right
     at = max(person.time, auction.time)
     return [{"name": person.name, "city": person.city, "state": person.state, "id": auction.id, "at": at}]
 
 
 def _q3(events: Chain[Event]) -> None:
     sellers = persons(events).key_by(lambda person: str(person.id))
-    offers = (
-        auctions(events).filter(lambda auction: auction.category == CATEGORY).key_by(lambda found: str(found.seller))
-    )
-    joined = events.flow.apply(OF_SELLER, [*sellers.ports(0), *offers.ports(1)], "q3.join")
-    near = joined.filter(lambda found: found[0].state in STATES)
-    upsert(near.key_by(lambda found: str(found[1].id)), Q3_TABLE, _q3_rows)
+    offers = auctions(events).filter(lambda auction: auction.category == CATEGORY)
+    joined = offers.key_by(lambda auction: str(auction.seller)).join_one(sellers, name="q3.join")
+    near = joined.filter(lambda found: found.right.state in STATES)
+    near.key_by(lambda found: str(found.left.id)).upsert_to(Q3_TABLE, _q3_rows)
 
 
 Q3 = NexmarkQuery(
@@ -280,8 +181,8 @@ Q20_TABLE = table(
 )
 
 
-def _q20_rows(found: tuple[Auction, Bid]) -> list[Row]:
-    auction, bid = found
+def _q20_rows(found: Match[Bid, Auction]) -> list[Row]:
+    bid, auction = found.left, found.right
     return [
         {
             "number": bid.number, "auction": auction.id, "bidder": bid.bidder, "price": bid.price,
@@ -292,9 +193,9 @@ def _q20_rows(found: tuple[Auction, Bid]) -> list[Row]:
 
 def _q20(events: Chain[Event]) -> None:
     offered = auctions(events).key_by(lambda auction: str(auction.id))
-    joined = events.flow.apply(OF_AUCTION, [*offered.ports(0), *bids(events).key_by(by_auction).ports(1)], "q20.join")
-    wanted = joined.filter(lambda found: found[0].category == CATEGORY)
-    upsert(wanted.key_by(lambda found: str(found[0].id)), Q20_TABLE, _q20_rows)
+    joined = bids(events).key_by(by_auction).join_one(offered, name="q20.join")
+    wanted = joined.filter(lambda found: found.right.category == CATEGORY)
+    wanted.key_by(lambda found: found.key).upsert_to(Q20_TABLE, _q20_rows)
 
 
 Q20 = NexmarkQuery(

@@ -14,7 +14,7 @@ import msgspec
 from examples.nexmark.bidwise import by_auction
 from examples.nexmark.model import LATENESS_US, Bid, Event, bids
 from examples.nexmark.query import NexmarkQuery, table
-from examples.nexmark.sink import Row, upsert
+from examples.nexmark.sink import Row
 from millwheel import DAY, MINUTE, Context, MapCell, MsgpackCoder, Record, Timer, ValueCell
 from millwheel.library import (
     Aggregation,
@@ -84,7 +84,11 @@ def _counts(kind: str, ranks: Ranks) -> list[int]:
 
 
 class AddUp(Operator[Totals]):
-    """Per group and day: the sum of the newest panes of its bidders and auctions, given at the end of the day."""
+    """Per group and day: the sum of the newest panes of its bidders and auctions, given at the end of the day.
+
+    The library has no such step.  A pane that takes the place of an earlier one must be subtracted first, and its
+    aggregations add records that stay.
+    """
 
     parts = MapCell[Ranks](MsgpackCoder(Ranks))
     total = ValueCell[list[int]](MsgpackCoder(list[int]), default=[0] * len(COUNTS))
@@ -141,7 +145,7 @@ def _row(totals: Totals) -> Row:
 
 def _q15(events: Chain[Event]) -> None:
     totals = _totals(events, "q15", lambda bid: "all")
-    upsert(totals.key_by(lambda found: str(found.day)), Q15_TABLE, lambda found: [_row(found)])
+    totals.key_by(lambda found: str(found.day)).upsert_to(Q15_TABLE, lambda found: [_row(found)])
 
 
 Q15 = NexmarkQuery(Q15_TABLE, _q15, _statistics(f"time / {DAY} * {DAY}", f"time / {DAY}"))
@@ -155,10 +159,8 @@ Q16_TABLE = table(
 
 def _q16(events: Chain[Event]) -> None:
     totals = _totals(events, "q16", lambda bid: bid.channel)
-    upsert(
-        totals.key_by(lambda found: found.group),
-        Q16_TABLE,
-        lambda found: [{**_row(found), "channel": found.group, "minute": found.minute}],
+    totals.key_by(lambda found: found.group).upsert_to(
+        Q16_TABLE, lambda found: [{**_row(found), "channel": found.group, "minute": found.minute}]
     )
 
 
@@ -226,7 +228,7 @@ def _q17(events: Chain[Event]) -> None:
     prices = (
         bids(events).key_by(by_auction).window(Fixed(DAY), lateness=LATENESS_US).aggregate(PRICES, name="q17.prices")
     )
-    upsert(prices.key_by(lambda pane: pane.key), Q17_TABLE, _q17_rows)
+    prices.key_by(lambda pane: pane.key).upsert_to(Q17_TABLE, _q17_rows)
 
 
 Q17 = NexmarkQuery(
@@ -263,7 +265,7 @@ def _q18(events: Chain[Event]) -> None:
         .window(Global(), Repeat(EveryRecords(1)))
         .aggregate(last(Bid), name="q18.last")
     )
-    upsert(newest.key_by(lambda pane: pane.key), Q18_TABLE, _q18_rows)
+    newest.key_by(lambda pane: pane.key).upsert_to(Q18_TABLE, _q18_rows)
 
 
 Q18 = NexmarkQuery(
@@ -299,7 +301,7 @@ def _q19(events: Chain[Event]) -> None:
         .window(Global(), Repeat(EveryRecords(1)))
         .aggregate(top(TOP, lambda bid: (bid.price, -bid.number), Bid), name="q19.top")
     )
-    upsert(highest.key_by(lambda pane: pane.key), Q19_TABLE, _q19_rows)
+    highest.key_by(lambda pane: pane.key).upsert_to(Q19_TABLE, _q19_rows)
 
 
 Q19 = NexmarkQuery(

@@ -1,7 +1,7 @@
-"""Results as rows of a table.
+"""Results as rows of a table, when later results take rows back.
 
-Lives here: two operators, for results that stay, and for results that later ones take back.  Invariant: when a window is
-over, nothing of it is stored but its rows.
+Lives here: that operator, which the library does not have: which rows a result takes back depends on the question.
+Results that stay end in `upsert_to`.  Invariant: when a window is over, nothing of it is stored but its rows.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
-from millwheel import Context, JsonCoder, MapCell, Record, Stream, Table, Timer
+from millwheel import Context, JsonCoder, MapCell, Record, Table, Timer
 from millwheel.library import KeyedChain, Operation, Operator, Wiring
 
 T = TypeVar("T")
@@ -19,21 +19,7 @@ RowsOf = Callable[[T], Iterable[Row]]
 Key = list[int | str]
 
 
-class Upserts(Operator[int], Generic[T]):
-    """Each value's rows; one replaces another of the same primary key."""
-
-    def __init__(self, wiring: Wiring[int], table: Table, rows: RowsOf[T]) -> None:
-        super().__init__(wiring)
-        self.table, self.rows = table, rows
-
-    def ProcessRecord(self, context: Context, record: Record[Any]) -> None:
-        """Write them."""
-        for _, value in self.inputs.take(context.stream, record.key, record.value):
-            for row in self.rows(value):
-                context.upsert(self.table, row)
-
-
-class Replacing(Operator[int], Generic[T]):
+class Replacing(Operator[None], Generic[T]):
     """Each value's rows, in the place of those of earlier values of this key that it takes back.
 
     `over` is the event time, us, from which no value takes a row back any more; `takes_back` tells of an earlier row's
@@ -43,7 +29,7 @@ class Replacing(Operator[int], Generic[T]):
     written = MapCell[Key](JsonCoder[Key](Key))
 
     def __init__(
-        self, wiring: Wiring[int], table: Table, rows: RowsOf[T], over: Callable[[T], int],
+        self, wiring: Wiring[None], table: Table, rows: RowsOf[T], over: Callable[[T], int],
         takes_back: Callable[[T, Key], bool],
     ) -> None:  # fmt: skip
         super().__init__(wiring)
@@ -75,11 +61,6 @@ class Replacing(Operator[int], Generic[T]):
         self.written.delete(timer.tag)
 
 
-def upsert(keyed: KeyedChain[T], table: Table, rows: RowsOf[T]) -> None:
-    """Write the rows of each value to `table`."""
-    _ends(keyed, table, lambda wiring: Upserts(wiring, table, rows))
-
-
 def replace(
     keyed: KeyedChain[T],
     table: Table,
@@ -88,9 +69,10 @@ def replace(
     takes_back: Callable[[T, Key], bool] = lambda value, key: True,
 ) -> None:
     """Write the rows of each value to `table`, and delete those that it takes back, by default all of its key."""
-    _ends(keyed, table, lambda wiring: Replacing(wiring, table, rows, over, takes_back))
-
-
-def _ends(keyed: KeyedChain[T], table: Table, make: Callable[[Wiring[int]], Operator[int]]) -> None:
-    operation: Operation[int] = Operation(kind="rows", make=make, output=JsonCoder(int), tables=(table,))
-    keyed.apply(operation, f"{table.name}.rows").to(Stream(f"{table.name}.end", JsonCoder(int)))
+    operation: Operation[None] = Operation(
+        kind="rows",
+        make=lambda wiring: Replacing(wiring, table, rows, over, takes_back),
+        output=None,
+        tables=(table,),
+    )
+    keyed.flow.end(operation, keyed.ports(), f"{table.name}.rows")

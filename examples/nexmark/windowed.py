@@ -7,24 +7,22 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
-
 from examples.nexmark.bidwise import by_auction
 from examples.nexmark.model import LATENESS_US, Auction, Bid, Event, Person, auctions, bids, persons
 from examples.nexmark.query import NexmarkQuery, table
-from examples.nexmark.sink import Key, Row, replace, upsert
-from millwheel import DAY, MAX_TIME, SECOND, Context, JsonCoder, MapCell, MsgpackCoder, Record, Timer
+from examples.nexmark.sink import Key, Row, replace
+from millwheel import DAY, SECOND, MsgpackCoder
 from millwheel.library import (
     Aggregation,
     AtWatermark,
     Chain,
     EveryRecords,
     Fixed,
-    Operation,
-    Operator,
+    Match,
     Pane,
     Sessions,
     Sliding,
+    Wall,
     aggregation,
     count,
 )
@@ -160,60 +158,19 @@ Q7 = NexmarkQuery(
 # --- 8: new users who sell ----------------------------------------------------------------------------------------
 
 
-class NewSeller(msgspec.Struct, frozen=True, array_like=True):
-    """Somebody who registers and offers an item in one window."""
-
-    id: int
-    name: str
-    start: int
-
-
-def _start(time: int) -> int:
-    return time - time % WINDOW_US
-
-
-class Meet(Operator[NewSeller]):
-    """Per person and window: the person, and whether there is an auction."""
-
-    seen = MapCell[str](JsonCoder(str))
-
-    def ProcessRecord(self, context: Context, record: Record[Any]) -> None:
-        """The second of the two gives the result."""
-        for _, value in self.inputs.take(context.stream, record.key, record.value):
-            start = _start(value.time)
-            before = dict(self.seen.items())
-            self.seen.set(*(("name", value.name) if isinstance(value, Person) else ("auction", "")))
-            context.set_timer("over", start + WINDOW_US + LATENESS_US)
-            now = dict(self.seen.items())
-            if len(before) < len(now) == 2:
-                self.emit(context, NewSeller(int(record.key.partition("@")[0]), now["name"], start), None)
-
-    def ProcessTimer(self, context: Context, timer: Timer) -> None:
-        """Nothing of this window comes any more."""
-        for entry, _ in list(self.seen.items()):
-            self.seen.delete(entry)
-
-
-MEET: Final = Operation(kind="meet", make=Meet, output=MsgpackCoder(NewSeller))
-
 Q8_TABLE = table("q8", {"id": "bigint", "name": "text", "window_start": "bigint"}, ("id", "window_start"))
 
 
+def _q8_rows(found: Match[Person, Auction]) -> list[Row]:
+    # Each of the person's auctions in the window gives this row.
+    return [{"id": found.left.id, "name": found.left.name, "window_start": found.start, "at": found.start}]
+
+
 def _q8(events: Chain[Event]) -> None:
-    def person(value: Person) -> str:
-        return f"{value.id}@{_start(value.time)}"
-
-    def seller(value: Auction) -> str:
-        return f"{value.seller}@{_start(value.time)}"
-
-    met = events.flow.apply(
-        MEET, [*persons(events).key_by(person).ports(0), *auctions(events).key_by(seller).ports(1)], "q8.meet"
-    )
-    upsert(
-        met.key_by(lambda new: str(new.id)),
-        Q8_TABLE,
-        lambda new: [{"id": new.id, "name": new.name, "window_start": new.start, "at": new.start}],
-    )
+    new = persons(events).key_by(lambda person: str(person.id))
+    sellers = auctions(events).key_by(lambda auction: str(auction.seller))
+    met = new.join(sellers, Fixed(WINDOW_US), lateness=LATENESS_US, name="q8.join")
+    met.key_by(lambda found: found.key).upsert_to(Q8_TABLE, _q8_rows)
 
 
 Q8 = NexmarkQuery(
@@ -270,47 +227,18 @@ Q11 = NexmarkQuery(
 
 # --- 12: windows of wall time -------------------------------------------------------------------------------------
 
-THE_END: Final = MAX_TIME - 1
-
-
-class PerWallWindow(Operator[Pane[int]]):
-    """Counts per key and window of the wall time at which the record was taken."""
-
-    counts = MapCell[int](JsonCoder(int))
-
-    def ProcessRecord(self, context: Context, record: Record[Any]) -> None:
-        """Count it; the window ends by the clock, or with the input."""
-        start = _start(context.wall_time)
-        context.set_timer(str(start), start + WINDOW_US, "wall")
-        context.set_timer("end", THE_END)
-        self.counts.set(str(start), self.counts.get(str(start), 0) + 1)
-
-    def ProcessTimer(self, context: Context, timer: Timer) -> None:
-        """Give the window that has ended, or all of them."""
-        for entry in [timer.tag] if timer.kind == "wall" else [entry for entry, _ in self.counts.items()]:
-            start, found = int(entry), self.counts.get(entry)
-            if found is not None:
-                self.emit(context, Pane(context.key, start, start + WINDOW_US, found), None)
-                self.counts.delete(entry)
-                context.cancel_timer(entry, "wall")
-        if len(self.counts) == 0:
-            context.cancel_timer("end")
-
-
 Q12_TABLE = table("q12", {"bidder": "bigint", "window_start": "bigint", "bids": "bigint"}, ("bidder", "window_start"))
+
+
+def _q12_rows(pane: Pane[int]) -> list[Row]:
+    return [{"bidder": int(pane.key), "window_start": pane.start, "bids": pane.value, "at": pane.end}]
 
 
 def _q12(events: Chain[Event]) -> None:
     windows = (
-        bids(events)
-        .key_by(lambda bid: str(bid.bidder))
-        .apply(Operation(kind="wall", make=PerWallWindow, output=MsgpackCoder[Pane[int]](Pane[int])), "q12.counts")
+        bids(events).key_by(lambda bid: str(bid.bidder)).window(Wall(WINDOW_US)).aggregate(count(), name="q12.counts")
     )
-    upsert(
-        windows.key_by(lambda pane: pane.key),
-        Q12_TABLE,
-        lambda pane: [{"bidder": int(pane.key), "window_start": pane.start, "bids": pane.value, "at": pane.end}],
-    )
+    windows.key_by(lambda pane: pane.key).upsert_to(Q12_TABLE, _q12_rows)
 
 
 Q12 = NexmarkQuery(

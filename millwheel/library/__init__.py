@@ -24,8 +24,9 @@ from millwheel.library.keyed import KeyedChain, WindowedChain
 from millwheel.library.lookups import Enriched, LookUp
 from millwheel.library.matches import Joined, Match
 from millwheel.library.panes import Pane
+from millwheel.library.running import Running
 from millwheel.library.triggers import AtWatermark, EveryRecords, EveryWall, Once, Repeat
-from millwheel.library.windows import Fixed, Global, Sessions, Sliding, Validity, Window
+from millwheel.library.windows import Fixed, Global, Sessions, Sliding, Validity, Wall, Window
 from millwheel.library.wiring import Operation, Operator, Wiring
 
 __all__ = [
@@ -51,9 +52,11 @@ __all__ = [
     "Operator",
     "Pane",
     "Repeat",
+    "Running",
     "Sessions",
     "Sliding",
     "Validity",
+    "Wall",
     "Window",
     "WindowedChain",
     "Wiring",

@@ -5,13 +5,14 @@ Lives here: which operation a method of the chain stands for.  Never here: what 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from millwheel.api.stream import Stream
 from millwheel.api.table import Table
 from millwheel.api.typed import Row
 from millwheel.coders import Coder
+from millwheel.library.aggregate_join import join_aggregate
 from millwheel.library.aggregations import Aggregation
 from millwheel.library.combining import Combiner, combined
 from millwheel.library.daily import deduplicate, distinct_until_changed, throttle
@@ -20,8 +21,10 @@ from millwheel.library.firing import Firing, Panes
 from millwheel.library.interval_join import Interval, join_in_interval
 from millwheel.library.lookups import Enriched, LookUp, enrich
 from millwheel.library.matches import How, Match
+from millwheel.library.one_join import join_one
 from millwheel.library.panes import Pane, PaneTime
-from millwheel.library.sinks import append, latest
+from millwheel.library.running import Running, running
+from millwheel.library.sinks import append, latest, upserts
 from millwheel.library.temporal import join_as_of
 from millwheel.library.triggers import AtWatermark, Trigger
 from millwheel.library.window_join import join_in_windows
@@ -119,6 +122,13 @@ class KeyedChain(Generic[T]):
         """The newest value of each key, by event time, as a row of `table`, whose primary key must follow from the key."""
         self.flow.end(latest(table, row), self.ports(), f"{table.name}.latest")
 
+    def upsert_to(self, table: Table[V], rows: Callable[[T], Iterable[Row[V]]]) -> None:
+        """The rows of `table` that `rows` makes of each value; one replaces an earlier one of its primary key.
+
+        Nothing is stored.  So the rows of one primary key must all come of values of one key, and in an order that counts.
+        """
+        self.flow.end(upserts(table, rows), self.ports(), f"{table.name}.upsert")
+
     @property
     def _output(self) -> Coder[T] | None:
         return coder_of(self._feeds)
@@ -205,6 +215,63 @@ class KeyedChain(Generic[T]):
         late = duration(lateness, "the allowed lateness")
         operation = join_as_of(how, late, [self.coder, versions.coder], dropped)
         return self.flow.apply(operation, [*self.ports(0), *versions.ports(1)], name)
+
+    def join_one(
+        self, ones: KeyedChain[U], *, forget_after: Duration | None = None, name: str | None = None
+    ) -> Chain[Match[T, U]]:
+        """Each value with the one value that `ones` has of its key, whichever comes first, whatever their times.
+
+        A row has the later time of its two values and comes at once.  A value that comes before its partner waits for it.
+        A second value of `ones` counts from its arrival on.  The one value of a key, and what waits for one, is kept for
+        ever, or until the watermark is `forget_after`, us, beyond the key's last record.
+        """
+        forget = None if forget_after is None else duration(forget_after, "the time after which a key is forgotten")
+        operation = join_one([self.coder, ones.coder], forget)
+        return self.flow.apply(operation, [*self.ports(0), *ones.ports(1)], name)
+
+    @overload
+    def join_aggregate(
+        self, other: KeyedChain[U], within: Interval | Callable[[T], Duration], aggregation: Aggregation[U, A, R],
+        how: Literal["inner"] = "inner", *, single: bool = False, lateness: Duration = 0, name: str | None = None,
+        dropped: Stream[T] | None = None, other_dropped: Stream[U] | None = None,
+    ) -> Chain[Match[T, R]]: ...  # fmt: skip
+    @overload
+    def join_aggregate(
+        self, other: KeyedChain[U], within: Interval | Callable[[T], Duration], aggregation: Aggregation[U, A, R],
+        how: Literal["left"], *, single: bool = False, lateness: Duration = 0, name: str | None = None,
+        dropped: Stream[T] | None = None, other_dropped: Stream[U] | None = None,
+    ) -> Chain[Match[T, R]]: ...  # fmt: skip
+    def join_aggregate(
+        self, other: KeyedChain[U], within: Interval | Callable[[T], Duration], aggregation: Aggregation[U, A, R],
+        how: Literal["inner", "left"] = "inner", *, single: bool = False, lateness: Duration = 0, name: str | None = None,
+        dropped: Stream[T] | None = None, other_dropped: Stream[U] | None = None,
+    ) -> Chain[Match[T, R]]:  # fmt: skip
+        """Each value with the aggregate of those of `other`, of its key, that are near it in event time.
+
+        `within` is an interval, or a function of the value that says how much newer, us, its partners may be at most.  A
+        row comes when the watermark and `lateness`, us, say that no partner can come any more, and has the last time at
+        which one might have had.  With "left" values without a partner have the aggregate of no record.
+
+        `single` says that a key has one value at most: then a partner that comes after it is not stored by itself.
+        Records more than the lateness behind the watermark go to the streams `dropped`.
+        """
+        late = duration(lateness, "the allowed lateness")
+        coders: list[Coder[Any]] = [self.coder, other.coder]
+        operation = join_aggregate(within, aggregation, how, single, late, coders, (dropped, other_dropped))
+        return self.flow.apply(operation, [*self.ports(0), *other.ports(1)], name)
+
+    def running(
+        self, aggregation: Aggregation[T, A, R], *, last: int | None = None, order: Callable[[T], Any] | None = None,
+        lateness: Duration = 0, name: str | None = None, dropped: Stream[T] | None = None,
+    ) -> Chain[Running[T, R]]:  # fmt: skip
+        """Each value with the aggregate of those of its key up to it, in order of event time, or of the `last` so many.
+
+        A row has the value's time, and comes when the watermark and `lateness`, us, are beyond it.  Values of one time have
+        their turn in the order of what `order` makes of them, by default of their encoding.  The accumulator of a key is
+        kept until the end of the input.
+        """
+        late = duration(lateness, "the allowed lateness")
+        return self.apply(running(aggregation, last, order, late, self.coder, dropped), name)
 
 
 class WindowedChain(Generic[T]):

@@ -6,7 +6,7 @@ its count are committed together.  So after a crash no row is missing, none is t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -45,6 +45,21 @@ class Append(Operator[None]):
             number = self.count.get()
             self.count.set(number + 1)
             context.upsert(self._table, {**self._row(value), "key": record.key, "number": number})
+
+
+class Upserts(Operator[None]):
+    """Rows of each record."""
+
+    def __init__(self, wiring: Wiring[None], table: Table[Any], rows: Callable[[Any], Iterable[Any]]) -> None:
+        super().__init__(wiring)
+        self._table = table
+        self._rows = rows
+
+    def ProcessRecord(self, context: Context, record: Record[Any]) -> None:
+        """Write them."""
+        for _, value in self.inputs.take(context.stream, record.key, record.value):
+            for row in self._rows(value):
+                context.upsert(self._table, row)
 
 
 class Latest(Operator[None]):
@@ -115,6 +130,11 @@ def append(name: str, columns: Mapping[str, str], row: Callable[[T], Mapping[str
         raise WiringError(f"table {name!r}: columns {taken} are the sink's own; name yours otherwise")
     table: Table[Any] = Table(name, {"key": "text", "number": "bigint", **columns}, ("key", "number"))
     return Operation(kind="append", make=lambda wiring: Append(wiring, table, row), output=None, tables=(table,))
+
+
+def upserts(table: Table[R], rows: Callable[[T], Iterable[Row[R]]]) -> Operation[None]:
+    """The operation of `KeyedChain.upsert_to`."""
+    return Operation(kind="upsert", make=lambda wiring: Upserts(wiring, table, rows), output=None, tables=(table,))
 
 
 def latest(table: Table[R], row: Callable[[T], Row[R]]) -> Operation[None]:

@@ -17,7 +17,8 @@ from millwheel.library.panes import Pane
 from millwheel.library.sessions import SessionAggregate
 from millwheel.library.slices import SlicedAggregate
 from millwheel.library.validity import ValidityAggregate
-from millwheel.library.windows import Sessions, Sliding, Validity, Windows
+from millwheel.library.wall import WallAggregate
+from millwheel.library.windows import Sessions, Sliding, Validity, Wall, Windows
 from millwheel.library.wiring import Operation, Wiring
 
 R = TypeVar("R")
@@ -33,6 +34,8 @@ def aggregate(
         base = SessionAggregate
     elif isinstance(windows, Validity):
         base = ValidityAggregate
+    elif isinstance(windows, Wall):
+        base = WallAggregate
     elif isinstance(windows, Sliding) and firing.one_by_one:
         base, meaning = SlicedAggregate, f"slices of {meaning}"
     declared = cells(aggregation, meaning)

@@ -174,4 +174,18 @@ class Validity:
     meaning = "validity"
 
 
-Windows = Aligned | Sessions | Validity
+class Wall:
+    """Windows of one size of the clock on the wall: a record lies in the one in which it is taken, whatever its time."""
+
+    def __init__(
+        self, size: Duration | None = None, *, seconds: float = 0, minutes: float = 0, hours: float = 0, days: float = 0
+    ) -> None:
+        self.size = total("a window of wall time", size, seconds=seconds, minutes=minutes, hours=hours, days=days)
+        self.meaning = f"wall {self.size}"
+
+    def start(self, wall_time: int) -> int:
+        """Of the window that `wall_time`, us, is in."""
+        return wall_time - wall_time % self.size
+
+
+Windows = Aligned | Sessions | Validity | Wall

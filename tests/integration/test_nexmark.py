@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.timeout(300)]
 
 EVENTS = 2_000
 KILLS = 5
-KEEP = {"q3.join", "q6.last", "q20.join"}
+KEEP = {"q3.join", "q20.join"}
 """Computations whose state stays by what they are asked."""
 
 

@@ -141,7 +141,7 @@ CUTS = st.lists(st.integers(1, 5), min_size=1, max_size=4)
 LAGS = st.lists(st.integers(0, DISORDER), min_size=1, max_size=4)
 
 
-def run(pipeline: Pipeline, rows: list[Row], cuts: list[int], lags: list[int]) -> Counter[Found]:
+def driven(pipeline: Pipeline, rows: list[Row], cuts: list[int], lags: list[int]) -> Stepper:
     """Bundles of the sizes `cuts`; behind each the watermark follows the newest row by so many seconds."""
     stepper = Stepper(pipeline)
     newest, place, promised = 0, 0, -1
@@ -157,6 +157,11 @@ def run(pipeline: Pipeline, rows: list[Row], cuts: list[int], lags: list[int]) -
         promised = max(promised, newest - lag)
         place += size
     stepper.finish()
+    return stepper
+
+
+def run(pipeline: Pipeline, rows: list[Row], cuts: list[int], lags: list[int]) -> Counter[Found]:
+    stepper = driven(pipeline, rows, cuts, lags)
     assert state_left(stepper, ["matches.join"]) == {}
     assert stepper.outputs(late_lefts) == []
     return found(stepper)
