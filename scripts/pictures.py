@@ -222,6 +222,22 @@ def _text(
     return f"<text {place}>{escape(words)}</text>"
 
 
+def report(drawn: dict[str, str]) -> str:
+    """An HTML page with the pictures `drawn` by this code, and of each whether docs/pictures has the same."""
+    parts = [
+        "<!doctype html><meta charset=utf-8><title>Windows and triggers</title>",
+        "<style>body{font:15px sans-serif;max-width:60em;margin:2em auto}.no{color:#b00}</style>",
+        "<h1>Windows and triggers, as the library gives them now</h1>",
+        f"<p>{len(drawn)} pictures, drawn by <code>scripts/pictures.py</code> in this run of the tests.</p>",
+    ]
+    for name, svg in drawn.items():
+        path = OUT / f"{name}.svg"
+        same = path.exists() and path.read_text(encoding="utf-8") == svg
+        verdict = "as in docs/pictures" if same else '<b class="no">not as in docs/pictures</b>'
+        parts.append(f'<h2 id="{name}">{name}</h2><p>{verdict}</p>{svg}')
+    return "\n".join(parts) + "\n"
+
+
 def main() -> int:
     """Write them all."""
     OUT.mkdir(parents=True, exist_ok=True)

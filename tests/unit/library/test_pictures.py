@@ -10,6 +10,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 PICTURES = ROOT / "docs" / "pictures"
+REPORT = ROOT / "build" / "pictures.html"
+"""For people who look at a run of the tests."""
 DRAWN: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "pictures.py"))
 
 
@@ -17,6 +19,18 @@ DRAWN: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "pictures.py"))
 def test_a_picture_is_what_the_code_draws(name: str) -> None:
     committed = (PICTURES / f"{name}.svg").read_text(encoding="utf-8")
     assert committed == DRAWN["draw"](DRAWN["PICTURES"][name]), "run `python scripts/pictures.py` and look at it"
+
+
+def test_the_report_of_a_run_has_every_picture_as_it_is_drawn_now() -> None:
+    drawn = {name: DRAWN["draw"](picture) for name, picture in DRAWN["PICTURES"].items()}
+    page = DRAWN["report"](drawn)
+    REPORT.parent.mkdir(exist_ok=True)
+    REPORT.write_text(page, encoding="utf-8")
+    assert [name for name, svg in drawn.items() if f'id="{name}"' not in page or svg not in page] == []
+    assert page.count("not as in docs/pictures") == sum(
+        (PICTURES / f"{name}.svg").read_text(encoding="utf-8") != svg for name, svg in drawn.items()
+    )
+    assert "not as in docs/pictures" in DRAWN["report"]({"windows-fixed": "<svg/>"})
 
 
 def test_no_picture_is_left_over_and_the_page_shows_each() -> None:
