@@ -81,10 +81,11 @@ def combined(
         raise WiringError("an aggregation with a combiner is two steps: give it name=...")
     parts: Aggregation[Any, A, bytes] = _parts(whole)
     ports = [Port(port.feed, combiner.spread(port.key)) for port in keyed.ports()]
-    gathered = keyed.flow.apply(aggregate(*_in_front(windows, firing), parts, dropped), ports, f"{name}.parts")
+    # Keys of shards begin with the key that they are of, so the split keys hold for them as well.
+    gathered = keyed.read_by(aggregate(*_in_front(windows, firing), parts, dropped), ports, f"{name}.parts")
     early = None if firing.early is None else EveryRecords(1)
     panes = Firing(AtWatermark(early, firing.late), firing.lateness, firing.panes, firing.time)
-    return gathered.key_by(_whole_key).apply(aggregate(windows, panes, _merging(whole)), name)
+    return gathered.key_by(_whole_key, keyed.split_keys).apply(aggregate(windows, panes, _merging(whole)), name)
 
 
 def _in_front(windows: Windows, firing: Firing) -> tuple[Windows, Firing]:

@@ -206,19 +206,24 @@ class Chain(Generic[T]):
         """Streams and the steps behind them, for a step that reads this chain."""
         return tuple(Inlet(stream, (*steps, *self._steps)) for stream, steps in self._origin.streams())
 
-    def key_by(self, key: Callable[[T], str | None]) -> KeyedChain[T]:
-        """Values by key; None: not for the step that follows."""
+    def key_by(self, key: Callable[[T], str | None], split_keys: Sequence[str] = ()) -> KeyedChain[T]:
+        """Values by key; None: not for the step that follows.
+
+        Keyed steps are cut into intervals at `split_keys`, so that several workers can share each; see `Pipeline.add`.
+        """
         if fans_out(self._steps):
             raise WiringError(
                 "flat_map gives many values of one, each with its key: end it in a stream, .to(...), and key that"
             )
-        return KeyedChain(self.flow, self.feeds(), key)
+        return KeyedChain(self.flow, self.feeds(), key, split_keys)
 
-    def fan_out(self, keys: Callable[[T], Iterable[str]], name: str) -> KeyedChain[Addressed[T]]:
-        """Each value once under every one of its keys; this is a computation, `name`."""
+    def fan_out(
+        self, keys: Callable[[T], Iterable[str]], name: str, split_keys: Sequence[str] = ()
+    ) -> KeyedChain[Addressed[T]]:
+        """Each value once under every one of its keys; this is a computation, `name`.  `split_keys` as for `key_by`."""
         coder: Coder[Any] = FieldsCoder(Addressed, {"value": known(coder_of(self.feeds()))})
         sent = self.flat_map(lambda value: (Addressed(key, value) for key in dict.fromkeys(keys(value))))
-        return sent.to(Stream(f"{name}.out", coder), name).key_by(lambda addressed: addressed.key)
+        return sent.to(Stream(f"{name}.out", coder), name).key_by(lambda addressed: addressed.key, split_keys)
 
     def to_files(
         self, name: str, row_type: type[T], *, shards: int = 1, rows: int = FILE_ROWS, every: Duration = FILE_AGE_US

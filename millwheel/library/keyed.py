@@ -5,7 +5,8 @@ Lives here: which operation a method of the chain stands for.  Never here: what 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from millwheel.api.stream import Stream
@@ -53,10 +54,11 @@ def _itself(value: T) -> T:
 class KeyedChain(Generic[T]):
     """Values by key: what keyed steps are made of."""
 
-    def __init__(self, flow: Flow, feeds: tuple[Inlet, ...], key: KeyOf) -> None:
+    def __init__(self, flow: Flow, feeds: tuple[Inlet, ...], key: KeyOf, split_keys: Sequence[str] = ()) -> None:
         self.flow = flow
         self._feeds = feeds
         self._key = key
+        self.split_keys = tuple(split_keys)
 
     @property
     def coder(self) -> Coder[T]:
@@ -69,7 +71,21 @@ class KeyedChain(Generic[T]):
 
     def apply(self, operation: Operation[R], name: str | None = None) -> Chain[R]:
         """A keyed step of your own."""
-        return self.flow.apply(operation, self.ports(), name)
+        return self.read_by(operation, self.ports(), name)
+
+    def end(self, operation: Operation[None], name: str) -> None:
+        """A sink of your own."""
+        self.flow.end(self._split(operation), self.ports(), name)
+
+    def read_by(self, operation: Operation[R], ports: list[Port], name: str | None) -> Chain[R]:
+        """A step that reads this chain, and perhaps others."""
+        return self.flow.apply(self._split(operation), ports, name)
+
+    def _split(self, operation: Operation[R]) -> Operation[R]:
+        """The operation with the split keys that were given with the key."""
+        if not self.split_keys:
+            return operation
+        return replace(operation, settings={**operation.settings, "split_keys": self.split_keys})
 
     def deduplicate(
         self, within: Duration, id_of: Callable[[T], str] | None = None, name: str | None = None
@@ -116,18 +132,18 @@ class KeyedChain(Generic[T]):
 
         `number` counts the values of a key from 0, in the order in which they arrived.
         """
-        self.flow.end(append(table, columns, row), self.ports(), f"{table}.append")
+        self.end(append(table, columns, row), f"{table}.append")
 
     def latest_to(self, table: Table[V], row: Callable[[T], Row[V]]) -> None:
         """The newest value of each key, by event time, as a row of `table`, whose primary key must follow from the key."""
-        self.flow.end(latest(table, row), self.ports(), f"{table.name}.latest")
+        self.end(latest(table, row), f"{table.name}.latest")
 
     def upsert_to(self, table: Table[V], rows: Callable[[T], Iterable[Row[V]]]) -> None:
         """The rows of `table` that `rows` makes of each value; one replaces an earlier one of its primary key.
 
         Nothing is stored.  So the rows of one primary key must all come of values of one key, and in an order that counts.
         """
-        self.flow.end(upserts(table, rows), self.ports(), f"{table.name}.upsert")
+        self.end(upserts(table, rows), f"{table.name}.upsert")
 
     @property
     def _output(self) -> Coder[T] | None:
@@ -191,7 +207,7 @@ class KeyedChain(Generic[T]):
             operation = join_in_interval(within, how, late, coders, streams)
         else:
             operation = join_in_windows(within, how, late, coders, streams)
-        return self.flow.apply(operation, [*self.ports(0), *other.ports(1)], name)
+        return self.read_by(operation, [*self.ports(0), *other.ports(1)], name)
 
     @overload
     def join_as_of(
@@ -214,7 +230,7 @@ class KeyedChain(Generic[T]):
         """
         late = duration(lateness, "the allowed lateness")
         operation = join_as_of(how, late, [self.coder, versions.coder], dropped)
-        return self.flow.apply(operation, [*self.ports(0), *versions.ports(1)], name)
+        return self.read_by(operation, [*self.ports(0), *versions.ports(1)], name)
 
     def join_one(
         self, ones: KeyedChain[U], *, forget_after: Duration | None = None, name: str | None = None
@@ -227,7 +243,7 @@ class KeyedChain(Generic[T]):
         """
         forget = None if forget_after is None else duration(forget_after, "the time after which a key is forgotten")
         operation = join_one([self.coder, ones.coder], forget)
-        return self.flow.apply(operation, [*self.ports(0), *ones.ports(1)], name)
+        return self.read_by(operation, [*self.ports(0), *ones.ports(1)], name)
 
     @overload
     def join_aggregate(
@@ -258,7 +274,7 @@ class KeyedChain(Generic[T]):
         late = duration(lateness, "the allowed lateness")
         coders: list[Coder[Any]] = [self.coder, other.coder]
         operation = join_aggregate(within, aggregation, how, single, late, coders, (dropped, other_dropped))
-        return self.flow.apply(operation, [*self.ports(0), *other.ports(1)], name)
+        return self.read_by(operation, [*self.ports(0), *other.ports(1)], name)
 
     def running(
         self, aggregation: Aggregation[T, A, R], *, last: int | None = None, order: Callable[[T], Any] | None = None,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from millwheel import SECOND, JsonCoder, MsgpackCoder, Pipeline, Stream, TextCoder
+from millwheel import SECOND, JsonCoder, MsgpackCoder, Pipeline, Stream, Table, TextCoder
 from millwheel.errors import WiringError
-from millwheel.library import Chain, Fixed, Flow, Operation, Operator, Pane, collect, count, sum_of
+from millwheel.library import Chain, Combiner, Fixed, Flow, Match, Operation, Operator, Pane, collect, count, sum_of
 from millwheel.library.wiring import Inputs, Port
 from millwheel.testing import Stepper
 
@@ -181,3 +181,19 @@ def test_a_value_for_two_inputs_under_one_key_is_delivered_once() -> None:
     source = flow.read(numbers)
     subscriptions = Inputs(both([source, source])).subscriptions()
     assert [[s.key(n) for s in subscriptions] for n in (12, 33)] == [["2", "1"], ["3", None]]
+
+
+def test_split_keys_that_come_with_a_key_cut_every_step_of_it() -> None:
+    pipeline = Pipeline("words")
+    table = Table("lengths", {"word": "text", "length": "bigint"}, ("word",))
+    keyed = Flow(pipeline).read(words).key_by(lambda word: word, split_keys=("h", "q"))
+    keyed.window(Fixed(seconds=10)).aggregate(count(), name="plain").to(Stream("counts", MsgpackCoder(Pane[int])))
+    keyed.window(Fixed(seconds=10)).aggregate(count(), name="shards", combiner=Combiner(shards=2)).to(
+        Stream("sums", MsgpackCoder(Pane[int]))
+    )
+    keyed.join(keyed, Fixed(seconds=10), name="join").to(Stream("pairs", MsgpackCoder(Match[str, str])))
+    keyed.upsert_to(table, lambda word: [{"word": word, "length": len(word)}])
+    Flow(pipeline).read(words).key_by(lambda word: word).deduplicate(1).to(Stream("once", TextCoder()))
+    cuts = {name: spec.settings.split_keys for name, spec in pipeline._computations.items()}
+    assert cuts.pop("once.deduplicate") == ()
+    assert cuts == dict.fromkeys(["plain", "shards.parts", "shards", "join", "lengths.upsert"], ("h", "q"))
