@@ -13,10 +13,10 @@ LOCKS := requirements/build.lock requirements/dev.lock
 PIP_INSTALL := $(PY) -m pip install --quiet --quiet --disable-pip-version-check --no-compile
 
 # Only folders with Python in them: mypy calls an empty one an error.
-TYPED := $(foreach d,millwheel storage injectors examples tests,$(if $(shell find $(d) -name '*.py' -print -quit 2>/dev/null),$(d)))
+TYPED := $(foreach d,millwheel storage injectors examples tests benchmarks,$(if $(shell find $(d) -name '*.py' -print -quit 2>/dev/null),$(d)))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test lint format types wheel-test zeitgeist queries nexmark bench mutants reliability iteration-grid lock clean
+.PHONY: help venv test lint format types wheel-test zeitgeist queries nexmark nexmark-figures bench mutants reliability iteration-grid lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -66,6 +66,11 @@ zeitgeist: $(STAMP) ## the paper's Zeitgeist; LOG=file (default: the carried sli
 
 queries: $(STAMP) ## the example queries; LOG=, OUT=, FRESH=1
 	$(PY) -m examples.queries $(if $(LOG),--log "$(LOG)") $(if $(OUT),--out "$(OUT)") $(if $(FRESH),--fresh)
+
+nexmark-figures: $(STAMP) ## all of `make nexmark`, and events/s a core beside Bytewax and Flink, into docs/nexmark.md
+	$(PY) -m examples.nexmark
+	$(PY) -m benchmarks nexmark
+	$(PY) -m benchmarks.nexmark publish
 
 nexmark: $(STAMP) ## Nexmark's queries against SQL, shuffled, late, doubled, cut, killed, and timed; ARGS="q5 q7 --events 20000"
 	$(PY) -m examples.nexmark $(ARGS)

@@ -5,6 +5,7 @@ Lives here: everything shared.  Never here: what one benchmark measures.
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import json
 import math
@@ -17,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,11 +29,28 @@ import millwheel
 from millwheel_storage.embedded import EmbeddedPostgres
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-OUT: Final = ROOT / "build" / "bench"
+SIZES: Final = "MILLWHEEL_BENCH_"
+OUT: Final = Path(os.environ.get(f"{SIZES}OUT", ROOT / "build" / "bench"))
 WORK: Final = OUT / "work"
 
 RAW_LIMIT_MS: Final = 1.5
 """Absolute latency limits bind on a machine whose raw commit has a p50 below this; elsewhere only the ratio does."""
+
+
+_shorter: set[str] = set()
+
+
+def sized(name: str, full: int) -> int:
+    """`full`, or what the environment says in its place: MILLWHEEL_BENCH_RECORDS and the like, for a try."""
+    size = int(os.environ.get(SIZES + name, full))
+    if size < full:
+        _shorter.add(name)
+    return size
+
+
+def shortened() -> bool:
+    """Whether the environment made any size smaller: such a run meets no target."""
+    return bool(_shorter)
 
 
 class Reference(msgspec.Struct, frozen=True):
@@ -169,6 +188,17 @@ def start(module: str, *, stdin: int = subprocess.DEVNULL, **arguments: Any) -> 
     """Start `python -m benchmarks.<module>`; errors go to the terminal."""
     command = [sys.executable, "-m", f"benchmarks.{module}", json.dumps(arguments)]
     return subprocess.Popen(command, cwd=ROOT, stdin=stdin, stdout=subprocess.PIPE)
+
+
+def bytewax_seconds(flow: Any, path: Path) -> tuple[float, float]:
+    """In a subprocess: run a dataflow with a recovery store in `path`, snapshots every second; wall and processor time, s."""
+    engine: Any = importlib.import_module("bytewax._bytewax")  # it has no types
+    recovery: Any = importlib.import_module("bytewax.recovery")
+    recovery.init_db_dir(path, 1)
+    config = recovery.RecoveryConfig(path, timedelta(0))
+    cpu, began = time.process_time(), time.perf_counter()
+    engine.run_main(flow, epoch_interval=timedelta(seconds=1), recovery_config=config)
+    return time.perf_counter() - began, time.process_time() - cpu
 
 
 def arguments() -> dict[str, Any]:
