@@ -23,8 +23,8 @@ from millwheel.launch import run as run_on
 from millwheel.limits import ENTRY_OVERHEAD_BYTES, SLOT_OVERHEAD_BYTES
 from millwheel_storage.postgres import PostgresStore
 
-WINDOWS: Final = 200_000
-SESSIONS: Final = 200_000
+WINDOWS: Final = common.sized("RECORDS", 200_000)
+SESSIONS: Final = common.sized("RECORDS", 200_000)
 SESSION_KEYS: Final = 100_000
 STEP_US: Final = 1_000
 SHORTEST_US: Final = 2_000_000
@@ -37,7 +37,7 @@ GAP_US: Final = 20_000_000
 STATE_BYTES: Final = 200
 CUT: Final = 0.6
 """Loads at most, as a share of those of the other order."""
-ROUNDS: Final = 2
+ROUNDS: Final = common.sized("ROUNDS", 2)
 MOST_RECORDS: Final = 128
 """Of an invocation: with more, what is dirty would be most of so small a cache."""
 
@@ -128,7 +128,7 @@ def _pipeline(given: dict[str, Any]) -> None:
         Counted.loads += len(keys)
         return await load(self, interval, keys, timers)
 
-    PostgresStore.load = counted  # type: ignore[method-assign]
+    PostgresStore.load = counted  # type: ignore[method-assign, assignment]
     if given["order"] == "lru":
         StateCache._next_uses = _read_longest_ago  # type: ignore[method-assign]
     computation = Window if given["workload"] == "windows" else Session

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from typing import Any, Final
@@ -15,7 +14,7 @@ from benchmarks.common import Reference, Result
 from millwheel import DAY, MINUTE, Computation, Context, MsgpackCoder, Pipeline, Record, ValueCell, subscribe
 from millwheel.launch import run as run_on
 
-KEYS: Final = int(os.environ.get("MILLWHEEL_BENCH_KEYS", 1_000_000))
+KEYS: Final = common.sized("KEYS", 1_000_000)
 STEP_US: Final = 10_000
 """Event time between two keys: about 7,000 are alive at a time."""
 TICKS: Final = 4

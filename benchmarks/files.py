@@ -22,13 +22,13 @@ from millwheel import Computation, Context, JsonCoder, Pipeline, Record, Stream,
 from millwheel.launch import run
 from millwheel_injectors import FileSource, JsonLines, SparkOutputSource
 
-FILES: Final = int(os.environ.get("MILLWHEEL_BENCH_FILES", 100_000))
+FILES: Final = common.sized("FILES", 100_000)
 FEW: Final = 1_000
 WAVE: Final = 2_500
 """Files that are open at the same time while the stores are filled."""
 RUN_FILES: Final = 1_000
 """Files of one Spark run."""
-ROUNDS: Final = 5
+ROUNDS: Final = common.sized("ROUNDS", 5)
 LIMIT_S: Final = 3.0
 FLAT: Final = 1.1
 """Memory of a start with all files to that with few: up to here it is the same."""

@@ -23,7 +23,7 @@ RATE: Final = 1_000
 KEYS: Final = 1_000
 ON_S: Final = 4.0
 OFF_S: Final = 1.0
-ROUNDS: Final = 6
+ROUNDS: Final = common.sized("ROUNDS", 6)
 WARM_ROUNDS: Final = 1
 """Left out of the figures: plans, caches, the first fold."""
 POLL_S: Final = 0.0005
@@ -69,7 +69,7 @@ def _measure(name: str, **settings: Any) -> dict[str, Any]:
             raw.once()
         raw.close()
         begin = time.monotonic() + LEAD_S + 1.0
-        shared = {"url": url, "name": name, "begin": begin, "records": records}
+        shared: dict[str, Any] = {"url": url, "name": name, "begin": begin, "records": records}
         consumer = common.start("latency", role="consumer", **shared)
         pipeline = common.start("latency", role="pipeline", settings=settings, **shared)
         try:
@@ -155,7 +155,7 @@ def _consumer(given: dict[str, Any]) -> None:
         spent.append(now - asked)
         rows = [answer.get_value(row, 0) for row in range(answer.ntuples)]
         for value in rows:
-            (number,) = NUMBER.unpack(value)
+            (number,) = NUMBER.unpack(value or b"")  # the column has no NULL
             if number != last + 1:
                 raise AssertionError(f"record {number} is visible before {last + 1}")
             last = number

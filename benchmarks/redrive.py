@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any, Final
 
@@ -12,8 +11,8 @@ from millwheel import Computation, Context, MsgpackCoder, Pipeline, Record, Valu
 from millwheel.committed import Committed
 from millwheel.launch import run as run_on
 
-KEYS: Final = int(os.environ.get("MILLWHEEL_BENCH_KEYS", 20_000))
-ROUNDS: Final = 3
+KEYS: Final = common.sized("KEYS", 20_000)
+ROUNDS: Final = common.sized("ROUNDS", 3)
 LIMIT_S: Final = 20.0
 STEP_US: Final = 1_000
 GOOD: Final = 100

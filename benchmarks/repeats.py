@@ -16,14 +16,14 @@ from benchmarks.common import Reference, Result
 from millwheel.launch import run as run_on
 from millwheel_storage.postgres import PostgresStore
 
-RECORDS: Final = 500_000
+RECORDS: Final = common.sized("RECORDS", 500_000)
 EVERY: Final = 50
 """One record of the second half in so many carries an old id."""
 AGO: Final = RECORDS // 2
 """Records between an id and its repeat: more than twice of what is not folded, so that only the store knows."""
 KEYS: Final = 10_000
 STEP_US: Final = 1_000
-ROUNDS: Final = 3
+ROUNDS: Final = common.sized("ROUNDS", 3)
 ASKED: Final = 0.02
 SLOWER: Final = 0.9
 

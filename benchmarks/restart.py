@@ -30,8 +30,8 @@ from millwheel import HOUR, Computation, Context, MsgpackCoder, Pipeline, Record
 from millwheel.launch import run
 from millwheel_storage.embedded import EmbeddedPostgres
 
-KEYS: Final = int(os.environ.get("MILLWHEEL_BENCH_KEYS", 1_000_000))
-ROUNDS: Final = 7
+KEYS: Final = common.sized("KEYS", 1_000_000)
+ROUNDS: Final = common.sized("ROUNDS", 7)
 RATE: Final = 1_000
 REPLAYED_MB: Final = 96
 """WAL for Postgres to replay, at which a pipeline is killed: as much for both, if the load makes it in time."""
@@ -254,7 +254,7 @@ def _pipeline(given: dict[str, Any]) -> None:
         if number < dead:
             return 0.0
         # Live keys come when the dead are through: in one bundle with them, these would expire as late as they.
-        return max(dead_read + GAP_S, began + max(0, number - burst) / RATE)
+        return float(max(dead_read + GAP_S, began + max(0, number - burst) / RATE))
 
     pipeline = Pipeline(given["name"])
     pipeline.inject(flows.Rows("rows", observed, base + 10**9, due), into=flows.ENTERED)

@@ -40,7 +40,7 @@ STRAGGLERS: Final = 5
 WARM: Final = PERIOD
 """Records that are left out, with the first straggler."""
 HOLD_S: Final = 1.0
-ROUNDS: Final = 3
+ROUNDS: Final = common.sized("ROUNDS", 3)
 LIMIT_MS: Final = 60.0
 POLL_S: Final = 0.001
 LEAD_S: Final = 10.0

@@ -10,7 +10,6 @@ import cProfile
 import pstats
 import random
 import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,9 +18,9 @@ from benchmarks.common import Reference, Result
 from millwheel.launch import run as run_on
 from millwheel_storage.postgres.reader import Reader
 
-KEYS: Final = 10_000
-RECORDS: Final = 400_000
-ROUNDS: Final = 3
+KEYS: Final = common.sized("KEYS", 10_000)
+RECORDS: Final = common.sized("RECORDS", 400_000)
+ROUNDS: Final = common.sized("ROUNDS", 3)
 BYTEWAX_BATCH: Final = 1_000
 
 REPEAT_EVERY: Final = 101
@@ -147,11 +146,9 @@ def _check(given: dict[str, Any], keys: int, records: int) -> None:
 
 def _bytewax(given: dict[str, Any]) -> None:
     import bytewax.operators as op
-    from bytewax._bytewax import run_main
     from bytewax.dataflow import Dataflow
     from bytewax.inputs import FixedPartitionedSource, StatefulSourcePartition
     from bytewax.outputs import DynamicSink, StatelessSinkPartition
-    from bytewax.recovery import RecoveryConfig, init_db_dir
 
     records, keys = given["records"], given["keys"]
     items = []
@@ -201,12 +198,7 @@ def _bytewax(given: dict[str, Any]) -> None:
     entered = op.input("entered", flow, Items())
     counted = op.stateful_map("first", entered, first)
     op.output("out", op.stateful_map("second", counted, second), Sink())
-    store = Path(given["path"])
-    init_db_dir(store, 1)
-    recovery = RecoveryConfig(store, timedelta(0))
-    cpu, began = time.process_time(), time.perf_counter()
-    run_main(flow, epoch_interval=timedelta(seconds=1), recovery_config=recovery)
-    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    seconds, cpu = common.bytewax_seconds(flow, Path(given["path"]))
     if emitted != records:
         raise AssertionError(f"Bytewax emitted {emitted} of {records}")
     common.answer(rate=records / seconds, seconds=seconds, cpu_seconds=cpu, resident_mb=_peak_mb())

@@ -22,9 +22,9 @@ from millwheel.launch import run as run_on
 from millwheel.library import Fixed, Flow, Pane, Sessions, Sliding, count, minutes, seconds
 from millwheel.library.windows import Windows
 
-RECORDS: Final = 400_000
-KEYS: Final = 10_000
-ROUNDS: Final = 3
+RECORDS: Final = common.sized("RECORDS", 400_000)
+KEYS: Final = common.sized("KEYS", 10_000)
+ROUNDS: Final = common.sized("ROUNDS", 3)
 STEP_US: Final = 1_000
 """Event time between two records: each key has one every 10 s, six in a window of a minute."""
 
@@ -199,12 +199,10 @@ def _timed(run: Callable[[], Any]) -> tuple[float, float]:
 
 def _bytewax(given: dict[str, Any]) -> None:
     import bytewax.operators as op
-    from bytewax._bytewax import run_main
     from bytewax.dataflow import Dataflow
     from bytewax.inputs import FixedPartitionedSource, StatefulSourcePartition
     from bytewax.operators.windowing import EventClock, TumblingWindower, fold_window
     from bytewax.outputs import DynamicSink, StatelessSinkPartition
-    from bytewax.recovery import RecoveryConfig, init_db_dir
 
     items = []
     for n in range(RECORDS):
@@ -247,16 +245,13 @@ def _bytewax(given: dict[str, Any]) -> None:
     flow = Dataflow("windows")
     entered = op.input("entered", flow, Items())
     # No wake-ups by wall time: the data's times are long past, so every key would ask to be woken at once, always.
-    clock = EventClock(lambda item: item[0], wait_for_system_duration=BYTEWAX_WAIT, to_system_utc=lambda _: None)
+    clock: Any = EventClock(lambda item: item[0], wait_for_system_duration=BYTEWAX_WAIT, to_system_utc=lambda _: None)
     windower = TumblingWindower(length=timedelta(minutes=1), align_to=START)
     folded = fold_window(
         "count", entered, clock, windower, int, lambda number, _: number + 1, lambda a, b: a + b, ordered=False
     )
     op.output("out", folded.down, Sink())
-    store = Path(given["path"])
-    init_db_dir(store, 1)
-    recovery = RecoveryConfig(store, timedelta(0))
-    elapsed, cpu = _timed(lambda: run_main(flow, epoch_interval=timedelta(seconds=1), recovery_config=recovery))
+    elapsed, cpu = common.bytewax_seconds(flow, Path(given["path"]))
     if counted != RECORDS:
         raise AssertionError(f"Bytewax counted {counted} of {RECORDS}")
     common.answer(rate=RECORDS / elapsed, seconds=elapsed, cpu_seconds=cpu, panes=panes)
