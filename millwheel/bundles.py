@@ -55,7 +55,7 @@ class Bundle(msgspec.Struct, gc=False):
         return self.size_bytes
 
 
-class Ids(msgspec.Struct, array_like=True, gc=False):
+class Ids(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Record ids delivered by one checkpoint, of one (subscription, producer); `frontier` as last advertised."""
 
     subscription: int
@@ -64,7 +64,7 @@ class Ids(msgspec.Struct, array_like=True, gc=False):
     sequences: list[int]
 
 
-class OutsideIdWrites(msgspec.Struct, array_like=True, gc=False):
+class OutsideIdWrites(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Ids chosen by outside clients that one checkpoint takes on one subscription, until wall time `expires`, us.
 
     Without ids, it says that ids that have expired by then may be removed, the oldest bucket first.
@@ -86,7 +86,7 @@ class Produced(msgspec.Struct, array_like=True, gc=False):
     timestamps: list[int]
 
 
-class Acked(msgspec.Struct, array_like=True, gc=False):
+class Acked(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Productions that their receivers have acked, recorded durably here (§6.1.2)."""
 
     subscription: int
@@ -171,7 +171,7 @@ class HoldWrites(msgspec.Struct, array_like=True, gc=False):
         self.timestamps.append(timestamp)
 
 
-class SinkRow(msgspec.Struct, array_like=True, gc=False):
+class SinkRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One write to a user's sink table; `values` is a JSON object: of all columns, or of the key of a row to delete."""
 
     table: str
@@ -240,7 +240,7 @@ class LogWrite(msgspec.Struct, frozen=True, gc=False):
     """The key whose hook wrote each sink row: blame for a row that is refused ends at its key."""
 
 
-class Delivered(msgspec.Struct, gc=False):
+class Delivered(msgspec.Struct, frozen=True, gc=False):
     """What the store has of one (subscription, producer): all ids below `frontier`, some up to `top` (-1: none).
 
     `frontier` is what the sender advertised.  The ids themselves stay in the store, so this does not grow with their number.
@@ -252,7 +252,7 @@ class Delivered(msgspec.Struct, gc=False):
     top: int
 
 
-class OutsideBucket(msgspec.Struct, gc=False):
+class OutsideBucket(msgspec.Struct, frozen=True, gc=False):
     """A time bucket of ids chosen by outside clients in the store: `count` of them at most."""
 
     subscription: int

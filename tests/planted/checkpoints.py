@@ -128,9 +128,10 @@ def fold_from_cache() -> Patches:
     def fold(self: IntervalCore, effects: list[ev.Effect]) -> None:
         first = len(effects)
         original(self, effects)
-        for effect in effects[first:]:
+        for place, effect in enumerate(effects[first:], first):
             if isinstance(effect, ev.Fold):
-                effect.images = [_from_cache(self._cache, image) for image in effect.images]
+                images = [_from_cache(self._cache, image) for image in effect.images]
+                effects[place] = msgspec.structs.replace(effect, images=images)
 
     return {(IntervalCore, "_maybe_fold"): fold}
 
@@ -210,8 +211,9 @@ def fold_by_soft_acks() -> Patches:
         first = len(effects)
         original(self, effects)
         soft = self._outbox._unrecorded.values()
-        for effect in effects[first:]:
+        for place, effect in enumerate(effects[first:], first):
             if isinstance(effect, ev.Fold):
-                effect.acked += [Acked(bundle.subscription, bundle.producer, bundle.sequences) for bundle in soft]
+                acked = [Acked(bundle.subscription, bundle.producer, bundle.sequences) for bundle in soft]
+                effects[place] = msgspec.structs.replace(effect, acked=[*effect.acked, *acked])
 
     return {(IntervalCore, "_maybe_fold"): fold}

@@ -22,7 +22,7 @@ def nothing_is_marked() -> Patches:
 def marked_too_late() -> Patches:
     """A hook runs while its mark is still on the way."""
 
-    class Early(ev.Marked):
+    class Early(ev.Marked, frozen=True):
         pass
 
     def perform(self: Marks, actor: Any, mark: Any) -> None:

@@ -147,7 +147,6 @@ TESTED_IN = {
     "core/faults/quarantine": "unit/core/interval/test_machine.py",
     "core/interval/invocation": "unit/core/interval/test_machine.py",
     "host/actors": "unit/host/test_worker.py",
-    "host/alphabet": "unit/host/test_worker.py",
     "host/controller": "sim/test_watermark_steps.py",
     "host/folded": "unit/host/test_worker.py",
     "host/messages": "unit/host/test_worker.py",

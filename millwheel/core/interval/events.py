@@ -75,25 +75,25 @@ class Inherited(Struct):
 # --- events -----------------------------------------------------------------------------------------------------
 
 
-class BundleArrived(Struct, gc=False):
+class BundleArrived(Struct, frozen=True, gc=False):
     """A bundle was delivered; it may be a duplicate."""
 
     bundle: Bundle
 
 
-class Loaded(Struct, gc=False):
+class Loaded(Struct, frozen=True, gc=False):
     """Answer to `Load`."""
 
     rows: list[KeyRows]
 
 
-class SlotsLoaded(Struct, gc=False):
+class SlotsLoaded(Struct, frozen=True, gc=False):
     """Answer to `LoadSlots`."""
 
     rows: list[StateRow]
 
 
-class TimersLoaded(Struct, gc=False):
+class TimersLoaded(Struct, frozen=True, gc=False):
     """Answer to `LoadTimers`: in order of (timestamp, key, tag); `more` are stored behind them."""
 
     kind: str
@@ -101,28 +101,28 @@ class TimersLoaded(Struct, gc=False):
     more: bool
 
 
-class Invoked(Struct, gc=False):
+class Invoked(Struct, frozen=True, gc=False):
     """Answer to `Invoke`; `elapsed_us` is how long user code took."""
 
     outcome: InvocationOutcome
     elapsed_us: int = 0
 
 
-class Marked(Struct, gc=False):
+class Marked(Struct, frozen=True, gc=False):
     """The mark of `Mark` is durable, and the invocation may run."""
 
 
-class CommitDone(Struct, gc=False):
+class CommitDone(Struct, frozen=True, gc=False):
     """The checkpoint `seq` is durable."""
 
     seq: int
 
 
-class WriteFenced(Struct, gc=False):
+class WriteFenced(Struct, frozen=True, gc=False):
     """A write of this interval was refused: another owner has it."""
 
 
-class Refused(Struct, gc=False):
+class Refused(Struct, frozen=True, gc=False):
     """The store refused sink rows of checkpoint `seq`: (place among its sink rows, the store's answer).
 
     Everything before `seq` is durable, nothing from it on.
@@ -132,19 +132,19 @@ class Refused(Struct, gc=False):
     rows: tuple[tuple[int, str], ...]
 
 
-class Resend(Struct, gc=False):
+class Resend(Struct, frozen=True, gc=False):
     """Send the interval `target` everything that it has not acked: it has lost what it had not made durable."""
 
     target: int
 
 
-class FoldDone(Struct, gc=False):
+class FoldDone(Struct, frozen=True, gc=False):
     """Everything up to `upto` is in the folded tables."""
 
     upto: int
 
 
-class IdsFound(Struct, gc=False):
+class IdsFound(Struct, frozen=True, gc=False):
     """Answer to `LookupIds`: which of them the store has."""
 
     sender: int
@@ -152,7 +152,7 @@ class IdsFound(Struct, gc=False):
     outside: set[bytes] = set()
 
 
-class OutsideIdsRead(Struct, gc=False):
+class OutsideIdsRead(Struct, frozen=True, gc=False):
     """Answer to `ReadOutsideIds`."""
 
     subscription: int
@@ -160,35 +160,35 @@ class OutsideIdsRead(Struct, gc=False):
     ids: list[bytes]
 
 
-class AckArrived(Struct, gc=False):
+class AckArrived(Struct, frozen=True, gc=False):
     """A receiver made the bundle `number` durable."""
 
     number: int
 
 
-class AlarmRang(Struct, gc=False):
+class AlarmRang(Struct, frozen=True, gc=False):
     """The time of an earlier `SetAlarm` has come."""
 
 
-class WatermarkMoved(Struct, gc=False):
+class WatermarkMoved(Struct, frozen=True, gc=False):
     """The input low watermark of the computation is now `value`."""
 
     value: int
 
 
-class ChannelsExpected(Struct, gc=False):
+class ChannelsExpected(Struct, frozen=True, gc=False):
     """Something may still come on these channels, although their producers are older than the interval's owner."""
 
     channels: tuple[Channel, ...]
 
 
-class RedriveAsked(Struct, gc=False):
+class RedriveAsked(Struct, frozen=True, gc=False):
     """A user asked to redrive the quarantines of `keys`, which are distinct.  Keys may be asked for repeatedly."""
 
     keys: list[str]
 
 
-class QuarantineFetched(Struct, gc=False):
+class QuarantineFetched(Struct, frozen=True, gc=False):
     """Answer to `FetchQuarantine`: elements in the order of keys, and for each key in the order of its FIFO.
 
     With `more`, elements may be missing: of the last key that is here, and of the keys after it.
@@ -202,6 +202,7 @@ class RowsRead(Struct, gc=False):
     """Answer to `Read`: rows of a source partition, already keyed per subscription.
 
     `columns` maps a subscription to (sequences, columns).  `progressed` is false when there was nothing to read.
+    Not frozen: silence raises `watermark` on the way to the core.
     """
 
     columns: dict[int, tuple[list[int], Columns]]
@@ -216,7 +217,7 @@ class RowsRead(Struct, gc=False):
     """What stands next in a paced partition, if that is known."""
 
 
-class Advanced(Struct, gc=False):
+class Advanced(Struct, frozen=True, gc=False):
     """The position written by `Advance` is durable."""
 
     position: int
@@ -232,20 +233,20 @@ Event = (
 # --- effects ----------------------------------------------------------------------------------------------------
 
 
-class Load(Struct, gc=False):
+class Load(Struct, frozen=True, gc=False):
     """Read the folded state of `keys`, and their timers when not all are in memory."""
 
     keys: list[str]
     timers: bool = False
 
 
-class LoadSlots(Struct, gc=False):
+class LoadSlots(Struct, frozen=True, gc=False):
     """Read single cells and entries of keys that were not read whole."""
 
     wanted: list[Wanted]
 
 
-class LoadTimers(Struct, gc=False):
+class LoadTimers(Struct, frozen=True, gc=False):
     """Read the next `limit` timers of a kind from the folded tables, those after (timestamp, (key, tag))."""
 
     kind: str
@@ -253,13 +254,13 @@ class LoadTimers(Struct, gc=False):
     limit: int
 
 
-class Invoke(Struct, gc=False):
+class Invoke(Struct, frozen=True, gc=False):
     """Run user code."""
 
     work: Work
 
 
-class Mark(Struct, gc=False):
+class Mark(Struct, frozen=True, gc=False):
     """Store `suspicion`, which names what is about to run.
 
     With `alone`, no other invocation of this process may run from now until the `Unmark` that follows is durable.
@@ -269,20 +270,20 @@ class Mark(Struct, gc=False):
     alone: bool
 
 
-class Unmark(Struct, gc=False):
+class Unmark(Struct, frozen=True, gc=False):
     """Store `suspicion`: what ran has not ended the process.  `trusted`: nothing else has, for a long time."""
 
     suspicion: bytes
     trusted: bool = False
 
 
-class Commit(Struct, gc=False):
+class Commit(Struct, frozen=True, gc=False):
     """Insert one log row; an interval's commits are submitted, and must be applied, in seq order."""
 
     write: LogWrite
 
 
-class LookupIds(Struct, gc=False):
+class LookupIds(Struct, frozen=True, gc=False):
     """Ask the folded tables which of `sequences` were consumed: a bundle of `sender` waits for it."""
 
     sender: int
@@ -294,7 +295,7 @@ class LookupIds(Struct, gc=False):
     now: int = 0
 
 
-class ReadOutsideIds(Struct, gc=False):
+class ReadOutsideIds(Struct, frozen=True, gc=False):
     """Read the next `limit` ids of a bucket, in order, after the id `after`."""
 
     subscription: int
@@ -303,7 +304,7 @@ class ReadOutsideIds(Struct, gc=False):
     limit: int
 
 
-class Fold(Struct, gc=False):
+class Fold(Struct, frozen=True, gc=False):
     """Fold committed images, a contiguous prefix ending at `upto`.
 
     `acked` are acks in committed checkpoints after it.  The tables have no state of `fresh` keys.
@@ -315,32 +316,32 @@ class Fold(Struct, gc=False):
     fresh: Set[str]
 
 
-class Send(Struct, gc=False):
+class Send(Struct, frozen=True, gc=False):
     """Deliver a bundle to `bundle.target`."""
 
     bundle: Bundle
 
 
-class Ack(Struct, gc=False):
+class Ack(Struct, frozen=True, gc=False):
     """Tell `sender` that its bundle `number` is durable here."""
 
     sender: int
     number: int
 
 
-class SetAlarm(Struct, gc=False):
+class SetAlarm(Struct, frozen=True, gc=False):
     """Ring at wall time `at` (us); a later SetAlarm does not cancel an earlier one."""
 
     at: int
 
 
-class ReportWatermark(Struct, gc=False):
+class ReportWatermark(Struct, frozen=True, gc=False):
     """This interval's low watermark for the authority."""
 
     value: int
 
 
-class FetchQuarantine(Struct, gc=False):
+class FetchQuarantine(Struct, frozen=True, gc=False):
     """Read the quarantine FIFOs of `keys`, one after the other in ascending order, at most `limit` elements in all.
 
     The tables suffice, because everything that the log says of these FIFOs is folded.
@@ -350,13 +351,13 @@ class FetchQuarantine(Struct, gc=False):
     limit: int
 
 
-class Read(Struct, gc=False):
+class Read(Struct, frozen=True, gc=False):
     """Read at most `limit` rows of the source partition."""
 
     limit: int
 
 
-class Advance(Struct, gc=False):
+class Advance(Struct, frozen=True, gc=False):
     """Persist the position of the source partition."""
 
     position: int
@@ -364,13 +365,13 @@ class Advance(Struct, gc=False):
     finished: bool
 
 
-class Halt(Struct, gc=False):
+class Halt(Struct, frozen=True, gc=False):
     """This core is void: it was fenced."""
 
     reason: str
 
 
-class RestartInterval(Struct, gc=False):
+class RestartInterval(Struct, frozen=True, gc=False):
     """This core is void, and its interval needs another one.
 
     Drop what it has not committed, take a new sequencer and recover.  Give the new core `inherited`.  Every sender must
@@ -380,7 +381,7 @@ class RestartInterval(Struct, gc=False):
     inherited: Inherited
 
 
-class Settled(Struct, gc=False):
+class Settled(Struct, frozen=True, gc=False):
     """All productions of earlier versions, on streams that this computation no longer lists as outputs, are acked.
 
     Its watermark does not concern the subscribers of those streams any more.
