@@ -82,6 +82,7 @@ class WorkerHost:
 
     def __init__(
         self,
+        *,
         graph: Graph,
         name: str = "worker",
         controller: str = "controller",

@@ -62,7 +62,13 @@ class EmbeddedRun:
         tolerance: Tolerance | None = None,
         transport: Transport[Message] | None = None,
     ) -> None:
-        self.worker = WorkerHost(graph, WORKER, CONTROLLER, tolerance, limits.FIRST_WORK_RECORDS)
+        self.worker = WorkerHost(
+            graph=graph,
+            name=WORKER,
+            controller=CONTROLLER,
+            tolerance=tolerance,
+            first_records=limits.FIRST_WORK_RECORDS,
+        )
         self._hosts: tuple[Host, ...] = (self.worker, ControllerHost([WORKER], CONTROLLER))
         self._transport = transport or LocalTransport()
         for host in self._hosts:
@@ -71,7 +77,7 @@ class EmbeddedRun:
         self._clock = clock
         self._graph = graph
         self._failures = Failures(on_failure)
-        self._user = UserCode(graph, tables, clock, self._failures)
+        self._user = UserCode(graph=graph, tables=tables, clock=clock, failures=self._failures)
         self._reopening: set[tuple[str, str]] = set()
         """Channels, (from, to), that are open again, which the host has not heard yet."""
         self._queue: deque[tuple[Host, he.HostEvent]] = deque()

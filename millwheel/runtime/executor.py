@@ -36,6 +36,7 @@ class Executor:
 
     def __init__(
         self,
+        *,
         spec: ComputationSpec,
         graph: Graph,
         subscriptions: Mapping[str, int],

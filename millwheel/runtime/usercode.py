@@ -31,6 +31,7 @@ class UserCode:
 
     def __init__(
         self,
+        *,
         graph: Graph,
         tables: Mapping[str, Table],
         clock: Callable[[], int],
@@ -60,7 +61,9 @@ class UserCode:
         graph, subscriptions = self._graph, wanted.subscriptions
         for name, spec in graph.computations.items():
             places = wanted.places.get(name, {})
-            executor = self._executors[name] = self.executor_type(spec, graph, subscriptions, self._tables, places)
+            executor = self._executors[name] = self.executor_type(
+                spec=spec, graph=graph, subscriptions=subscriptions, tables=self._tables, places=places
+            )
             if self._failures is not None:
                 executor.on_failure = self._failures.of(name)
             if self._prepared is not None:

@@ -116,7 +116,15 @@ def run_workload(
     store = LedgerStore(MemoryStore(), workload.graph, kernel, workload.honest)
     store.check = check_commit(workload)
     store.inner.constraint = workload.world.constraint
-    simulation = Simulation(workload.graph, workload.tables, kernel, nemesis, store, until_us, mend_us)
+    simulation = Simulation(
+        graph=workload.graph,
+        tables=workload.tables,
+        kernel=kernel,
+        nemesis=nemesis,
+        store=store,
+        faults_until_us=until_us,
+        mend_us=mend_us,
+    )
     simulation.on_mend = lambda: mend(workload, store)
     simulation.on_orderly_end = workload.world.killed.clear
     simulation.hold_open = lambda: unmended(workload, store)

@@ -104,7 +104,9 @@ def replay(
     pipeline = pipeline_of(directory, rate)
     graph = pipeline.graph()
     store = WatchedStore(MemoryStore(), graph, kernel)
-    simulation = Simulation(graph, pipeline.tables, kernel, nemesis, store, 20 * SECOND)
+    simulation = Simulation(
+        graph=graph, tables=pipeline.tables, kernel=kernel, nemesis=nemesis, store=store, faults_until_us=20 * SECOND
+    )
     simulation.version = lambda: (pipeline_of(directory, rate).graph(), None)  # a process has a source of its own
     try:
         simulation.run()

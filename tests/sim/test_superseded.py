@@ -28,7 +28,14 @@ def rolled(idle_after_us: int | None) -> Counter[str]:
     assert isinstance(spec.source, ScriptedSource)
     spec.source.idle_after_us, spec.source.disorder_us = idle_after_us, 1_000 * SECOND
     store = WatchedStore(MemoryStore(), workload.graph, kernel)
-    simulation = Simulation(workload.graph, workload.tables, kernel, Planned(), store, 9 * SECOND)
+    simulation = Simulation(
+        graph=workload.graph,
+        tables=workload.tables,
+        kernel=kernel,
+        nemesis=Planned(),
+        store=store,
+        faults_until_us=9 * SECOND,
+    )
     simulation.superseded_limit_us = 2 * SECOND
     kernel.at(START_US + 4_300_000, simulation.roll)
     simulation.run()

@@ -206,3 +206,39 @@ def test_unit_tests_lie_in_the_rooms_of_what_they_test() -> None:
     rooms = {name.rpartition("/")[0] for name in modules()}
     found = {path.parent.relative_to(ROOT / "tests/unit").as_posix() for path in sources("tests/unit")}
     assert {room for room in found if room.split("/")[0] in ("core", "host", "storage")} <= {*rooms}
+
+
+# Constructors
+
+MANY_FIELDS = 4
+PUBLIC = {"EmbeddedRun", "PartFiles"}
+"""What users make, by position, since before this law."""
+INNER = (
+    "millwheel/core",
+    "millwheel/host",
+    "millwheel/runtime",
+    "millwheel/testing/world",
+    "storage/millwheel_storage",
+)
+
+
+def by_position(text: str) -> set[str]:
+    """Classes whose constructor takes more than `MANY_FIELDS` arguments by position."""
+    return {
+        node.name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.ClassDef)
+        for made in node.body
+        if isinstance(made, ast.FunctionDef) and made.name == "__init__" and len(made.args.args) - 1 > MANY_FIELDS
+    }
+
+
+def test_constructors_with_many_fields_take_them_by_name() -> None:
+    found = [by_position(path.read_text(encoding="utf-8")) for path in sources(*INNER)]
+    assert set[str]().union(*found) == PUBLIC
+
+
+def test_a_constructor_with_many_fields_is_noticed() -> None:
+    line = "class A:\n    def __init__(self, a, b, c, d{}): ..."
+    assert by_position(line.format(", e")) == {"A"}
+    assert by_position(line.format("")) == by_position(line.format(", *, e")) == set()

@@ -27,6 +27,7 @@ class Checkpointer:
 
     def __init__(
         self,
+        *,
         shape: str,
         cache: StateCache,
         arrivals: Arrivals,

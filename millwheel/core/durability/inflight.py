@@ -56,6 +56,7 @@ class Inflight:
 
     def __init__(
         self,
+        *,
         interval: int,
         sequencer: int,
         weak: bool,

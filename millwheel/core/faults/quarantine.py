@@ -32,6 +32,7 @@ class Quarantine:
 
     def __init__(
         self,
+        *,
         keys: Iterable[str],
         refused: RefusedRows,
         suspects: Suspects,

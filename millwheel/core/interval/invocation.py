@@ -31,6 +31,7 @@ class Invocation:
 
     def __init__(
         self,
+        *,
         cache: StateCache,
         timers: TimerQueue,
         holds: Holds,

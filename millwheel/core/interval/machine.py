@@ -81,20 +81,38 @@ class IntervalCore:
         self._timers = TimerQueue()
         self._holds = Holds()
         self._quarantine = Quarantine(
-            recovered.quarantined, self._refused, self.suspects, self._timers, self._holds, settings.quarantine_holds
+            keys=recovered.quarantined,
+            refused=self._refused,
+            suspects=self.suspects,
+            timers=self._timers,
+            holds=self._holds,
+            keeps_hold=settings.quarantine_holds,
         )
-        self._expiry = Expiry(settings.expire_after, self._cache, self._timers, self._holds, self._quarantine)
+        self._expiry = Expiry(
+            after=settings.expire_after,
+            cache=self._cache,
+            timers=self._timers,
+            holds=self._holds,
+            quarantine=self._quarantine,
+        )
         # What runs, and what it changes.
         self._schedule = Schedule(
-            settings.work_limit_records,
-            self._inbox, self._timers, self._expiry, self._quarantine, self.suspects, self._cache,
+            limit=settings.work_limit_records,
+            inbox=self._inbox, timers=self._timers, expiry=self._expiry,
+            quarantine=self._quarantine, suspects=self.suspects, cache=self._cache,
         )  # fmt: skip
         self._invocation = Invocation(
-            self._cache, self._timers, self._holds, self._expiry, self._quarantine, self.suspects,
-            SeenKeys(recovered.blank),
+            cache=self._cache, timers=self._timers, holds=self._holds, expiry=self._expiry,
+            quarantine=self._quarantine, suspects=self.suspects, seen=SeenKeys(recovered.blank),
         )  # fmt: skip
         self._checkpointer = Checkpointer(
-            config.shape, self._cache, self._arrivals, self._timers, self._holds, self._expiry, self._quarantine
+            shape=config.shape,
+            cache=self._cache,
+            arrivals=self._arrivals,
+            timers=self._timers,
+            holds=self._holds,
+            expiry=self._expiry,
+            quarantine=self._quarantine,
         )
         # What becomes durable, and goes out.
         self._outbox = Outbox(config.interval, config.sequencer, config.routes)
@@ -102,8 +120,8 @@ class IntervalCore:
         """Bundles without an ack, on streams that only earlier versions of the computation list as outputs."""
         self._committed = CommittedLog(self._outbox.frontier)
         self._inflight = Inflight(
-            config.interval, config.sequencer, settings.productions == "weak",
-            self._outbox, self._committed, self._refused, self.counters,
+            interval=config.interval, sequencer=config.sequencer, weak=settings.productions == "weak",
+            outbox=self._outbox, committed=self._committed, refused=self._refused, counters=self.counters,
         )  # fmt: skip
         self._seq = 0
         """Of the newest checkpoint."""
@@ -112,8 +130,10 @@ class IntervalCore:
         """Everything up to this seq must be folded soon, however little it is."""
         self._watermark = LowWatermark(
             # The inputs had reached at least what was persisted of this computation.
-            max(recovered.watermark, inherited.watermark if inherited else MIN_TIME), recovered.watermark,
-            self._arrivals, self._inbox, self._invocation, self._inflight, self._outbox, self._timers, self._holds,
+            input_watermark=max(recovered.watermark, inherited.watermark if inherited else MIN_TIME),
+            reported=recovered.watermark,
+            arrivals=self._arrivals, inbox=self._inbox, invocation=self._invocation, inflight=self._inflight,
+            outbox=self._outbox, timers=self._timers, holds=self._holds,
         )  # fmt: skip
         self._alarm = MAX_TIME
         self._idle_since: int | None = None

@@ -48,6 +48,7 @@ class Schedule:
 
     def __init__(
         self,
+        *,
         limit: int,
         inbox: Inbox,
         timers: TimerQueue,

@@ -23,6 +23,7 @@ class LowWatermark:
 
     def __init__(
         self,
+        *,
         input_watermark: int,
         reported: int,
         arrivals: Arrivals,

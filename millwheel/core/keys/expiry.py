@@ -24,7 +24,7 @@ class Expiry:
     """The expiries of one interval: `after` is the time to live, us, or None when state is kept for ever."""
 
     def __init__(
-        self, after: int | None, cache: StateCache, timers: TimerQueue, holds: Holds, quarantine: Quarantine
+        self, *, after: int | None, cache: StateCache, timers: TimerQueue, holds: Holds, quarantine: Quarantine
     ) -> None:
         self._after = after
         self._cache = cache

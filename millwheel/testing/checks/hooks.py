@@ -80,8 +80,8 @@ class WatchedExecutor(Executor):
 
     frame_type = WatchedFrame
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
         if not isinstance(self._frame, WatchedFrame):
             raise InvariantError("self._frame is no WatchedFrame")
         self._frame.watch = self._returned

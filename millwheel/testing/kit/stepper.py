@@ -221,7 +221,14 @@ def simulate(
     sources = {name: ScriptedSource(f"scripted-{name}", [_script(kernel, rows)]) for name, rows in inputs.items()}
     graph = tapped(pipeline, sources)
     store = WatchedStore(MemoryStore(), graph, kernel)
-    simulation = Simulation(graph, pipeline.tables, kernel, Seeded(faults, kernel.rng), store, 12 * SECOND)
+    simulation = Simulation(
+        graph=graph,
+        tables=pipeline.tables,
+        kernel=kernel,
+        nemesis=Seeded(faults, kernel.rng),
+        store=store,
+        faults_until_us=12 * SECOND,
+    )
     simulation.watches_values = True
     try:
         simulation.run()

@@ -79,14 +79,14 @@ class Process:
         self.frozen_until = 0
         self.endless = False
         """The run never ends by itself (the stepper)."""
-        self.worker = WorkerHost(graph, WORKER, CONTROLLER)
+        self.worker = WorkerHost(graph=graph, name=WORKER, controller=CONTROLLER)
         self._hosts: tuple[Host, ...] = (self.worker, ControllerHost([WORKER], CONTROLLER))
         self.calls = Calls(self)
         self.transport = FaultyTransport(self)
         for host in self._hosts:
             self.transport.attach(host.name, partial(self._heard, host), partial(self._reopened, host))
         prepared = watch_values if world.watches_values else None
-        self._user = WatchedUserCode(graph, world.tables, self.clock, prepared=prepared)
+        self._user = WatchedUserCode(graph=graph, tables=world.tables, clock=self.clock, prepared=prepared)
         self._probes = Probes(world.store.truth, self.worker)
         self._parked: list[he.ReadRows] = []
         """Reads of manual sources that have nothing to read."""

@@ -39,6 +39,7 @@ class Simulation:
 
     def __init__(
         self,
+        *,
         graph: Graph,
         tables: Mapping[str, Table],
         kernel: Kernel,

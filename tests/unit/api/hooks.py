@@ -38,7 +38,12 @@ def executor_of(computation: Callable[[], Computation[str]], **settings: Any) ->
     pipeline.add(Sink, [subscribe(out, lambda text: None if text == "nobody" else text)], name="sink")
     pipeline.sink(table)
     graph = pipeline.graph()
-    return Executor(graph.computations["it"], graph, {"it<texts": IN, "sink<out": OUT}, pipeline.tables)
+    return Executor(
+        spec=graph.computations["it"],
+        graph=graph,
+        subscriptions={"it<texts": IN, "sink<out": OUT},
+        tables=pipeline.tables,
+    )
 
 
 def computation_of(

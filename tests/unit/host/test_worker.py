@@ -36,7 +36,7 @@ class Hand:
         pipeline.inject(IterableSource("text", []), into=words)
         pipeline.add(Keep, [subscribe(words, lambda word: word)])
         self.store = MemoryStore()
-        self.worker = WorkerHost(pipeline.graph())
+        self.worker = WorkerHost(graph=pipeline.graph())
         self.told: list[Message] = []
         self.waiting: list[he.Ask] = []
 
@@ -144,7 +144,7 @@ class Busy(Hand):
         pipeline.inject(IterableSource("text", []), into=words)
         pipeline.add(Keep, [subscribe(words, lambda word: word)], [kept], name="first")
         pipeline.add(Keep, [subscribe(kept, lambda word: word)], name="second")
-        self.worker = WorkerHost(pipeline.graph())
+        self.worker = WorkerHost(graph=pipeline.graph())
         self.ran: list[int] = []
         """Intervals."""
 

@@ -36,7 +36,15 @@ class Interval:
         self.outbox = Outbox(SENDER, PRODUCER, {SUB: Ranges([("", 70)])})
         self.log = CommittedLog(self.outbox.frontier)
         self.counters = ev.Counters()
-        self.queue = Inflight(SENDER, PRODUCER, weak, self.outbox, self.log, RefusedRows(), self.counters)
+        self.queue = Inflight(
+            interval=SENDER,
+            sequencer=PRODUCER,
+            weak=weak,
+            outbox=self.outbox,
+            committed=self.log,
+            refused=RefusedRows(),
+            counters=self.counters,
+        )
         self.seq = 0
         self.effects: list[ev.Effect] = []
 

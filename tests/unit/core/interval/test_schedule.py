@@ -28,9 +28,19 @@ class Waiting:
         self.inbox, self.timers, holds, suspects = Inbox(), TimerQueue(), Holds(), Suspects()
         self.suspects = suspects
         cache = StateCache(1_000)
-        self.quarantine = Quarantine(["bad"], RefusedRows(), suspects, self.timers, holds, keeps_hold=False)
-        expiry = Expiry(5, cache, self.timers, holds, self.quarantine)
-        self.schedule = Schedule(limit, self.inbox, self.timers, expiry, self.quarantine, suspects, cache)
+        self.quarantine = Quarantine(
+            keys=["bad"], refused=RefusedRows(), suspects=suspects, timers=self.timers, holds=holds, keeps_hold=False
+        )
+        expiry = Expiry(after=5, cache=cache, timers=self.timers, holds=holds, quarantine=self.quarantine)
+        self.schedule = Schedule(
+            limit=limit,
+            inbox=self.inbox,
+            timers=self.timers,
+            expiry=expiry,
+            quarantine=self.quarantine,
+            suspects=suspects,
+            cache=cache,
+        )
         self.timers.set("t", "watermark", "u", 10)
         self.timers.set("e", EXPIRY_KIND, EXPIRY_TAG, 10)
         self.record("r")

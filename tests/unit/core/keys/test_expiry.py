@@ -23,8 +23,12 @@ class Interval:
 
     def __init__(self, after: int | None = AFTER) -> None:
         self.cache, self.timers, self.holds = StateCache(1 << 20), TimerQueue(), Holds()
-        self.quarantine = Quarantine([], RefusedRows(), Suspects(), self.timers, self.holds, True)
-        self.expiry = Expiry(after, self.cache, self.timers, self.holds, self.quarantine)
+        self.quarantine = Quarantine(
+            keys=[], refused=RefusedRows(), suspects=Suspects(), timers=self.timers, holds=self.holds, keeps_hold=True
+        )
+        self.expiry = Expiry(
+            after=after, cache=self.cache, timers=self.timers, holds=self.holds, quarantine=self.quarantine
+        )
         self.writes = TimerWrites()
 
     def write(self, key: str, record: int | None = None, watermark: int = 0, timer: Timer | None = None) -> int | None:
