@@ -15,7 +15,8 @@ from typing import Any
 
 from millwheel.testing.world.kernel import Violation
 from tests.planted import MUTANTS, UNIT_ONLY, planted, unit_test_notices
-from tests.planted import checkpoints as checkpoints  # they register their own
+from tests.planted import accounts as accounts  # they register their own
+from tests.planted import checkpoints as checkpoints
 from tests.planted import deaths as deaths
 from tests.planted import deliveries as deliveries
 from tests.planted import event_time as event_time

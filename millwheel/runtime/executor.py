@@ -31,6 +31,7 @@ OnFailed = Callable[[str, str, BaseException, bool], None]
 class Executor:
     """One computation's user code in this process."""
 
+    context_type: type[Context] = Context
     frame_type: type[Frame] = Frame
     """What hooks leave their effects in; the simulator's notes more."""
 
@@ -47,7 +48,7 @@ class Executor:
         self._attempts = spec.settings.hook_attempts
         outputs = outputs_of(graph, spec, subscriptions)
         self._frame = self.frame_type(places)
-        self._context = Context(self._frame, outputs, tables, spec.settings.strict_timestamps)
+        self._context = self.context_type(self._frame, outputs, tables, spec.settings.strict_timestamps)
         self._inputs: dict[int, tuple[Callable[[bytes], Any], str]] = {
             subscriptions[s.name]: (AS_IT_IS if spec.encoded else graph.streams[s.stream].coder.decode, s.stream)
             for s in spec.inputs

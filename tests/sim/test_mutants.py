@@ -12,6 +12,14 @@ from tests.sim.cores import Answers, on_all_cores
 
 BUDGET_SEEDS = 100
 SLOW = {
+    "A cancelled timer stays in the store": 8,
+    "A hook that sets a timer and cancels it leaves the one that was set before": 8,
+    "A cancelled timer is pending again when its key leaves quarantine": 21,
+    "A write does not extend the life of its key": 8,
+    "A key expires though it has a hold": 32,
+    "A key expires though it is in quarantine": 21,
+    "The life of a key is counted from its record, also when the watermark is past that": 20,
+    "The end of the input expires what is left": 8,
     "When a row of one interval is refused, the whole group counts as committed": 8,
     "After a cut a sender goes on before the receiver has said hello: what was lost comes later": 9,
     "The watermark does not wait for a partition until it has reported": 10,

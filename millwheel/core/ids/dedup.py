@@ -227,9 +227,8 @@ class DeliveredIds:
         self._live |= {*channels}
 
     def frontier(self, subscription: int, producer: int) -> int:
-        """The highest frontier advertised on this channel."""
-        seen = self._channels.get((subscription, producer))
-        return seen.frontier if seen else 0
+        """The highest frontier advertised on this channel; of a producer that has been retired the end of time."""
+        return self._seen(subscription, producer).frontier
 
     def folded(self, checkpointed: Iterable[Ids]) -> None:
         """The ids of one more checkpoint are folded.  Those of a channel come in the order in which they were added."""

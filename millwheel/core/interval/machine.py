@@ -270,6 +270,11 @@ class IntervalCore:
         return self._inbox.first()
 
     @property
+    def newest_seq(self) -> int:
+        """The seq of the newest checkpoint."""
+        return self._seq
+
+    @property
     def watermark(self) -> int:
         """Input low watermark."""
         return self._watermark.input

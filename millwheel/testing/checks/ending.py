@@ -10,12 +10,17 @@ from typing import Any
 
 from millwheel.host.worker import WorkerHost
 from millwheel.testing.checks.truth import Truth
+from millwheel.testing.checks.watched import WatchedStore
 from millwheel.work import QUARANTINE_HOLD
 from millwheel_storage.memory import MemoryStore
 
 
-def check_end(truth: Truth, store: MemoryStore) -> None:
+def check_end(watched: WatchedStore) -> None:
     """After an orderly end: nothing is pending, the folded tables say what the checkpoints said (I2, I4, I15)."""
+    truth, store = watched.truth, watched.inner
+    for interval, sequencer in truth.owner.items():
+        if (interval, sequencer) in watched.owned:
+            watched.owned[interval, sequencer].end(truth.fail)
     for (subscription, producer), rows in truth.pending.items():
         if rows:
             name = truth.subscriptions[subscription].name

@@ -14,70 +14,88 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from typing import Any
 
-import msgspec
-
 from millwheel import limits
+from millwheel.api.context import Context
 from millwheel.api.frame import Frame
 from millwheel.bundles import QuarantineEntry
-from millwheel.core.interval.arrivals import Item
 from millwheel.errors import InvariantError
 from millwheel.host.alphabet import RunHooks
-from millwheel.model import TIMER_KINDS, Timer
+from millwheel.model import TIMER_KINDS, Timer, TimerKind
 from millwheel.runtime.executor import Executor
 from millwheel.runtime.usercode import UserCode
+from millwheel.testing.checks.accounts import Owned
 from millwheel.testing.checks.truth import Truth
 from millwheel.testing.world.kernel import Kernel
-from millwheel.work import Cause, InvocationOutcome, TimerCause, Work
+from millwheel.work import Cause, InvocationOutcome, Work
 
-Watch = Callable[[str, dict[tuple[str, str], int | None], Cause], None]
+Calls = dict[Any, int | None]
+"""What a hook has called for: (kind, tag) of a timer, or None for its hold, to the time that was set, or None."""
+
+Watch = Callable[[str, Calls, Cause], None]
 
 
-def _ignore(key: str, timers: dict[tuple[str, str], int | None], cause: Cause) -> None:
+def _ignore(key: str, calls: Calls, cause: Cause) -> None:
     """Nobody watches yet."""
 
 
 class WatchedFrame(Frame):
-    """A frame that tells what a hook has set, once the hook has returned."""
+    """A frame that tells what a hook has called for, once the hook has returned: its calls, not what became of them."""
 
-    __slots__ = ("watch",)
+    __slots__ = ("calls", "watch")
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.watch: Watch = _ignore
+        self.calls: Calls = {}
 
     def commit(self, outcome: InvocationOutcome, cause: Cause) -> None:
-        """A hook has returned: its timers are told."""
-        timers = dict(self.timers)
+        """A hook has returned: its calls are told."""
         super().commit(outcome, cause)
-        self.watch(self.key, timers, cause)
+        calls, self.calls = self.calls, {}
+        self.watch(self.key, calls, cause)
+
+    def rollback(self, journal: int, pending: int) -> None:
+        """A hook has raised: it has called for nothing."""
+        super().rollback(journal, pending)
+        self.calls = {}
 
 
-class Owned(msgspec.Struct, eq=False):
-    """An interval under one sequencer, as a simulated process knows it."""
+class WatchedContext(Context):
+    """A context that notes the calls of a hook."""
 
-    interval: int
-    sequencer: int
-    timers: dict[str, dict[tuple[str, str], int]]
-    """key to (kind, tag) to what it is set to, as hooks and durable checkpoints say."""
-    again: dict[tuple[str, str], tuple[str, int, int]] = {}
-    """(key, kind) to what fired last, (tag, timestamp), and how often in a row.  The next owner counts anew."""
-    waits: Item | None = None
-    """What waited to run when hooks ran last."""
-    timer_invocations: int = 0
-    """Invocations of timers in a row while that waits."""
+    __slots__ = ()
 
-    def ran_next(self, work: Work, waits: Item | None) -> bool:
-        """Hooks run, and `waits` is what runs next; false when timers keep it from that (I18)."""
-        if waits is None or waits is not self.waits:
-            self.waits, self.timer_invocations = waits, 0
-        elif work.timers and work.suspended is None:
-            self.timer_invocations += 1
-        return self.timer_invocations <= limits.TIMER_INVOCATIONS
+    def _note(self, name: Any, setting: int | None) -> None:
+        frame = self._frame
+        if not isinstance(frame, WatchedFrame):
+            raise InvariantError("a watched context has a watched frame")
+        frame.calls[name] = setting
+
+    def set_timer(self, tag: str, timestamp: int, kind: TimerKind = "watermark") -> None:
+        """See `Context`."""
+        super().set_timer(tag, timestamp, kind)
+        self._note((kind, tag), timestamp if type(timestamp) is int else self._frame.timers[kind, tag])
+
+    def cancel_timer(self, tag: str, kind: TimerKind = "watermark") -> None:
+        """See `Context`."""
+        super().cancel_timer(tag, kind)
+        self._note((kind, tag), None)
+
+    def hold(self, timestamp: int) -> None:
+        """See `Context`."""
+        super().hold(timestamp)
+        self._note(None, timestamp if type(timestamp) is int else self._frame.hold)
+
+    def release_hold(self) -> None:
+        """See `Context`."""
+        super().release_hold()
+        self._note(None, None)
 
 
 class WatchedExecutor(Executor):
     """An executor that runs the hooks of one simulated process; `begin` says whose invocation is next."""
 
+    context_type = WatchedContext
     frame_type = WatchedFrame
 
     def __init__(self, **arguments: Any) -> None:
@@ -146,16 +164,8 @@ class WatchedExecutor(Executor):
                 f"I8: {name} fires for {timer.timestamp} before {first[1]!r}, set to {first[0]}", timer.key
             )
 
-    def _returned(self, key: str, timers: dict[tuple[str, str], int | None], cause: Cause) -> None:
-        """A hook of `key` has returned."""
-        pending = self._owned.timers.setdefault(key, {})
-        if isinstance(cause, TimerCause) and pending.get((cause.kind, cause.tag)) == cause.timestamp:
-            del pending[cause.kind, cause.tag]
-        for name, setting in timers.items():
-            if setting is None:
-                pending.pop(name, None)
-            else:
-                pending[name] = setting
+    def _returned(self, key: str, calls: Calls, cause: Cause) -> None:
+        self._owned.returned(key, calls, cause)
 
 
 class WatchedUserCode(UserCode):

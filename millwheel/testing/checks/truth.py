@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from millwheel.bundles import Checkpoint, QuarantineEntry
+from millwheel.bundles import Bundle, Checkpoint, Produced, QuarantineEntry
 from millwheel.graph import Graph, SubscriptionSpec
 from millwheel.ports import Opened
 from millwheel.testing.kit.scripted import Script, ScriptedSource
@@ -22,6 +22,11 @@ from millwheel.work import Slot
 
 Channel = tuple[int, int]
 Payload = tuple[str, bytes, int]
+Place = tuple[int, int]
+"""A checkpoint: the sequencer of its owner, and its seq."""
+
+Element = tuple[int, int, int, str, str, int]
+"""What waits in a quarantine: subscription, producer, sequence, kind, tag, timestamp."""
 
 
 class Durable(msgspec.Struct):
@@ -30,8 +35,8 @@ class Durable(msgspec.Struct):
     state: dict[str, dict[Slot, bytes]] = {}
     timers: dict[str, dict[tuple[str, str], int]] = {}
     holds: dict[str, int] = {}
-    fifo: dict[str, list[tuple[int, str, int]]] = {}
-    """key to (subscription, kind, timestamp) of its quarantine."""
+    fifo: dict[str, list[Element]] = {}
+    """key to its quarantine, in order."""
 
 
 class Truth:
@@ -42,6 +47,16 @@ class Truth:
         self.kernel = kernel
         self.durable: dict[str, Durable] = {name: Durable({}, {}, {}, {}) for name in graph.computations}
         self.consumed: dict[Channel, set[int]] = {}
+        self.taken_by: dict[Channel, dict[int, Place]] = {}
+        """Id to the checkpoint that consumed it."""
+        self.made_by: dict[Channel, dict[int, int]] = {}
+        """Production to the seq of its checkpoint; the sequencer is its producer."""
+        self.unrecorded: dict[Channel, dict[int, None]] = {}
+        """Productions, ascending, whose acks are not durable."""
+        self.advertised: dict[Channel, int] = {}
+        """The highest frontier that was sent on a channel."""
+        self.positions: dict[int, int] = {}
+        """Producer of a source to its durable position; one that is finished is at the end of time."""
         self.produced: dict[Channel, dict[int, Payload]] = {}
         self.pending: dict[Channel, dict[int, int]] = {}
         """Durable and not durably consumed: sequence to timestamp."""
@@ -93,16 +108,17 @@ class Truth:
                 del self.produced[channel][row]
                 self.pending[channel].pop(row)
 
-    def apply(self, interval: int, image: Checkpoint) -> None:
+    def apply(self, interval: int, place: Place, image: Checkpoint) -> None:
         """A checkpoint of an interval became durable."""
         name = self.computation[interval]
-        self._apply_ids(name, image)
+        self._apply_ids(name, place, image)
         self._apply_outside_ids(interval, image)
-        self._apply_productions(interval, image)
-        self._apply_keys(self.durable[name], image)
+        self._apply_productions(interval, place, image)
+        apply_keys(self.durable[name], image)
+        self.kernel.probes["key expired"] += len(image.forgotten)
         self._apply_fifo(name, image)
 
-    def _apply_ids(self, name: str, image: Checkpoint) -> None:
+    def _apply_ids(self, name: str, place: Place, image: Checkpoint) -> None:
         for ids in image.ids:
             channel = (ids.subscription, ids.producer)
             spec = self.subscriptions[ids.subscription]
@@ -113,6 +129,7 @@ class Truth:
             if again:
                 self.fail(f"I1: {name} consumed {sorted(again)} of {spec.name!r} from producer {ids.producer} twice")
             known.update(ids.sequences)
+            self.taken_by.setdefault(channel, {}).update(dict.fromkeys(ids.sequences, place))
             pending = self.pending.get(channel, {})
             for sequence in ids.sequences:
                 pending.pop(sequence, None)
@@ -132,12 +149,16 @@ class Truth:
                     self.fail(f"I1: interval {interval} takes the outside id {id_!r} twice within its slack")
                 taken[id_] = outside.expires
 
-    def _apply_productions(self, interval: int, image: Checkpoint) -> None:
+    def _apply_productions(self, interval: int, place: Place, image: Checkpoint) -> None:
         for produced in image.produced:
             channel = (produced.subscription, produced.producer)
             rows = self.produced.setdefault(channel, {})
             pending = self.pending.setdefault(channel, {})
             columns = zip(produced.keys, produced.values, produced.timestamps, strict=True)
+            self._check_advertised(interval, produced)
+            sequences = range(produced.first, produced.first + len(produced.keys))
+            self.made_by.setdefault(channel, {}).update(dict.fromkeys(sequences, place[1]))
+            self.unrecorded.setdefault(channel, {}).update(dict.fromkeys(sequences))
             for sequence, row in enumerate(columns, produced.first):
                 if rows.setdefault(sequence, row) != row:
                     self.fail(f"I3: production {sequence} of producer {produced.producer} changed")
@@ -145,28 +166,37 @@ class Truth:
                     pending[sequence] = row[2]
         for acked in image.acked:
             channel = (acked.subscription, acked.producer)
+            for sequence in acked.sequences:
+                self.unrecorded.get(channel, {}).pop(sequence, None)
             if not self.exact(acked.subscription):
                 continue
             lost = set(acked.sequences) - self.consumed.get(channel, set())
             if lost:
                 self.fail(f"I2: interval {interval} records acks of {sorted(lost)}, which nobody consumed")
 
-    def _apply_keys(self, durable: Durable, image: Checkpoint) -> None:
-        for key in image.forgotten:
-            durable.state.pop(key, None)
-            durable.timers.pop(key, None)
-            durable.holds.pop(key, None)
-            self.kernel.probes["key expired"] += 1
-        for key, cell, entry, value in image.state.rows():
-            _put(durable.state, key, (cell, entry), value)
-        timers = image.timers
-        for key, kind, tag, at in zip(timers.keys, timers.kinds, timers.tags, timers.timestamps, strict=True):
-            _put(durable.timers, key, (kind, tag), at)
-        for key, at in zip(image.holds.keys, image.holds.timestamps, strict=True):
-            if at is None:
-                durable.holds.pop(key, None)
-            else:
-                durable.holds[key] = at
+    def _check_advertised(self, interval: int, produced: Produced) -> None:
+        frontier = self.advertised.get((produced.subscription, produced.producer), 0)
+        if produced.first < frontier:
+            self.fail(
+                f"I14: interval {interval} stores production {produced.first} of producer {produced.producer}, and has "
+                f"advertised the frontier {frontier}"
+            )
+
+    def saw_frontier(self, interval: int, bundle: Bundle) -> None:
+        """A frontier leaves: everything below it is recorded as acked, durably (I14)."""
+        channel, frontier = (bundle.subscription, bundle.producer), bundle.frontier
+        self.advertised[channel] = max(frontier, self.advertised.get(channel, 0))
+        waits = next(iter(self.unrecorded.get(channel, ())), None)
+        if waits is not None and waits < frontier:
+            self.fail(
+                f"I14: interval {interval} advertises frontier {frontier} for producer {bundle.producer}, and the ack of "
+                f"{waits} is not durable"
+            )
+        if bundle.producer in self.positions and frontier > self.positions[bundle.producer]:
+            self.fail(
+                f"I14: interval {interval} advertises frontier {frontier} for producer {bundle.producer}, whose position "
+                f"{self.positions[bundle.producer]} is durable"
+            )
 
     def _apply_fifo(self, name: str, image: Checkpoint) -> None:
         fifo = self.durable[name].fifo
@@ -182,8 +212,9 @@ class Truth:
             if fifo.pop(key, []):
                 self.fail(f"I2: {name} released the quarantine of {key!r} with elements in it")
         for entry in image.quarantined:
-            fifo.setdefault(entry.key, []).append((entry.subscription, entry.kind, entry.timestamp))
+            fifo.setdefault(entry.key, []).append(element_of(entry))
             self.kernel.probes["record quarantined"] += 1
+            self.kernel.probes["released and quarantined at once"] += entry.key in image.released
             self.kernel.probes["timers were a loop"] += "a loop" in entry.error
             if entry.error:
                 self.failures.append((name, entry))
@@ -192,9 +223,9 @@ class Truth:
         """The owner of an interval has read FIFOs of it, to redrive them: what waits first, each once (I1, I17)."""
         if self.owner[interval] != sequencer:
             return  # what a zombie reads has no effect
-        name, read = self.computation[interval], dict[str, list[tuple[int, str, int]]]()
+        name, read = self.computation[interval], dict[str, list[Element]]()
         for entry in entries:
-            read.setdefault(entry.key, []).append((entry.subscription, entry.kind, entry.timestamp))
+            read.setdefault(entry.key, []).append(element_of(entry))
         self.kernel.probes["several keys redriven at once"] += len(read) > 1
         for key, found in read.items():
             waits = self.durable[name].fifo.get(key, [])[: len(found)]
@@ -216,16 +247,39 @@ class Truth:
             for (kind, tag), at in timers.items()
             if kind == "watermark" and (waits or not durable.fifo.get(key))
         ]
-        found += [(f"hold of {key!r}", at) for key, at in durable.holds.items()]
+        found += [(f"hold of {key!r}", at) for key, at in durable.holds.items() if waits or not durable.fifo.get(key)]
         for (subscription, producer), rows in self.pending.items():
             spec = self.subscriptions[subscription]
             if rows and (spec.computation == name or self.maker.get(producer) == name):
                 found.append((f"a record on {spec.name!r} from producer {producer}", min(rows.values())))
         if waits:
             for key, entries in durable.fifo.items():
-                times = [t for sub, kind, t in entries if sub >= 0 or kind == "watermark"]
+                times = [entry[-1] for entry in entries if entry[0] >= 0 or entry[3] == "watermark"]
                 found += [(f"quarantine of {key!r}", min(times))] if times else []
         return found
+
+
+def element_of(entry: QuarantineEntry) -> Element:
+    """What of an element says which one it is."""
+    return entry.subscription, entry.producer, entry.sequence, entry.kind, entry.tag, entry.timestamp
+
+
+def apply_keys(durable: Durable, image: Checkpoint) -> None:
+    """What one checkpoint does to the state, the timers and the holds of keys."""
+    for key in image.forgotten:
+        durable.state.pop(key, None)
+        durable.timers.pop(key, None)
+        durable.holds.pop(key, None)
+    for key, cell, entry, value in image.state.rows():
+        _put(durable.state, key, (cell, entry), value)
+    timers = image.timers
+    for key, kind, tag, at in zip(timers.keys, timers.kinds, timers.tags, timers.timestamps, strict=True):
+        _put(durable.timers, key, (kind, tag), at)
+    for key, at in zip(image.holds.keys, image.holds.timestamps, strict=True):
+        if at is None:
+            durable.holds.pop(key, None)
+        else:
+            durable.holds[key] = at
 
 
 def _put(table: dict[str, dict[Any, Any]], key: str, place: object, value: object) -> None:

@@ -22,7 +22,7 @@ from millwheel.bundles import (
 )
 from millwheel.errors import RowRefused
 from millwheel.graph import Graph
-from millwheel.model import MAX_TIME
+from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import (
     FoldWrite,
     MarkWrite,
@@ -32,7 +32,10 @@ from millwheel.ports import (
     SourcePosition,
     WatermarkWrite,
 )
+from millwheel.testing.checks.accounts import Owned
 from millwheel.testing.checks.culprits import Culprits
+from millwheel.testing.checks.folded_tables import FoldedTables
+from millwheel.testing.checks.lifetimes import Lifetimes
 from millwheel.testing.checks.truth import Truth
 from millwheel.testing.checks.wire import Wire
 from millwheel.testing.world.kernel import Kernel
@@ -48,6 +51,10 @@ class WatchedStore:
         self.truth = Truth(graph, kernel)
         self.wire = Wire(self.truth)
         self.culprits = Culprits(self.truth)
+        self.tables = FoldedTables(graph, self.truth.fail)
+        self.lifetimes = Lifetimes(self.truth)
+        self.owned: dict[tuple[int, int], Owned] = {}
+        """What the hooks of an interval have done, by its sequencer."""
         self.honest = honest
         """Computations whose watermark is checked exactly at every persist (I10)."""
         self.senders: Callable[[str], set[str]] = graph.senders
@@ -90,15 +97,25 @@ class WatchedStore:
         return fresh
 
     async def recover(self, interval: int, sequencer: int) -> RecoveredInterval | None:
-        """See `Store`."""
+        """See `Store`; a new owner begins with exactly what is durable (I4)."""
+        log = [
+            decode_checkpoint(self.inner.log[place].payload) for place in sorted(self.inner.log) if place[0] == interval
+        ]
         recovered = await self.inner.recover(interval, sequencer)
-        if recovered is not None and self.truth.owner[interval] != sequencer:
+        if recovered is None:
+            return None
+        if self.truth.owner[interval] != sequencer:
             self.truth.fail(f"I5: interval {interval} recovered under the stale sequencer {sequencer}")
+        row = self.inner.intervals[interval]
+        self.tables.folded(self.inner, row, log)
+        self.tables.recovered(row, recovered)
         return recovered
 
     async def load(self, interval: int, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
-        """See `Store`."""
-        return await self.inner.load(interval, keys, timers)
+        """See `Store`; what is read is what was folded (I4)."""
+        rows = await self.inner.load(interval, keys, timers)
+        self.tables.loaded(self.inner.intervals[interval], keys, rows)
+        return rows
 
     async def load_slots(self, interval: int, wanted: Sequence[Wanted]) -> list[StateRow]:
         """See `Store`."""
@@ -173,6 +190,8 @@ class WatchedStore:
             self.truth.fail(f"I5: interval {interval} folded under the stale sequencer {write.sequencer}")
         if kept and stored and stored != list(write.images):
             self.truth.fail(f"I4: interval {interval} folds images that are not its committed log up to {upto}")
+        if kept and stored:
+            self.tables.folded(self.inner, self.inner.intervals[interval], stored, write.acked)
         return kept
 
     async def persist_watermarks(self, writes: Sequence[WatermarkWrite]) -> set[str]:
@@ -187,6 +206,10 @@ class WatchedStore:
             if write.value > before.get(write.name, write.value - 1):
                 self.truth.kernel.trace(f"persists {write.name} {write.value}")
                 self._check_watermark(write.name, write.value, before)
+        for name in self.lifetimes.names() if kept else ():
+            values = [self.inner.watermark.get(sender, MIN_TIME) for sender in self.senders(name)]
+            self.lifetimes.persisted(name, min(values, default=MIN_TIME))
+            self.lifetimes.persisted(name, self.inner.watermark.get(name, MIN_TIME))  # from which a new owner goes on
         return kept
 
     async def still_owned(self, owners: Mapping[int, int]) -> set[int]:
@@ -212,6 +235,7 @@ class WatchedStore:
             if position.producer not in self.truth.maker:
                 self.truth.maker[position.producer] = f"source:{source}"
                 self._sources[position.interval] = (source, position.producer)
+                self.truth.positions[position.producer] = 0
                 self.truth.script(source, position.partition, position.producer)
         return positions
 
@@ -245,6 +269,7 @@ class WatchedStore:
                 self.truth.fail(f"I5: source interval {write.interval} advanced by stale sequencer {write.sequencer}")
             _, producer = self._sources[write.interval]
             bound = MAX_TIME if write.finished else write.position
+            self.truth.positions[producer] = max(bound, self.truth.positions[producer])
             for channel, rows in self.truth.pending.items():
                 if channel[1] == producer and rows and min(rows) < bound:
                     self.truth.fail(f"I2: position {bound} of producer {producer} passes row {min(rows)} not consumed")
@@ -261,8 +286,10 @@ class WatchedStore:
         return kept
 
     async def quarantined(self, interval: int, keys: Sequence[str], limit: int) -> list[QuarantineEntry]:
-        """See `Store`."""
-        return await self.inner.quarantined(interval, keys, limit)
+        """See `Store`; what waits first is read, and all of it that there is room for (I17)."""
+        entries = await self.inner.quarantined(interval, keys, limit)
+        self.tables.lines(self.truth.computation[interval], keys, limit, entries)
+        return entries
 
     async def redrive_requests(self, start: tuple[str, str], limit: int) -> list[tuple[str, str]]:
         """See `Store`."""
@@ -292,8 +319,23 @@ class WatchedStore:
             self.truth.fail(f"I4: interval {write.interval} committed #{write.seq} after #{last}")
         self._seqs[place] = write.seq
         self._seen.add((*place, write.seq))
-        self.truth.apply(write.interval, image)
+        self._become_durable(write, image)
         return image
+
+    def _become_durable(self, write: LogWrite, image: Checkpoint) -> None:
+        """What hooks did is what their checkpoint says."""
+        truth, name = self.truth, self.truth.computation[write.interval]
+        owned = self.owned.get((write.interval, write.sequencer))
+        if owned is not None:
+            owned.before(write.seq, truth.fail)
+        self.lifetimes.drops(name, image)
+        truth.apply(write.interval, (write.sequencer, write.seq), image)
+        if owned is None:
+            return
+        turn = owned.became_durable(write.seq, image, truth.fail)
+        for key in image.forgotten:
+            owned.forgets(key, truth.fail)
+        self.lifetimes.wrote(name, turn.lives if turn is not None else {})
 
     def on_commit(self, computation: str, write: LogWrite, image: Checkpoint) -> None:
         """A workload's own checks; `truth` already holds the checkpoint's effects."""

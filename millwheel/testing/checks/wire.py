@@ -7,14 +7,19 @@ not acked yet.  Never here: delivery, which is the simulated process's (`process
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 
 from millwheel.bundles import Bundle
 from millwheel.host.alphabet import RunHooks
 from millwheel.host.messages import Delivery, Message, Receipt
-from millwheel.testing.checks.truth import Channel, Truth
+from millwheel.host.requests import CommitGroup, StoreCall
+from millwheel.testing.checks.truth import Channel, Place, Truth
 from millwheel.work import InvocationOutcome
+
+ECHO: Final = -1
+"""The number of a bundle that nobody waits for: its ack goes to whoever owns its sender by now."""
 
 Numbered = tuple[Channel, int]
 """A channel and a sequence on it."""
@@ -52,6 +57,31 @@ class Wire:
         """By process and interval, of its newest owner there."""
         self._heard: dict[Channel, set[int]] = {}
         """Productions whose acks have arrived."""
+        self._handed: dict[tuple[int, int], list[int]] = {}
+        """By interval and sequencer the checkpoints that were given to the store, and that it does not know to be durable."""
+
+    def asked(self, request: StoreCall) -> None:
+        """A request to the store leaves."""
+        for write in request.writes if isinstance(request, CommitGroup) else ():
+            waiting = self._handed.setdefault((write.interval, write.sequencer), [])
+            waiting += [write.seq] if write.seq not in waiting else []  # asked again after a refusal
+
+    def told(self, interval: int, sequencer: int, seq: int, all_before: bool = False) -> None:
+        """An interval is told that its checkpoint `seq` is durable, or all up to it."""
+        waiting = self._handed.get((interval, sequencer), [])
+        gone = [known for known in waiting if known == seq or (all_before and known < seq)]
+        self._truth.kernel.probes["later checkpoint known first"] += bool(gone) and gone[0] != waiting[0]
+        waiting[:] = [known for known in waiting if known not in gone]
+
+    def _check_prefix(self, interval: int, place: Place | None, what: str) -> None:
+        """What leaves rests on a checkpoint up to which the interval knows everything to be durable (I2, I7)."""
+        if place is None or place[0] != self._truth.owner[interval]:
+            return  # of an earlier owner: this one has found it in the store
+        waiting = self._handed.get((interval, place[0]), [])
+        if waiting and waiting[0] <= place[1]:
+            self._truth.fail(
+                f"I2: interval {interval} {what} of #{place[1]}, and does not know that #{waiting[0]} is durable"
+            )
 
     def saw_run(self, run: RunHooks, outcome: InvocationOutcome, process: int) -> None:
         """An invocation has returned, and nothing that it made has left."""
@@ -72,7 +102,7 @@ class Wire:
         match message:
             case Delivery(bundle):
                 self.saw_send(bundle.sender, bundle, process)
-            case Receipt(interval, sender, number):
+            case Receipt(interval, sender, number) if number != ECHO:
                 self.saw_ack(interval, sender, number, process)
             case _:
                 pass
@@ -81,6 +111,7 @@ class Wire:
         """A bundle leaves: strong productions are durable by now (I7), frontiers below everything pending (I14)."""
         truth, channel = self._truth, (bundle.subscription, bundle.producer)
         self._in_flight[process, interval, bundle.number, bundle.target] = bundle
+        truth.saw_frontier(interval, bundle)
         pending = truth.pending.get(channel, {})
         if pending and bundle.frontier > min(pending) and truth.exact(bundle.subscription):
             truth.fail(
@@ -90,6 +121,8 @@ class Wire:
         name = truth.computation.get(interval)
         if name is None or truth.graph.computations[name].settings.productions == "weak":
             return
+        made = truth.made_by.get(channel, {}).get(bundle.sequences[-1]) if bundle.sequences else None
+        self._check_prefix(interval, (bundle.producer, made) if made is not None else None, "sends productions")
         rows = truth.produced.get(channel, {})
         for sequence, *row in zip(bundle.sequences, bundle.keys, bundle.values, bundle.timestamps, strict=True):
             if rows.get(sequence) != tuple(row):
@@ -108,6 +141,9 @@ class Wire:
             for sequence in bundle.sequences:
                 truth.pending.get(channel, {}).pop(sequence, None)
             return
+        taken = truth.taken_by.get(channel, {})
+        for place in sorted({taken[sequence] for sequence in bundle.sequences if sequence in taken}):
+            self._check_prefix(interval, place, "acks records")
         lost = [sequence for sequence in bundle.sequences if sequence not in known]
         if lost:
             truth.fail(f"I2: interval {interval} acks {lost} of producer {bundle.producer}, not consumed durably")

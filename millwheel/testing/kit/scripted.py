@@ -29,10 +29,12 @@ class Script(msgspec.Struct, gc=False):
     appears_at: int = 0
     read_to: int = 0
     """Rows that some process has read."""
+    together: int = 1
+    """So many rows, counted from the first, come all or not at all."""
 
     def end(self) -> None:
         """No rows come any more but those that some process has read."""
-        del self.rows[self.read_to :]
+        del self.rows[-(-self.read_to // self.together) * self.together :]
 
     def promise(self) -> int:
         """The smallest event time among the rows that are not late."""

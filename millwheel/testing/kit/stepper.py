@@ -18,6 +18,7 @@ from millwheel.testing.checks.watched import WatchedStore
 from millwheel.testing.faults.nemesis import ROUGH, Faults, Nemesis, Planned, Seeded
 from millwheel.testing.kit.scripted import ManualSource, Script, ScriptedSource
 from millwheel.testing.kit.view import Results, inputs_of, tapped
+from millwheel.testing.world.echoes import Echoes
 from millwheel.testing.world.kernel import Kernel, Violation
 from millwheel.testing.world.process import Process
 from millwheel.testing.world.simulator import Simulation, Unending
@@ -78,6 +79,7 @@ class Stepper(Results):
     def __init__(self, pipeline: Pipeline, wall_time_us: int = START_US, quarantine: bool = False) -> None:
         self._quarantine = quarantine
         self.watches_values = True
+        self.echoes: Echoes | None = None
         self.kernel = Kernel(0, wall_time_us)
         self.nemesis: Nemesis = _Instant()
         self._sources = {stream: ManualSource(f"manual-{stream}") for stream in inputs_of(pipeline)}
@@ -237,7 +239,7 @@ def simulate(
         if held:
             raise NeverEnds(f"the run does not end: {held}; release it in a timer or a later record") from None
         raise error
-    check_end(store.truth, store.inner)
+    check_end(store)
     if not quarantine:
         _raise_failure(store)
     return Outcome(simulation)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final, Protocol, assert_never
 
 from millwheel.api.table import Table
+from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.errors import Fenced, InvariantError, RowRefused
 from millwheel.graph import Graph
@@ -21,13 +22,15 @@ from millwheel.host.messages import Message
 from millwheel.host.requests import StoreCall
 from millwheel.host.worker import WorkerHost
 from millwheel.search import BlockingCall, Step
+from millwheel.testing.checks.accounts import Owned, owned_of
 from millwheel.testing.checks.ending import check_forgotten
-from millwheel.testing.checks.hooks import Owned, WatchedUserCode
+from millwheel.testing.checks.hooks import WatchedUserCode
 from millwheel.testing.checks.probes import Probes, describe
 from millwheel.testing.checks.watched import WatchedStore
 from millwheel.testing.faults.nemesis import Nemesis
 from millwheel.testing.kit.mutations import watch_values
 from millwheel.testing.world.calls import Calls, Crash, run
+from millwheel.testing.world.echoes import Echoes
 from millwheel.testing.world.kernel import Kernel
 from millwheel.testing.world.transport import FaultyTransport, step_of
 from millwheel.work import InvocationOutcome
@@ -50,6 +53,7 @@ class World(Protocol):
     nemesis: Nemesis
     graph: Graph
     tables: Mapping[str, Table]
+    echoes: Echoes | None
     watches_values: bool
     """Hooks that change a value which they have read, and do not set it, fail."""
 
@@ -92,8 +96,6 @@ class Process:
         """Reads of manual sources that have nothing to read."""
         self._turning: set[str] = set()
         """Hosts whose turn ends soon."""
-        self._owned: dict[tuple[int, int], Owned] = {}
-        """By interval and sequencer."""
         self._restored: set[tuple[str, str]] = set()
 
     # --- time -------------------------------------------------------------------------------------------------
@@ -134,6 +136,8 @@ class Process:
         for host in self._hosts:
             self.later(self.world.nemesis.delay_us("start"), self.give, host, he.Started())
         self.later(TICK_US, self._look)
+        if self.world.echoes is not None:
+            self.later(self.world.echoes.every_us, self._echo)
 
     def die(self) -> None:
         """Lose everything that is soft; requests on the wire may still arrive at the store."""
@@ -160,6 +164,16 @@ class Process:
                 self.give(host, he.Rested())
         self.later(TICK_US, self._look)
 
+    def _echo(self) -> None:
+        """A copy of a bundle comes that has been done for long, also in the name of a producer that is no more."""
+        echoes = self.world.echoes
+        if echoes is None:
+            return
+        delivery = echoes.next(self.worker) if self.worker.serving else None
+        if delivery is not None:
+            self.give(self.worker, he.Received(WORKER, delivery))
+        self.later(echoes.every_us, self._echo)
+
     def unpark(self) -> None:
         """Read what was handed to manual sources."""
         parked, self._parked = self._parked, []
@@ -175,8 +189,13 @@ class Process:
             kernel.trace(f"p{self.number} {describe(event)}")
         if host is self.worker:
             self._probes.given(event)
-            if isinstance(event, he.Received):
-                self.world.store.wire.heard(event.message, self.number)
+            match event:
+                case he.Received(_, message):
+                    self.world.store.wire.heard(message, self.number)
+                case he.Told(interval, sequencer, ev.CommitDone(seq)):
+                    self.world.store.wire.told(interval, sequencer, seq)
+                case _:
+                    pass
             kernel.events += isinstance(event, he.Received | he.Told | he.Returned | he.RowsArrived)
         effects = host.handle(event, self.clock())
         if host is self.worker:
@@ -229,6 +248,8 @@ class Process:
         match effect:
             case he.Tell(peer, message):
                 self.world.store.wire.saw(message, self.number)
+                if self.world.echoes is not None:
+                    self.world.echoes.note(message)
                 self.transport.tell(host.name, peer, message)
             case he.Post(event):
                 self._post(host, event)
@@ -276,6 +297,7 @@ class Process:
         match wish:
             case StoreCall():
                 self._probes.asked(wish)
+                self.world.store.wire.asked(wish)
                 self.calls.request(
                     wish,
                     lambda answer: self._answered(host, token, wish, answer),
@@ -308,6 +330,8 @@ class Process:
 
     def _declined(self, host: Host, token: int, refusal: RowRefused) -> None:
         self._probes.declined()
+        actor = self.worker.actors.all[refusal.interval]
+        self.world.store.wire.told(refusal.interval, actor.sequencer, refusal.seq - 1, all_before=True)
         self.world.kernel.trace(f"p{self.number} i{refusal.interval} row refused in #{refusal.seq} {refusal.rows}")
         self.give(host, he.Declined(token, refusal))
 
@@ -321,11 +345,15 @@ class Process:
                 f"I18: records of interval {wanted.interval} wait for {owned.timer_invocations} invocations of timers"
             )
         self._user.begin(wanted, self.number, truth, self._restored, owned)
+        current = truth.owner[wanted.interval] == wanted.sequencer
+        if current:  # a zombie may have loaded what its successor has stored
+            owned.view(wanted.work, truth.fail)
         outcome = self._run_hooks(wanted)
         if outcome.lacking:
             kernel.probes["hook waited for state"] += 1
         else:
             kernel.probes["late record"] += outcome.late
+            owned.finish(self._core(wanted).newest_seq + 1, wanted.work, outcome)
             self.world.store.wire.saw_run(wanted, outcome, self.number)
         self.give(host, he.Returned(wanted.interval, wanted.sequencer, outcome, 0))
 
@@ -346,19 +374,14 @@ class Process:
         return core
 
     def _owned_by(self, wanted: he.RunHooks) -> Owned:
-        """An interval, with what is set in its keys as far as its owner may know."""
-        place = (wanted.interval, wanted.sequencer)
-        if place not in self._owned:
+        """An interval, with what its hooks have done."""
+        store, place = self.world.store, (wanted.interval, wanted.sequencer)
+        if place not in store.owned:
             config = self._core(wanted).config
-            durable = self.world.store.truth.durable[wanted.computation].timers
-            timers = {
-                key: dict(settings)
-                for key, settings in durable.items()
-                if config.low <= key and (config.high is None or key < config.high)
-            }
-            self._owned[place] = Owned(*place, timers)
-            self._restored.update((key, tag) for key, settings in timers.items() for _, tag in settings)
-        return self._owned[place]
+            durable = store.truth.durable[wanted.computation]
+            owned = store.owned[place] = owned_of(*place, durable, config.low, config.high)
+            self._restored.update((key, tag) for key, settings in owned.timers.items() for _, tag in settings)
+        return store.owned[place]
 
 
 def _is_restart(wish: he.Wish) -> bool:

@@ -15,6 +15,7 @@ from millwheel.model import SECOND, format_time
 from millwheel.testing.checks.watched import WatchedStore
 from millwheel.testing.faults.nemesis import Nemesis
 from millwheel.testing.kit.scripted import ScriptedSource
+from millwheel.testing.world.echoes import Echoes
 from millwheel.testing.world.kernel import Kernel, Violation
 from millwheel.testing.world.process import Process
 
@@ -65,6 +66,8 @@ class Simulation:
         """While true a process that is done is started again (redrives are waiting)."""
         self.version: Callable[[], tuple[Graph, int | None]] = lambda: (self.graph, None)
         """The pipeline as the next process has it, and after how long, us, that is stopped for another version."""
+        self.echoes: Echoes | None = None
+        """Copies of bundles that come when they are long done; None: there are none."""
         self.superseded_limit_us = SUPERSEDED_LIMIT_US
         self._until = kernel.now + faults_until_us
         self._mend_at = self._until if mend_us is None else kernel.now + mend_us

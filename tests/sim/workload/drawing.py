@@ -22,6 +22,7 @@ from millwheel import (
 from millwheel.graph import Graph
 from millwheel.model import SECOND
 from millwheel.testing.kit.scripted import Script, ScriptedSource
+from tests.sim import mayfly
 from tests.sim.workload.ledger import (
     KEYS,
     SINK,
@@ -59,10 +60,17 @@ class Workload(msgspec.Struct):
     """Its sources fall silent ("idle"), have an order ("ordered"), lose partitions for a while ("missing"), or are not in
     every process's pipeline ("left out"); or the first computation is at times not fed, and lists no output ("rewired")."""
 
+    brief: bool = False
+    """There is a `mayfly`."""
+    brief_is_honest: bool = False
+    redrive_us: int = 0
+    """How often somebody asks for the redrive of whatever is in quarantine; 0: now and then."""
+
     @property
     def honest(self) -> frozenset[str]:
         """Computations whose watermark is checked exactly."""
-        return frozenset(stage.name for stage in self.stages if stage.honest)
+        names = [stage.name for stage in self.stages if stage.honest]
+        return frozenset([*names, mayfly.NAME] if self.brief_is_honest else names)
 
     def watermarks_jump(self, by_us: int) -> None:
         """What sources promise is rounded down to multiples of this."""
@@ -191,8 +199,18 @@ def draw(seed: int) -> Workload:
     exotic |= {"MARKED_INVOCATIONS": invocations, "MARKED_RECORDS": records}
     if poisoned:
         world.kills_of, world.salt = kills.choice([0, 100, 300, 1_000]), seed
-    pipeline = build(stages, scripts, world, feed == "left out")
+    brief = mayfly.draw(random.Random(f"mayfly {seed}"), poisoned) if feed not in ("left out", "rewired") else None
+    taken_once = brief is not None and brief["exactly_once"]
+    if taken_once and not any(token.outside for script in scripts["in0"] for token, _ in script.rows):
+        mayfly.pair(random.Random(f"pairs {seed}"), scripts["in0"])
+    pipeline = build(stages, scripts, world, feed == "left out", brief, poisoned)
     workload = Workload(pipeline.graph(), pipeline.tables, stages, scripts, world, poisoned, exotic, feed)
+    if brief is not None:
+        held = brief["quarantine_holds"] or not poisoned
+        workload.brief_is_honest = brief["exactly_once"] and held and not late
+        workload.brief = True
+        if poisoned:
+            workload.redrive_us = exotic["REDRIVE_DELAY_US"] = mayfly.REDRIVE_US[seed % 2]
     _feed(random.Random(f"feed {seed}"), workload)
     workload.watermarks_jump(jumps_us)
     return workload
@@ -367,9 +385,15 @@ def _times(rng: random.Random, count: int, late: bool) -> tuple[list[int], froze
 
 
 def build(
-    stages: list[StageSpec], scripts: dict[str, list[Script]], world: World, two_sources: bool = False
+    stages: list[StageSpec],
+    scripts: dict[str, list[Script]],
+    world: World,
+    two_sources: bool = False,
+    brief: dict[str, Any] | None = None,
+    poisoned: bool = False,
 ) -> Pipeline:
-    """The pipeline of these stages; with `two_sources` the first partition of each stream has a source of its own."""
+    """The pipeline of these stages; with `two_sources` the first partition of each stream has a source of its own; with a
+    mayfly of these settings, if any."""
     pipeline = Pipeline("ledger")
     names = [*scripts, *(stage.output for stage in stages if stage.output is not None)]
     streams = {name: Stream(name, JsonCoder(Token)) for name in names}
@@ -386,6 +410,11 @@ def build(
             lambda stage=stage, out=out: Ledger(stage, world, out),
             inputs, [out] if out else [], name=stage.name, **stage.settings,
         )  # fmt: skip
+    if brief is not None:
+        inputs = [subscribe(streams["in0"], key=mayfly.key_of)]
+        fails = world.fails if poisoned else None
+        pipeline.sink(mayfly.SINK)
+        pipeline.add(lambda: mayfly.Mayfly(fails), inputs, name=mayfly.NAME, **brief)
     return pipeline
 
 

@@ -55,6 +55,8 @@ class Token(msgspec.Struct):
     """What its hook does: fail until mended ("raise"), fail once ("flaky"), send an oversized key ("key")."""
     members: list[str] = []
     pad: str = ""
+    brief: str = ""
+    """What it does to a key of the mayfly."""
     outside: bool = False
     """Its source has a client that gives ids, and may send it again."""
 
@@ -70,10 +72,17 @@ class World:
         self.refused_of = 0
         """The database refuses the sink row of about one token or timer in so many; 0: of none."""
         self.rows_mended = False
+        self.tries: Counter[str] = Counter()
+        """Of tokens that fail a few times."""
         self.killed: Counter[str] = Counter()
         self.salt = 0
         self.kills_of = 0
         """About one token or timer in so many ends the process that runs it; 0: none."""
+
+    def fails(self, id_: str, more: int = 0) -> bool:
+        """Whether a token fails that does so on all attempts, and on `more` after them."""
+        self.tries[id_] += 1
+        return self.tries[id_] <= limits.HOOK_ATTEMPTS + more
 
     def kills(self, id_: str) -> bool:
         """Whether running this token or timer ends the process."""
@@ -94,7 +103,7 @@ class World:
 
     def constraint(self, table: str, row: Mapping[str, Any]) -> str | None:
         """What the database says of a row."""
-        return f"{row['note']!r} violates a check" if row["note"] and not self.rows_mended else None
+        return f"{row.get('note')!r} violates a check" if row.get("note") and not self.rows_mended else None
 
 
 class StageSpec(msgspec.Struct, kw_only=True):

@@ -200,3 +200,8 @@ def test_a_long_dense_run_stays_as_it_is() -> None:
     fold(delivered, limits.ID_BUCKET_US, Ids(1, 2, 0, long))
     assert (delivered.filters(), delivered.size()) == (0, 0)
     assert delivered.fresh(1, 2, [99_999]) == []
+
+
+def test_the_frontier_of_a_retired_producer_is_the_end_of_time_before_anything_of_it_comes() -> None:
+    ids = DeliveredIds(live=[(1, 8)], horizon=10)
+    assert [ids.frontier(1, producer) for producer in (8, 9, 10)] == [0, MAX_TIME, 0]

@@ -1,0 +1,259 @@
+"""What the owner of an interval has done, by the calls of its hooks: a second account beside its checkpoints (I4, I8).
+
+Lives here: `Owned`, told of each call that a hook makes and of each invocation that returns, and what of that a checkpoint
+must hold.  Never here: what is durable (`truth`), or what the core believes of any of it.  Invariants:
+
+* a durable checkpoint leaves in each key that its hooks touched the timers and the hold that they left, and writes the state
+  and the sink rows that they wrote;
+* an invocation without a checkpoint has changed nothing;
+* a hook sees the state and the hold that the hooks before it left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from millwheel import limits
+from millwheel.bundles import Checkpoint
+from millwheel.core.interval.arrivals import Item
+from millwheel.model import EXPIRY_KIND
+from millwheel.testing.checks.truth import Durable
+from millwheel.work import QUARANTINE_HOLD, Cause, InvocationOutcome, TimerCause, Work
+
+Cells = dict[tuple[str, str], bytes]
+"""(cell, entry) to bytes, of one key."""
+
+Fail = Callable[[str, str], Any]
+"""Told what is wrong, and with which key."""
+
+
+class Ran(msgspec.Struct, eq=False):
+    """What one invocation has left in the keys that it touched."""
+
+    timers: dict[str, dict[tuple[str, str], int]]
+    holds: dict[str, int | None]
+    writes: dict[tuple[str, str, str], bytes | None]
+    sinks: int
+    seen: dict[str, bool]
+    """Keys, and whether its hooks saw any state of them."""
+    lives: dict[str, int]
+    """Keys whose state was written, and the newest event time of that write, us."""
+
+
+class Owned(msgspec.Struct, eq=False):
+    """An interval under one sequencer, as its hooks know it."""
+
+    interval: int
+    sequencer: int
+    durable: Durable
+    """What is durable of its computation."""
+    timers: dict[str, dict[tuple[str, str], int]]
+    """key to (kind, tag) to what it is set to, as hooks and durable checkpoints say; without expiries."""
+    holds: dict[str, int]
+    """Without those of quarantines."""
+    state: dict[str, Cells] = {}
+    """Of keys that hooks of this owner have seen."""
+    touched: dict[str, None] = {}
+    """Keys whose timers or hold the invocation that runs has changed."""
+    seen: dict[str, bool] = {}
+    turns: dict[int, Ran] = {}
+    """Of invocations that are not durable, by the seq of their checkpoint."""
+    again: dict[tuple[str, str], tuple[str, int, int]] = {}
+    """(key, kind) to what fired last, (tag, timestamp), and how often in a row.  The next owner counts anew."""
+    waits: Item | None = None
+    """What waited to run when hooks ran last."""
+    timer_invocations: int = 0
+    """Invocations of timers in a row while that waits."""
+
+    def ran_next(self, work: Work, waits: Item | None) -> bool:
+        """Hooks run, and `waits` is what runs next; false when timers keep it from that (I18)."""
+        if waits is None or waits is not self.waits:
+            self.waits, self.timer_invocations = waits, 0
+        elif work.timers and work.suspended is None:
+            self.timer_invocations += 1
+        return self.timer_invocations <= limits.TIMER_INVOCATIONS
+
+    # --- hooks --------------------------------------------------------------------------------------------------
+
+    def view(self, work: Work, fail: Fail) -> None:
+        """Hooks are about to see what `work` has of their keys."""
+        if work.suspended is not None:
+            return
+        for key in keys_of(work):
+            cells = dict(_cells(work, key))
+            if key not in self.state:
+                self.state[key] = dict(self.durable.state.get(key, {}))
+            known = self.state[key]
+            if key in work.partial:
+                known = {place: value for place, value in known.items() if place in cells}
+            if cells != known:
+                if cells:
+                    fail(
+                        f"I4: a hook of {key!r} sees state that is not what hooks have left: {_apart(cells, known)}",
+                        key,
+                    )
+                self.state[key] = {}  # it has expired: what says so is on its way, or `forgets` finds out
+            self.seen[key] = bool(cells)
+            if work.holds.get(key) != self.holds.get(key):
+                fail(
+                    f"I8: a hook of {key!r} sees the hold {work.holds.get(key)}, and {self.holds.get(key)} is set", key
+                )
+
+    def returned(self, key: str, calls: Mapping[Any, int | None], cause: Cause) -> None:
+        """A hook of `key` has returned.  `calls` are those that set and cancel timers, (kind, tag), and its hold, None."""
+        pending = self.timers.setdefault(key, {})
+        self.touched[key] = None
+        if isinstance(cause, TimerCause) and pending.get((cause.kind, cause.tag)) == cause.timestamp:
+            del pending[cause.kind, cause.tag]
+        for name, setting in calls.items():
+            if name is None:
+                _put(self.holds, key, setting)
+            else:
+                _put(pending, name, setting)
+
+    def finish(self, seq: int, work: Work, outcome: InvocationOutcome) -> None:
+        """The invocation is over, and its checkpoint will be `seq`."""
+        self.touched.update((timer.key, None) for timer in work.timers)
+        for element in outcome.quarantined:
+            if element.is_timer:
+                self._rests(element.key, (element.kind, element.tag), element.timestamp)
+        writes = {(key, cell, entry): value for key, cell, entry, value in _written(outcome)}
+        for (key, cell, entry), value in writes.items():
+            _put(self.state.setdefault(key, {}), (cell, entry), value)
+        newest = newest_times(work)
+        self.turns[seq] = Ran(
+            {key: dict(self.timers.get(key, {})) for key in self.touched},
+            {key: self.holds.get(key) for key in self.touched},
+            writes, len(outcome.sinks), self.seen,
+            {key: max(work.watermark, newest.get(key, work.watermark)) for key, _, _ in writes},
+        )  # fmt: skip
+        self.touched, self.seen = {}, {}
+
+    def _rests(self, key: str, name: tuple[str, str], at: int) -> None:
+        """A timer went into the quarantine of its key."""
+        if self.timers.get(key, {}).get(name) == at:
+            del self.timers[key][name]
+
+    # --- checkpoints --------------------------------------------------------------------------------------------
+
+    def before(self, seq: int, fail: Fail) -> None:
+        """Checkpoint `seq` is about to become durable: an invocation before it that has none has changed nothing."""
+        for skipped in [known for known in self.turns if known < seq]:
+            turn = self.turns.pop(skipped)
+            if turn.writes or turn.sinks:
+                fail(f"I4: what hooks wrote in #{skipped} of interval {self.interval} is in no checkpoint", "")
+            self._compare(skipped, turn, fail)
+
+    def became_durable(self, seq: int, image: Checkpoint, fail: Fail) -> Ran | None:
+        """Checkpoint `seq` is durable, and says what its hooks did; returns the invocation that it is of."""
+        turn = self.turns.pop(seq, None)
+        for entry in image.quarantined:
+            if entry.is_timer:
+                self._rests(entry.key, (entry.kind, entry.tag), entry.timestamp)
+                if turn is not None and turn.timers.get(entry.key, {}).get((entry.kind, entry.tag)) == entry.timestamp:
+                    del turn.timers[entry.key][entry.kind, entry.tag]
+        writes = {(key, cell, entry): value for key, cell, entry, value in image.state.rows()}
+        if writes != (turn.writes if turn is not None else {}) or len(image.sinks) != (
+            turn.sinks if turn is not None else 0
+        ):
+            fail(f"I4: #{seq} of interval {self.interval} is not what its hooks wrote", "")
+        if turn is not None:
+            self._compare(seq, turn, fail)
+        return turn
+
+    def forgets(self, key: str, fail: Fail) -> None:
+        """A checkpoint has become durable that drops `key`: hooks that run after it see nothing of it."""
+        later = [turn for turn in self.turns.values() if key in turn.seen]
+        if later and later[0].seen[key]:
+            fail(f"I19: a hook of {key!r} has seen its state, which had expired", key)
+        if not later and key not in self.seen:
+            self.state.pop(key, None)
+
+    def end(self, fail: Fail) -> None:
+        """The run is over: whatever hooks did is durable."""
+        self.before(max(self.turns, default=0) + 1, fail)
+
+    def _compare(self, seq: int, turn: Ran, fail: Fail) -> None:
+        for key, timers in turn.timers.items():
+            stored = self.durable.timers.get(key, {})
+            found = {name: at for name, at in stored.items() if name[0] != EXPIRY_KIND}
+            if found != timers:
+                fail(f"I8: hooks left {key!r} the timers {timers} in #{seq}, and durable are {found}", key)
+        for key, hold in turn.holds.items():
+            if self.durable.holds.get(key) != hold:
+                fail(
+                    f"I4: hooks left {key!r} the hold {hold} in #{seq}, and durable is {self.durable.holds.get(key)}",
+                    key,
+                )
+
+
+def owned_of(interval: int, sequencer: int, durable: Durable, low: str, high: str | None) -> Owned:
+    """The account of a new owner of the keys from `low` to before `high`, which begins with what is durable."""
+
+    def mine(key: str) -> bool:
+        return low <= key and (high is None or key < high)
+
+    timers = {
+        key: {name: at for name, at in settings.items() if name[0] != EXPIRY_KIND}
+        for key, settings in durable.timers.items()
+        if mine(key)
+    }
+    holds = {key: at for key, at in durable.holds.items() if mine(key) and not key.endswith(QUARANTINE_HOLD)}
+    return Owned(interval, sequencer, durable, {key: kept for key, kept in timers.items() if kept}, holds)
+
+
+def keys_of(work: Work) -> Iterable[str]:
+    """The keys of an invocation, each once."""
+    found: dict[str, None] = {}
+    for part in work.parts:
+        found.update(dict.fromkeys(part.keys))
+    found.update((timer.key, None) for timer in work.timers)
+    found.update((entry.key, None) for entry in work.redrive)
+    return found
+
+
+def newest_times(work: Work) -> dict[str, int]:
+    """The newest event time that an invocation has for each key, us."""
+    newest: dict[str, int] = {}
+    for part in work.parts:
+        for key, at in zip(part.keys, part.timestamps, strict=True):
+            newest[key] = max(at, newest.get(key, at))
+    for timer in work.timers:
+        if timer.kind == "watermark":
+            newest[timer.key] = max(timer.timestamp, newest.get(timer.key, timer.timestamp))
+    return newest
+
+
+def _cells(work: Work, key: str) -> Iterator[tuple[tuple[str, str], bytes]]:
+    for cell, column in work.values.items():
+        if key in column:
+            yield (cell, ""), column[key]
+    for cell, columns in work.entries.items():
+        for entry, value in columns.get(key, {}).items():
+            yield (cell, entry), value
+
+
+def _written(outcome: InvocationOutcome) -> Iterator[tuple[str, str, str, bytes | None]]:
+    for cell, values in outcome.values.items():
+        for key, value in values.items():
+            yield key, cell, "", value
+    for cell, entries in outcome.entries.items():
+        for key, column in entries.items():
+            for entry, value in column.items():
+                yield key, cell, entry, value
+
+
+def _apart(found: Cells, wanted: Cells) -> str:
+    """The first places at which they differ."""
+    places = sorted(place for place in {*found, *wanted} if found.get(place) != wanted.get(place))[:3]
+    return ", ".join(f"{place} is {found.get(place)!r}, not {wanted.get(place)!r}" for place in places)
+
+
+def _put(table: dict[Any, Any], place: object, value: object) -> None:
+    if value is None:
+        table.pop(place, None)
+    else:
+        table[place] = value
