@@ -144,7 +144,6 @@ def test_an_invariant_that_is_cited_is_in_the_list(folder: str) -> None:
 
 TESTED_IN = {
     "core/durability/checkpoint": "unit/core/interval/test_machine.py",
-    "core/faults/quarantine": "unit/core/interval/test_machine.py",
     "core/interval/invocation": "unit/core/interval/test_machine.py",
     "host/actors": "unit/host/test_worker.py",
     "host/controller": "sim/test_watermark_steps.py",
