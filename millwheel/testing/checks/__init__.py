@@ -1,1 +1,1 @@
-"""What must always be true: every call of a store against what is durable, and the end of a run against its beginning."""
+"""Checks of the invariants: every call of a store against what is durable, and the end of a run."""

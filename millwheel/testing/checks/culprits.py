@@ -1,6 +1,6 @@
-"""What is at fault, watched: it stops its own key, and is not run again once that is known (I16).
+"""Checks of culprits: each stops only its own key, and does not run again once it is known (I16).
 
-Lives here: the checks of a refused sink row and of a hook that kills its process.  Never here: who decides what runs
+Lives here: the checks of a refused sink row and of a hook that ends its process.  Never here: the decision what runs
 (`core.faults.suspects`, `core.faults.refused`).
 """
 

@@ -1,4 +1,4 @@
-"""The end of a run, checked: nothing is left to do, and the folded tables say what the checkpoints said (I2, I4, I15).
+"""Checks of the end of a run: nothing is left to do, and the folded tables say what the checkpoints said (I2, I4, I15).
 
 Lives here: checks of a store after an orderly end.  Never here: checks while anything runs (`watched`).
 """

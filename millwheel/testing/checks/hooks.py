@@ -6,7 +6,7 @@ here: what is durable (`truth`), or what the core believes is pending.  Invarian
 * a timer fires once for each time it is set, at the time for which it is set;
 * its hook finds that this time has come, by the watermark or by the clock, also when it is redriven;
 * it fires before every timer of its key and kind that comes later in (timestamp, tag) order;
-* one that is set to the same time again and again does not fire for ever (I16).
+* a timer that is set to the same time again and again does not fire for ever (I16).
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class WatchedExecutor(Executor):
     def _attempt(
         self, call: Callable[[Any, Work, InvocationOutcome], None], it: Any, work: Work, outcome: InvocationOutcome
     ) -> BaseException | None:
-        # Not in the hook, whose exceptions are its own affair.
+        # This is not raised in the hook, which may catch exceptions.
         if isinstance(it, Timer):
             self._fires(it)
         if isinstance(it, Timer) or (isinstance(it, QuarantineEntry) and it.is_timer):

@@ -1,6 +1,6 @@
-"""What a simulated process was seen to do: the "sometimes" of a run, and what a trace says of an event.
+"""Probes of a simulated process: counts of rare events, and the lines of a trace.
 
-Lives here: looking.  Never here: anything that changes what happens.
+Lives here: observation.  Never here: anything that changes what happens.
 """
 
 from __future__ import annotations

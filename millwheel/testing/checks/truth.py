@@ -1,9 +1,9 @@
-"""What is durable, kept a second time and by other means than the store's.
+"""A second copy of what is durable, kept by other means than the store's.
 
-Lives here: `Truth`, told of every checkpoint that becomes durable, and the checks of a checkpoint by itself: what it
+Lives here: `Truth`, which hears of every checkpoint that becomes durable, and the checks of a single checkpoint: what it
 consumes, produces, acks, takes and puts in quarantine.  Never here: the store, whose answers it does not trust
-(`watched`), or what a workload expects.  Numbers in messages (I1 … I17) are those of the project's list of invariants,
-`docs/testing.md`.
+(`watched`), or what a workload expects.  Numbers in messages, such as I1, are those of the list of invariants in
+`docs/reliability.md`.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ class Truth:
                 self.fail(f"I17: {name} is about to redrive {found} of {key!r}, and {waits} waits first", key)
 
     def exact(self, subscription: int) -> bool:
-        """Whether a subscription is delivered exactly once, so that who acks has consumed durably."""
+        """Whether a subscription is delivered exactly once, so that an ack means durable consumption."""
         spec = self.graph.computations[self.subscriptions[subscription].computation]
         return spec.settings.exactly_once
 

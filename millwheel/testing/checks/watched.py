@@ -1,8 +1,8 @@
-"""The memory store under observation: a simulation's only way to its store, and the invariants of each call.
+"""The memory store under observation, which checks the invariants of each call.  A simulation has no other way to its store.
 
-Lives here: `WatchedStore`, which checks ownership, the order of the log, positions and watermarks at the moment of a write,
-against what it knows by itself (`truth`).  Never here: what one checkpoint may hold (`truth`), what goes between intervals
-(`wire`), or who is at fault (`culprits`).
+Lives here: `WatchedStore`, which checks ownership, the order of the log, positions and watermarks at each write, against what
+it knows by itself (`truth`).  Never here: what one checkpoint may hold (`truth`), messages between intervals (`wire`), or
+culprits (`culprits`).
 """
 
 from __future__ import annotations
@@ -306,7 +306,7 @@ class WatchedStore:
 
     def _applied(self, write: LogWrite) -> Checkpoint:
         image = decode_checkpoint(write.payload)
-        # Tracebacks name files: with them the same seed would have another trace in another directory.
+        # Tracebacks name files, so with them the same seed would have another trace in another directory.
         size = len(write.payload) - sum(len(entry.error.encode()) for entry in image.quarantined)
         self.truth.kernel.trace(f"durable i{write.interval} q{write.sequencer} #{write.seq} {size}")
         if write.sequencer != self.truth.owner[write.interval]:

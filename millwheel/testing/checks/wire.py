@@ -1,4 +1,4 @@
-"""Bundles between intervals, watched: what leaves is durable where it must be, what is acked is consumed.
+"""Checks of bundles between intervals: what leaves is durable where it must be, and what is acked is consumed.
 
 Lives here: the checks of a send and of an ack, with the bundles that are on their way and the invocations whose inputs are
 not acked yet.  Never here: delivery, which is the simulated process's (`process`).

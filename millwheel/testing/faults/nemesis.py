@@ -1,7 +1,7 @@
-"""What can go wrong, and when: the nemesis of a simulation.
+"""The nemesis of a simulation decides what goes wrong, and when.
 
-Lives here: which fault strikes at which step.  Never here: what a fault does, that is the process's part.  A step is an
-effect of a core or a call to the store; the answer is an `Action`.
+Lives here: which fault strikes at which step.  Never here: what a fault does, which is the process's part.  A step is an
+effect of a core or a call to the store, and the answer is an `Action`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EFFECT_STEPS: Final = frozenset({"send", "ack", "tell"})
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
-    """Chance of each fault, per step unless it says otherwise.  All are drawn from the simulation's seed.
+    """The chance of each fault, per step unless stated otherwise.  All faults are drawn from the simulation's seed.
 
     >>> Faults(crash=0.01).crash
     0.01

@@ -1,7 +1,8 @@
-"""Values that a hook has read, changed and not set: the change is lost, in silence, because state is what was set last.
+"""Finds values that a hook has read, changed and not set.  Such a change is lost in silence, because only `set` changes
+state.
 
-Lives here: bound cells of the test kit that remember what they gave out, and the look at it after each hook.  Never in
-production, where a read must cost nothing more.
+Lives here: bound cells of the test kit that remember what they gave out, and the check after each hook.  Production does not
+use them, because reads must cost nothing more there.
 """
 
 from __future__ import annotations

@@ -32,15 +32,15 @@ START_US: Final = 1_700_000_000 * SECOND
 
 
 class HookFailed(AssertionError):
-    """User code raised, on every attempt; the message has its traceback."""
+    """User code raised on every attempt.  The message has its traceback."""
 
 
 class RowRejected(AssertionError):
-    """A row has no key or cannot be carried; in production it is counted, and written to the source's reject file."""
+    """A row has no key or cannot be encoded.  In production it is counted and written to the source's reject file."""
 
 
 class NeverEnds(AssertionError):
-    """The pipeline keeps its own watermark from the end of time; in production such a run waits for ever."""
+    """The pipeline keeps its own watermark from the end of time.  In production such a run would wait for ever."""
 
 
 class _Instant(Planned):
@@ -58,9 +58,9 @@ class _Instant(Planned):
 class Stepper(Results):
     """A pipeline whose records, watermark and clock a test moves by hand.  Each call runs until nothing is left to do.
 
-    The pipeline's own sources are not read: `send` takes their place.  Wall time stands still between the calls.  A hook
-    that raises makes the call raise `HookFailed`; with `quarantine=True` it stops its key instead, as in production.  A hook
-    that changes a value which it has read, and does not set it, fails as well: in production that change would be lost.
+    The pipeline's own sources are not read; `send` takes their place.  Wall time stands still between the calls.  A hook that
+    raises makes the call raise `HookFailed`.  With `quarantine=True` it stops its key instead, as in production.  A hook that
+    changes a value which it has read, and does not set it, fails too, because in production that change would be lost.
 
     >>> from millwheel import Computation, JsonCoder, Pipeline, Stream, TextCoder, ValueCell, subscribe
     >>> words = Stream("words", TextCoder())
@@ -104,7 +104,7 @@ class Stepper(Results):
     @overload
     def send(self, stream: str, value: Any, timestamp: int) -> None: ...
     def send(self, stream: Stream[Any] | str, value: Any, timestamp: int) -> None:
-        """One record, event time in us, on a stream that comes from outside; then everything that follows from it.
+        """Send one record, event time in us, on a stream that comes from outside, and run everything that follows from it.
 
         Raises `RowRejected` for a value without a key, which an injector would reject and count.
         """

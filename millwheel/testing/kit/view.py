@@ -1,7 +1,7 @@
-"""What a run has left behind, read from the store: outputs, state, sink rows, quarantine.
+"""What a run has left in the store: outputs, state, sink rows, quarantine.
 
-Lives here: `Results`, over committed checkpoints whether folded or not, and the tap that makes streams visible.  Never
-here: soft state.
+Lives here: `Results`, which reads committed checkpoints, folded or not, and the tap that makes streams visible.  Never here:
+soft state.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Calls of a simulated process to its store: how long each takes, and what becomes of it.
+"""Calls of a simulated process to its store: how long each takes, and whether it succeeds.
 
-Lives here: faults of the way to the store, retries, and what arrives after its process has died.  Never here: what is
+Lives here: faults on the way to the store, retries, and calls that arrive after their process has died.  Never here: what is
 asked, or why.
 """
 

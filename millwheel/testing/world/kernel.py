@@ -1,6 +1,6 @@
 """Virtual time: a heap of events, one seeded generator, a hash of everything that happened.
 
-Lives here: `Kernel`, the only clock and the only chance of a simulation.  Never here: what the events mean.
+Lives here: `Kernel`, the only clock and the only source of random numbers of a simulation.  Never here: what events mean.
 Invariant: the same seed gives the same events in the same order, and so the same trace hash, in every process.
 """
 
@@ -18,7 +18,7 @@ STORY_LIMIT_LINES: Final = 20_000
 
 
 class Violation(AssertionError):
-    """An invariant does not hold; the message names it, the story says how it came to that."""
+    """An invariant does not hold.  The message names it, and the story says what happened before."""
 
     def __init__(self, message: str, story: str = "") -> None:
         super().__init__(f"{message}\n{story}" if story else message)

@@ -1,8 +1,8 @@
 """One process of a simulation: a worker and a controller host in virtual time.
 
-Lives here: performing what the hosts want against the memory store, with every wait drawn from the nemesis, as
-`runtime.embedded` does with asyncio.  Never here: a decision; those are in `millwheel.host`.  Invariant: after `dead` is
-set nothing of this process happens any more, but for requests that were on their way to the store.
+Lives here: performing what the hosts ask for against the memory store, with every wait drawn from the nemesis.
+`runtime.embedded` does the same with asyncio.  Never here: a decision; those are in `millwheel.host`.  Invariant: after
+`dead` is set nothing of this process happens any more, except requests that were on their way to the store.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class Process:
         return any(bool(core.suspects) for _, core in self.worker.actors.intervals())
 
     def _look(self) -> None:
-        """Nothing is queued in this process: tell the hosts."""
+        """Tell the hosts when nothing is queued in this process."""
         if not self.transport.queued and not self.transport.down and not self.endless:
             for host in self._hosts:
                 self.give(host, he.Rested())

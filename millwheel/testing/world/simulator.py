@@ -123,7 +123,7 @@ class Simulation:
             self.launch()
 
     def _check_ended(self, process: Process) -> None:
-        """Who was superseded finds out, also when it has nothing to do, and ends (I5)."""
+        """Check that a superseded process finds out and ends, also when it has nothing to do (I5)."""
         awake_since = self.kernel.now - process.frozen_until
         if not process.dead and awake_since < self.superseded_limit_us:
             self.kernel.at(self.kernel.now + self.superseded_limit_us - awake_since, self._check_ended, process)

@@ -1,8 +1,10 @@
 """Messages between the hosts of a simulated process: when each arrives, how often, and whether at all.
 
-Lives here: what a channel may do by its promise (`host.messages`).  Never here: what messages mean.  Invariants: a
-control message never overtakes another one of its channel; a delivery overtakes neither one of those nor another
-delivery between the same two intervals; receipts come in any order; a cut loses everything that is on its way.
+Lives here: what a channel may do by its promise (docs/protocol.md).  Never here: what messages mean.  Invariants:
+
+* a control message never overtakes another one of its channel;
+* a delivery overtakes no control message, and no other delivery between the same two intervals;
+* receipts come in any order, and a cut loses everything that is on its way.
 """
 
 from __future__ import annotations

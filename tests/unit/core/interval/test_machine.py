@@ -1,4 +1,4 @@
-"""The interval core: event in, effects out (docs/architecture.md).  What is acked is durable, what is sent is durable."""
+"""The interval core: events in, effects out (docs/architecture-interval.md).  What is acked or sent is durable."""
 
 from __future__ import annotations
 
