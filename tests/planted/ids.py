@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from millwheel.core.ids.dedup import DeliveredIds, Seen
+from millwheel.core.ids.ended import EndedProducers
 from millwheel.core.ids.outside import OutsideIds
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.arrivals import Arrivals
@@ -105,3 +106,20 @@ def dropped_not_recorded() -> Patches:
         return item
 
     return {(Arrivals, "_without"): without}
+
+
+@mutant
+def ended_producer_forgotten() -> Patches:
+    """A receiver forgets a producer that has said its last word, and takes its late copies for new."""
+    original = DeliveredIds.advance
+
+    def advance(self: DeliveredIds, subscription: int, producer: int, frontier: int) -> None:
+        live = (subscription, producer) in self._live
+        original(self, subscription, producer, frontier)
+        if live:
+            self._live.add((subscription, producer))
+
+    return {
+        (EndedProducers, "add"): lambda self, subscription, producer: None,
+        (DeliveredIds, "advance"): advance,
+    }  # fmt: skip

@@ -11,6 +11,9 @@ end of a time bucket, runs whose ids are all in the store's folded tables are *s
 stands for them in memory.  It holds blocks of 1,024 ids, because one operation on it costs 7 to 9 us.  The store must be
 asked where a filter says "maybe", and about ids that an earlier owner consumed: `unsure` says which.  A filter is dropped as
 a whole when the frontiers have passed everything in it.
+
+A producer has *ended* when its frontier is `MAX_TIME`.  Then only its number is kept, and whatever still comes in its name is
+refused as long as the interval has this owner.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from pybloom_live import BloomFilter
 
 from millwheel import limits
 from millwheel.bundles import Ids
+from millwheel.core.ids.ended import EndedProducers
 from millwheel.limits import LIST_LIMIT_IDS, LONG_RUN_BLOCKS, SHORT_RUN_IDS
 from millwheel.model import MAX_TIME
 
@@ -115,6 +119,10 @@ class Seen(msgspec.Struct, gc=False):
         return blocks
 
 
+GONE: Final = Seen(MAX_TIME)
+"""Of every channel on which nothing is new any more; it is shared, and never changed."""
+
+
 def _lists(run: IdRun, count: int) -> bool:
     """Whether `count` more ids, which do not go on where the run ends, are listed with it."""
     if run.ids is None:
@@ -133,11 +141,13 @@ class DeliveredIds:
     """The ids one interval has consumed, per (subscription, producer).
 
     A channel is retired when its producer is numbered below `horizon` and the channel is not in `live`.  Whatever still
-    comes on a retired channel is refused.
+    comes on a retired channel is refused.  So is what comes on a channel whose
+    producer has ended.
     """
 
     def __init__(self, live: Collection[Channel] = (), horizon: int = 0) -> None:
         self._channels: dict[Channel, Seen] = {}
+        self._ended = EndedProducers()
         self._sealed: list[Sealed] = []
         self._bucket: int | None = None
         self._live = {*live}
@@ -145,18 +155,21 @@ class DeliveredIds:
 
     def restore(self, subscription: int, producer: int, frontier: int, top: int) -> None:
         """An earlier owner consumed ids up to `top`; which, the store knows."""
-        seen = self._seen(subscription, producer)
-        seen.frontier = max(seen.frontier, frontier)
-        seen.stored = max(seen.stored, top)
-        seen.top = max(seen.top, top)
+        seen = self._seen((subscription, producer))
+        if seen is not GONE:
+            seen.stored = max(seen.stored, top)
+            seen.top = max(seen.top, top)
+            self.advance(subscription, producer, frontier)
 
-    def _seen(self, subscription: int, producer: int) -> Seen:
-        channel = (subscription, producer)
+    def _seen(self, channel: Channel) -> Seen:
+        """What is known of a channel, which is new if nothing is; `GONE` if nothing may come on it any more."""
         seen = self._channels.get(channel)
         if seen is None:
-            retired = producer < self._horizon and channel not in self._live
-            seen = self._channels[channel] = Seen(MAX_TIME if retired else 0)
+            seen = GONE if self._is_gone(channel) else self._channels.setdefault(channel, Seen())
         return seen
+
+    def _is_gone(self, channel: Channel) -> bool:
+        return channel in self._ended or (channel[1] < self._horizon and channel not in self._live)
 
     def fresh(
         self, subscription: int, producer: int, sequences: Sequence[int], stored: Collection[int] = ()
@@ -165,7 +178,7 @@ class DeliveredIds:
 
         `stored` is what the store has of the ids that `unsure` named.  Before it was asked, they count as new.
         """
-        seen = self._channels.get((subscription, producer)) or self._seen(subscription, producer)
+        seen = self._channels.get((subscription, producer)) or self._seen((subscription, producer))
         frontier = seen.frontier
         if not sequences or (sequences[0] > seen.top and sequences[0] >= frontier):
             return None
@@ -176,7 +189,7 @@ class DeliveredIds:
     def unsure(self, subscription: int, producer: int, sequences: Sequence[int]) -> list[int]:
         """Those of `sequences` about which the store must be asked; `fresh` takes them for new."""
         channel = (subscription, producer)
-        seen = self._channels[channel]
+        seen = self._seen(channel)
         maybe: dict[int, bool] = {}
         found = []
         for sequence in sequences:
@@ -195,18 +208,19 @@ class DeliveredIds:
 
     def restored(self, subscription: int, producer: int) -> int:
         """Up to here the store is asked because of an earlier owner, above it because of a filter."""
-        return self._channels[subscription, producer].stored
+        return self._seen((subscription, producer)).stored
 
     def add(self, subscription: int, producer: int, sequences: Sequence[int]) -> None:
-        """Mark ascending `sequences` as consumed."""
+        """Mark ascending `sequences`, which were fresh, as consumed."""
         if sequences:
-            self._seen(subscription, producer).add(sequences)
+            self._seen((subscription, producer)).add(sequences)
 
     def advance(self, subscription: int, producer: int, frontier: int) -> None:
         """The sender will never retry below `frontier`: collect those ids."""
         if frontier <= 0:
             return
-        seen = self._seen(subscription, producer)
+        channel = (subscription, producer)
+        seen = self._seen(channel)
         if frontier <= seen.frontier:
             return
         in_filters = seen.sealed >= seen.frontier
@@ -214,7 +228,11 @@ class DeliveredIds:
         while seen.runs and seen.runs[0].last < frontier:
             seen.runs.popleft()
         if in_filters:
-            self._drop_filters((subscription, producer), frontier)
+            self._drop_filters(channel, frontier)
+        if frontier == MAX_TIME:
+            self._ended.add(*channel)
+            del self._channels[channel]
+            self._live.discard(channel)
 
     def _drop_filters(self, channel: Channel, frontier: int) -> None:
         for sealed in self._sealed:
@@ -227,14 +245,18 @@ class DeliveredIds:
         self._live |= {*channels}
 
     def frontier(self, subscription: int, producer: int) -> int:
-        """The highest frontier advertised on this channel; of a producer that has been retired the end of time."""
-        return self._seen(subscription, producer).frontier
+        """The highest frontier advertised on this channel; `MAX_TIME` if nothing may come on it any more."""
+        seen = self._channels.get((subscription, producer))
+        if seen is not None:
+            return seen.frontier
+        return MAX_TIME if self._is_gone((subscription, producer)) else 0
 
     def folded(self, checkpointed: Iterable[Ids]) -> None:
         """The ids of one more checkpoint are folded.  Those of a channel come in the order in which they were added."""
         for ids in checkpointed:
-            if ids.sequences:
-                self._channels[ids.subscription, ids.producer].folded += len(ids.sequences)
+            seen = self._channels.get((ids.subscription, ids.producer))
+            if seen is not None:  # else its producer has ended since
+                seen.folded += len(ids.sequences)
 
     def seal(self, now: int) -> None:
         """When the bucket of wall time `now`, us, is another one: put what is folded into a filter.

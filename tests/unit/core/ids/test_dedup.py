@@ -135,6 +135,37 @@ def test_a_channel_that_is_not_live_is_refused_from_its_first_record_on() -> Non
     assert delivered.fresh(3, 7, [0]) is None
 
 
+def test_of_a_producer_that_has_ended_only_its_number_is_kept_and_nothing_of_it_is_new() -> None:
+    delivered = DeliveredIds({(1, 5)}, horizon=10)
+    for producer in (5, 10, 11):
+        assert delivered.fresh(1, producer, [0, 1]) is None
+        delivered.add(1, producer, [0, 1])
+        delivered.advance(1, producer, MAX_TIME)
+    assert delivered._channels == {}
+    assert delivered._ended.runs() == 2
+    assert delivered._live == set()
+    delivered.folded([Ids(1, 10, MAX_TIME, [0, 1])])  # of a checkpoint from before the end
+    delivered.expect([(1, 5)])  # told again, as after a restart
+    for producer in (5, 10, 11):
+        assert delivered.frontier(1, producer) == MAX_TIME
+        assert delivered.fresh(1, producer, [0, 1, 2]) == []
+        assert delivered.unsure(1, producer, [0, 1, 2]) == []
+        delivered.advance(1, producer, MAX_TIME)
+        delivered.restore(1, producer, 3, 7)
+    assert delivered.fresh(2, 10, [0]) is None
+    assert dedup.Seen(MAX_TIME) == dedup.GONE
+
+
+def test_what_is_refused_from_the_first_record_on_takes_no_memory() -> None:
+    delivered = DeliveredIds((), horizon=10)
+    for producer in range(10):
+        assert delivered.fresh(1, producer, [0]) == []
+        assert delivered.frontier(1, producer) == MAX_TIME
+        delivered.advance(1, producer, MAX_TIME)
+    assert delivered._channels == {}
+    assert delivered._ended.runs() == 0
+
+
 @given(st.lists(st.lists(st.integers(0, 10_000), min_size=1, max_size=50, unique=True).map(sorted), max_size=20))
 def test_runs_hold_what_was_added(batches: list[list[int]]) -> None:
     seen = dedup.Seen()
