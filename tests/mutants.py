@@ -23,6 +23,7 @@ from tests.planted import event_time as event_time
 from tests.planted import host as host
 from tests.planted import ids as ids
 from tests.planted import keys as keys
+from tests.planted import loud as loud
 from tests.planted import quarantined as quarantined
 from tests.planted import refused_rows as refused_rows
 from tests.planted import senders as senders
@@ -30,6 +31,7 @@ from tests.planted import superseded as superseded
 from tests.planted import timers as timers
 from tests.planted import versions as versions
 from tests.planted import weak as weak
+from tests.planted import zeitgeist as zeitgeist
 from tests.sim import ci
 from tests.sim.harness import simulate_seed
 from tests.sim.scenarios import SCENARIOS

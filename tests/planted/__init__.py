@@ -20,7 +20,7 @@ MUTANTS: dict[str, Callable[[], Patches]] = {}
 
 
 UNIT_ONLY: dict[str, str] = {}
-"""Mutants that neither seeds nor crash points notice, and the file of unit tests that does."""
+"""Mutants that neither seeds nor crash points notice, and the file of unit tests, or the test, that does."""
 
 
 def mutant(make: Callable[[], Patches]) -> Callable[[], Patches]:
@@ -33,7 +33,7 @@ def mutant(make: Callable[[], Patches]) -> Callable[[], Patches]:
 
 
 def only(path: str) -> Callable[[Callable[[], Patches]], Callable[[], Patches]]:
-    """Register a mutant that only the unit tests in `path` notice."""
+    """Register a mutant that only the unit tests in `path` notice; `path` may name one test, if the others take long."""
 
     def register(make: Callable[[], Patches]) -> Callable[[], Patches]:
         mutant(make)

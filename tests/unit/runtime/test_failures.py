@@ -87,7 +87,19 @@ def test_the_first_failure_of_each_kind_is_said_with_the_users_frames() -> None:
         assert "another exception" not in failure.trace
 
 
-def test_a_failure_of_another_line_is_another_kind_and_kinds_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_another_line_is_another_kind() -> None:
+    def on_two_lines(_: Any, key: str) -> None:
+        if key in ("k1", "k2"):
+            raise ValueError(key)
+        if key in ("k3", "k4"):
+            raise ValueError(key)
+
+    run = Run(pipeline_of(on_two_lines))
+    assert run().in_quarantine == 4
+    assert [failure.key for failure in run.said] == ["k1", "k3"]
+
+
+def test_kinds_of_failures_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millwheel.limits.FAILURE_KINDS", 3)
 
     def each_on_its_own(_: Any, key: str) -> None:
