@@ -57,6 +57,7 @@ SLOW = {
     "What was alone when the process died stays a suspect, however often": 28,
     "What has killed often enough is run again": 28,
     "Other invocations run beside a suspect": 69,
+    "A receiver forgets a producer that has said its last word, and takes its late copies for new": 28,
     "Receivers are not told of the next owner of a sender: one that starts anew beside it refuses its records": 181,
     "A timer is redriven under a watermark that has not reached it": 216,
 }
