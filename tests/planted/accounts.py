@@ -11,7 +11,7 @@ from millwheel.core.channel.outbox import Outbox
 from millwheel.core.durability import inflight
 from millwheel.core.durability.checkpoint import Checkpointer
 from millwheel.core.durability.inflight import Inflight
-from millwheel.core.ids.dedup import DeliveredIds, Seen
+from millwheel.core.ids.dedup import DeliveredIds
 from millwheel.core.interval import events as ev
 from millwheel.core.keys.expiry import Expiry
 from millwheel.core.keys.timers import TimerQueue
@@ -217,11 +217,7 @@ def the_end_is_time() -> Patches:
 @mutant
 def retired_are_accepted() -> Patches:
     """What comes in the name of a retired producer is taken for new."""
-
-    def seen(self: DeliveredIds, subscription: int, producer: int) -> Seen:
-        return self._channels.setdefault((subscription, producer), Seen())
-
-    return {(DeliveredIds, "_seen"): seen}
+    return {(DeliveredIds, "_is_gone"): lambda self, channel: channel in self._ended}
 
 
 @mutant
