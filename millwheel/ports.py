@@ -80,7 +80,7 @@ class FoldWrite(msgspec.Struct, frozen=True):
 
     `images` are the committed checkpoints of this sequencer up to `upto`, contiguous.  `acked` has the acks in committed
     checkpoints after it; productions that they name are not stored at all.  `fresh` keys have no stored state, so theirs
-    is inserted without looking for what it replaces.
+    is inserted without looking for what it replaces.  Images and acks are of `epoch`.
     """
 
     interval: int
@@ -89,6 +89,7 @@ class FoldWrite(msgspec.Struct, frozen=True):
     images: Sequence[Checkpoint]
     acked: Sequence[Acked] = ()
     fresh: Set[str] = frozenset()
+    epoch: int = 0
 
 
 class MarkWrite(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ from tests.planted import accounts as accounts  # they register their own
 from tests.planted import checkpoints as checkpoints
 from tests.planted import deaths as deaths
 from tests.planted import deliveries as deliveries
+from tests.planted import durability as durability
 from tests.planted import event_time as event_time
 from tests.planted import host as host
 from tests.planted import ids as ids

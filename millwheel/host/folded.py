@@ -35,8 +35,8 @@ def steps(actor: Actor, effect: TableEffect, tell: Callable[[Actor, ev.Event], N
             tell(actor, ev.IdsFound(sender, found, outside))
         case ev.ReadOutsideIds(subscription, expires):
             tell(actor, ev.OutsideIdsRead(subscription, expires, (yield ReadBucket(interval, effect))))
-        case ev.Fold(upto, images, acked, fresh):
-            write = FoldWrite(interval, sequencer, upto, images, acked, fresh)
+        case ev.Fold(upto, images, acked, fresh, epoch):
+            write = FoldWrite(interval, sequencer, upto, images, acked, fresh, epoch)
             tell(actor, ev.FoldDone(upto) if (yield FoldLog(write)) else ev.WriteFenced())
         case ev.FetchQuarantine(_, limit):
             entries = yield ReadQuarantine(interval, effect)

@@ -37,12 +37,13 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     """It comes from a source, and counts against the receiver's `Credit`."""
 
 
-class Receipt(msgspec.Struct, frozen=True, gc=False):
-    """The bundle `number` of the interval `sender` is durable at `interval`."""
+class Receipt(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
+    """The bundle `number` of the interval `sender` is durable at `interval`, in `epoch`."""
 
     interval: int
     sender: int
     number: int
+    epoch: int = 0
 
 
 class Credit(msgspec.Struct, frozen=True, gc=False):

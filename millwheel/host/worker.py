@@ -379,8 +379,8 @@ class WorkerHost:
             match effect:
                 case ev.Send(bundle):
                     self._send(actor, bundle)
-                case ev.Ack(sender, number):
-                    self._out.append(he.Tell(self.name, Receipt(actor.interval, sender, number)))
+                case ev.Ack(sender, number, epoch):
+                    self._out.append(he.Tell(self.name, Receipt(actor.interval, sender, number, epoch)))
                 case ev.Invoke(work):
                     self._invoke(actor, work)
                 case ev.Commit(write):

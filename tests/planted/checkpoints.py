@@ -10,8 +10,8 @@ import msgspec
 from millwheel.api.frame import Frame
 from millwheel.bundles import Acked, StateWrites
 from millwheel.core.durability.inflight import Inflight
+from millwheel.core.durability.log import DurableLog
 from millwheel.core.interval import events as ev
-from millwheel.core.interval.machine import IntervalCore
 from millwheel.core.keys.cache import StateCache
 from millwheel.ports import FoldWrite
 from millwheel_storage.memory import MemoryStore
@@ -123,9 +123,9 @@ def commit_twice() -> Patches:
 @mutant
 def fold_from_cache() -> Patches:
     """A fold takes state from the cache, which is ahead of the log."""
-    original = IntervalCore._maybe_fold
+    original = DurableLog.fold
 
-    def fold(self: IntervalCore, effects: list[ev.Effect]) -> None:
+    def fold(self: DurableLog, effects: list[ev.Effect]) -> None:
         first = len(effects)
         original(self, effects)
         for place, effect in enumerate(effects[first:], first):
@@ -133,7 +133,7 @@ def fold_from_cache() -> Patches:
                 images = [_from_cache(self._cache, image) for image in effect.images]
                 effects[place] = msgspec.structs.replace(effect, images=images)
 
-    return {(IntervalCore, "_maybe_fold"): fold}
+    return {(DurableLog, "fold"): fold}
 
 
 def _from_cache(cache: StateCache, image: Any) -> Any:
@@ -205,9 +205,9 @@ def productions_lost_in_fold() -> Patches:
 @mutant
 def fold_by_soft_acks() -> Patches:
     """A fold leaves out productions whose acks are not durable."""
-    original = IntervalCore._maybe_fold
+    original = DurableLog.fold
 
-    def fold(self: IntervalCore, effects: list[ev.Effect]) -> None:
+    def fold(self: DurableLog, effects: list[ev.Effect]) -> None:
         first = len(effects)
         original(self, effects)
         soft = self._outbox._unrecorded.values()
@@ -216,4 +216,4 @@ def fold_by_soft_acks() -> Patches:
                 acked = [Acked(bundle.subscription, bundle.producer, bundle.sequences) for bundle in soft]
                 effects[place] = msgspec.structs.replace(effect, acked=[*effect.acked, *acked])
 
-    return {(IntervalCore, "_maybe_fold"): fold}
+    return {(DurableLog, "fold"): fold}

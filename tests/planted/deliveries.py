@@ -9,6 +9,7 @@ from millwheel.core.interval import events as ev
 from millwheel.core.interval.inbox import Inbox
 from millwheel.core.interval.machine import IntervalCore
 from tests.planted import Patches, mutant
+from tests.planted.durability import newest
 
 
 @mutant
@@ -30,7 +31,7 @@ def ack_on_run() -> Patches:
 
     def invoked(self: IntervalCore, outcome: Any, now: int, effects: list[ev.Effect]) -> None:
         original(self, outcome, now, effects)
-        entry = self._inflight._entries[-1]
+        entry = newest(self)
         effects += [ev.Ack(sender, number) for sender, number in entry.acks]
         entry.acks = []
 

@@ -12,6 +12,7 @@ from millwheel.core.source.injector import InjectorCore
 from millwheel.model import MAX_TIME
 from millwheel_storage.memory import MemoryStore
 from tests.planted import Patches, mutant
+from tests.planted.durability import newest
 
 
 @mutant
@@ -35,7 +36,7 @@ def strong_send_early() -> Patches:
 
     def invoked(self: IntervalCore, outcome: Any, now: int, effects: list[ev.Effect]) -> None:
         original(self, outcome, now, effects)
-        entry = self._inflight._entries[-1]
+        entry = newest(self)
         effects += [ev.Send(self._outbox.sendable(bundle)) for bundle in entry.sends]
         entry.sends = []
 

@@ -144,6 +144,7 @@ def test_an_invariant_that_is_cited_is_in_the_list(folder: str) -> None:
 
 TESTED_IN = {
     "core/durability/checkpoint": "unit/core/interval/test_machine.py",
+    "core/durability/durability": "unit/core/durability/test_log.py",
     "core/interval/invocation": "unit/core/interval/test_machine.py",
     "host/actors": "unit/host/test_worker.py",
     "host/controller": "sim/test_watermark_steps.py",

@@ -146,7 +146,7 @@ class Inflight:
         image = entry.image
         image.acked = self._outbox.record_acks(entry.seq)
         entry.write = LogWrite(
-            self._interval, self._sequencer, entry.seq, 0,
+            self._interval, self._sequencer, entry.seq, image.epoch,
             encode_checkpoint(image), tuple(image.sinks), tuple(cause.key for cause in entry.causes),
         )  # fmt: skip
         effects.append(ev.Commit(entry.write))
@@ -197,7 +197,7 @@ class Inflight:
                 self._outbox.recorded(entry.seq)
                 self._committed.add(entry.seq, len(entry.write.payload), entry.image)
                 self._counters.checkpoints += 1
-            effects += [ev.Ack(sender, number) for sender, number in entry.acks]
+            effects += [ev.Ack(sender, number, entry.image.epoch) for sender, number in entry.acks]
             effects += [ev.Send(self._outbox.sendable(bundle)) for bundle in entry.sends]
 
 

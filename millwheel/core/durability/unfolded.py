@@ -1,7 +1,7 @@
 """What is committed and not folded yet: the tail of an interval's log, as the core holds it (§6.1.2).
 
 Lives here: which checkpoints a fold takes, and when one is due.  Invariant: a fold is a contiguous prefix of committed
-images, never the cache, which is ahead of them.
+images of one epoch, never the cache, which is ahead of them; nor does it know of acks of a later epoch.
 """
 
 from __future__ import annotations
@@ -99,23 +99,25 @@ class CommittedLog:
             self._settled_keys += row.keys
 
     def prefix(self, goal: int) -> tuple[int, list[Checkpoint], list[Acked]]:
-        """(upto, images, later acks) of the next fold: as much as one short transaction can do.
+        """(upto, images, later acks) of the next fold: as much as one short transaction can do, of one epoch.
 
         A key that is written in all of the images is one row, so keys are counted once.
         """
         taken: list[Checkpoint] = []
         keys: set[str] = set()
         rows = upto = 0
+        epoch = self._rows[0].image.epoch
         for place, row in enumerate(islice(self._rows, None if self._pressed(goal) else self._settled)):
             keys |= row.image.state.keys()
             rows += _rows_of(row.image)
             if place >= self._settled:
                 rows += sum(len(produced.keys) for produced in row.image.produced)
-            if taken and len(keys) + rows > FOLD_LIMIT_ROWS:
+            if row.image.epoch != epoch or (taken and len(keys) + rows > FOLD_LIMIT_ROWS):
                 break
             taken.append(row.image)
             upto = row.seq
-        later = [acked for row in islice(self._rows, len(taken), None) for acked in row.image.acked]
+        after = islice(self._rows, len(taken), None)
+        later = [acked for row in after if row.image.epoch == epoch for acked in row.image.acked]
         return upto, taken, later
 
     def folded(self, upto: int) -> list[Checkpoint]:

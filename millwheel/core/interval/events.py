@@ -307,13 +307,14 @@ class ReadOutsideIds(Struct, frozen=True, gc=False):
 class Fold(Struct, frozen=True, gc=False):
     """Fold committed images, a contiguous prefix ending at `upto`.
 
-    `acked` are acks in committed checkpoints after it.  The tables have no state of `fresh` keys.
+    `acked` are acks in committed checkpoints after it.  The tables have no state of `fresh` keys.  All are of `epoch`.
     """
 
     upto: int
     images: list[Checkpoint]
     acked: list[Acked]
     fresh: Set[str]
+    epoch: int = 0
 
 
 class Send(Struct, frozen=True, gc=False):
@@ -323,10 +324,11 @@ class Send(Struct, frozen=True, gc=False):
 
 
 class Ack(Struct, frozen=True, gc=False):
-    """Tell `sender` that its bundle `number` is durable here."""
+    """Tell `sender` that its bundle `number` is durable here, in `epoch`."""
 
     sender: int
     number: int
+    epoch: int = 0
 
 
 class SetAlarm(Struct, frozen=True, gc=False):

@@ -2,7 +2,7 @@
 
 Lives here: the order of steps, what an event makes possible, and which part does it.  Never here: I/O, clocks or user
 code.  Each part decides one question by itself: what is new (`arrivals`), what runs next (`schedule`), what hooks need
-(`invocation`), what they have changed (`checkpoint`), when that is durable and folded (`inflight`, `unfolded`), and how far
+(`invocation`), what they have changed (`checkpoint`), when that is durable and folded (`durability`), and how far
 time has come (`watermark`).  Invariants:
 
 * there is one invocation at a time, and it runs on the soft state that the last one left;
@@ -17,11 +17,12 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from millwheel import limits
-from millwheel.bundles import Bundle, RecoveredInterval
+from millwheel.bundles import Bundle, Checkpoint, RecoveredInterval
 from millwheel.core.channel.outbox import Outbox
 from millwheel.core.durability.checkpoint import Checkpointer
-from millwheel.core.durability.inflight import Inflight, Uncommitted
-from millwheel.core.durability.unfolded import CommittedLog
+from millwheel.core.durability.durability import Durability
+from millwheel.core.durability.inflight import Uncommitted
+from millwheel.core.durability.log import DurableLog
 from millwheel.core.faults.quarantine import Quarantine
 from millwheel.core.faults.refused import RefusedRows
 from millwheel.core.faults.suspects import Suspects
@@ -118,25 +119,19 @@ class IntervalCore:
         self._outbox = Outbox(config.interval, config.sequencer, config.routes)
         self._unsettled: set[int] = set()
         """Bundles without an ack, on streams that only earlier versions of the computation list as outputs."""
-        self._committed = CommittedLog(self._outbox.frontier)
-        self._inflight = Inflight(
+        self._durability: Durability = DurableLog(
             interval=config.interval, sequencer=config.sequencer, weak=settings.productions == "weak",
-            outbox=self._outbox, committed=self._committed, refused=self._refused, counters=self.counters,
+            outbox=self._outbox, arrivals=self._arrivals, cache=self._cache, refused=self._refused,
+            counters=self.counters, records=self._records,
         )  # fmt: skip
-        self._seq = 0
-        """Of the newest checkpoint."""
-        self._folding = False
-        self._fold_goal = 0
-        """Everything up to this seq must be folded soon, however little it is."""
         self._watermark = LowWatermark(
             # The inputs had reached at least what was persisted of this computation.
             input_watermark=max(recovered.watermark, inherited.watermark if inherited else MIN_TIME),
             reported=recovered.watermark,
-            arrivals=self._arrivals, inbox=self._inbox, invocation=self._invocation, inflight=self._inflight,
+            arrivals=self._arrivals, inbox=self._inbox, invocation=self._invocation, durability=self._durability,
             outbox=self._outbox, timers=self._timers, holds=self._holds,
         )  # fmt: skip
         self._alarm = MAX_TIME
-        self._idle_since: int | None = None
         self.halted = False
         self._recovered: RecoveredInterval | None = recovered
 
@@ -194,9 +189,9 @@ class IntervalCore:
                     self._returned(elapsed_us, outcome, effects)
                     self._invoked(outcome, now, effects)
             case ev.CommitDone(seq):
-                self._inflight.committed(seq, effects)
+                self._durability.committed(seq, effects)
             case ev.AckArrived(number):
-                self._inflight.acked(number, now)
+                self._durability.acked(number, now)
                 self._settle(number, effects)
             case ev.WatermarkMoved(value):
                 self._watermark.move(value)
@@ -216,7 +211,7 @@ class IntervalCore:
                 self._restart(seq, rows, now, effects)
                 return effects
             case ev.Resend(target):
-                self._send(self._outbox.resend(target, self._inflight.kept_back()), effects)
+                self._send(self._outbox.resend(target, self._durability.kept_back()), effects)
             case ev.FoldDone(upto):
                 self._fold_done(upto, now)
             case ev.IdsFound():
@@ -244,17 +239,15 @@ class IntervalCore:
     def quiet(self) -> bool:
         """True when nothing is waiting, running, uncommitted, unacked or unfolded."""
         return not (
-            self._inbox or self._invocation or self._inflight or self._outbox.unacked or self._committed
-            or self._folding or self._outbox.has_unrecorded() or self._quarantine.busy()
-            or self._outbox.frontier_moved or not self._arrivals.quiet() or self._schedule.paging
+            self._inbox or self._invocation or not self._durability.quiet() or self._quarantine.busy()
+            or not self._arrivals.quiet() or self._schedule.paging
         )  # fmt: skip
 
     def flush(self, now: int) -> list[ev.Effect]:
         """Record acks and fold everything as soon as possible (end of a run)."""
         if self.halted:
             return []
-        self._fold_goal = self._seq
-        self._idle_since = MIN_TIME
+        self._durability.end()
         effects: list[ev.Effect] = []
         self._after(effects, now)
         return effects
@@ -272,7 +265,7 @@ class IntervalCore:
     @property
     def newest_seq(self) -> int:
         """The seq of the newest checkpoint."""
-        return self._seq
+        return self._durability.seq
 
     @property
     def watermark(self) -> int:
@@ -301,7 +294,7 @@ class IntervalCore:
 
     def _enter(self, items: list[Item], effects: list[ev.Effect]) -> None:
         for item in items:
-            if item.part is None and not (self._inbox or self._invocation or self._inflight):
+            if item.part is None and not (self._inbox or self._invocation or self._durability):
                 effects.append(ev.Ack(item.sender, item.number))
                 continue
             # If nothing is fresh, the originals may not be durable yet.  The ack waits behind them.
@@ -314,19 +307,19 @@ class IntervalCore:
         if now >= self._trust_at and not self.suspects.watching:
             self._trust_at = MAX_TIME
             effects.append(ev.Unmark(self.suspects.encoded(), trusted=True))
-        self._inflight.submit(effects, now)
+        self._durability.submit(effects, now)
         while self._pump(effects, now):
-            self._inflight.submit(effects, now)
+            self._durability.submit(effects, now)
         self._schedule.page_timers(effects, self._watermark.input, now)
-        self._record_idle(effects, now)
+        self._durability.rest(bool(self._inbox or self._invocation), effects, now)
         self._arrivals.read(effects)
-        self._maybe_fold(effects)
+        self._durability.fold(effects)
         self._set_alarm(effects, now)
         self._watermark.report(effects)
 
     def _pump(self, effects: list[ev.Effect], now: int) -> bool:
         """Start the next invocation if there is room; true when one was finished on the spot."""
-        if self._invocation or not self._has_room():
+        if self._invocation or not self._durability.has_room():
             return False
         self._read_quarantine(effects)
         scheduled = self._schedule.take(self._watermark.input, now)
@@ -335,21 +328,12 @@ class IntervalCore:
         self._invoked(InvocationOutcome(), now, effects)
         return True
 
-    def _has_room(self) -> bool:
-        return (
-            not self._inflight.full()
-            and len(self._outbox.unacked) < limits.OUTBOX_LIMIT_BUNDLES
-            and self._outbox.unacked_bytes < limits.UNACKED_LIMIT_BYTES
-            and not self._committed.full()
-            and self._cache.unfolded < limits.UNFOLDED_LIMIT_KEYS
-        )
-
     def _read_quarantine(self, effects: list[ev.Effect]) -> None:
         keys = self._quarantine.next()
         if keys:
             effects.append(ev.FetchQuarantine(keys, limits.REDRIVE_ELEMENTS))
         elif self._quarantine.waits_for_fold():
-            self._fold_goal = self._seq
+            self._durability.want()
 
     def _returned(self, elapsed_us: int, outcome: InvocationOutcome, effects: list[ev.Effect]) -> None:
         """User code has returned: the process lives."""
@@ -362,8 +346,8 @@ class IntervalCore:
         """Make a checkpoint of an invocation.  Its productions are numbered, and kept until they are acked."""
         scheduled, oldest = self._invocation.end()
         oldest = min(oldest, self._checkpointer.oldest_undone(scheduled.work, outcome))
-        self._seq += 1
-        image = self._checkpointer.image(self._seq, scheduled, outcome, self._watermark.input)
+        seq = self._durability.next_seq()
+        image = self._checkpointer.image(seq, scheduled, outcome, self._watermark.input)
         bundles = []
         for subscription, columns in outcome.produced.items():
             produced, cut = self._outbox.number(subscription, columns)
@@ -372,10 +356,10 @@ class IntervalCore:
         acks = [(item.sender, item.number) for item in scheduled.items if item.number]
         counts = self._counts(scheduled.work, image.forgotten, outcome)
         entry = Uncommitted(
-            self._seq, image, acks, bundles, oldest, counts, outcome.causes, bool(scheduled.work.redrive),
+            seq, image, acks, bundles, oldest, counts, outcome.causes, bool(scheduled.work.redrive),
             now + self.config.settings.straggler_delay_us,
         )  # fmt: skip
-        self._inflight.put(entry, effects, now)
+        self._durability.put(entry, effects, now)
 
     def _counts(self, work: Work, expired: list[str], outcome: InvocationOutcome) -> ev.Counters:
         return ev.Counters(
@@ -392,7 +376,7 @@ class IntervalCore:
         The next core diverts the culprits to quarantine and does the rest again, as after a crash.
         """
         self.halted = True
-        entry = self._inflight.refused(seq, effects)
+        entry = self._durability.refused(seq, effects)
         for place, answer in rows:
             if entry.redrive:
                 self._refused.stop_redrive(entry.causes[place], now)
@@ -406,51 +390,16 @@ class IntervalCore:
     def _send(self, bundles: list[Bundle], effects: list[ev.Effect]) -> None:
         effects += [ev.Send(self._outbox.sendable(bundle)) for bundle in bundles]
 
-    def _record_idle(self, effects: list[ev.Effect], now: int) -> None:
-        """After some idle time, record acks and frontiers and fold.  So ids are collected, and the log becomes empty."""
-        if self._inbox or self._invocation or self._inflight:
-            self._idle_since = None
-            return
-        recordable = self._outbox.has_unrecorded() or self._arrivals.recordable(now)
-        foldable = bool(self._committed) and not self._folding
-        if not (recordable or foldable or self._outbox.frontier_moved):
-            self._idle_since = None
-            return
-        if self._idle_since is None:
-            self._idle_since = now
-        if now < self._idle_since + limits.IDLE_RECORD_DELAY_US:
-            return
-        self._idle_since = None
-        if recordable:
-            self._commit_records(effects, now)
-        elif self._outbox.frontier_moved:
-            effects += [ev.Send(note) for note in self._outbox.frontier_notes()]
-        self._fold_goal = self._seq
-
-    def _commit_records(self, effects: list[ev.Effect], now: int) -> None:
-        self._seq += 1
-        image = self._checkpointer.records(self._seq, self._watermark.input, now)
-        counts = self._counts(Work([], [], {}, {}, {}, MIN_TIME, now), [], InvocationOutcome())
-        self._inflight.put_records(Uncommitted(self._seq, image, [], [], MAX_TIME, counts), effects)
+    def _records(self, seq: int, now: int) -> tuple[Checkpoint, ev.Counters]:
+        """A checkpoint of acks and frontiers."""
+        image = self._checkpointer.records(seq, self._watermark.input, now)
+        return image, self._counts(Work([], [], {}, {}, {}, MIN_TIME, now), [], InvocationOutcome())
 
     # --- fold -------------------------------------------------------------------------------------------------
 
-    def _maybe_fold(self, effects: list[ev.Effect]) -> None:
-        if self._folding:
-            return
-        # Wait until all that must be folded is durable, and fold it together.  Acks in later checkpoints spare rows.
-        goal = 0 if self._inflight.reaches_back(self._fold_goal) else self._fold_goal
-        if self._cache.unfolded >= limits.UNFOLDED_LIMIT_KEYS:
-            goal = self._seq  # user code waits for it
-        if self._committed.due(goal, self._cache.over_limit(), self._cache.unfolded):
-            self._folding = True
-            upto, images, later = self._committed.prefix(goal)
-            effects.append(ev.Fold(upto, images, later, self._cache.take_absent(upto)))
-
     def _fold_done(self, upto: int, now: int) -> None:
-        self._folding = False
         self._quarantine.folded(upto)
-        for image in self._committed.folded(upto):
+        for image in self._durability.folded(upto):
             self._arrivals.folded(image.ids, image.outside)
         self._arrivals.ids.seal(now)
         self._cache.folded(upto)
@@ -464,9 +413,7 @@ class IntervalCore:
         if at is None or at <= now:
             at = MAX_TIME  # it is due and user code is busy: it runs after that, and an alarm would only ring in vain
         at = min(at, self._arrivals.outside.next_expiry)
-        if self._idle_since is not None:
-            at = min(at, self._idle_since + limits.IDLE_RECORD_DELAY_US)
-        at = min(at, self._inflight.next_deadline())
+        at = min(at, self._durability.alarm())
         if at < self._alarm:
             self._alarm = at
             effects.append(ev.SetAlarm(max(at, now)))

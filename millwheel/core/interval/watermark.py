@@ -7,7 +7,7 @@ Invariants: no reported watermark is ahead of pending work; neither watermark go
 from __future__ import annotations
 
 from millwheel.core.channel.outbox import Outbox
-from millwheel.core.durability.inflight import Inflight
+from millwheel.core.durability.durability import Durability
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.arrivals import Arrivals
 from millwheel.core.interval.inbox import Inbox
@@ -29,7 +29,7 @@ class LowWatermark:
         arrivals: Arrivals,
         inbox: Inbox,
         invocation: Invocation,
-        inflight: Inflight,
+        durability: Durability,
         outbox: Outbox,
         timers: TimerQueue,
         holds: Holds,
@@ -39,7 +39,7 @@ class LowWatermark:
         self._arrivals = arrivals
         self._inbox = inbox
         self._invocation = invocation
-        self._inflight = inflight
+        self._durability = durability
         self._outbox = outbox
         self._timers = timers
         self._holds = holds
@@ -64,7 +64,7 @@ class LowWatermark:
             self._inbox.oldest(),
             self._arrivals.oldest(),
             self._invocation.oldest,
-            self._inflight.oldest(),
+            self._durability.oldest(),
             self._outbox.oldest(),
             MAX_TIME if timer is None else timer,
             self._holds.minimum(),
@@ -78,8 +78,8 @@ class LowWatermark:
             found.append(("waiting record", oldest.oldest, _first_key(oldest.part)))
         if self._invocation:
             found.append(("running work", self._invocation.oldest, ""))
-        if self._inflight:
-            found.append(("uncommitted checkpoint", self._inflight.oldest(), ""))
+        if self._durability:
+            found.append(("uncommitted checkpoint", self._durability.oldest(), ""))
         for bundle in self._outbox.unacked.values():
             found.append(("unacked production", bundle.oldest(), f"to interval {bundle.target}"))
         timer, at = self._timers.first("watermark"), self._timers.minimum("watermark")

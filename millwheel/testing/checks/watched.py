@@ -184,6 +184,8 @@ class WatchedStore:
         recorded = [one for image in later for one in image.acked]
         if owns and any(one not in recorded for one in write.acked):
             self.truth.fail(f"I2: interval {interval} folds up to {upto} by acks that are not in its log")
+        if any(image.epoch != write.epoch for image in write.images):
+            self.truth.fail(f"I4: a fold of interval {interval} crosses the end of epoch {write.epoch}")
         stored = [decode_checkpoint(row.payload) for seq, row in log.items() if seq <= upto]
         kept = await self.inner.fold(write)
         if kept and not owns:

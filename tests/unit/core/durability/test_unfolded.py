@@ -119,3 +119,16 @@ def test_one_fold_takes_what_a_short_transaction_can_do(monkeypatch: pytest.Monk
     assert log.prefix(5)[0] == 3, "a, b and c, however often they are written"
     log.folded(3)
     assert log.prefix(5)[0] == 5
+
+
+def test_a_fold_does_not_know_of_acks_of_a_later_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Its epoch ends with the production unacked: whoever goes on from there has to send it.
+    monkeypatch.setattr(unfolded, "FOLD_LIMIT_ROWS", 1)
+    for epoch, known in ((0, 1), (1, 0)):
+        log = CommittedLog(Frontier())
+        log.add(1, 1, image(["a"], [Produced(1, 9, 0, ["k"], [b""], [0])]))
+        later = image(["b"], acked=[Acked(1, 9, [0])])
+        later.epoch = epoch
+        log.add(2, 1, later)
+        upto, images, acked = log.prefix(2)
+        assert (upto, len(images), len(acked)) == (1, 1, known)

@@ -1,0 +1,182 @@
+"""An interval becomes durable by its log: a row for each invocation, which folds turn into tables (§6.1.2).
+
+Lives here: the way of a checkpoint from the invocation to the tables, as one part (`durability`).  It puts together the
+checkpoints that are under way (`inflight`) and those that are committed and not folded (`unfolded`).  Invariants:
+
+* one fold at a time, and none crosses an epoch;
+* an idle interval records its acks and frontiers, and folds, so that ids are collected and logs become empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from millwheel import limits
+from millwheel.bundles import Checkpoint
+from millwheel.core.channel.outbox import Outbox
+from millwheel.core.durability.inflight import Inflight, Uncommitted
+from millwheel.core.durability.unfolded import CommittedLog
+from millwheel.core.faults.refused import RefusedRows
+from millwheel.core.interval import events as ev
+from millwheel.core.interval.arrivals import Arrivals
+from millwheel.core.keys.cache import StateCache
+from millwheel.model import MAX_TIME, MIN_TIME
+
+Records = Callable[[int, int], tuple[Checkpoint, ev.Counters]]
+"""Of a seq and the wall time, us: the checkpoint of an interval in which nothing runs, and what it counts."""
+
+
+class DurableLog:
+    """A `Durability`: one row a checkpoint.  `weak` is how the interval's productions leave."""
+
+    def __init__(
+        self,
+        *,
+        interval: int,
+        sequencer: int,
+        weak: bool,
+        outbox: Outbox,
+        arrivals: Arrivals,
+        cache: StateCache,
+        refused: RefusedRows,
+        counters: ev.Counters,
+        records: Records,
+    ) -> None:
+        self.epoch = 0
+        self._outbox = outbox
+        self._arrivals = arrivals
+        self._cache = cache
+        self._records = records
+        self._committed = CommittedLog(outbox.frontier)
+        self._inflight = Inflight(
+            interval=interval, sequencer=sequencer, weak=weak,
+            outbox=outbox, committed=self._committed, refused=refused, counters=counters,
+        )  # fmt: skip
+        self.seq = 0
+        """Of the newest checkpoint."""
+        self._folding = False
+        self._fold_goal = 0
+        """Everything up to this seq is wanted in the tables, however little it is."""
+        self._idle_since: int | None = None
+
+    # --- what runs ------------------------------------------------------------------------------------------------
+
+    def has_room(self) -> bool:
+        """See `Durability`."""
+        return (
+            not self._inflight.full()
+            and len(self._outbox.unacked) < limits.OUTBOX_LIMIT_BUNDLES
+            and self._outbox.unacked_bytes < limits.UNACKED_LIMIT_BYTES
+            and not self._committed.full()
+            and self._cache.unfolded < limits.UNFOLDED_LIMIT_KEYS
+        )
+
+    def next_seq(self) -> int:
+        """See `Durability`."""
+        self.seq += 1
+        return self.seq
+
+    def put(self, entry: Uncommitted, effects: list[ev.Effect], now: int) -> None:
+        """See `Durability`."""
+        self._inflight.put(self._dated(entry), effects, now)
+
+    def _dated(self, entry: Uncommitted) -> Uncommitted:
+        entry.image.epoch = self.epoch
+        for bundle in entry.sends:
+            bundle.epoch = self.epoch
+        return entry
+
+    def submit(self, effects: list[ev.Effect], now: int) -> None:
+        """See `Durability`."""
+        self._inflight.submit(effects, now)
+
+    # --- what is heard --------------------------------------------------------------------------------------------
+
+    def acked(self, number: int, now: int) -> None:
+        """See `Durability`."""
+        self._inflight.acked(number, now)
+
+    def committed(self, seq: int, effects: list[ev.Effect]) -> None:
+        """See `Durability`."""
+        self._inflight.committed(seq, effects)
+
+    def refused(self, seq: int, effects: list[ev.Effect]) -> Uncommitted:
+        """See `Durability`."""
+        return self._inflight.refused(seq, effects)
+
+    def folded(self, upto: int) -> list[Checkpoint]:
+        """See `Durability`."""
+        self._folding = False
+        return self._committed.folded(upto)
+
+    # --- what is left ---------------------------------------------------------------------------------------------
+
+    def __bool__(self) -> bool:
+        return bool(self._inflight)
+
+    def quiet(self) -> bool:
+        """See `Durability`."""
+        return not (
+            self._inflight or self._outbox.unacked or self._committed or self._folding
+            or self._outbox.has_unrecorded() or self._outbox.frontier_moved
+        )  # fmt: skip
+
+    def oldest(self) -> int:
+        """See `Durability`."""
+        return self._inflight.oldest()
+
+    def kept_back(self) -> list[int]:
+        """See `Durability`."""
+        return self._inflight.kept_back()
+
+    # --- what is wanted -------------------------------------------------------------------------------------------
+
+    def want(self) -> None:
+        """See `Durability`."""
+        self._fold_goal = self.seq
+
+    def end(self) -> None:
+        """See `Durability`."""
+        self.want()
+        self._idle_since = MIN_TIME
+
+    def rest(self, busy: bool, effects: list[ev.Effect], now: int) -> None:
+        """Record acks and frontiers, and fold, by age."""
+        if busy or self._inflight:
+            self._idle_since = None
+            return
+        recordable = self._outbox.has_unrecorded() or self._arrivals.recordable(now)
+        foldable = bool(self._committed) and not self._folding
+        if not (recordable or foldable or self._outbox.frontier_moved):
+            self._idle_since = None
+            return
+        if self._idle_since is None:
+            self._idle_since = now
+        if now < self._idle_since + limits.IDLE_RECORD_DELAY_US:
+            return
+        self._idle_since = None
+        if recordable:
+            seq = self.next_seq()
+            image, counts = self._records(seq, now)
+            self._inflight.put_records(self._dated(Uncommitted(seq, image, [], [], MAX_TIME, counts)), effects)
+        elif self._outbox.frontier_moved:
+            effects += [ev.Send(note) for note in self._outbox.frontier_notes()]
+        self.want()
+
+    def fold(self, effects: list[ev.Effect]) -> None:
+        """See `Durability`."""
+        if self._folding:
+            return
+        # What is wanted is folded together, when the last of it is durable: the acks that it may carry spare rows.
+        goal = 0 if self._inflight.reaches_back(self._fold_goal) else self._fold_goal
+        if self._cache.unfolded >= limits.UNFOLDED_LIMIT_KEYS:
+            goal = self.seq  # user code waits for it
+        if self._committed.due(goal, self._cache.over_limit(), self._cache.unfolded):
+            self._folding = True
+            upto, images, later = self._committed.prefix(goal)
+            effects.append(ev.Fold(upto, images, later, self._cache.take_absent(upto), images[0].epoch))
+
+    def alarm(self) -> int:
+        """See `Durability`."""
+        idle = MAX_TIME if self._idle_since is None else self._idle_since + limits.IDLE_RECORD_DELAY_US
+        return min(idle, self._inflight.next_deadline())
