@@ -105,6 +105,11 @@ class Routes:
         """Nothing that the producer has sent, or will ever send, is new."""
         self.live.difference_update([(number, producer) for number in self.subscriptions.values()])
 
+    def ended(self, channel: Channel) -> None:
+        """All that an earlier owner has sent on `channel` is acked: what still comes on it is a copy, for the next owner of
+        a receiver too."""
+        self.live.discard(channel)
+
     def expect_of(self, config: Config, recovered: RecoveredInterval) -> None:
         """Expect what an earlier owner of the interval has sent and what this owner sends."""
         self.live |= {(bundle.subscription, bundle.producer) for bundle in recovered.productions}

@@ -292,6 +292,8 @@ class WorkerHost:
                     if metered:
                         self._windows[actor.interval].received += bundle.size()
                     self._handle(actor, ev.BundleArrived(bundle))
+                    if bundle.frontier == MAX_TIME:
+                        self.routes.ended((bundle.subscription, bundle.producer))
             case Receipt(_, sender, number):
                 actor = self.actors.all.get(sender)
                 if actor is not None:

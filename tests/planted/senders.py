@@ -9,6 +9,7 @@ from millwheel.core.durability.inflight import Inflight
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.core.source.injector import InjectorCore
+from millwheel.host.routes import Routes
 from millwheel.model import MAX_TIME
 from millwheel_storage.memory import MemoryStore
 from tests.planted import Patches, mutant
@@ -92,3 +93,9 @@ def injector_position_ahead() -> Patches:
             self._reads.popleft()
 
     return {(InjectorCore, "_pop_acked"): pop}
+
+
+@mutant
+def ended_still_expected() -> Patches:
+    """The next owner of a receiver still expects what an earlier owner of a sender has sent, all of which is acked."""
+    return {(Routes, "ended"): lambda self, channel: None}

@@ -11,7 +11,7 @@ from typing import Final
 
 from millwheel.api.table import Table
 from millwheel.graph import Graph
-from millwheel.model import SECOND, format_time
+from millwheel.model import SECOND, TIMER_KINDS, format_time
 from millwheel.testing.checks.watched import WatchedStore
 from millwheel.testing.faults.nemesis import Nemesis
 from millwheel.testing.kit.scripted import ScriptedSource
@@ -25,6 +25,10 @@ CONVERGE_LIMIT_US: Final = 120 * SECOND
 REDRIVEN_LIMIT_US: Final = SECOND
 """What is added to that for each element that is redriven meanwhile.  Where they are redriven one by one, the next is read
 when the last one has run, was acked (a weak one waits up to a second for that), is committed and folded."""
+FIRED_LIMIT_US: Final = 50_000
+"""And for each timer that fires meanwhile.  A chain of timers may need an invocation and a commit for each of them."""
+FIRED_LIMIT: Final = 12_000
+"""But not for more than so many: a timer that sets itself anew for ever makes a run that does not end."""
 
 SUPERSEDED_LIMIT_US: Final = 8 * SECOND
 """Virtual time in which a process that is awake notices that another one has taken over; every call takes up to two
@@ -74,6 +78,8 @@ class Simulation:
         self._finished = False
         self._redriven_before = 0
         """Elements that were redriven before the faults ended."""
+        self._fired_before = 0
+        """Timers that had fired by then."""
         for spec in graph.sources.values():
             if isinstance(spec.source, ScriptedSource):
                 spec.source.clock = lambda: self.kernel.now
@@ -91,9 +97,14 @@ class Simulation:
                 raise Unending("liveness: nothing is scheduled any more", self.kernel.story())
 
     def _limit(self) -> int:
-        """When the run must have ended.  Elements are finite in number, and each is redriven for good once."""
+        """When the run must have ended.  Elements are finite in number, and each is redriven for good once; so are the
+        timers of a workload, and one that fires again and again at one time is found (I16)."""
         redriven = self.store.truth.redriven - self._redriven_before
-        return self._until + CONVERGE_LIMIT_US + redriven * REDRIVEN_LIMIT_US
+        fired = min(FIRED_LIMIT, self._fired() - self._fired_before)
+        return self._until + CONVERGE_LIMIT_US + redriven * REDRIVEN_LIMIT_US + fired * FIRED_LIMIT_US
+
+    def _fired(self) -> int:
+        return sum(self.kernel.probes[f"{kind} timer fired"] for kind in TIMER_KINDS)
 
     def held(self) -> str:
         """A hold of user code that the run waits for, in words."""
@@ -144,7 +155,7 @@ class Simulation:
 
     def _heal(self) -> None:
         self.kernel.trace("heal")
-        self._redriven_before = self.store.truth.redriven
+        self._redriven_before, self._fired_before = self.store.truth.redriven, self._fired()
         self.nemesis.heal()
 
     def _mend(self) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from millwheel import Computation, Context, Pipeline, Record, Stream, TextCoder, subscribe
 from millwheel.bundles import Bundle
 from millwheel.core.interval import events as ev
@@ -87,6 +89,19 @@ def test_a_bundle_for_another_owner_is_dropped() -> None:
     assert dropped == []
     taken = hand.give(he.Received("worker", Delivery(bundle(hello.interval), hello.sequencer, True)))
     assert any(isinstance(effect, he.Post) for effect in taken), "it runs"
+
+
+def test_what_an_earlier_owner_has_sent_and_got_acked_is_not_expected_by_the_next_owner_of_a_receiver() -> None:
+    hand, hello = started()
+    channel = (0, 99)
+    hand.give(he.Received("worker", Expected((channel,))))
+    assert channel in hand.worker.routes.live
+    last = msgspec.structs.replace(bundle(hello.interval), sequences=[], keys=[], values=[], timestamps=[])
+    hand.give(he.Received("worker", Delivery(last, hello.sequencer, False)))
+    assert channel in hand.worker.routes.live
+    last = msgspec.structs.replace(last, frontier=MAX_TIME)
+    hand.give(he.Received("worker", Delivery(last, hello.sequencer, False)))
+    assert channel not in hand.worker.routes.live
 
 
 def test_a_hello_that_comes_again_takes_no_credit_back() -> None:
