@@ -33,7 +33,7 @@ import json, sys, time
 from millwheel import Computation, JsonCoder, Pipeline, Stream, Table, ValueCell, limits, subscribe
 from millwheel.launch import run
 from millwheel_injectors import FileSource, JsonLines
-from millwheel.core import injector
+from millwheel.core.source import injector
 
 limits.FOLD_TRIGGER_CHECKPOINTS = 8
 limits.OUTSIDE_READ_IDS = 1_000

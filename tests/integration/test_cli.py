@@ -21,7 +21,7 @@ pytestmark = pytest.mark.postgres
 WORDS = """
 import os, time
 from millwheel import Computation, JsonCoder, Pipeline, Stream, TextCoder, ValueCell, subscribe
-from millwheel.core import injector
+from millwheel.core.source import injector
 from millwheel_injectors import IterableSource
 
 if "SLOW" in os.environ:  # a slow hook and small bundles: progress and commits in small steps
