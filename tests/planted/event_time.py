@@ -16,7 +16,7 @@ from millwheel.host.partitions import Partitions
 from millwheel.model import MAX_TIME
 from millwheel.search import sign
 from millwheel_storage.memory import MemoryStore
-from tests.planted import Patches, mutant
+from tests.planted import Patches, mutant, only
 
 
 @mutant
@@ -184,7 +184,7 @@ def begun_is_finished() -> Patches:
     return {(MemoryStore, "unknown_signs"): unknown_signs}
 
 
-@mutant
+@only("tests/unit/core/source/test_feed.py")
 def silence_without_disorder() -> Patches:
     """Silence raises a watermark to the wall clock, whatever disorder the source declares"""
     real = Feed.__init__
