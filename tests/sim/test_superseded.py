@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+import tests.planted.superseded  # noqa: F401  (registers the planted bug)
 from millwheel.model import SECOND
 from millwheel.testing.checks.watched import WatchedStore
 from millwheel.testing.faults.nemesis import Planned
