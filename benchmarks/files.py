@@ -78,6 +78,8 @@ def _prepare() -> Path:
     for kind in KINDS:
         for count in (FEW, FILES):
             _fill(path / f"{kind}-{count}", count)
+            # A run that was cut off may have left a file that nothing has read yet.
+            common.call("files", path=str(path / f"{kind}-{count}"))
     for other in kept.iterdir():
         if other != path:
             shutil.rmtree(other)
