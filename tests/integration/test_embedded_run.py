@@ -472,8 +472,15 @@ def test_a_second_run_fences_the_first_with_a_clear_message(place: Place) -> Non
 
     async def both() -> BaseException:
         # What the first run commits after the second one is there must be refused, so it is kept busy.
-        first = asyncio.ensure_future(until(reminder(place, tap), place.store(), lambda run: False))
-        await asyncio.sleep(0.3)
+        serving = asyncio.Event()
+
+        def watch(run: EmbeddedRun) -> bool:
+            if run.progress().records:
+                serving.set()
+            return False
+
+        first = asyncio.ensure_future(until(reminder(place, tap), place.store(), watch))
+        await asyncio.wait_for(serving.wait(), 60)
 
         def feed(run: EmbeddedRun) -> bool:
             tap.rows.append(("more", len(tap.rows)))

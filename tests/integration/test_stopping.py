@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -181,20 +182,24 @@ def test_a_plain_run_works_inside_a_running_loop(postgres: EmbeddedPostgres, pip
 
 
 def test_a_task_that_is_cancelled_ends_the_run_and_the_next_one_resumes(tmp_path: Path) -> None:
+    began = threading.Event()
+
     class Slow(Count):
         def ProcessRecord(self, context: Context, record: Record[str]) -> None:
             super().ProcessRecord(context, record)
+            began.set()
             time.sleep(0.01)
 
     def slow() -> Pipeline:
         pipeline = Pipeline("cancelled")
-        pipeline.inject(IterableSource("text", [(f"w{i % 3}", i) for i in range(100)]), into=words)
-        pipeline.add(Slow, [subscribe(words, str)], name="Count")
+        pipeline.inject(IterableSource("text", [(f"w{i % 3}", i) for i in range(300)]), into=words)
+        pipeline.add(Slow, [subscribe(words, str)], name="Count", work_limit_records=10)
         return pipeline
 
     async def cancelled() -> None:
         task = asyncio.create_task(arun(slow(), data=tmp_path))
-        await asyncio.sleep(2)
+        while not began.is_set() and not task.done():
+            await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -203,4 +208,4 @@ def test_a_task_that_is_cancelled_ends_the_run_and_the_next_one_resumes(tmp_path
     assert EmbeddedPostgres(tmp_path / "postgres").pid is None
     assert run(slow(), data=tmp_path).finished
     with Committed(slow(), data=tmp_path) as committed:
-        assert sum(cells["seen"] for _, cells in committed.states("Count")) == 100
+        assert sum(cells["seen"] for _, cells in committed.states("Count")) == 300
