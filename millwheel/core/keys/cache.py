@@ -22,6 +22,7 @@ from millwheel.bundles import CellWrites, StateRow
 from millwheel.core.keys.eviction import NEVER, invocations_until_records
 from millwheel.limits import (
     ENTRY_OVERHEAD_BYTES,
+    EVICTED_ROOM,
     EVICTED_SHARE,
     EVICTION_SAMPLE_KEYS,
     EVICTION_SCAN,
@@ -315,13 +316,13 @@ class StateCache:
             self._before.pop(key, None)
 
     def evict(self, busy: Container[str], next_timers: NextTimers | None) -> list[str]:
-        """Drop clean keys until an eighth of the room is free, so that not every new key evicts.  Returns the dropped keys.
+        """Drop clean keys until one part in `EVICTED_ROOM` is free, so that not every new key evicts.  Returns the dropped keys.
 
         This is not LRU: of a sample, the keys whose next use is furthest away are dropped (`eviction`).  A sample is from all
         over the cache, because keys that came together are due together.
         """
         last_read, dirty, gone = self.last_read, self._dirty, list[str]()
-        goal, budget = self.limit_bytes - self.limit_bytes // 8, min(2 * len(last_read), EVICTION_SCAN)
+        goal, budget = self.limit_bytes - self.limit_bytes // EVICTED_ROOM, min(2 * len(last_read), EVICTION_SCAN)
         wanted = len(last_read) * (self.size_bytes - goal) // max(1, self.size_bytes)
         # One key in so many of a sample is dropped.  The choice is better when fewer are, if that frees enough.
         share = max(2, min(EVICTED_SHARE, budget // max(1, 2 * wanted)))
