@@ -6,12 +6,15 @@ Invariant: a partition gives the same row under the same number in every process
 
 from __future__ import annotations
 
+import copy
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from millwheel import limits
+from millwheel.graph import Graph
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.source import Batch, RecordId, Source, SourcePartition, SourcePosition
 
@@ -129,7 +132,7 @@ class ScriptedSource(Source):
         """What its partitions promise is rounded down to multiples of this, us, so that watermarks come in jumps."""
         self.missing_us = 0
         """For so long after a start every other one of those that were begun earlier is not there."""
-        self._starts = 0
+        self._starts = itertools.count(1)
         self._gone: dict[str, int] = {}
         self._looked_at = MIN_TIME
         """Virtual time of the last look, of which `complete` and `pending_watermark` speak."""
@@ -149,9 +152,12 @@ class ScriptedSource(Source):
 
     def recall(self, positions: Iterable[SourcePosition]) -> None:
         """Some of what was begun and not finished goes missing for a while, others at every start."""
-        self._starts += 1
         begun = [position.partition for position in positions if not position.finished]
-        self._gone = {name: self.clock() + self.missing_us for name in begun[self._starts % 2 :: 2]}
+        self._gone = {name: self.clock() + self.missing_us for name in begun[next(self._starts) % 2 :: 2]}
+
+    def of_a_process(self) -> ScriptedSource:
+        """The same rows and starts, with a look of its own: what one process sees says nothing of another's last look."""
+        return copy.copy(self)
 
     def _is_there(self, script: Script) -> bool:
         """Whether the last look met it."""
@@ -238,3 +244,14 @@ class _Manual:
 
     def close(self) -> None:
         pass
+
+
+def with_own_sources(graph: Graph) -> Graph:
+    """The pipeline of one process.  Two processes that live at a time look at the same rows and not at the same moment."""
+    sources = {
+        name: msgspec.structs.replace(spec, source=spec.source.of_a_process())
+        if isinstance(spec.source, ScriptedSource)
+        else spec
+        for name, spec in graph.sources.items()
+    }
+    return msgspec.structs.replace(graph, sources=sources)

@@ -29,6 +29,7 @@ from millwheel.testing.checks.probes import Probes, describe
 from millwheel.testing.checks.watched import WatchedStore
 from millwheel.testing.faults.nemesis import Nemesis
 from millwheel.testing.kit.mutations import watch_values
+from millwheel.testing.kit.scripted import with_own_sources
 from millwheel.testing.world.calls import Calls, Crash, run
 from millwheel.testing.world.echoes import Echoes
 from millwheel.testing.world.kernel import Kernel
@@ -90,7 +91,9 @@ class Process:
         for host in self._hosts:
             self.transport.attach(host.name, partial(self._heard, host), partial(self._reopened, host))
         prepared = watch_values if world.watches_values else None
-        self._user = WatchedUserCode(graph=graph, tables=world.tables, clock=self.clock, prepared=prepared)
+        self._user = WatchedUserCode(
+            graph=with_own_sources(graph), tables=world.tables, clock=self.clock, prepared=prepared
+        )
         self._probes = Probes(world.store.truth, self.worker)
         self._parked: list[he.ReadRows] = []
         """Reads of manual sources that have nothing to read."""
