@@ -316,7 +316,7 @@ class StateCache:
             self._before.pop(key, None)
 
     def evict(self, busy: Container[str], next_timers: NextTimers | None) -> list[str]:
-        """Drop clean keys until one part in `EVICTED_ROOM` is free, so that not every new key evicts.  Returns what is dropped.
+        """Drop clean keys until one part in `EVICTED_ROOM` is free, so that not each new key evicts.  Returns what is gone.
 
         This is not LRU: of a sample, the keys whose next use is furthest away are dropped (`eviction`).  A sample is from all
         over the cache, because keys that came together are due together.
