@@ -33,7 +33,7 @@ from millwheel.library.sinks import parts
 from millwheel.library.stateless import Stateless, spread
 from millwheel.library.steps import Filter, FlatMap, Map, Step, Steps, fans_out
 from millwheel.library.window_join import join_all_in_windows
-from millwheel.library.windows import Aligned
+from millwheel.library.windows import Aligned, Sessions
 from millwheel.library.wiring import Emit, Inlet, Inputs, Operation, Port, Wiring, coder_of, emitter, known, no_results
 from millwheel.limits import FILE_AGE_US, FILE_ROWS, PUBLISH_RECORDS
 from millwheel.source import Source
@@ -61,26 +61,26 @@ class Flow:
 
     @overload
     def join_all(
-        self, chains: tuple[KeyedChain[T], KeyedChain[U]], within: Aligned, *, outer: Literal[False] = False,
+        self, chains: tuple[KeyedChain[T], KeyedChain[U]], within: Aligned | Sessions, *, outer: Literal[False] = False,
         lateness: Duration = 0, name: str | None = None,
     ) -> Chain[Joined[tuple[T, U]]]: ...  # fmt: skip
     @overload
     def join_all(
-        self, chains: tuple[KeyedChain[T], KeyedChain[U], KeyedChain[V]], within: Aligned, *,
+        self, chains: tuple[KeyedChain[T], KeyedChain[U], KeyedChain[V]], within: Aligned | Sessions, *,
         outer: Literal[False] = False, lateness: Duration = 0, name: str | None = None,
     ) -> Chain[Joined[tuple[T, U, V]]]: ...  # fmt: skip
     @overload
     def join_all(
-        self, chains: tuple[KeyedChain[T], KeyedChain[U], KeyedChain[V]], within: Aligned, *, outer: Literal[True],
+        self, chains: tuple[KeyedChain[T], KeyedChain[U], KeyedChain[V]], within: Aligned | Sessions, *, outer: Literal[True],
         lateness: Duration = 0, name: str | None = None,
     ) -> Chain[Joined[tuple[T | None, U | None, V | None]]]: ...  # fmt: skip
     @overload
     def join_all(
-        self, chains: Sequence[KeyedChain[Any]], within: Aligned, *, outer: bool = False, lateness: Duration = 0,
+        self, chains: Sequence[KeyedChain[Any]], within: Aligned | Sessions, *, outer: bool = False, lateness: Duration = 0,
         name: str | None = None,
     ) -> Chain[Joined[tuple[Any, ...]]]: ...  # fmt: skip
     def join_all(
-        self, chains: Sequence[KeyedChain[Any]], within: Aligned, *, outer: bool = False, lateness: Duration = 0,
+        self, chains: Sequence[KeyedChain[Any]], within: Aligned | Sessions, *, outer: bool = False, lateness: Duration = 0,
         name: str | None = None,
     ) -> Chain[Joined[Any]]:  # fmt: skip
         """Rows with one value of each of several chains, all of one key and in one window.

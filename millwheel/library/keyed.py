@@ -30,7 +30,7 @@ from millwheel.library.temporal import join_as_of
 from millwheel.library.triggers import AtWatermark, Trigger
 from millwheel.library.window_join import join_in_windows
 from millwheel.library.windowed import aggregate
-from millwheel.library.windows import Aligned, Fixed, Windows
+from millwheel.library.windows import Aligned, Fixed, Sessions, Windows
 from millwheel.library.wiring import Inlet, KeyOf, Operation, Port, coder_of, known
 
 if TYPE_CHECKING:
@@ -167,38 +167,39 @@ class KeyedChain(Generic[T]):
 
     @overload
     def join(
-        self, other: KeyedChain[U], within: Aligned | Interval, how: Literal["inner"] = "inner", *,
+        self, other: KeyedChain[U], within: Aligned | Sessions | Interval, how: Literal["inner"] = "inner", *,
         lateness: Duration = 0, name: str | None = None, dropped: Stream[T] | None = None,
         other_dropped: Stream[U] | None = None,
     ) -> Chain[Match[T, U]]: ...  # fmt: skip
     @overload
     def join(
-        self, other: KeyedChain[U], within: Aligned | Interval, how: Literal["left"], *,
+        self, other: KeyedChain[U], within: Aligned | Sessions | Interval, how: Literal["left"], *,
         lateness: Duration = 0, name: str | None = None, dropped: Stream[T] | None = None,
         other_dropped: Stream[U] | None = None,
     ) -> Chain[Match[T, U | None]]: ...  # fmt: skip
     @overload
     def join(
-        self, other: KeyedChain[U], within: Aligned | Interval, how: Literal["right"], *,
+        self, other: KeyedChain[U], within: Aligned | Sessions | Interval, how: Literal["right"], *,
         lateness: Duration = 0, name: str | None = None, dropped: Stream[T] | None = None,
         other_dropped: Stream[U] | None = None,
     ) -> Chain[Match[T | None, U]]: ...  # fmt: skip
     @overload
     def join(
-        self, other: KeyedChain[U], within: Aligned | Interval, how: Literal["outer"], *,
+        self, other: KeyedChain[U], within: Aligned | Sessions | Interval, how: Literal["outer"], *,
         lateness: Duration = 0, name: str | None = None, dropped: Stream[T] | None = None,
         other_dropped: Stream[U] | None = None,
     ) -> Chain[Match[T | None, U | None]]: ...  # fmt: skip
     def join(
-        self, other: KeyedChain[U], within: Aligned | Interval, how: How = "inner", *,
+        self, other: KeyedChain[U], within: Aligned | Sessions | Interval, how: How = "inner", *,
         lateness: Duration = 0, name: str | None = None, dropped: Stream[T] | None = None,
         other_dropped: Stream[U] | None = None,
     ) -> Chain[Any]:  # fmt: skip
         """Rows of values of one key, here and in `other`, that lie in one window or near each other.
 
-        A row has the later time of its two values, and comes at once.  Of `how` other than "inner" there are rows with
-        None for the partner that did not come, when the watermark says that it cannot: their time is the last one at
-        which it might have had.  Records more than `lateness`, us, behind the watermark go to the streams `dropped`.
+        A row has the later time of its two values, and comes at once; in sessions it comes at the end.  Of `how` other
+        than "inner" there are rows with None for the partner that did not come, when the watermark says that it cannot:
+        their time is the last one at which it might have had.  Records more than `lateness`, us, behind the watermark go
+        to the streams `dropped`.
         """
         late = duration(lateness, "the allowed lateness")
         coders: list[Coder[Any]] = [self.coder, other.coder]

@@ -5,17 +5,21 @@ Lives here: `Match`, `Joined`, and the coders of both and of state.  Never here:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from millwheel.coders import Coder
 from millwheel.errors import CoderError, WiringError
+from millwheel.library.windows import Window
 
 L = TypeVar("L")
 R = TypeVar("R")
 V = TypeVar("V")
+
+RowOf = Callable[[str, Sequence[Any], Window], R]
+"""Makes a row of a key, one value or None of each input, and the window."""
 
 How = Literal["inner", "left", "right", "outer"]
 """Which rows there are besides those of values that met: none, the left ones alone, the right ones alone, both alone."""

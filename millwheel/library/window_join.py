@@ -1,28 +1,28 @@
 """Join of two or more streams: values of one key meet when they lie in the same window.
 
-Lives here: that operator.  Invariants: in a window, every value of an input meets all values of the other inputs.  So a
-window whose inputs all have values has given every row by its end.  In a window with an empty input, no values have met.
+Lives here: that operator, and the choice of the one for sessions.  Invariants: in a window, every value of an input meets
+all values of the other inputs.  So a window whose inputs all have values has given every row by its end.  In a window with
+an empty input, no values have met.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import Any, TypeVar
 
 from millwheel.api.context import Context
 from millwheel.api.stream import Stream
 from millwheel.coders import Coder
-from millwheel.library.matches import How, Joined, JoinedCoder, Kept, Match, match_coder, required
+from millwheel.errors import WiringError
+from millwheel.library.matches import How, Joined, JoinedCoder, Kept, Match, RowOf, match_coder, required
+from millwheel.library.session_join import SessionJoin
 from millwheel.library.waiting import BufferingOperator, buffers
-from millwheel.library.windows import Aligned, Window
+from millwheel.library.windows import Aligned, Sessions, Window
 from millwheel.library.wiring import Operation, Wiring
 from millwheel.model import Record, Timer
 
 R = TypeVar("R")
-
-RowOf = Callable[[str, Sequence[Any], Window], R]
-"""Makes a row of a key, one value or None of each input, and the window."""
 
 
 class WindowJoin(BufferingOperator[R]):
@@ -95,7 +95,7 @@ def _joined(key: str, values: Sequence[Any], window: Window) -> Joined[Any]:
 
 
 def join_in_windows(
-    windows: Aligned,
+    windows: Aligned | Sessions,
     how: How,
     lateness: int,
     coders: list[Coder[Any]],
@@ -106,20 +106,25 @@ def join_in_windows(
 
 
 def join_all_in_windows(
-    windows: Aligned, needed: frozenset[int], lateness: int, coders: list[Coder[Any]]
+    windows: Aligned | Sessions, needed: frozenset[int], lateness: int, coders: list[Coder[Any]]
 ) -> Operation[Joined[Any]]:
     """The operation that joins any number of inputs in windows."""
     return _operation(windows, needed, lateness, coders, [None] * len(coders), _joined, JoinedCoder(coders))
 
 
 def _operation(
-    windows: Aligned, needed: frozenset[int], lateness: int, coders: list[Coder[Any]],
+    windows: Aligned | Sessions, needed: frozenset[int], lateness: int, coders: list[Coder[Any]],
     dropped: Sequence[Stream[Any] | None], row: RowOf[R], output: Coder[R],
 ) -> Operation[R]:  # fmt: skip
-    made: Any = type("WindowJoin", (WindowJoin,), dict(buffers(coders, f"join in {windows.meaning}")))
+    if not isinstance(windows, Aligned | Sessions):
+        raise WiringError(
+            f"streams cannot be joined in {type(windows).__name__} windows: a record does not say its own"
+        )
+    base: type[BufferingOperator[R]] = SessionJoin if isinstance(windows, Sessions) else WindowJoin
+    made: Any = type(base.__name__, (base,), dict(buffers(coders, f"join in {windows.meaning}")))
 
-    def make(wiring: Wiring[R]) -> WindowJoin[R]:
-        operator: WindowJoin[R] = made(wiring, lateness, windows, needed, row, dropped)
+    def make(wiring: Wiring[R]) -> BufferingOperator[R]:
+        operator: BufferingOperator[R] = made(wiring, lateness, windows, needed, row, dropped)
         return operator
 
     return Operation(

@@ -14,7 +14,20 @@ from hypothesis import strategies as st
 
 from millwheel import SECOND, JsonCoder, MsgpackCoder, Pipeline, Stream, TextCoder
 from millwheel.errors import WiringError
-from millwheel.library import Calendar, Chain, Fixed, Flow, Interval, Joined, Match, Sliding, seconds
+from millwheel.library import (
+    Calendar,
+    Chain,
+    Fixed,
+    Flow,
+    Interval,
+    Joined,
+    Match,
+    Sessions,
+    Sliding,
+    Validity,
+    Wall,
+    seconds,
+)
 from millwheel.testing import Faults, Stepper, simulate
 from tests.unit.library.pipelines import left as state_left
 
@@ -197,6 +210,54 @@ def test_a_join_in_an_interval_is_the_nested_loop(
     assert run(joined(interval, how, seconds(DISORDER)), rows, cuts, lags) == by_interval(rows, interval, how)
 
 
+def by_sessions(rows: list[Row], gap: int, how: How) -> Counter[Found]:
+    result: Counter[Found] = Counter()
+    numbered = [(name, second, side, number) for number, (side, name, second) in enumerate(rows)]
+    for user_name in "ab":
+        burst: tuple[list[int | None], list[int | None]] = ([], [])
+        end = 0
+        for _, second, side, number in [*sorted(row for row in numbered if row[0] == user_name), ("", 10**6, 0, -1)]:
+            if second >= end:
+                lone: list[int | None] = [None] if any(burst) else []
+                lefts_of, rights_of = burst
+                if how in ("left", "outer"):
+                    rights_of = rights_of or lone
+                if how in ("right", "outer"):
+                    lefts_of = lefts_of or lone
+                result.update((a, b, end * SECOND - 1) for a, b in product(lefts_of, rights_of))
+                burst = ([], [])
+            burst[side].append(number)
+            end = second + gap
+    return result
+
+
+@settings(max_examples=120)
+@given(ROWS, CUTS, LAGS, st.integers(1, 9), st.sampled_from(HOWS), st.booleans())
+def test_a_join_in_sessions_is_the_nested_loop(
+    rows: list[Row], cuts: list[int], lags: list[int], gap: int, how: How, late: bool
+) -> None:
+    pipeline = joined(Sessions(seconds=gap), how, seconds(DISORDER) if late else 0)
+    assert run(pipeline, rows, cuts, lags if late else [DISORDER]) == by_sessions(rows, gap, how)
+
+
+def test_a_session_of_both_streams_is_one_and_its_rows_say_so() -> None:
+    stepper = Stepper(joined(Sessions(lambda key: seconds(10)), "left", seconds(5)))
+    send(stepper, lefts, 1, 1)
+    send(stepper, rights, 2, 18)
+    stepper.advance_watermark(12 * SECOND)
+    assert found(stepper) == {}
+    send(stepper, lefts, 3, 9)  # closes the gap, within the lateness
+    stepper.advance_watermark(33 * SECOND - 1)
+    assert found(stepper) == {}
+    send(stepper, rights, 4, 17)  # its own window ends at 27 s, and the lateness with 32 s: dropped
+    assert [out.value.number for out in stepper.outputs(late_rights)] == [4]
+    stepper.advance_watermark(33 * SECOND)
+    assert found(stepper) == {(1, 2, 28 * SECOND - 1): 1, (3, 2, 28 * SECOND - 1): 1}
+    assert {(out.value.start, out.value.end) for out in stepper.outputs(matches)} == {(SECOND, 28 * SECOND)}
+    assert state_left(stepper, ["matches.join"]) == {}
+    assert stepper.watermark("matches.join") == 33 * SECOND
+
+
 @settings(max_examples=60)
 @given(ROWS, CUTS, LAGS, st.sampled_from(["inner", "left"]))
 def test_a_temporal_join_is_the_nested_loop(rows: list[Row], cuts: list[int], lags: list[int], how: How) -> None:
@@ -235,6 +296,17 @@ def test_joins_under_faults_give_what_they_give_without(seed: int) -> None:
     outcome = simulate(joined(WINDOWS[1], how), inputs, seed=seed, faults=Faults(crash=0.004))
     assert found(outcome) == by_windows(rows, WINDOWS[1], how)
     assert state_left(outcome, ["matches.join"]) == {}
+    bursts: list[Row] = [(side, name, second // 5 * 9 + second % 5) for side, name, second in rows]
+    for name, number in (("lefts", 0), ("rights", 1)):
+        rows_of = [(Seen(u, n), s * SECOND) for n, (side, u, s) in enumerate(bursts) if side == number]
+        inputs[name] = rows_of
+    outcome = simulate(joined(Sessions(seconds=3), how), inputs, seed=seed, faults=Faults(crash=0.004))
+    assert found(outcome) == by_sessions(bursts, 3, how)
+    assert state_left(outcome, ["matches.join"]) == {}
+    inputs = {
+        name: [(Seen(u, n), s * SECOND) for n, (side, u, s) in enumerate(rows) if side == number]
+        for number, name in enumerate(("lefts", "rights"))
+    }
     outcome = simulate(as_of("left"), inputs, seed=seed, faults=Faults(crash=0.004))
     assert found(outcome) == by_version(rows, "left")
     assert state_left(outcome, ["matches.join"]) == {}
@@ -400,6 +472,9 @@ def test_what_a_join_cannot_store_or_does_not_know_is_refused() -> None:
         for within in (Fixed(seconds=1), Interval()):
             with pytest.raises(WiringError, match="how="):
                 seen.join(seen, within, how)  # type: ignore[call-overload]
+    for windows in (Validity(), Wall(seconds=1)):
+        with pytest.raises(WiringError, match="cannot be joined"):
+            seen.join(seen, windows)  # type: ignore[call-overload]
     with pytest.raises(WiringError, match="temporal"):
         seen.join_as_of(seen, "outer")  # type: ignore[call-overload]
 
