@@ -33,6 +33,9 @@ MAX_BARS: Final = 120
 MAX_BINS: Final = 480
 """Most steps in the overview."""
 
+NARROW_BINS: Final = 160
+"""Most steps in the overview of a narrow screen."""
+
 HAD, DUE, SPIKE, DIP, DIM, LINE = "#0a0b01", "#0a0b02", "#0a0b03", "#0a0b04", "#0a0b05", "#0a0b06"
 VARIABLES: Final = {
     HAD: "var(--had)", DUE: "var(--due)", SPIKE: "var(--spike)", DIP: "var(--dip)", DIM: "var(--dim)", LINE: "var(--line)",
@@ -63,12 +66,18 @@ def of_anomaly(row: Anomaly, points: Sequence[Point]) -> str:
     return _svg(figure, f"{row.kind} of {row.key or 'the site'}: requests against forecast")
 
 
-def of_period(rows: Sequence[Anomaly], points: Sequence[Point], zone: tzinfo | None) -> str:
-    """The site's requests over the whole input, its anomalies, and how many pages had one; empty without `points`."""
+def of_period(rows: Sequence[Anomaly], points: Sequence[Point], zone: tzinfo | None, narrow: bool = False) -> str:
+    """The site's requests over the whole input, its anomalies, and how many pages had one; empty without `points`.
+
+    The `narrow` picture shows the same on a screen of 375 px, with text of a size that can be read there.
+    """
     if not points:
         return ""
-    figure, (site, pages) = _figure(11.0, 3.0, [(0.05, 0.36, 0.94, 0.6), (0.05, 0.09, 0.94, 0.2)])
-    edges, had, _ = _thin(points, MAX_BINS)
+    if narrow:
+        figure, (site, pages) = _figure(4.2, 2.9, [(0.105, 0.36, 0.875, 0.61), (0.105, 0.09, 0.875, 0.2)])
+    else:
+        figure, (site, pages) = _figure(11.0, 3.0, [(0.05, 0.36, 0.94, 0.6), (0.05, 0.09, 0.94, 0.2)])
+    edges, had, _ = _thin(points, NARROW_BINS if narrow else MAX_BINS)
     least_us = (edges[-1] - edges[0]) // 400
     for row in rows:
         if row.scope == "site":

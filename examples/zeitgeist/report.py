@@ -90,6 +90,7 @@ def render(facts: Facts, anomalies: Sequence[Anomaly], series: Series) -> str:
         period=_period(facts),
         summary=_summary(facts, strongest),
         overview=pictures.of_period(anomalies, walked("site", ""), zone),
+        narrow=pictures.of_period(anomalies, walked("site", ""), zone, narrow=True),
         days=_days(facts, anomalies),
         groups=groups,
         listed=listed,

@@ -52,7 +52,7 @@ def test_a_report_stands_alone(tmp_path: Path) -> None:
     assert not re.search(r"@import|<script|src=", html)
     assert "/a&lt;b&gt;&amp;.html" in html
     assert "/a<b>" not in html
-    assert len(svgs(html)) == 4  # one of the whole period
+    assert len(svgs(html)) == 5  # two of the whole period: one for narrow screens
 
 
 def test_it_tells_what_log_when_and_what_happened() -> None:
@@ -96,6 +96,26 @@ def test_a_picture_shows_the_episode_in_its_surroundings() -> None:
     assert {"06:00", "08:00", "10:00"} <= texts(picture)
     assert "var(--spike)" in ET.tostring(picture, encoding="unicode")
     assert picture.get("width") is None  # as wide as its place
+
+
+def test_a_narrow_screen_gets_the_whole_period_in_its_width() -> None:
+    html = report.render(FACTS, [LAUNCH, DIP], lambda *_: points())
+    wide, narrow = (
+        ET.fromstring(svg) for svg in re.findall(r'<div class="overview[^>]*>(<svg.*?</svg>)', html, re.DOTALL)
+    )
+    widths = [float(svg.get("viewBox", "").split()[2]) for svg in (wide, narrow)]
+    assert widths[1] < 375 < widths[0]  # so that its text is not smaller than it was drawn
+    assert texts(narrow) >= {"13 Jul"}
+    colours = ["var(--spike)", "var(--dip)"]
+    assert all(colour in ET.tostring(svg, "unicode") for svg in (wide, narrow) for colour in colours)
+    style = html[: html.index("</style>")]
+    assert re.search(r"@media screen and \(max-width: \d+px\) \{ \.overview \{ display: none", style)
+
+
+def test_rows_of_cards_may_stand_alone_on_a_printed_page() -> None:
+    """A browser keeps two lines together, and a row of cards is a line: a third of each page stayed empty."""
+    style = report.render(FACTS, [LAUNCH], lambda *_: points()).partition("@media print")[2]
+    assert re.search(r"\.cards \{ orphans: 1; widows: 1; \}", style)
 
 
 def test_pictures_are_small_also_of_long_episodes() -> None:
