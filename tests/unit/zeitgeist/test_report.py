@@ -140,7 +140,7 @@ def test_each_key_is_walked_once() -> None:
     html = report.render(FACTS, [LAUNCH, DIP, *rows], series)
     assert set(walks.values()) == {1}
     assert len(walks) == 12
-    assert len(svgs(html)) == report.PICTURED_PAGES + 3
+    assert len(svgs(html)) == report.PICTURED_PAGES + 4
     assert html.count('<td class="name">') == len(rows) - report.PICTURED_PAGES
 
 
