@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 MISTAKES = Path(__file__).with_name("mistakes.py")
+IN_CHAINS = ROOT / "tests" / "unit" / "library" / "chain_mistakes.py"
 
 PROMISED = {
     "production of another type",
@@ -26,10 +27,10 @@ PROMISED = {
 }
 
 
-def marked() -> dict[int, str]:
+def marked(file: Path = MISTAKES) -> dict[int, str]:
     """Line number to name of every mistake."""
     found = re.compile(r"# wrong: (.+)$")
-    lines = enumerate(MISTAKES.read_text().splitlines(), 1)
+    lines = enumerate(file.read_text().splitlines(), 1)
     return {number: match[1] for number, line in lines if (match := found.search(line))}
 
 
@@ -62,11 +63,13 @@ def test_every_promised_mistake_is_made() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lines", [mypy_lines, pyright_lines])
-def test_each_mistake_is_found_on_its_line_and_nothing_else(lines: object) -> None:
+@pytest.mark.parametrize("file", [MISTAKES, IN_CHAINS], ids=["hooks", "chains"])
+def test_each_mistake_is_found_on_its_line_and_nothing_else(lines: object, file: Path) -> None:
     assert callable(lines)
-    names = marked()
-    found = lines(MISTAKES)
+    names = marked(file)
+    assert len(names) >= 15
+    found = lines(file)
     missed = {names[line] for line in names.keys() - found}
     assert not missed, "not found"
-    text = MISTAKES.read_text().splitlines()
+    text = file.read_text().splitlines()
     assert not {line: text[line - 1] for line in found - names.keys()}, "found in correct code"
