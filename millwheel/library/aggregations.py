@@ -7,7 +7,9 @@ Invariant: the result depends on the records and their times, never on the order
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import reduce
+from itertools import chain, groupby
 from typing import Any, Generic, TypeVar, overload
 
 from millwheel.coders import Coder, JsonCoder, MsgpackCoder
@@ -51,6 +53,10 @@ class Aggregation(Generic[T, A, R]):
     def merge(self, left: A, right: A) -> A:
         """The accumulator of the records of both."""
         raise NotImplementedError
+
+    def merge_all(self, parts: Sequence[A]) -> A:
+        """The same of one or more parts: those of a sliding window, which may be hundreds."""
+        return reduce(self.merge, parts)
 
     def subtract(self, accumulator: A, part: A) -> A:
         """The accumulator without a part that was merged into it; without this, sliding windows merge all their slices."""
@@ -199,6 +205,9 @@ class _InTime(Aggregation[T, list[tuple[int, V]], R]):
     def merge(self, left: list[tuple[int, V]], right: list[tuple[int, V]]) -> list[tuple[int, V]]:
         return sorted([*left, *right], key=self._place)[self._keep]
 
+    def merge_all(self, parts: Sequence[list[tuple[int, V]]]) -> list[tuple[int, V]]:
+        return sorted(chain.from_iterable(parts), key=self._place)[self._keep]
+
     def result(self, accumulator: list[tuple[int, V]]) -> R:
         return self._result([value for _, value in accumulator])
 
@@ -231,12 +240,20 @@ def top(
     encode = MsgpackCoder[V](type_).encode
 
     def best(values: list[V]) -> list[V]:
-        return sorted(sorted(values, key=encode), key=by, reverse=True)[:n]
+        found: list[V] = []
+        for _, equal in groupby(sorted(values, key=by, reverse=True), key=by):
+            group = list(equal)
+            found += group if len(group) == 1 else sorted(group, key=encode)
+            if len(found) >= n:
+                break
+        return found[:n]
 
-    return aggregation(
+    made = aggregation(
         f"top {n}", list, lambda a, value: best([*a, of(value)]), lambda a, b: best(a + b), lambda a: a,
         MsgpackCoder[list[V]](list[type_]), list[type_],  # type: ignore[valid-type]
     )  # fmt: skip
+    made.__dict__["merge_all"] = lambda parts: best([*chain.from_iterable(parts)])
+    return made
 
 
 def distinct(of: Callable[[T], V], type_: type[V]) -> Aggregation[T, set[V], int]:
@@ -246,4 +263,7 @@ def distinct(of: Callable[[T], V], type_: type[V]) -> Aggregation[T, set[V], int
         seen.add(of(value))
         return seen
 
-    return aggregation("distinct", set, add, lambda a, b: a | b, len, MsgpackCoder[set[V]](set[type_]), int)  # type: ignore[valid-type]
+    coder: Coder[set[V]] = MsgpackCoder(set[type_])  # type: ignore[valid-type]
+    made: Aggregation[T, set[V], int] = aggregation("distinct", set, add, lambda a, b: a | b, len, coder, int)
+    made.__dict__["merge_all"] = lambda parts: set[V]().union(*parts)
+    return made

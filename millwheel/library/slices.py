@@ -113,10 +113,8 @@ class SlicedAggregate(WindowedAggregate[R], Generic[R]):
 
     def _merged(self, found: Iterable[Any]) -> Any:
         """All of them together; `NOTHING` when there is none."""
-        merged = NOTHING
-        for accumulator in found:
-            merged = accumulator if merged is NOTHING else self.aggregation.merge(merged, accumulator)
-        return merged
+        parts = list(found)
+        return self.aggregation.merge_all(parts) if parts else NOTHING
 
     def _give(self, context: Context, window: Window, accumulator: Any, timing: Any) -> None:
         number = self.given.get(str(window.end), 0)

@@ -67,6 +67,22 @@ def test_neither_order_nor_cut_matters(name: str, records: list[tuple[int, Any]]
     assert of.result(of.merge(of.zero(), parts)) == whole
 
 
+@pytest.mark.parametrize("name", ALL)
+@given(st.lists(st.lists(st.tuples(st.integers(0, 5), FLOATS), max_size=6), min_size=3, max_size=3))
+def test_merging_is_associative_and_all_at_once_is_the_same(name: str, groups: list[list[tuple[int, Any]]]) -> None:
+    of = ALL[name]
+
+    def parts() -> list[Any]:  # made anew: `merge` may change its first argument
+        return [gathered(of, group) for group in groups]
+
+    a, b, c = parts()
+    to_the_left = of.result(of.merge(of.merge(a, b), c))
+    a, b, c = parts()
+    assert of.result(of.merge(a, of.merge(b, c))) == to_the_left
+    assert of.result(of.merge_all(parts())) == to_the_left
+    assert of.result(of.merge_all(parts()[:1])) == of.result(parts()[0])
+
+
 @given(st.lists(FLOATS))
 def test_a_sum_is_exact_until_it_is_rounded_once(numbers: list[float]) -> None:
     expected = float(sum(map(Fraction, numbers), Fraction()))

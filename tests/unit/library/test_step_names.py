@@ -1,0 +1,154 @@
+"""State never moves to another operator in silence: names do not depend on the rest, and cells say what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import permutations
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millwheel import JsonCoder, MsgpackCoder, Pipeline, Stream
+from millwheel.library import (
+    AtWatermark,
+    Calendar,
+    Chain,
+    EveryRecords,
+    Fixed,
+    Flow,
+    Global,
+    Interval,
+    Sessions,
+    Sliding,
+    Validity,
+    Wall,
+    collect,
+    count,
+    distinct,
+    first,
+    last,
+    maximum,
+    mean,
+    minimum,
+    minutes,
+    seconds,
+    sum_of,
+    top,
+)
+from millwheel_injectors import IterableSource
+
+
+class Seen(msgspec.Struct, frozen=True):
+    user: str
+    number: int
+
+
+inputs = Stream("inputs", MsgpackCoder(Seen))
+others = Stream("others", MsgpackCoder(Seen))
+
+Step = Callable[[Any, Any], Chain[Any]]
+
+AGGREGATIONS: dict[str, Any] = {
+    "count": count(), "sum": sum_of(lambda seen: seen.number), "mean": mean(lambda seen: seen.number),
+    "min": minimum(lambda seen: seen.number), "max": maximum(lambda seen: seen.number), "first": first(Seen),
+    "last": last(Seen), "top": top(3, lambda seen: seen.number, Seen), "top 4": top(4, lambda seen: seen.number, Seen),
+    "distinct": distinct(lambda seen: seen.number, int), "collect": collect(Seen),
+}  # fmt: skip
+WINDOWS: dict[str, Any] = {
+    "fixed": Fixed(minutes=1), "wider": Fixed(minutes=2), "shifted": Fixed(minutes=1, offset=seconds(1)),
+    "sliding": Sliding(minutes=2, every=minutes(1)), "denser": Sliding(minutes=2, every=seconds(30)),
+    "sessions": Sessions(minutes=1), "days": Calendar("day"), "weeks": Calendar("week"),
+    "days there": Calendar("day", "Europe/Berlin"), "all": Global(), "validity": Validity(), "wall": Wall(minutes=1),
+}  # fmt: skip
+
+
+def aggregated(windows: Any, of: Any) -> Step:
+    return lambda one, other: one.window(windows).aggregate(of)
+
+
+STEPS: dict[str, Step] = {
+    **{name: aggregated(WINDOWS["fixed"], of) for name, of in AGGREGATIONS.items()},
+    **{f"count of {name}": aggregated(windows, count()) for name, windows in list(WINDOWS.items())[1:]},
+    "counted sliding": lambda a, b: a.window(
+        Sliding(minutes=2, every=minutes(1)), AtWatermark(early=EveryRecords(3))
+    ).aggregate(count()),
+    "join of a minute": lambda a, b: a.join(b, Fixed(minutes=1)),
+    "join of sessions": lambda a, b: a.join(b, Sessions(minutes=1)),
+    "join of an interval": lambda a, b: a.join(b, Interval(after=minutes(1))),
+    "join of another": lambda a, b: a.join(b, Interval(after=minutes(2))),
+    "join as of": lambda a, b: a.join_as_of(b),
+    "join one": lambda a, b: a.join_one(b),
+    "join aggregate": lambda a, b: a.join_aggregate(b, Interval(after=minutes(1)), count()),
+    "running": lambda a, b: a.running(maximum(lambda seen: seen.number)),
+    "deduplicate": lambda a, b: a.deduplicate(minutes(1), lambda seen: str(seen.number)),
+    "throttle": lambda a, b: a.throttle(3, minutes(1)),
+    "changed": lambda a, b: a.distinct_until_changed(),
+}  # fmt: skip
+
+
+def cells(pipeline: Pipeline) -> dict[str, dict[str, str]]:
+    """Fingerprints of the cells of each computation."""
+    found: dict[str, dict[str, str]] = {}
+    for name, fingerprint in pipeline.graph().shape().coders.items():
+        kind, _, rest = name.partition(":")
+        if kind == "cell" and not rest.startswith("published:"):
+            computation, _, cell = rest.rpartition(".")
+            found.setdefault(computation, {})[cell] = fingerprint
+    return found
+
+
+def added(flow: Flow, number: int, step: str, filtered: bool, mapped: bool) -> None:
+    def keyed(stream: Stream[Seen]) -> Any:
+        chain = flow.read(stream)
+        chain = chain.filter(lambda seen: seen.number > 1) if filtered else chain
+        return (chain.map(lambda seen: seen, MsgpackCoder(Seen)) if mapped else chain).key_by(lambda seen: seen.user)
+
+    STEPS[step](keyed(inputs), keyed(others)).map(str).to(Stream(f"out{number}", JsonCoder(str)))
+
+
+def wired(steps: list[tuple[int, str, bool, bool]]) -> Pipeline:
+    pipeline = Pipeline("names")
+    flow = Flow(pipeline)
+    flow.inject(IterableSource("one", []), into=inputs)
+    flow.inject(IterableSource("two", []), into=others)
+    pipeline.publish(inputs)
+    pipeline.publish(others)
+    for step in steps:
+        added(flow, *step)
+    return pipeline
+
+
+def computations_of(number: int, step: str) -> dict[str, dict[str, str]]:
+    return cells(wired([(number, step, False, False)]))
+
+
+EDITED = st.lists(
+    st.tuples(st.integers(0, 9), st.sampled_from(sorted(STEPS)), st.booleans(), st.booleans()),
+    min_size=1, max_size=5, unique_by=lambda step: step[0],
+)  # fmt: skip
+
+
+@given(EDITED)
+def test_a_step_keeps_its_name_and_its_cells_whatever_stands_around_it(
+    steps: list[tuple[int, str, bool, bool]],
+) -> None:
+    expected: dict[str, dict[str, str]] = {}
+    for number, step, _, _ in steps:
+        expected |= computations_of(number, step)
+    assert cells(wired(steps)) == expected
+
+
+def silent(old: dict[str, str], new: dict[str, str]) -> bool:
+    """Whether a store that holds `old` would go on with `new`: it refuses other coders, and cells that are gone."""
+    return bool(old) and all(new.get(cell) == fingerprint for cell, fingerprint in old.items())
+
+
+def test_no_step_reads_the_state_of_another_kind_under_one_name() -> None:
+    under_one_name = {}
+    for step in STEPS:
+        (found,) = [*computations_of(0, step).values()]
+        under_one_name[step] = found
+    assert all(under_one_name.values())
+    assert [pair for pair in permutations(STEPS, 2) if silent(*(under_one_name[step] for step in pair))] == []
