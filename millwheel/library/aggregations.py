@@ -248,7 +248,7 @@ def top(
                 break
         return found[:n]
 
-    made = aggregation(
+    made: Aggregation[T, list[V], list[V]] = aggregation(
         f"top {n}", list, lambda a, value: best([*a, of(value)]), lambda a, b: best(a + b), lambda a: a,
         MsgpackCoder[list[V]](list[type_]), list[type_],  # type: ignore[valid-type]
     )  # fmt: skip
