@@ -8,6 +8,7 @@ means "not applied, or harmless to repeat"; only `CommitUnknown` means "perhaps"
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
@@ -29,6 +30,8 @@ from millwheel.limits import (
 from millwheel_storage.postgres.arrays import register
 from millwheel_storage.postgres.prepared import Connection
 from millwheel_storage.statements import opening
+
+logger = logging.getLogger("millwheel.store")
 
 T = TypeVar("T")
 
@@ -84,7 +87,7 @@ class Session:
         if self._connection is not None and not self._connection.closed:
             return self._connection
         deadline = time.monotonic() + STORE_RECONNECT_LIMIT_US / 1_000_000
-        delay_s = STORE_FIRST_DELAY_S
+        delay_s, told = STORE_FIRST_DELAY_S, False
         while True:
             try:
                 self._connection = await self._connect()
@@ -92,6 +95,12 @@ class Session:
             except psycopg.OperationalError as error:
                 if _refused_for_good(error) or time.monotonic() + delay_s > deadline:
                     raise StoreUnavailable(f"cannot connect to Postgres: {error}") from error
+                if not told and delay_s >= STORE_LONGEST_DELAY_S:  # not for one that restarts
+                    left_s = round(deadline - time.monotonic())
+                    logger.warning(
+                        "cannot connect to Postgres, and tries for %d s more: %s", left_s, " ".join(str(error).split())
+                    )
+                    told = True
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, STORE_LONGEST_DELAY_S)
 
