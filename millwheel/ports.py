@@ -22,6 +22,7 @@ from millwheel.bundles import (
     TimerPlace,
     TimerWrites,
 )
+from millwheel.cluster import ClusterMap, Leader, Member, Placement, Reshaping
 from millwheel.shape import PipelineShape as PipelineShape
 from millwheel.shape import SinkTable as SinkTable
 from millwheel.source import Ahead as Ahead
@@ -261,6 +262,72 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Release connections."""
+        ...
+
+
+class ClusterStore(Store, Protocol):
+    """A store that many processes share.  All agreements between them are rows, and the database's clock judges leases.
+
+    Every call may be applied twice.  Durations are us.
+    """
+
+    async def join(self, name: str, role: str, address: str, lease_us: int, key: bytes) -> Member:
+        """A new member with a lease of `lease_us` from now.  `key` is unique to the process: asked again with it, the store
+        answers with the member that it made the first time."""
+        ...
+
+    async def renew(self, incarnation: int, lease_us: int) -> bool:
+        """Extend the lease of a member to `lease_us` from now.  False: it had run out, or the member was removed.
+
+        A lease that has run out is never valid again: the process has to end, or to join as another member.
+        """
+        ...
+
+    async def leave(self, incarnation: int) -> None:
+        """Remove a member; what it owns is not owned by anybody, and its sequencers are void."""
+        ...
+
+    async def lead(self, incarnation: int, lease_us: int) -> Leader | None:
+        """Become the leader, or stay it: None while another member's lease as leader is valid, or when the own lease as a
+        member is not.  Whoever becomes leader gets a new epoch; whoever stays leader keeps it."""
+        ...
+
+    async def cluster_map(self) -> ClusterMap:
+        """Everything that was decided, as of one moment."""
+        ...
+
+    async def place(self, placement: Placement) -> int | None:
+        """Give intervals and sources new owners, in one transaction; the new version of the map.
+
+        Each interval that is named gets a new sequencer, also when its owner is the same, and so do the unfinished partitions
+        of each source that is named.  So earlier owners are fenced when this is durable.  None: the epoch or the version is
+        not current, or an owner's lease is not valid, and nothing was changed.
+        """
+        ...
+
+    async def take_partitions(self, source: str, incarnation: int, intervals: Sequence[int]) -> dict[int, int] | None:
+        """New sequencers for partitions of a source, as `acquire`; None when the member does not own the source."""
+        ...
+
+    async def reshape(self, reshaping: Reshaping) -> tuple[int, tuple[int, ...]] | None:
+        """Split or merge intervals; the new version of the map, and the ids of the intervals that are there now, by key.
+
+        The first keeps the id of the first that was named.  They have new sequencers and no owner.  State, timers and
+        quarantine lie by key and are not touched; delivered ids are copied by a split and united by a merge, frontiers
+        included.  Unacked productions go with their keys.  None: the epoch or the version is not current.  Raises `StoreError`
+        when an interval is owned, when its log is not empty, and when keys or neighbours do not fit.
+        """
+        ...
+
+    async def persist_led_watermarks(self, epoch: int, writes: Sequence[WatermarkWrite]) -> set[str] | None:
+        """As `persist_watermarks`, fenced by the leader's epoch too; None when the epoch is not current."""
+        ...
+
+    async def expel(self, incarnations: Sequence[int]) -> int:
+        """End the database sessions of members whose leases have run out; how many were ended.
+
+        A process that was stopped keeps its locks, and they would delay the next owner.
+        """
         ...
 
 

@@ -1,0 +1,87 @@
+"""A cluster as the store knows it: members, the leader, and who owns what (§7.1).
+
+Lives here: frozen values only.  A *member* is one process.  Its *incarnation* is a number that no other process ever had; a
+process that starts again is another member.  A *lease* is judged by the clock of the database and by no other clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+
+class Member(msgspec.Struct, frozen=True):
+    """One process of the cluster."""
+
+    incarnation: int
+    name: str
+    """What an operator calls it; two processes may have the same name one after the other."""
+    role: str
+    """"worker" or "controller"."""
+    address: str
+    """host:port of its channels."""
+    alive: bool = True
+    """Its lease had not run out when the store was asked."""
+
+
+class Leader(msgspec.Struct, frozen=True):
+    """The controller that decides.  Its writes carry `epoch`, which is larger than that of every earlier leader."""
+
+    incarnation: int
+    epoch: int
+    address: str
+
+
+class PlacedInterval(msgspec.Struct, frozen=True):
+    """A key interval [low, high) of a computation, and the member that owns it under `sequencer`."""
+
+    id: int
+    computation: str
+    low: str
+    high: str | None
+    owner: int | None
+    """An incarnation, or None: nobody may write."""
+    sequencer: int
+
+
+class PlacedSource(msgspec.Struct, frozen=True):
+    """A source of the pipeline, and the member that discovers and reads its partitions."""
+
+    name: str
+    owner: int | None
+
+
+class ClusterMap(msgspec.Struct, frozen=True):
+    """All that was decided, as of one moment.  `version` grows with every decision."""
+
+    version: int
+    leader: Leader | None
+    """None when no lease of a leader is valid."""
+    members: tuple[Member, ...]
+    """Members that have not left, those whose lease has run out included."""
+    intervals: tuple[PlacedInterval, ...]
+    sources: tuple[PlacedSource, ...]
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """A decision of a leader: new owners.  None as owner takes something away from whoever has it."""
+
+    epoch: int
+    version: int
+    """The version of the map that the decision was made on.  It is refused when the map has another one."""
+    intervals: Mapping[int, int | None]
+    sources: Mapping[str, int | None]
+
+
+class Reshaping(msgspec.Struct, frozen=True):
+    """A decision of a leader to split or to merge intervals of one computation.
+
+    A split names one interval and the keys at which the new intervals begin.  A merge names neighbours, in order, and no
+    keys.  Nobody may own any of them, and their logs must be empty.
+    """
+
+    epoch: int
+    version: int
+    intervals: Sequence[int]
+    split_keys: Sequence[str] = ()
