@@ -16,7 +16,7 @@ PIP_INSTALL := $(PY) -m pip install --quiet --quiet --disable-pip-version-check 
 TYPED := $(foreach d,millwheel storage injectors examples tests benchmarks,$(if $(shell find $(d) -name '*.py' -print -quit 2>/dev/null),$(d)))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test lint format types wheel-test zeitgeist queries nexmark nexmark-figures bench mutants reliability iteration-grid lock clean
+.PHONY: help venv test lint format types wheel-test zeitgeist queries nexmark nexmark-figures bench proto mutants reliability iteration-grid lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -77,6 +77,9 @@ nexmark: $(STAMP) ## Nexmark's queries against SQL, shuffled, late, doubled, cut
 
 bench: $(STAMP) ## the benchmarks of streaming, or others: NAME=latency, NAME=iterations, NAME="streaming iterations"
 	$(PY) -m benchmarks $(NAME)
+
+proto: $(STAMP) ## generate millwheel/transport/proto from proto/; a test holds the two together
+	$(PY) scripts/proto.py
 
 mutants: $(STAMP) ## break the code on purpose and see that a test notices
 	$(PY) -m tests.mutants $(ARGS)

@@ -88,3 +88,7 @@ class Fenced(MillwheelError):
 
 class StoreUnavailable(StoreError):
     """The store cannot be reached, or was too busy; nothing was applied that a retry would apply twice.  Retry."""
+
+
+class WireError(MillwheelError):
+    """Bytes from another process are no message, or a message has no wire form."""
