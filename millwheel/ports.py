@@ -354,3 +354,11 @@ class Transport(Protocol[MessageT]):
     def tell(self, sender: str, receiver: str, message: MessageT) -> None:
         """Send a message.  It never waits and never fails: what a cut channel is given is lost."""
         ...
+
+    def peers(self, addresses: Mapping[str, str]) -> None:
+        """From now on these hosts of other processes can be told something, by name, at host:port.
+
+        The channel of a name that is missing ends, and nothing of it is kept.  A name with another address begins anew.
+        Hosts that are attached here need no address.
+        """
+        ...

@@ -6,7 +6,7 @@ decides when it handles what it has heard.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from millwheel.host.messages import Message
 
@@ -24,3 +24,6 @@ class LocalTransport:
     def tell(self, sender: str, receiver: str, message: Message) -> None:
         """See `Transport`; raises `KeyError` for a host that nobody has attached."""
         self._heard[receiver](sender, message)
+
+    def peers(self, addresses: Mapping[str, str]) -> None:
+        """See `Transport`; there are no other processes, so nothing is done."""

@@ -10,7 +10,7 @@ Lives here: what a channel may do by its promise (docs/protocol.md).  Never here
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -89,6 +89,9 @@ class FaultyTransport:
         else:
             kernel.probes["ack delivered twice"] += 1
         self._post(pair, message, due + late_us)
+
+    def peers(self, addresses: Mapping[str, str]) -> None:
+        """See `Transport`; whoever is attached is reached."""
 
     def _post(self, pair: Pair, message: Message, due: int) -> None:
         self.queued += 1
