@@ -22,7 +22,10 @@ from millwheel.bundles import (
     QuarantineEntry,
     StateWrites,
     TimerWrites,
+    decode_checkpoint,
+    encode_checkpoint,
 )
+from millwheel.core.durability.epoch_image import EpochImage
 from millwheel.graph import Graph
 from millwheel.model import MAX_TIME, TIMER_KINDS
 from millwheel.ports import IntervalRow
@@ -115,6 +118,19 @@ def test_tables_hold_what_the_checkpoints_say_one_after_the_other(data: st.DataO
         later = [acked for image in images for acked in image.acked]
         store.folded.apply(ROW, fold(some, later))
         tables.folded(store, ROW, some, later)
+
+
+@settings(max_examples=examples(100), deadline=None, phases=[Phase.explicit, Phase.generate])
+@given(st.data())
+def test_the_one_image_of_an_epoch_is_folded_as_all_of_its_images(data: st.DataObject) -> None:
+    log, one_by_one, at_once = Log(data), MemoryStore(), MemoryStore()
+    for _ in range(data.draw(st.integers(1, 4))):
+        epoch = EpochImage()
+        for image in [log.next() for _ in range(data.draw(st.integers(1, 4)))]:
+            one_by_one.folded.apply(ROW, fold([image]))
+            epoch.add(image)
+        at_once.folded.apply(ROW, fold([decode_checkpoint(encode_checkpoint(epoch.image(1)))]))
+        assert at_once.folded.rows() == one_by_one.folded.rows()
 
 
 def test_a_retired_producer_leaves_nothing() -> None:

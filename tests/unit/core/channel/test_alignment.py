@@ -1,0 +1,109 @@
+"""Alignment: what is held back behind a barrier, and when an epoch is cut."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from millwheel.bundles import Bundle
+from millwheel.core.channel.alignment import Alignment
+from millwheel.errors import InvariantError
+
+_numbers = count(1)
+
+
+def bundle(sender: int, label: int, at: int = 5) -> Bundle:
+    return Bundle(1, sender, next(_numbers), 9, sender, 0, [0], ["k"], [b"v"], [at], label)
+
+
+def test_nothing_is_held_back_before_a_barrier() -> None:
+    alignment = Alignment()
+    assert not alignment.parks(bundle(1, 0))
+    assert alignment.open(1, [1, 2])
+    assert not alignment.parks(bundle(1, 0))
+    assert alignment.missing() == [1, 2]
+
+
+def test_an_epoch_is_cut_when_every_named_sender_has_sent_its_barrier() -> None:
+    alignment = Alignment()
+    alignment.open(1, [1, 2, 3])
+    for sender in (1, 2, 2):
+        alignment.barrier(sender, 1)
+        assert not alignment.complete()
+    with pytest.raises(InvariantError, match="before all barriers"):
+        alignment.cut()
+    alignment.barrier(3, 1)
+    assert alignment.complete()
+    assert alignment.cut() == []
+    assert (alignment.label, alignment.opened, alignment.complete()) == (1, 0, False)
+
+
+def test_what_comes_after_a_barrier_waits_in_the_order_of_its_sender() -> None:
+    alignment = Alignment()
+    alignment.open(1, [1, 2])
+    alignment.barrier(1, 1)
+    later = [bundle(1, 1, at) for at in (7, 6)]
+    assert all(map(alignment.parks, later))
+    assert not alignment.parks(bundle(2, 0))
+    assert alignment.size_bytes == sum(b.size() for b in later) > 0
+    assert alignment.oldest(99) == 6
+    alignment.barrier(2, 1)
+    assert alignment.cut() == later
+    assert (alignment.size_bytes, alignment.oldest(99)) == (0, 99)
+    assert not alignment.parks(bundle(1, 1))
+
+
+def test_a_partition_that_opened_after_the_barrier_is_parked_and_not_waited_for() -> None:
+    alignment = Alignment()
+    alignment.open(1, [1])
+    new = bundle(4, 1)
+    assert alignment.parks(new)
+    alignment.barrier(1, 1)
+    assert alignment.cut() == [new]
+
+
+def test_an_interval_without_senders_is_cut_at_once() -> None:
+    alignment = Alignment()
+    assert not alignment.complete()
+    alignment.open(3, [])
+    assert alignment.complete()
+    alignment.cut()
+    assert alignment.label == 3
+
+
+def test_a_barrier_may_come_before_its_epoch_is_opened() -> None:
+    alignment = Alignment()
+    alignment.barrier(1, 1)
+    early = bundle(1, 1)
+    assert alignment.parks(early)
+    assert not alignment.complete()
+    alignment.open(1, [1])
+    assert alignment.complete()
+    assert alignment.cut() == [early]
+
+
+def test_copies_of_a_barrier_and_of_an_opening_change_nothing() -> None:
+    alignment = Alignment()
+    assert alignment.open(1, [1])
+    assert not alignment.open(1, [1, 2])
+    alignment.barrier(1, 1)
+    alignment.cut()
+    alignment.barrier(1, 1)
+    assert not alignment.open(1, [1])
+    assert alignment.open(2, [1])
+    assert not alignment.complete()
+
+
+def test_an_epoch_does_not_begin_inside_another_one() -> None:
+    alignment = Alignment()
+    alignment.open(1, [1])
+    with pytest.raises(InvariantError, match="epoch 2 begins while 1"):
+        alignment.open(2, [1])
+
+
+def test_a_sender_that_overtakes_its_own_barrier_is_found_out() -> None:
+    alignment = Alignment()
+    alignment.open(1, [1, 2])
+    with pytest.raises(InvariantError, match="before its barrier"):
+        alignment.parks(bundle(1, 1))

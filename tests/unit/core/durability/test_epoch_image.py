@@ -1,0 +1,87 @@
+"""One image of an epoch stands for all of its images (the law is in `tests/property/test_fold_law.py`)."""
+
+from __future__ import annotations
+
+from millwheel.bundles import (
+    CHECKPOINT_FORMAT,
+    Acked,
+    Checkpoint,
+    HoldWrites,
+    OutsideIdWrites,
+    Produced,
+    QuarantineEntry,
+    SinkRow,
+    StateRow,
+    StateWrites,
+    TimerWrites,
+)
+from millwheel.core.durability.epoch_image import EpochImage
+
+
+def checkpoint(*rows: StateRow, forgotten: tuple[str, ...] = ()) -> Checkpoint:
+    return Checkpoint(
+        CHECKPOINT_FORMAT, "1", 0, [], [], [], StateWrites.of(rows), TimerWrites(), HoldWrites(), [], [], [*forgotten],
+    )  # fmt: skip
+
+
+def merged(*images: Checkpoint) -> Checkpoint:
+    overlay = EpochImage()
+    for image in images:
+        overlay.add(image)
+    return overlay.image(4)
+
+
+def test_the_last_write_of_a_place_counts() -> None:
+    image = merged(checkpoint(("a", "sum", "", b"1"), ("a", "bag", "x", b"1")), checkpoint(("a", "sum", "", b"2")))
+    assert sorted(image.state.rows()) == [("a", "bag", "x", b"1"), ("a", "sum", "", b"2")]
+    assert (image.epoch, image.shape, image.format) == (4, "1", CHECKPOINT_FORMAT)
+
+
+def test_a_key_that_is_forgotten_keeps_only_what_came_later() -> None:
+    first = checkpoint(("a", "sum", "", b"1"), ("a", "bag", "x", b"1"))
+    first.timers.add("a", "t", "wall", 5)
+    first.holds.add("a", 5)
+    image = merged(first, checkpoint(("a", "sum", "", b"2"), forgotten=("a",)))
+    assert image.forgotten == ["a"]
+    assert [*image.state.rows()] == [("a", "sum", "", b"2")]
+    assert (image.timers.keys, image.holds.keys) == ([], [])
+
+
+def test_productions_that_were_acked_are_gone() -> None:
+    first, second = checkpoint(), checkpoint()
+    first.produced = [Produced(1, 7, 0, ["a", "b", "c"], [b"x", b"y", b"z"], [1, 2, 3])]
+    first.acked = [Acked(1, 7, [1])]
+    second.acked = [Acked(1, 6, [5])]
+    image = merged(first, second)
+    assert image.produced == [Produced(1, 7, 0, ["a"], [b"x"], [1]), Produced(1, 7, 2, ["c"], [b"z"], [3])]
+    assert image.acked == [Acked(1, 6, [5])]
+
+
+def test_sink_rows_and_outside_ids_keep_their_order() -> None:
+    first, second = checkpoint(), checkpoint()
+    first.sinks, second.sinks = [SinkRow("t", b"1")], [SinkRow("t", b"2", deleted=True)]
+    first.outside, second.outside = (
+        [OutsideIdWrites(1, 9, [b"p"])],
+        [OutsideIdWrites(1, 9, [b"q"]), OutsideIdWrites(1, 3, [])],
+    )
+    image = merged(first, second)
+    assert image.sinks == [SinkRow("t", b"1"), SinkRow("t", b"2", deleted=True)]
+    assert image.outside == [OutsideIdWrites(1, 9, [b"p", b"q"]), OutsideIdWrites(1, 3, [])]
+
+
+def test_of_a_line_that_ended_only_what_is_left_is_appended() -> None:
+    entries = [QuarantineEntry("a", 1, 1, n, b"", 0) for n in range(3)]
+    images = [checkpoint() for _ in range(3)]
+    images[0].redriven, images[0].released = [("a", 2)], ["a"]
+    images[1].quarantined = entries
+    images[2].redriven = [("a", 2), ("b", 1)]
+    image = merged(*images)
+    assert (image.released, image.redriven, image.quarantined) == (["a"], [("b", 1)], entries[2:])
+
+
+def test_how_much_there_is() -> None:
+    overlay = EpochImage()
+    assert (overlay.images, overlay.keys()) == (0, 0)
+    overlay.add(checkpoint(("a", "sum", "", b"1"), ("b", "sum", "", b"1"), ("a", "bag", "x", b"1")))
+    overlay.add(checkpoint(("a", "sum", "", b"2")))
+    assert (overlay.images, overlay.keys()) == (2, 3)
