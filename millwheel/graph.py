@@ -12,8 +12,9 @@ import msgspec
 
 from millwheel import limits
 from millwheel.coders import Coder, reads_of, schema_of
-from millwheel.errors import WiringError
+from millwheel.errors import InvariantError, WiringError
 from millwheel.intervals import check_split_keys
+from millwheel.loops import Loop, loops_of
 from millwheel.shape import PipelineShape, SinkTable
 from millwheel.source import Source
 
@@ -106,16 +107,35 @@ class Graph(msgspec.Struct, frozen=True):
     computations: Mapping[str, ComputationSpec]
     sources: Mapping[str, SourceSpec]
     sinks: tuple[SinkTable, ...]
+    loops: tuple[Loop, ...] = ()
+    """Where computations send to each other in a circle; `check_graph` finds them."""
 
     def subscriptions(self, stream: str) -> list[SubscriptionSpec]:
         """Every subscription of `stream`, in wiring order."""
         return [s for c in self.computations.values() for s in c.inputs if s.stream == stream]
 
     def senders(self, computation: str) -> set[str]:
-        """Names of what sends to `computation`: computations, and sources as "source:name"."""
+        """Names of what bounds the input watermark of `computation`: sources as "source:name", computations that send to it
+        on regular edges, and the floor of a loop ("loop:name") in the place of those that send on back edges."""
         streams = {s.stream for s in self.computations[computation].inputs}
         sources = {f"source:{s.name}" for s in self.sources.values() if s.stream in streams}
-        return sources | {c.name for c in self.computations.values() if streams & set(c.outputs)}
+        senders = {c.name for c in self.computations.values() if streams & set(c.outputs)}
+        loop = self.loop_of(computation)
+        if loop is not None and computation in loop.heads:
+            senders -= {sender for sender, receiver in loop.back_edges if receiver == computation}
+            senders.add(loop.name)
+        return sources | senders
+
+    def loop_of(self, computation: str) -> Loop | None:
+        """The loop that a computation is in, if any."""
+        return next((loop for loop in self.loops if computation in loop.members), None)
+
+    def back_subscriptions(self, computation: str) -> list[SubscriptionSpec]:
+        """Subscriptions to which `computation` sends on back edges."""
+        loop = self.loop_of(computation)
+        to = {receiver for sender, receiver in loop.back_edges if sender == computation} if loop is not None else ()
+        outputs = self.computations[computation].outputs
+        return [s for name in to for s in self.computations[name].inputs if s.stream in outputs]
 
     def slack(self, stream: str) -> int | None:
         """How long ids that outside clients gave to rows of `stream` are remembered, us; None when rows have none."""
@@ -128,16 +148,13 @@ class Graph(msgspec.Struct, frozen=True):
         return {number: slack for number, slack in found if slack is not None}
 
     def order(self) -> list[str]:
-        """Computations, senders before receivers; raises `WiringError` for a cycle."""
+        """Computations, senders before receivers, without regard to back edges."""
         remaining = {name: self.senders(name) & set(self.computations) for name in self.computations}
         done: list[str] = []
         while remaining:
             ready = sorted(name for name, senders in remaining.items() if senders <= set(done))
             if not ready:
-                raise WiringError(
-                    f"pipeline {self.name!r}: the computations {sorted(remaining)} form a cycle or wait for one; "
-                    "cycles are not supported yet, cut the loop"
-                )
+                raise InvariantError(f"the computations {sorted(remaining)} wait for each other")
             done += ready
             for name in ready:
                 del remaining[name]
@@ -191,8 +208,23 @@ def check_graph(graph: Graph) -> Graph:
         if not graph.subscriptions(source.stream):
             raise WiringError(f"source {source.name!r} injects into {source.stream!r}, to which nobody subscribes")
     _check_ids(graph)
-    graph.order()
+    graph = msgspec.structs.replace(graph, loops=_loops(graph))
+    for loop in graph.loops:
+        edges = ", ".join(f"{sender} to {receiver}" for sender, receiver in loop.back_edges)
+        raise WiringError(
+            f"pipeline {graph.name!r}: the computations {[*loop.members]} form a cycle, closed by {edges}; "
+            "cycles are not supported yet, cut the loop"
+        )
     return graph
+
+
+def _loops(graph: Graph) -> tuple[Loop, ...]:
+    receivers = {
+        spec.name: {s.computation for stream in spec.outputs for s in graph.subscriptions(stream)}
+        for spec in graph.computations.values()
+    }
+    fed = {s.computation for source in graph.sources.values() for s in graph.subscriptions(source.stream)}
+    return loops_of(receivers, fed)
 
 
 def _check_ids(graph: Graph) -> None:

@@ -1,0 +1,44 @@
+"""What an interval answers: the oldest that it has held since its previous answer, the same to everybody who asks again."""
+
+from __future__ import annotations
+
+from millwheel.core.interval.held import HeldWork
+from millwheel.model import MAX_TIME, MIN_TIME
+
+
+def test_an_answer_knows_what_was_held_however_briefly() -> None:
+    held = HeldWork()
+    held.note(50)
+    held.note(70)
+    assert held.answer(1, 500, 90) == 50
+    assert held.answer(2, 500, 90) == 90
+    assert held.answer(3, 500, MAX_TIME) == 90, "what was there at the answer before was held since"
+    assert held.answer(4, 500, MAX_TIME) == MAX_TIME
+
+
+def test_who_asks_again_hears_the_same_and_nothing_is_forgotten_by_it() -> None:
+    held = HeldWork()
+    held.answer(1, 500, MAX_TIME)
+    held.note(30)
+    assert held.answer(2, 500, MAX_TIME) == 30
+    held.note(40)
+    assert held.answer(2, 500, MAX_TIME) == 30
+    assert held.answer(3, 500, MAX_TIME) == 40
+
+
+def test_a_question_of_an_earlier_round_is_late() -> None:
+    held = HeldWork()
+    held.answer(7, 500, 10)
+    held.note(5)
+    assert held.answer(6, 500, 10) is None
+    assert held.answer(8, 500, 10) == 5
+
+
+def test_what_is_answered_is_a_promise_up_to_what_comes_from_outside() -> None:
+    held = HeldWork(promised=3)
+    assert held.promised == 3
+    held.answer(1, 20, MAX_TIME)
+    assert held.promised == 20
+    held.answer(2, 40, 10)
+    assert held.promised == 20, "a promise is kept"
+    assert HeldWork().promised == MIN_TIME
