@@ -85,3 +85,28 @@ class Reshaping(msgspec.Struct, frozen=True):
     version: int
     intervals: Sequence[int]
     split_keys: Sequence[str] = ()
+
+
+class Senders(msgspec.Struct, frozen=True):
+    """Who may still send something that is new to its receiver, source partitions apart.
+
+    A receiver may forget the ids of every producer that is not here.  A producer is the sequencer under which it produced.
+    """
+
+    owners: tuple[tuple[int, int], ...]
+    """(interval, sequencer): all current sequencers, and earlier ones whose checkpoints are in the log."""
+    productions: tuple[tuple[int, int], ...]
+    """(subscription, producer) of productions whose acks are not recorded, in the folded tables."""
+
+
+class MapOrder(msgspec.Struct, frozen=True):
+    """What an operator wants of the map.
+
+    A `move` gives intervals to the member that is called `to`.  A `split` and a `merge` are as in `Reshaping`.
+    """
+
+    kind: str
+    """"move", "split" or "merge"."""
+    intervals: tuple[int, ...]
+    to: str = ""
+    split_keys: tuple[str, ...] = ()

@@ -22,7 +22,7 @@ from millwheel.bundles import (
     TimerPlace,
     TimerWrites,
 )
-from millwheel.cluster import ClusterMap, Leader, Member, Placement, Reshaping
+from millwheel.cluster import ClusterMap, Leader, MapOrder, Member, Placement, Reshaping, Senders
 from millwheel.shape import PipelineShape as PipelineShape
 from millwheel.shape import SinkTable as SinkTable
 from millwheel.source import Ahead as Ahead
@@ -328,6 +328,29 @@ class ClusterStore(Store, Protocol):
 
         A process that was stopped keeps its locks, and they would delay the next owner.
         """
+        ...
+
+    async def senders(self) -> Senders:
+        """Who may still send something that is new to its receiver, as of one moment.
+
+        A producer that is in none of these, and in no unfinished partition, will never be in one again.
+        """
+        ...
+
+    async def order(self, order: MapOrder) -> int:
+        """An operator wants the map to be changed: the number of the order, which a leader will carry out or refuse."""
+        ...
+
+    async def orders(self) -> list[tuple[int, MapOrder]]:
+        """Orders that are not settled, by their numbers, the oldest first."""
+        ...
+
+    async def settle_order(self, epoch: int, number: int, refusal: str) -> bool:
+        """An order is carried out (""), or refused for this reason.  False: the epoch is not current."""
+        ...
+
+    async def refusal(self, number: int) -> str | None:
+        """ "" when an order was carried out, why it was refused, or None while it is open."""
         ...
 
 

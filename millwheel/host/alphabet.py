@@ -181,6 +181,15 @@ class Tell(msgspec.Struct, frozen=True, gc=False):
     message: Message
 
 
+class Reach(msgspec.Struct, frozen=True, gc=False):
+    """These are the hosts of other processes to which messages may go, and their addresses, host:port.
+
+    The channel to a host that is not named any more is given up.
+    """
+
+    addresses: Mapping[str, str]
+
+
 class RunHooks(msgspec.Struct, frozen=True, gc=False):
     """Run user code of a computation now, and answer with `Returned`."""
 
@@ -237,4 +246,4 @@ class Failed(msgspec.Struct, frozen=True, gc=False):
     error: Exception
 
 
-HostEffect = Ask | Post | Tell | RunHooks | ReadRows | Release | WakeAt | Notice | Declare | Ended | Failed
+HostEffect = Ask | Post | Tell | Reach | RunHooks | ReadRows | Release | WakeAt | Notice | Declare | Ended | Failed

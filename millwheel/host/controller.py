@@ -12,6 +12,7 @@ from typing import assert_never
 
 from millwheel import limits
 from millwheel.core.authority import Authority
+from millwheel.errors import InvariantError
 from millwheel.host.alphabet import (
     Answered,
     Ask,
@@ -37,13 +38,18 @@ from millwheel.host.messages import (
     Credit,
     Delivery,
     Disowned,
+    Drained,
     Excused,
     Expected,
+    HandedOver,
+    HandOver,
     Hello,
     IntervalSettled,
+    MapChanged,
     Message,
     Open,
     Receipt,
+    RunEnded,
     SourceBound,
     Unsettled,
     WatermarkReport,
@@ -129,7 +135,12 @@ class ControllerHost:
                     self._authority.retire(owner, interval)
             case SourceBound(source, value):
                 self._authority.bound(source, value)
-            case Hello() | Delivery() | Receipt() | Credit() | Expected() | WatermarksRaised() | Disowned():
+            case HandedOver() | Drained():
+                raise InvariantError(f"the controller of an embedded run was told {type(message).__name__}")
+            case (
+                Hello() | Delivery() | Receipt() | Credit() | Expected() | WatermarksRaised() | Disowned() | MapChanged()
+                | HandOver() | RunEnded()
+            ):  # fmt: skip
                 raise AssertionError(f"a controller was told {type(message).__name__}")
             case _:
                 assert_never(message)

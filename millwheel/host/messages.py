@@ -126,11 +126,12 @@ class Open(msgspec.Struct, frozen=True, gc=False):
 
 
 class WatermarkReport(msgspec.Struct, frozen=True, gc=False):
-    """An interval's own low watermark, us (paper 4.5)."""
+    """An interval's own low watermark, us (paper 4.5), under the sequencer of its owner."""
 
     owner: str
     interval: int
     value: int
+    sequencer: int
 
 
 class SourceBound(msgspec.Struct, frozen=True, gc=False):
@@ -147,7 +148,39 @@ class WatermarksRaised(msgspec.Struct, frozen=True, gc=False):
     inputs: dict[str, int]
 
 
+class MapChanged(msgspec.Struct, frozen=True, gc=False):
+    """The map has this version now: read it.  Whoever misses this reads it a little later."""
+
+    version: int
+
+
+class HandOver(msgspec.Struct, frozen=True, gc=False):
+    """The leader is going to place these elsewhere: finish what runs, fold it, and let go of them."""
+
+    intervals: tuple[int, ...]
+    sources: tuple[str, ...]
+
+
+class HandedOver(msgspec.Struct, frozen=True, gc=False):
+    """Nothing of these runs here any more, and what ran is folded."""
+
+    intervals: tuple[int, ...]
+    sources: tuple[str, ...]
+
+
+class Drained(msgspec.Struct, frozen=True, gc=False):
+    """All that this version of the map gives to the worker is at the end of time, committed and folded."""
+
+    incarnation: int
+    version: int
+
+
+class RunEnded(msgspec.Struct, frozen=True, gc=False):
+    """Every worker is drained: leave, and end."""
+
+
 Message = (
     Hello | Delivery | Receipt | Credit | Expected | WorkerJoined | Claimed | Unsettled | IntervalSettled | Excused
-    | Concluded | Open | WatermarkReport | SourceBound | WatermarksRaised | Disowned
+    | Concluded | Open | WatermarkReport | SourceBound | WatermarksRaised | Disowned | MapChanged | HandOver
+    | HandedOver | Drained | RunEnded
 )  # fmt: skip

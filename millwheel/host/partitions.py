@@ -6,7 +6,7 @@ for an interval that has promised no more credit.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from millwheel import limits
@@ -28,12 +28,12 @@ from millwheel.host.messages import (
     Expected,
     Hello,
     Message,
+    Open,
     SourceBound,
 )
 from millwheel.host.paces import Paces
 from millwheel.host.procedures import Steps
 from millwheel.host.requests import (
-    Acquire,
     AddSigns,
     AdvancePositions,
     FindPartitions,
@@ -48,6 +48,10 @@ from millwheel.ports import PositionWrite, SourcePosition
 from millwheel.search import Find, GiveWay, MoreSigns, Step, Unknown
 
 
+class SourceLost(Exception):
+    """Another worker has the source."""
+
+
 class Owner(Protocol):
     """The worker, as far as its partitions need it."""
 
@@ -59,6 +63,10 @@ class Owner(Protocol):
 
     def begin(self, steps: Steps) -> None:
         """Start a procedure."""
+        ...
+
+    def sequencers(self, source: str, intervals: Sequence[int]) -> Generator[Wish, Any, dict[int, int] | None]:
+        """New sequencers for partitions of a source; None when another worker has the source."""
         ...
 
     def tell(self, actor: Actor, event: ev.Event) -> None:
@@ -117,7 +125,9 @@ class Partitions:
         self.rows = 0
         """Of partitions that are forgotten."""
         self.complete = False
-        """No source will have another partition."""
+        """No source of this worker will have another partition."""
+        self._exhausted: dict[str, bool] = {}
+        """Sources that are taken one by one, and whether they will have no other partition."""
         self.rejected = 0
         """Rows."""
 
@@ -126,17 +136,32 @@ class Partitions:
     def open(self, known: Mapping[str, list[SourcePosition]]) -> Steps:
         """Every partition that is there now, and then those that come later; `known` are those of earlier runs."""
         begun: dict[str, list[SourcePosition]] = {}
-        for name, spec in self._graph.sources.items():
-            source = spec.source
-            begun[name] = [position for position in known[name] if not position.finished]
-            early = {position.interval: source.signs(position) for position in known[name] if position.finished}
-            if early:  # finished by a version that knew no signs
-                yield AddSigns(name, early)
-            self._feeds[name] = Feed(source.ordered, source.idle_after_us, source.disorder_us, begun[name])
-            unowned = sorted(position.interval for position in begun[name])
-            self._owner.inform(Claimed(tuple((f"source:{name}", interval, None) for interval in unowned)))
+        for name in self._graph.sources:
+            begun[name] = yield from self._begin(name, known[name])
         yield from self._discover_all(begun)
-        for name, feed in self._feeds.items():
+        yield from self._settle_missing([*self._feeds])
+        began = self._owner.now
+        while not self.complete:
+            yield Pause(max(limits.DISCOVER_DELAY_US, limits.DISCOVER_REST * (self._owner.now - began)))
+            began = self._owner.now
+            yield from self._discover_all()
+
+    def _begin(self, name: str, known: list[SourcePosition]) -> Generator[Wish, Any, list[SourcePosition]]:
+        """Begin with what earlier owners of a source have opened.  Returns what of it is not finished."""
+        source = self._graph.sources[name].source
+        begun = [position for position in known if not position.finished]
+        early = {position.interval: source.signs(position) for position in known if position.finished}
+        if early:  # finished by a version that knew no signs
+            yield AddSigns(name, early)
+        self._feeds[name] = Feed(source.ordered, source.idle_after_us, source.disorder_us, begun)
+        unowned = sorted(position.interval for position in begun)
+        self._owner.inform(Claimed(tuple((f"source:{name}", interval, None) for interval in unowned)))
+        return begun
+
+    def _settle_missing(self, names: Iterable[str]) -> Steps:
+        """What earlier owners have begun and is not there: it has ended, or the operator hears of it."""
+        for name in names:
+            feed = self._feeds[name]
             missing = [position.partition for position in feed.missing()]
             found: list[SourcePosition] = (yield FindPartitions(name, (), missing)) if missing else []
             ended = [position for position in found if position.finished]
@@ -144,27 +169,70 @@ class Partitions:
             for position in feed.missing():
                 gone = self._gone(name, position)
                 self._owner.note(f"{gone}; the watermark waits for it: restore it, or drop it (millwheel source drop)")
-        began = self._owner.now
-        while not self.complete:
-            yield Pause(max(limits.DISCOVER_DELAY_US, limits.DISCOVER_REST * (self._owner.now - began)))
-            began = self._owner.now
-            yield from self._discover_all()
 
     def _discover_all(self, known: Mapping[str, list[SourcePosition]] | None = None) -> Steps:
         complete = True
-        for name, spec in self._graph.sources.items():
-            discovery = yield from self._discover(name, tuple(known[name]) if known is not None else None)
-            self._meet(name, discovery)
-            for first in range(0, len(discovery.found), limits.OPEN_PARTITIONS):
-                found = dict(discovery.found[first : first + limits.OPEN_PARTITIONS])
-                yield from self._open_partitions(name, spec.stream, found)
-            if self._paces.gathered(name):
-                self._retry([*self._parked])
-            complete = complete and discovery.complete
-            self._bounds[name] = self._feeds[name].bound(discovery.pending, discovery.asked_at)
-            self._owner.inform(SourceBound(f"source:{name}", self._bounds[name]))
-            self._tell_of_stall(name)
+        for name in self._graph.sources:
+            exhausted = yield from self._discover_in(name, tuple(known[name]) if known is not None else None)
+            complete = complete and exhausted
         self.complete = complete
+
+    def _discover_in(self, name: str, known: tuple[SourcePosition, ...] | None) -> Generator[Wish, Any, bool]:
+        """Look for partitions of one source, and open them.  Returns whether it will never have another one."""
+        spec = self._graph.sources[name]
+        discovery = yield from self._discover(name, known)
+        self._meet(name, discovery)
+        for first in range(0, len(discovery.found), limits.OPEN_PARTITIONS):
+            found = dict(discovery.found[first : first + limits.OPEN_PARTITIONS])
+            yield from self._open_partitions(name, spec.stream, found)
+        if self._paces.gathered(name):
+            self._retry([*self._parked])
+        self._bounds[name] = self._feeds[name].bound(discovery.pending, discovery.asked_at)
+        self._owner.inform(SourceBound(f"source:{name}", self._bounds[name]))
+        self._tell_of_stall(name)
+        return discovery.complete
+
+    # --- sources one by one, in a cluster ---------------------------------------------------------------------
+
+    def take(self, name: str) -> Steps:
+        """One source is this worker's from now on, until `drop`, or until it is lost to another worker."""
+        self._note_exhausted(name, False)
+        try:
+            known: list[SourcePosition] = yield ListPartitions(name)
+            begun = yield from self._begin(name, known)
+            # What an earlier owner has told the controller of partitions that have ended since is out of date.
+            self._owner.inform(Open(f"source:{name}", tuple(position.interval for position in begun)))
+            exhausted = yield from self._discover_in(name, tuple(begun))
+            yield from self._settle_missing([name])
+            while not exhausted:
+                began = self._owner.now
+                yield Pause(max(limits.DISCOVER_DELAY_US, limits.DISCOVER_REST * (self._owner.now - began)))
+                exhausted = yield from self._discover_in(name, None)
+            self._note_exhausted(name, True)
+        except SourceLost:
+            self.drop(name)
+
+    def _note_exhausted(self, name: str, exhausted: bool) -> None:
+        self._exhausted[name] = exhausted
+        self.complete = all(self._exhausted.values())
+
+    def drop(self, name: str) -> None:
+        """A source is not this worker's any more.  What it has read and nobody has acked is read again by the next owner."""
+        for actor in self._owner.actors.of(f"source:{name}"):
+            actor.core.halted = True
+            for kept in (self._parked, self._tails, self._positions):
+                kept.pop(actor.interval, None)
+            self._paces.forget(actor)
+            self._owner.release(actor)
+        self._exhausted.pop(name, None)
+        self.complete = all(self._exhausted.values())
+
+    def pause(self, name: str) -> None:
+        """Read no further: the source goes to another worker."""
+        for actor in self._owner.actors.of(f"source:{name}"):
+            if isinstance(actor.core, InjectorCore):
+                actor.core.paused = True
+                self._parked.pop(actor.interval, None)
 
     def _tell_of_stall(self, name: str) -> None:
         """A source that holds everything back says so, once."""
@@ -235,7 +303,7 @@ class Partitions:
         yield from self._conclude(source, stream, [position for position in positions if position.finished])
         for position in begun:  # an earlier run may have numbered it, and have been seen to do so only now
             self._expect(self._owner.routes.channels(position.producer, stream))
-        sequencers = (yield Acquire(tuple(position.interval for position in begun))) if begun else {}
+        sequencers = yield from self._take(source, begun)
         for position in begun:
             watermark: int = yield Resume(source, position.partition, position)
             self._open(source, stream, position, sequencers[position.interval], watermark)
@@ -245,20 +313,28 @@ class Partitions:
         owner = self._owner
         self._feeds[source].meet(position.partition for position in ended)
         known = [p for p in ended if owner.routes.channels(p.producer, stream) & owner.routes.live]
-        sequencers = (yield Acquire(tuple(position.interval for position in known))) if known else {}
+        sequencers = yield from self._take(source, known)
         for position in known:
             routes, sequencer = owner.routes.of([stream]), sequencers[position.interval]
-            core = InjectorCore(position.interval, position, routes)
+            core = InjectorCore(position.interval, position, routes, sequencer)
             actor = Actor(interval=position.interval, sequencer=sequencer, owner=f"source:{source}", core=core)
             owner.actors.put(actor)
             self._ending.append(actor)
             owner.perform(actor, core.start(owner.now, MIN_TIME, True))
 
+    def _take(self, source: str, positions: list[SourcePosition]) -> Generator[Wish, Any, dict[int, int]]:
+        if not positions:
+            return {}
+        taken = yield from self._owner.sequencers(source, [position.interval for position in positions])
+        if taken is None:
+            raise SourceLost(source)
+        return taken
+
     def _open(self, source: str, stream: str, position: SourcePosition, sequencer: int, watermark: int) -> None:
         owner = self._owner
         self._positions[position.interval] = position
         routes = owner.routes.of([stream])
-        core = InjectorCore(position.interval, position, routes)
+        core = InjectorCore(position.interval, position, routes, sequencer)
         receivers = frozenset(interval for ranges in routes.values() for interval in ranges.ids)
         actor = Actor(
             interval=position.interval, sequencer=sequencer, owner=f"source:{source}", core=core, receivers=receivers
@@ -360,7 +436,7 @@ class Partitions:
 
     def flush(self) -> None:
         """Write what waits, one batch at a time, and forget what has ended."""
-        self._ending = [actor for actor in self._ending if not self._forget(actor)]
+        self._ending = [actor for actor in self._ending if not actor.core.halted and not self._forget(actor)]
         if self._advances and not self._advancing:
             self._advancing = True
             self._owner.begin(self._advance_all())

@@ -1,7 +1,7 @@
 """Receiving intervals, as the worker of a sender knows them.
 
-Lives here: which receivers have said hello.  Never here: bundles.  Invariant: nothing is sent to a receiver that has not said
-hello since its channel was cut, because it would overtake what was lost.
+Lives here: which receivers have said hello, and where they are.  Never here: bundles.  Invariant: nothing is sent to a
+receiver that has not said hello since its channel was cut, because it would overtake what was lost.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from millwheel.host.messages import Hello
 
 
 class Receivers:
-    """The newest hello of each interval."""
+    """The newest hello of each interval, and the worker that said it."""
 
     def __init__(self) -> None:
-        self._hellos: dict[int, Hello] = {}
+        self._hellos: dict[int, tuple[str, Hello]] = {}
         self.unreached: set[int] = set()
         """Those that have to say it again."""
 
-    def greet(self, hello: Hello) -> bool:
-        """Hear a hello; false for a copy of one that was heard already."""
+    def greet(self, peer: str, hello: Hello) -> bool:
+        """Hear a hello; false for a copy of one that was heard already, and for one of an earlier owner."""
         known = self._hellos.get(hello.interval)
-        if known is not None and (hello.sequencer, hello.round) <= (known.sequencer, known.round):
+        if known is not None and (hello.sequencer, hello.round) <= (known[1].sequencer, known[1].round):
             return False
-        self._hellos[hello.interval] = hello
+        self._hellos[hello.interval] = (peer, hello)
         self.unreached.discard(hello.interval)
         return True
 
-    def cut(self) -> None:
-        """The channel was cut: everybody has to say hello again."""
-        self.unreached |= {*self._hellos}
+    def cut(self, peer: str) -> None:
+        """The channel to a worker was cut, or the worker is gone: its intervals have to say hello again."""
+        self.unreached |= {interval for interval, (where, _) in self._hellos.items() if where == peer}
 
-    def sequencer(self, interval: int) -> int | None:
-        """The sequencer under which an interval is served, or None when nothing may be sent to it now."""
-        hello = self._hellos.get(interval)
-        return None if hello is None or interval in self.unreached else hello.sequencer
+    def place(self, interval: int) -> tuple[str, int] | None:
+        """The worker that serves an interval, and the sequencer; None when nothing may be sent to it now."""
+        known = self._hellos.get(interval)
+        return None if known is None or interval in self.unreached else (known[0], known[1].sequencer)

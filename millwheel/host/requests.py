@@ -7,13 +7,22 @@ them in the same way.  Never here: what the answer means.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import msgspec
 
 from millwheel.bundles import LogWrite
+from millwheel.cluster import Placement, Reshaping
 from millwheel.core.interval import events as ev
-from millwheel.ports import FoldWrite, MarkWrite, PipelineShape, PositionWrite, Store, WatermarkWrite
+from millwheel.ports import (
+    ClusterStore,
+    FoldWrite,
+    MarkWrite,
+    PipelineShape,
+    PositionWrite,
+    Store,
+    WatermarkWrite,
+)
 
 
 class StoreCall(msgspec.Struct, frozen=True):
@@ -312,3 +321,142 @@ class PersistWatermarks(StoreCall, frozen=True):
     async def call(self, store: Store) -> Any:
         """See `Store.persist_watermarks`."""
         return await store.persist_watermarks(self.writes)
+
+
+# --- what only a store of a cluster answers -----------------------------------------------------------------------
+
+
+class ClusterCall(StoreCall, frozen=True):
+    """A call to a store that many processes share."""
+
+    async def call(self, store: Store) -> Any:
+        """Ask; a host of a cluster is given such a store."""
+        return await self.ask(cast(ClusterStore, store))
+
+    async def ask(self, store: ClusterStore) -> Any:
+        """Ask."""
+        raise NotImplementedError
+
+
+class ReadMap(ClusterCall, frozen=True):
+    """Everything that was decided; `ClusterMap`."""
+
+    step: ClassVar[str] = "map"
+
+    async def ask(self, store: ClusterStore) -> Any:
+        """See `ClusterStore.cluster_map`."""
+        return await store.cluster_map()
+
+
+class ReadSenders(ClusterCall, frozen=True):
+    """Who may still send; `Senders`."""
+
+    step: ClassVar[str] = "senders"
+
+    async def ask(self, store: ClusterStore) -> Any:
+        """See `ClusterStore.senders`."""
+        return await store.senders()
+
+
+class TakePartitions(ClusterCall, frozen=True):
+    """New sequencers for partitions of a source; None when the member does not own the source."""
+
+    step: ClassVar[str] = "take"
+    source: str
+    incarnation: int
+    intervals: tuple[int, ...]
+
+    async def ask(self, store: ClusterStore) -> Any:
+        """See `ClusterStore.take_partitions`."""
+        return await store.take_partitions(self.source, self.incarnation, self.intervals)
+
+
+class Leave(ClusterCall, frozen=True):
+    """This process ends in order."""
+
+    step: ClassVar[str] = "leave"
+    incarnation: int
+
+    async def ask(self, store: ClusterStore) -> Any:
+        """See `ClusterStore.leave`."""
+        await store.leave(self.incarnation)
+
+
+class Lead(ClusterCall, frozen=True):
+    """Become the leader, or stay it; `Leader`, or None when another one leads."""
+
+    step: ClassVar[str] = "lead"
+    incarnation: int
+    lease_us: int
+
+    async def ask(self, store: ClusterStore) -> Any:
+        """See `ClusterStore.lead`."""
+        return await store.lead(self.incarnation, self.lease_us)
+
+
+class PlaceAnew(ClusterCall, frozen=True):
+    """New owners; the new version of the map, or None."""
+
+    step: ClassVar[str] = "place"
+    placement: Placement
+
+    async def ask(self, store: ClusterStore) -> Any:
+        """See `ClusterStore.place`."""
+        return await store.place(self.placement)
+
+
+class Reshape(ClusterCall, frozen=True):
+    """A split or a merge; the new version and the intervals, or None."""
+
+    step: ClassVar[str] = "reshape"
+    reshaping: Reshaping
+
+    async def ask(self, store: ClusterStore) -> Any:
+        """See `ClusterStore.reshape`."""
+        return await store.reshape(self.reshaping)
+
+
+class PersistLedWatermarks(ClusterCall, frozen=True):
+    """Watermarks become durable; the names that were not fenced, or None when another controller leads."""
+
+    step: ClassVar[str] = "persist"
+    epoch: int
+    writes: Sequence[WatermarkWrite]
+
+    async def ask(self, store: ClusterStore) -> Any:
+        """See `ClusterStore.persist_led_watermarks`."""
+        return await store.persist_led_watermarks(self.epoch, self.writes)
+
+
+class Expel(ClusterCall, frozen=True):
+    """End what members whose leases have run out still have open; how many sessions were ended."""
+
+    step: ClassVar[str] = "expel"
+    incarnations: tuple[int, ...]
+
+    async def ask(self, store: ClusterStore) -> Any:
+        """See `ClusterStore.expel`."""
+        return await store.expel(self.incarnations)
+
+
+class ReadOrders(ClusterCall, frozen=True):
+    """What operators want of the map; a list of (number, `MapOrder`)."""
+
+    step: ClassVar[str] = "orders"
+
+    async def ask(self, store: ClusterStore) -> Any:
+        """See `ClusterStore.orders`."""
+        return await store.orders()
+
+
+class SettleOrder(ClusterCall, frozen=True):
+    """An operator's order is done, or refused with a reason."""
+
+    step: ClassVar[str] = "orders"
+    epoch: int
+    number: int
+    refusal: str
+
+    async def ask(self, store: ClusterStore) -> Any:
+        """See `ClusterStore.settle_order`."""
+        return await store.settle_order(self.epoch, self.number, self.refusal)

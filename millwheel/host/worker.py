@@ -10,7 +10,7 @@ sources (`partitions`) and `routes`.  Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, assert_never
 
 import msgspec
@@ -20,7 +20,7 @@ from millwheel.bundles import Bundle
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import Config, IntervalCore
 from millwheel.core.source.injector import InjectorCore
-from millwheel.errors import Fenced, InvariantError, RowRefused
+from millwheel.errors import InvariantError, RowRefused
 from millwheel.graph import Graph
 from millwheel.host import alphabet as he
 from millwheel.host import folded
@@ -35,38 +35,35 @@ from millwheel.host.messages import (
     Credit,
     Delivery,
     Disowned,
+    Drained,
     Excused,
     Expected,
+    HandedOver,
+    HandOver,
     Hello,
     IntervalSettled,
+    MapChanged,
     Message,
     Open,
     Receipt,
+    RunEnded,
     SourceBound,
     Unsettled,
     WatermarkReport,
     WatermarksRaised,
     WorkerJoined,
 )
-from millwheel.host.partitions import Partitions, positions_of
+from millwheel.host.origins import Origins
+from millwheel.host.owning import Ownership, WholeOwnership
+from millwheel.host.partitions import Partitions
 from millwheel.host.procedures import Procedures, Steps
 from millwheel.host.receivers import Receivers
 from millwheel.host.redrives import Redrives
-from millwheel.host.requests import (
-    Acquire,
-    CommitGroup,
-    ListRedrives,
-    ListUnfinished,
-    OpenPipeline,
-    Reacquire,
-    Recover,
-    StillOwned,
-    WriteMarks,
-)
+from millwheel.host.requests import CommitGroup, ListRedrives, Reacquire, Recover, WriteMarks
 from millwheel.host.restated import Restated
 from millwheel.host.routes import Routes
 from millwheel.model import MAX_TIME, MIN_TIME, format_time
-from millwheel.ports import MarkWrite, Opened
+from millwheel.ports import MarkWrite
 from millwheel.work import Work
 
 
@@ -78,21 +75,26 @@ class Tolerance(msgspec.Struct, frozen=True):
 
 
 class WorkerHost:
-    """One worker.  `name` is its own address, `controller` that of the controller."""
+    """One worker.  `name` is its own address, `controller` that of the controller.
+
+    `ownership` makes the part that decides which intervals and sources are its own.
+    """
 
     def __init__(
         self,
         *,
         graph: Graph,
         name: str = "worker",
-        controller: str = "controller",
+        controller: str | None = "controller",
         tolerance: Tolerance | None = None,
         first_records: int | None = None,
+        ownership: Callable[[WorkerHost], Ownership] = WholeOwnership,
     ) -> None:
         self.graph = graph
         self.name = name
         self._controller = controller
-        self._peers = (name,)
+        """None: there is none at the moment."""
+        self._peers: tuple[str, ...] = (name,)
         """Workers, this one included."""
         self.now = 0
         self._out: list[he.HostEffect] = []
@@ -104,8 +106,9 @@ class WorkerHost:
         self._heard = False
         """The controller has told what is stored."""
         self._receivers = Receivers()
-        self._windows: dict[int, CreditWindow] = {}
-        """Credit that this worker's intervals give to sources."""
+        self._origins = Origins()
+        self._windows: dict[int, dict[str, CreditWindow]] = {}
+        """Credit that this worker's intervals give to the sources of each worker."""
         self._reads: dict[int, int] = {}
         """Rows that were asked for of each partition that is being read."""
         self._alarms = Alarms()
@@ -113,7 +116,7 @@ class WorkerHost:
         self._lanes = CommitLanes()
         self._marks = Marks(self.begin, self.tell, self._invoke)
         self.partitions = Partitions(graph, self)
-        self._restarting: set[int] = set()
+        self.restarting: set[int] = set()
         """Intervals whose core is void and not yet replaced."""
         self._restated = Restated()
         """What the controller must hear again after a cut."""
@@ -127,6 +130,7 @@ class WorkerHost:
         self.serving = False
         self._redrives_read = False
         """All redrives that were asked for at the start are known.  A run does not end before that."""
+        self.ownership = ownership(self)
 
     # --- the door ---------------------------------------------------------------------------------------------
 
@@ -135,8 +139,8 @@ class WorkerHost:
         self.now = now
         out = self._out = []
         match event:
-            case he.Received(_, message):
-                self._hear(message)
+            case he.Received(peer, message):
+                self._hear(peer, message)
             case he.Due(interval, sequencer, work):
                 self._due(interval, sequencer, work)
             case he.Returned(interval, sequencer, outcome, elapsed_us):
@@ -158,7 +162,7 @@ class WorkerHost:
             case he.Declined(token, refusal):
                 self._procedures.declined(token, refusal)
             case he.Started():
-                self.begin(self._boot())
+                self.begin(self.ownership.boot())
             case he.ChannelOpened(peer):
                 self._reopened(peer)
             case _:
@@ -174,6 +178,10 @@ class WorkerHost:
         """Start a procedure."""
         self._procedures.start(steps)
 
+    def sequencers(self, source: str, intervals: Sequence[int]) -> Generator[he.Wish, Any, dict[int, int] | None]:
+        """New sequencers for partitions of a source; None when another worker has the source."""
+        return (yield from self.ownership.sequencers(source, intervals))
+
     def tell(self, actor: Actor, event: ev.Event) -> None:
         """Give a core an event, after what is queued."""
         self._out.append(he.Post(he.Told(actor.interval, actor.sequencer, event)))
@@ -181,7 +189,8 @@ class WorkerHost:
     def inform(self, message: Message) -> None:
         """Send a message to the controller."""
         self._restated.note(message)
-        self._out.append(he.Tell(self._controller, message))
+        if self._controller is not None:
+            self._out.append(he.Tell(self._controller, message))
 
     def announce(self, message: Message) -> None:
         """Send a message to every worker."""
@@ -201,34 +210,26 @@ class WorkerHost:
         """Tell the operator."""
         self._out.append(he.Notice(text))
 
+    def fail(self, error: Exception) -> None:
+        """End the run by an error."""
+        self._out.append(he.Failed(error))
+
+    def end(self) -> None:
+        """The run is over."""
+        self._out.append(he.Ended())
+
+    def wake(self, delay_us: int) -> None:
+        """Have a look again after so long."""
+        self._out.append(he.WakeAt(self.now + delay_us))
+
     # --- start ------------------------------------------------------------------------------------------------
 
-    def _boot(self) -> Steps:
-        opened: Opened = yield OpenPipeline(self.graph.shape())
-        rows = self.routes.open(opened)
-        sequencers = yield Acquire(tuple(row.id for row in rows))
-        yield he.Prepare(opened.subscriptions, opened.places)
-        adopted = []
-        for row in rows:
-            adopted.append((yield from self._adopt(self.routes.config(row, sequencers[row.id]))))
-        self.inform(Claimed(tuple((row.computation, row.id, sequencers[row.id]) for row in rows)))
-        # Now that all is claimed: the controller reads what is stored, and nobody is told more than this.
-        self._join()
-        known = yield from positions_of(self.graph)
-        self.routes.expect_partitions((yield ListUnfinished()))
-        for actor in adopted:
-            self._start(actor)
-        self.begin(self._redrive())
-        self.begin(self._watch())
-        self.serving = True
-        yield from self.partitions.open(known)
-
-    def _adopt(self, config: Config, inherited: ev.Inherited | None = None) -> Generator[he.Wish, Any, Actor]:
-        """Recover one interval; its core is not started yet."""
+    def adopt(self, config: Config, inherited: ev.Inherited | None = None) -> Generator[he.Wish, Any, Actor | None]:
+        """Recover one interval; its core is not started yet.  None when another one owns it."""
         interval, owner = config.interval, config.computation
         recovered = yield Recover(interval, config.sequencer)
         if recovered is None:
-            raise Fenced(f"interval {interval} of {owner!r}: another run owns this pipeline's store now")
+            return None
         core = IntervalCore(config, recovered, inherited)
         if self._first_records is not None:
             core.begin_slowly(self._first_records)
@@ -248,7 +249,7 @@ class WorkerHost:
             self._unsettled.discard(actor.interval)
             self.inform(IntervalSettled(actor.interval))
 
-    def _start(self, actor: Actor) -> None:
+    def start(self, actor: Actor) -> None:
         """From now on it takes events."""
         if not isinstance(actor.core, IntervalCore):
             raise InvariantError("actor.core is no IntervalCore")
@@ -257,15 +258,21 @@ class WorkerHost:
         self._say_hello(actor)
         self._give(actor.interval, actor.sequencer, ev.WatermarkMoved(self._inputs.get(actor.owner, MIN_TIME)))
 
-    def _join(self) -> None:
+    def join(self) -> None:
         """After the takeover: nothing that an earlier owner committed is ahead of the watermarks that are stored now."""
         if self.routes.subscriptions:
             self.inform(WorkerJoined({name: tuple(sorted(of)) for name, of in self.routes.senders().items()}))
 
     def _say_hello(self, actor: Actor) -> None:
-        before = self._windows.get(actor.interval)
-        window = self._windows[actor.interval] = CreditWindow(before.round + 1 if before else 0)
-        self.announce(Hello(actor.interval, actor.sequencer, window.round))
+        for peer in self._peers:
+            self._greet(actor, peer)
+
+    def _greet(self, actor: Actor, peer: str) -> None:
+        """Say that an interval is served here, and what its sources may send."""
+        windows = self._windows.setdefault(actor.interval, {})
+        before = windows.get(peer)
+        window = windows[peer] = CreditWindow(before.round + 1 if before else 0)
+        self._out.append(he.Tell(peer, Hello(actor.interval, actor.sequencer, window.round)))
         self._grant(actor)
 
     def _reopened(self, peer: str) -> None:
@@ -273,10 +280,10 @@ class WorkerHost:
         if peer == self._controller:
             self._out += [he.Tell(peer, message) for message in self._restated.all()]
             return
-        self._receivers.cut()
+        self._receivers.cut(peer)
         self._out.append(he.Tell(peer, Expected(tuple(sorted(self.routes.live)))))
         for actor, _ in self.actors.intervals():
-            self._say_hello(actor)
+            self._greet(actor, peer)
 
     def input_of(self, computation: str) -> int:
         """Input low watermark of a computation, us, as far as this worker has heard."""
@@ -284,13 +291,14 @@ class WorkerHost:
 
     # --- messages ---------------------------------------------------------------------------------------------
 
-    def _hear(self, message: Message) -> None:
+    def _hear(self, peer: str, message: Message) -> None:
         match message:
             case Delivery(bundle, sequencer, metered):
                 actor = self.actors.current(bundle.target, sequencer)
                 if actor is not None:
+                    self._origins.note(peer, bundle)
                     if metered:
-                        self._windows[actor.interval].received += bundle.size()
+                        self._windows[actor.interval][peer].received += bundle.size()
                     self._handle(actor, ev.BundleArrived(bundle))
                     if bundle.frontier == MAX_TIME:
                         self.routes.ended((bundle.subscription, bundle.producer))
@@ -303,24 +311,26 @@ class WorkerHost:
             case WatermarksRaised(values, inputs):
                 self._raised(values, inputs)
             case Hello():
-                self._greeted(message)
+                self._greeted(peer, message)
             case Disowned(owners):
-                self._check(dict(owners))
+                self.ownership.disowned(dict(owners))
+            case MapChanged() | HandOver() | RunEnded():
+                self.ownership.hear(peer, message)
             case Expected(channels):
                 self.routes.live |= {*channels}
                 for actor, _ in self.actors.intervals():
                     self._handle(actor, ev.ChannelsExpected(channels))
             case (
                 WorkerJoined() | Claimed() | Unsettled() | IntervalSettled() | Excused() | Concluded() | Open()
-                | WatermarkReport() | SourceBound()
+                | WatermarkReport() | SourceBound() | HandedOver() | Drained()
             ):  # fmt: skip
                 raise AssertionError(f"a worker was told {type(message).__name__}")
             case _:
                 assert_never(message)
 
-    def _greeted(self, hello: Hello) -> None:
+    def _greeted(self, peer: str, hello: Hello) -> None:
         """A receiver has said hello.  It has only what is durable, so senders send again what it has not acked."""
-        if not self._receivers.greet(hello):
+        if not self._receivers.greet(peer, hello):
             return
         self.partitions.hello(hello)
         for actor in [*self.actors.all.values()]:
@@ -362,10 +372,10 @@ class WorkerHost:
     def _grant(self, actor: Actor) -> None:
         if not isinstance(actor.core, IntervalCore):
             raise InvariantError("actor.core is no IntervalCore")
-        window = self._windows[actor.interval]
-        upto = window.grant(actor.core.inbox_bytes)
-        if upto is not None:
-            self.announce(Credit(actor.interval, actor.sequencer, window.round, upto))
+        for peer, window in self._windows[actor.interval].items():
+            upto = window.grant(actor.core.inbox_bytes)
+            if upto is not None:
+                self._out.append(he.Tell(peer, Credit(actor.interval, actor.sequencer, window.round, upto)))
 
     def _due(self, interval: int, sequencer: int, work: Work) -> None:
         actor = self.actors.current(interval, sequencer)
@@ -382,13 +392,13 @@ class WorkerHost:
                 case ev.Send(bundle):
                     self._send(actor, bundle)
                 case ev.Ack(sender, number, epoch):
-                    self._out.append(he.Tell(self.name, Receipt(actor.interval, sender, number, epoch)))
+                    self._acknowledge(actor, sender, number, epoch)
                 case ev.Invoke(work):
                     self._invoke(actor, work)
                 case ev.Commit(write):
                     self._lanes.submit(write)
                 case ev.ReportWatermark(value):
-                    self.inform(WatermarkReport(actor.owner, actor.interval, value))
+                    self.inform(WatermarkReport(actor.owner, actor.interval, value, actor.sequencer))
                 case ev.SetAlarm(at):
                     if self._alarms.set(at, actor.interval):
                         self._out.append(he.WakeAt(at))
@@ -399,14 +409,11 @@ class WorkerHost:
                 case ev.Mark() | ev.Unmark():
                     self._marks.perform(actor, effect)
                 case ev.RestartInterval(inherited):
-                    self._restarting.add(actor.interval)
-                    self.begin(self._restart(actor, inherited))
+                    self.restart(actor, inherited)
                 case ev.Settled():
                     self._settle(actor, set())
                 case ev.Halt(reason):
-                    self._out.append(
-                        he.Failed(Fenced(f"{reason}: another run owns this pipeline's store now; this run ends"))
-                    )
+                    self.ownership.fenced(actor, reason)
                 case (
                     ev.Load() | ev.LoadSlots() | ev.LoadTimers() | ev.LookupIds() | ev.ReadOutsideIds() | ev.Fold()
                     | ev.FetchQuarantine()
@@ -415,14 +422,20 @@ class WorkerHost:
                 case _:
                     assert_never(effect)
 
+    def _acknowledge(self, actor: Actor, sender: int, number: int, epoch: int) -> None:
+        peer = self._origins.of(sender)
+        if peer is not None:  # else its worker is gone, and so is whoever waited for this
+            self._out.append(he.Tell(peer, Receipt(actor.interval, sender, number, epoch)))
+
     def _send(self, actor: Actor, bundle: Bundle) -> None:
-        sequencer = self._receivers.sequencer(bundle.target)
-        if sequencer is None:
+        place = self._receivers.place(bundle.target)
+        if place is None:
             return  # it is kept until it is acked, and sent when its receiver says hello
+        peer, sequencer = place
         metered = isinstance(actor.core, InjectorCore)
         if metered:
             self.partitions.sent(bundle.target, bundle.size())
-        self._out.append(he.Tell(self.name, Delivery(bundle, sequencer, metered)))
+        self._out.append(he.Tell(peer, Delivery(bundle, sequencer, metered)))
 
     def _ring(self) -> None:
         for interval in self._alarms.due(self.now):
@@ -466,59 +479,43 @@ class WorkerHost:
 
     # --- another core for an interval of ours -----------------------------------------------------------------
 
+    def restart(self, actor: Actor, inherited: ev.Inherited) -> None:
+        """The soft state of an interval is void: another core goes on with what is durable."""
+        self.restarting.add(actor.interval)
+        self.begin(self._restart(actor, inherited))
+
     def _restart(self, old: Actor, inherited: ev.Inherited) -> Steps:
         """Replace the core of an interval whose soft state is void.  What was not durable comes again after its hello."""
         interval, core = old.interval, old.core
         if not isinstance(core, IntervalCore):
             raise InvariantError("core is no IntervalCore")
         sequencer = yield Reacquire(interval, old.sequencer)
-        if sequencer is None:
-            raise Fenced(f"interval {interval} of {old.owner!r}: another run owns this pipeline's store now")
-        actor = yield from self._adopt(msgspec.structs.replace(core.config, sequencer=sequencer), inherited)
+        actor = None
+        if sequencer is not None:
+            config = msgspec.structs.replace(core.config, sequencer=sequencer)
+            actor = yield from self.adopt(config, inherited)
+        if actor is None:
+            self.ownership.lost(old)
+            return
         self._expect_from(actor)
-        self.inform(Claimed(((actor.owner, interval, sequencer),)))
-        self._start(actor)
-        self._restarting.discard(interval)
+        self.inform(Claimed(((actor.owner, interval, actor.sequencer),)))
+        self.start(actor)
+        self.restarting.discard(interval)
 
     def _expect_from(self, actor: Actor) -> None:
         """A receiver that has started anew meanwhile may have a newer sequencer, and refuses what it does not expect."""
         self.announce(Expected(tuple(sorted(self.routes.sends_on(actor.owner, actor.sequencer)))))
 
-    # --- being superseded -------------------------------------------------------------------------------------
-
-    def _watch(self) -> Steps:
-        """Ask now and then whether this worker was superseded, because an idle worker meets no fence."""
-        while True:
-            yield he.Pause(limits.OWNER_CHECK_US)
-            owners = {actor.interval: actor.sequencer for actor, _ in self.actors.intervals()}
-            owned = yield StillOwned(owners)
-            self._check({interval: sequencer for interval, sequencer in owners.items() if interval not in owned})
-
-    def _check(self, disowned: dict[int, int]) -> None:
-        """The store says that not all of these are owners.  Find out which, and end if this worker was superseded."""
-        mine = {
-            i: s for i, s in disowned.items() if i not in self._restarting and self.actors.current(i, s) is not None
-        }
-        if mine:
-            self.begin(self._find_out(mine))
-
-    def _find_out(self, mine: dict[int, int]) -> Steps:
-        owned = yield StillOwned(mine)
-        for interval, sequencer in mine.items():
-            actor = self.actors.current(interval, sequencer)
-            if interval not in owned and interval not in self._restarting and actor is not None:
-                raise Fenced(
-                    f"interval {interval} of {actor.owner!r}: another run owns this pipeline's store now; this run ends"
-                )
-
     # --- redrive ----------------------------------------------------------------------------------------------
 
-    def _redrive(self) -> Steps:
+    def redrive(self) -> Steps:
+        """Tell intervals of redrives that somebody has asked for, round and round."""
         redrives = Redrives(self.routes)
         while True:
             found = yield ListRedrives(redrives.start, limits.REDRIVE_REQUESTS)
             for interval, keys in redrives.read(found).items():
-                self.tell(self.actors.all[interval], ev.RedriveAsked(keys))
+                if interval in self.actors.all:  # else another worker has it
+                    self.tell(self.actors.all[interval], ev.RedriveAsked(keys))
             self._redrives_read = self._redrives_read or not redrives.more
             if self._redrives_read:
                 yield he.Pause(limits.REDRIVE_DELAY_US)
@@ -532,7 +529,7 @@ class WorkerHost:
             if opened > allowed.quarantined:
                 self.stopped = f"{opened:,} keys went into quarantine, {allowed.quarantined:,} are allowed"
         if self.stopped:
-            self._out.append(he.Ended())
+            self.end()
 
     # --- the end ----------------------------------------------------------------------------------------------
 
@@ -541,12 +538,12 @@ class WorkerHost:
             return
         busy = [(actor, core) for actor, core in self.actors.intervals() if not core.quiet()]
         if not busy and self._lanes.idle():
-            self._out.append(he.Ended())
+            self.ownership.rested()
             return
         # Everything has run.  Record the last acks and fold, so that the log is empty when the run ends.
         for actor, core in busy:
             self.perform(actor, core.flush(self.now))
-        self._out.append(he.WakeAt(self.now + limits.END_DELAY_US))
+        self.wake(limits.END_DELAY_US)
 
     def finished(self) -> bool:
         """True when all input is consumed."""
@@ -555,7 +552,8 @@ class WorkerHost:
             and self._redrives_read
             and self.partitions.complete
             and all(self.values.get(name, MIN_TIME) >= MAX_TIME for name in self.graph.computations)
-            and not self._restarting
+            and not self.restarting
+            and self.ownership.settled()
             and all(core.quiet() for _, core in self.actors.partitions())
         )
 

@@ -18,7 +18,7 @@ from typing import Any, assert_never
 
 from millwheel import limits
 from millwheel.api.table import Table
-from millwheel.errors import HookInterrupted, HooksFail, RowRefused, SourceError, StoreError
+from millwheel.errors import HookInterrupted, HooksFail, InvariantError, RowRefused, SourceError, StoreError
 from millwheel.graph import ComputationSpec, Graph
 from millwheel.host import alphabet as he
 from millwheel.host.controller import ControllerHost
@@ -228,6 +228,8 @@ class EmbeddedRun:
             case he.Tell(peer, message):
                 if (host.name, peer) not in self._reopening:
                     self._transport.tell(host.name, peer, message)
+            case he.Reach():
+                raise InvariantError("an embedded run has no other processes")
             case he.Post(event):
                 self._queue.append((host, event))
             case he.RunHooks() | he.ReadRows() if self._draining:

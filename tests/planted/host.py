@@ -197,7 +197,7 @@ def any_owner_takes_it() -> Patches:
 def sends_past_a_cut() -> Patches:
     """After a cut a sender goes on before the receiver has said hello: what was lost comes later."""
 
-    return {(Receivers, "cut"): lambda self: None}
+    return {(Receivers, "cut"): lambda self, peer: None}
 
 
 @mutant
@@ -241,9 +241,9 @@ def old_hello_counts() -> Patches:
     """A hello that comes twice is taken for a new one."""
     original = Receivers.greet
 
-    def greet(self: Receivers, hello: Hello) -> bool:
+    def greet(self: Receivers, peer: str, hello: Hello) -> bool:
         self._hellos.pop(hello.interval, None)
-        return original(self, hello)
+        return original(self, peer, hello)
 
     return {(Receivers, "greet"): greet}
 
@@ -251,14 +251,14 @@ def old_hello_counts() -> Patches:
 @mutant
 def restarted_without_its_watermark() -> Patches:
     """The next core of an interval is not told how far its inputs are."""
-    original = WorkerHost._start
+    original = WorkerHost.start
 
     def start(self: WorkerHost, actor: Any) -> None:
         inputs, self._inputs = self._inputs, {}
         original(self, actor)
         self._inputs = inputs
 
-    return {(WorkerHost, "_start"): start}
+    return {(WorkerHost, "start"): start}
 
 
 @mutant
@@ -389,7 +389,7 @@ def ends_before_redrives() -> Patches:
 @mutant
 def redrives_asked_once() -> Patches:
     """Redrives that somebody asks for while a process serves are not seen."""
-    original = WorkerHost._redrive
+    original = WorkerHost.redrive
 
     def redrive(self: WorkerHost) -> Any:
         steps = original(self)
@@ -397,7 +397,7 @@ def redrives_asked_once() -> Patches:
         while not isinstance(wish, he.Pause):
             wish = steps.send((yield wish))
 
-    return {(WorkerHost, "_redrive"): redrive}
+    return {(WorkerHost, "redrive"): redrive}
 
 
 # --- replays ------------------------------------------------------------------------------------------------------

@@ -151,6 +151,7 @@ TESTED_IN = {
     "host/controller": "sim/test_watermark_steps.py",
     "host/folded": "unit/host/test_worker.py",
     "host/messages": "unit/host/test_worker.py",
+    "host/owning": "sim/test_superseded.py",
     "host/paces": "sim/test_paced.py",
     "host/partitions": "unit/runtime/test_missing.py",
     "host/progress": "unit/runtime/test_progress.py",

@@ -40,7 +40,7 @@ class ReadEntry(msgspec.Struct, gc=False):
 class InjectorCore:
     """Sans-IO core of one source partition."""
 
-    def __init__(self, interval: int, start: SourcePosition, routes: Mapping[int, Ranges]) -> None:
+    def __init__(self, interval: int, start: SourcePosition, routes: Mapping[int, Ranges], sequencer: int = 0) -> None:
         self._interval = interval
         self.producer = start.producer
         self._routes = routes
@@ -51,7 +51,8 @@ class InjectorCore:
         """Bundles that are not acked, and what they were read with."""
         self._notes: dict[int, Bundle] = {}
         """Bundles that tell receivers of the end, and that are not acked."""
-        self._number = 0
+        # Never the number of a bundle of an earlier owner: acks of those bundles may still arrive.
+        self._number = sequencer << 32
         self._unacked_bytes = 0
         self._read_limit = FIRST_READ_ROWS
         self._acked_position: tuple[int, bytes] | None = None

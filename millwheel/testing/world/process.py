@@ -254,6 +254,8 @@ class Process:
                 if self.world.echoes is not None:
                     self.world.echoes.note(message)
                 self.transport.tell(host.name, peer, message)
+            case he.Reach():
+                raise InvariantError("an embedded process has no peers")
             case he.Post(event):
                 self._post(host, event)
             case he.RunHooks():

@@ -61,7 +61,7 @@ def drawn(rng: random.Random) -> Message:
         return SourceBound("source:s", rng.randrange(100))
     if kind == "unsettled":
         return Unsettled("a", 1, ("b",))
-    return IntervalSettled(1) if kind == "settled" else WatermarkReport(*place, rng.randrange(100))
+    return IntervalSettled(1) if kind == "settled" else WatermarkReport(*place, rng.randrange(100), 1)
 
 
 def test_who_hears_it_all_again_knows_as_much_as_who_has_heard_everything() -> None:
@@ -73,7 +73,7 @@ def test_who_hears_it_all_again_knows_as_much_as_who_has_heard_everything() -> N
         for i, message in enumerate(said):
             if isinstance(message, WatermarkReport):  # a report only rises
                 value = highest[f"{message.interval}"] = max(message.value, highest.get(f"{message.interval}", 0))
-                said[i] = message = WatermarkReport(message.owner, message.interval, value)
+                said[i] = message = WatermarkReport(message.owner, message.interval, value, 1)
             if isinstance(message, SourceBound):
                 value = highest["bound"] = max(message.value, highest.get("bound", 0))
                 said[i] = message = SourceBound(message.source, value)

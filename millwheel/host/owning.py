@@ -1,0 +1,145 @@
+"""Which intervals and sources are a worker's own: all of them, in an embedded run.
+
+Lives here: what a worker does at its start and at its end, and when it finds that it was superseded, where these depend on
+whether it is alone.  Never here: what it does with an interval that is its own.  In a cluster `mapped` takes the place of
+`WholeOwnership`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from millwheel import limits
+from millwheel.errors import Fenced, InvariantError
+from millwheel.host import alphabet as he
+from millwheel.host.actors import Actor
+from millwheel.host.messages import Claimed, HandOver, MapChanged, RunEnded
+from millwheel.host.partitions import positions_of
+from millwheel.host.procedures import Steps
+from millwheel.host.requests import Acquire, ListUnfinished, OpenPipeline, StillOwned
+from millwheel.ports import Opened
+
+if TYPE_CHECKING:
+    from millwheel.host.worker import WorkerHost
+
+
+class Ownership(Protocol):
+    """What depends on who else there is."""
+
+    def boot(self) -> Steps:
+        """Begin."""
+        ...
+
+    def hear(self, peer: str, message: MapChanged | HandOver | RunEnded) -> None:
+        """A message that only a cluster has."""
+        ...
+
+    def sequencers(self, source: str, intervals: Sequence[int]) -> Generator[he.Wish, Any, dict[int, int] | None]:
+        """New sequencers for partitions of a source; None when the source is not this worker's any more."""
+        ...
+
+    def fenced(self, actor: Actor, reason: str) -> None:
+        """A write of an interval was fenced: the interval has another owner."""
+        ...
+
+    def lost(self, actor: Actor) -> None:
+        """An interval was to be restarted, and has another owner."""
+        ...
+
+    def disowned(self, owners: dict[int, int]) -> None:
+        """The store says that not all of these are owners."""
+        ...
+
+    def settled(self) -> bool:
+        """Whether everything that is this worker's is served."""
+        ...
+
+    def rested(self) -> None:
+        """All input is consumed, committed and folded, as far as this worker knows."""
+        ...
+
+
+class WholeOwnership:
+    """Everything is this worker's, until another run takes the store over.  Then this run ends."""
+
+    def __init__(self, worker: WorkerHost) -> None:
+        self._worker = worker
+
+    def boot(self) -> Steps:
+        """See `Ownership`."""
+        worker = self._worker
+        opened: Opened = yield OpenPipeline(worker.graph.shape())
+        rows = worker.routes.open(opened)
+        sequencers = yield Acquire(tuple(row.id for row in rows))
+        yield he.Prepare(opened.subscriptions, opened.places)
+        adopted = []
+        for row in rows:
+            actor = yield from worker.adopt(worker.routes.config(row, sequencers[row.id]))
+            if actor is None:
+                raise Fenced(f"interval {row.id} of {row.computation!r}: another run owns this pipeline's store now")
+            adopted.append(actor)
+        worker.inform(Claimed(tuple((row.computation, row.id, sequencers[row.id]) for row in rows)))
+        # Now that all is claimed: the controller reads what is stored, and nobody is told more than this.
+        worker.join()
+        known = yield from positions_of(worker.graph)
+        worker.routes.expect_partitions((yield ListUnfinished()))
+        for actor in adopted:
+            worker.start(actor)
+        worker.begin(worker.redrive())
+        worker.begin(self._watch())
+        worker.serving = True
+        yield from worker.partitions.open(known)
+
+    def hear(self, peer: str, message: MapChanged | HandOver | RunEnded) -> None:
+        """See `Ownership`."""
+        raise InvariantError(f"an embedded worker was told {type(message).__name__} by {peer}")
+
+    def sequencers(self, source: str, intervals: Sequence[int]) -> Generator[he.Wish, Any, dict[int, int] | None]:
+        """See `Ownership`."""
+        taken: dict[int, int] = yield Acquire(tuple(intervals))
+        return taken
+
+    def fenced(self, actor: Actor, reason: str) -> None:
+        """See `Ownership`."""
+        self._worker.fail(Fenced(f"{reason}: another run owns this pipeline's store now; this run ends"))
+
+    def lost(self, actor: Actor) -> None:
+        """See `Ownership`."""
+        raise Fenced(f"interval {actor.interval} of {actor.owner!r}: another run owns this pipeline's store now")
+
+    def settled(self) -> bool:
+        """See `Ownership`."""
+        return True
+
+    def rested(self) -> None:
+        """See `Ownership`."""
+        self._worker.end()
+
+    # --- being superseded -------------------------------------------------------------------------------------
+
+    def _watch(self) -> Steps:
+        """Ask now and then whether this worker was superseded, because an idle worker meets no fence."""
+        while True:
+            yield he.Pause(limits.OWNER_CHECK_US)
+            owners = {actor.interval: actor.sequencer for actor, _ in self._worker.actors.intervals()}
+            owned = yield StillOwned(owners)
+            self.disowned({interval: sequencer for interval, sequencer in owners.items() if interval not in owned})
+
+    def disowned(self, owners: dict[int, int]) -> None:
+        """Find out which of these are this worker's, and end if it was superseded."""
+        worker = self._worker
+        mine = {
+            i: s for i, s in owners.items() if i not in worker.restarting and worker.actors.current(i, s) is not None
+        }
+        if mine:
+            worker.begin(self._find_out(mine))
+
+    def _find_out(self, mine: dict[int, int]) -> Steps:
+        owned, worker = (yield StillOwned(mine)), self._worker
+        for interval, sequencer in mine.items():
+            actor = worker.actors.current(interval, sequencer)
+            if interval not in owned and interval not in worker.restarting and actor is not None:
+                raise Fenced(
+                    f"interval {interval} of {actor.owner!r}: another run owns this pipeline's store now; this run ends"
+                )
