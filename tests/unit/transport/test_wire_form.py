@@ -175,7 +175,7 @@ def test_what_is_wrong_is_named(data: bytes, says: str) -> None:
     "message",
     [
         Hello(2**64, 1, 1),
-        WatermarkReport("\ud800", 1, 1),
+        WatermarkReport("\ud800", 1, 1, 1),
         Delivery(Bundle(1, 2, 3, 4, 5, 2**63, [], [], [], []), 1, False),
         Delivery(Bundle(1, 2, 3, 4, 5, 6, [1], ["\ud800"], [b""], [1]), 1, False),
     ],
