@@ -225,6 +225,8 @@ class Checkpoint(msgspec.Struct, array_like=True, gc=False):
     """Keys whose quarantine ends here."""
     outside: list[OutsideIdWrites] = []
     """Ids chosen by outside clients of the records that were taken; `ids` has those of dropped records as well."""
+    sink_keys: list[str] = []
+    """Where sink rows become visible when an epoch is declared: the key whose hook wrote each of them."""
 
 
 class LogWrite(msgspec.Struct, frozen=True, gc=False):

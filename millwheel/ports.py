@@ -93,6 +93,20 @@ class FoldWrite(msgspec.Struct, frozen=True):
     epoch: int = 0
 
 
+class Declaration(msgspec.Struct, frozen=True, kw_only=True):
+    """An epoch is complete (docs/adr/0032-snapshots-at-barriers.md): what becomes visible with it, all or nothing.
+
+    It is fenced by `owners`, which are all intervals of the graph, and by the sequencers of the positions.  `sinks` are the
+    log rows, as (interval, seq), whose sink rows are to be written.  `watermarks` are by computation or "source:name", us.
+    """
+
+    epoch: int
+    owners: Mapping[int, int]
+    positions: Sequence[PositionWrite] = ()
+    watermarks: Mapping[str, int] = {}
+    sinks: Sequence[tuple[int, int]] = ()
+
+
 class MarkWrite(msgspec.Struct, frozen=True):
     """What an interval is about to run, or has run, fenced by its sequencer (`core.faults.suspects`).
 
@@ -198,6 +212,22 @@ class Store(Protocol):
         """Turn a prefix of an interval's log into tables and delete its rows, in one transaction; False: fenced.
 
         Raises `StoreError` when there are not as many rows as images, or when `fresh` keys have state.
+        """
+        ...
+
+    async def rewind(self, owners: Mapping[int, int]) -> int | None:
+        """Go back to the last declared epoch, and return its number, 0 when there was none; None when fenced.
+
+        `owners` are all intervals of the graph and their sequencers.  Log rows of later epochs are deleted.  Intervals of
+        other computations that the store has are fenced, so that an earlier run adds nothing any more.
+        """
+        ...
+
+    async def declare(self, declaration: Declaration) -> bool:
+        """Make an epoch visible, in one transaction; False: fenced, and nothing has changed.
+
+        An epoch that is declared already stays as it is.  Raises `RowRefused` when the database refuses sink rows of a log
+        row, which it names, and `StoreError` when a log row is not there.  Then the epoch is not declared.
         """
         ...
 

@@ -55,6 +55,7 @@ _TABLES: Final[dict[str, str]] = {
     f"subscription, producer, sequence, value FROM quarantine t {_NAMED}",
     "redrive": f"SELECT n.name, key FROM redrive t {_NAMED}",
     "suspicion": "SELECT interval_id, ends, mark FROM suspicion",
+    "declared_epoch": "SELECT number FROM declared_epoch",
     "watermark": "SELECT name, value FROM watermark",
     "source": "SELECT source, partition, interval_id, producer, position, finished, state FROM source",
     "source_sign": "SELECT source, sign, interval_id FROM source_sign",

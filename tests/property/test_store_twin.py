@@ -34,6 +34,7 @@ from millwheel.bundles import (
 from millwheel.errors import RowRefused, StoreError
 from millwheel.model import MAX_TIME, TIMER_KINDS
 from millwheel.ports import (
+    Declaration,
     FoldWrite,
     MarkWrite,
     PipelineShape,
@@ -136,6 +137,7 @@ class Twins(RuleBasedStateMachine):
         self.written: list[LogWrite] = []
         self.next_produced = 0
         self.next_id = 0
+        self.declared = 0
         self.both(lambda store: store.open_pipeline(shape(self.name)))
         self.connection.execute(f'ALTER TABLE "{self.name}".counts ADD CHECK (total <> 7)')
         self.memory.constraint = lambda _, row: "seven" if row["total"] == 7 else None
@@ -263,6 +265,60 @@ class Twins(RuleBasedStateMachine):
         for _ in range(count):
             self.commit(data, interval, 0, ())
         self.fold(interval, data.draw(st.integers(1, 4)), data.draw(st.booleans()))
+
+    @rule(
+        data=st.data(), intervals=st.sets(INTERVALS, min_size=1), end=st.sampled_from(["", "fenced", "lost", "twice"])
+    )
+    def epoch(self, data: st.DataObject, intervals: set[int], end: str) -> None:
+        """Images of an epoch, with sink rows, and its declaration, or the way back to the one before."""
+        epoch, sinks, written = self.declared + 1, [], dict[int, Checkpoint]()
+        for interval in sorted(intervals):
+            image = written[interval] = data.draw(checkpoints(interval))
+            image.epoch, image.sinks = epoch, [*data.draw(sink_rows())]
+            image.sink_keys = [data.draw(st.sampled_from("ab")) for _ in image.sinks]
+            self.seqs[interval] += 1
+            place = (interval, self.seqs[interval])
+            write = LogWrite(interval, self.sequencers[interval], place[1], epoch, encode_checkpoint(image))
+            assert self.both(lambda store, write=write: store.commit([write])) == {place}  # type: ignore[misc]
+            sinks += [place] if image.sinks else []
+        owners = {i: s - (end == "fenced" and i == max(intervals)) for i, s in self.sequencers.items()}
+        (partition,) = self.both(lambda store: store.open_source("src", {"part-0": b"open"}))
+        taken = self.both(lambda store: store.acquire([partition.interval]))[partition.interval]
+        stale = data.draw(st.integers(0, 9)) == 9
+        position = PositionWrite(partition.interval, taken - stale, data.draw(st.integers(0, 99)), False, b"at")
+        declaration = Declaration(
+            epoch=epoch, owners=owners, positions=[position], sinks=sinks,
+            watermarks={"left": data.draw(st.integers(-9, 9)), "source:src": 3},
+        )  # fmt: skip
+        done: Any = None
+        if end != "lost":
+            for _ in range(1 + (end == "twice")):
+                done = self.both(lambda store: store.declare(declaration))
+            assert done is not True or not (end == "fenced" or stale)
+        if done is True:
+            self.declared = epoch
+            for interval, image in written.items():
+                self.unfolded[interval].append((self.seqs[interval], image))
+        else:
+            self.begin_again()
+
+    def begin_again(self) -> None:
+        """As a new run does, also one whose graph has not all computations that the store has."""
+        left = self.both(lambda store: store.acquire([1, 2]))
+        self.sequencers |= left
+        assert self.both(lambda store: store.rewind({1: left[1], 2: left[2] - 1})) is None
+        assert self.both(lambda store: store.rewind(left)) == self.declared
+        self.sequencers[3] = self.memory.ownership[3]
+        for interval, sequencer in self.sequencers.items():
+            self.seqs[interval], self.unfolded[interval] = 0, []
+            assert self.both(lambda store, i=interval, s=sequencer: store.recover(i, s)) is not None  # type: ignore[misc]
+        self.written.clear()
+
+    @rule(missing=INTERVALS)
+    def declare_what_is_not_there(self, missing: int) -> None:
+        declaration = Declaration(epoch=self.declared + 1, owners=self.sequencers, sinks=[(missing, 10**6)])
+        answer: Any = self.both(lambda store: store.declare(declaration))
+        assert answer is StoreError
 
     @rule(interval=INTERVALS, share=st.integers(1, 4), twice=st.booleans())
     def fold(self, interval: int, share: int, twice: bool) -> None:

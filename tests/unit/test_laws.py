@@ -161,6 +161,7 @@ TESTED_IN = {
     "storage/memory/tables": "property/test_store_twin.py",
     "storage/part_files": "integration/test_part_files.py",
     "storage/postgres/catalogue": "integration/test_postgres_store.py",
+    "storage/postgres/epochs": "integration/test_epochs.py",
     "storage/postgres/log_appends": "integration/test_postgres_store.py",
     "storage/postgres/ownership": "integration/test_fence_interleavings.py",
     "storage/postgres/planned": "integration/test_change.py",

@@ -24,6 +24,7 @@ from millwheel.errors import RowRefused
 from millwheel.graph import Graph
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import (
+    Declaration,
     FoldWrite,
     MarkWrite,
     Opened,
@@ -195,6 +196,24 @@ class WatchedStore:
         if kept and stored:
             self.tables.folded(self.inner, self.inner.intervals[interval], stored, write.acked)
         return kept
+
+    async def rewind(self, owners: Mapping[int, int]) -> int | None:
+        """See `Store`; only an owner goes back (I5)."""
+        declared = await self.inner.rewind(owners)
+        self._check_epoch_owners(declared is not None, owners)
+        self.truth.owner |= {i: s for i, s in self.inner.ownership.items() if i in self.truth.computation}
+        return declared
+
+    async def declare(self, declaration: Declaration) -> bool:
+        """See `Store`; only who owns all intervals declares an epoch (I5)."""
+        kept = await self.inner.declare(declaration)
+        self._check_epoch_owners(kept, declaration.owners)
+        return kept
+
+    def _check_epoch_owners(self, kept: bool, owners: Mapping[int, int]) -> None:
+        stale = sorted(i for i, sequencer in owners.items() if self.truth.owner[i] != sequencer)
+        if kept and stale:
+            self.truth.fail(f"I5: an epoch is moved by who does not own {stale}")
 
     async def persist_watermarks(self, writes: Sequence[WatermarkWrite]) -> set[str]:
         """See `Store`; only who owns all that a value rests on persists it (I5), and one that rises is checked against all

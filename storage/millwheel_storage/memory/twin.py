@@ -26,6 +26,7 @@ from millwheel.bundles import (
 from millwheel.errors import RowRefused, StoreError
 from millwheel.model import MIN_TIME
 from millwheel.ports import (
+    Declaration,
     FoldWrite,
     IntervalRow,
     MarkWrite,
@@ -74,6 +75,8 @@ class MemoryStore:
         self.suspicions: dict[int, tuple[int, bytes]] = {}
         """(unclean ends, mark) by interval."""
         self.watermark: dict[str, int] = {}
+        self.declared = 0
+        """The last epoch that is complete."""
         self.sources: dict[tuple[str, str], SourcePosition] = {}
         self.signs: dict[tuple[str, bytes], set[int]] = {}
         """(source, sign) to the intervals of finished partitions."""
@@ -193,7 +196,8 @@ class MemoryStore:
         if self.ownership[interval] != sequencer:
             return None
         keys = sorted(key for key in self.log if key[0] == interval)
-        self.folded.apply(row, fold(decode_image(self.log[key].payload) for key in keys))
+        valid = [self.log[key] for key in keys if self.log[key].epoch <= self.declared]
+        self.folded.apply(row, fold(decode_image(write.payload) for write in valid))
         for key in keys:
             del self.log[key]
         recovered = self.folded.recovered(row, self.watermark.get(row.computation, MIN_TIME))
@@ -271,16 +275,19 @@ class MemoryStore:
         """Commit as one transaction.  If a row is refused, commit smaller parts in order, up to the first refused one."""
         if self._try_rows(writes) is None:
             self._append(writes)
-            for rows in coalesce(self._sink_tables, writes):
-                stored = self.sinks[rows.table.name]
-                stored.update(rows.rows)
-                for key in rows.deleted:
-                    stored.pop(key, None)
+            self._write_rows(writes)
         elif len(writes) > 1:
             for part in parts(writes):
                 self._commit_with_sinks(part)
         else:
             self._blame(writes[0])
+
+    def _write_rows(self, writes: Sequence[LogWrite]) -> None:
+        for rows in coalesce(self._sink_tables, writes):
+            stored = self.sinks[rows.table.name]
+            stored.update(rows.rows)
+            for key in rows.deleted:
+                stored.pop(key, None)
 
     def _try_rows(self, writes: Sequence[LogWrite]) -> str | None:
         """Why the sink rows of `writes` cannot be written together; None when they can."""
@@ -318,6 +325,48 @@ class MemoryStore:
         for key in keys:
             del self.log[key]
         return True
+
+    async def rewind(self, owners: Mapping[int, int]) -> int | None:
+        """See `Store.rewind`."""
+        if len(await self.still_owned(owners)) < len(owners):
+            return None
+        for interval, row in sorted(self.intervals.items()):
+            if interval not in owners and not row.computation.startswith(SOURCE_PREFIX):
+                self.ownership[interval] = self._next_sequencer()
+        for place in [place for place, write in self.log.items() if write.epoch > self.declared]:
+            del self.log[place]
+        return self.declared
+
+    async def declare(self, declaration: Declaration) -> bool:
+        """See `Store.declare`."""
+        owners = {**declaration.owners, **{write.interval: write.sequencer for write in declaration.positions}}
+        if len(await self.still_owned(owners)) < len(owners):
+            return False
+        if declaration.epoch <= self.declared:
+            return True
+        writes = self._epoch_sinks(declaration)
+        for write in writes:
+            if self._try_rows([write]) is not None:
+                self._blame(write)
+        for write in writes:
+            self._write_rows([write])
+        self.declared = declaration.epoch
+        await self.advance(declaration.positions)
+        for name, value in declaration.watermarks.items():
+            self.watermark[name] = max(value, self.watermark.get(name, value))
+        return True
+
+    def _epoch_sinks(self, declaration: Declaration) -> list[LogWrite]:
+        """The images with sink rows, and these rows as they are to be written."""
+        places = sorted((interval, declaration.owners[interval], seq) for interval, seq in declaration.sinks)
+        writes = [self.log[place] for place in places if place in self.log]
+        if [write.epoch for write in writes] != [declaration.epoch] * len(places):
+            raise StoreError(f"epoch {declaration.epoch}: not all images with sink rows are there")
+        images = [decode_image(write.payload) for write in writes]
+        return [
+            msgspec.structs.replace(write, sinks=tuple(image.sinks), keys=tuple(image.sink_keys))
+            for write, image in zip(writes, images, strict=True)
+        ]
 
     async def persist_watermarks(self, writes: Sequence[WatermarkWrite]) -> set[str]:
         """See `Store.persist_watermarks`."""
@@ -416,6 +465,7 @@ class MemoryStore:
             "ownership": sorted(self.ownership.items()),
             "checkpoint_log": [(*place, self.log[place].epoch, self.log[place].payload) for place in sorted(self.log)],
             "suspicion": sorted((interval, *known) for interval, known in self.suspicions.items()),
+            "declared_epoch": [(self.declared,)] if self.declared else [],
             "watermark": sorted(self.watermark.items()),
             "source": [
                 (source, row.partition, row.interval, row.producer, row.position, row.finished, row.state)

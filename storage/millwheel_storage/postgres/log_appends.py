@@ -78,7 +78,7 @@ class Commits:
             except RowRefused:
                 return None
             except psycopg.Error as error:
-                if not _refuses_a_row(error):
+                if not refuses_a_row(error):
                     raise
                 return None
 
@@ -121,13 +121,7 @@ class Commits:
             async with connection.transaction(force_rollback=True):
                 # Otherwise constraints are checked at the end of the transaction, too late to know the row.
                 await connection.execute(committing.CONSTRAINTS_NOW)
-                search = blame(write.keys or ("",) * len(write.sinks))
-                try:
-                    rows = next(search)
-                    while True:
-                        rows = search.send(await self._try_rows(connection, write, rows))
-                except StopIteration as found:
-                    return cast("tuple[tuple[int, str], ...]", found.value)
+                return await self.refused_rows(connection, write)
 
         refused = await self._sessions.run(work)
         if not refused:
@@ -135,28 +129,40 @@ class Commits:
         message = f"the database refused a sink row: {refused[0][1]}"
         raise RowRefused(message, write.interval, write.seq, refused)
 
-    async def _try_rows(self, connection: Connection, write: LogWrite, rows: list[int]) -> str | None:
+    async def refused_rows(self, connection: Connection, write: LogWrite) -> tuple[tuple[int, str], ...]:
+        """Which rows of a checkpoint the database refuses now, and its answers.  The others are written."""
+        search = blame(write.keys or ("",) * len(write.sinks))
+        try:
+            rows = next(search)
+            while True:
+                rows = search.send(await self.try_rows(connection, write, rows))
+        except StopIteration as found:
+            return cast("tuple[tuple[int, str], ...]", found.value)
+
+    async def try_rows(self, connection: Connection, write: LogWrite, rows: list[int]) -> str | None:
         """Write some rows of a checkpoint.  Returns the database's answer if it refuses them; then none is left."""
         some = msgspec.structs.replace(write, sinks=tuple(write.sinks[row] for row in rows))
         try:
             async with connection.transaction():
-                await self._write(connection, some)
+                await self.write(connection, some)
         except RowRefused as refusal:
             return str(refusal)
         except psycopg.Error as error:
-            if not _refuses_a_row(error):
+            if not refuses_a_row(error):
                 raise
             return str(error)
         return None
 
-    async def _write(self, connection: Connection, write: LogWrite) -> None:
+    async def write(self, connection: Connection, write: LogWrite) -> None:
+        """Write the sink rows of a checkpoint, in the transaction around this call."""
         for sink in coalesce(self.sinks, [write]):
             gone, kept = _json(sink.deleted).decode(), _json(sink.rows).decode()
             await connection.execute(committing.sink_delete(sink.table), (gone,), prepare=True)
             await connection.execute(committing.sink_upsert(sink.table), (kept,), prepare=True)
 
 
-def _refuses_a_row(error: psycopg.Error) -> bool:
+def refuses_a_row(error: psycopg.Error) -> bool:
+    """Whether a row is at fault, not the store."""
     return (error.sqlstate or "")[:2] in _ROW_FAULTS or error.sqlstate == _RAISED
 
 

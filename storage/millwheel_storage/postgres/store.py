@@ -15,6 +15,7 @@ from typing import TypeVar
 from millwheel.bundles import KeyRows, LogWrite, QuarantineEntry, RecoveredInterval, StateRow, TimerPlace, TimerWrites
 from millwheel.errors import StoreError
 from millwheel.ports import (
+    Declaration,
     FoldWrite,
     MarkWrite,
     Opened,
@@ -25,7 +26,7 @@ from millwheel.ports import (
 )
 from millwheel.work import Wanted
 from millwheel_storage.fold import fold
-from millwheel_storage.postgres import ownership, positions, reads, recovery
+from millwheel_storage.postgres import epochs, ownership, positions, reads, recovery
 from millwheel_storage.postgres.catalogue import Catalogue, IntervalPlace
 from millwheel_storage.postgres.connection import SessionPool
 from millwheel_storage.postgres.log_appends import Commits, Pair
@@ -104,6 +105,14 @@ class PostgresStore:
             write.interval,
             lambda connection, place: recovery.fold_prefix(connection, place, write, folded),
         )
+
+    async def rewind(self, owners: Mapping[int, int]) -> int | None:
+        """See `Store.rewind`."""
+        return await self._folds.run(lambda connection: epochs.rewind(connection, owners))
+
+    async def declare(self, declaration: Declaration) -> bool:
+        """See `Store.declare`."""
+        return await self._progress.run(lambda connection: epochs.declare(connection, self._commits, declaration))
 
     # Reads, on a connection of their own, so that none waits for a fold
 

@@ -271,6 +271,15 @@ redrive = Table("redrive", metadata, _small("computation"), _key(), _primary("co
 
 watermark = Table("watermark", metadata, _text("name"), _number("value"), _primary("name"), postgresql_with=_NARROW)
 
+declared_epoch = Table(
+    "declared_epoch",
+    metadata,
+    Column("singleton", Boolean, primary_key=True, server_default="true"),
+    _number("number"),
+    postgresql_with=_NARROW,
+)
+"""One row, or none: the last epoch that is complete.  Log rows of a later one do not count."""
+
 source = Table(
     "source",
     metadata,
@@ -357,8 +366,10 @@ _SIGNS: Final = [
     *(_compile(CreateIndex(index, if_not_exists=True)) for index in sorted(source.indexes, key=lambda i: str(i.name))),
 ]
 
+_DECLARED_EPOCH: Final = _compile(CreateTable(declared_epoch, if_not_exists=True))
+
 MIGRATIONS: Final[list[list[str]]] = [
-    creation(), [_CHANNELS_BY_FRONTIER], _OPAQUE_IDS, [_TIMERS_BY_TIME], [_SUSPICION], [], _SIGNS,
+    creation(), [_CHANNELS_BY_FRONTIER], _OPAQUE_IDS, [_TIMERS_BY_TIME], [_SUSPICION], [], _SIGNS, [_DECLARED_EPOCH],
 ]  # fmt: skip
 """MIGRATIONS[v] takes a store from format v to v + 1.  Entries are only ever appended.  A new store runs all of them.
 The first one makes the tables as they are today, and the others do no harm to them.  Format 6 has the same tables as

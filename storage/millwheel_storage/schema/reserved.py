@@ -24,6 +24,7 @@ RESERVED_NAMES: Final = frozenset(
         "quarantine",
         "redrive",
         "watermark",
+        "declared_epoch",
         "source",
         "source_sign",
         "lease",

@@ -23,8 +23,11 @@ SELECT s.* FROM unnest(%b::bytea[], %b::text[]) AS w (key, cell) CROSS JOIN LATE
 ) AS s
 """
 READ_LOG: Final = """
-SELECT sequencer, seq, payload FROM checkpoint_log WHERE interval_id = %s ORDER BY sequencer, seq
+SELECT sequencer, seq, payload FROM checkpoint_log
+WHERE interval_id = %s AND epoch <= coalesce((SELECT number FROM declared_epoch), 0) ORDER BY sequencer, seq
 """
+"""What counts of an interval's log: rows of an epoch that is not complete do not."""
+
 DELETE_LOG: Final = "DELETE FROM checkpoint_log WHERE interval_id = %s"
 LOAD_CHANNELS: Final = """
 SELECT f.subscription, f.producer, f.frontier, coalesce((

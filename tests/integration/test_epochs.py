@@ -1,0 +1,98 @@
+"""Epochs on a real server: what of them can be seen when, and which rows are at fault when one cannot be declared."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import msgspec
+import psycopg
+import pytest
+
+from millwheel.bundles import (
+    CHECKPOINT_FORMAT,
+    Checkpoint,
+    HoldWrites,
+    LogWrite,
+    SinkRow,
+    StateWrites,
+    TimerWrites,
+    encode_checkpoint,
+)
+from millwheel.errors import RowRefused
+from millwheel.ports import Declaration, PipelineShape, SinkTable
+from millwheel_storage.embedded import EmbeddedPostgres
+from millwheel_storage.postgres import PostgresStore
+from millwheel_storage.postgres.reader import Reader
+
+pytestmark = pytest.mark.postgres
+
+SINK = SinkTable("out", {"k": "text", "n": "bigint"}, ("k",))
+
+
+def image(epoch: int, key: str, *rows: tuple[str, int]) -> bytes:
+    sinks = [SinkRow("out", msgspec.json.encode({"k": k, "n": n})) for k, n in rows]
+    state = StateWrites.of([(key, "", "", b"%d" % epoch)])
+    found = Checkpoint(CHECKPOINT_FORMAT, "", epoch, [], [], [], state, TimerWrites(), HoldWrites(), sinks, [])
+    found.sink_keys = [k for k, _ in rows]
+    return encode_checkpoint(found)
+
+
+def visible(postgres: EmbeddedPostgres, pipeline: str) -> tuple[list[bytes], list[Any]]:
+    """The state of key "a", and the sink table."""
+    with Reader(postgres.url, pipeline) as reader, psycopg.connect(postgres.url) as connection:
+        rows = connection.execute(f'SELECT k, n FROM "{pipeline}".out ORDER BY k').fetchall()
+        return [row.value for row in reader.get_state("left", "a")], rows
+
+
+async def opened(postgres: EmbeddedPostgres, pipeline: str) -> tuple[PostgresStore, dict[int, int]]:
+    store = PostgresStore(postgres.url, pipeline)
+    await store.open_pipeline(PipelineShape(pipeline, {"left": ("m",)}, {}, {}, (SINK,), ()))
+    owned = await store.acquire([1, 2])
+    assert await store.rewind(owned) == 0
+    return store, owned
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(work)
+
+
+def test_nothing_of_an_epoch_is_visible_before_it_is_declared(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    async def work() -> None:
+        store, owned = await opened(postgres, pipeline)
+        await store.commit([LogWrite(1, owned[1], 1, 1, image(1, "a", ("a", 1)))])
+        assert visible(postgres, pipeline) == ([], [])
+        assert await store.declare(Declaration(epoch=1, owners=owned, sinks=[(1, 1)], watermarks={"left": 7}))
+        assert visible(postgres, pipeline) == ([b"1"], [("a", 1)])
+        assert await store.watermarks() == {"left": 7}
+        await store.commit([LogWrite(1, owned[1], 2, 2, image(2, "a", ("a", 2)))])
+        assert visible(postgres, pipeline) == ([b"1"], [("a", 1)])
+        # Another run goes back, and what the first one does then changes nothing.
+        fresh = await store.acquire([1, 2])
+        assert await store.rewind(fresh) == 1
+        assert await store.recover(1, fresh[1]) is not None
+        assert not await store.declare(Declaration(epoch=2, owners=owned, sinks=[(1, 2)]))
+        assert visible(postgres, pipeline) == ([b"1"], [("a", 1)])
+        await store.close()
+
+    run(work())
+
+
+def test_a_row_that_only_fails_beside_another_intervals_row_is_found(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    async def work() -> None:
+        store, owned = await opened(postgres, pipeline)
+        with psycopg.connect(postgres.url, autocommit=True) as connection:
+            connection.execute(f'ALTER TABLE "{pipeline}".out ADD UNIQUE (n) DEFERRABLE INITIALLY DEFERRED')
+        await store.commit([LogWrite(1, owned[1], 1, 1, image(1, "a", ("a", 1)))])
+        await store.commit([LogWrite(2, owned[2], 1, 1, image(1, "z", ("y", 2), ("z", 1)))])
+        declaration = Declaration(epoch=1, owners=owned, sinks=[(2, 1), (1, 1)])
+        with pytest.raises(RowRefused, match="duplicate key") as refusal:
+            await store.declare(declaration)
+        assert (refusal.value.interval, refusal.value.seq) == (2, 1)
+        assert [place for place, _ in refusal.value.rows] == [1]
+        assert visible(postgres, pipeline) == ([], [])
+        assert await store.watermarks() == {}
+        await store.close()
+
+    run(work())
