@@ -1,55 +1,30 @@
-"""A worker and a controller in one process, on one store: the asyncio shell around two hosts.
+"""A worker and a controller in one process, on one store.
 
-Lives here: performing what the hosts ask for, and the turns of the event loop.  Never here: a decision; those are in
-`millwheel.host`.  All user code runs on the event loop's thread, one invocation at a time.  While a checkpoint commits, the
-next bundle already runs.
+Lives here: the choice of these two hosts and of their transport.  Never here: how they run, which is `shell`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import time
-from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import suppress
-from functools import partial
-from typing import Any, assert_never
+from collections.abc import Callable, Mapping
 
 from millwheel import limits
 from millwheel.api.table import Table
-from millwheel.errors import HookInterrupted, HooksFail, InvariantError, RowRefused, SourceError, StoreError
-from millwheel.graph import ComputationSpec, Graph
-from millwheel.host import alphabet as he
+from millwheel.errors import SourceError
+from millwheel.graph import Graph
 from millwheel.host.controller import ControllerHost
 from millwheel.host.messages import Message
-from millwheel.host.progress import Progress, explain, progress_of
-from millwheel.host.requests import StoreCall
+from millwheel.host.progress import Progress, explain
 from millwheel.host.worker import Tolerance, WorkerHost
-from millwheel.limits import LAST_WORDS_LIMIT_S, TURN_US
-from millwheel.model import MAX_TIME
 from millwheel.ports import Store, Transport
-from millwheel.runtime.failures import Failures, OnFailure, log_failure
-from millwheel.runtime.retry import until_answered
-from millwheel.runtime.usercode import UserCode
-from millwheel.search import BlockingCall, Step
+from millwheel.runtime.failures import OnFailure, log_failure
+from millwheel.runtime.shell import Shell, wall_clock_us
 from millwheel.transport.local import LocalTransport
-
-logger = logging.getLogger("millwheel")
-
 
 WORKER = "worker"
 CONTROLLER = "controller"
 
-Host = WorkerHost | ControllerHost
 
-
-def wall_clock_us() -> int:
-    """Wall time, us."""
-    return time.time_ns() // 1_000
-
-
-class EmbeddedRun:
+class EmbeddedRun(Shell):
     """One run of a pipeline in this process."""
 
     def __init__(
@@ -62,281 +37,34 @@ class EmbeddedRun:
         tolerance: Tolerance | None = None,
         transport: Transport[Message] | None = None,
     ) -> None:
-        self.worker = WorkerHost(
+        worker = WorkerHost(
             graph=graph,
             name=WORKER,
             controller=CONTROLLER,
             tolerance=tolerance,
             first_records=limits.FIRST_WORK_RECORDS,
         )
-        self._hosts: tuple[Host, ...] = (self.worker, ControllerHost([WORKER], CONTROLLER))
-        self._transport = transport or LocalTransport()
-        for host in self._hosts:
-            self._transport.attach(host.name, partial(self._heard, host), partial(self._reopened, host))
-        self._store = store
-        self._clock = clock
-        self._graph = graph
-        self._failures = Failures(on_failure)
-        self._user = UserCode(graph=graph, tables=tables, clock=clock, failures=self._failures)
-        self._reopening: set[tuple[str, str]] = set()
-        """Channels, (from, to), that are open again, which the host has not heard yet."""
-        self._queue: deque[tuple[Host, he.HostEvent]] = deque()
-        self._wake = asyncio.Event()
-        """Set to end the loop's sleep."""
-        self._wake_at = MAX_TIME
-        """Wall time at which a host wants to be woken, us."""
-        self._timer: asyncio.TimerHandle | None = None
-        """Ends a sleep."""
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._failure: BaseException | None = None
-        self._ended = False
-        self._draining = False
-        """Nothing new is run or read.  What is done is committed."""
-        self._in_hook = False
-        """User code runs.  At the end of the run this is still true if user code ended the run (sys.exit)."""
-
-    # --- life -------------------------------------------------------------------------------------------------
+        super().__init__(
+            store=store,
+            transport=transport or LocalTransport(),
+            worker=worker,
+            others=[ControllerHost([WORKER], CONTROLLER)],
+            tables=tables,
+            clock=clock,
+            on_failure=on_failure,
+        )
 
     async def run(self) -> Progress:
         """Run until every source is finished and everything is committed and folded, or `stop` is called.
 
         Raises `Fenced` when another run takes the store over, `SourceError`, `StoreError`, `IncompatibleStore`.
         """
-        try:
-            self._queue += [(host, he.Started()) for host in self._hosts]
-            await self._loop()
-            await self._keep_what_is_done()
-            return self.progress()
-        finally:
-            await self._close()
-
-    def stop(self) -> None:
-        """End the run at the next turn; what is not committed is recomputed by the next run."""
-        self._ended = True
-        self._wake.set()
-
-    @property
-    def store(self) -> Store:
-        """Where it keeps everything; whoever made it closes it."""
-        return self._store
-
-    @property
-    def in_hook(self) -> bool:
-        """User code runs now."""
-        return self._in_hook
-
-    async def _keep_what_is_done(self) -> None:
-        """After a stop, commit what hooks have done, unless the store is slow or away."""
-        self._draining = True
-        with suppress(TimeoutError):
-            async with asyncio.timeout(limits.STOP_GRACE_S):
-                while self._failure is None and (self._queue or not self.worker.all_committed()):
-                    self._turn()
-                    self._give(self.worker, he.TurnEnded())
-                    await asyncio.sleep(0.001)
-
-    def progress(self) -> Progress:
-        """Counters and watermarks now."""
-        return progress_of(self.worker, self._user.rejections())
+        await self.serve()
+        return self.progress()
 
     def explain(self, computation: str) -> list[tuple[str, str, int, str]]:
         """(who, what, timestamp us, detail) of everything that holds `computation`'s watermark, oldest first."""
         return explain(self.worker, computation)
-
-    async def _close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if not self._in_hook:
-            # A store that is away will have to suspect what is innocent.
-            with suppress(StoreError, TimeoutError):
-                async with asyncio.timeout(LAST_WORDS_LIMIT_S):
-                    await self.worker.last_words().call(self._store)
-        self._user.close()
-
-    # --- the loop ---------------------------------------------------------------------------------------------
-
-    async def _loop(self) -> None:
-        while not self._ended:
-            if self._failure is not None:
-                raise self._failure
-            self._turn()
-            for host in self._hosts:
-                self._give(host, he.TurnEnded())
-            if not self._queue:
-                for host in self._hosts:
-                    self._give(host, he.Rested())
-            if self._queue or self._ended:
-                await asyncio.sleep(0)
-            else:
-                await self._sleep()
-
-    def _turn(self) -> None:
-        """Handle events for a few milliseconds, then let I/O go on."""
-        if self._clock() >= self._wake_at:
-            self._wake_at = MAX_TIME
-            self._give(self.worker, he.Tick())
-        until = time.perf_counter_ns() + TURN_US * 1_000
-        queue = self._queue
-        while queue and time.perf_counter_ns() < until:
-            self._give(*queue.popleft())
-
-    def _give(self, host: Host, event: he.HostEvent) -> None:
-        if type(event) is he.ChannelOpened:
-            self._reopening.discard((host.name, event.peer))
-        for effect in host.handle(event, self._clock()):
-            self._perform(host, effect)
-
-    async def _sleep(self) -> None:
-        delay = (self._wake_at - self._clock()) / 1e6
-        self._wake.clear()
-        if self._failure is not None or delay <= 0:
-            # What a host waits for is I/O as often as a time: it must have its turn when the time has come already.
-            await asyncio.sleep(0)
-            return
-        loop = asyncio.get_running_loop()
-        at = loop.time() + min(delay, 1.0)
-        # Most sleeps end by an event; the timer is left for the next one, and may wake it for nothing.
-        if self._timer is None or at < self._timer.when():
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = loop.call_at(at, self._timer_rang)
-        await self._wake.wait()
-
-    def _timer_rang(self) -> None:
-        self._timer = None
-        self._wake.set()
-
-    # --- what comes from other hosts --------------------------------------------------------------------------
-
-    def _heard(self, host: Host, sender: str, message: Message) -> None:
-        self._queue.append((host, he.Received(sender, message)))
-        self._wake.set()
-
-    def _reopened(self, host: Host, peer: str) -> None:
-        # Until the host has handled this, it does not know what was lost: nothing that it says to the peer may pass.
-        self._reopening.add((host.name, peer))
-        self._queue.append((host, he.ChannelOpened(peer)))
-        self._wake.set()
-
-    # --- effects ----------------------------------------------------------------------------------------------
-
-    def _perform(self, host: Host, effect: he.HostEffect) -> None:
-        match effect:
-            case he.Tell(peer, message):
-                if (host.name, peer) not in self._reopening:
-                    self._transport.tell(host.name, peer, message)
-            case he.Reach():
-                raise InvariantError("an embedded run has no other processes")
-            case he.Post(event):
-                self._queue.append((host, event))
-            case he.RunHooks() | he.ReadRows() if self._draining:
-                pass
-            case he.RunHooks():
-                self._run(host, effect)
-            case he.Ask(token, wish):
-                self._ask(host, token, wish)
-            case he.ReadRows():
-                self._queue.append((host, self._user.read(effect)))
-            case he.Release(interval):
-                self._user.release(interval)
-            case he.WakeAt(at):
-                self._wake_at = min(self._wake_at, at)
-            case he.Notice(text):
-                logger.warning("%s", text)
-            case he.Declare(computation, answers):
-                for answer in answers:
-                    self._failures.refused(computation, answer)
-            case he.Ended():
-                self._ended = True
-            case he.Failed(error):
-                self._fail(error)
-            case _:
-                assert_never(effect)
-
-    def _run(self, host: Host, run: he.RunHooks) -> None:
-        began = time.perf_counter_ns()
-        self._in_hook = True
-        try:
-            outcome = self._user.run(run)
-        except HookInterrupted:  # after `stop`: this invocation comes again in the next run
-            self._in_hook = False
-            return
-        self._in_hook = False
-        spec = self._graph.computations[run.computation]
-        if broken := self._failures.settle(spec, run.work, outcome):
-            raise self._hooks_fail(spec, broken)
-        elapsed_us = (time.perf_counter_ns() - began) // 1_000
-        self._give(host, he.Returned(run.interval, run.sequencer, outcome, elapsed_us))
-
-    def _hooks_fail(self, spec: ComputationSpec, hook: str) -> HooksFail:
-        """End the run because hooks fail.  What was run last is not committed and comes again."""
-        there = self.progress().in_quarantine
-        rest = f"; {there:,} keys are in quarantine already and wait for a redrive" if there else ""
-        return HooksFail(
-            f"{spec.name}.{hook} has failed for the first {spec.settings.first_failures} keys, all that it was called for: "
-            f"the run is stopped, mend the hook and run again{rest} (first_failures of pipeline.add sets the number)"
-        )
-
-    def _ask(self, host: Host, token: int, wish: he.Wish) -> None:
-        match wish:
-            case StoreCall():
-                self._spawn(self._call(host, token, wish))
-            case he.Pause(delay_us):
-                asyncio.get_running_loop().call_later(delay_us / 1e6, self._answer, host, token, None)
-            case he.Prepare():
-                self._user.prepare(wish)
-                self._answer(host, token, None)
-            case he.Discover():
-                self._found(host, token, wish.source, self._user.discover(wish))
-            case he.Seek():
-                self._found(host, token, wish.source, self._user.seek(wish))
-            case he.Resume():
-                self._answer(host, token, self._user.resume(wish))
-            case _:
-                assert_never(wish)
-
-    def _found(self, host: Host, token: int, source: str, step: he.Discovery | Step) -> None:
-        if isinstance(step, BlockingCall):
-            self._spawn(self._block(host, token, source, step))
-        else:
-            self._answer(host, token, step)
-
-    async def _block(self, host: Host, token: int, source: str, step: BlockingCall) -> None:
-        answer = await asyncio.to_thread(step.call)
-        self._found(host, token, source, self._user.seek(he.Seek(source, answer)))
-
-    def _answer(self, host: Host, token: int, answer: Any) -> None:
-        self._queue.append((host, he.Answered(token, answer)))
-        self._wake.set()
-
-    async def _call(self, host: Host, token: int, request: StoreCall) -> None:
-        try:
-            if request.patient:
-                answer = await until_answered(request.step, lambda: request.call(self._store))
-            else:
-                answer = await request.call(self._store)
-        except RowRefused as refusal:
-            self._queue.append((host, he.Declined(token, refusal)))
-            self._wake.set()
-        else:
-            self._answer(host, token, answer)
-
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            self._fail(task.exception())
-
-    def _fail(self, error: BaseException | None) -> None:
-        self._failure = self._failure or error
-        self._wake.set()
 
 
 def check_sources(graph: Graph) -> None:

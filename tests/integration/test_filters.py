@@ -33,7 +33,8 @@ from millwheel.core.source import injector
 from millwheel.host import alphabet as he
 from millwheel.host.messages import Delivery, Receipt
 from millwheel.ports import Batch, SourcePartition
-from millwheel.runtime.embedded import EmbeddedRun, Host
+from millwheel.runtime.embedded import EmbeddedRun
+from millwheel.runtime.shell import Host
 from millwheel_injectors import IterableSource
 from millwheel_injectors.iterables import IterablePartition
 from millwheel_storage.embedded import EmbeddedPostgres

@@ -10,7 +10,8 @@ from millwheel import SECOND, Computation, Context, JsonCoder, Pipeline, Record,
 from millwheel.errors import Fenced
 from millwheel.model import MAX_TIME
 from millwheel.ports import WatermarkWrite
-from millwheel.runtime.embedded import EmbeddedRun, wall_clock_us
+from millwheel.runtime.embedded import EmbeddedRun
+from millwheel.runtime.shell import wall_clock_us
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
 from tests.unit.runtime.drive import Tap

@@ -1,7 +1,7 @@
 """One process of a simulation: a worker and a controller host in virtual time.
 
 Lives here: performing what the hosts ask for against the memory store, with every wait drawn from the nemesis.
-`runtime.embedded` does the same with asyncio.  Never here: a decision; those are in `millwheel.host`.  Invariant: after
+`runtime.shell` does the same with asyncio.  Never here: a decision; those are in `millwheel.host`.  Invariant: after
 `dead` is set nothing of this process happens any more, except requests that were on their way to the store.
 """
 

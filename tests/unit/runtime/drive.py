@@ -31,7 +31,8 @@ from millwheel import subscribe as subscribe
 from millwheel.host.progress import Progress
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import Batch, Source, SourcePartition, Store
-from millwheel.runtime.embedded import EmbeddedRun, wall_clock_us
+from millwheel.runtime.embedded import EmbeddedRun
+from millwheel.runtime.shell import wall_clock_us
 from millwheel_injectors import IterableSource
 
 VOCABULARY = ("to", "be", "or", "not", "question", "whether", "nobler", "mind", "suffer", "slings", "arrows", "sea")

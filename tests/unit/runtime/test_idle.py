@@ -12,7 +12,8 @@ import pytest
 from millwheel import SECOND, Computation, Context, Pipeline, Record, Stream, TextCoder, Timer, limits, subscribe
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import Batch, SourcePartition
-from millwheel.runtime.embedded import EmbeddedRun, wall_clock_us
+from millwheel.runtime.embedded import EmbeddedRun
+from millwheel.runtime.shell import wall_clock_us
 from millwheel_injectors import BoundedDisorder, FileCreation, FileSource
 from millwheel_storage.memory import MemoryStore
 from tests.unit.runtime.drive import Tap, TapPartition, run_until

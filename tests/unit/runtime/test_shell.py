@@ -1,0 +1,173 @@
+"""The asyncio shell, with small hosts that note what they hear."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import uvloop
+
+from millwheel.errors import InvariantError, SourceError
+from millwheel.host import alphabet as he
+from millwheel.host.messages import Receipt
+from millwheel.host.requests import StillOwned
+from millwheel.runtime.shell import Shell, wall_clock_us
+from millwheel.transport.local import LocalTransport
+from millwheel_storage.memory import MemoryStore
+
+
+class Noting:
+    """A host that notes its events, and answers each kind with the effects that a test gave it, once."""
+
+    def __init__(self, name: str, **answers: list[he.HostEffect]) -> None:
+        self.name = name
+        self.heard: list[tuple[str, int]] = []
+        """Kinds of events, and when they came, us."""
+        self.events: list[he.HostEvent] = []
+        self._answers = answers
+
+    def handle(self, event: he.HostEvent, now: int) -> list[he.HostEffect]:
+        kind = type(event).__name__
+        self.heard.append((kind, now))
+        self.events.append(event)
+        return self._answers.pop(kind, [])
+
+    def kinds(self) -> list[str]:
+        return [kind for kind, _ in self.heard]
+
+    def at(self, kind: str) -> int:
+        return next(at for heard, at in self.heard if heard == kind)
+
+
+def serve(*hosts: Noting, transport: LocalTransport | None = None) -> Shell:
+    """Run them to their end, on the loop that ships."""
+    shell: list[Shell] = []
+
+    async def main() -> None:
+        made = Shell(store=MemoryStore(), transport=transport or LocalTransport(), others=hosts)
+        shell.append(made)
+        async with asyncio.timeout(20):
+            await made.serve()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+    return shell[0]
+
+
+def wake(delay_us: int) -> he.WakeAt:
+    return he.WakeAt(wall_clock_us() + delay_us)
+
+
+def test_hosts_hear_each_other_and_the_end_of_each_turn() -> None:
+    receipt = Receipt(1, 2, 3)
+    one = Noting("one", Started=[he.Tell("two", receipt)])
+    two = Noting("two", Received=[he.Ended()])
+    serve(one, two)
+    assert two.events[:2] == [he.Started(), he.Received("one", receipt)]
+    assert one.kinds()[0] == "Started"
+
+
+def test_each_host_is_woken_at_its_own_time() -> None:
+    early = Noting("early", Started=[wake(30_000), wake(90_000)])
+    late = Noting("late", Started=[wake(60_000)], Tick=[he.Ended()])
+    serve(early, late)
+    assert early.kinds().count("Tick") == late.kinds().count("Tick") == 1
+    assert 29_000 < early.at("Tick") - early.at("Started") < late.at("Tick") - late.at("Started")
+
+
+def test_a_wait_below_a_millisecond_does_not_spin() -> None:
+    # uvloop counts whole milliseconds and rounds: a wait of 0.4 ms was no wait, and the loop turned 30 times a millisecond.
+    turns = 0
+
+    class Counting(Shell):
+        def _turn(self) -> bool:
+            nonlocal turns
+            turns += 1
+            return super()._turn()
+
+    waits = 200
+
+    class Waiting(Noting):
+        def handle(self, event: he.HostEvent, now: int) -> list[he.HostEffect]:
+            super().handle(event, now)
+            if type(event) is he.Started or type(event) is he.Tick:
+                over = self.kinds().count("Tick") >= waits
+                return [he.Ended()] if over else [he.WakeAt(now + 400)]
+            return []
+
+    async def main() -> None:
+        await Counting(store=MemoryStore(), transport=LocalTransport(), others=[Waiting("one")]).serve()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+    assert turns < 3 * waits
+
+
+def test_a_turn_in_which_nothing_was_handled_tells_hosts_nothing() -> None:
+    # A timer that was left from an earlier wait wakes the loop for nothing.
+    host = Noting("one", Started=[wake(5_000)], Tick=[wake(300_000)])
+    other = Noting("two", Started=[wake(200_000)], Tick=[he.Ended()])
+
+    async def main() -> None:
+        shell = Shell(store=MemoryStore(), transport=LocalTransport(), others=[host, other])
+
+        async def disturb() -> None:
+            while True:
+                await asyncio.sleep(0.01)
+                shell._wake.set()
+
+        disturbing = asyncio.create_task(disturb())
+        await shell.serve()
+        disturbing.cancel()
+
+    asyncio.run(main())
+    assert host.kinds() == ["Started", "TurnEnded", "Rested", "Tick", "TurnEnded", "Rested", "TurnEnded", "Rested"]
+
+
+def test_what_a_host_asks_of_the_store_is_answered() -> None:
+    host = Noting("one", Started=[he.Ask(7, StillOwned({}))], Answered=[he.Ended()])
+    serve(host)
+    assert he.Answered(7, set()) in host.events
+
+
+def test_a_failure_ends_the_run_with_its_error() -> None:
+    with pytest.raises(SourceError, match="no longer"):
+        serve(Noting("one", Started=[he.Failed(SourceError("no longer"))]), Noting("two"))
+
+
+class Cut(LocalTransport):
+    """A channel that opens again when the first message is told, and that passes it after that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened: dict[str, Any] = {}
+        self.told: list[str] = []
+
+    def attach(self, name: str, heard: Any, opened: Any) -> None:
+        super().attach(name, heard, opened)
+        self.opened[name] = opened
+
+    def tell(self, sender: str, receiver: str, message: Any) -> None:
+        if not self.told:
+            self.opened[sender](receiver)
+        self.told.append(sender)
+
+
+def test_nothing_passes_between_a_cut_and_the_moment_that_the_host_has_heard_of_it() -> None:
+    first, lost, last = (Receipt(1, 2, number) for number in range(3))
+    one = Noting(
+        "one", Started=[he.Tell("two", first), he.Tell("two", lost)], ChannelOpened=[he.Tell("two", last), he.Ended()]
+    )
+    transport = Cut()
+    serve(one, Noting("two"), transport=transport)
+    assert one.kinds()[:2] == ["Started", "ChannelOpened"]
+    assert transport.told == ["one", "one"]
+
+
+def test_a_process_without_a_worker_has_no_user_code_and_no_progress() -> None:
+    shell = serve(Noting("one", Started=[he.Ended()]))
+    with pytest.raises(InvariantError, match="no worker"):
+        shell.progress()
+    with pytest.raises(InvariantError, match="user code"):
+        serve(Noting("one", Started=[he.Release(3)]))
