@@ -92,3 +92,7 @@ class StoreUnavailable(StoreError):
 
 class WireError(MillwheelError):
     """Bytes from another process are no message, or a message has no wire form."""
+
+
+class ChannelError(MillwheelError):
+    """A process cannot open its end of the channels: a bad address, a port that is taken, certificates that do not fit."""

@@ -480,3 +480,51 @@ PARQUET_SCAN_ROWS: Final = 8_192
 JOIN_BUCKET_US: Final = 1_000_000
 """A join that aggregates drops partners that it no longer needs by so much event time at once, at least: with less, a key
 with many partners would set a timer for each."""
+
+# Channels between processes
+
+CHANNEL_BEAT_S: Final = 1.0
+"""Between two signs of life on a stream that has nothing to carry, s."""
+
+CHANNEL_SILENT_BEATS: Final = 7
+"""Beats without a sign of life after which a stream is cut.  gRPC's own keepalive does not notice a proxy that answers and
+forwards nothing.  A hook may keep a whole process for a few seconds, and a cut makes it send everything again."""
+
+CHANNEL_FRAME_BYTES: Final = 256 * 1024
+"""What one frame carries, unless one message is larger.  Each frame is a sign of life: at 40 kB/s one still passes before
+the receiver takes the silence for a cut.  At 50 us a frame, larger ones would not be faster."""
+
+CHANNEL_FRAME_LIMIT_BYTES: Final = 1024 * 1024
+"""A frame that is longer is not one of ours.  gRPC ends its stream before it is read."""
+
+CHANNEL_MESSAGE_LIMIT_BYTES: Final = 1024 * 1024 * 1024
+"""The longest message.  A bundle is a part of one checkpoint, which Postgres limits to so much."""
+
+CHANNEL_QUEUE_LIMIT_BYTES: Final = 1024 * 1024 * 1024
+"""What may wait for one peer, before the channel is cut.  After a cut everything that is unacked is sent at once, and must
+not fill the queue again: this suffices for 32 intervals with all that they may have unacked.  Bundles share the memory of
+what their sender keeps until it is acked."""
+
+CHANNEL_MESSAGE_OVERHEAD_BYTES: Final = 200
+"""What a waiting message takes besides its fields, roughly."""
+
+CHANNEL_GREETING_LIMIT_S: Final = 5.0
+"""Within this time both ends of a stream have named themselves, s.  A process learns of a new one within half a second."""
+
+CHANNEL_STREAMS_LIMIT: Final = 1_024
+"""Streams that one process serves: more than any cluster needs, and less than the files that it may open."""
+
+CHANNEL_CLOSE_LIMIT_S: Final = 2.0
+"""How long a process that ends waits until its last words are out, s."""
+
+DIAL_FIRST_DELAY_S: Final = 0.05
+"""Before the second try to reach a peer, s.  Each further one waits twice as long, more or less by chance."""
+
+DIAL_LONGEST_DELAY_S: Final = 1.0
+"""Between two tries at most, s: a peer that is back is reached within two seconds."""
+
+DIAL_STEADY_S: Final = 1.0
+"""A stream that has lasted so long, s, was a good one: when it breaks, the peer is called again at once."""
+
+CHANNEL_IDLE_PING_S: Final = 20.0
+"""Between two questions to a connection whether its other end is there, s.  It frees what a machine that is gone has left."""

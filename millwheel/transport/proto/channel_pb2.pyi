@@ -19,14 +19,18 @@ class Frame(_message.Message):
     def __init__(self, greeting: _Optional[_Union[Greeting, _Mapping]] = ..., whole: _Optional[_Iterable[bytes]] = ..., part: _Optional[bytes] = ..., last: _Optional[bool] = ...) -> None: ...
 
 class Greeting(_message.Message):
-    __slots__ = ("version", "host", "peer")
+    __slots__ = ("version", "host", "peer", "process", "attempt")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     version: int
     host: str
     peer: str
-    def __init__(self, version: _Optional[int] = ..., host: _Optional[str] = ..., peer: _Optional[str] = ...) -> None: ...
+    process: int
+    attempt: int
+    def __init__(self, version: _Optional[int] = ..., host: _Optional[str] = ..., peer: _Optional[str] = ..., process: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class Envelope(_message.Message):
     __slots__ = ("delivery", "told")
