@@ -58,6 +58,11 @@ _TABLES: Final[dict[str, str]] = {
     "declared_epoch": "SELECT number FROM declared_epoch",
     "watermark": "SELECT name, value FROM watermark",
     "source": "SELECT source, partition, interval_id, producer, position, finished, state FROM source",
+    "cluster": "SELECT version FROM cluster",
+    "cluster_leader": "SELECT epoch, incarnation FROM cluster_leader",
+    "cluster_member": "SELECT incarnation, name, role, address FROM cluster_member",
+    "interval_owner": "SELECT interval_id, owner FROM interval_owner",
+    "source_owner": "SELECT source, owner FROM source_owner",
     "source_sign": "SELECT source, sign, interval_id FROM source_sign",
 }
 

@@ -648,7 +648,9 @@ def test_a_store_is_blank_until_a_key_has_something(postgres: EmbeddedPostgres, 
 
 def test_a_store_of_the_first_format_gets_what_came_later(postgres: EmbeddedPostgres, pipeline: str) -> None:
     """There a channel whose sender had not advertised a frontier had ids, but no frontier; tables came, and an index."""
-    later = ("opaque_bucket", "opaque_id", "timer_by_time", "suspicion")
+    tables = ("opaque_bucket", "opaque_id", "suspicion", "cluster", "cluster_leader", "cluster_member", "lease")
+    later = dict.fromkeys((*tables, "interval_owner", "source_owner"), "TABLE")
+    later |= {"timer_by_time": "INDEX", "incarnation": "SEQUENCE"}
 
     async def main() -> None:
         store = PostgresStore(postgres.url, pipeline)
@@ -662,8 +664,7 @@ def test_a_store_of_the_first_format_gets_what_came_later(postgres: EmbeddedPost
         with psycopg.connect(postgres.url) as connection:
             connection.execute(f'DELETE FROM "{pipeline}".delivered_frontier WHERE frontier = 0')
             connection.execute(f'DELETE FROM "{pipeline}".migration WHERE version > 1')
-            for name in later:
-                kind = "INDEX" if name == "timer_by_time" else "TABLE"
+            for name, kind in later.items():
                 connection.execute(f'DROP {kind} "{pipeline}".{name}')
         store = PostgresStore(postgres.url, pipeline)
         await store.open_pipeline(shape(pipeline))
@@ -671,6 +672,8 @@ def test_a_store_of_the_first_format_gets_what_came_later(postgres: EmbeddedPost
         recovered = await store.recover(first, sequencer)
         assert recovered is not None
         assert recovered.ids == [Delivered(1, 5, 0, 4), Delivered(1, 6, 2, 7)]
+        assert (await store.join("w", "worker", "h:1", 1_000_000, b"key")).incarnation == 1
+        assert [row.id for row in (await store.cluster_map()).intervals] == [1, 2]
         await store.close()
         with psycopg.connect(postgres.url) as connection:
             for name in later:

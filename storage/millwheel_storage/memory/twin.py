@@ -7,7 +7,8 @@ simulator drives it without an event loop.  Every call is atomic because nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence, Set
 from itertools import islice
 from typing import Any, NoReturn
 
@@ -23,6 +24,7 @@ from millwheel.bundles import (
     TimerPlace,
     TimerWrites,
 )
+from millwheel.cluster import ClusterMap, Leader, Member, PlacedInterval, Placement
 from millwheel.errors import RowRefused, StoreError
 from millwheel.model import MIN_TIME
 from millwheel.ports import (
@@ -35,12 +37,14 @@ from millwheel.ports import (
     PositionWrite,
     SinkTable,
     SourcePosition,
+    WallClock,
     WatermarkWrite,
 )
 from millwheel.rows import Row
 from millwheel.work import Wanted
 from millwheel_storage.decode import decode_image, timer_writes
 from millwheel_storage.fold import check_fresh, check_prefix, fold
+from millwheel_storage.memory.agreements import Holdings, MemoryAgreements
 from millwheel_storage.memory.tables import MemoryTables
 from millwheel_storage.schema.evolution import Plan, StoredCell, first, holders, places_of, plan
 from millwheel_storage.schema.reserved import RESERVED_NAMES
@@ -54,9 +58,13 @@ from millwheel_storage.sink_rows import blame, coalesce, parts, sink_intervals
 LogKey = tuple[int, int, int]
 
 
+def _wall_clock() -> int:
+    return time.time_ns() // 1_000
+
+
 class MemoryStore:
-    """A `Store` in this process.  It lives as long as the object: a "restart" is opening the same object
-    again.
+    """A `ClusterStore` in this process.  It lives as long as the object: a "restart" is opening the same object
+    again.  `clock` is the clock of the database, us, which judges leases.
 
     >>> store = MemoryStore()
     >>> shape = PipelineShape("demo", {"count": ()}, {}, {}, (), ())
@@ -65,7 +73,7 @@ class MemoryStore:
     StopIteration: Opened(intervals=(IntervalRow(id=1, computation='count', low='', high=None),), subscriptions={})
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: WallClock = _wall_clock) -> None:
         self.shape: PipelineShape | None = None
         self.intervals: dict[int, IntervalRow] = {}
         self.ownership: dict[int, int] = {}
@@ -87,6 +95,7 @@ class MemoryStore:
         self._subscriptions: dict[str, int] = {}
         self._sink_tables: dict[str, SinkTable] = {}
         self._sequencer = 0
+        self._agreements = MemoryAgreements(clock)
 
     @property
     def key_state(self) -> dict[str, dict[str, dict[tuple[str, str], bytes]]]:
@@ -114,6 +123,7 @@ class MemoryStore:
                 row.update({column: None for column in table.columns if column not in row})
         self.shape = planned.shape
         rows = [row for row in self.intervals.values() if row.computation in shape.computations]
+        self._agreements.expect({row.id for row in rows}, {*shape.sources})
         opened = {source for source, _ in self.sources}
         fed = {source: stream for source, stream in sorted(self.shape.streams.items()) if source in opened}
         return Opened(
@@ -178,7 +188,12 @@ class MemoryStore:
         """See `Store.acquire`."""
         for interval in intervals:
             self._row(interval)
-        taken = {interval: self._next_sequencer() for interval in sorted(set(intervals))}
+        self._agreements.taken_outside({*intervals})
+        return self._fence(set(intervals))
+
+    def _fence(self, intervals: Set[int]) -> dict[int, int]:
+        """A new sequencer for each, in the order of their ids."""
+        taken = {interval: self._next_sequencer() for interval in sorted(intervals)}
         self.ownership.update(taken)
         return taken
 
@@ -455,13 +470,82 @@ class MemoryStore:
         """See `Store.redrive_requests`."""
         return sorted(place for place in self.folded.redrives if place >= start)[:limit]
 
+    # The cluster
+
+    async def join(self, name: str, role: str, address: str, lease_us: int, key: bytes) -> Member:
+        """See `ClusterStore.join`."""
+        return self._agreements.join(Member(0, name, role, address), key, lease_us)
+
+    async def renew(self, incarnation: int, lease_us: int) -> bool:
+        """See `ClusterStore.renew`."""
+        return self._agreements.renew(incarnation, lease_us)
+
+    async def leave(self, incarnation: int) -> None:
+        """See `ClusterStore.leave`."""
+        owned = self._agreements.leave(incarnation)
+        if owned is not None:
+            self._fence(self._all_of(owned))
+
+    def _all_of(self, owned: Holdings) -> set[int]:
+        """Intervals, and the unfinished partitions of sources."""
+        mine = {
+            row.interval for (source, _), row in self.sources.items() if source in owned.sources and not row.finished
+        }
+        return mine | owned.intervals
+
+    async def lead(self, incarnation: int, lease_us: int) -> Leader | None:
+        """See `ClusterStore.lead`."""
+        return self._agreements.lead(incarnation, lease_us)
+
+    async def cluster_map(self) -> ClusterMap:
+        """See `ClusterStore.cluster_map`."""
+        agreed = self._agreements
+        rows = [(self.intervals[id_], owner) for id_, owner in sorted(agreed.interval_owners.items())]
+        intervals = tuple(
+            PlacedInterval(row.id, row.computation, row.low, row.high, owner, self.ownership[row.id])
+            for row, owner in rows
+        )
+        return ClusterMap(agreed.version, agreed.leader(), agreed.all_members(), intervals, agreed.placed_sources())
+
+    async def place(self, placement: Placement) -> int | None:
+        """See `ClusterStore.place`."""
+        placed = self._agreements.place(placement)
+        if placed is None:
+            return None
+        version, owned = placed
+        self._fence(self._all_of(owned))
+        return version
+
+    async def take_partitions(self, source: str, incarnation: int, intervals: Sequence[int]) -> dict[int, int] | None:
+        """See `ClusterStore.take_partitions`."""
+        if self._agreements.source_owners.get(source) != incarnation:
+            return None
+        mine = {row.interval for (other, _), row in self.sources.items() if other == source}
+        for interval in sorted(set(intervals) - mine):
+            raise StoreError(f"interval {interval} is no partition of source {source!r}")
+        return self._fence(set(intervals))
+
+    async def persist_led_watermarks(self, epoch: int, writes: Sequence[WatermarkWrite]) -> set[str] | None:
+        """See `ClusterStore.persist_led_watermarks`."""
+        return await self.persist_watermarks(writes) if epoch == self._agreements.epoch else None
+
+    async def expel(self, incarnations: Sequence[int]) -> int:
+        """See `ClusterStore.expel`: there are no sessions here."""
+        return 0
+
     async def close(self) -> None:
         """Nothing to release."""
 
     def tables(self) -> dict[str, list[tuple[Any, ...]]]:
         """Every table's rows, sorted, in the form that `PostgresStore.tables` answers: for tests and
         checkers."""
+        agreed = self._agreements
         return self.folded.rows() | {
+            "cluster": [(agreed.version,)],
+            "cluster_leader": [(agreed.epoch, agreed.led_by)],
+            "cluster_member": [(row.incarnation, row.name, row.role, row.address) for row in agreed.all_members()],
+            "interval_owner": sorted(agreed.interval_owners.items()),
+            "source_owner": sorted(agreed.source_owners.items()),
             "ownership": sorted(self.ownership.items()),
             "checkpoint_log": [(*place, self.log[place].epoch, self.log[place].payload) for place in sorted(self.log)],
             "suspicion": sorted((interval, *known) for interval, known in self.suspicions.items()),

@@ -29,7 +29,7 @@ from millwheel.limits import (
 )
 from millwheel_storage.postgres.arrays import register
 from millwheel_storage.postgres.prepared import Connection
-from millwheel_storage.statements import opening
+from millwheel_storage.statements import joining, opening
 
 logger = logging.getLogger("millwheel.store")
 
@@ -48,12 +48,21 @@ _KEEPALIVE: Final = {
 """A vanished server is noticed in seconds, not in the operating system's two hours."""
 
 
+class SessionLabel:
+    """What the sessions of a store are called in `pg_stat_activity`, once that is known; empty until then."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+
 class Session:
     """A lazily opened connection.  `SessionPool` ensures that one task at a time uses it."""
 
-    def __init__(self, url: str, schema: str) -> None:
+    def __init__(self, url: str, schema: str, label: SessionLabel) -> None:
         self._url = url
         self._schema = schema
+        self._label = label
+        self._labelled = ""
         self._connection: Connection | None = None
 
     async def run(self, work: Callable[[Connection], Awaitable[T]], *, repeatable: bool = True) -> T:
@@ -64,6 +73,9 @@ class Session:
         for attempt in range(STORE_CONFLICT_ATTEMPTS):
             connection = await self._connected()
             try:
+                if self._labelled != self._label.text:
+                    self._labelled = self._label.text
+                    await connection.execute(joining.NAME_SESSION, (self._labelled,))
                 return await work(connection)
             except CONFLICTS:
                 await asyncio.sleep(STORE_FIRST_DELAY_S * attempt)
@@ -90,7 +102,7 @@ class Session:
         delay_s, told = STORE_FIRST_DELAY_S, False
         while True:
             try:
-                self._connection = await self._connect()
+                self._connection, self._labelled = await self._connect(), ""
                 return self._connection
             except psycopg.OperationalError as error:
                 if _refused_for_good(error) or time.monotonic() + delay_s > deadline:
@@ -133,8 +145,8 @@ class Session:
 class SessionPool:
     """A few sessions for one kind of work, so that as many calls run at a time; the one used last is taken first."""
 
-    def __init__(self, url: str, schema: str, size: int) -> None:
-        self._free = [Session(url, schema) for _ in range(size)]
+    def __init__(self, url: str, schema: str, size: int, label: SessionLabel) -> None:
+        self._free = [Session(url, schema, label) for _ in range(size)]
         self._all = tuple(self._free)
         self._slots = asyncio.Semaphore(size)
 

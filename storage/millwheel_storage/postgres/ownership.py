@@ -13,13 +13,18 @@ from psycopg.types.numeric import Int8
 from millwheel.errors import InvariantError, StoreError
 from millwheel_storage.postgres import query
 from millwheel_storage.postgres.prepared import Connection
-from millwheel_storage.statements import opening
+from millwheel_storage.statements import opening, placing
 
 
 async def acquire(connection: Connection, intervals: Sequence[int]) -> dict[int, int]:
-    """A new sequencer for each interval, in one transaction; `StoreError` when one does not exist."""
+    """A new sequencer for each interval, in one transaction; `StoreError` when one does not exist.
+
+    No member of a cluster owns them from then on.
+    """
     taken = {}
     async with connection.transaction():
+        await connection.execute(placing.LOCK_CLUSTER)
+        await connection.execute(placing.TAKEN_OUTSIDE, ([Int8(interval) for interval in intervals],))
         for interval in sorted(set(intervals)):  # one by one: locks in id order, whatever plan Postgres would choose
             row = await query.first(connection, opening.ACQUIRE, (interval,))
             if row is None:

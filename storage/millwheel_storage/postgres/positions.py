@@ -14,29 +14,44 @@ from psycopg.types.numeric import Int4, Int8
 from millwheel.ports import MarkWrite, PositionWrite, SourcePosition, WatermarkWrite
 from millwheel_storage.postgres import query
 from millwheel_storage.postgres.arrays import BigintArray, ByteaArray, TextArray
-from millwheel_storage.postgres.prepared import Connection, Statement
+from millwheel_storage.postgres.prepared import BIGINT, Connection, Statement, bigint
 from millwheel_storage.schema.creation import add_name
 from millwheel_storage.schema.shape_checks import SOURCE_PREFIX
 from millwheel_storage.statements import advancing, opening, quarantining
 
-_PERSIST_WATERMARKS: Final = Statement(
-    advancing.PERSIST_WATERMARKS, TextArray, BigintArray, BigintArray, TextArray, BigintArray
+_WATERMARK_COLUMNS: Final = (TextArray, BigintArray, BigintArray, TextArray, BigintArray)
+_PERSIST_WATERMARKS: Final = Statement(advancing.PERSIST_WATERMARKS, *_WATERMARK_COLUMNS)
+_PERSIST_LED_WATERMARKS: Final = Statement(
+    advancing.PERSIST_LED_WATERMARKS, *_WATERMARK_COLUMNS[:3], BIGINT, *_WATERMARK_COLUMNS[3:]
 )
 
 
 async def persist_watermarks(connection: Connection, writes: Sequence[WatermarkWrite]) -> set[str]:
     """See `Store.persist_watermarks`."""
+    kept = await connection.run(_PERSIST_WATERMARKS, _watermark_columns(writes))
+    return {(kept.get_value(row, 0) or b"").decode() for row in range(kept.ntuples)}
+
+
+async def persist_led_watermarks(
+    connection: Connection, epoch: int, writes: Sequence[WatermarkWrite]
+) -> set[str] | None:
+    """See `ClusterStore.persist_led_watermarks`."""
+    columns = _watermark_columns(writes)
+    found = await connection.run(_PERSIST_LED_WATERMARKS, (*columns[:3], bigint(epoch), *columns[3:]))
+    names = [found.get_value(row, 0) for row in range(found.ntuples)]
+    return {name.decode() for name in names if name is not None} if None in names else None
+
+
+def _watermark_columns(writes: Sequence[WatermarkWrite]) -> tuple[bytes, ...]:
     # In the order of intervals, which is that in which everybody locks them.
     owners = sorted((*owner, write.name) for write in writes for owner in write.owners.items())
-    parameters = (
+    return (
         TextArray([name for _, _, name in owners]).data,
         BigintArray([interval for interval, _, _ in owners]).data,
         BigintArray([sequencer for _, sequencer, _ in owners]).data,
         TextArray([write.name for write in writes]).data,
         BigintArray([write.value for write in writes]).data,
     )
-    kept = await connection.run(_PERSIST_WATERMARKS, parameters)
-    return {(kept.get_value(row, 0) or b"").decode() for row in range(kept.ntuples)}
 
 
 async def watermarks(connection: Connection) -> dict[str, int]:

@@ -2,9 +2,9 @@
 connections of their own.
 
 Lives here: which call uses which connection, and whether it may be repeated when its reply is lost.  Never here: what a
-call does in its transaction (`log_appends`, `recovery`, `reads`, `positions`, `ownership`, `creation`), SQL text
-(`statements`), or what an error means (`connection`).  Every write is fenced in the statement that writes, or by a FOR
-SHARE lock that its own transaction holds to the end.
+call does in its transaction (`log_appends`, `recovery`, `reads`, `positions`, `ownership`, `placements`, `membership`,
+`creation`), SQL text (`statements`), or what an error means (`connection`).  Every write is fenced in the statement that
+writes, or by a FOR SHARE lock that its own transaction holds to the end.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from millwheel.bundles import KeyRows, LogWrite, QuarantineEntry, RecoveredInterval, StateRow, TimerPlace, TimerWrites
+from millwheel.cluster import ClusterMap, Leader, Member, Placement
 from millwheel.errors import StoreError
 from millwheel.ports import (
     Declaration,
@@ -26,9 +27,9 @@ from millwheel.ports import (
 )
 from millwheel.work import Wanted
 from millwheel_storage.fold import fold
-from millwheel_storage.postgres import epochs, ownership, positions, reads, recovery
+from millwheel_storage.postgres import epochs, membership, ownership, placements, positions, reads, recovery
 from millwheel_storage.postgres.catalogue import Catalogue, IntervalPlace
-from millwheel_storage.postgres.connection import SessionPool
+from millwheel_storage.postgres.connection import SessionLabel, SessionPool
 from millwheel_storage.postgres.log_appends import Commits, Pair
 from millwheel_storage.postgres.prepared import Connection
 from millwheel_storage.schema.creation import open_schema
@@ -39,20 +40,27 @@ T = TypeVar("T")
 
 
 class PostgresStore:
-    """A `Store` in the schema of one pipeline of a Postgres database.
+    """A `ClusterStore` in the schema of one pipeline of a Postgres database.
 
     `url` is a libpq connection string or URL.  Connections open on first use and reopen when they are lost.
     """
 
     def __init__(self, url: str, pipeline: str) -> None:
         self.schema = schema_name(pipeline)
-        self._groups = SessionPool(url, self.schema, 2)  # the shared group, and the intervals with sink rows
-        self._progress = SessionPool(url, self.schema, 2)  # positions, and watermarks
+        self._label = SessionLabel()
+        self._groups = self._sessions(url)  # the shared group, and the intervals with sink rows
+        self._progress = self._sessions(url)  # positions, and watermarks
         # Two intervals at a time: while Postgres inserts for the one, the rows of the other are packed.
-        self._loads = SessionPool(url, self.schema, 2)
-        self._folds = SessionPool(url, self.schema, 2)
+        self._loads = self._sessions(url)
+        self._folds = self._sessions(url)
+        # A lease is renewed, and the map is read, while a decision waits for the rows of an interval.
+        self._agreements = self._sessions(url)
+        self._leases = SessionPool(url, self.schema, 1, self._label)
         self._commits = Commits(self._groups)
         self._catalogue = Catalogue()
+
+    def _sessions(self, url: str) -> SessionPool:
+        return SessionPool(url, self.schema, 2, self._label)
 
     async def _at(
         self, session: SessionPool, interval: int, work: Callable[[Connection, IntervalPlace], Awaitable[T]]
@@ -221,7 +229,59 @@ class PostgresStore:
         """See `Store.mark`."""
         return await self._progress.run(lambda connection: positions.mark(connection, writes)) if writes else set()
 
+    # The cluster
+
+    def represent(self, incarnation: int) -> None:
+        """From now on the sessions bear the name of this member, by which `expel` finds them; `join` does it by itself.
+
+        For a second store of the same process, such as that of a lease keeper.
+        """
+        self._label.text = membership.session_name(self.schema, incarnation)
+
+    async def join(self, name: str, role: str, address: str, lease_us: int, key: bytes) -> Member:
+        """See `ClusterStore.join`."""
+        asked = Member(0, name, role, address)
+        joined = await self._leases.run(lambda connection: membership.join(connection, asked, key, lease_us))
+        self.represent(joined.incarnation)
+        return joined
+
+    async def renew(self, incarnation: int, lease_us: int) -> bool:
+        """See `ClusterStore.renew`."""
+        return await self._leases.run(lambda connection: membership.renew(connection, incarnation, lease_us))
+
+    async def leave(self, incarnation: int) -> None:
+        """See `ClusterStore.leave`."""
+        await self._agreements.run(lambda connection: membership.leave(connection, incarnation))
+
+    async def lead(self, incarnation: int, lease_us: int) -> Leader | None:
+        """See `ClusterStore.lead`."""
+        return await self._leases.run(
+            lambda connection: membership.lead(connection, self.schema, incarnation, lease_us)
+        )
+
+    async def cluster_map(self) -> ClusterMap:
+        """See `ClusterStore.cluster_map`."""
+        return await self._loads.run(placements.cluster_map)
+
+    async def place(self, placement: Placement) -> int | None:
+        """See `ClusterStore.place`."""
+        return await self._agreements.run(lambda connection: placements.place(connection, placement))
+
+    async def take_partitions(self, source: str, incarnation: int, intervals: Sequence[int]) -> dict[int, int] | None:
+        """See `ClusterStore.take_partitions`."""
+        return await self._folds.run(
+            lambda connection: placements.take_partitions(connection, source, incarnation, intervals)
+        )
+
+    async def persist_led_watermarks(self, epoch: int, writes: Sequence[WatermarkWrite]) -> set[str] | None:
+        """See `ClusterStore.persist_led_watermarks`."""
+        return await self._progress.run(lambda connection: positions.persist_led_watermarks(connection, epoch, writes))
+
+    async def expel(self, incarnations: Sequence[int]) -> int:
+        """See `ClusterStore.expel`."""
+        return await self._leases.run(lambda connection: membership.expel(connection, self.schema, incarnations))
+
     async def close(self) -> None:
         """See `Store.close`."""
-        for session in (self._groups, self._progress, self._loads, self._folds):
+        for session in (self._groups, self._progress, self._loads, self._folds, self._agreements, self._leases):
             await session.close()

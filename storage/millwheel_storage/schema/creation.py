@@ -19,7 +19,7 @@ from millwheel.ports import IntervalRow, Opened, PipelineShape
 from millwheel_storage.schema.evolution import places_of
 from millwheel_storage.schema.examine import Examined, Question, examine
 from millwheel_storage.schema.shape_checks import STORE_FORMAT, check_formats, ranges
-from millwheel_storage.statements import advancing, opening
+from millwheel_storage.statements import advancing, opening, placing
 
 Connection: TypeAlias = AsyncConnection[tuple[Any, ...]]
 
@@ -129,7 +129,23 @@ async def _register(connection: Connection, shape: PipelineShape, fed: dict[str,
         name: known.get(("subscription", name)) or await add_name(connection, "subscription", name)
         for name in sorted(shape.subscriptions)
     }
-    return Opened(await _intervals(connection, computations), subscriptions, fed)
+    intervals = await _intervals(connection, computations)
+    await _expect(connection, {row.id for row in intervals}, {*shape.sources})
+    return Opened(intervals, subscriptions, fed)
+
+
+async def _expect(connection: Connection, intervals: set[int], sources: set[str]) -> None:
+    """Make the map of a cluster cover these intervals and sources, and no others."""
+    known = {id_ for (id_,) in await (await connection.execute(placing.KNOWN_INTERVALS)).fetchall()}
+    named = {name for name, _ in await (await connection.execute(placing.READ_PLACED_SOURCES)).fetchall()}
+    if (known, named) == (intervals, sources):
+        return
+    await connection.execute(placing.LOCK_CLUSTER)
+    added = {"intervals": sorted(intervals - known), "sources": sorted(sources - named)}
+    gone = {"intervals": sorted(known - intervals), "sources": sorted(named - sources)}
+    await connection.execute(placing.ADD_TO_MAP, added)
+    await connection.execute(placing.DROP_FROM_MAP, gone)
+    await connection.execute(placing.MAP_CHANGED)
 
 
 async def _intervals(connection: Connection, computations: dict[int, str]) -> tuple[IntervalRow, ...]:

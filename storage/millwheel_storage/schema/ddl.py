@@ -7,6 +7,7 @@ of UTF-8: NUL is legal in them, and bytes compare as Python compares the strings
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -76,12 +77,18 @@ def _bytes(name: str) -> Column[bytes]:
     return Column(name, LargeBinary, nullable=False)
 
 
+def _expires() -> Column[datetime]:
+    """By the clock of the database; '-infinity' when it is over for ever."""
+    return Column("expires", DateTime(timezone=True), nullable=False)
+
+
 def _primary(*columns: str) -> PrimaryKeyConstraint:
     return PrimaryKeyConstraint(*columns)
 
 
 sequencer = Sequence("sequencer", metadata=metadata)
 interval_number = Sequence("interval_number", metadata=metadata)
+incarnation = Sequence("incarnation", metadata=metadata)
 
 migration = Table(
     "migration",
@@ -316,6 +323,67 @@ source_sign = Table(
 )
 """Signs by which finished partitions are recognised.  A partition has several, and several partitions may share one."""
 
+cluster = Table(
+    "cluster",
+    metadata,
+    Column("singleton", Boolean, primary_key=True, server_default="true"),
+    _number("version"),
+    _bytes("decision"),
+    postgresql_with=_NARROW,
+)
+"""One row: the version of the map, and a digest of the decision that made it.  Whoever decides locks it first."""
+
+cluster_leader = Table(
+    "cluster_leader",
+    metadata,
+    Column("singleton", Boolean, primary_key=True, server_default="true"),
+    _number("epoch"),
+    Column("incarnation", BigInteger, nullable=True),
+    _expires(),
+    postgresql_with=_NARROW,
+)
+"""One row: who leads, and the epoch of its writes.  A decision locks it last, so no lease waits for an interval's rows."""
+
+cluster_member = Table(
+    "cluster_member",
+    metadata,
+    Column("incarnation", BigInteger, primary_key=True, autoincrement=False),
+    _bytes("key"),
+    _text("name"),
+    _text("role"),
+    _text("address"),
+    UniqueConstraint("key"),
+)
+"""Processes that have joined and not left.  `key` is a process's own, so that a join that is repeated finds its row."""
+
+lease = Table(
+    "lease",
+    metadata,
+    Column("incarnation", BigInteger, primary_key=True, autoincrement=False),
+    _expires(),
+    postgresql_with=_NARROW,
+)
+"""Until when each member may act.  Nothing else is in the row, because each member writes its own every second."""
+
+interval_owner = Table(
+    "interval_owner",
+    metadata,
+    Column("interval_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("owner", BigInteger, nullable=True),
+    postgresql_with=_NARROW,
+)
+"""Who owns each interval of the pipeline's computations, as an incarnation.  Its sequencer is in `ownership`."""
+
+source_owner = Table(
+    "source_owner",
+    metadata,
+    _text("source"),
+    Column("owner", BigInteger, nullable=True),
+    _primary("source"),
+    postgresql_with=_NARROW,
+)
+"""Who discovers and reads the partitions of each source, as an incarnation."""
+
 if not metadata.tables.keys() <= RESERVED_NAMES:
     raise InvariantError("a table of the store has a name that is not reserved")
 
@@ -332,7 +400,7 @@ def _compile(element: Any) -> str:
 
 def creation() -> list[str]:
     """The statements that make an empty store of the first format."""
-    sequences = [_compile(CreateSequence(sequence)) for sequence in (sequencer, interval_number)]
+    sequences = [_compile(CreateSequence(sequence)) for sequence in (sequencer, interval_number, incarnation)]
     tables = [_compile(CreateTable(table)) for table in metadata.sorted_tables]
     indexes = [
         _compile(CreateIndex(index))
@@ -368,8 +436,19 @@ _SIGNS: Final = [
 
 _DECLARED_EPOCH: Final = _compile(CreateTable(declared_epoch, if_not_exists=True))
 
+_CLUSTER: Final = [
+    _compile(CreateSequence(incarnation, if_not_exists=True)),
+    *(
+        _compile(CreateTable(table, if_not_exists=True))
+        for table in (cluster, cluster_leader, cluster_member, lease, interval_owner, source_owner)
+    ),
+    "INSERT INTO cluster (version, decision) VALUES (0, '') ON CONFLICT DO NOTHING",
+    "INSERT INTO cluster_leader (epoch, expires) VALUES (0, '-infinity') ON CONFLICT DO NOTHING",
+]
+
 MIGRATIONS: Final[list[list[str]]] = [
     creation(), [_CHANNELS_BY_FRONTIER], _OPAQUE_IDS, [_TIMERS_BY_TIME], [_SUSPICION], [], _SIGNS, [_DECLARED_EPOCH],
+    _CLUSTER,
 ]  # fmt: skip
 """MIGRATIONS[v] takes a store from format v to v + 1.  Entries are only ever appended.  A new store runs all of them.
 The first one makes the tables as they are today, and the others do no harm to them.  Format 6 has the same tables as

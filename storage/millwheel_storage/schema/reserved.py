@@ -27,9 +27,15 @@ RESERVED_NAMES: Final = frozenset(
         "declared_epoch",
         "source",
         "source_sign",
+        "cluster",
+        "cluster_leader",
+        "cluster_member",
         "lease",
+        "interval_owner",
+        "source_owner",
         "sequencer",
         "interval_number",
+        "incarnation",
     }
 )
-"""Tables and sequences of the store, and `lease`, which the controller will need."""
+"""Tables and sequences of the store."""

@@ -20,6 +20,28 @@ RETURNING name
 """
 """Fenced by all that a value rests on.  Rows of `ownership` are locked one by one, in the order in which they are given."""
 
+PERSIST_LED_WATERMARKS: Final = """
+WITH claim AS MATERIALIZED (
+    SELECT c.name, c.sequencer IS NOT DISTINCT FROM o.sequencer AS held
+    FROM unnest(%b::text[], %b::bigint[], %b::bigint[]) AS c (name, interval_id, sequencer)
+    LEFT JOIN LATERAL (
+        SELECT w.sequencer FROM ownership w WHERE w.interval_id = c.interval_id FOR SHARE
+    ) AS o ON true
+), led AS MATERIALIZED (
+    SELECT epoch FROM cluster_leader WHERE epoch = %b AND (SELECT count(*) FROM claim) >= 0 FOR SHARE
+), kept AS (
+    INSERT INTO watermark AS m (name, value)
+    SELECT w.name, w.value FROM unnest(%b::text[], %b::bigint[]) AS w (name, value)
+    WHERE (SELECT epoch FROM led) IS NOT NULL
+      AND NOT EXISTS (SELECT FROM claim c WHERE c.name = w.name AND NOT c.held) ORDER BY w.name
+    ON CONFLICT (name) DO UPDATE SET value = greatest(m.value, excluded.value)
+    RETURNING name
+)
+SELECT name FROM kept UNION ALL SELECT NULL FROM led
+"""
+"""`PERSIST_WATERMARKS`, and the row of the leader is locked after those of the intervals, which counting them ensures.  A row
+without a name says that the epoch is current."""
+
 READ_WATERMARKS: Final = "SELECT name, value FROM watermark"
 READ_UNFINISHED: Final = """
 SELECT source, partition, interval_id, producer, position, finished, state FROM source

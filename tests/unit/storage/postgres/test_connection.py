@@ -17,7 +17,7 @@ def test_a_server_that_is_not_there_is_named_while_it_is_waited_for(
 ) -> None:
     monkeypatch.setattr(connection, "STORE_RECONNECT_LIMIT_US", 1_200_000)
     monkeypatch.setattr(connection, "STORE_LONGEST_DELAY_S", 0.1)
-    session = connection.Session("postgresql://nobody@127.0.0.1:1/none", "p")
+    session = connection.Session("postgresql://nobody@127.0.0.1:1/none", "p", connection.SessionLabel())
 
     async def work(_: Connection) -> None:
         raise AssertionError("there is no connection")
@@ -31,7 +31,7 @@ def test_a_server_that_is_not_there_is_named_while_it_is_waited_for(
 
 def test_a_server_that_restarts_is_no_news(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(connection, "STORE_RECONNECT_LIMIT_US", 300_000)
-    session = connection.Session("postgresql://nobody@127.0.0.1:1/none", "p")
+    session = connection.Session("postgresql://nobody@127.0.0.1:1/none", "p", connection.SessionLabel())
 
     async def work(_: Connection) -> None:
         raise AssertionError("there is no connection")

@@ -1,0 +1,150 @@
+"""Members of a cluster, their leases, the leader and the map, as dicts: one part of `MemoryStore`.
+
+Lives here: the rows of `ClusterStore` and the rules of its answers.  Never here: sequencers and logs, which the store has.
+Invariant: the answers are those of the statements `joining` and `placing` on Postgres, with another clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+import msgspec
+
+from millwheel.cluster import Leader, Member, PlacedSource, Placement
+from millwheel.errors import StoreError
+from millwheel.ports import WallClock
+from millwheel_storage.decisions import digest
+
+
+class Holdings(msgspec.Struct, frozen=True):
+    """What a member owned, or what a decision is about: intervals and sources."""
+
+    intervals: Set[int]
+    sources: Set[str]
+
+
+class MemoryAgreements:
+    """One cluster.  `clock` is the clock of the database, us."""
+
+    def __init__(self, clock: WallClock) -> None:
+        self.clock = clock
+        self.version = 0
+        self.epoch = 0
+        self.interval_owners: dict[int, int | None] = {}
+        self.source_owners: dict[str, int | None] = {}
+        self.members: dict[int, Member] = {}
+        self._joined: dict[bytes, int] = {}
+        self._leases: dict[int, int | None] = {}
+        """By incarnation, until when; None when it is over for ever."""
+        self._leader: int | None = None
+        self._leads_until = 0
+        self._decision = b""
+        self._incarnation = 0
+
+    def expect(self, intervals: Set[int], sources: Set[str]) -> None:
+        """The map covers these intervals and sources, and no others."""
+        if (self.interval_owners.keys(), self.source_owners.keys()) != (intervals, sources):
+            self.interval_owners = {id_: self.interval_owners.get(id_) for id_ in sorted(intervals)}
+            self.source_owners = {name: self.source_owners.get(name) for name in sorted(sources)}
+            self.version += 1
+
+    # Members
+
+    def alive(self, incarnation: int | None) -> bool:
+        """Whether a member's lease is valid now."""
+        until = None if incarnation is None else self._leases.get(incarnation)
+        return until is not None and until > self.clock()
+
+    def join(self, member: Member, key: bytes, lease_us: int) -> Member:
+        """See `ClusterStore.join`; a number is used up in any case, as on Postgres."""
+        self._incarnation += 1
+        if key not in self._joined:
+            self._joined[key] = self._incarnation
+            self.members[self._incarnation] = msgspec.structs.replace(member, incarnation=self._incarnation)
+            self._leases[self._incarnation] = self.clock() + lease_us
+        return self._shown(self._joined[key])
+
+    def _shown(self, incarnation: int) -> Member:
+        return msgspec.structs.replace(self.members[incarnation], alive=self.alive(incarnation))
+
+    def all_members(self) -> tuple[Member, ...]:
+        """In the order of their incarnations."""
+        return tuple(self._shown(incarnation) for incarnation in sorted(self.members))
+
+    def renew(self, incarnation: int, lease_us: int) -> bool:
+        """See `ClusterStore.renew`."""
+        if incarnation not in self._leases:
+            return False
+        self._leases[incarnation] = self.clock() + lease_us if self.alive(incarnation) else None
+        return self.alive(incarnation)
+
+    def leave(self, incarnation: int) -> Holdings | None:
+        """Forget a member; what it owned, or None when there is no such member."""
+        if self.members.pop(incarnation, None) is None:
+            return None
+        self._joined = {key: other for key, other in self._joined.items() if other != incarnation}
+        del self._leases[incarnation]
+        if self._leader == incarnation:
+            self._leader = None
+        intervals = {id_ for id_, owner in self.interval_owners.items() if owner == incarnation}
+        sources = {name for name, owner in self.source_owners.items() if owner == incarnation}
+        self.interval_owners.update(dict.fromkeys(intervals))
+        self.source_owners.update(dict.fromkeys(sources))
+        self.version += 1
+        return Holdings(intervals, sources)
+
+    # The leader
+
+    def lead(self, incarnation: int, lease_us: int) -> Leader | None:
+        """See `ClusterStore.lead`."""
+        other_leads = self._leader not in (None, incarnation) and self._leads_until > self.clock()
+        if other_leads or not self.alive(incarnation):
+            return None
+        if self._leader != incarnation:
+            self._leader = incarnation
+            self.epoch += 1
+        self._leads_until = self.clock() + lease_us
+        return Leader(incarnation, self.epoch, self.members[incarnation].address)
+
+    def leader(self) -> Leader | None:
+        """Who leads now."""
+        if self._leader is None or self._leads_until <= self.clock():
+            return None
+        return Leader(self._leader, self.epoch, self.members[self._leader].address)
+
+    @property
+    def led_by(self) -> int | None:
+        """Who led last, whether or not its lease is valid."""
+        return self._leader
+
+    # The map
+
+    def taken_outside(self, intervals: Set[int]) -> None:
+        """Somebody who is no member took intervals."""
+        taken = {id_ for id_ in intervals if self.interval_owners.get(id_) is not None}
+        if taken:
+            self.interval_owners.update(dict.fromkeys(taken))
+            self.version += 1
+
+    def place(self, placement: Placement) -> tuple[int, Holdings] | None:
+        """See `ClusterStore.place`; the version, and what needs new sequencers."""
+        decision, nothing = digest(placement), Holdings(frozenset(), frozenset())
+        if placement.epoch != self.epoch:
+            return None
+        if (self.version, self._decision) == (placement.version + 1, decision):
+            return self.version, nothing
+        owners = {*placement.intervals.values(), *placement.sources.values()} - {None}
+        if placement.version != self.version or not all(self.alive(owner) for owner in owners):
+            return None
+        for asked in (*placement.sources, *placement.intervals):
+            if asked not in self.interval_owners and asked not in self.source_owners:
+                raise StoreError(f"{asked!r} is no interval and no source of the map")
+        self.interval_owners.update(placement.intervals)
+        self.source_owners.update(placement.sources)
+        self.version += 1
+        self._decision = decision
+        return self.version, Holdings(placement.intervals.keys(), placement.sources.keys())
+
+    def placed_sources(self) -> tuple[PlacedSource, ...]:
+        """In the order of their names."""
+        return tuple(PlacedSource(name, self.source_owners[name]) for name in sorted(self.source_owners))

@@ -1,0 +1,497 @@
+"""Processes that agree by rows of Postgres: leases, leaders and placements, with connections that race.
+
+Leases here are long.  A test that needs one to be over moves its end, which is as good as a clock that goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+from psycopg.types.numeric import Int8
+
+from millwheel.bundles import (
+    CHECKPOINT_FORMAT,
+    Checkpoint,
+    HoldWrites,
+    LogWrite,
+    StateWrites,
+    TimerWrites,
+    encode_checkpoint,
+)
+from millwheel.cluster import Leader, Member, Placement
+from millwheel.errors import StoreError
+from millwheel.ports import PipelineShape, WatermarkWrite
+from millwheel_storage.embedded import EmbeddedPostgres
+from millwheel_storage.postgres import PostgresStore
+from millwheel_storage.postgres.membership import session_name
+from millwheel_storage.statements import committing
+
+pytestmark = pytest.mark.postgres
+
+T = TypeVar("T")
+
+LEASE_US = 3_600_000_000
+SHORT_S = 0.3
+"""Long enough for whatever does not wait for a lock."""
+
+
+class Cluster:
+    """A store that some processes share; each has connections of its own."""
+
+    def __init__(self, url: str, pipeline: str) -> None:
+        self.url = url
+        self.pipeline = pipeline
+        self.shape = PipelineShape(pipeline, {"a": ("m",), "b": ()}, {}, {}, (), ("src",))
+        self.stores: list[PostgresStore] = []
+
+    async def process(self) -> PostgresStore:
+        """A store of one more process."""
+        store = PostgresStore(self.url, self.pipeline)
+        self.stores.append(store)
+        await store.open_pipeline(self.shape)
+        return store
+
+    async def member(self, name: str, role: str = "worker") -> tuple[PostgresStore, int]:
+        store = await self.process()
+        return store, (await store.join(name, role, f"{name}:1", LEASE_US, name.encode())).incarnation
+
+    async def leader(self, name: str = "c") -> tuple[PostgresStore, int, Leader]:
+        store, incarnation = await self.member(name, "controller")
+        leader = await store.lead(incarnation, LEASE_US)
+        assert leader is not None
+        return store, incarnation, leader
+
+    async def execute(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
+        """From outside."""
+        async with await self.connection() as connection:
+            cursor = await connection.execute(statement, parameters)
+            return await cursor.fetchall() if cursor.description else []
+
+    async def connection(self) -> psycopg.AsyncConnection[tuple[Any, ...]]:
+        connection = await psycopg.AsyncConnection.connect(self.url, autocommit=True)
+        await connection.execute("SELECT set_config('search_path', %s, false)", (self.pipeline,))
+        return connection
+
+    async def expire(self, *incarnations: int) -> None:
+        """An hour passes for these members."""
+        given = ([*incarnations],)
+        await self.execute("UPDATE lease SET expires = expires - interval '1 hour' WHERE incarnation = ANY(%s)", *given)
+        await self.execute(
+            "UPDATE cluster_leader SET expires = expires - interval '1 hour' WHERE incarnation = ANY(%s)", *given
+        )
+
+    @asynccontextmanager
+    async def holding(self, statement: str, *parameters: object) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        """A transaction that has done `statement` and stays open, until it is committed at the end."""
+        connection = await self.connection()
+        await connection.execute("BEGIN")
+        await connection.execute(statement, parameters)
+        try:
+            yield connection
+            await connection.execute("COMMIT")
+        finally:
+            await connection.close()
+
+
+@pytest.fixture
+def cluster(postgres: EmbeddedPostgres, pipeline: str) -> Cluster:
+    return Cluster(postgres.url, pipeline)
+
+
+def run(cluster: Cluster, main: Awaitable[T]) -> T:
+    async def whole() -> T:
+        try:
+            return await asyncio.wait_for(main, 60)
+        finally:
+            for store in cluster.stores:
+                await store.close()
+
+    return asyncio.run(whole())
+
+
+async def waits(task: asyncio.Task[Any]) -> bool:
+    """Whether something waits for a lock."""
+    done, _ = await asyncio.wait({task}, timeout=SHORT_S)
+    return not done
+
+
+def payload() -> bytes:
+    state = StateWrites.of([("a", "c", "", b"old")])
+    return encode_checkpoint(
+        Checkpoint(CHECKPOINT_FORMAT, "", 0, [], [], [], state, TimerWrites(), HoldWrites(), [], [])
+    )
+
+
+def test_a_process_that_asks_twice_is_one_member_also_when_it_asks_at_once(cluster: Cluster) -> None:
+    async def main() -> None:
+        stores = [await cluster.process() for _ in range(4)]
+        asked = [store.join("one", "worker", "h:1", LEASE_US, b"key") for store in stores]
+        members = await asyncio.gather(*asked)
+        assert len({*members}) == 1
+        assert members[0].alive
+        again = await stores[0].join("one", "worker", "h:1", LEASE_US, b"key")
+        assert again == members[0]
+        assert (await stores[0].cluster_map()).members == (again,)
+        await cluster.expire(again.incarnation)
+        assert not (await stores[0].join("one", "worker", "h:1", LEASE_US, b"key")).alive
+
+    run(cluster, main())
+
+
+def test_a_zombie_never_renews_its_lease_also_when_the_databases_clock_is_set_back(cluster: Cluster) -> None:
+    async def main() -> None:
+        store, zombie = await cluster.member("zombie")
+        other, living = await cluster.member("living")
+        assert await store.renew(zombie, LEASE_US)
+        await cluster.expire(zombie)
+        assert [member.alive for member in (await other.cluster_map()).members] == [False, True]
+        assert await store.renew(zombie, LEASE_US) is False
+        await cluster.execute("UPDATE lease SET expires = expires + interval '9 hours' WHERE incarnation = %s", zombie)
+        assert await store.renew(zombie, LEASE_US) is False
+        assert await store.lead(zombie, LEASE_US) is None
+        assert await other.renew(living, LEASE_US)
+        assert await other.renew(living + 100, LEASE_US) is False
+
+    run(cluster, main())
+
+
+def test_of_several_that_want_to_lead_at_once_one_does(cluster: Cluster) -> None:
+    async def main() -> None:
+        members = [await cluster.member(f"c{number}", "controller") for number in range(4)]
+        epochs = []
+        for _ in range(3):
+            for store, incarnation in members:
+                await store.lead(incarnation, LEASE_US)
+            answers = await asyncio.gather(*(store.lead(incarnation, LEASE_US) for store, incarnation in members * 2))
+            leaders = {leader for leader in answers if leader is not None}
+            assert len(leaders) == 1
+            (leader,) = leaders
+            assert [answer is not None for answer in answers] == [
+                incarnation == leader.incarnation for _, incarnation in members * 2
+            ]
+            assert (await members[0][0].cluster_map()).leader == leader
+            epochs.append(leader.epoch)
+            # It is stopped for an hour, and the others want to take its place, all at once.
+            await cluster.expire(leader.incarnation)
+            members = [(store, incarnation) for store, incarnation in members if incarnation != leader.incarnation]
+            assert (await members[0][0].cluster_map()).leader is None
+            answers = await asyncio.gather(*(store.lead(incarnation, LEASE_US) for store, incarnation in members))
+            assert [answer is not None for answer in answers].count(True) == 1
+        assert epochs == [1, 2, 3]
+
+    run(cluster, main())
+
+
+def test_a_leader_that_leaves_is_followed_at_once(cluster: Cluster) -> None:
+    async def main() -> None:
+        store, first, leader = await cluster.leader("c1")
+        other, second = await cluster.member("c2", "controller")
+        assert await other.lead(second, LEASE_US) is None
+        await store.leave(first)
+        assert await other.lead(second, LEASE_US) == Leader(second, leader.epoch + 1, "c2:1")
+        assert [member.incarnation for member in (await other.cluster_map()).members] == [second]
+
+    run(cluster, main())
+
+
+def test_of_two_placements_on_one_version_one_counts(cluster: Cluster) -> None:
+    async def main() -> None:
+        store, _, leader = await cluster.leader()
+        _, one = await cluster.member("w1")
+        _, two = await cluster.member("w2")
+        for number in range(10):
+            version = (await store.cluster_map()).version
+            asked = [Placement(leader.epoch, version, {1: owner, 3: owner}, {"src": owner}) for owner in (one, two)]
+            answers = await asyncio.gather(*(cluster.stores[n % 2].place(p) for n, p in enumerate(asked)))
+            assert sorted(answers, key=str) == [version + 1, None], number
+            agreed = await store.cluster_map()
+            assert {agreed.intervals[0].owner, agreed.intervals[2].owner, agreed.sources[0].owner} == {
+                (one, two)[answers.index(version + 1)]
+            }
+            assert await store.place(asked[0]) == (version + 1 if answers[0] else None)  # a reply that was lost
+            assert agreed == await store.cluster_map()
+
+    run(cluster, main())
+
+
+def test_a_placement_is_refused_whole(cluster: Cluster) -> None:
+    async def main() -> None:
+        store, _, leader = await cluster.leader()
+        _, worker = await cluster.member("w")
+        before = await store.cluster_map()
+        for epoch, version, owner in ((2, 0, worker), (1, -1, worker), (1, 0, worker + 50)):
+            asked = Placement(epoch, before.version + version, {1: worker, 2: owner}, {"src": worker})
+            assert await store.place(asked) is None
+        for intervals, sources in (({1: worker, 9: worker}, {}), ({1: worker}, {"nowhere": worker})):
+            with pytest.raises(StoreError, match="is no interval and no source of the map"):
+                await store.place(Placement(leader.epoch, before.version, intervals, sources))
+        assert await store.cluster_map() == before
+        await cluster.expire(worker)
+        assert await store.place(Placement(leader.epoch, before.version, {1: worker}, {})) is None
+        after = await store.cluster_map()
+        assert (after.version, after.intervals) == (before.version, before.intervals)
+
+    run(cluster, main())
+
+
+async def open_commit(cluster: Cluster, sequencer: int) -> psycopg.AsyncConnection[Any]:
+    """An owner of interval 1 whose commit has been applied and is not durable yet."""
+    connection = await cluster.connection()
+    await connection.execute("BEGIN")
+    rows = await connection.execute(committing.COMMIT_ONE, [*map(Int8, (1, sequencer, 1, 0)), payload()])
+    assert rows.rowcount == 1
+    return connection
+
+
+@pytest.mark.parametrize("how", ["place", "leave"])
+def test_a_new_owner_waits_for_a_commit_that_is_open_and_loads_it(cluster: Cluster, how: str) -> None:
+    async def main() -> None:
+        store, _, leader = await cluster.leader()
+        _, old = await cluster.member("old")
+        _, new = await cluster.member("new")
+        version = await store.place(Placement(leader.epoch, (await store.cluster_map()).version, {1: old}, {}))
+        assert version is not None
+        sequencer = (await store.cluster_map()).intervals[0].sequencer
+        assert await store.recover(1, sequencer) is not None
+        connection = await open_commit(cluster, sequencer)
+        call = store.place(Placement(leader.epoch, version, {1: new}, {})) if how == "place" else store.leave(old)
+        moved = asyncio.create_task(call)
+        assert await waits(moved)
+        # Meanwhile nobody's lease has to wait.
+        await asyncio.wait_for(store.lead(leader.incarnation, LEASE_US), 5)
+        await asyncio.wait_for(store.renew(new, LEASE_US), 5)
+        assert (await asyncio.wait_for(store.cluster_map(), 5)).intervals[0].owner == old
+        await connection.execute("COMMIT")
+        await connection.close()
+        await moved
+        fresh = (await store.cluster_map()).intervals[0].sequencer
+        assert fresh > sequencer
+        assert await store.commit([LogWrite(1, sequencer, 2, 0, payload())]) == set()
+        assert await store.recover(1, sequencer) is None
+        assert await store.recover(1, fresh) is not None
+        assert [row.cells for row in await store.load(1, ["a"])] == [{("c", ""): b"old"}]
+
+    run(cluster, main())
+
+
+def test_a_commit_that_comes_during_a_placement_is_fenced_by_it(cluster: Cluster) -> None:
+    async def main() -> None:
+        store, _, leader = await cluster.leader()
+        old, first = await cluster.member("old")
+        _, second = await cluster.member("new")
+        version = await store.place(Placement(leader.epoch, (await store.cluster_map()).version, {1: first}, {}))
+        assert version is not None
+        sequencer = (await store.cluster_map()).intervals[0].sequencer
+        async with cluster.holding("SELECT FROM cluster_leader FOR UPDATE"):  # a placement locks it last
+            moved = asyncio.create_task(store.place(Placement(leader.epoch, version, {1: second}, {})))
+            assert await waits(moved)
+            late = asyncio.create_task(old.commit([LogWrite(1, sequencer, 1, 0, payload())]))
+            assert await waits(late)
+        assert await moved == version + 1
+        assert await late == set()
+        assert await cluster.execute("SELECT FROM checkpoint_log") == []
+
+    run(cluster, main())
+
+
+def test_a_leader_that_is_followed_during_its_decision_has_decided_nothing(cluster: Cluster) -> None:
+    async def main() -> None:
+        store, first, leader = await cluster.leader("c1")
+        other, second = await cluster.member("c2", "controller")
+        _, worker = await cluster.member("w")
+        unnamed = await cluster.process()  # its sessions bear no name, so nobody ends them
+        before = await store.cluster_map()
+        async with cluster.holding("SELECT FROM ownership WHERE interval_id = 2 FOR SHARE"):
+            decision = asyncio.create_task(
+                unnamed.place(Placement(leader.epoch, before.version, {1: worker, 2: worker}, {}))
+            )
+            assert await waits(decision)
+            await cluster.expire(first)
+            assert await asyncio.wait_for(other.lead(second, LEASE_US), 5) == Leader(second, 2, "c2:1")
+        assert await decision is None
+        after = await other.cluster_map()
+        assert (after.version, after.intervals) == (before.version, before.intervals)
+        assert await other.place(Placement(2, after.version, {1: worker}, {})) == after.version + 1
+
+    run(cluster, main())
+
+
+def test_who_becomes_leader_ends_the_decision_that_its_predecessor_left_open(cluster: Cluster) -> None:
+    async def main() -> None:
+        _, first, _ = await cluster.leader("c1")
+        other, second = await cluster.member("c2", "controller")
+        _, worker = await cluster.member("w")
+        before = await other.cluster_map()
+        stopped = await cluster.connection()
+        name = session_name(cluster.pipeline, first)
+        await stopped.execute("SELECT set_config('application_name', %s, false)", (name,))
+        await stopped.execute("BEGIN")
+        await stopped.execute("SELECT FROM cluster FOR UPDATE")
+        await cluster.expire(first)
+        leader = await other.lead(second, LEASE_US)
+        assert leader is not None
+        asked = Placement(leader.epoch, before.version, {1: worker}, {})
+        assert await asyncio.wait_for(other.place(asked), 5) == before.version + 1
+        with pytest.raises(psycopg.OperationalError):
+            await stopped.execute("COMMIT")
+
+    run(cluster, main())
+
+
+def test_watermarks_of_an_earlier_leader_are_refused(cluster: Cluster) -> None:
+    async def main() -> None:
+        store, first, leader = await cluster.leader("c1")
+        owned = await store.acquire([1, 2])
+        write = WatermarkWrite("a", 7, owned)
+        assert await store.persist_led_watermarks(leader.epoch, [write]) == {"a"}
+        assert await store.persist_led_watermarks(leader.epoch, [WatermarkWrite("b", 8, {2: 99}), write]) == {"a"}
+        assert await store.persist_led_watermarks(leader.epoch, []) == set()
+        await cluster.expire(first)
+        other, second = await cluster.member("c2", "controller")
+        # It comes in between: the watermark waits for it, and is refused.
+        async with cluster.holding("UPDATE cluster_leader SET epoch = 2, incarnation = %s", second):
+            late = asyncio.create_task(store.persist_led_watermarks(leader.epoch, [WatermarkWrite("a", 9, owned)]))
+            assert await waits(late)
+        assert await late is None
+        assert await other.watermarks() == {"a": 7}
+        assert await other.persist_led_watermarks(2, [WatermarkWrite("a", 9, owned)]) == {"a"}
+
+    run(cluster, main())
+
+
+def test_partitions_stay_with_the_owner_of_their_source_until_they_are_taken(cluster: Cluster) -> None:
+    async def main() -> None:
+        store, _, leader = await cluster.leader()
+        worker, one = await cluster.member("w1")
+        _, two = await cluster.member("w2")
+        (opened, finished) = await worker.open_source("src", {"p": b"", "q": b""})
+        ids = [opened.interval, finished.interval]
+        version = await store.place(Placement(leader.epoch, (await store.cluster_map()).version, {}, {"src": one}))
+        assert version is not None
+        taken = await worker.take_partitions("src", one, ids)
+        assert taken is not None
+        assert sorted(taken) == ids
+        assert await worker.take_partitions("src", two, ids) is None
+        with pytest.raises(StoreError, match="interval 1 is no partition of source 'src'"):
+            await worker.take_partitions("src", one, [1, *ids])
+        assert await worker.still_owned(taken) == {*ids}
+        await cluster.execute("UPDATE source SET finished = true WHERE interval_id = %s", finished.interval)
+        async with cluster.holding("SELECT FROM source_owner FOR SHARE"):  # as one that takes partitions does
+            moved = asyncio.create_task(store.place(Placement(leader.epoch, version, {}, {"src": two})))
+            assert await waits(moved)
+        assert await moved == version + 1
+        assert await worker.still_owned(taken) == {finished.interval}
+
+    run(cluster, main())
+
+
+def test_whoever_is_no_member_takes_intervals_from_members(cluster: Cluster) -> None:
+    async def main() -> None:
+        store, _, leader = await cluster.leader()
+        version = await store.place(
+            Placement(
+                leader.epoch, (await store.cluster_map()).version, {1: leader.incarnation, 2: leader.incarnation}, {}
+            )
+        )
+        assert version is not None
+        alone = await cluster.process()
+        taken = await alone.acquire([1])
+        agreed = await store.cluster_map()
+        assert [interval.owner for interval in agreed.intervals] == [None, leader.incarnation, None]
+        assert (agreed.version, agreed.intervals[0].sequencer) == (version + 1, taken[1])
+        await alone.acquire([1])
+        assert (await store.cluster_map()).version == version + 1
+
+    run(cluster, main())
+
+
+ROLE = "ordinary"
+
+
+@pytest.fixture
+def ordinary(postgres: EmbeddedPostgres, pipeline: str) -> Cluster:
+    """A cluster of an ordinary login role, as it may be made on somebody's server."""
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        if connection.execute("SELECT FROM pg_roles WHERE rolname = %s", (ROLE,)).rowcount == 0:
+            connection.execute(f"CREATE ROLE {ROLE} LOGIN")
+            connection.execute(f"GRANT CREATE ON DATABASE postgres TO {ROLE}")
+    return Cluster(make_conninfo(postgres.url, user=ROLE), pipeline)
+
+
+def test_an_ordinary_role_ends_the_sessions_of_the_dead_and_of_nobody_else(
+    postgres: EmbeddedPostgres, ordinary: Cluster
+) -> None:
+    async def main() -> None:
+        store, living = await ordinary.member("living")
+        dead_store, dead = await ordinary.member("dead")
+        keeper = await ordinary.process()
+        keeper.represent(dead)
+        assert await keeper.renew(dead, LEASE_US)
+        assert await dead_store.renew(dead, LEASE_US)
+        (row,) = await ordinary.execute("SELECT current_user, usesuper FROM pg_user WHERE usename = current_user")
+        assert row == (ROLE, False)
+        holder = await ordinary.connection()
+        name = session_name(ordinary.pipeline, dead)
+        await holder.execute("SELECT set_config('application_name', %s, false)", (name,))
+        await holder.execute("BEGIN")
+        await holder.execute("SELECT FROM ownership WHERE interval_id = 1 FOR SHARE")
+        with psycopg.connect(postgres.url, autocommit=True) as foreign:  # another role's, which ours may not end
+            foreign.execute("SELECT set_config('application_name', %s, false)", (name,))
+            assert await store.expel([dead, living]) == 0  # both are alive
+            await ordinary.expire(dead)
+            assert await store.expel([living]) == 0
+            taken = asyncio.create_task(store.acquire([1]))
+            assert await waits(taken)
+            assert await store.expel([dead, living, dead + 100]) == 3  # that with the lock, the keeper's, the store's
+            await asyncio.wait_for(taken, 5)
+            assert foreign.execute("SELECT 1").fetchone() == (1,)
+        with pytest.raises(psycopg.OperationalError):
+            await holder.execute("COMMIT")
+        # It wakes up, connects again under its name, and may do nothing.
+        assert await dead_store.renew(dead, LEASE_US) is False
+        assert await store.expel([dead]) == 1
+        assert await store.renew(living, LEASE_US)
+
+    run(ordinary, main())
+
+
+def test_sessions_bear_the_name_of_their_member(cluster: Cluster) -> None:
+    async def main() -> None:
+        store, incarnation = await cluster.member("w")
+        await store.acquire([1])  # of these sessions, one was open before it had a name
+        await store.renew(incarnation, LEASE_US)
+        await store.watermarks()
+        names = await cluster.execute("SELECT application_name FROM pg_stat_activity WHERE application_name <> ''")
+        mine = [name for (name,) in names if name == session_name(cluster.pipeline, incarnation)]
+        assert len(mine) == 3
+        assert len(session_name("p" * 40, 10**11)) <= 63
+
+    run(cluster, main())
+
+
+def test_a_pipeline_that_changes_changes_the_map(cluster: Cluster) -> None:
+    async def main() -> None:
+        store, _, leader = await cluster.leader()
+        version = await store.place(
+            Placement(leader.epoch, (await store.cluster_map()).version, {1: leader.incarnation}, {})
+        )
+        cluster.shape = PipelineShape(cluster.pipeline, {"a": ("m",), "b": (), "c": ()}, {}, {}, (), ("src", "new"))
+        await cluster.process()
+        agreed = await store.cluster_map()
+        assert version is not None
+        assert agreed.version == version + 1
+        assert [(row.computation, row.low, row.high, row.owner) for row in agreed.intervals] == [
+            ("a", "", "m", leader.incarnation), ("a", "m", None, None), ("b", "", None, None), ("c", "", None, None),
+        ]  # fmt: skip
+        assert [source.name for source in agreed.sources] == ["new", "src"]
+        await cluster.process()
+        assert (await store.cluster_map()).version == version + 1
+        assert (await store.cluster_map()).members == (Member(leader.incarnation, "c", "controller", "c:1"),)
+
+    run(cluster, main())
