@@ -528,3 +528,15 @@ DIAL_STEADY_S: Final = 1.0
 
 CHANNEL_IDLE_PING_S: Final = 20.0
 """Between two questions to a connection whether its other end is there, s.  It frees what a machine that is gone has left."""
+
+AUTHORITY_LIFETIME_DAYS: Final = 3_650
+"""How long a cluster's own authority is valid.  When it ends, every process needs new certificates at once."""
+
+CERTIFICATE_LIFETIME_DAYS: Final = 365
+"""How long a process's certificate is valid.  There is no list of those that were lost, so they end by themselves."""
+
+CERTIFICATE_WARNING_DAYS: Final = 30
+"""A process that starts with a certificate that ends within this time says so."""
+
+CLOCK_SKEW_S: Final = 300
+"""A certificate is valid a little before it was made, s, because clocks of machines differ."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import click
 
 from millwheel import __version__
+from millwheel.cli.certs import certs
 from millwheel.cli.check import check
 from millwheel.cli.completion import completion
 from millwheel.cli.quarantine import quarantine
@@ -18,7 +19,7 @@ from millwheel.cli.state import state
 from millwheel.cli.tail import tail
 from millwheel.cli.views import explain, rows
 
-COMMANDS = (run, check, state, tail, explain, quarantine, source, rows, reset, completion)
+COMMANDS = (run, check, state, tail, explain, quarantine, source, rows, reset, certs, completion)
 """In the order in which `--help` shows them."""
 
 

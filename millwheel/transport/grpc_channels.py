@@ -25,13 +25,15 @@ from millwheel import limits
 from millwheel.errors import ChannelError, InvariantError, WireError
 from millwheel.host.messages import Message
 from millwheel.transport.addresses import host_and_port, is_loopback
+from millwheel.transport.certificates import Certificates
 from millwheel.transport.conversations import Conversation, FrameStream, StreamBroken
 from millwheel.transport.frames import parsed
 from millwheel.transport.proto import channel_pb2 as pb
+from millwheel.transport.roles import CONVERSE, MEMBERS, may_call, may_speak_for
+from millwheel.transport.tls import caller_credentials, caller_role, server_credentials
 from millwheel.transport.wire_form import WIRE_VERSION
 
-SERVICE: Final = "millwheel.channel.v1.Channels"
-METHOD: Final = "Converse"
+_, SERVICE, METHOD = CONVERSE.split("/")
 
 _FRAMES: Final = (
     ("grpc.max_receive_message_length", limits.CHANNEL_FRAME_LIMIT_BYTES),
@@ -89,12 +91,14 @@ class Link:
 class GrpcTransport:
     """A `ports.Transport` over gRPC.  `start` and `close` belong to the event loop in which everything else is called."""
 
-    def __init__(self, listen: str) -> None:
+    def __init__(self, listen: str, certificates: Certificates | None = None) -> None:
         """`listen` is host:port; with port 0, `start` finds a free one.
 
-        Raises `ChannelError` for an address that is none, or that other machines can reach.
+        Without `certificates` only processes of this machine can be reached, and reach this one.  Raises `ChannelError` for
+        an address that is none or that other machines can reach without certificates, and for a role that nobody calls.
         """
         self._host, self._port = host_and_port(listen)
+        self._certificates = certificates
         self._hosts: dict[str, Attached] = {}
         self._addresses: dict[str, str] = {}
         self._links: dict[tuple[str, str], Link] = {}
@@ -105,9 +109,14 @@ class GrpcTransport:
         self._streams = 0
         self._server: grpc.aio.Server | None = None
         self._looks: asyncio.Task[None] | None = None
-        if not is_loopback(self._host):
+        if certificates is None and not is_loopback(self._host):
             raise ChannelError(
-                f"{listen} can be reached from other machines, and nothing proves who calls: listen on 127.0.0.1"
+                f"{listen} can be reached from other machines, and nothing proves who calls: listen on 127.0.0.1, or make "
+                "certificates with millwheel certs"
+            )
+        if certificates is not None and certificates.role not in MEMBERS:
+            raise ChannelError(
+                f"the certificate of a {certificates.role} cannot listen: take one of a worker or a controller"
             )
 
     # --- the interface of ports ----------------------------------------------------------------------------------
@@ -148,7 +157,10 @@ class GrpcTransport:
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         listen = f"{self._host}:{self._port}"
         try:
-            self._port = server.add_insecure_port(listen)
+            if self._certificates is None:
+                self._port = server.add_insecure_port(listen)
+            else:
+                self._port = server.add_secure_port(listen, server_credentials(self._certificates))
         except RuntimeError as error:
             raise ChannelError(f"nothing can listen on {listen}: is the port taken? choose another one") from error
         await server.start()
@@ -263,8 +275,8 @@ class GrpcTransport:
         greeting = pb.Greeting(
             version=WIRE_VERSION, host=link.me, peer=link.peer, process=self._process, attempt=self._attempts
         )
-        async with grpc.aio.insecure_channel(link.address, options=_CALLER) as channel:
-            method: Any = channel.stream_stream(f"/{SERVICE}/{METHOD}")
+        async with self._connection(link.address) as channel:
+            method: Any = channel.stream_stream(CONVERSE)
             stream = CalledStream(method())
             try:
                 await _greeted(stream, greeting)
@@ -272,9 +284,20 @@ class GrpcTransport:
             finally:
                 stream.cancel()
 
+    def _connection(self, address: str) -> grpc.aio.Channel:
+        if self._certificates is not None:
+            return grpc.aio.secure_channel(address, caller_credentials(self._certificates), options=_CALLER)
+        if not is_loopback(address.rpartition(":")[0]):
+            raise StreamBroken("it is on another machine: give both processes certificates (millwheel certs)")
+        return grpc.aio.insecure_channel(address, options=_CALLER)
+
     # --- the end that is called ----------------------------------------------------------------------------------
 
     async def _answer(self, _: Any, context: Any) -> None:
+        if self._certificates is not None and not may_call(role := caller_role(context), CONVERSE):
+            await _refuse(
+                context, grpc.StatusCode.PERMISSION_DENIED, f"a certificate of the role {role} opens no channel"
+            )
         if self._streams >= limits.CHANNEL_STREAMS_LIMIT:
             await _refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams (CHANNEL_STREAMS_LIMIT)")
         self._streams += 1
@@ -302,6 +325,12 @@ class GrpcTransport:
 
     async def _link_of(self, greeting: pb.Greeting, context: Any) -> Link:
         """The link that the greeting asks for.  A process that is new may call before it is known here."""
+        if self._certificates is not None and not may_speak_for(role := caller_role(context), greeting.host):
+            await _refuse(
+                context,
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"a certificate of the role {role} is not {greeting.host!r:.80}",
+            )
         if greeting.peer not in self._hosts:
             await _refuse(
                 context, grpc.StatusCode.NOT_FOUND, f"no host of this process is called {greeting.peer!r:.80}"

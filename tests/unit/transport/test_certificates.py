@@ -1,0 +1,194 @@
+"""Certificates of a cluster are made, kept, read and judged; what is wrong with one is named."""
+
+from __future__ import annotations
+
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from millwheel import limits
+from millwheel.cli.certs import ROLES
+from millwheel.cli.main import main
+from millwheel.errors import ChannelError
+from millwheel.transport.certificates import Certificates, OwnAuthority, keep, role_of
+from millwheel.transport.proto import channel_pb2
+from millwheel.transport.roles import CALLERS, MEMBERS, Role, may_call, may_speak_for
+
+NOW = datetime.now(UTC)
+
+
+def purposes(made: Certificates) -> set[x509.ObjectIdentifier]:
+    certificate = x509.load_pem_x509_certificate(made.certificate)
+    return {*certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value}
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_certificate_has_its_role_its_hosts_and_its_time(role: Role) -> None:
+    authority = OwnAuthority.make()
+    made = authority.issue(role, ["127.0.0.1", "node-1.example"])
+    assert made.role is role
+    assert made.authority == authority.pem
+    certificate = x509.load_pem_x509_certificate(made.certificate)
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert [str(one) for one in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
+    assert names.get_values_for_type(x509.DNSName) == ["node-1.example"]
+    assert certificate.not_valid_after_utc - NOW < timedelta(days=limits.CERTIFICATE_LIFETIME_DAYS + 1)
+    # Others must not be able to stand in for a member on the network.
+    assert (ExtendedKeyUsageOID.SERVER_AUTH in purposes(made)) == (role in MEMBERS)
+    made.check("it", NOW)
+
+
+def test_a_directory_keeps_one_authority_and_its_secrets(tmp_path: Path) -> None:
+    place = tmp_path / "certs"
+    first = OwnAuthority.kept_in(place)
+    assert OwnAuthority.kept_in(place).pem == first.pem
+    pem, key = keep(place, "worker", first.issue(Role.WORKER, ["127.0.0.1"]))
+    for secret in (key, place / "authority.key"):
+        assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    assert Certificates.read(place, "worker").role is Role.WORKER
+    # Made again, and for another role: the files are replaced.
+    keep(place, "worker", first.issue(Role.CLIENT))
+    assert Certificates.read(place, "worker").role is Role.CLIENT
+    assert {path.name for path in place.iterdir()} == {"authority.pem", "authority.key", pem.name, key.name}
+
+
+def expired(authority: OwnAuthority) -> Certificates:
+    return authority.issue(Role.CLIENT, now=NOW - timedelta(days=limits.CERTIFICATE_LIFETIME_DAYS + 1))
+
+
+def of_another(authority: OwnAuthority) -> Certificates:
+    return Certificates(authority.pem, (other := OwnAuthority.make().issue(Role.CLIENT)).certificate, other.key)
+
+
+def with_another_key(authority: OwnAuthority) -> Certificates:
+    return Certificates(authority.pem, authority.issue(Role.CLIENT).certificate, authority.issue(Role.CLIENT).key)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (expired, "is valid until"),
+        (of_another, "not of the authority"),
+        (with_another_key, "the key beside"),
+        (lambda authority: Certificates(authority.pem, b"x", b"x"), "is no certificate"),
+        (lambda authority: Certificates(authority.pem, authority.pem, b"x"), "names no role"),
+        (
+            lambda authority: Certificates(b"x", (one := authority.issue(Role.CLIENT)).certificate, one.key),
+            "authority of",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_certificate_is_named(make, says: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    made = make(OwnAuthority.make())
+    (tmp_path / "authority.pem").write_bytes(made.authority)
+    keep(tmp_path, "it", made)
+    with pytest.raises(ChannelError, match=says) as error:
+        Certificates.read(tmp_path, "it")
+    assert str(tmp_path / "it.pem") in str(error.value)
+    assert "millwheel certs" in str(error.value)
+
+
+def test_a_certificate_that_ends_soon_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    authority = OwnAuthority.kept_in(tmp_path)
+    keep(tmp_path, "it", authority.issue(Role.CLIENT, now=NOW - timedelta(days=limits.CERTIFICATE_LIFETIME_DAYS - 5)))
+    Certificates.read(tmp_path, "it")
+    assert "it.pem is valid until" in caplog.text
+
+
+def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ChannelError, match=r"authority\.pem cannot be read: .*; millwheel certs makes it"):
+        Certificates.read(tmp_path, "worker")
+
+
+@pytest.mark.parametrize("damage", ["authority.key", "authority.pem"])
+def test_an_authority_that_is_damaged_is_not_replaced(damage: str, tmp_path: Path) -> None:
+    OwnAuthority.kept_in(tmp_path)
+    (tmp_path / damage).write_bytes(b"nonsense")
+    with pytest.raises(ChannelError, match=damage):
+        OwnAuthority.kept_in(tmp_path)
+    (tmp_path / damage).unlink()
+    with pytest.raises(ChannelError, match=damage):
+        OwnAuthority.kept_in(tmp_path)
+
+
+def test_keys_of_two_authorities_are_told_apart(tmp_path: Path) -> None:
+    OwnAuthority.kept_in(tmp_path / "a")
+    OwnAuthority.kept_in(tmp_path / "b")
+    (tmp_path / "a" / "authority.pem").write_bytes((tmp_path / "b" / "authority.pem").read_bytes())
+    with pytest.raises(ChannelError, match="do not belong together"):
+        OwnAuthority.kept_in(tmp_path / "a")
+
+
+@pytest.mark.parametrize("host", ["", "a:70", "a b", "*", "-a", "http://a", "millwheel:role:controller", "ä"])
+def test_what_is_no_host_is_refused(host: str) -> None:
+    with pytest.raises(ChannelError, match="no name of a host"):
+        OwnAuthority.make().issue(Role.WORKER, [host])
+
+
+def test_a_role_is_of_an_own_certificate_only() -> None:
+    assert role_of(b"") is None
+    assert role_of(OwnAuthority.make().pem) is None
+
+
+# The table
+
+
+def test_every_method_of_the_protocol_is_in_the_table_and_no_other() -> None:
+    files = [channel_pb2.DESCRIPTOR]
+    methods = {
+        f"/{service.full_name}/{method.name}"
+        for file in files
+        for service in file.services_by_name.values()
+        for method in service.methods
+    }
+    assert methods == CALLERS.keys()
+
+
+def test_what_is_not_in_the_table_is_denied() -> None:
+    assert not any(may_call(role, "/millwheel.channel.v1.Channels/Other") for role in Role)
+    assert not any(may_call(None, method) for method in CALLERS)
+
+
+@pytest.mark.parametrize("role", [*Role, None])
+@pytest.mark.parametrize("host", ["w1", "c1", "x1", ""])
+def test_a_role_speaks_for_its_own_hosts(role: Role | None, host: str) -> None:
+    assert may_speak_for(role, host) == ((role, host[:1]) in {(Role.WORKER, "w"), (Role.CONTROLLER, "c")})
+
+
+# The command
+
+
+def test_the_command_knows_the_roles() -> None:
+    assert tuple(Role) == ROLES
+
+
+def test_the_command_makes_a_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "new" / "certs"
+    assert main(["certs", str(place), "--role", "worker", "--host", "127.0.0.1", "--name", "w-a"]) == 0
+    assert (
+        capsys.readouterr().out == f"millwheel: {place / 'w-a.pem'} and {place / 'w-a.key'} (role worker, 127.0.0.1)\n"
+    )
+    assert Certificates.read(place, "w-a").role is Role.WORKER
+    assert main(["certs", str(place), "--role", "client"]) == 0
+    assert Certificates.read(place, "client").role is Role.CLIENT
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (["--role", "worker"], 1, "name the hosts where it listens (--host)"),
+        (["--role", "king"], 2, "king"),
+        ([], 2, "--role"),
+        (["--role", "client", "--name", "../client"], 1, "cannot name a file"),
+        (["--role", "client", "--name", "authority"], 1, "cannot name a file"),
+    ],
+)
+def test_the_command_says_what_is_wrong(
+    arguments: list[str], status: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["certs", str(tmp_path), *arguments]) == status
+    assert says in capsys.readouterr().err
