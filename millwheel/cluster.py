@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from millwheel.ids import IntervalId, Sequencer
-
 
 class Member(msgspec.Struct, frozen=True):
     """One process of the cluster."""
@@ -38,13 +36,13 @@ class Leader(msgspec.Struct, frozen=True):
 class PlacedInterval(msgspec.Struct, frozen=True):
     """A key interval [low, high) of a computation, and the member that owns it under `sequencer`."""
 
-    id: IntervalId
+    id: int
     computation: str
     low: str
     high: str | None
     owner: int | None
     """An incarnation, or None: nobody may write."""
-    sequencer: Sequencer
+    sequencer: int
 
 
 class PlacedSource(msgspec.Struct, frozen=True):
@@ -72,7 +70,7 @@ class Placement(msgspec.Struct, frozen=True):
     epoch: int
     version: int
     """The version of the map that the decision was made on.  It is refused when the map has another one."""
-    intervals: Mapping[IntervalId, int | None]
+    intervals: Mapping[int, int | None]
     sources: Mapping[str, int | None]
 
 
@@ -85,7 +83,7 @@ class Reshaping(msgspec.Struct, frozen=True):
 
     epoch: int
     version: int
-    intervals: Sequence[IntervalId]
+    intervals: Sequence[int]
     split_keys: Sequence[str] = ()
 
 

@@ -226,6 +226,25 @@ STORE_RECONNECT_LIMIT_US: Final = 30_000_000
 STORE_CONFLICT_ATTEMPTS: Final = 8
 """Tries of a transaction that deadlocked with a sink's other writers, before it is given back as unavailable."""
 
+LEASE_US: Final = 5_000_000
+"""How long a member of a cluster may act without a renewal, and so how soon others take over what a dead one owned.  Postgres
+may restart within it."""
+
+LEASE_RENEW_S: Final = 1.0
+"""Between two renewals of a lease: four may fail in a row."""
+
+LEASE_RETRY_S: Final = 0.2
+"""After a renewal that failed, until the next attempt."""
+
+LEASE_ATTEMPT_S: Final = 2.0
+"""How long a renewal may take, so that a connection that is deaf leaves time for another one within the lease."""
+
+LEASE_LOOK_S: Final = 0.25
+"""How often a process reads what its lease keeper has confirmed; what is older than that is no reason to look."""
+
+LEASE_CLOSE_S: Final = 0.5
+"""How long a lease keeper may take to end by itself: it may be waiting for Postgres."""
+
 OWNER_CHECK_US: Final = 1_000_000
 """How often a process without a watermark to persist asks whether it was superseded, with a small read."""
 

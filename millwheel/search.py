@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from millwheel.ids import IntervalId
-
 if TYPE_CHECKING:
     from millwheel.source import SourcePartition
 
@@ -44,7 +42,7 @@ class Find(msgspec.Struct, frozen=True):
 class MoreSigns(msgspec.Struct, frozen=True):
     """Further signs of finished partitions, by interval: they have another place now, for example.  No answer."""
 
-    signs: Mapping[IntervalId, Sequence[bytes]]
+    signs: Mapping[int, Sequence[bytes]]
 
 
 Step: TypeAlias = GiveWay | BlockingCall | Unknown | Find | MoreSigns

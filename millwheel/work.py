@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from millwheel.bundles import QuarantineEntry, SinkRow, TimerPlace
-from millwheel.ids import ProducerId, SequenceNumber, SubscriptionId
 from millwheel.model import Timer
 
 Slot = tuple[str, str]
@@ -35,9 +34,9 @@ class RecordCause(NamedTuple):
     """A record, by its id, made a hook run under `key`."""
 
     key: str
-    subscription: SubscriptionId
-    producer: ProducerId
-    sequence: SequenceNumber
+    subscription: int
+    producer: int
+    sequence: int
 
 
 class TimerCause(NamedTuple):
@@ -62,10 +61,10 @@ def cause_of(entry: QuarantineEntry) -> Cause:
 class BundlePart(msgspec.Struct, gc=False):
     """Fresh records of one bundle, in order.  Columns of equal length."""
 
-    subscription: SubscriptionId
-    producer: ProducerId
-    frontier: SequenceNumber
-    sequences: list[SequenceNumber]
+    subscription: int
+    producer: int
+    frontier: int
+    sequences: list[int]
     keys: list[str]
     values: list[bytes]
     timestamps: list[int]
@@ -146,7 +145,7 @@ class InvocationOutcome(msgspec.Struct, gc=False):
     timers: dict[str, dict[tuple[str, str], int | None]] = {}
     """key to {(kind, tag): timestamp, or None for cancelled}."""
     holds: dict[str, int | None] = {}
-    produced: dict[SubscriptionId, Columns] = {}
+    produced: dict[int, Columns] = {}
     sinks: list[SinkRow] = []
     causes: list[Cause] = []
     """Of each sink row."""

@@ -6,18 +6,17 @@ import msgspec
 
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.core.source.injector import InjectorCore
-from millwheel.ids import IntervalId, Sequencer
 
 
 class Actor(msgspec.Struct, eq=False, kw_only=True):
     """One owned interval: of a computation, or a source partition."""
 
-    interval: IntervalId
-    sequencer: Sequencer
+    interval: int
+    sequencer: int
     owner: str
     """The computation, or "source:name"."""
     core: IntervalCore | InjectorCore
-    receivers: frozenset[IntervalId] = frozenset()
+    receivers: frozenset[int] = frozenset()
     """Intervals that it sends to."""
 
 
@@ -25,8 +24,8 @@ class Actors:
     """The owned intervals of a worker; the newest core of each."""
 
     def __init__(self) -> None:
-        self.all: dict[IntervalId, Actor] = {}
-        self._of: dict[str, dict[IntervalId, Actor]] = {}
+        self.all: dict[int, Actor] = {}
+        self._of: dict[str, dict[int, Actor]] = {}
 
     def put(self, actor: Actor) -> None:
         """Add it, in the place of an earlier core of its interval."""
@@ -42,7 +41,7 @@ class Actors:
         """Those of one computation or source."""
         return [*self._of.get(owner, {}).values()]
 
-    def current(self, interval: IntervalId, sequencer: Sequencer) -> Actor | None:
+    def current(self, interval: int, sequencer: int) -> Actor | None:
         """The actor, unless its core has been replaced or is void."""
         actor = self.all.get(interval)
         return actor if actor is not None and actor.sequencer == sequencer and not actor.core.halted else None

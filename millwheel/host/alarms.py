@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 
-from millwheel.ids import IntervalId
 from millwheel.model import MAX_TIME
 
 
@@ -12,9 +11,9 @@ class Alarms:
     """Alarms of intervals, by wall time, us."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, IntervalId]] = []
+        self._heap: list[tuple[int, int]] = []
 
-    def set(self, at: int, interval: IntervalId) -> bool:
+    def set(self, at: int, interval: int) -> bool:
         """Ring for `interval` at `at`; true when that is before all others."""
         first = at < self.next()
         heapq.heappush(self._heap, (at, interval))
@@ -24,9 +23,9 @@ class Alarms:
         """When the next one rings, or MAX_TIME."""
         return self._heap[0][0] if self._heap else MAX_TIME
 
-    def due(self, now: int) -> list[IntervalId]:
+    def due(self, now: int) -> list[int]:
         """The intervals whose alarms have come, in order, each once."""
-        found: dict[IntervalId, None] = {}
+        found: dict[int, None] = {}
         while self._heap and self._heap[0][0] <= now:
             found[heapq.heappop(self._heap)[1]] = None
         return [*found]

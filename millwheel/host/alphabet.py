@@ -11,7 +11,6 @@ from millwheel.core.interval import events as ev
 from millwheel.errors import RowRefused
 from millwheel.host.messages import Message
 from millwheel.host.requests import StoreCall
-from millwheel.ids import IntervalId, Sequencer, SubscriptionId
 from millwheel.source import SourcePosition
 from millwheel.work import InvocationOutcome, Work
 
@@ -30,7 +29,7 @@ class Prepare(msgspec.Struct, frozen=True, gc=False):
     `places` has by computation the names under which the store keeps cells that were renamed.
     """
 
-    subscriptions: Mapping[str, SubscriptionId]
+    subscriptions: Mapping[str, int]
     places: Mapping[str, Mapping[str, str]] = {}
 
 
@@ -111,24 +110,24 @@ class Declined(msgspec.Struct, frozen=True, gc=False):
 class Told(msgspec.Struct, frozen=True, gc=False):
     """An event for the core of `interval`, as long as it runs under `sequencer`."""
 
-    interval: IntervalId
-    sequencer: Sequencer
+    interval: int
+    sequencer: int
     event: ev.Event
 
 
 class Due(msgspec.Struct, frozen=True, gc=False):
     """An invocation whose turn has come."""
 
-    interval: IntervalId
-    sequencer: Sequencer
+    interval: int
+    sequencer: int
     work: Work
 
 
 class Returned(msgspec.Struct, frozen=True, gc=False):
     """User code has returned."""
 
-    interval: IntervalId
-    sequencer: Sequencer
+    interval: int
+    sequencer: int
     outcome: InvocationOutcome
     elapsed_us: int
 
@@ -136,8 +135,8 @@ class Returned(msgspec.Struct, frozen=True, gc=False):
 class RowsArrived(msgspec.Struct, frozen=True, gc=False):
     """A read of a source partition that began at wall time `asked_at`, us."""
 
-    interval: IntervalId
-    sequencer: Sequencer
+    interval: int
+    sequencer: int
     rows: ev.RowsRead
     asked_at: int
 
@@ -195,8 +194,8 @@ class RunHooks(msgspec.Struct, frozen=True, gc=False):
     """Run user code of a computation now, and answer with `Returned`."""
 
     computation: str
-    interval: IntervalId
-    sequencer: Sequencer
+    interval: int
+    sequencer: int
     work: Work
 
 
@@ -206,8 +205,8 @@ class ReadRows(msgspec.Struct, frozen=True, gc=False):
     `upto` is for a paced partition: read no row that is newer, us.
     """
 
-    interval: IntervalId
-    sequencer: Sequencer
+    interval: int
+    sequencer: int
     limit: int
     upto: int | None = None
 
@@ -215,7 +214,7 @@ class ReadRows(msgspec.Struct, frozen=True, gc=False):
 class Release(msgspec.Struct, frozen=True, gc=False):
     """Forget the partition that was resumed for `interval`: its end is durable."""
 
-    interval: IntervalId
+    interval: int
 
 
 class WakeAt(msgspec.Struct, frozen=True, gc=False):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import msgspec
 
 from millwheel.bundles import LogWrite
-from millwheel.ids import IntervalId
 
 
 class Group(msgspec.Struct, eq=False):
@@ -27,10 +26,10 @@ class Lane:
 
     def __init__(self) -> None:
         self.waiting: list[LogWrite] = []
-        self.open: frozenset[IntervalId] = frozenset()
+        self.open: frozenset[int] = frozenset()
         """Intervals of the open group."""
 
-    def take(self, busy: frozenset[IntervalId]) -> Group | None:
+    def take(self, busy: frozenset[int]) -> Group | None:
         """A group of what waits, without intervals that are `busy` elsewhere; None while one is open."""
         if self.open or not self.waiting:
             return None
@@ -48,7 +47,7 @@ class CommitLanes:
     def __init__(self) -> None:
         self._shared = Lane()
         self._sinks = Lane()
-        self._with_sinks: set[IntervalId] = set()
+        self._with_sinks: set[int] = set()
 
     def submit(self, write: LogWrite) -> None:
         """Commit `write` after everything of its interval that was submitted before."""
@@ -57,7 +56,7 @@ class CommitLanes:
         lane = self._sinks if write.interval in self._with_sinks else self._shared
         lane.waiting.append(write)
 
-    def _change_lanes(self, interval: IntervalId) -> None:
+    def _change_lanes(self, interval: int) -> None:
         self._with_sinks.add(interval)
         self._sinks.waiting += [write for write in self._shared.waiting if write.interval == interval]
         self._shared.waiting = [write for write in self._shared.waiting if write.interval != interval]
@@ -71,7 +70,7 @@ class CommitLanes:
         """The store has answered for all of `group`, or what is left of it."""
         group.lane.open = frozenset()
 
-    def drop(self, interval: IntervalId) -> None:
+    def drop(self, interval: int) -> None:
         """Forget what waits of an interval whose core is void.  It must not become durable after the next core's recovery."""
         for lane in (self._shared, self._sinks):
             lane.waiting = [write for write in lane.waiting if write.interval != interval]

@@ -11,7 +11,6 @@ import msgspec
 
 from millwheel.bundles import Bundle
 from millwheel.core.ids.dedup import Channel
-from millwheel.ids import IntervalId, Sequencer
 
 
 class Hello(msgspec.Struct, frozen=True, gc=False):
@@ -21,8 +20,8 @@ class Hello(msgspec.Struct, frozen=True, gc=False):
     often this owner has said hello to the same host.  After a cut it says hello again.
     """
 
-    interval: IntervalId
-    sequencer: Sequencer
+    interval: int
+    sequencer: int
     round: int
 
 
@@ -33,7 +32,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     """
 
     bundle: Bundle
-    sequencer: Sequencer
+    sequencer: int
     metered: bool
     """It comes from a source, and counts against the receiver's `Credit`."""
 
@@ -41,8 +40,8 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 class Receipt(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
     """The bundle `number` of the interval `sender` is durable at `interval`, in `epoch`."""
 
-    interval: IntervalId
-    sender: IntervalId
+    interval: int
+    sender: int
     number: int
     epoch: int = 0
 
@@ -50,8 +49,8 @@ class Receipt(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
 class Credit(msgspec.Struct, frozen=True, gc=False):
     """Sources may send so many bytes to `interval` in all, counted since its `Hello` of this round."""
 
-    interval: IntervalId
-    sequencer: Sequencer
+    interval: int
+    sequencer: int
     round: int
     upto_bytes: int
 
@@ -75,7 +74,7 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     nobody owns the interval.
     """
 
-    intervals: tuple[tuple[str, IntervalId, Sequencer | None], ...]
+    intervals: tuple[tuple[str, int, int | None], ...]
 
 
 class Disowned(msgspec.Struct, frozen=True, gc=False):
@@ -85,7 +84,7 @@ class Disowned(msgspec.Struct, frozen=True, gc=False):
     whether it was superseded.
     """
 
-    owners: tuple[tuple[IntervalId, Sequencer], ...]
+    owners: tuple[tuple[int, int], ...]
 
 
 class Unsettled(msgspec.Struct, frozen=True, gc=False):
@@ -95,44 +94,44 @@ class Unsettled(msgspec.Struct, frozen=True, gc=False):
     """
 
     owner: str
-    interval: IntervalId
+    interval: int
     receivers: tuple[str, ...]
 
 
 class IntervalSettled(msgspec.Struct, frozen=True, gc=False):
     """The interval has nothing left for receivers that are not its own."""
 
-    interval: IntervalId
+    interval: int
 
 
 class Excused(msgspec.Struct, frozen=True, gc=False):
     """This interval of `owner` need not report yet, because other intervals of `owner` hold older records."""
 
     owner: str
-    interval: IntervalId
+    interval: int
 
 
 class Concluded(msgspec.Struct, frozen=True, gc=False):
     """A partition of the source `owner` is finished.  It does not hold the watermark any more and is forgotten."""
 
     owner: str
-    interval: IntervalId
+    interval: int
 
 
 class Open(msgspec.Struct, frozen=True, gc=False):
     """All partitions of the source `owner` that are not finished; others that were claimed are `Concluded`."""
 
     owner: str
-    intervals: tuple[IntervalId, ...]
+    intervals: tuple[int, ...]
 
 
 class WatermarkReport(msgspec.Struct, frozen=True, gc=False):
     """An interval's own low watermark, us (paper 4.5), under the sequencer of its owner."""
 
     owner: str
-    interval: IntervalId
+    interval: int
     value: int
-    sequencer: Sequencer
+    sequencer: int
 
 
 class SourceBound(msgspec.Struct, frozen=True, gc=False):

@@ -14,7 +14,6 @@ import msgspec
 from millwheel.bundles import LogWrite
 from millwheel.cluster import Placement, Reshaping
 from millwheel.core.interval import events as ev
-from millwheel.ids import IntervalId, SequenceNumber, Sequencer
 from millwheel.ports import (
     ClusterStore,
     FoldWrite,
@@ -55,7 +54,7 @@ class Acquire(StoreCall, frozen=True):
     """Take intervals; their new sequencers."""
 
     step: ClassVar[str] = "acquire"
-    intervals: tuple[IntervalId, ...]
+    intervals: tuple[int, ...]
 
     async def call(self, store: Store) -> Any:
         """See `Store.acquire`."""
@@ -66,8 +65,8 @@ class Reacquire(StoreCall, frozen=True):
     """Take a new sequencer for an interval that is still owned; None when it is not."""
 
     step: ClassVar[str] = "restart"
-    interval: IntervalId
-    sequencer: Sequencer
+    interval: int
+    sequencer: int
 
     async def call(self, store: Store) -> Any:
         """See `Store.reacquire`."""
@@ -78,8 +77,8 @@ class Recover(StoreCall, frozen=True):
     """Fold the log and load what an interval needs; `Recovered`, or None when it is fenced."""
 
     step: ClassVar[str] = "recover"
-    interval: IntervalId
-    sequencer: Sequencer
+    interval: int
+    sequencer: int
 
     async def call(self, store: Store) -> Any:
         """See `Store.recover`."""
@@ -90,7 +89,7 @@ class StillOwned(StoreCall, frozen=True):
     """Those of the intervals that nobody else has taken over."""
 
     step: ClassVar[str] = "owned"
-    owners: dict[IntervalId, Sequencer]
+    owners: dict[int, int]
 
     async def call(self, store: Store) -> Any:
         """See `Store.still_owned`."""
@@ -123,7 +122,7 @@ class LoadState(StoreCall, frozen=True):
     """State of keys; a list of `KeyRows`."""
 
     step: ClassVar[str] = "load"
-    interval: IntervalId
+    interval: int
     load: ev.Load
 
     async def call(self, store: Store) -> Any:
@@ -135,7 +134,7 @@ class LoadCells(StoreCall, frozen=True):
     """Single cells and entries; a list of `StateRow`."""
 
     step: ClassVar[str] = "load"
-    interval: IntervalId
+    interval: int
     load: ev.LoadSlots
 
     async def call(self, store: Store) -> Any:
@@ -147,8 +146,8 @@ class LoadTimerPage(StoreCall, frozen=True):
     """The timers that are due next; `TimerWrites`, or None when the interval is fenced."""
 
     step: ClassVar[str] = "page"
-    interval: IntervalId
-    sequencer: Sequencer
+    interval: int
+    sequencer: int
     load: ev.LoadTimers
 
     async def call(self, store: Store) -> Any:
@@ -161,12 +160,12 @@ class FindIds(StoreCall, frozen=True):
     """Which ids are consumed; dense ones, and those of outside clients."""
 
     step: ClassVar[str] = "lookup"
-    interval: IntervalId
+    interval: int
     asked: ev.LookupIds
 
     async def call(self, store: Store) -> Any:
         """See `Store.find_ids` and `Store.find_outside_ids`."""
-        asked, found, outside = self.asked, set[SequenceNumber](), set[bytes]()
+        asked, found, outside = self.asked, set[int](), set[bytes]()
         if asked.sequences:
             found = await store.find_ids(self.interval, asked.subscription, asked.producer, asked.sequences)
         if asked.outside:
@@ -178,7 +177,7 @@ class ReadBucket(StoreCall, frozen=True):
     """Ids of outside clients, to fill a filter."""
 
     step: ClassVar[str] = "lookup"
-    interval: IntervalId
+    interval: int
     asked: ev.ReadOutsideIds
 
     async def call(self, store: Store) -> Any:
@@ -191,7 +190,7 @@ class ReadQuarantine(StoreCall, frozen=True):
     """What the quarantines of some keys begin with; a list of `QuarantineEntry`."""
 
     step: ClassVar[str] = "quarantine"
-    interval: IntervalId
+    interval: int
     fetch: ev.FetchQuarantine
 
     async def call(self, store: Store) -> Any:
@@ -285,7 +284,7 @@ class AddSigns(StoreCall, frozen=True):
 
     step: ClassVar[str] = "source"
     source: str
-    signs: Mapping[IntervalId, Sequence[bytes]]
+    signs: Mapping[int, Sequence[bytes]]
 
     async def call(self, store: Store) -> Any:
         """See `Store.add_signs`."""
@@ -365,7 +364,7 @@ class TakePartitions(ClusterCall, frozen=True):
     step: ClassVar[str] = "take"
     source: str
     incarnation: int
-    intervals: tuple[IntervalId, ...]
+    intervals: tuple[int, ...]
 
     async def ask(self, store: ClusterStore) -> Any:
         """See `ClusterStore.take_partitions`."""

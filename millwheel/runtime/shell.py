@@ -5,7 +5,8 @@ Lives here: performing what the hosts ask for, and the turns of the event loop. 
 event loop's thread, one invocation at a time.  While a checkpoint commits, the next bundle already runs.  Invariants:
 
 * hosts hear `TurnEnded` and `Rested` only after a turn in which at least one of them handled something;
-* a process that waits for a time sleeps until then.
+* a process that waits for a time sleeps until then;
+* nothing is sent and nothing is asked for when the lease of the process, if it has one, does not hold any more.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any, Protocol, assert_never
 
 from millwheel import limits
 from millwheel.api.table import Table
-from millwheel.errors import HookInterrupted, HooksFail, InvariantError, RowRefused, StoreError
+from millwheel.errors import Fenced, HookInterrupted, HooksFail, InvariantError, RowRefused, StoreError
 from millwheel.graph import ComputationSpec
 from millwheel.host import alphabet as he
 from millwheel.host.messages import Message
@@ -34,6 +35,7 @@ from millwheel.limits import LAST_WORDS_LIMIT_S, TURN_US
 from millwheel.model import MAX_TIME
 from millwheel.ports import Store, Transport
 from millwheel.runtime.failures import Failures, OnFailure, log_failure
+from millwheel.runtime.lease import Permit
 from millwheel.runtime.retry import until_answered
 from millwheel.runtime.usercode import UserCode
 from millwheel.search import BlockingCall, Step
@@ -72,6 +74,7 @@ class Shell:
         tables: Mapping[str, Table] = MappingProxyType({}),
         clock: Callable[[], int] = wall_clock_us,
         on_failure: OnFailure = log_failure,
+        permit: Permit | None = None,
     ) -> None:
         self._worker = worker
         self._hosts: tuple[Host, ...] = (*others,) if worker is None else (worker, *others)
@@ -79,6 +82,7 @@ class Shell:
         for host in self._hosts:
             self._transport.attach(host.name, partial(self._heard, host), partial(self._reopened, host))
         self._store = store
+        self._permit = permit
         self._clock = clock
         self._failures = Failures(on_failure)
         self._code: UserCode | None = None
@@ -108,7 +112,8 @@ class Shell:
     async def serve(self) -> None:
         """Serve until a host says that the run is over, or `stop` is called.
 
-        Raises `Fenced` when another run takes the store over, `SourceError`, `StoreError`, `IncompatibleStore`.
+        Raises `Fenced` when another run takes the store over or the lease is lost, `SourceError`, `StoreError`,
+        `IncompatibleStore`.
         """
         try:
             self._queue += [(host, he.Started()) for host in self._hosts]
@@ -170,7 +175,8 @@ class Shell:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._worker is not None and not self._in_hook:
             # A store that is away will have to suspect what is innocent.
-            with suppress(StoreError, TimeoutError):
+            with suppress(StoreError, TimeoutError, Fenced):
+                self._check_permit()
                 async with asyncio.timeout(LAST_WORDS_LIMIT_S):
                     await self._worker.last_words().call(self._store)
         if self._code is not None:
@@ -182,6 +188,7 @@ class Shell:
         while not self._ended:
             if self._failure is not None:
                 raise self._failure
+            self._check_permit()
             if self._turn():
                 self._end_turn()
             if self._queue or self._ended:
@@ -260,9 +267,15 @@ class Shell:
 
     # --- effects ----------------------------------------------------------------------------------------------
 
+    def _check_permit(self) -> None:
+        """Raise `Fenced`, and let nothing more leave this process, when its lease does not hold."""
+        if self._permit is not None:
+            self._permit.check()
+
     def _perform(self, host: Host, effect: he.HostEffect) -> None:
         match effect:
             case he.Tell(peer, message):
+                self._check_permit()
                 if (host.name, peer) not in self._reopening:
                     self._transport.tell(host.name, peer, message)
             case he.Reach(addresses):
@@ -274,6 +287,7 @@ class Shell:
             case he.RunHooks():
                 self._run(host, effect)
             case he.Ask(token, wish):
+                self._check_permit()
                 self._ask(host, token, wish)
             case he.ReadRows():
                 self._queue.append((host, self._user.read(effect)))

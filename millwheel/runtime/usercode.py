@@ -15,7 +15,6 @@ from millwheel.api.context import Output
 from millwheel.api.table import Table
 from millwheel.graph import Graph
 from millwheel.host.alphabet import Discover, Discovery, Prepare, ReadRows, Resume, RowsArrived, RunHooks, Seek
-from millwheel.ids import IntervalId
 from millwheel.ports import SourcePartition
 from millwheel.runtime.executor import Executor, output_of
 from millwheel.runtime.failures import Failures
@@ -54,7 +53,7 @@ class UserCode:
         self._searches: dict[str, Search] = {}
         self._asked_at: dict[str, int] = {}
         self._found: dict[tuple[str, str], SourcePartition] = {}
-        self.partitions: dict[IntervalId, tuple[str, SourcePartition]] = {}
+        self.partitions: dict[int, tuple[str, SourcePartition]] = {}
         """By interval: the source, and the partition that is read."""
 
     def prepare(self, wanted: Prepare) -> None:
@@ -101,7 +100,7 @@ class UserCode:
         named = tuple((partition.name, partition.fingerprint()) for partition in found)
         return Discovery(named, source.complete(), source.pending_watermark(), self._asked_at[name])
 
-    def release(self, interval: IntervalId) -> None:
+    def release(self, interval: int) -> None:
         """A partition is finished."""
         if interval not in self.partitions:
             return  # it was ended before this process could open it

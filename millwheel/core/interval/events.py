@@ -20,7 +20,6 @@ from millwheel.bundles import (
 from millwheel.core.faults.refused import RefusedRows
 from millwheel.core.faults.suspects import Suspects
 from millwheel.core.ids.dedup import Channel
-from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, SubscriptionId
 from millwheel.source import Ahead
 from millwheel.work import Columns, InvocationOutcome, Wanted, Work
 
@@ -116,7 +115,7 @@ class Marked(Struct, frozen=True, gc=False):
 class CommitDone(Struct, frozen=True, gc=False):
     """The checkpoint `seq` is durable."""
 
-    seq: Seq
+    seq: int
 
 
 class WriteFenced(Struct, frozen=True, gc=False):
@@ -129,26 +128,26 @@ class Refused(Struct, frozen=True, gc=False):
     Everything before `seq` is durable, nothing from it on.
     """
 
-    seq: Seq
+    seq: int
     rows: tuple[tuple[int, str], ...]
 
 
 class Resend(Struct, frozen=True, gc=False):
     """Send the interval `target` everything that it has not acked: it has lost what it had not made durable."""
 
-    target: IntervalId
+    target: int
 
 
 class FoldDone(Struct, frozen=True, gc=False):
     """Everything up to `upto` is in the folded tables."""
 
-    upto: Seq
+    upto: int
 
 
 class IdsFound(Struct, frozen=True, gc=False):
     """Answer to `LookupIds`: which of them the store has."""
 
-    sender: IntervalId
+    sender: int
     found: set[int]
     outside: set[bytes] = set()
 
@@ -156,7 +155,7 @@ class IdsFound(Struct, frozen=True, gc=False):
 class OutsideIdsRead(Struct, frozen=True, gc=False):
     """Answer to `ReadOutsideIds`."""
 
-    subscription: SubscriptionId
+    subscription: int
     expires: int
     ids: list[bytes]
 
@@ -206,7 +205,7 @@ class RowsRead(Struct, gc=False):
     Not frozen: silence raises `watermark` on the way to the core.
     """
 
-    columns: dict[SubscriptionId, tuple[list[SequenceNumber], Columns]]
+    columns: dict[int, tuple[list[int], Columns]]
     count: int
     next_position: int
     state: bytes
@@ -287,10 +286,10 @@ class Commit(Struct, frozen=True, gc=False):
 class LookupIds(Struct, frozen=True, gc=False):
     """Ask the folded tables which of `sequences` were consumed: a bundle of `sender` waits for it."""
 
-    sender: IntervalId
-    subscription: SubscriptionId
-    producer: ProducerId
-    sequences: list[SequenceNumber]
+    sender: int
+    subscription: int
+    producer: int
+    sequences: list[int]
     outside: list[bytes] = []
     """Ids that outside clients chose.  Which of them were taken, and have not expired by wall time `now`, us?"""
     now: int = 0
@@ -299,7 +298,7 @@ class LookupIds(Struct, frozen=True, gc=False):
 class ReadOutsideIds(Struct, frozen=True, gc=False):
     """Read the next `limit` ids of a bucket, in order, after the id `after`."""
 
-    subscription: SubscriptionId
+    subscription: int
     expires: int
     after: bytes
     limit: int
@@ -311,7 +310,7 @@ class Fold(Struct, frozen=True, gc=False):
     `acked` are acks in committed checkpoints after it.  The tables have no state of `fresh` keys.  All are of `epoch`.
     """
 
-    upto: Seq
+    upto: int
     images: list[Checkpoint]
     acked: list[Acked]
     fresh: Set[str]
@@ -327,7 +326,7 @@ class Send(Struct, frozen=True, gc=False):
 class Ack(Struct, frozen=True, gc=False):
     """Tell `sender` that its bundle `number` is durable here, in `epoch`."""
 
-    sender: IntervalId
+    sender: int
     number: int
     epoch: int = 0
 

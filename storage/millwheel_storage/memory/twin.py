@@ -26,7 +26,6 @@ from millwheel.bundles import (
 )
 from millwheel.cluster import ClusterMap, Leader, Member, PlacedInterval, Placement
 from millwheel.errors import RowRefused, StoreError
-from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.model import MIN_TIME
 from millwheel.ports import (
     Declaration,
@@ -56,7 +55,7 @@ from millwheel_storage.schema.shape_checks import (
 )
 from millwheel_storage.sink_rows import blame, coalesce, parts, sink_intervals
 
-LogKey = tuple[IntervalId, Sequencer, Seq]
+LogKey = tuple[int, int, int]
 
 
 def _wall_clock() -> int:
@@ -76,24 +75,24 @@ class MemoryStore:
 
     def __init__(self, clock: WallClock = _wall_clock) -> None:
         self.shape: PipelineShape | None = None
-        self.intervals: dict[IntervalId, IntervalRow] = {}
-        self.ownership: dict[IntervalId, Sequencer] = {}
+        self.intervals: dict[int, IntervalRow] = {}
+        self.ownership: dict[int, int] = {}
         self.log: dict[LogKey, LogWrite] = {}
         self.folded = MemoryTables()
         """What the log is folded into."""
-        self.suspicions: dict[IntervalId, tuple[int, bytes]] = {}
+        self.suspicions: dict[int, tuple[int, bytes]] = {}
         """(unclean ends, mark) by interval."""
         self.watermark: dict[str, int] = {}
         self.declared = 0
         """The last epoch that is complete."""
         self.sources: dict[tuple[str, str], SourcePosition] = {}
-        self.signs: dict[tuple[str, bytes], set[IntervalId]] = {}
+        self.signs: dict[tuple[str, bytes], set[int]] = {}
         """(source, sign) to the intervals of finished partitions."""
-        self._signed: set[IntervalId] = set()
+        self._signed: set[int] = set()
         self.sinks: dict[str, dict[tuple[Any, ...], Row]] = {}
         self.constraint: Callable[[str, Row], str | None] = lambda table, row: None
         """For tests: why the database would refuse a row of a table, or None when it accepts the row."""
-        self._subscriptions: dict[str, SubscriptionId] = {}
+        self._subscriptions: dict[str, int] = {}
         self._sink_tables: dict[str, SinkTable] = {}
         self._sequencer = 0
         self._agreements = MemoryAgreements(clock)
@@ -117,7 +116,7 @@ class MemoryStore:
         for computation in sorted(shape.computations):
             self._add_computation(computation, shape.computations[computation])
         for name in sorted(shape.subscriptions):
-            self._subscriptions.setdefault(name, SubscriptionId(len(self._subscriptions) + 1))
+            self._subscriptions.setdefault(name, len(self._subscriptions) + 1)
         self._sink_tables = {table.name: table for table in shape.sinks}
         for table in shape.sinks:
             for row in self.sinks.setdefault(table.name, {}).values():
@@ -169,36 +168,36 @@ class MemoryStore:
         for low, high in ranges(splits):
             self._add_interval(computation, low, high)
 
-    def _add_interval(self, computation: str, low: str, high: str | None) -> IntervalId:
-        interval = IntervalId(len(self.intervals) + 1)
+    def _add_interval(self, computation: str, low: str, high: str | None) -> int:
+        interval = len(self.intervals) + 1
         self.intervals[interval] = IntervalRow(interval, computation, low, high)
-        self.ownership[interval] = Sequencer(0)
+        self.ownership[interval] = 0
         return interval
 
-    def _next_sequencer(self) -> Sequencer:
+    def _next_sequencer(self) -> int:
         self._sequencer += 1
-        return Sequencer(self._sequencer)
+        return self._sequencer
 
-    def _row(self, interval: IntervalId) -> IntervalRow:
+    def _row(self, interval: int) -> IntervalRow:
         row = self.intervals.get(interval)
         if row is None:
             raise StoreError(f"interval {interval} does not exist")
         return row
 
-    async def acquire(self, intervals: Sequence[IntervalId]) -> dict[IntervalId, Sequencer]:
+    async def acquire(self, intervals: Sequence[int]) -> dict[int, int]:
         """See `Store.acquire`."""
         for interval in intervals:
             self._row(interval)
         self._agreements.taken_outside({*intervals})
         return self._fence(set(intervals))
 
-    def _fence(self, intervals: Set[IntervalId]) -> dict[IntervalId, Sequencer]:
+    def _fence(self, intervals: Set[int]) -> dict[int, int]:
         """A new sequencer for each, in the order of their ids."""
         taken = {interval: self._next_sequencer() for interval in sorted(intervals)}
         self.ownership.update(taken)
         return taken
 
-    async def reacquire(self, interval: IntervalId, sequencer: Sequencer) -> Sequencer | None:
+    async def reacquire(self, interval: int, sequencer: int) -> int | None:
         """See `Store.reacquire`; a number is used up in any case, as by its twin."""
         fresh = self._next_sequencer()
         if self.ownership[interval] != sequencer:
@@ -206,7 +205,7 @@ class MemoryStore:
         self.ownership[interval] = fresh
         return fresh
 
-    async def recover(self, interval: IntervalId, sequencer: Sequencer) -> RecoveredInterval | None:
+    async def recover(self, interval: int, sequencer: int) -> RecoveredInterval | None:
         """See `Store.recover`."""
         row = self._row(interval)
         if self.ownership[interval] != sequencer:
@@ -221,7 +220,7 @@ class MemoryStore:
         self.suspicions[interval] = recovered.ends + 1, recovered.suspicion
         return recovered
 
-    async def load(self, interval: IntervalId, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
+    async def load(self, interval: int, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
         """See `Store.load`."""
         computation = self._row(interval).computation
         stored = self.key_state.get(computation, {})
@@ -236,7 +235,7 @@ class MemoryStore:
                 rows.append(KeyRows(key, dict(cells), dict(pending.get(key, {})), more))
         return rows
 
-    async def load_slots(self, interval: IntervalId, wanted: Sequence[Wanted]) -> list[StateRow]:
+    async def load_slots(self, interval: int, wanted: Sequence[Wanted]) -> list[StateRow]:
         """See `Store.load_slots`."""
         stored = self.key_state.get(self._row(interval).computation, {})
         found: dict[tuple[str, str, str], bytes] = {}
@@ -247,7 +246,7 @@ class MemoryStore:
         return [(*slot, value) for slot, value in found.items()]
 
     async def load_timers(
-        self, interval: IntervalId, sequencer: Sequencer, kind: str, after: TimerPlace, limit: int
+        self, interval: int, sequencer: int, kind: str, after: TimerPlace, limit: int
     ) -> TimerWrites | None:
         """See `Store.load_timers`."""
         row = self._row(interval)
@@ -255,32 +254,24 @@ class MemoryStore:
             return None
         return timer_writes(self.folded.timer_page(row, kind, after, limit))
 
-    async def find_ids(
-        self,
-        interval: IntervalId,
-        subscription: SubscriptionId,
-        producer: ProducerId,
-        sequences: Sequence[SequenceNumber],
-    ) -> set[SequenceNumber]:
+    async def find_ids(self, interval: int, subscription: int, producer: int, sequences: Sequence[int]) -> set[int]:
         """See `Store.find_ids`."""
         return self.folded.delivered.get(interval, {}).get((subscription, producer), set()).intersection(sequences)
 
-    async def find_outside_ids(
-        self, interval: IntervalId, subscription: SubscriptionId, now: int, ids: Sequence[bytes]
-    ) -> set[bytes]:
+    async def find_outside_ids(self, interval: int, subscription: int, now: int, ids: Sequence[bytes]) -> set[bytes]:
         """See `Store.find_outside_ids`."""
         stored = self.folded.outside.items()
         buckets = (b for place, b in stored if place[:2] == (interval, subscription) and place[2] > now)
         return set(ids).intersection(set[bytes]().union(*buckets))
 
     async def read_outside_ids(
-        self, interval: IntervalId, subscription: SubscriptionId, expires: int, after: bytes, limit: int
+        self, interval: int, subscription: int, expires: int, after: bytes, limit: int
     ) -> list[bytes]:
         """See `Store.read_outside_ids`."""
         bucket = self.folded.outside.get((interval, subscription, expires), ())
         return sorted(id_ for id_ in bucket if id_ > after)[:limit]
 
-    async def commit(self, writes: Sequence[LogWrite]) -> set[tuple[IntervalId, Seq]]:
+    async def commit(self, writes: Sequence[LogWrite]) -> set[tuple[int, int]]:
         """See `Store.commit`."""
         apart = sink_intervals(writes)
         distinct = {(write.interval, write.seq, write.sequencer): write for write in writes}
@@ -350,7 +341,7 @@ class MemoryStore:
             del self.log[key]
         return True
 
-    async def rewind(self, owners: Mapping[IntervalId, Sequencer]) -> int | None:
+    async def rewind(self, owners: Mapping[int, int]) -> int | None:
         """See `Store.rewind`."""
         if len(await self.still_owned(owners)) < len(owners):
             return None
@@ -382,9 +373,7 @@ class MemoryStore:
 
     def _epoch_sinks(self, declaration: Declaration) -> list[LogWrite]:
         """The images with sink rows, and these rows as they are to be written."""
-        places = sorted(
-            (interval, declaration.owners[IntervalId(interval)], seq) for interval, seq in declaration.sinks
-        )
+        places = sorted((interval, declaration.owners[interval], seq) for interval, seq in declaration.sinks)
         writes = [self.log[place] for place in places if place in self.log]
         if [write.epoch for write in writes] != [declaration.epoch] * len(places):
             raise StoreError(f"epoch {declaration.epoch}: not all images with sink rows are there")
@@ -401,7 +390,7 @@ class MemoryStore:
             self.watermark[write.name] = max(write.value, self.watermark.get(write.name, write.value))
         return {write.name for write in kept}
 
-    async def still_owned(self, owners: Mapping[IntervalId, Sequencer]) -> set[IntervalId]:
+    async def still_owned(self, owners: Mapping[int, int]) -> set[int]:
         """See `Store.still_owned`."""
         return {interval for interval, sequencer in owners.items() if self.ownership.get(interval) == sequencer}
 
@@ -414,7 +403,7 @@ class MemoryStore:
         for partition, state in states.items():
             if (source, partition) not in self.sources:
                 interval = self._add_interval(SOURCE_PREFIX + source, "", None)
-                producer = ProducerId(self._next_sequencer())
+                producer = self._next_sequencer()
                 self.sources[source, partition] = SourcePosition(partition, interval, producer, 0, False, state)
         return [self.sources[source, partition] for partition in states]
 
@@ -433,7 +422,7 @@ class MemoryStore:
         mine = [self.sources[place] for place in sorted(self.sources) if place[0] == source]
         return [position for position in mine if position.interval in intervals or position.partition in names]
 
-    async def add_signs(self, source: str, signs: Mapping[IntervalId, Sequence[bytes]]) -> None:
+    async def add_signs(self, source: str, signs: Mapping[int, Sequence[bytes]]) -> None:
         """See `Store.add_signs`."""
         finished = {position.interval for place, position in self.sources.items() if position.finished}
         for interval in sorted(signs.keys() & finished):
@@ -445,7 +434,7 @@ class MemoryStore:
         """See `Store.unfinished_partitions`."""
         return [(place[0], self.sources[place]) for place in sorted(self.sources) if not self.sources[place].finished]
 
-    async def advance(self, writes: Sequence[PositionWrite]) -> set[IntervalId]:
+    async def advance(self, writes: Sequence[PositionWrite]) -> set[int]:
         """See `Store.advance`."""
         places = {position.interval: place for place, position in self.sources.items()}
         owned = [write for write in writes if self.ownership.get(write.interval) == write.sequencer]
@@ -458,7 +447,7 @@ class MemoryStore:
                 await self.add_signs(places[write.interval][0], {write.interval: write.signs})
         return {write.interval for write in owned}
 
-    async def mark(self, writes: Sequence[MarkWrite]) -> set[IntervalId]:
+    async def mark(self, writes: Sequence[MarkWrite]) -> set[int]:
         """See `Store.mark`."""
         known = [write for write in writes if write.interval in self.suspicions]
         owned = [write for write in known if self.ownership[write.interval] == write.sequencer]
@@ -467,7 +456,7 @@ class MemoryStore:
             self.suspicions[write.interval] = (ends if write.ends is None else write.ends, write.mark)
         return {write.interval for write in owned}
 
-    async def quarantined(self, interval: IntervalId, keys: Sequence[str], limit: int) -> list[QuarantineEntry]:
+    async def quarantined(self, interval: int, keys: Sequence[str], limit: int) -> list[QuarantineEntry]:
         """See `Store.quarantined`."""
         computation = self._row(interval).computation
         found = (entry for key in sorted(keys) for entry in self.quarantine.get((computation, key), ()))
@@ -497,7 +486,7 @@ class MemoryStore:
         if owned is not None:
             self._fence(self._all_of(owned))
 
-    def _all_of(self, owned: Holdings) -> set[IntervalId]:
+    def _all_of(self, owned: Holdings) -> set[int]:
         """Intervals, and the unfinished partitions of sources."""
         mine = {
             row.interval for (source, _), row in self.sources.items() if source in owned.sources and not row.finished
@@ -527,9 +516,7 @@ class MemoryStore:
         self._fence(self._all_of(owned))
         return version
 
-    async def take_partitions(
-        self, source: str, incarnation: int, intervals: Sequence[IntervalId]
-    ) -> dict[IntervalId, Sequencer] | None:
+    async def take_partitions(self, source: str, incarnation: int, intervals: Sequence[int]) -> dict[int, int] | None:
         """See `ClusterStore.take_partitions`."""
         if self._agreements.source_owners.get(source) != incarnation:
             return None

@@ -11,7 +11,6 @@ from typing import Final
 
 from psycopg.types.numeric import Int4, Int8
 
-from millwheel.ids import IntervalId
 from millwheel.ports import MarkWrite, PositionWrite, SourcePosition, WatermarkWrite
 from millwheel_storage.postgres import query
 from millwheel_storage.postgres.arrays import BigintArray, ByteaArray, TextArray
@@ -111,7 +110,7 @@ async def find_partitions(
     return [SourcePosition(*row) for row in await query.rows(connection, advancing.FIND_SOURCES, parameters)]
 
 
-async def add_signs(connection: Connection, signs: Mapping[IntervalId, Sequence[bytes]]) -> None:
+async def add_signs(connection: Connection, signs: Mapping[int, Sequence[bytes]]) -> None:
     """See `Store.add_signs`; in one transaction with whatever made them finished."""
     intervals = [interval for interval, mine in signs.items() for _ in mine]
     flat = [sign for mine in signs.values() for sign in mine]
@@ -120,7 +119,7 @@ async def add_signs(connection: Connection, signs: Mapping[IntervalId, Sequence[
         await connection.execute(advancing.SIGN_SOURCES, (BigintArray([*signs]),))
 
 
-async def advance(connection: Connection, writes: Sequence[PositionWrite]) -> set[IntervalId]:
+async def advance(connection: Connection, writes: Sequence[PositionWrite]) -> set[int]:
     """See `Store.advance`; what is finished gets its signs in the same transaction."""
     signs = {write.interval: write.signs for write in writes if write.finished}
     if not signs:
@@ -131,7 +130,7 @@ async def advance(connection: Connection, writes: Sequence[PositionWrite]) -> se
     return kept
 
 
-async def _advance(connection: Connection, writes: Sequence[PositionWrite]) -> set[IntervalId]:
+async def _advance(connection: Connection, writes: Sequence[PositionWrite]) -> set[int]:
     intervals = [Int8(write.interval) for write in writes]
     parameters = (
         intervals,
@@ -144,7 +143,7 @@ async def _advance(connection: Connection, writes: Sequence[PositionWrite]) -> s
     return {interval for (interval,) in await query.rows(connection, advancing.ADVANCE, parameters, prepare=True)}
 
 
-async def mark(connection: Connection, writes: Sequence[MarkWrite]) -> set[IntervalId]:
+async def mark(connection: Connection, writes: Sequence[MarkWrite]) -> set[int]:
     """See `Store.mark`."""
     intervals = [Int8(write.interval) for write in writes]
     parameters = (

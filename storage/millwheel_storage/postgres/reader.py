@@ -20,7 +20,6 @@ from psycopg.rows import dict_row
 
 from millwheel.bundles import Checkpoint
 from millwheel.errors import InvariantError, StoreError, StoreUnavailable
-from millwheel.ids import IntervalId, SubscriptionId
 from millwheel.limits import STORE_RECONNECT_LIMIT_US, TAIL_CHUNK_ROWS
 from millwheel.model import MAX_TIME
 from millwheel.ports import IntervalRow, PipelineShape, QuarantineRow, SourcePosition
@@ -65,7 +64,7 @@ class TimerRow(msgspec.Struct, frozen=True):
 class Oldest(msgspec.Struct, frozen=True):
     """What is oldest of one kind in one interval; the inputs of `explain`."""
 
-    interval: IntervalId
+    interval: int
     computation: str
     kind: str
     key: str
@@ -133,9 +132,9 @@ class Reader:
         """Computation names and their durable numbers."""
         return self._numbers("computation")
 
-    def subscriptions(self) -> dict[str, SubscriptionId]:
+    def subscriptions(self) -> dict[str, int]:
         """Subscription names and their durable numbers."""
-        return {name: SubscriptionId(number) for name, number in self._numbers("subscription").items()}
+        return self._numbers("subscription")
 
     def _numbers(self, kind: str) -> dict[str, int]:
         rows = self._connection.execute(opening.READ_NAMES).fetchall()
@@ -154,7 +153,7 @@ class Reader:
             self._connection.execute(opening.SNAPSHOT)
             yield
 
-    def _log(self, interval: IntervalId) -> list[Checkpoint]:
+    def _log(self, interval: int) -> list[Checkpoint]:
         rows = self._connection.execute(loading.READ_LOG, (interval,)).fetchall()
         return [decode_image(payload) for _, _, payload in rows]
 
