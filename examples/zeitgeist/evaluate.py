@@ -7,12 +7,15 @@ raised by the end of the window after it. Keys are the site, and pages of which 
 minutes is at least `ENOUGH` requests. Any time counts for which the key is past its warm-up, except where
 traffic was anomalous already: the key has an episode within half an hour, or the site had less than half its
 forecast.
+
+It also prints how many of the site's dips the log itself does not bear out (`founded`).
 """
 
 import argparse
 import gzip
 import random
 import time
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,8 +26,9 @@ import msgspec
 from examples.zeitgeist import detector, model, observed
 from examples.zeitgeist.detector import Anomaly, Episode, KeyState, Scope
 from examples.zeitgeist.evidence import Kind
+from examples.zeitgeist.founded import unfounded_dips
 from examples.zeitgeist.logline import LoggedRequest, Malformed, is_page_view, parse_line
-from examples.zeitgeist.model import WINDOW_US
+from examples.zeitgeist.model import DAY_US, WINDOW_US
 from examples.zeitgeist.pictures import Point
 from examples.zeitgeist.report import Facts, Series, Stat, write_report
 from examples.zeitgeist.silence import SLOT_US, SLOTS
@@ -230,11 +234,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Evaluates the model on a log; see the module's description."""
     options = _options(arguments)
     began_s = time.monotonic()
-    lines = Counter[str]()
-    slots = count_slots(_requests(read_log(options.log), lines))
+    lines, times_us = Counter[str](), array("q")
+    slots = count_slots(_requests(read_log(options.log), lines, times_us))
     read_s = time.monotonic() - began_s
     anomalies = anomalies_of(slots, options.offset)
     _print_findings(lines, anomalies, read_s, time.monotonic() - began_s - read_s)
+    _print_unfounded(anomalies, sorted(times_us))
     if options.report:
         facts = Facts(
             title=options.title, log=options.log.name, first_us=min(slots[SITE]), end_us=end_of(slots),
@@ -263,11 +268,14 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _requests(parsed: Iterable[LoggedRequest | Malformed], lines: Counter[str]) -> Iterator[LoggedRequest]:
-    """The requests among the lines, counting lines and malformed ones on the way."""
+def _requests(
+    parsed: Iterable[LoggedRequest | Malformed], lines: Counter[str], times_us: "array[int]"
+) -> Iterator[LoggedRequest]:
+    """The requests among the lines, counting lines and malformed ones and gathering times on the way."""
     for line in parsed:
         lines["lines"] += 1
         if isinstance(line, LoggedRequest):
+            times_us.append(line.timestamp_us)
             yield line
         else:
             lines["malformed"] += 1
@@ -299,6 +307,15 @@ def _print_findings(lines: Counter[str], anomalies: Sequence[Anomaly], read_s: f
     print("\n| day | " + " | ".join(columns) + " |\n|---" * 1 + "|---:" * len(columns) + "|")
     for day, counts in alarms_per_day(anomalies).items():
         print(f"| {day} | " + " | ".join(str(counts[column]) for column in columns) + " |")
+
+
+def _print_unfounded(anomalies: Sequence[Anomaly], times_us: Sequence[int]) -> None:
+    dips = sum(row.scope == "site" and row.kind == "dip" for row in anomalies)
+    days = max((times_us[-1] - times_us[0]) / DAY_US, 1.0) if times_us else 1.0
+    false = unfounded_dips(anomalies, times_us)
+    print(
+        f"\n{dips - len(false)} of {dips} site dips have a silence in the log; false ones a day: {len(false) / days:.2f}"
+    )
 
 
 def _print_trials(scope: Scope, results: Mapping[Kind, tuple[int, int]]) -> None:

@@ -52,6 +52,8 @@ Row = tuple[int, str, int]
 """Side, user, second."""
 Found = tuple[int | None, int | None, int]
 """Numbers of the left and the right one, and the row's time, us."""
+SessionRow = tuple[int | None, int | None, int, int]
+"""Numbers of both, start and end of the session, us."""
 
 
 def user(seen: Seen) -> str:
@@ -89,11 +91,14 @@ def as_of(how: Any = "inner", lateness: int = 0) -> Pipeline:
     return pipeline
 
 
-def found(results: Any) -> Counter[Found]:
-    def number(seen: Seen | None) -> int | None:
-        return None if seen is None else seen.number
+def number_of(seen: Seen | None) -> int | None:
+    return None if seen is None else seen.number
 
-    return Counter((number(out.value.left), number(out.value.right), out.timestamp) for out in results.outputs(matches))
+
+def found(results: Any) -> Counter[Found]:
+    return Counter(
+        (number_of(out.value.left), number_of(out.value.right), out.timestamp) for out in results.outputs(matches)
+    )
 
 
 # --- the nested loop -------------------------------------------------------------------------------------------
@@ -210,12 +215,12 @@ def test_a_join_in_an_interval_is_the_nested_loop(
     assert run(joined(interval, how, seconds(DISORDER)), rows, cuts, lags) == by_interval(rows, interval, how)
 
 
-def by_sessions(rows: list[Row], gap: int, how: How) -> Counter[Found]:
-    result: Counter[Found] = Counter()
+def by_sessions(rows: list[Row], gap: int, how: How) -> Counter[SessionRow]:
+    result: Counter[SessionRow] = Counter()
     numbered = [(name, second, side, number) for number, (side, name, second) in enumerate(rows)]
     for user_name in "ab":
         burst: tuple[list[int | None], list[int | None]] = ([], [])
-        end = 0
+        start = end = 0
         for _, second, side, number in [*sorted(row for row in numbered if row[0] == user_name), ("", 10**6, 0, -1)]:
             if second >= end:
                 lone: list[int | None] = [None] if any(burst) else []
@@ -224,20 +229,78 @@ def by_sessions(rows: list[Row], gap: int, how: How) -> Counter[Found]:
                     rights_of = rights_of or lone
                 if how in ("right", "outer"):
                     lefts_of = lefts_of or lone
-                result.update((a, b, end * SECOND - 1) for a, b in product(lefts_of, rights_of))
+                result.update((a, b, start * SECOND, end * SECOND) for a, b in product(lefts_of, rights_of))
                 burst = ([], [])
+                start = second
             burst[side].append(number)
             end = second + gap
     return result
 
 
-@settings(max_examples=120)
-@given(ROWS, CUTS, LAGS, st.integers(1, 9), st.sampled_from(HOWS), st.booleans())
+SESSION_ROWS = st.lists(
+    st.tuples(st.integers(0, 1), st.sampled_from("aab"), st.integers(0, 25), st.integers(0, DISORDER)),
+    min_size=1, max_size=24,
+).map(lambda drawn: [row[:3] for row in sorted(drawn, key=lambda row: row[2] + row[3])])  # fmt: skip
+"""The same as `ROWS`, so dense that sessions meet: their beginnings come behind what follows them."""
+
+
+def session_rows(results: Any) -> Counter[SessionRow]:
+    outputs = results.outputs(matches)
+    assert all(out.timestamp == out.value.end - 1 for out in outputs)
+    return Counter(
+        (number_of(out.value.left), number_of(out.value.right), out.value.start, out.value.end) for out in outputs
+    )
+
+
+@settings(max_examples=150)
+@given(SESSION_ROWS, CUTS, LAGS, st.integers(1, 7), st.sampled_from(HOWS), st.booleans())
 def test_a_join_in_sessions_is_the_nested_loop(
     rows: list[Row], cuts: list[int], lags: list[int], gap: int, how: How, late: bool
 ) -> None:
     pipeline = joined(Sessions(seconds=gap), how, seconds(DISORDER) if late else 0)
-    assert run(pipeline, rows, cuts, lags if late else [DISORDER]) == by_sessions(rows, gap, how)
+    stepper = driven(pipeline, rows, cuts, lags if late else [DISORDER])
+    assert session_rows(stepper) == by_sessions(rows, gap, how)
+    assert state_left(stepper, ["matches.join"]) == {}
+    assert stepper.outputs(late_lefts) == []
+
+
+def test_a_session_that_began_earlier_than_its_first_arrival_says_so() -> None:
+    """Two sessions arrive newest first; a row between them makes one of both, and one before them lets it begin earlier."""
+    stepper = Stepper(joined(Sessions(seconds=10), "inner", seconds(60)))
+    for stream, name, second in ((lefts, 1, 20), (rights, 2, 5), (lefts, 3, 12), (rights, 4, 1)):
+        send(stepper, stream, name, second)
+    stepper.finish()
+    assert found(stepper) == dict.fromkeys([(a, b, 30 * SECOND - 1) for a in (1, 3) for b in (2, 4)], 1)
+    assert {(out.value.start, out.value.end) for out in stepper.outputs(matches)} == {(SECOND, 30 * SECOND)}
+    assert state_left(stepper, ["matches.join"]) == {}
+
+
+def test_sessions_that_wait_for_late_values_may_still_become_one() -> None:
+    """Both have had their end, and hold the watermark; of the second one nothing waits when it is a part of the first."""
+    stepper = Stepper(joined(Sessions(seconds=10), "inner", seconds(60)))
+    send(stepper, lefts, 1, 1)
+    send(stepper, rights, 2, 15)
+    stepper.advance_watermark(30 * SECOND)
+    assert stepper.watermark("matches.join") == 11 * SECOND - 1
+    send(stepper, lefts, 3, 8)
+    stepper.advance_watermark(85 * SECOND - 1)
+    assert found(stepper) == {}
+    stepper.advance_watermark(85 * SECOND)
+    assert found(stepper) == {(1, 2, 25 * SECOND - 1): 1, (3, 2, 25 * SECOND - 1): 1}
+    assert state_left(stepper, ["matches.join"]) == {}
+    assert stepper.watermark("matches.join") == 85 * SECOND
+
+
+@pytest.mark.parametrize(("watermark", "kept"), [(15 * SECOND - 1, True), (15 * SECOND, False)])
+def test_a_value_counts_until_its_own_window_and_the_lateness_are_over(watermark: int, kept: bool) -> None:
+    """Its window of 10 s ends at 13 s; what has a session at the watermark extends nothing any more."""
+    stepper = Stepper(joined(Sessions(seconds=10), "inner", seconds(2)))
+    send(stepper, lefts, 1, 9)
+    stepper.advance_watermark(watermark)
+    send(stepper, rights, 2, 3)
+    assert [out.value.number for out in stepper.outputs(late_rights)] == ([] if kept else [2])
+    stepper.finish()
+    assert found(stepper) == ({(1, 2, 19 * SECOND - 1): 1} if kept else {})
 
 
 def test_a_session_of_both_streams_is_one_and_its_rows_say_so() -> None:
@@ -301,7 +364,7 @@ def test_joins_under_faults_give_what_they_give_without(seed: int) -> None:
         rows_of = [(Seen(u, n), s * SECOND) for n, (side, u, s) in enumerate(bursts) if side == number]
         inputs[name] = rows_of
     outcome = simulate(joined(Sessions(seconds=3), how), inputs, seed=seed, faults=Faults(crash=0.004))
-    assert found(outcome) == by_sessions(bursts, 3, how)
+    assert session_rows(outcome) == by_sessions(bursts, 3, how)
     assert state_left(outcome, ["matches.join"]) == {}
     inputs = {
         name: [(Seen(u, n), s * SECOND) for n, (side, u, s) in enumerate(rows) if side == number]
