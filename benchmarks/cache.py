@@ -19,6 +19,7 @@ from benchmarks import common, flows
 from benchmarks.common import Reference, Result
 from millwheel import Computation, Context, MsgpackCoder, Pipeline, Record, Timer, ValueCell, subscribe
 from millwheel.core.keys.cache import StateCache
+from millwheel.ids import IntervalId
 from millwheel.launch import run as run_on
 from millwheel.limits import ENTRY_OVERHEAD_BYTES, SLOT_OVERHEAD_BYTES
 from millwheel_storage.postgres import PostgresStore
@@ -124,7 +125,7 @@ def _pipeline(given: dict[str, Any]) -> None:
     load = PostgresStore.load
     Counted.left = WINDOWS if given["workload"] == "windows" else SESSIONS
 
-    async def counted(self: PostgresStore, interval: int, keys: Any, timers: bool) -> Any:
+    async def counted(self: PostgresStore, interval: IntervalId, keys: Any, timers: bool) -> Any:
         Counted.loads += len(keys)
         return await load(self, interval, keys, timers)
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from benchmarks import common, flows
 from benchmarks.common import Reference, Result
+from millwheel.ids import IntervalId, SubscriptionId
 from millwheel.launch import run as run_on
 from millwheel_storage.postgres import PostgresStore
 
@@ -66,7 +67,9 @@ def _pipeline(given: dict[str, Any]) -> None:
     asked = missed = 0
     find = PostgresStore.find_outside_ids
 
-    async def counted(self: PostgresStore, interval: int, subscription: int, now: int, ids: Any) -> set[bytes]:
+    async def counted(
+        self: PostgresStore, interval: IntervalId, subscription: SubscriptionId, now: int, ids: Any
+    ) -> set[bytes]:
         nonlocal asked, missed
         found = await find(self, interval, subscription, now, ids)
         asked, missed = asked + len(ids), missed + len(ids) - len(found)

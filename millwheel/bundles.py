@@ -12,12 +12,13 @@ from typing import Final
 
 import msgspec
 
+from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.limits import RECORD_OVERHEAD_BYTES
 from millwheel.model import Timer
 
 CHECKPOINT_FORMAT: Final = 1
 """Version of the serialised form of a checkpoint.  A store with another one is refused before the first write."""
-_TIMER: Final = -1
+_TIMER: Final = SubscriptionId(-1)
 """Stands in the place of a subscription when an element of a quarantine is a timer."""
 
 
@@ -28,13 +29,13 @@ class Bundle(msgspec.Struct, gc=False):
     producer and subscription below `frontier` are durably acked, so the receiver may forget them.
     """
 
-    subscription: int
-    sender: int
+    subscription: SubscriptionId
+    sender: IntervalId
     number: int
-    target: int
-    producer: int
-    frontier: int
-    sequences: list[int]
+    target: IntervalId
+    producer: ProducerId
+    frontier: SequenceNumber
+    sequences: list[SequenceNumber]
     keys: list[str]
     values: list[bytes]
     timestamps: list[int]
@@ -58,10 +59,10 @@ class Bundle(msgspec.Struct, gc=False):
 class Ids(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Record ids delivered by one checkpoint, of one (subscription, producer); `frontier` as last advertised."""
 
-    subscription: int
-    producer: int
-    frontier: int
-    sequences: list[int]
+    subscription: SubscriptionId
+    producer: ProducerId
+    frontier: SequenceNumber
+    sequences: list[SequenceNumber]
 
 
 class OutsideIdWrites(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -70,7 +71,7 @@ class OutsideIdWrites(msgspec.Struct, frozen=True, array_like=True, gc=False):
     Without ids, it says that ids that have expired by then may be removed, the oldest bucket first.
     """
 
-    subscription: int
+    subscription: SubscriptionId
     expires: int
     ids: list[bytes]
 
@@ -78,9 +79,9 @@ class OutsideIdWrites(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Produced(msgspec.Struct, array_like=True, gc=False):
     """Productions of one checkpoint on one subscription; ids are producer and `first`, `first + 1`, …."""
 
-    subscription: int
-    producer: int
-    first: int
+    subscription: SubscriptionId
+    producer: ProducerId
+    first: SequenceNumber
     keys: list[str]
     values: list[bytes]
     timestamps: list[int]
@@ -89,9 +90,9 @@ class Produced(msgspec.Struct, array_like=True, gc=False):
 class Acked(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Productions that their receivers have acked, recorded durably here (§6.1.2)."""
 
-    subscription: int
-    producer: int
-    sequences: list[int]
+    subscription: SubscriptionId
+    producer: ProducerId
+    sequences: list[SequenceNumber]
 
 
 class CellWrites(msgspec.Struct, array_like=True, gc=False):
@@ -183,9 +184,9 @@ class QuarantineEntry(msgspec.Struct, array_like=True, gc=False):
     """One element of a poisoned key's FIFO: a record, or a timer (`is_timer`), which has a tag and a kind and no value."""
 
     key: str
-    subscription: int
-    producer: int
-    sequence: int
+    subscription: SubscriptionId
+    producer: ProducerId
+    sequence: SequenceNumber
     value: bytes
     timestamp: int
     tag: str = ""
@@ -195,7 +196,9 @@ class QuarantineEntry(msgspec.Struct, array_like=True, gc=False):
     @staticmethod
     def of_timer(timer: Timer, error: str = "") -> QuarantineEntry:
         """A timer as an element."""
-        return QuarantineEntry(timer.key, _TIMER, 0, 0, b"", timer.timestamp, timer.tag, timer.kind, error)
+        return QuarantineEntry(
+            timer.key, _TIMER, ProducerId(0), SequenceNumber(0), b"", timer.timestamp, timer.tag, timer.kind, error
+        )
 
     @property
     def is_timer(self) -> bool:
@@ -232,9 +235,9 @@ class Checkpoint(msgspec.Struct, array_like=True, gc=False):
 class LogWrite(msgspec.Struct, frozen=True, gc=False):
     """A row of `checkpoint_log`, with the decoded sink rows that must commit in the same transaction."""
 
-    interval: int
-    sequencer: int
-    seq: int
+    interval: IntervalId
+    sequencer: Sequencer
+    seq: Seq
     epoch: int
     payload: bytes
     sinks: tuple[SinkRow, ...] = ()
@@ -248,16 +251,16 @@ class Delivered(msgspec.Struct, frozen=True, gc=False):
     `frontier` is what the sender advertised.  The ids themselves stay in the store, so this does not grow with their number.
     """
 
-    subscription: int
-    producer: int
-    frontier: int
-    top: int
+    subscription: SubscriptionId
+    producer: ProducerId
+    frontier: SequenceNumber
+    top: SequenceNumber
 
 
 class OutsideBucket(msgspec.Struct, frozen=True, gc=False):
     """A time bucket of ids chosen by outside clients in the store: `count` of them at most."""
 
-    subscription: int
+    subscription: SubscriptionId
     expires: int
     count: int
 

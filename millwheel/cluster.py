@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from millwheel.ids import IntervalId, Sequencer
+
 
 class Member(msgspec.Struct, frozen=True):
     """One process of the cluster."""
@@ -36,13 +38,13 @@ class Leader(msgspec.Struct, frozen=True):
 class PlacedInterval(msgspec.Struct, frozen=True):
     """A key interval [low, high) of a computation, and the member that owns it under `sequencer`."""
 
-    id: int
+    id: IntervalId
     computation: str
     low: str
     high: str | None
     owner: int | None
     """An incarnation, or None: nobody may write."""
-    sequencer: int
+    sequencer: Sequencer
 
 
 class PlacedSource(msgspec.Struct, frozen=True):
@@ -70,7 +72,7 @@ class Placement(msgspec.Struct, frozen=True):
     epoch: int
     version: int
     """The version of the map that the decision was made on.  It is refused when the map has another one."""
-    intervals: Mapping[int, int | None]
+    intervals: Mapping[IntervalId, int | None]
     sources: Mapping[str, int | None]
 
 
@@ -83,7 +85,7 @@ class Reshaping(msgspec.Struct, frozen=True):
 
     epoch: int
     version: int
-    intervals: Sequence[int]
+    intervals: Sequence[IntervalId]
     split_keys: Sequence[str] = ()
 
 

@@ -5,6 +5,8 @@ Lives here: exception classes only.  Never here: logic.
 
 from __future__ import annotations
 
+from millwheel.ids import IntervalId, Seq
+
 
 class MillwheelError(Exception):
     """Base of every error that millwheel raises on purpose."""
@@ -71,7 +73,7 @@ class RowRefused(StoreError):
     `rows` are (place among the checkpoint's sink rows, the database's answer).  Nothing of this checkpoint is durable.
     """
 
-    def __init__(self, message: str, interval: int, seq: int, rows: tuple[tuple[int, str], ...] = ()) -> None:
+    def __init__(self, message: str, interval: IntervalId, seq: Seq, rows: tuple[tuple[int, str], ...] = ()) -> None:
         super().__init__(message)
         self.interval = interval
         self.seq = seq

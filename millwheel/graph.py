@@ -13,6 +13,7 @@ import msgspec
 from millwheel import limits
 from millwheel.coders import Coder, reads_of, schema_of
 from millwheel.errors import InvariantError, WiringError
+from millwheel.ids import SubscriptionId
 from millwheel.intervals import check_split_keys
 from millwheel.loops import Loop, loops_of
 from millwheel.shape import PipelineShape, SinkTable
@@ -142,7 +143,7 @@ class Graph(msgspec.Struct, frozen=True):
         found = [s.source for s in self.sources.values() if s.stream == stream and s.source.record_id is not None]
         return found[0].id_slack if found else None
 
-    def slacks(self, computation: str, subscriptions: Mapping[str, int]) -> dict[int, int]:
+    def slacks(self, computation: str, subscriptions: Mapping[str, SubscriptionId]) -> dict[SubscriptionId, int]:
         """`slack` of the computation's inputs that have one, by subscription number."""
         found = ((subscriptions[s.name], self.slack(s.stream)) for s in self.computations[computation].inputs)
         return {number: slack for number, slack in found if slack is not None}

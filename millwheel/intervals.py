@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
 from millwheel.errors import WiringError
+from millwheel.ids import IntervalId
 
 
 def check_split_keys(split_keys: Sequence[str], owner: str) -> None:
@@ -30,20 +31,20 @@ class Ranges:
     (1, 2)
     """
 
-    def __init__(self, lows: Iterable[tuple[str, int]]) -> None:
+    def __init__(self, lows: Iterable[tuple[str, IntervalId]]) -> None:
         ordered = sorted(lows)
         self.lows = [low for low, _ in ordered]
         self.ids = [id_ for _, id_ in ordered]
         if not ordered or self.lows[0] != "" or len(set(self.lows)) != len(self.lows):
             raise ValueError(f"intervals must cover the key space exactly once, got lows {self.lows!r}")
 
-    def owner(self, key: str) -> int:
+    def owner(self, key: str) -> IntervalId:
         """The id of the interval that `key` falls into."""
         return self.ids[bisect_right(self.lows, key) - 1]
 
-    def group(self, keys: Sequence[str]) -> dict[int, list[int]]:
+    def group(self, keys: Sequence[str]) -> dict[IntervalId, list[int]]:
         """Interval id to the positions in `keys` that it owns, in order."""
-        groups: dict[int, list[int]] = {}
+        groups: dict[IntervalId, list[int]] = {}
         lows, ids = self.lows, self.ids
         for position, key in enumerate(keys):
             groups.setdefault(ids[bisect_right(lows, key) - 1], []).append(position)

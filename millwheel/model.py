@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from millwheel.errors import TimestampError
+from millwheel.ids import ProducerId, SequenceNumber
 
 V = TypeVar("V")
 
@@ -49,8 +50,8 @@ TIMER_KINDS: Final = ("watermark", "wall", EXPIRY_KIND)
 class RecordId(NamedTuple):
     """Identity of a delivery: the producer's sequencer and a number dense per subscription (§6.1.1)."""
 
-    producer: int
-    sequence: int
+    producer: ProducerId
+    sequence: SequenceNumber
 
 
 class Record(msgspec.Struct, Generic[V], frozen=True, gc=False):
@@ -63,8 +64,8 @@ class Record(msgspec.Struct, Generic[V], frozen=True, gc=False):
     value: V
     timestamp: int
     late: bool
-    producer: int
-    sequence: int
+    producer: ProducerId
+    sequence: SequenceNumber
 
     @property
     def id(self) -> RecordId:

@@ -23,6 +23,7 @@ from millwheel.bundles import (
     TimerWrites,
 )
 from millwheel.cluster import ClusterMap, Leader, MapOrder, Member, Placement, Reshaping, Senders
+from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.shape import PipelineShape as PipelineShape
 from millwheel.shape import SinkTable as SinkTable
 from millwheel.source import Ahead as Ahead
@@ -38,7 +39,7 @@ from millwheel.work import Wanted
 class IntervalRow(msgspec.Struct, frozen=True):
     """One key interval [low, high) of a computation; high None means unbounded."""
 
-    id: int
+    id: IntervalId
     computation: str
     low: str
     high: str | None
@@ -48,7 +49,7 @@ class Opened(msgspec.Struct, frozen=True):
     """The store's answer to `open_pipeline`: durable numbers for names, the interval map, and who has fed streams."""
 
     intervals: tuple[IntervalRow, ...]
-    subscriptions: Mapping[str, int]
+    subscriptions: Mapping[str, SubscriptionId]
     fed: Mapping[str, str] = {}
     """Sources that have opened a partition in any run, those that the pipeline no longer has included, to their streams."""
     places: Mapping[str, Mapping[str, str]] = {}
@@ -58,8 +59,8 @@ class Opened(msgspec.Struct, frozen=True):
 class PositionWrite(msgspec.Struct, frozen=True):
     """Advance of a source partition, fenced by its interval's sequencer."""
 
-    interval: int
-    sequencer: int
+    interval: IntervalId
+    sequencer: Sequencer
     position: int
     finished: bool
     state: bytes
@@ -73,7 +74,7 @@ class WatermarkWrite(msgspec.Struct, frozen=True):
 
     name: str
     value: int
-    owners: Mapping[int, int]
+    owners: Mapping[IntervalId, Sequencer]
 
 
 class FoldWrite(msgspec.Struct, frozen=True):
@@ -84,9 +85,9 @@ class FoldWrite(msgspec.Struct, frozen=True):
     is inserted without looking for what it replaces.  Images and acks are of `epoch`.
     """
 
-    interval: int
-    sequencer: int
-    upto: int
+    interval: IntervalId
+    sequencer: Sequencer
+    upto: Seq
     images: Sequence[Checkpoint]
     acked: Sequence[Acked] = ()
     fresh: Set[str] = frozenset()
@@ -101,7 +102,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     epoch: int
-    owners: Mapping[int, int]
+    owners: Mapping[IntervalId, Sequencer]
     positions: Sequence[PositionWrite] = ()
     watermarks: Mapping[str, int] = {}
     sinks: Sequence[tuple[int, int]] = ()
@@ -113,8 +114,8 @@ class MarkWrite(msgspec.Struct, frozen=True):
     `ends` None keeps the count of unclean ends.  0 records an orderly end, and 1 that this process has served for long.
     """
 
-    interval: int
-    sequencer: int
+    interval: IntervalId
+    sequencer: Sequencer
     mark: bytes
     ends: int | None = None
 
@@ -125,9 +126,9 @@ class QuarantineRow(msgspec.Struct, frozen=True):
     computation: str
     key: str
     order: int
-    subscription: int
-    producer: int
-    sequence: int
+    subscription: SubscriptionId
+    producer: ProducerId
+    sequence: SequenceNumber
     value: bytes
     timestamp: int
     tag: str
@@ -146,31 +147,31 @@ class Store(Protocol):
         """Create or migrate the pipeline's schema, check versions, shape and coders (`IncompatibleStore`)."""
         ...
 
-    async def acquire(self, intervals: Sequence[int]) -> dict[int, int]:
+    async def acquire(self, intervals: Sequence[IntervalId]) -> dict[IntervalId, Sequencer]:
         """Take ownership.  Each interval gets a new sequencer, durable on return, and older owners are fenced from now on."""
         ...
 
-    async def reacquire(self, interval: int, sequencer: int) -> int | None:
+    async def reacquire(self, interval: IntervalId, sequencer: Sequencer) -> Sequencer | None:
         """A new sequencer for an interval that `sequencer` still owns, as `acquire`; None when it is fenced."""
         ...
 
-    async def recover(self, interval: int, sequencer: int) -> RecoveredInterval | None:
+    async def recover(self, interval: IntervalId, sequencer: Sequencer) -> RecoveredInterval | None:
         """Fold the interval's whole log, then load what it needs to serve; None when fenced."""
         ...
 
-    async def load(self, interval: int, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
+    async def load(self, interval: IntervalId, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
         """Folded state of `keys`, and if asked for their timers; a key without either is absent from the answer.
 
         Of a key with more than `limits.STATE_PAGE_SLOTS` cells and entries, the answer has only the first, and says so.
         """
         ...
 
-    async def load_slots(self, interval: int, wanted: Sequence[Wanted]) -> list[StateRow]:
+    async def load_slots(self, interval: IntervalId, wanted: Sequence[Wanted]) -> list[StateRow]:
         """Those of the `wanted` cells and entries that are in the folded state, in any order."""
         ...
 
     async def load_timers(
-        self, interval: int, sequencer: int, kind: str, after: TimerPlace, limit: int
+        self, interval: IntervalId, sequencer: Sequencer, kind: str, after: TimerPlace, limit: int
     ) -> TimerWrites | None:
         """The next `limit` folded timers of a kind after (timestamp, (key, tag)), in that order; None: fenced.
 
@@ -178,14 +179,22 @@ class Store(Protocol):
         """
         ...
 
-    async def find_ids(self, interval: int, subscription: int, producer: int, sequences: Sequence[int]) -> set[int]:
+    async def find_ids(
+        self,
+        interval: IntervalId,
+        subscription: SubscriptionId,
+        producer: ProducerId,
+        sequences: Sequence[SequenceNumber],
+    ) -> set[SequenceNumber]:
         """Which of ascending `sequences`, none below the stored frontier, are delivered ids in the folded tables.
 
         It is not fenced, because what a stale owner reads is durable too.
         """
         ...
 
-    async def find_outside_ids(self, interval: int, subscription: int, now: int, ids: Sequence[bytes]) -> set[bytes]:
+    async def find_outside_ids(
+        self, interval: IntervalId, subscription: SubscriptionId, now: int, ids: Sequence[bytes]
+    ) -> set[bytes]:
         """Which of `ids`, chosen by outside clients, were taken, and do not expire until wall time `now`, us.
 
         Folded tables only; not fenced, as `find_ids`.
@@ -193,12 +202,12 @@ class Store(Protocol):
         ...
 
     async def read_outside_ids(
-        self, interval: int, subscription: int, expires: int, after: bytes, limit: int
+        self, interval: IntervalId, subscription: SubscriptionId, expires: int, after: bytes, limit: int
     ) -> list[bytes]:
         """The first `limit` ids after `after`, ascending, of the bucket that expires at `expires`, us."""
         ...
 
-    async def commit(self, writes: Sequence[LogWrite]) -> set[tuple[int, int]]:
+    async def commit(self, writes: Sequence[LogWrite]) -> set[tuple[IntervalId, Seq]]:
         """Insert log rows (and sink rows) in one transaction; the (interval, seq) pairs that are durable.
 
         A pair that is missing was fenced.  Committing a row again under its primary key is a success.  Raises
@@ -215,7 +224,7 @@ class Store(Protocol):
         """
         ...
 
-    async def rewind(self, owners: Mapping[int, int]) -> int | None:
+    async def rewind(self, owners: Mapping[IntervalId, Sequencer]) -> int | None:
         """Go back to the last declared epoch, and return its number, 0 when there was none; None when fenced.
 
         `owners` are all intervals of the graph and their sequencers.  Log rows of later epochs are deleted.  Intervals of
@@ -238,7 +247,7 @@ class Store(Protocol):
         """
         ...
 
-    async def still_owned(self, owners: Mapping[int, int]) -> set[int]:
+    async def still_owned(self, owners: Mapping[IntervalId, Sequencer]) -> set[IntervalId]:
         """Those of the intervals whose newest sequencer is the given one.  Not fenced: a lost interval stays lost."""
         ...
 
@@ -263,7 +272,7 @@ class Store(Protocol):
         """Partitions of the source that have one of these signs or names, by name."""
         ...
 
-    async def add_signs(self, source: str, signs: Mapping[int, Sequence[bytes]]) -> None:
+    async def add_signs(self, source: str, signs: Mapping[IntervalId, Sequence[bytes]]) -> None:
         """Add further signs of finished partitions, by interval.  Not fenced, because anybody's signs are true."""
         ...
 
@@ -271,18 +280,18 @@ class Store(Protocol):
         """(source, position) of every partition that is not finished, of sources that the pipeline no longer has too."""
         ...
 
-    async def advance(self, writes: Sequence[PositionWrite]) -> set[int]:
+    async def advance(self, writes: Sequence[PositionWrite]) -> set[IntervalId]:
         """Persist positions in one transaction; the intervals that were not fenced."""
         ...
 
-    async def mark(self, writes: Sequence[MarkWrite]) -> set[int]:
+    async def mark(self, writes: Sequence[MarkWrite]) -> set[IntervalId]:
         """Store marks, at most one an interval, in one transaction; the intervals that were not fenced.
 
         Only for intervals that were recovered.  `recover` counts an unclean end in advance, until `ends` says otherwise.
         """
         ...
 
-    async def quarantined(self, interval: int, keys: Sequence[str], limit: int) -> list[QuarantineEntry]:
+    async def quarantined(self, interval: IntervalId, keys: Sequence[str], limit: int) -> list[QuarantineEntry]:
         """The folded quarantine FIFOs of `keys` in ascending order of the keys; the first `limit` elements of that."""
         ...
 
@@ -335,11 +344,13 @@ class ClusterStore(Store, Protocol):
         """
         ...
 
-    async def take_partitions(self, source: str, incarnation: int, intervals: Sequence[int]) -> dict[int, int] | None:
+    async def take_partitions(
+        self, source: str, incarnation: int, intervals: Sequence[IntervalId]
+    ) -> dict[IntervalId, Sequencer] | None:
         """New sequencers for partitions of a source, as `acquire`; None when the member does not own the source."""
         ...
 
-    async def reshape(self, reshaping: Reshaping) -> tuple[int, tuple[int, ...]] | None:
+    async def reshape(self, reshaping: Reshaping) -> tuple[int, tuple[IntervalId, ...]] | None:
         """Split or merge intervals; the new version of the map, and the ids of the intervals that are there now, by key.
 
         The first keeps the id of the first that was named.  They have new sequencers and no owner.  State, timers and

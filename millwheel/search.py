@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from millwheel.ids import IntervalId
+
 if TYPE_CHECKING:
     from millwheel.source import SourcePartition
 
@@ -42,7 +44,7 @@ class Find(msgspec.Struct, frozen=True):
 class MoreSigns(msgspec.Struct, frozen=True):
     """Further signs of finished partitions, by interval: they have another place now, for example.  No answer."""
 
-    signs: Mapping[int, Sequence[bytes]]
+    signs: Mapping[IntervalId, Sequence[bytes]]
 
 
 Step: TypeAlias = GiveWay | BlockingCall | Unknown | Find | MoreSigns

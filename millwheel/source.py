@@ -8,6 +8,7 @@ from typing import Any, Generic, Protocol, TypeAlias
 import msgspec
 from typing_extensions import TypeVar
 
+from millwheel.ids import IntervalId, ProducerId
 from millwheel.limits import OUTSIDE_SLACK_US
 from millwheel.rejected import Kinds
 from millwheel.search import BlockingCall, Search, Unknown, sign
@@ -87,8 +88,8 @@ class SourcePosition(msgspec.Struct, frozen=True):
     """Durable progress of one source partition.  `position` counts raw rows that are durably acked."""
 
     partition: str
-    interval: int
-    producer: int
+    interval: IntervalId
+    producer: ProducerId
     position: int
     finished: bool
     state: bytes

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from millwheel.bundles import QuarantineEntry, SinkRow, TimerPlace
+from millwheel.ids import ProducerId, SequenceNumber, SubscriptionId
 from millwheel.model import Timer
 
 Slot = tuple[str, str]
@@ -34,9 +35,9 @@ class RecordCause(NamedTuple):
     """A record, by its id, made a hook run under `key`."""
 
     key: str
-    subscription: int
-    producer: int
-    sequence: int
+    subscription: SubscriptionId
+    producer: ProducerId
+    sequence: SequenceNumber
 
 
 class TimerCause(NamedTuple):
@@ -61,10 +62,10 @@ def cause_of(entry: QuarantineEntry) -> Cause:
 class BundlePart(msgspec.Struct, gc=False):
     """Fresh records of one bundle, in order.  Columns of equal length."""
 
-    subscription: int
-    producer: int
-    frontier: int
-    sequences: list[int]
+    subscription: SubscriptionId
+    producer: ProducerId
+    frontier: SequenceNumber
+    sequences: list[SequenceNumber]
     keys: list[str]
     values: list[bytes]
     timestamps: list[int]
@@ -145,7 +146,7 @@ class InvocationOutcome(msgspec.Struct, gc=False):
     timers: dict[str, dict[tuple[str, str], int | None]] = {}
     """key to {(kind, tag): timestamp, or None for cancelled}."""
     holds: dict[str, int | None] = {}
-    produced: dict[int, Columns] = {}
+    produced: dict[SubscriptionId, Columns] = {}
     sinks: list[SinkRow] = []
     causes: list[Cause] = []
     """Of each sink row."""

@@ -19,6 +19,7 @@ from millwheel.api.typed import Row
 from millwheel.bundles import SinkRow
 from millwheel.coders import AS_IT_IS
 from millwheel.errors import CoderError, LimitError, RowError, TimestampError, WiringError
+from millwheel.ids import SubscriptionId
 from millwheel.limits import VALUE_LIMIT_BYTES
 from millwheel.model import MAX_TIME, MIN_TIME, TimerKind, format_time, whole_time
 from millwheel.rows import check_key as check_row_key
@@ -33,7 +34,7 @@ _BYTES: Final = (bytes, bytearray, memoryview)
 """Left as they are in a sink's row, to be refused: nobody who writes them into a text column means base64."""
 
 
-Route = tuple[int, Callable[[Any], str | None]]
+Route = tuple[SubscriptionId, Callable[[Any], str | None]]
 """A subscription and its key extractor."""
 
 

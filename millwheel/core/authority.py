@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from millwheel.ids import IntervalId, Sequencer
 from millwheel.model import MAX_TIME, MIN_TIME
 
 
@@ -18,16 +19,16 @@ class Authority:
 
     def __init__(self, senders: Mapping[str, Iterable[str]], persisted: Mapping[str, int]) -> None:
         self._senders = {name: tuple(of) for name, of in senders.items()}
-        self._intervals: dict[str, dict[int, int]] = {}
+        self._intervals: dict[str, dict[IntervalId, int]] = {}
         self._values: dict[str, int] = dict(persisted)
         self._bounds: dict[str, int] = {}
         self._dirty: set[str] = set()
-        self._owners: dict[str, dict[int, int]] = {}
+        self._owners: dict[str, dict[IntervalId, Sequencer]] = {}
         """By name: the sequencers under which this process reports.  Partitions at the end of time are left out."""
-        self._unsettled: dict[int, tuple[str, set[str]]] = {}
+        self._unsettled: dict[IntervalId, tuple[str, set[str]]] = {}
         """Intervals with productions of an earlier version of the pipeline: their computation, and who receives these."""
 
-    def expect(self, name: str, interval: int, sequencer: int | None = None) -> None:
+    def expect(self, name: str, interval: IntervalId, sequencer: Sequencer | None = None) -> None:
         """`name` (a computation or "source:x") has this interval, which holds the watermark until it reports.
 
         It reports under `sequencer`, which is None when nobody in this process owns it.
@@ -36,22 +37,22 @@ class Authority:
             self._owners.setdefault(name, {})[interval] = sequencer
         self._intervals.setdefault(name, {}).setdefault(interval, MIN_TIME)
 
-    def unsettled(self, name: str, interval: int, receivers: Iterable[str]) -> None:
+    def unsettled(self, name: str, interval: IntervalId, receivers: Iterable[str]) -> None:
         """An interval of `name` has productions for `receivers`, to which this version of `name` does not send: until it
         settles, `name` counts among their senders."""
         self._unsettled[interval] = name, set(receivers)
 
-    def settle(self, interval: int) -> dict[str, int]:
+    def settle(self, interval: IntervalId) -> dict[str, int]:
         """An interval has settled.  Returns the computations whose input watermark rose."""
         before = {name: self.input_of(name) for name in self._senders}
         self._unsettled.pop(interval, None)
         return {name: self.input_of(name) for name in before if self.input_of(name) > before[name]}
 
-    def excuse(self, name: str, interval: int) -> None:
+    def excuse(self, name: str, interval: IntervalId) -> None:
         """This interval does not count until it is expected again: other intervals of `name` hold older records."""
         self._intervals.get(name, {}).pop(interval, None)
 
-    def retire(self, name: str, interval: int) -> None:
+    def retire(self, name: str, interval: IntervalId) -> None:
         """A partition of a source has ended.  It holds nothing any more and is forgotten."""
         self._intervals.get(name, {}).pop(interval, None)
         self._owners.get(name, {}).pop(interval, None)
@@ -62,7 +63,7 @@ class Authority:
         self._bounds[name] = max(value, self._bounds.get(name, MIN_TIME))
         self._dirty.add(name)
 
-    def report(self, name: str, interval: int, value: int) -> None:
+    def report(self, name: str, interval: IntervalId, value: int) -> None:
         """An interval's low watermark."""
         known = self._intervals.setdefault(name, {})
         if value > known.get(interval, MIN_TIME):
@@ -88,7 +89,7 @@ class Authority:
         self._dirty.clear()
         return changed
 
-    def owners(self, name: str) -> dict[int, int]:
+    def owners(self, name: str) -> dict[IntervalId, Sequencer]:
         """What the value of `name` rests on: its intervals, and the sequencers of their reports (§7.2).
 
         The value of a source rests on its partitions, except those whose end is durable.  It also rests on the intervals
@@ -128,6 +129,6 @@ class Authority:
         """The published watermark of a computation or source."""
         return self._values.get(name, MIN_TIME)
 
-    def intervals(self, name: str) -> dict[int, int]:
+    def intervals(self, name: str) -> dict[IntervalId, int]:
         """Last reported value per interval."""
         return dict(self._intervals.get(name, {}))

@@ -19,6 +19,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from millwheel.ids import IntervalId, Sequencer
+
 
 class Floor(msgspec.Struct, frozen=True):
     """No work in the loop is older than `value`, us, and none will be.  These were the owners, by interval."""
@@ -57,7 +59,7 @@ class LoopRounds:
         """Whether the newest round is one of these owners."""
         return self._owners == owners
 
-    def answered(self, interval: int, sequencer: int, round_: int, minimum: int) -> Floor | None:
+    def answered(self, interval: IntervalId, sequencer: Sequencer, round_: int, minimum: int) -> Floor | None:
         """An answer: the oldest work, us, that the interval has held since its answer before.
 
         Returns the floor when this was the last answer and the round counts.  Answers to other rounds, of earlier owners,

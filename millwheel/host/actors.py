@@ -6,17 +6,18 @@ import msgspec
 
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.core.source.injector import InjectorCore
+from millwheel.ids import IntervalId, Sequencer
 
 
 class Actor(msgspec.Struct, eq=False, kw_only=True):
     """One owned interval: of a computation, or a source partition."""
 
-    interval: int
-    sequencer: int
+    interval: IntervalId
+    sequencer: Sequencer
     owner: str
     """The computation, or "source:name"."""
     core: IntervalCore | InjectorCore
-    receivers: frozenset[int] = frozenset()
+    receivers: frozenset[IntervalId] = frozenset()
     """Intervals that it sends to."""
 
 
@@ -24,8 +25,8 @@ class Actors:
     """The owned intervals of a worker; the newest core of each."""
 
     def __init__(self) -> None:
-        self.all: dict[int, Actor] = {}
-        self._of: dict[str, dict[int, Actor]] = {}
+        self.all: dict[IntervalId, Actor] = {}
+        self._of: dict[str, dict[IntervalId, Actor]] = {}
 
     def put(self, actor: Actor) -> None:
         """Add it, in the place of an earlier core of its interval."""
@@ -41,7 +42,7 @@ class Actors:
         """Those of one computation or source."""
         return [*self._of.get(owner, {}).values()]
 
-    def current(self, interval: int, sequencer: int) -> Actor | None:
+    def current(self, interval: IntervalId, sequencer: Sequencer) -> Actor | None:
         """The actor, unless its core has been replaced or is void."""
         actor = self.all.get(interval)
         return actor if actor is not None and actor.sequencer == sequencer and not actor.core.halted else None

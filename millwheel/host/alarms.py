@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 
+from millwheel.ids import IntervalId
 from millwheel.model import MAX_TIME
 
 
@@ -11,9 +12,9 @@ class Alarms:
     """Alarms of intervals, by wall time, us."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int]] = []
+        self._heap: list[tuple[int, IntervalId]] = []
 
-    def set(self, at: int, interval: int) -> bool:
+    def set(self, at: int, interval: IntervalId) -> bool:
         """Ring for `interval` at `at`; true when that is before all others."""
         first = at < self.next()
         heapq.heappush(self._heap, (at, interval))
@@ -23,9 +24,9 @@ class Alarms:
         """When the next one rings, or MAX_TIME."""
         return self._heap[0][0] if self._heap else MAX_TIME
 
-    def due(self, now: int) -> list[int]:
+    def due(self, now: int) -> list[IntervalId]:
         """The intervals whose alarms have come, in order, each once."""
-        found: dict[int, None] = {}
+        found: dict[IntervalId, None] = {}
         while self._heap and self._heap[0][0] <= now:
             found[heapq.heappop(self._heap)[1]] = None
         return [*found]

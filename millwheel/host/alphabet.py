@@ -11,6 +11,7 @@ from millwheel.core.interval import events as ev
 from millwheel.errors import RowRefused
 from millwheel.host.messages import Message
 from millwheel.host.requests import StoreCall
+from millwheel.ids import IntervalId, Sequencer, SubscriptionId
 from millwheel.source import SourcePosition
 from millwheel.work import InvocationOutcome, Work
 
@@ -29,7 +30,7 @@ class Prepare(msgspec.Struct, frozen=True, gc=False):
     `places` has by computation the names under which the store keeps cells that were renamed.
     """
 
-    subscriptions: Mapping[str, int]
+    subscriptions: Mapping[str, SubscriptionId]
     places: Mapping[str, Mapping[str, str]] = {}
 
 
@@ -110,24 +111,24 @@ class Declined(msgspec.Struct, frozen=True, gc=False):
 class Told(msgspec.Struct, frozen=True, gc=False):
     """An event for the core of `interval`, as long as it runs under `sequencer`."""
 
-    interval: int
-    sequencer: int
+    interval: IntervalId
+    sequencer: Sequencer
     event: ev.Event
 
 
 class Due(msgspec.Struct, frozen=True, gc=False):
     """An invocation whose turn has come."""
 
-    interval: int
-    sequencer: int
+    interval: IntervalId
+    sequencer: Sequencer
     work: Work
 
 
 class Returned(msgspec.Struct, frozen=True, gc=False):
     """User code has returned."""
 
-    interval: int
-    sequencer: int
+    interval: IntervalId
+    sequencer: Sequencer
     outcome: InvocationOutcome
     elapsed_us: int
 
@@ -135,8 +136,8 @@ class Returned(msgspec.Struct, frozen=True, gc=False):
 class RowsArrived(msgspec.Struct, frozen=True, gc=False):
     """A read of a source partition that began at wall time `asked_at`, us."""
 
-    interval: int
-    sequencer: int
+    interval: IntervalId
+    sequencer: Sequencer
     rows: ev.RowsRead
     asked_at: int
 
@@ -194,8 +195,8 @@ class RunHooks(msgspec.Struct, frozen=True, gc=False):
     """Run user code of a computation now, and answer with `Returned`."""
 
     computation: str
-    interval: int
-    sequencer: int
+    interval: IntervalId
+    sequencer: Sequencer
     work: Work
 
 
@@ -205,8 +206,8 @@ class ReadRows(msgspec.Struct, frozen=True, gc=False):
     `upto` is for a paced partition: read no row that is newer, us.
     """
 
-    interval: int
-    sequencer: int
+    interval: IntervalId
+    sequencer: Sequencer
     limit: int
     upto: int | None = None
 
@@ -214,7 +215,7 @@ class ReadRows(msgspec.Struct, frozen=True, gc=False):
 class Release(msgspec.Struct, frozen=True, gc=False):
     """Forget the partition that was resumed for `interval`: its end is durable."""
 
-    interval: int
+    interval: IntervalId
 
 
 class WakeAt(msgspec.Struct, frozen=True, gc=False):

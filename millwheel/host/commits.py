@@ -12,6 +12,7 @@ from __future__ import annotations
 import msgspec
 
 from millwheel.bundles import LogWrite
+from millwheel.ids import IntervalId
 
 
 class Group(msgspec.Struct, eq=False):
@@ -26,10 +27,10 @@ class Lane:
 
     def __init__(self) -> None:
         self.waiting: list[LogWrite] = []
-        self.open: frozenset[int] = frozenset()
+        self.open: frozenset[IntervalId] = frozenset()
         """Intervals of the open group."""
 
-    def take(self, busy: frozenset[int]) -> Group | None:
+    def take(self, busy: frozenset[IntervalId]) -> Group | None:
         """A group of what waits, without intervals that are `busy` elsewhere; None while one is open."""
         if self.open or not self.waiting:
             return None
@@ -47,7 +48,7 @@ class CommitLanes:
     def __init__(self) -> None:
         self._shared = Lane()
         self._sinks = Lane()
-        self._with_sinks: set[int] = set()
+        self._with_sinks: set[IntervalId] = set()
 
     def submit(self, write: LogWrite) -> None:
         """Commit `write` after everything of its interval that was submitted before."""
@@ -56,7 +57,7 @@ class CommitLanes:
         lane = self._sinks if write.interval in self._with_sinks else self._shared
         lane.waiting.append(write)
 
-    def _change_lanes(self, interval: int) -> None:
+    def _change_lanes(self, interval: IntervalId) -> None:
         self._with_sinks.add(interval)
         self._sinks.waiting += [write for write in self._shared.waiting if write.interval == interval]
         self._shared.waiting = [write for write in self._shared.waiting if write.interval != interval]
@@ -70,7 +71,7 @@ class CommitLanes:
         """The store has answered for all of `group`, or what is left of it."""
         group.lane.open = frozenset()
 
-    def drop(self, interval: int) -> None:
+    def drop(self, interval: IntervalId) -> None:
         """Forget what waits of an interval whose core is void.  It must not become durable after the next core's recovery."""
         for lane in (self._shared, self._sinks):
             lane.waiting = [write for write in lane.waiting if write.interval != interval]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from millwheel import limits
+from millwheel.ids import Sequencer
 
 
 class CreditWindow(msgspec.Struct):
@@ -35,12 +36,12 @@ class CreditWindow(msgspec.Struct):
 class Account(msgspec.Struct):
     """The sender's end, for one receiving interval."""
 
-    sequencer: int
+    sequencer: Sequencer
     round: int
     sent: int = 0
     upto: int = 0
 
-    def promise(self, sequencer: int, round_: int, upto: int) -> None:
+    def promise(self, sequencer: Sequencer, round_: int, upto: int) -> None:
         """The receiver takes this much in all."""
         if (sequencer, round_) == (self.sequencer, self.round):
             self.upto = max(self.upto, upto)

@@ -13,6 +13,7 @@ from millwheel.host.actors import Actor
 from millwheel.host.alone import Alone
 from millwheel.host.procedures import Steps
 from millwheel.host.requests import WriteMarks
+from millwheel.ids import IntervalId, Sequencer
 from millwheel.ports import MarkWrite
 from millwheel.work import Work
 
@@ -82,9 +83,9 @@ class Marks:
         self._writing = False
 
 
-def mark_writes(marks: Iterable[tuple[int, int, ev.Mark | ev.Unmark]]) -> list[MarkWrite]:
+def mark_writes(marks: Iterable[tuple[IntervalId, Sequencer, ev.Mark | ev.Unmark]]) -> list[MarkWrite]:
     """The newest of each interval's marks: (interval, sequencer, mark)."""
-    writes: dict[int, MarkWrite] = {}
+    writes: dict[IntervalId, MarkWrite] = {}
     for interval, sequencer, mark in marks:
         before = writes.get(interval)
         ends = 1 if type(mark) is ev.Unmark and mark.trusted else before.ends if before else None

@@ -11,6 +11,7 @@ import msgspec
 
 from millwheel.bundles import Bundle
 from millwheel.core.ids.dedup import Channel
+from millwheel.ids import IntervalId, Sequencer
 
 
 class Hello(msgspec.Struct, frozen=True, gc=False):
@@ -20,8 +21,8 @@ class Hello(msgspec.Struct, frozen=True, gc=False):
     often this owner has said hello to the same host.  After a cut it says hello again.
     """
 
-    interval: int
-    sequencer: int
+    interval: IntervalId
+    sequencer: Sequencer
     round: int
 
 
@@ -32,7 +33,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     """
 
     bundle: Bundle
-    sequencer: int
+    sequencer: Sequencer
     metered: bool
     """It comes from a source, and counts against the receiver's `Credit`."""
 
@@ -40,8 +41,8 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 class Receipt(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
     """The bundle `number` of the interval `sender` is durable at `interval`, in `epoch`."""
 
-    interval: int
-    sender: int
+    interval: IntervalId
+    sender: IntervalId
     number: int
     epoch: int = 0
 
@@ -49,8 +50,8 @@ class Receipt(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
 class Credit(msgspec.Struct, frozen=True, gc=False):
     """Sources may send so many bytes to `interval` in all, counted since its `Hello` of this round."""
 
-    interval: int
-    sequencer: int
+    interval: IntervalId
+    sequencer: Sequencer
     round: int
     upto_bytes: int
 
@@ -74,7 +75,7 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     nobody owns the interval.
     """
 
-    intervals: tuple[tuple[str, int, int | None], ...]
+    intervals: tuple[tuple[str, IntervalId, Sequencer | None], ...]
 
 
 class Disowned(msgspec.Struct, frozen=True, gc=False):
@@ -84,7 +85,7 @@ class Disowned(msgspec.Struct, frozen=True, gc=False):
     whether it was superseded.
     """
 
-    owners: tuple[tuple[int, int], ...]
+    owners: tuple[tuple[IntervalId, Sequencer], ...]
 
 
 class Unsettled(msgspec.Struct, frozen=True, gc=False):
@@ -94,44 +95,44 @@ class Unsettled(msgspec.Struct, frozen=True, gc=False):
     """
 
     owner: str
-    interval: int
+    interval: IntervalId
     receivers: tuple[str, ...]
 
 
 class IntervalSettled(msgspec.Struct, frozen=True, gc=False):
     """The interval has nothing left for receivers that are not its own."""
 
-    interval: int
+    interval: IntervalId
 
 
 class Excused(msgspec.Struct, frozen=True, gc=False):
     """This interval of `owner` need not report yet, because other intervals of `owner` hold older records."""
 
     owner: str
-    interval: int
+    interval: IntervalId
 
 
 class Concluded(msgspec.Struct, frozen=True, gc=False):
     """A partition of the source `owner` is finished.  It does not hold the watermark any more and is forgotten."""
 
     owner: str
-    interval: int
+    interval: IntervalId
 
 
 class Open(msgspec.Struct, frozen=True, gc=False):
     """All partitions of the source `owner` that are not finished; others that were claimed are `Concluded`."""
 
     owner: str
-    intervals: tuple[int, ...]
+    intervals: tuple[IntervalId, ...]
 
 
 class WatermarkReport(msgspec.Struct, frozen=True, gc=False):
     """An interval's own low watermark, us (paper 4.5), under the sequencer of its owner."""
 
     owner: str
-    interval: int
+    interval: IntervalId
     value: int
-    sequencer: int
+    sequencer: Sequencer
 
 
 class SourceBound(msgspec.Struct, frozen=True, gc=False):

@@ -7,6 +7,7 @@ an earlier owner of a sender once anything of a later one has come.
 from __future__ import annotations
 
 from millwheel.bundles import Bundle
+from millwheel.ids import IntervalId
 from millwheel.model import MAX_TIME
 
 
@@ -14,8 +15,8 @@ class Origins:
     """By sending interval.  Only the newest owner counts, because nobody waits for the receipts of an earlier one."""
 
     def __init__(self) -> None:
-        self._of: dict[int, tuple[int, str]] = {}
-        self._ended: set[int] = set()
+        self._of: dict[IntervalId, tuple[int, str]] = {}
+        self._ended: set[IntervalId] = set()
         """Partitions whose end has come, and has not been acked yet."""
 
     def note(self, peer: str, bundle: Bundle) -> None:
@@ -27,7 +28,7 @@ class Origins:
         if not bundle.sequences and bundle.number and bundle.frontier == MAX_TIME:
             self._ended.add(bundle.sender)
 
-    def of(self, sender: int) -> str | None:
+    def of(self, sender: IntervalId) -> str | None:
         """The worker to which a receipt for the sender goes; None when it is gone."""
         known = self._of.get(sender)
         if sender in self._ended:  # this is the receipt of its end, which is the last one

@@ -18,6 +18,7 @@ from millwheel.host.messages import Claimed, HandOver, MapChanged, RunEnded
 from millwheel.host.partitions import positions_of
 from millwheel.host.procedures import Steps
 from millwheel.host.requests import Acquire, ListUnfinished, OpenPipeline, StillOwned
+from millwheel.ids import IntervalId, Sequencer
 from millwheel.ports import Opened
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ class Ownership(Protocol):
         """A message that only a cluster has."""
         ...
 
-    def sequencers(self, source: str, intervals: Sequence[int]) -> Generator[he.Wish, Any, dict[int, int] | None]:
+    def sequencers(
+        self, source: str, intervals: Sequence[IntervalId]
+    ) -> Generator[he.Wish, Any, dict[IntervalId, Sequencer] | None]:
         """New sequencers for partitions of a source; None when the source is not this worker's any more."""
         ...
 
@@ -47,7 +50,7 @@ class Ownership(Protocol):
         """An interval was to be restarted, and has another owner."""
         ...
 
-    def disowned(self, owners: dict[int, int]) -> None:
+    def disowned(self, owners: dict[IntervalId, Sequencer]) -> None:
         """The store says that not all of these are owners."""
         ...
 
@@ -95,9 +98,11 @@ class WholeOwnership:
         """See `Ownership`."""
         raise InvariantError(f"an embedded worker was told {type(message).__name__} by {peer}")
 
-    def sequencers(self, source: str, intervals: Sequence[int]) -> Generator[he.Wish, Any, dict[int, int] | None]:
+    def sequencers(
+        self, source: str, intervals: Sequence[IntervalId]
+    ) -> Generator[he.Wish, Any, dict[IntervalId, Sequencer] | None]:
         """See `Ownership`."""
-        taken: dict[int, int] = yield Acquire(tuple(intervals))
+        taken: dict[IntervalId, Sequencer] = yield Acquire(tuple(intervals))
         return taken
 
     def fenced(self, actor: Actor, reason: str) -> None:
@@ -126,19 +131,21 @@ class WholeOwnership:
             owned = yield StillOwned(owners)
             self.disowned({interval: sequencer for interval, sequencer in owners.items() if interval not in owned})
 
-    def disowned(self, owners: dict[int, int]) -> None:
+    def disowned(self, owners: dict[IntervalId, Sequencer]) -> None:
         """Find out which of these are this worker's, and end if it was superseded."""
         worker = self._worker
         mine = {
-            i: s for i, s in owners.items() if i not in worker.restarting and worker.actors.current(i, s) is not None
+            i: s
+            for i, s in owners.items()
+            if i not in worker.restarting and worker.actors.current(IntervalId(i), Sequencer(s)) is not None
         }
         if mine:
             worker.begin(self._find_out(mine))
 
-    def _find_out(self, mine: dict[int, int]) -> Steps:
+    def _find_out(self, mine: dict[IntervalId, Sequencer]) -> Steps:
         owned, worker = (yield StillOwned(mine)), self._worker
         for interval, sequencer in mine.items():
-            actor = worker.actors.current(interval, sequencer)
+            actor = worker.actors.current(IntervalId(interval), Sequencer(sequencer))
             if interval not in owned and interval not in worker.restarting and actor is not None:
                 raise Fenced(
                     f"interval {interval} of {actor.owner!r}: another run owns this pipeline's store now; this run ends"

@@ -43,6 +43,7 @@ from millwheel.host.requests import (
 )
 from millwheel.host.routes import Routes
 from millwheel.host.stalls import NOTHING_YET, Stalls, why_it_waits
+from millwheel.ids import IntervalId, Sequencer
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import PositionWrite, SourcePosition
 from millwheel.search import Find, GiveWay, MoreSigns, Step, Unknown
@@ -65,7 +66,9 @@ class Owner(Protocol):
         """Start a procedure."""
         ...
 
-    def sequencers(self, source: str, intervals: Sequence[int]) -> Generator[Wish, Any, dict[int, int] | None]:
+    def sequencers(
+        self, source: str, intervals: Sequence[IntervalId]
+    ) -> Generator[Wish, Any, dict[IntervalId, Sequencer] | None]:
         """New sequencers for partitions of a source; None when another worker has the source."""
         ...
 
@@ -105,12 +108,12 @@ class Partitions:
         self._graph = graph
         self._owner = owner
         self._feeds: dict[str, Feed] = {}
-        self._parked: dict[int, tuple[Actor, int]] = {}
+        self._parked: dict[IntervalId, tuple[Actor, int]] = {}
         """Reads that wait: for credit of a receiver, for a short rest, or for the time at which rows are due."""
-        self._tails: dict[int, ShortReads] = {}
-        self._resting: set[int] = set()
+        self._tails: dict[IntervalId, ShortReads] = {}
+        self._resting: set[IntervalId] = set()
         """Partitions that rest: they are not read for a moment, because nothing more was there, or nothing is due."""
-        self._accounts: dict[int, Account] = {}
+        self._accounts: dict[IntervalId, Account] = {}
         """Credit of the intervals that partitions feed."""
         self._advances: list[tuple[Actor, ev.Advance]] = []
         self._advancing = False
@@ -118,7 +121,7 @@ class Partitions:
         """By source: the bound on the event time of partitions that are not there yet, us."""
         self._stalls = Stalls()
         self._paces = Paces(graph, owner)
-        self._positions: dict[int, SourcePosition] = {}
+        self._positions: dict[IntervalId, SourcePosition] = {}
         """Of the partitions that were opened, as they stood then."""
         self._ending: list[Actor] = []
         """Partitions whose end is durable, and that have not told everybody."""
@@ -254,7 +257,7 @@ class Partitions:
         if not cores:
             return why_it_waits(source) if self._feeds[name].stirred() else NOTHING_YET
         held = [(core.reported, interval) for interval, core in cores if not core.paused]
-        oldest, interval = min(held, default=(MAX_TIME, 0))
+        oldest, interval = min(held, default=(MAX_TIME, IntervalId(0)))
         if not held or oldest > self._bounds[name]:
             return why_it_waits(source)
         return why_it_waits(source, source.title(self._positions[interval]))
@@ -322,7 +325,7 @@ class Partitions:
             self._ending.append(actor)
             owner.perform(actor, core.start(owner.now, MIN_TIME, True))
 
-    def _take(self, source: str, positions: list[SourcePosition]) -> Generator[Wish, Any, dict[int, int]]:
+    def _take(self, source: str, positions: list[SourcePosition]) -> Generator[Wish, Any, dict[IntervalId, Sequencer]]:
         if not positions:
             return {}
         taken = yield from self._owner.sequencers(source, [position.interval for position in positions])
@@ -330,7 +333,7 @@ class Partitions:
             raise SourceLost(source)
         return taken
 
-    def _open(self, source: str, stream: str, position: SourcePosition, sequencer: int, watermark: int) -> None:
+    def _open(self, source: str, stream: str, position: SourcePosition, sequencer: Sequencer, watermark: int) -> None:
         owner = self._owner
         self._positions[position.interval] = position
         routes = owner.routes.of([stream])
@@ -390,12 +393,12 @@ class Partitions:
         self._resting.add(actor.interval)
         self._owner.begin(self._rest(actor.interval, rest_us))
 
-    def _rest(self, interval: int, rest_us: int) -> Steps:
+    def _rest(self, interval: IntervalId, rest_us: int) -> Steps:
         yield Pause(rest_us)
         self._resting.discard(interval)
         self._retry([interval])
 
-    def _retry(self, intervals: list[int]) -> None:
+    def _retry(self, intervals: list[IntervalId]) -> None:
         """Try again what had to wait."""
         for interval in intervals:
             actor, limit = self._parked.pop(interval, (None, 0))
@@ -424,7 +427,7 @@ class Partitions:
             account.promise(credit.sequencer, credit.round, credit.upto_bytes)
             self._retry([*self._parked])
 
-    def sent(self, target: int, size: int) -> None:
+    def sent(self, target: IntervalId, size: int) -> None:
         """A partition has sent so many bytes to an interval."""
         self._accounts[target].sent += size
 

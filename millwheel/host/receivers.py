@@ -7,13 +7,14 @@ receiver that has not said hello since its channel was cut, because it would ove
 from __future__ import annotations
 
 from millwheel.host.messages import Hello
+from millwheel.ids import IntervalId, Sequencer
 
 
 class Receivers:
     """The newest hello of each interval, and the worker that said it."""
 
     def __init__(self) -> None:
-        self._hellos: dict[int, tuple[str, Hello]] = {}
+        self._hellos: dict[IntervalId, tuple[str, Hello]] = {}
         self.unreached: set[int] = set()
         """Those that have to say it again."""
 
@@ -30,7 +31,7 @@ class Receivers:
         """The channel to a worker was cut, or the worker is gone: its intervals have to say hello again."""
         self.unreached |= {interval for interval, (where, _) in self._hellos.items() if where == peer}
 
-    def place(self, interval: int) -> tuple[str, int] | None:
+    def place(self, interval: IntervalId) -> tuple[str, Sequencer] | None:
         """The worker that serves an interval, and the sequencer; None when nothing may be sent to it now."""
         known = self._hellos.get(interval)
         return None if known is None or interval in self.unreached else (known[0], known[1].sequencer)

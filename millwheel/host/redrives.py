@@ -12,6 +12,7 @@ from typing import Final
 
 from millwheel import limits
 from millwheel.host.routes import Routes
+from millwheel.ids import IntervalId
 
 _FIRST: Final = ("", "")
 
@@ -24,7 +25,7 @@ class Redrives:
         self.start = _FIRST
         """From where on to read `limits.REDRIVE_REQUESTS` of them."""
 
-    def read(self, found: Sequence[tuple[str, str]]) -> dict[int, list[str]]:
+    def read(self, found: Sequence[tuple[str, str]]) -> dict[IntervalId, list[str]]:
         """Take a page of requests.  Returns the keys by interval, and moves `start` on, or back to the beginning."""
         computation, key = found[-1] if len(found) >= limits.REDRIVE_REQUESTS else _FIRST
         self.start = (computation, key + "\0") if computation else _FIRST  # the least key that comes after it

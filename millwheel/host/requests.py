@@ -14,6 +14,7 @@ import msgspec
 from millwheel.bundles import LogWrite
 from millwheel.cluster import Placement, Reshaping
 from millwheel.core.interval import events as ev
+from millwheel.ids import IntervalId, SequenceNumber, Sequencer
 from millwheel.ports import (
     ClusterStore,
     FoldWrite,
@@ -54,7 +55,7 @@ class Acquire(StoreCall, frozen=True):
     """Take intervals; their new sequencers."""
 
     step: ClassVar[str] = "acquire"
-    intervals: tuple[int, ...]
+    intervals: tuple[IntervalId, ...]
 
     async def call(self, store: Store) -> Any:
         """See `Store.acquire`."""
@@ -65,8 +66,8 @@ class Reacquire(StoreCall, frozen=True):
     """Take a new sequencer for an interval that is still owned; None when it is not."""
 
     step: ClassVar[str] = "restart"
-    interval: int
-    sequencer: int
+    interval: IntervalId
+    sequencer: Sequencer
 
     async def call(self, store: Store) -> Any:
         """See `Store.reacquire`."""
@@ -77,8 +78,8 @@ class Recover(StoreCall, frozen=True):
     """Fold the log and load what an interval needs; `Recovered`, or None when it is fenced."""
 
     step: ClassVar[str] = "recover"
-    interval: int
-    sequencer: int
+    interval: IntervalId
+    sequencer: Sequencer
 
     async def call(self, store: Store) -> Any:
         """See `Store.recover`."""
@@ -89,7 +90,7 @@ class StillOwned(StoreCall, frozen=True):
     """Those of the intervals that nobody else has taken over."""
 
     step: ClassVar[str] = "owned"
-    owners: dict[int, int]
+    owners: dict[IntervalId, Sequencer]
 
     async def call(self, store: Store) -> Any:
         """See `Store.still_owned`."""
@@ -122,7 +123,7 @@ class LoadState(StoreCall, frozen=True):
     """State of keys; a list of `KeyRows`."""
 
     step: ClassVar[str] = "load"
-    interval: int
+    interval: IntervalId
     load: ev.Load
 
     async def call(self, store: Store) -> Any:
@@ -134,7 +135,7 @@ class LoadCells(StoreCall, frozen=True):
     """Single cells and entries; a list of `StateRow`."""
 
     step: ClassVar[str] = "load"
-    interval: int
+    interval: IntervalId
     load: ev.LoadSlots
 
     async def call(self, store: Store) -> Any:
@@ -146,8 +147,8 @@ class LoadTimerPage(StoreCall, frozen=True):
     """The timers that are due next; `TimerWrites`, or None when the interval is fenced."""
 
     step: ClassVar[str] = "page"
-    interval: int
-    sequencer: int
+    interval: IntervalId
+    sequencer: Sequencer
     load: ev.LoadTimers
 
     async def call(self, store: Store) -> Any:
@@ -160,12 +161,12 @@ class FindIds(StoreCall, frozen=True):
     """Which ids are consumed; dense ones, and those of outside clients."""
 
     step: ClassVar[str] = "lookup"
-    interval: int
+    interval: IntervalId
     asked: ev.LookupIds
 
     async def call(self, store: Store) -> Any:
         """See `Store.find_ids` and `Store.find_outside_ids`."""
-        asked, found, outside = self.asked, set[int](), set[bytes]()
+        asked, found, outside = self.asked, set[SequenceNumber](), set[bytes]()
         if asked.sequences:
             found = await store.find_ids(self.interval, asked.subscription, asked.producer, asked.sequences)
         if asked.outside:
@@ -177,7 +178,7 @@ class ReadBucket(StoreCall, frozen=True):
     """Ids of outside clients, to fill a filter."""
 
     step: ClassVar[str] = "lookup"
-    interval: int
+    interval: IntervalId
     asked: ev.ReadOutsideIds
 
     async def call(self, store: Store) -> Any:
@@ -190,7 +191,7 @@ class ReadQuarantine(StoreCall, frozen=True):
     """What the quarantines of some keys begin with; a list of `QuarantineEntry`."""
 
     step: ClassVar[str] = "quarantine"
-    interval: int
+    interval: IntervalId
     fetch: ev.FetchQuarantine
 
     async def call(self, store: Store) -> Any:
@@ -284,7 +285,7 @@ class AddSigns(StoreCall, frozen=True):
 
     step: ClassVar[str] = "source"
     source: str
-    signs: Mapping[int, Sequence[bytes]]
+    signs: Mapping[IntervalId, Sequence[bytes]]
 
     async def call(self, store: Store) -> Any:
         """See `Store.add_signs`."""
@@ -364,7 +365,7 @@ class TakePartitions(ClusterCall, frozen=True):
     step: ClassVar[str] = "take"
     source: str
     incarnation: int
-    intervals: tuple[int, ...]
+    intervals: tuple[IntervalId, ...]
 
     async def ask(self, store: ClusterStore) -> Any:
         """See `ClusterStore.take_partitions`."""

@@ -18,18 +18,19 @@ from millwheel.host.messages import (
     WatermarkReport,
     WorkerJoined,
 )
+from millwheel.ids import IntervalId, Sequencer
 
 
 class Restated:
     """The words of one worker."""
 
     def __init__(self) -> None:
-        self._settling: dict[int, Unsettled | IntervalSettled] = {}
+        self._settling: dict[IntervalId, Unsettled | IntervalSettled] = {}
         self._owners: set[str] = set()
         """Who has ever had an interval."""
-        self._claims: dict[tuple[str, int], int | None] = {}
-        self._excuses: dict[int, Excused] = {}
-        self._reports: dict[tuple[str, int], WatermarkReport] = {}
+        self._claims: dict[tuple[str, IntervalId], Sequencer | None] = {}
+        self._excuses: dict[IntervalId, Excused] = {}
+        self._reports: dict[tuple[str, IntervalId], WatermarkReport] = {}
         self._bounds: dict[str, SourceBound] = {}
         self._joined: WorkerJoined | None = None
 

@@ -15,6 +15,7 @@ from millwheel.core.ids.dedup import Channel
 from millwheel.core.interval.machine import Config
 from millwheel.errors import InvariantError
 from millwheel.graph import Graph
+from millwheel.ids import IntervalId, ProducerId, Sequencer, SubscriptionId
 from millwheel.intervals import Ranges
 from millwheel.ports import IntervalRow, Opened, SourcePosition
 
@@ -26,11 +27,11 @@ class Routes:
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._ranges: dict[int, Ranges] = {}
+        self._ranges: dict[SubscriptionId, Ranges] = {}
         self._maps: dict[str, Ranges] = {}
         self._receiver = {s.name: name for name, spec in graph.computations.items() for s in spec.inputs}
         """Subscription to computation."""
-        self.subscriptions: Mapping[str, int] = {}
+        self.subscriptions: Mapping[str, SubscriptionId] = {}
         self.live: set[Channel] = set()
         self.left_out: Mapping[str, str] = {}
         """Sources that have begun and are not in this graph, and the streams that they feed."""
@@ -48,20 +49,20 @@ class Routes:
                 self._ranges[self.subscriptions[s.name]] = maps[s.computation]
         return rows
 
-    def owners(self, keys: Iterable[tuple[str, str]]) -> dict[int, list[str]]:
+    def owners(self, keys: Iterable[tuple[str, str]]) -> dict[IntervalId, list[str]]:
         """Intervals of (computation, key) pairs, with their keys; computations that the graph does not have are left out."""
-        found: dict[int, list[str]] = {}
+        found: dict[IntervalId, list[str]] = {}
         for computation, key in keys:
             if computation in self._maps:
                 found.setdefault(self._maps[computation].owner(key), []).append(key)
         return found
 
-    def of(self, streams: Iterable[str]) -> dict[int, Ranges]:
+    def of(self, streams: Iterable[str]) -> dict[SubscriptionId, Ranges]:
         """The subscriptions to `streams`, and their receivers' interval maps."""
         numbers = [self.subscriptions[s.name] for stream in streams for s in self._graph.subscriptions(stream)]
         return {number: self._ranges[number] for number in numbers}
 
-    def config(self, row: IntervalRow, sequencer: int) -> Config:
+    def config(self, row: IntervalRow, sequencer: Sequencer) -> Config:
         """What an interval is told when it is assigned."""
         spec = self._graph.computations[row.computation]
         slacks = self._graph.slacks(spec.name, self.subscriptions)
@@ -97,11 +98,11 @@ class Routes:
         left = {bundle.subscription for bundle in recovered.productions} - set(config.outputs)
         return {self._receiver[names[number]] for number in left & config.routes.keys()}
 
-    def channels(self, producer: int, stream: str) -> set[Channel]:
+    def channels(self, producer: ProducerId, stream: str) -> set[Channel]:
         """The channels on which the producer sends when it sends on the stream."""
         return {(self.subscriptions[s.name], producer) for s in self._graph.subscriptions(stream)}
 
-    def retire(self, producer: int) -> None:
+    def retire(self, producer: ProducerId) -> None:
         """Nothing that the producer has sent, or will ever send, is new."""
         self.live.difference_update([(number, producer) for number in self.subscriptions.values()])
 
@@ -115,7 +116,7 @@ class Routes:
         self.live |= {(bundle.subscription, bundle.producer) for bundle in recovered.productions}
         self.live |= self.sends_on(config.computation, config.sequencer)
 
-    def sends_on(self, computation: str, sequencer: int) -> set[Channel]:
+    def sends_on(self, computation: str, sequencer: Sequencer) -> set[Channel]:
         """The channels of an owner of one of a computation's intervals."""
         outputs = self._graph.computations[computation].outputs
-        return {channel for output in outputs for channel in self.channels(sequencer, output)}
+        return {channel for output in outputs for channel in self.channels(ProducerId(sequencer), output)}

@@ -62,6 +62,7 @@ from millwheel.host.redrives import Redrives
 from millwheel.host.requests import CommitGroup, ListRedrives, Reacquire, Recover, WriteMarks
 from millwheel.host.restated import Restated
 from millwheel.host.routes import Routes
+from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.model import MAX_TIME, MIN_TIME, format_time
 from millwheel.ports import MarkWrite
 from millwheel.work import Work
@@ -107,20 +108,20 @@ class WorkerHost:
         """The controller has told what is stored."""
         self._receivers = Receivers()
         self._origins = Origins()
-        self._windows: dict[int, dict[str, CreditWindow]] = {}
+        self._windows: dict[IntervalId, dict[str, CreditWindow]] = {}
         """Credit that this worker's intervals give to the sources of each worker."""
-        self._reads: dict[int, int] = {}
+        self._reads: dict[IntervalId, int] = {}
         """Rows that were asked for of each partition that is being read."""
         self._alarms = Alarms()
         self._procedures = Procedures(self._asked)
         self._lanes = CommitLanes()
         self._marks = Marks(self.begin, self.tell, self._invoke)
         self.partitions = Partitions(graph, self)
-        self.restarting: set[int] = set()
+        self.restarting: set[IntervalId] = set()
         """Intervals whose core is void and not yet replaced."""
         self._restated = Restated()
         """What the controller must hear again after a cut."""
-        self._unsettled: set[int] = set()
+        self._unsettled: set[IntervalId] = set()
         """Intervals with productions of an earlier version of the pipeline, on streams that they no longer list."""
         self._tolerance = tolerance or Tolerance()
         self._first_records = first_records
@@ -178,7 +179,9 @@ class WorkerHost:
         """Start a procedure."""
         self._procedures.start(steps)
 
-    def sequencers(self, source: str, intervals: Sequence[int]) -> Generator[he.Wish, Any, dict[int, int] | None]:
+    def sequencers(
+        self, source: str, intervals: Sequence[IntervalId]
+    ) -> Generator[he.Wish, Any, dict[IntervalId, Sequencer] | None]:
         """New sequencers for partitions of a source; None when another worker has the source."""
         return (yield from self.ownership.sequencers(source, intervals))
 
@@ -359,7 +362,7 @@ class WorkerHost:
 
     # --- cores ------------------------------------------------------------------------------------------------
 
-    def _give(self, interval: int, sequencer: int, event: ev.Event) -> None:
+    def _give(self, interval: IntervalId, sequencer: Sequencer, event: ev.Event) -> None:
         actor = self.actors.current(interval, sequencer)
         if actor is not None:
             self._handle(actor, event)
@@ -377,7 +380,7 @@ class WorkerHost:
             if upto is not None:
                 self._out.append(he.Tell(peer, Credit(actor.interval, actor.sequencer, window.round, upto)))
 
-    def _due(self, interval: int, sequencer: int, work: Work) -> None:
+    def _due(self, interval: IntervalId, sequencer: Sequencer, work: Work) -> None:
         actor = self.actors.current(interval, sequencer)
         if actor is not None and not self._marks.keeps(actor, work):
             self._out.append(he.RunHooks(actor.owner, interval, sequencer, work))
@@ -422,7 +425,7 @@ class WorkerHost:
                 case _:
                     assert_never(effect)
 
-    def _acknowledge(self, actor: Actor, sender: int, number: int, epoch: int) -> None:
+    def _acknowledge(self, actor: Actor, sender: IntervalId, number: int, epoch: int) -> None:
         peer = self._origins.of(sender)
         if peer is not None:  # else its worker is gone, and so is whoever waited for this
             self._out.append(he.Tell(peer, Receipt(actor.interval, sender, number, epoch)))
@@ -454,7 +457,7 @@ class WorkerHost:
         self.partitions.flush()
 
     def _commit(self, group: Group) -> Steps:
-        left, durable = group.writes, set[tuple[int, int]]()
+        left, durable = group.writes, set[tuple[IntervalId, Seq]]()
         while left:
             try:
                 durable = yield CommitGroup(left)

@@ -20,6 +20,7 @@ from millwheel.bundles import QuarantineEntry
 from millwheel.coders import AS_IT_IS, checked, raw
 from millwheel.errors import InvariantError
 from millwheel.graph import ComputationSpec, Graph
+from millwheel.ids import SubscriptionId
 from millwheel.model import MAX_TIME, MIN_TIME, Record, Timer, TimerKind
 from millwheel.runtime.chain import TimerChain
 from millwheel.work import BundlePart, InvocationOutcome, RecordCause, TimerCause, Wanted, Work
@@ -40,7 +41,7 @@ class Executor:
         *,
         spec: ComputationSpec,
         graph: Graph,
-        subscriptions: Mapping[str, int],
+        subscriptions: Mapping[str, SubscriptionId],
         tables: Mapping[str, Table],
         places: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
@@ -49,11 +50,11 @@ class Executor:
         outputs = outputs_of(graph, spec, subscriptions)
         self._frame = self.frame_type(places)
         self._context = self.context_type(self._frame, outputs, tables, spec.settings.strict_timestamps)
-        self._inputs: dict[int, tuple[Callable[[bytes], Any], str]] = {
+        self._inputs: dict[SubscriptionId, tuple[Callable[[bytes], Any], str]] = {
             subscriptions[s.name]: (AS_IT_IS if spec.encoded else graph.streams[s.stream].coder.decode, s.stream)
             for s in spec.inputs
         }
-        self._raw: dict[int, Callable[[bytes], Any]] = {
+        self._raw: dict[SubscriptionId, Callable[[bytes], Any]] = {
             subscriptions[s.name]: AS_IT_IS if spec.encoded else raw(graph.streams[s.stream].coder).decode
             for s in spec.inputs
         }
@@ -306,12 +307,12 @@ class Executor:
             self._call_timer(Timer(entry.key, entry.tag, entry.timestamp, kind), work, outcome)
 
 
-def outputs_of(graph: Graph, spec: ComputationSpec, subscriptions: Mapping[str, int]) -> dict[str, Output]:
+def outputs_of(graph: Graph, spec: ComputationSpec, subscriptions: Mapping[str, SubscriptionId]) -> dict[str, Output]:
     """Encoders and routes of a computation's output streams."""
     return {stream: output_of(graph, stream, subscriptions) for stream in spec.outputs}
 
 
-def output_of(graph: Graph, stream: str, subscriptions: Mapping[str, int]) -> Output:
+def output_of(graph: Graph, stream: str, subscriptions: Mapping[str, SubscriptionId]) -> Output:
     """Encoder and routes of one stream."""
     routes = tuple((subscriptions[s.name], s.key) for s in graph.subscriptions(stream))
     coder = graph.streams[stream].coder

@@ -14,6 +14,7 @@ from millwheel import limits
 from millwheel.api.context import Output, check_key
 from millwheel.core.interval.events import RowsRead
 from millwheel.errors import LimitError, SourceError, TimestampError
+from millwheel.ids import SequenceNumber, SubscriptionId, sequence_numbers
 from millwheel.model import MAX_TIME, MIN_TIME, format_time, to_us, whole_time
 from millwheel.ports import Batch, PacedPartition, RecordId, SourcePartition
 from millwheel.work import Columns
@@ -56,7 +57,7 @@ def read_rows(
     )
 
 
-Keyed = dict[int, tuple[list[int], Columns]]
+Keyed = dict[SubscriptionId, tuple[list[SequenceNumber], Columns]]
 """By subscription: raw rows, and their columns."""
 
 
@@ -72,7 +73,7 @@ def _key_all(
 
 def _key_whole(partition: str, batch: Batch, output: Output, record_id: RecordId | None) -> Keyed:
     """The batch column by column; raises if any row of it must be rejected."""
-    rows, values, timestamps = list(batch.rows), batch.values, list(batch.timestamps)
+    rows, values, timestamps = sequence_numbers(batch.rows), batch.values, list(batch.timestamps)
     if {*map(type, timestamps)} - {int}:
         timestamps = [to_us(timestamp) for timestamp in timestamps]
     encode = output.quick if {*map(type, values)} == {output.plain} else output.encode
@@ -84,7 +85,7 @@ def _key_whole(partition: str, batch: Batch, output: Output, record_id: RecordId
     if timestamps and not MIN_TIME < min(timestamps) <= max(timestamps) < MAX_TIME:
         raise TimestampError("an event time is out of range")
     outside = outside_ids(list(map(record_id, values))) if record_id is not None else []
-    keyed = {}
+    keyed: Keyed = {}
     for sub, extract in output.routes:
         found = list(map(extract, values))
         keys = [key for key in found if key is not None]
@@ -134,7 +135,7 @@ def _key_one_by_one(
     columns: Keyed = {sub: ([], Columns([], [], [])) for sub, _ in output.routes}
     encode = output.encode
     refused = 0
-    for row, value, timestamp in zip(batch.rows, batch.values, batch.timestamps, strict=True):
+    for row, value, timestamp in zip(sequence_numbers(batch.rows), batch.values, batch.timestamps, strict=True):
         try:
             data = encode(value)
             keyed = [(sub, key) for sub, extract in output.routes if (key := extract(value)) is not None]

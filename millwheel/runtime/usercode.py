@@ -15,6 +15,7 @@ from millwheel.api.context import Output
 from millwheel.api.table import Table
 from millwheel.graph import Graph
 from millwheel.host.alphabet import Discover, Discovery, Prepare, ReadRows, Resume, RowsArrived, RunHooks, Seek
+from millwheel.ids import IntervalId
 from millwheel.ports import SourcePartition
 from millwheel.runtime.executor import Executor, output_of
 from millwheel.runtime.failures import Failures
@@ -53,7 +54,7 @@ class UserCode:
         self._searches: dict[str, Search] = {}
         self._asked_at: dict[str, int] = {}
         self._found: dict[tuple[str, str], SourcePartition] = {}
-        self.partitions: dict[int, tuple[str, SourcePartition]] = {}
+        self.partitions: dict[IntervalId, tuple[str, SourcePartition]] = {}
         """By interval: the source, and the partition that is read."""
 
     def prepare(self, wanted: Prepare) -> None:
@@ -100,7 +101,7 @@ class UserCode:
         named = tuple((partition.name, partition.fingerprint()) for partition in found)
         return Discovery(named, source.complete(), source.pending_watermark(), self._asked_at[name])
 
-    def release(self, interval: int) -> None:
+    def release(self, interval: IntervalId) -> None:
         """A partition is finished."""
         if interval not in self.partitions:
             return  # it was ended before this process could open it

@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError
 from millwheel.bundles import Bundle
 from millwheel.errors import WireError
 from millwheel.host.messages import Delivery, Message
+from millwheel.ids import IntervalId, ProducerId, SequenceNumber, Sequencer, SubscriptionId, sequence_numbers
 from millwheel.transport.proto import channel_pb2 as pb
 
 WIRE_VERSION: Final = 1
@@ -87,20 +88,20 @@ def _bundle(form: pb.Delivery) -> Delivery:
     if any(after <= before for before, after in pairwise(sequences)):
         raise WireError("the sequences of a bundle do not ascend")
     bundle = Bundle(
-        subscription=form.subscription,
-        sender=form.sender,
+        subscription=SubscriptionId(form.subscription),
+        sender=IntervalId(form.sender),
         number=form.number,
-        target=form.target,
-        producer=form.producer,
-        frontier=form.frontier,
-        sequences=sequences,
+        target=IntervalId(form.target),
+        producer=ProducerId(form.producer),
+        frontier=SequenceNumber(form.frontier),
+        sequences=sequence_numbers(sequences),
         keys=keys,
         values=values,
         timestamps=timestamps,
         epoch=form.epoch,
         outside=outside,
     )
-    return Delivery(bundle, form.sequencer, form.metered)
+    return Delivery(bundle, Sequencer(form.sequencer), form.metered)
 
 
 def _message(form: pb.Told) -> Message:

@@ -17,6 +17,7 @@ from millwheel.bundles import (
     decode_checkpoint,
 )
 from millwheel.errors import IncompatibleStore
+from millwheel.ids import SequenceNumber
 from millwheel.limits import WORK_LIMIT_RECORDS
 from millwheel_storage.productions import bundles, unpack_ids
 
@@ -34,7 +35,7 @@ def decode_image(payload: bytes) -> Checkpoint:
     return image
 
 
-def found_ids(rows: Rows, asked: Sequence[int]) -> set[int]:
+def found_ids(rows: Rows, asked: Sequence[SequenceNumber]) -> set[SequenceNumber]:
     """Which of `asked` are in the segments of `rows`, and not below the frontier that comes with each."""
     wanted = set(asked)
     found = ((wanted.intersection(unpack_ids(packed)), frontier) for packed, frontier in rows)

@@ -13,6 +13,7 @@ import msgspec
 
 from millwheel.bundles import Acked, Checkpoint, Ids, Produced, QuarantineEntry, StateRow
 from millwheel.errors import StoreError
+from millwheel.ids import IntervalId, ProducerId, SequenceNumber, SubscriptionId, sequence_numbers
 from millwheel.ports import FoldWrite, QuarantineRow
 
 Cells = dict[tuple[str, str], bytes | None]
@@ -24,7 +25,7 @@ Column = dict[str, bytes | None]
 Timers = dict[tuple[str, str], int | None]
 """(kind, tag) to the timestamp, or to None where the timer fired or was cancelled."""
 
-Channel = tuple[int, int]
+Channel = tuple[SubscriptionId, ProducerId]
 """(subscription, producer): the scope within which sequences are dense."""
 
 Payload = tuple[str, bytes, int]
@@ -53,14 +54,14 @@ class Folded(msgspec.Struct):
     """By cell, key and entry."""
     timers: dict[str, Timers] = msgspec.field(default_factory=dict)
     holds: dict[str, int | None] = msgspec.field(default_factory=dict)
-    productions: dict[Channel, dict[int, Payload]] = msgspec.field(default_factory=dict)
-    acked: dict[Channel, list[int]] = msgspec.field(default_factory=dict)
-    frontiers: dict[Channel, int] = msgspec.field(default_factory=dict)
-    ids: dict[Channel, list[int]] = msgspec.field(default_factory=dict)
+    productions: dict[Channel, dict[SequenceNumber, Payload]] = msgspec.field(default_factory=dict)
+    acked: dict[Channel, list[SequenceNumber]] = msgspec.field(default_factory=dict)
+    frontiers: dict[Channel, SequenceNumber] = msgspec.field(default_factory=dict)
+    ids: dict[Channel, list[SequenceNumber]] = msgspec.field(default_factory=dict)
     quarantine: dict[str, Fifo] = msgspec.field(default_factory=dict)
-    outside: dict[tuple[int, int], list[bytes]] = msgspec.field(default_factory=dict)
+    outside: dict[tuple[SubscriptionId, int], list[bytes]] = msgspec.field(default_factory=dict)
     """Ids chosen by outside clients, by subscription and expiry, us."""
-    expired: dict[int, int] = msgspec.field(default_factory=dict)
+    expired: dict[SubscriptionId, int] = msgspec.field(default_factory=dict)
     """Subscription to the wall time, us, by which what has expired may go."""
 
     def cells_of(self, key: str) -> Cells:
@@ -84,7 +85,7 @@ class Folded(msgspec.Struct):
                 for entry, value in by_key[key].items():
                     yield key, cell, entry, value
 
-    def new_ids(self) -> dict[Channel, list[int]]:
+    def new_ids(self) -> dict[Channel, list[SequenceNumber]]:
         """Delivered sequences at or above their frontier, ascending; below it the frontier alone says
         "duplicate"."""
         kept = {}
@@ -162,14 +163,15 @@ def _merge_timers(folded: Folded, image: Checkpoint) -> None:
 
 def _merge_ids(folded: Folded, ids: Ids) -> None:
     channel = (ids.subscription, ids.producer)
-    folded.frontiers[channel] = max(folded.frontiers.get(channel, 0), ids.frontier)
+    folded.frontiers[channel] = max(folded.frontiers.get(channel, ids.frontier), ids.frontier)
     folded.ids.setdefault(channel, []).extend(ids.sequences)
 
 
 def _merge_produced(folded: Folded, produced: Produced) -> None:
     rows = zip(produced.keys, produced.values, produced.timestamps, strict=True)
+    numbers = sequence_numbers(range(produced.first, produced.first + len(produced.keys)))
     channel = (produced.subscription, produced.producer)
-    folded.productions.setdefault(channel, {}).update(enumerate(rows, produced.first))
+    folded.productions.setdefault(channel, {}).update(zip(numbers, rows, strict=True))
 
 
 def _merge_acked(folded: Folded, acked: Acked) -> None:
@@ -198,7 +200,7 @@ def check_prefix(write: FoldWrite, stored: int) -> None:
         raise StoreError(f"fold of interval {write.interval} up to {write.upto}: {given} images for {stored} log rows")
 
 
-def check_fresh(interval: int, stored: Collection[str]) -> None:
+def check_fresh(interval: IntervalId, stored: Collection[str]) -> None:
     """Check that a fold does not insert keys that are stored."""
     if stored:
         raise StoreError(

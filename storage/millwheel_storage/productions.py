@@ -7,19 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import accumulate, pairwise
+from typing import Final
 
 import msgspec
 
 from millwheel.bundles import Bundle
+from millwheel.ids import IntervalId, ProducerId, SequenceNumber, SubscriptionId
 
-ProductionRow = tuple[int, int, int, str, bytes, int]
+ProductionRow = tuple[SubscriptionId, ProducerId, SequenceNumber, str, bytes, int]
 """(subscription, producer, sequence, key, value, timestamp), the sort order being the first three."""
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[int]).decode
+_decode = msgspec.msgpack.Decoder(list[SequenceNumber]).decode
 
 
-def pack_ids(sequences: list[int]) -> bytes:
+def pack_ids(sequences: list[SequenceNumber]) -> bytes:
     """Ascending sequences as one number and then differences: a byte an id while the gaps stay below 128.
 
     >>> unpack_ids(pack_ids([1000, 1001, 1007]))
@@ -28,9 +30,13 @@ def pack_ids(sequences: list[int]) -> bytes:
     return _encode([sequences[0], *(high - low for low, high in pairwise(sequences))])
 
 
-def unpack_ids(packed: bytes) -> list[int]:
+def unpack_ids(packed: bytes) -> list[SequenceNumber]:
     """What `pack_ids` packed."""
     return list(accumulate(_decode(packed)))
+
+
+NOBODY: Final = IntervalId(0)
+"""Stands for the sender and the receiver of productions until their owner routes them."""
 
 
 def bundles(rows: Iterable[ProductionRow], limit: int) -> list[Bundle]:
@@ -39,7 +45,7 @@ def bundles(rows: Iterable[ProductionRow], limit: int) -> list[Bundle]:
     for subscription, producer, sequence, key, value, timestamp in rows:
         last = made[-1] if made else None
         if last is None or (last.subscription, last.producer) != (subscription, producer) or len(last.keys) >= limit:
-            last = Bundle(subscription, 0, 0, 0, producer, 0, [], [], [], [])
+            last = Bundle(subscription, NOBODY, 0, NOBODY, producer, SequenceNumber(0), [], [], [], [])
             made.append(last)
         last.sequences.append(sequence)
         last.keys.append(key)

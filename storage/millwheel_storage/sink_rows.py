@@ -15,6 +15,7 @@ import msgspec
 
 from millwheel.bundles import LogWrite, SinkRow
 from millwheel.errors import RowRefused, WiringError
+from millwheel.ids import IntervalId, Sequencer
 from millwheel.ports import SinkTable
 from millwheel.rows import SQL_TYPES, Row, check_key, check_row, row_key
 
@@ -83,7 +84,7 @@ def coalesce(tables: Mapping[str, SinkTable], writes: Sequence[LogWrite]) -> lis
     return [_sorted(tables[name], grouped[name], name in contested) for name in sorted(grouped)]
 
 
-def _owner(write: LogWrite) -> tuple[int, int]:
+def _owner(write: LogWrite) -> tuple[IntervalId, Sequencer]:
     return write.interval, write.sequencer
 
 
@@ -92,7 +93,7 @@ def parts(writes: Sequence[LogWrite]) -> list[list[LogWrite]]:
 
     Within the group, another owner's row of the same key may hide a row that would be refused.
     """
-    owners: dict[tuple[int, int], list[LogWrite]] = {}
+    owners: dict[tuple[IntervalId, Sequencer], list[LogWrite]] = {}
     for write in writes:
         owners.setdefault(_owner(write), []).append(write)
     return list(owners.values()) if len(owners) > 1 else [[write] for write in writes]
@@ -145,6 +146,6 @@ def blame(keys: Sequence[str]) -> Generator[list[int], str | None, tuple[tuple[i
     return tuple(refused)
 
 
-def sink_intervals(writes: Sequence[LogWrite]) -> set[int]:
+def sink_intervals(writes: Sequence[LogWrite]) -> set[IntervalId]:
     """Intervals that write sink rows.  All their checkpoints commit apart, so that none commits past a refused one."""
     return {write.interval for write in writes if write.sinks}

@@ -36,6 +36,7 @@ from millwheel.bundles import (
 )
 from millwheel.committed import Committed, check
 from millwheel.errors import IncompatibleStore
+from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.ports import Opened, PipelineShape, Store
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel_injectors import IterableSource
@@ -275,13 +276,13 @@ def test_values_that_only_the_log_has_are_counted_and_go_with_the_next_start(sto
             return await store.open_pipeline(shape(pipeline, class_))
 
         async def taken_over() -> int:
-            (sequencer,) = (await store.acquire([1])).values()
-            assert await store.recover(1, sequencer) is not None  # which folds
+            (sequencer,) = (await store.acquire([IntervalId(1)])).values()
+            assert await store.recover(IntervalId(1), sequencer) is not None  # which folds
             return sequencer
 
         await opened(Holding)
-        await store.commit([LogWrite(1, await taken_over(), 1, 0, image(*folded))])
-        await store.commit([LogWrite(1, await taken_over(), 1, 0, image(*logged))])
+        await store.commit([LogWrite(IntervalId(1), Sequencer(await taken_over()), Seq(1), 0, image(*folded))])
+        await store.commit([LogWrite(IntervalId(1), Sequencer(await taken_over()), Seq(1), 0, image(*logged))])
         with pytest.raises(IncompatibleStore, match="and 2 keys hold it"):
             await opened(Plain)
         await opened(Dropping)
@@ -292,7 +293,7 @@ def test_values_that_only_the_log_has_are_counted_and_go_with_the_next_start(sto
         await opened(Dropping)
         await opened(Plain)
         assert (await opened(Holding)).places == {"c": {"gone": "gone#2"}}
-        keys = {row.key: row.cells for row in await store.load(1, ["cleared", "both", "kept", "new"])}
+        keys = {row.key: row.cells for row in await store.load(IntervalId(1), ["cleared", "both", "kept", "new"])}
         assert keys == {"kept": {("last", ""): b"1"}}
 
     async def main() -> None:

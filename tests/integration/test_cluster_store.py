@@ -26,6 +26,7 @@ from millwheel.bundles import (
 )
 from millwheel.cluster import Leader, Member, Placement
 from millwheel.errors import StoreError
+from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.ports import PipelineShape, WatermarkWrite
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
@@ -207,7 +208,10 @@ def test_of_two_placements_on_one_version_one_counts(cluster: Cluster) -> None:
         _, two = await cluster.member("w2")
         for number in range(10):
             version = (await store.cluster_map()).version
-            asked = [Placement(leader.epoch, version, {1: owner, 3: owner}, {"src": owner}) for owner in (one, two)]
+            asked = [
+                Placement(leader.epoch, version, {IntervalId(1): owner, IntervalId(3): owner}, {"src": owner})
+                for owner in (one, two)
+            ]
             answers = await asyncio.gather(*(cluster.stores[n % 2].place(p) for n, p in enumerate(asked)))
             assert sorted(answers, key=str) == [version + 1, None], number
             agreed = await store.cluster_map()
@@ -226,14 +230,17 @@ def test_a_placement_is_refused_whole(cluster: Cluster) -> None:
         _, worker = await cluster.member("w")
         before = await store.cluster_map()
         for epoch, version, owner in ((2, 0, worker), (1, -1, worker), (1, 0, worker + 50)):
-            asked = Placement(epoch, before.version + version, {1: worker, 2: owner}, {"src": worker})
+            asked = Placement(
+                epoch, before.version + version, {IntervalId(1): worker, IntervalId(2): owner}, {"src": worker}
+            )
             assert await store.place(asked) is None
-        for intervals, sources in (({1: worker, 9: worker}, {}), ({1: worker}, {"nowhere": worker})):
+        for intervals, sources in (((1, 9), {}), ((1,), {"nowhere": worker})):
+            owners = {IntervalId(n): worker for n in intervals}
             with pytest.raises(StoreError, match="is no interval and no source of the map"):
-                await store.place(Placement(leader.epoch, before.version, intervals, sources))
+                await store.place(Placement(leader.epoch, before.version, owners, sources))
         assert await store.cluster_map() == before
         await cluster.expire(worker)
-        assert await store.place(Placement(leader.epoch, before.version, {1: worker}, {})) is None
+        assert await store.place(Placement(leader.epoch, before.version, {IntervalId(1): worker}, {})) is None
         after = await store.cluster_map()
         assert (after.version, after.intervals) == (before.version, before.intervals)
 
@@ -255,12 +262,18 @@ def test_a_new_owner_waits_for_a_commit_that_is_open_and_loads_it(cluster: Clust
         store, _, leader = await cluster.leader()
         _, old = await cluster.member("old")
         _, new = await cluster.member("new")
-        version = await store.place(Placement(leader.epoch, (await store.cluster_map()).version, {1: old}, {}))
+        version = await store.place(
+            Placement(leader.epoch, (await store.cluster_map()).version, {IntervalId(1): old}, {})
+        )
         assert version is not None
         sequencer = (await store.cluster_map()).intervals[0].sequencer
-        assert await store.recover(1, sequencer) is not None
+        assert await store.recover(IntervalId(1), sequencer) is not None
         connection = await open_commit(cluster, sequencer)
-        call = store.place(Placement(leader.epoch, version, {1: new}, {})) if how == "place" else store.leave(old)
+        call = (
+            store.place(Placement(leader.epoch, version, {IntervalId(1): new}, {}))
+            if how == "place"
+            else store.leave(old)
+        )
         moved = asyncio.create_task(call)
         assert await waits(moved)
         # Meanwhile nobody's lease has to wait.
@@ -272,10 +285,10 @@ def test_a_new_owner_waits_for_a_commit_that_is_open_and_loads_it(cluster: Clust
         await moved
         fresh = (await store.cluster_map()).intervals[0].sequencer
         assert fresh > sequencer
-        assert await store.commit([LogWrite(1, sequencer, 2, 0, payload())]) == set()
-        assert await store.recover(1, sequencer) is None
-        assert await store.recover(1, fresh) is not None
-        assert [row.cells for row in await store.load(1, ["a"])] == [{("c", ""): b"old"}]
+        assert await store.commit([LogWrite(IntervalId(1), sequencer, Seq(2), 0, payload())]) == set()
+        assert await store.recover(IntervalId(1), sequencer) is None
+        assert await store.recover(IntervalId(1), fresh) is not None
+        assert [row.cells for row in await store.load(IntervalId(1), ["a"])] == [{("c", ""): b"old"}]
 
     run(cluster, main())
 
@@ -285,13 +298,15 @@ def test_a_commit_that_comes_during_a_placement_is_fenced_by_it(cluster: Cluster
         store, _, leader = await cluster.leader()
         old, first = await cluster.member("old")
         _, second = await cluster.member("new")
-        version = await store.place(Placement(leader.epoch, (await store.cluster_map()).version, {1: first}, {}))
+        version = await store.place(
+            Placement(leader.epoch, (await store.cluster_map()).version, {IntervalId(1): first}, {})
+        )
         assert version is not None
         sequencer = (await store.cluster_map()).intervals[0].sequencer
         async with cluster.holding("SELECT FROM cluster_leader FOR UPDATE"):  # a placement locks it last
-            moved = asyncio.create_task(store.place(Placement(leader.epoch, version, {1: second}, {})))
+            moved = asyncio.create_task(store.place(Placement(leader.epoch, version, {IntervalId(1): second}, {})))
             assert await waits(moved)
-            late = asyncio.create_task(old.commit([LogWrite(1, sequencer, 1, 0, payload())]))
+            late = asyncio.create_task(old.commit([LogWrite(IntervalId(1), sequencer, Seq(1), 0, payload())]))
             assert await waits(late)
         assert await moved == version + 1
         assert await late == set()
@@ -309,7 +324,9 @@ def test_a_leader_that_is_followed_during_its_decision_has_decided_nothing(clust
         before = await store.cluster_map()
         async with cluster.holding("SELECT FROM ownership WHERE interval_id = 2 FOR SHARE"):
             decision = asyncio.create_task(
-                unnamed.place(Placement(leader.epoch, before.version, {1: worker, 2: worker}, {}))
+                unnamed.place(
+                    Placement(leader.epoch, before.version, {IntervalId(1): worker, IntervalId(2): worker}, {})
+                )
             )
             assert await waits(decision)
             await cluster.expire(first)
@@ -317,7 +334,7 @@ def test_a_leader_that_is_followed_during_its_decision_has_decided_nothing(clust
         assert await decision is None
         after = await other.cluster_map()
         assert (after.version, after.intervals) == (before.version, before.intervals)
-        assert await other.place(Placement(2, after.version, {1: worker}, {})) == after.version + 1
+        assert await other.place(Placement(2, after.version, {IntervalId(1): worker}, {})) == after.version + 1
 
     run(cluster, main())
 
@@ -336,7 +353,7 @@ def test_who_becomes_leader_ends_the_decision_that_its_predecessor_left_open(clu
         await cluster.expire(first)
         leader = await other.lead(second, LEASE_US)
         assert leader is not None
-        asked = Placement(leader.epoch, before.version, {1: worker}, {})
+        asked = Placement(leader.epoch, before.version, {IntervalId(1): worker}, {})
         assert await asyncio.wait_for(other.place(asked), 5) == before.version + 1
         with pytest.raises(psycopg.OperationalError):
             await stopped.execute("COMMIT")
@@ -347,10 +364,12 @@ def test_who_becomes_leader_ends_the_decision_that_its_predecessor_left_open(clu
 def test_watermarks_of_an_earlier_leader_are_refused(cluster: Cluster) -> None:
     async def main() -> None:
         store, first, leader = await cluster.leader("c1")
-        owned = await store.acquire([1, 2])
+        owned = await store.acquire([IntervalId(1), IntervalId(2)])
         write = WatermarkWrite("a", 7, owned)
         assert await store.persist_led_watermarks(leader.epoch, [write]) == {"a"}
-        assert await store.persist_led_watermarks(leader.epoch, [WatermarkWrite("b", 8, {2: 99}), write]) == {"a"}
+        assert await store.persist_led_watermarks(
+            leader.epoch, [WatermarkWrite("b", 8, {IntervalId(2): Sequencer(99)}), write]
+        ) == {"a"}
         assert await store.persist_led_watermarks(leader.epoch, []) == set()
         await cluster.expire(first)
         other, second = await cluster.member("c2", "controller")
@@ -379,7 +398,7 @@ def test_partitions_stay_with_the_owner_of_their_source_until_they_are_taken(clu
         assert sorted(taken) == ids
         assert await worker.take_partitions("src", two, ids) is None
         with pytest.raises(StoreError, match="interval 1 is no partition of source 'src'"):
-            await worker.take_partitions("src", one, [1, *ids])
+            await worker.take_partitions("src", one, [IntervalId(1), *ids])
         assert await worker.still_owned(taken) == {*ids}
         await cluster.execute("UPDATE source SET finished = true WHERE interval_id = %s", finished.interval)
         async with cluster.holding("SELECT FROM source_owner FOR SHARE"):  # as one that takes partitions does
@@ -396,16 +415,19 @@ def test_whoever_is_no_member_takes_intervals_from_members(cluster: Cluster) -> 
         store, _, leader = await cluster.leader()
         version = await store.place(
             Placement(
-                leader.epoch, (await store.cluster_map()).version, {1: leader.incarnation, 2: leader.incarnation}, {}
+                leader.epoch,
+                (await store.cluster_map()).version,
+                {IntervalId(1): leader.incarnation, IntervalId(2): leader.incarnation},
+                {},
             )
         )
         assert version is not None
         alone = await cluster.process()
-        taken = await alone.acquire([1])
+        taken = await alone.acquire([IntervalId(1)])
         agreed = await store.cluster_map()
         assert [interval.owner for interval in agreed.intervals] == [None, leader.incarnation, None]
-        assert (agreed.version, agreed.intervals[0].sequencer) == (version + 1, taken[1])
-        await alone.acquire([1])
+        assert (agreed.version, agreed.intervals[0].sequencer) == (version + 1, taken[IntervalId(1)])
+        await alone.acquire([IntervalId(1)])
         assert (await store.cluster_map()).version == version + 1
 
     run(cluster, main())
@@ -446,7 +468,7 @@ def test_an_ordinary_role_ends_the_sessions_of_the_dead_and_of_nobody_else(
             assert await store.expel([dead, living]) == 0  # both are alive
             await ordinary.expire(dead)
             assert await store.expel([living]) == 0
-            taken = asyncio.create_task(store.acquire([1]))
+            taken = asyncio.create_task(store.acquire([IntervalId(1)]))
             assert await waits(taken)
             assert await store.expel([dead, living, dead + 100]) == 3  # that with the lock, the keeper's, the store's
             await asyncio.wait_for(taken, 5)
@@ -464,7 +486,7 @@ def test_an_ordinary_role_ends_the_sessions_of_the_dead_and_of_nobody_else(
 def test_sessions_bear_the_name_of_their_member(cluster: Cluster) -> None:
     async def main() -> None:
         store, incarnation = await cluster.member("w")
-        await store.acquire([1])  # of these sessions, one was open before it had a name
+        await store.acquire([IntervalId(1)])  # of these sessions, one was open before it had a name
         await store.renew(incarnation, LEASE_US)
         await store.watermarks()
         names = await cluster.execute("SELECT application_name FROM pg_stat_activity WHERE application_name <> ''")
@@ -479,7 +501,7 @@ def test_a_pipeline_that_changes_changes_the_map(cluster: Cluster) -> None:
     async def main() -> None:
         store, _, leader = await cluster.leader()
         version = await store.place(
-            Placement(leader.epoch, (await store.cluster_map()).version, {1: leader.incarnation}, {})
+            Placement(leader.epoch, (await store.cluster_map()).version, {IntervalId(1): leader.incarnation}, {})
         )
         cluster.shape = PipelineShape(cluster.pipeline, {"a": ("m",), "b": (), "c": ()}, {}, {}, (), ("src", "new"))
         await cluster.process()

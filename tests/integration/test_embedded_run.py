@@ -30,6 +30,7 @@ from millwheel import (
 from millwheel.bundles import StateRow
 from millwheel.core.source import injector
 from millwheel.errors import Fenced, IncompatibleStore
+from millwheel.ids import IntervalId
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel.work import Wanted
 from millwheel_injectors import IterableSource
@@ -173,7 +174,7 @@ def test_keys_of_which_only_a_part_is_read_have_the_same_result(
     store, asked = place.store(), 0
     load_slots = store.load_slots
 
-    async def counted(interval: int, wanted: Sequence[Wanted]) -> list[StateRow]:
+    async def counted(interval: IntervalId, wanted: Sequence[Wanted]) -> list[StateRow]:
         nonlocal asked
         asked += len(wanted)
         return await load_slots(interval, wanted)

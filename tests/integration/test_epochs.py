@@ -21,6 +21,7 @@ from millwheel.bundles import (
     encode_checkpoint,
 )
 from millwheel.errors import RowRefused
+from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.ports import Declaration, PipelineShape, SinkTable
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
@@ -46,10 +47,10 @@ def visible(postgres: EmbeddedPostgres, pipeline: str) -> tuple[list[bytes], lis
         return [row.value for row in reader.get_state("left", "a")], rows
 
 
-async def opened(postgres: EmbeddedPostgres, pipeline: str) -> tuple[PostgresStore, dict[int, int]]:
+async def opened(postgres: EmbeddedPostgres, pipeline: str) -> tuple[PostgresStore, dict[IntervalId, Sequencer]]:
     store = PostgresStore(postgres.url, pipeline)
     await store.open_pipeline(PipelineShape(pipeline, {"left": ("m",)}, {}, {}, (SINK,), ()))
-    owned = await store.acquire([1, 2])
+    owned = await store.acquire([IntervalId(1), IntervalId(2)])
     assert await store.rewind(owned) == 0
     return store, owned
 
@@ -61,17 +62,21 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 def test_nothing_of_an_epoch_is_visible_before_it_is_declared(postgres: EmbeddedPostgres, pipeline: str) -> None:
     async def work() -> None:
         store, owned = await opened(postgres, pipeline)
-        await store.commit([LogWrite(1, owned[1], 1, 1, image(1, "a", ("a", 1)))])
+        await store.commit(
+            [LogWrite(IntervalId(1), Sequencer(owned[IntervalId(1)]), Seq(1), 1, image(1, "a", ("a", 1)))]
+        )
         assert visible(postgres, pipeline) == ([], [])
         assert await store.declare(Declaration(epoch=1, owners=owned, sinks=[(1, 1)], watermarks={"left": 7}))
         assert visible(postgres, pipeline) == ([b"1"], [("a", 1)])
         assert await store.watermarks() == {"left": 7}
-        await store.commit([LogWrite(1, owned[1], 2, 2, image(2, "a", ("a", 2)))])
+        await store.commit(
+            [LogWrite(IntervalId(1), Sequencer(owned[IntervalId(1)]), Seq(2), 2, image(2, "a", ("a", 2)))]
+        )
         assert visible(postgres, pipeline) == ([b"1"], [("a", 1)])
         # Another run goes back, and what the first one does then changes nothing.
-        fresh = await store.acquire([1, 2])
+        fresh = await store.acquire([IntervalId(1), IntervalId(2)])
         assert await store.rewind(fresh) == 1
-        assert await store.recover(1, fresh[1]) is not None
+        assert await store.recover(IntervalId(1), fresh[IntervalId(1)]) is not None
         assert not await store.declare(Declaration(epoch=2, owners=owned, sinks=[(1, 2)]))
         assert visible(postgres, pipeline) == ([b"1"], [("a", 1)])
         await store.close()
@@ -84,8 +89,12 @@ def test_a_row_that_only_fails_beside_another_intervals_row_is_found(postgres: E
         store, owned = await opened(postgres, pipeline)
         with psycopg.connect(postgres.url, autocommit=True) as connection:
             connection.execute(f'ALTER TABLE "{pipeline}".out ADD UNIQUE (n) DEFERRABLE INITIALLY DEFERRED')
-        await store.commit([LogWrite(1, owned[1], 1, 1, image(1, "a", ("a", 1)))])
-        await store.commit([LogWrite(2, owned[2], 1, 1, image(1, "z", ("y", 2), ("z", 1)))])
+        await store.commit(
+            [LogWrite(IntervalId(1), Sequencer(owned[IntervalId(1)]), Seq(1), 1, image(1, "a", ("a", 1)))]
+        )
+        await store.commit(
+            [LogWrite(IntervalId(2), Sequencer(owned[IntervalId(2)]), Seq(1), 1, image(1, "z", ("y", 2), ("z", 1)))]
+        )
         declaration = Declaration(epoch=1, owners=owned, sinks=[(2, 1), (1, 1)])
         with pytest.raises(RowRefused, match="duplicate key") as refusal:
             await store.declare(declaration)

@@ -26,6 +26,7 @@ from millwheel.bundles import (
     TimerWrites,
     encode_checkpoint,
 )
+from millwheel.ids import Seq
 from millwheel.ports import PipelineShape, SinkTable
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
@@ -154,7 +155,7 @@ class Race:
 
     async def new_commit(self) -> Any:
         rows = (SinkRow("out", b'{"k": "new"}'),)
-        write = LogWrite(self.interval, self.new_sequencer, 1, 0, encode_checkpoint(image(b"new")), rows)
+        write = LogWrite(self.interval, self.new_sequencer, Seq(1), 0, encode_checkpoint(image(b"new")), rows)
         return await self.store.commit([write])
 
 
@@ -199,7 +200,7 @@ def test_a_group_commit_and_a_bump_of_two_intervals_do_not_deadlock(postgres: Em
         async def commit(times: int) -> int:
             fenced = 0
             for seq in range(1, times):
-                writes = [LogWrite(i, owned[i], seq, 0, b"x") for i in reversed(ids)]
+                writes = [LogWrite(i, owned[i], Seq(seq), 0, b"x") for i in reversed(ids)]
                 fenced += len(await store.commit(writes)) < len(ids)
             return fenced
 
@@ -223,8 +224,8 @@ def test_sink_rows_of_a_fenced_checkpoint_are_not_written(postgres: EmbeddedPost
         old = await store.acquire([first, second])
         await store.acquire([first])
         writes = [
-            LogWrite(first, old[first], 1, 0, b"x", (SinkRow("out", b'{"k": "fenced"}'),)),
-            LogWrite(second, old[second], 1, 0, b"x", (SinkRow("out", b'{"k": "owned"}'),)),
+            LogWrite(first, old[first], Seq(1), 0, b"x", (SinkRow("out", b'{"k": "fenced"}'),)),
+            LogWrite(second, old[second], Seq(1), 0, b"x", (SinkRow("out", b'{"k": "owned"}'),)),
         ]
         assert await store.commit(writes) == {(second, 1)}
         await store.close()
@@ -249,8 +250,8 @@ def test_of_two_intervals_that_write_the_same_row_the_last_owner_wins(
         if fenced:
             await store.acquire([second])
         writes = [
-            LogWrite(first, owned[first], 1, 0, b"x", (SinkRow("out", b'{"k": "both", "v": 1}'),)),
-            LogWrite(second, owned[second], 1, 0, b"x", (SinkRow("out", b'{"k": "both", "v": 2}'),)),
+            LogWrite(first, owned[first], Seq(1), 0, b"x", (SinkRow("out", b'{"k": "both", "v": 1}'),)),
+            LogWrite(second, owned[second], Seq(1), 0, b"x", (SinkRow("out", b'{"k": "both", "v": 2}'),)),
         ]
         assert await store.commit(writes) == {(first, 1)} | (set() if fenced else {(second, 1)})
         await store.close()

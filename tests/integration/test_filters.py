@@ -28,10 +28,11 @@ from millwheel import (
     subscribe,
 )
 from millwheel.bundles import Bundle
-from millwheel.core.ids.dedup import DeliveredIds
+from millwheel.core.ids.dedup import Channel, DeliveredIds
 from millwheel.core.source import injector
 from millwheel.host import alphabet as he
 from millwheel.host.messages import Delivery, Receipt
+from millwheel.ids import IntervalId, ProducerId, SequenceNumber, SubscriptionId
 from millwheel.ports import Batch, SourcePartition
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel.runtime.shell import Host
@@ -79,10 +80,18 @@ class AskedStore(PostgresStore):
         self.asked = 0
         self.found = 0
 
-    async def find_ids(self, interval: int, subscription: int, producer: int, sequences: Sequence[int]) -> set[int]:
+    async def find_ids(
+        self,
+        interval: IntervalId,
+        subscription: SubscriptionId,
+        producer: ProducerId,
+        sequences: Sequence[SequenceNumber],
+    ) -> set[SequenceNumber]:
         return self._count(sequences, await super().find_ids(interval, subscription, producer, sequences))
 
-    async def find_outside_ids(self, interval: int, subscription: int, now: int, ids: Sequence[bytes]) -> set[bytes]:
+    async def find_outside_ids(
+        self, interval: IntervalId, subscription: SubscriptionId, now: int, ids: Sequence[bytes]
+    ) -> set[bytes]:
         return self._count(ids, await super().find_outside_ids(interval, subscription, now, ids))
 
     def _count(self, asked: Sequence[Any], found: set[Any]) -> set[Any]:
@@ -219,7 +228,7 @@ def test_of_record_ids_the_store_is_asked_for_repeats_alone(postgres: EmbeddedPo
     questions = positive = 0
     maybe = DeliveredIds._maybe
 
-    def counted(self: DeliveredIds, channel: tuple[int, int], block: int) -> bool:
+    def counted(self: DeliveredIds, channel: Channel, block: int) -> bool:
         nonlocal questions, positive
         found = maybe(self, channel, block)
         questions, positive = questions + 1, positive + found

@@ -40,6 +40,7 @@ from millwheel.errors import (
     StoreError,
     WiringError,
 )
+from millwheel.ids import ProducerId, Seq, SequenceNumber, SubscriptionId, sequence_numbers
 from millwheel.ports import FoldWrite, PipelineShape, SinkTable
 from millwheel.rows import check_row
 from millwheel_storage.embedded import EmbeddedPostgres
@@ -277,11 +278,11 @@ def test_a_sink_holds_what_was_upserted(postgres: EmbeddedPostgres, pipeline: st
         first = (await store.open_pipeline(shape(pipeline))).intervals[0].id
         owned = await store.acquire([first])
         rows = (row(k="a", n=1), row(**full), row(k="b"))
-        assert await store.commit([LogWrite(first, owned[first], 1, 0, b"x", rows)])
-        later = [LogWrite(first, owned[first], 2, 0, b"x", (row(k="b", n=5),))]
+        assert await store.commit([LogWrite(first, owned[first], Seq(1), 0, b"x", rows)])
+        later = [LogWrite(first, owned[first], Seq(2), 0, b"x", (row(k="b", n=5),))]
         assert await store.commit(later)
         # The first again, as after a lost reply: it must not put its old row back.
-        assert await store.commit([LogWrite(first, owned[first], 1, 0, b"x", rows)]) == {(first, 1)}
+        assert await store.commit([LogWrite(first, owned[first], Seq(1), 0, b"x", rows)]) == {(first, 1)}
         await store.close()
 
     asyncio.run(main())
@@ -306,14 +307,14 @@ def test_a_deleted_row_is_gone_and_a_repeated_commit_does_not_delete_it_again(
         with psycopg.connect(postgres.url) as connection:
             connection.execute(f'ALTER TABLE "{pipeline}".out ADD UNIQUE (n)')
 
-        async def commit(seq: int, *rows: SinkRow) -> None:
+        async def commit(seq: Seq, *rows: SinkRow) -> None:
             assert await store.commit([LogWrite(first, owned[first], seq, 0, b"x", rows)]) == {(first, seq)}
 
-        await commit(1, row(k="a", n=1), row(k="b", n=2), row(k="c", n=3))
-        await commit(2, gone(k="b"), gone(k="never"), row(k="d", n=4), gone(k="d"), gone(k="c"), row(k="c", n=2))
-        await commit(3, row(k="b", n=9))
+        await commit(Seq(1), row(k="a", n=1), row(k="b", n=2), row(k="c", n=3))
+        await commit(Seq(2), gone(k="b"), gone(k="never"), row(k="d", n=4), gone(k="d"), gone(k="c"), row(k="c", n=2))
+        await commit(Seq(3), row(k="b", n=9))
         # As after a lost reply: the second must not delete what came after it.
-        await commit(2, gone(k="b"), gone(k="never"), row(k="d", n=4), gone(k="d"), gone(k="c"), row(k="c", n=2))
+        await commit(Seq(2), gone(k="b"), gone(k="never"), row(k="d", n=4), gone(k="d"), gone(k="c"), row(k="c", n=2))
         await store.close()
 
     asyncio.run(main())
@@ -327,10 +328,10 @@ def test_a_deletion_that_the_database_refuses_is_named(postgres: EmbeddedPostgre
         first = (await store.open_pipeline(shape(pipeline))).intervals[0].id
         owned = await store.acquire([first])
         rows = (row(k="a", n=1), row(k="b", n=2))
-        assert await store.commit([LogWrite(first, owned[first], 1, 0, b"x", rows)])
+        assert await store.commit([LogWrite(first, owned[first], Seq(1), 0, b"x", rows)])
         with psycopg.connect(postgres.url, options=f"-c search_path={pipeline}") as connection:
             connection.execute("CREATE TABLE wants (k text REFERENCES out); INSERT INTO wants VALUES ('b')")
-        later = LogWrite(first, owned[first], 2, 0, b"x", (gone(k="a"), gone(k="b")), ("a", "b"))
+        later = LogWrite(first, owned[first], Seq(2), 0, b"x", (gone(k="a"), gone(k="b")), ("a", "b"))
         with pytest.raises(RowRefused, match="foreign key constraint") as caught:
             await store.commit([later])
         assert [place for place, _ in caught.value.rows] == [1]
@@ -356,7 +357,7 @@ def test_decimals_and_uuids_arrive_as_they_are(postgres: EmbeddedPostgres, pipel
         prices = ("1.50", "0.1", "-0", "9" * 60 + "." + "9" * 60, "1.5", "2")
         deleted = SinkRow("money", msgspec.json.encode({"id": str(id_).upper(), "price": "2.000"}), deleted=True)
         rows = (*map(money, prices), deleted)
-        assert await store.commit([LogWrite(first, owned[first], 1, 0, b"x", rows)])
+        assert await store.commit([LogWrite(first, owned[first], Seq(1), 0, b"x", rows)])
         await store.open_pipeline(shape(pipeline, sinks=(table,)))  # the types are those that were declared
         await store.close()
 
@@ -377,10 +378,10 @@ def test_a_row_the_database_refuses_is_named_and_nothing_after_it_commits(
         with psycopg.connect(postgres.url) as connection:
             connection.execute(f'ALTER TABLE "{pipeline}".out ADD CHECK (n < 10)')
         writes = [
-            LogWrite(high, owned[high], 1, 0, b"x"),
-            LogWrite(low, owned[low], 1, 0, b"x", (row(k="fine", n=1),)),
-            LogWrite(low, owned[low], 2, 0, b"x", (row(k="good", n=9), row(k="bad", n=10)), ("good", "bad")),
-            LogWrite(low, owned[low], 3, 0, b"x"),
+            LogWrite(high, owned[high], Seq(1), 0, b"x"),
+            LogWrite(low, owned[low], Seq(1), 0, b"x", (row(k="fine", n=1),)),
+            LogWrite(low, owned[low], Seq(2), 0, b"x", (row(k="good", n=9), row(k="bad", n=10)), ("good", "bad")),
+            LogWrite(low, owned[low], Seq(3), 0, b"x"),
         ]
         with pytest.raises(RowRefused, match="check constraint") as caught:
             await store.commit(writes)
@@ -441,8 +442,8 @@ def test_the_rows_at_fault_are_found(postgres: EmbeddedPostgres, pipeline: str, 
         with psycopg.connect(postgres.url, options=f"-c search_path={pipeline}") as connection:
             connection.execute(statement.encode())
         with pytest.raises(RowRefused) as caught:
-            await store.commit([LogWrite(first, owned[first], 1, 0, b"x", sinks, keys)])
-        again = LogWrite(first, owned[first], 1, 0, b"x", tuple(fine), keys[:10])
+            await store.commit([LogWrite(first, owned[first], Seq(1), 0, b"x", sinks, keys)])
+        again = LogWrite(first, owned[first], Seq(1), 0, b"x", tuple(fine), keys[:10])
         assert await store.commit([again]) == {(first, 1)}
         await store.close()
         return caught.value
@@ -459,8 +460,8 @@ def test_a_lost_reply_is_unknown_and_committing_again_resolves_it(postgres: Embe
         store = PostgresStore(postgres.url, pipeline)
         first = (await store.open_pipeline(shape(pipeline))).intervals[0].id
         owned = await store.acquire([first])
-        assert await store.commit([LogWrite(first, owned[first], 1, 0, b"x")])
-        write = LogWrite(first, owned[first], 2, 0, b"x")
+        assert await store.commit([LogWrite(first, owned[first], Seq(1), 0, b"x")])
+        write = LogWrite(first, owned[first], Seq(2), 0, b"x")
         with psycopg.connect(postgres.url, autocommit=True) as killer:
             killer.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
@@ -471,7 +472,7 @@ def test_a_lost_reply_is_unknown_and_committing_again_resolves_it(postgres: Embe
         assert await store.commit([write]) == {(first, 2)}
         assert await store.commit([write]) == {(first, 2)}
         # The fold's connection is dead too; a fold may be repeated, so the store does that itself.
-        assert await store.fold(FoldWrite(first, owned[first], 2, [image(["a"])] * 2))
+        assert await store.fold(FoldWrite(first, owned[first], Seq(2), [image(["a"])] * 2))
         assert [rows.key for rows in await store.load(first, ["a"])] == ["a"]
         await store.close()
 
@@ -502,7 +503,7 @@ def test_a_zombie_in_a_transaction_loses_its_locks(
         assert taken[first] > owned[first]
         with pytest.raises(CommitUnknown):
             await frozen
-        assert await zombie.commit([LogWrite(first, owned[first], 1, 0, b"x")]) == set()
+        assert await zombie.commit([LogWrite(first, owned[first], Seq(1), 0, b"x")]) == set()
         await zombie.close()
         await successor.close()
 
@@ -521,7 +522,7 @@ def test_a_call_waits_for_a_server_that_restarts() -> None:
         store = PostgresStore(server.url, name)
         first = (await store.open_pipeline(shape(name))).intervals[0].id
         owned = await store.acquire([first])
-        write = LogWrite(first, owned[first], 1, 0, encode_checkpoint(image(["a"])))
+        write = LogWrite(first, owned[first], Seq(1), 0, encode_checkpoint(image(["a"])))
         assert await store.commit([write])
         assert server.pid is not None
         os.kill(server.pid, signal.SIGKILL)
@@ -551,12 +552,21 @@ def test_one_shot_keys_leave_no_rows_and_recovery_does_not_read_keys(postgres: E
         for seq in range(1, 21, 2):
             keys = [f"a{seq}-{n}" for n in range(2_000)]
             kept, gone = image(keys), image([])
-            kept.ids = [Ids(1, 5, seq * 2_000, list(range(seq * 2_000, seq * 2_000 + 2_000)))]
-            kept.produced = [Produced(1, sequencer, seq * 10, ["k"], [b"v"], [1])]
+            kept.ids = [
+                Ids(
+                    SubscriptionId(1),
+                    ProducerId(5),
+                    SequenceNumber(seq * 2_000),
+                    sequence_numbers(range(seq * 2_000, seq * 2_000 + 2_000)),
+                )
+            ]
+            kept.produced = [
+                Produced(SubscriptionId(1), ProducerId(sequencer), SequenceNumber(seq * 10), ["k"], [b"v"], [1])
+            ]
             gone.forgotten = keys
             for number, one in ((seq, kept), (seq + 1, gone)):
-                await store.commit([LogWrite(first, sequencer, number, 0, encode_checkpoint(one))])
-                assert await store.fold(FoldWrite(first, sequencer, number, [one]))
+                await store.commit([LogWrite(first, sequencer, Seq(number), 0, encode_checkpoint(one))])
+                assert await store.fold(FoldWrite(first, sequencer, Seq(number), [one]))
         tables = postgres_tables(postgres.url, pipeline)
         assert tables["key_state"] == []
         assert tables["checkpoint_log"] == []
@@ -579,16 +589,29 @@ def test_recovery_does_not_read_ids_and_one_is_found_among_a_million(postgres: E
         sequencer = (await store.acquire([first]))[first]
         for number in range(1, 26):  # 40,000 ids a fold, every third of the producer's
             one = image([])
-            one.ids = [Ids(1, 5, 0, list(range(number * 120_000, (number + 1) * 120_000, 3)))]
-            await store.commit([LogWrite(first, sequencer, number, 0, encode_checkpoint(one))])
-            assert await store.fold(FoldWrite(first, sequencer, number, [one]))
+            one.ids = [
+                Ids(
+                    SubscriptionId(1),
+                    ProducerId(5),
+                    SequenceNumber(0),
+                    sequence_numbers(range(number * 120_000, (number + 1) * 120_000, 3)),
+                )
+            ]
+            await store.commit([LogWrite(first, sequencer, Seq(number), 0, encode_checkpoint(one))])
+            assert await store.fold(FoldWrite(first, sequencer, Seq(number), [one]))
         sequencer = (await store.acquire([first]))[first]
         recovered = await store.recover(first, sequencer)
         assert recovered is not None
-        assert recovered.ids == [Delivered(1, 5, 0, 26 * 120_000 - 3)]
+        assert recovered.ids == [
+            Delivered(SubscriptionId(1), ProducerId(5), SequenceNumber(0), SequenceNumber(26 * 120_000 - 3))
+        ]
         asked = [119_997, 120_000, 600_000, 600_001, 26 * 120_000 - 3]
-        assert await store.find_ids(first, 1, 5, asked) == {120_000, 600_000, 26 * 120_000 - 3}
-        assert await store.find_ids(first, 1, 6, asked) == set()
+        assert await store.find_ids(first, SubscriptionId(1), ProducerId(5), sequence_numbers(asked)) == {
+            120_000,
+            600_000,
+            26 * 120_000 - 3,
+        }
+        assert await store.find_ids(first, SubscriptionId(1), ProducerId(6), sequence_numbers(asked)) == set()
         await store.close()
 
     asyncio.run(main())
@@ -603,10 +626,10 @@ def test_a_key_that_is_stored_is_not_inserted_as_new(postgres: EmbeddedPostgres,
         sequencer = (await store.acquire([first]))[first]
         images = [image(["a"]), image(["a", "b"])]
         for number, one in enumerate(images, 1):
-            await store.commit([LogWrite(first, sequencer, number, 0, encode_checkpoint(one))])
-        assert await store.fold(FoldWrite(first, sequencer, 1, images[:1], (), {"a"}))
+            await store.commit([LogWrite(first, sequencer, Seq(number), 0, encode_checkpoint(one))])
+        assert await store.fold(FoldWrite(first, sequencer, Seq(1), images[:1], (), {"a"}))
         with pytest.raises(StoreError, match="duplicate key"):
-            await store.fold(FoldWrite(first, sequencer, 2, images[1:], (), {"a", "b"}))
+            await store.fold(FoldWrite(first, sequencer, Seq(2), images[1:], (), {"a", "b"}))
         assert [row.key for row in await store.load(first, ["a", "b"])] == ["a"]
         assert await store.recover(first, sequencer) is not None
         assert [row.key for row in await store.load(first, ["a", "b"])] == ["a", "b"]
@@ -626,17 +649,17 @@ def test_a_store_is_blank_until_a_key_has_something(postgres: EmbeddedPostgres, 
             assert recovered is not None
             assert recovered.blank
             nothing = image([])
-            nothing.ids = [Ids(1, 5, 0, [number])]
-            await store.commit([LogWrite(first, sequencer, 1, 0, encode_checkpoint(nothing))])
+            nothing.ids = [Ids(SubscriptionId(1), ProducerId(5), SequenceNumber(0), sequence_numbers([number]))]
+            await store.commit([LogWrite(first, sequencer, Seq(1), 0, encode_checkpoint(nothing))])
         one, gone = image(["a"] if what != "a timer" else []), image([])
         if what == "a timer":
             one.timers = TimerWrites(["a"], [""], ["wall"], [7])
         gone.forgotten = ["a"]
         for number, each in enumerate([one, gone] if what == "state that is gone" else [one], 2):
-            await store.commit([LogWrite(first, sequencer, number, 0, encode_checkpoint(each))])
+            await store.commit([LogWrite(first, sequencer, Seq(number), 0, encode_checkpoint(each))])
             if what != "state in the log":
                 images = [nothing, each] if number == 2 else [each]
-                assert await store.fold(FoldWrite(first, sequencer, number, images))
+                assert await store.fold(FoldWrite(first, sequencer, Seq(number), images))
         for interval in (first, other):
             recovered = await store.recover(interval, (await store.acquire([interval]))[interval])
             assert recovered is not None
@@ -657,9 +680,12 @@ def test_a_store_of_the_first_format_gets_what_came_later(postgres: EmbeddedPost
         first = (await store.open_pipeline(shape(pipeline))).intervals[0].id
         sequencer = (await store.acquire([first]))[first]
         one = image([])
-        one.ids = [Ids(1, 5, 0, [3, 4]), Ids(1, 6, 2, [7])]
-        await store.commit([LogWrite(first, sequencer, 1, 0, encode_checkpoint(one))])
-        assert await store.fold(FoldWrite(first, sequencer, 1, [one]))
+        one.ids = [
+            Ids(SubscriptionId(1), ProducerId(5), SequenceNumber(0), sequence_numbers([3, 4])),
+            Ids(SubscriptionId(1), ProducerId(6), SequenceNumber(2), sequence_numbers([7])),
+        ]
+        await store.commit([LogWrite(first, sequencer, Seq(1), 0, encode_checkpoint(one))])
+        assert await store.fold(FoldWrite(first, sequencer, Seq(1), [one]))
         await store.close()
         with psycopg.connect(postgres.url) as connection:
             connection.execute(f'DELETE FROM "{pipeline}".delivered_frontier WHERE frontier = 0')
@@ -671,7 +697,10 @@ def test_a_store_of_the_first_format_gets_what_came_later(postgres: EmbeddedPost
         sequencer = (await store.acquire([first]))[first]
         recovered = await store.recover(first, sequencer)
         assert recovered is not None
-        assert recovered.ids == [Delivered(1, 5, 0, 4), Delivered(1, 6, 2, 7)]
+        assert recovered.ids == [
+            Delivered(SubscriptionId(1), ProducerId(5), SequenceNumber(0), SequenceNumber(4)),
+            Delivered(SubscriptionId(1), ProducerId(6), SequenceNumber(2), SequenceNumber(7)),
+        ]
         assert (await store.join("w", "worker", "h:1", 1_000_000, b"key")).incarnation == 1
         assert [row.id for row in (await store.cluster_map()).intervals] == [1, 2]
         await store.close()
@@ -693,9 +722,9 @@ def test_a_fold_is_fast_enough_to_keep_up(postgres: EmbeddedPostgres, pipeline: 
         best = 0.0
         for seq in range(1, 6):
             one = image([f"a{seq}-{n}" for n in range(5_000)])
-            await store.commit([LogWrite(first, sequencer, seq, 0, encode_checkpoint(one))])
+            await store.commit([LogWrite(first, sequencer, Seq(seq), 0, encode_checkpoint(one))])
             started = time.perf_counter()
-            assert await store.fold(FoldWrite(first, sequencer, seq, [one]))
+            assert await store.fold(FoldWrite(first, sequencer, Seq(seq), [one]))
             best = max(best, 5_000 / (time.perf_counter() - started))
         await store.close()
         return best

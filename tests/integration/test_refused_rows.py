@@ -16,6 +16,7 @@ from millwheel.core.faults import refused
 from millwheel.core.source import injector
 from millwheel.errors import Fenced, StoreError
 from millwheel.host.progress import Progress
+from millwheel.ids import IntervalId, Sequencer
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel_injectors import IterableSource
 from millwheel_storage.embedded import EmbeddedPostgres
@@ -353,7 +354,7 @@ def test_a_run_that_is_overtaken_does_not_take_the_interval_back(place: Place, m
         reacquire = first_store.reacquire
         running: list[asyncio.Task[Progress]] = []
 
-        async def overtaken(interval: int, sequencer: int) -> int | None:
+        async def overtaken(interval: IntervalId, sequencer: Sequencer) -> int | None:
             if not running:
                 running.append(asyncio.create_task(second.run()))
                 while not second.worker.actors.of("Ledger"):

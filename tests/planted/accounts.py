@@ -16,6 +16,7 @@ from millwheel.core.interval import events as ev
 from millwheel.core.keys.expiry import Expiry
 from millwheel.core.keys.timers import TimerQueue
 from millwheel.core.source.injector import InjectorCore
+from millwheel.ids import Seq
 from millwheel.model import MIN_TIME
 from millwheel_storage import fold
 from tests.planted import Patches, mutant, only
@@ -28,7 +29,7 @@ def acks_past_the_prefix() -> Patches:
     """An ack leaves when its checkpoint is known to be durable, and one before it is not."""
     original = Inflight.committed
 
-    def committed(self: Inflight, seq: int, effects: list[ev.Effect]) -> None:
+    def committed(self: Inflight, seq: Seq, effects: list[ev.Effect]) -> None:
         for entry in self._entries:
             if entry.seq == seq:
                 effects += [ev.Ack(sender, number) for sender, number in entry.acks]
@@ -43,7 +44,7 @@ def frontier_when_handed_over() -> Patches:
     """A frontier passes what is acked when its ack is handed to the store, before that is durable."""
     original = Outbox.record_acks
 
-    def record_acks(self: Outbox, seq: int) -> list[Acked]:
+    def record_acks(self: Outbox, seq: Seq) -> list[Acked]:
         found = original(self, seq)
         for bundle in self._recording.get(seq, ()):
             self._live[bundle.subscription, bundle.producer].pop(bundle.number, None)

@@ -13,6 +13,7 @@ from millwheel.core.durability.inflight import Inflight
 from millwheel.core.durability.log import DurableLog
 from millwheel.core.interval import events as ev
 from millwheel.core.keys.cache import StateCache
+from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.ports import FoldWrite
 from millwheel_storage.memory import MemoryStore
 from tests.planted import Patches, mutant
@@ -43,7 +44,7 @@ def no_fence() -> Patches:
     """The fence is skipped: a stale sequencer commits."""
     original = MemoryStore.commit
 
-    async def commit(self: MemoryStore, writes: Any) -> set[tuple[int, int]]:
+    async def commit(self: MemoryStore, writes: Any) -> set[tuple[IntervalId, Seq]]:
         owners = dict(self.ownership)
         self.ownership.update({write.interval: write.sequencer for write in writes})
         kept = await original(self, writes)
@@ -60,7 +61,7 @@ def sinks_of_the_fenced() -> Patches:
 
     original = MemoryStore.commit
 
-    async def commit(self: MemoryStore, writes: Any) -> set[tuple[int, int]]:
+    async def commit(self: MemoryStore, writes: Any) -> set[tuple[IntervalId, Seq]]:
         kept = await original(self, writes)
         for rows in coalesce(self._sink_tables, [w for w in writes if (w.interval, w.seq) not in kept]):
             self.sinks[rows.table.name].update(rows.rows)
@@ -109,7 +110,7 @@ def deletions_lost() -> Patches:
 def commit_twice() -> Patches:
     """A commit that is retried after its fold is applied a second time."""
 
-    async def commit(self: MemoryStore, writes: Any) -> set[tuple[int, int]]:
+    async def commit(self: MemoryStore, writes: Any) -> set[tuple[IntervalId, Seq]]:
         kept = await original(self, writes)
         if len(self.log) % 7 == 3:  # the log row is gone, as after a fold: a second insert succeeds
             for write in writes:
@@ -165,7 +166,7 @@ def stale_position() -> Patches:
     """The fence is skipped: a stale injector moves its partition's position."""
     original = MemoryStore.advance
 
-    async def advance(self: MemoryStore, writes: Any) -> set[int]:
+    async def advance(self: MemoryStore, writes: Any) -> set[IntervalId]:
         owners = dict(self.ownership)
         self.ownership.update({write.interval: write.sequencer for write in writes})
         kept = await original(self, writes)
@@ -180,7 +181,7 @@ def fold_skips_the_last() -> Patches:
     """Recovery folds the log but for its newest row."""
     original = MemoryStore.recover
 
-    async def recover(self: MemoryStore, interval: int, sequencer: int) -> Any:
+    async def recover(self: MemoryStore, interval: IntervalId, sequencer: Sequencer) -> Any:
         places = sorted(place for place in self.log if place[0] == interval)
         if places and self.ownership[interval] == sequencer:
             del self.log[places[-1]]

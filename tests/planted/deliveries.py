@@ -8,6 +8,7 @@ from millwheel.core.ids.dedup import DeliveredIds
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.inbox import Inbox
 from millwheel.core.interval.machine import IntervalCore
+from millwheel.ids import ProducerId, SubscriptionId
 from tests.planted import Patches, mutant
 from tests.planted.durability import newest
 
@@ -43,7 +44,7 @@ def ids_collected_early() -> Patches:
     """Delivered ids collected before the sender's frontier passes them."""
     original = DeliveredIds.add
 
-    def add(self: DeliveredIds, subscription: int, producer: int, sequences: Any) -> None:
+    def add(self: DeliveredIds, subscription: SubscriptionId, producer: ProducerId, sequences: Any) -> None:
         original(self, subscription, producer, sequences)
         seen = self._channels.get((subscription, producer))
         if seen is not None and seen.added % 3 == 0:

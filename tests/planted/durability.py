@@ -8,6 +8,7 @@ from millwheel.core.durability.inflight import Uncommitted
 from millwheel.core.durability.log import DurableLog
 from millwheel.core.durability.unfolded import CommittedLog
 from millwheel.core.interval.machine import IntervalCore
+from millwheel.ids import Seq
 from tests.planted import Patches, only
 
 
@@ -32,7 +33,7 @@ def fold_crosses_epochs() -> Patches:
         epochs = [row.image.epoch for row in self._rows]
         for row in self._rows:
             row.image.epoch = epochs[0]
-        found = original(self, goal)
+        found = original(self, Seq(goal))
         for row, epoch in zip(self._rows, epochs, strict=True):
             row.image.epoch = epoch
         return found

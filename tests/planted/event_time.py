@@ -13,6 +13,7 @@ from millwheel.core.interval.watermark import LowWatermark
 from millwheel.core.keys.timers import TimerQueue
 from millwheel.core.source.feed import Feed
 from millwheel.host.partitions import Partitions
+from millwheel.ids import IntervalId, Sequencer
 from millwheel.model import MAX_TIME
 from millwheel.search import sign
 from millwheel_storage.memory import MemoryStore
@@ -104,7 +105,7 @@ def unfenced_page() -> Patches:
     """The fence is skipped: a stale sequencer reads a page of timers."""
     original = MemoryStore.load_timers
 
-    async def load_timers(self: MemoryStore, interval: int, sequencer: int, *arguments: Any) -> Any:
+    async def load_timers(self: MemoryStore, interval: IntervalId, sequencer: Sequencer, *arguments: Any) -> Any:
         return await original(self, interval, self.ownership[interval], *arguments)
 
     return {(MemoryStore, "load_timers"): load_timers}
@@ -158,7 +159,7 @@ def comes_back_last() -> Patches:
     """A partition that was missing comes back behind the younger ones of its source, and nobody waits for it"""
     real = Feed.open
 
-    def opened(self: Feed, interval: int, now: int) -> bool:
+    def opened(self: Feed, interval: IntervalId, now: int) -> bool:
         waits = real(self, interval, now)
         if self._ordered:
             waits = self._parts[interval].waits = len(self._parts) > 1

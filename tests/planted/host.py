@@ -20,6 +20,7 @@ from millwheel.host.partitions import Partitions
 from millwheel.host.receivers import Receivers
 from millwheel.host.restated import Restated
 from millwheel.host.worker import WorkerHost
+from millwheel.ids import IntervalId, Sequencer
 from millwheel.model import MAX_TIME, MIN_TIME
 from tests.planted import Patches, mutant, only
 
@@ -186,7 +187,7 @@ def _bound(name: str) -> Message:
 def any_owner_takes_it() -> Patches:
     """A bundle that was sent to an earlier owner of an interval reaches the next one."""
 
-    def current(self: Actors, interval: int, sequencer: int) -> Any:
+    def current(self: Actors, interval: IntervalId, sequencer: Sequencer) -> Any:
         actor = self.all.get(interval)
         return actor if actor is not None and not actor.core.halted else None
 

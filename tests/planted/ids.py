@@ -9,6 +9,7 @@ from millwheel.core.ids.ended import EndedProducers
 from millwheel.core.ids.outside import OutsideIds
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.arrivals import Arrivals
+from millwheel.ids import ProducerId, SequenceNumber, SubscriptionId
 from tests.planted import Patches, mutant
 
 
@@ -89,7 +90,7 @@ def outside_answer_ignored() -> Patches:
     """What the store says of an outside id is ignored."""
     original = OutsideIds.take
 
-    def take(self: OutsideIds, subscription: int, ids: Any, stored: Any, now: int) -> Any:
+    def take(self: OutsideIds, subscription: SubscriptionId, ids: Any, stored: Any, now: int) -> Any:
         return original(self, subscription, ids, (), now)
 
     return {(OutsideIds, "take"): take}
@@ -113,7 +114,9 @@ def ended_producer_forgotten() -> Patches:
     """A receiver forgets a producer that has said its last word, and takes its late copies for new."""
     original = DeliveredIds.advance
 
-    def advance(self: DeliveredIds, subscription: int, producer: int, frontier: int) -> None:
+    def advance(
+        self: DeliveredIds, subscription: SubscriptionId, producer: ProducerId, frontier: SequenceNumber
+    ) -> None:
         live = (subscription, producer) in self._live
         original(self, subscription, producer, frontier)
         if live:

@@ -10,6 +10,7 @@ from millwheel.core.faults.refused import RefusedRows
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.core.source.injector import InjectorCore
+from millwheel.ids import IntervalId, ProducerId, Sequencer
 from millwheel_storage.memory import MemoryStore
 from tests.planted import Patches, mutant
 
@@ -52,7 +53,7 @@ def numbers_from_one() -> Patches:
     """Every owner of an interval numbers its bundles from one: an ack for the last owner acks the next one's."""
     original = Outbox.__init__
 
-    def init(self: Outbox, sender: int, producer: int, routes: Any) -> None:
+    def init(self: Outbox, sender: IntervalId, producer: ProducerId, routes: Any) -> None:
         original(self, sender, producer, routes)
         self._next_number = 1
 
@@ -63,7 +64,7 @@ def numbers_from_one() -> Patches:
 def restart_steals() -> Patches:
     """An interval with a refused row is taken back from whoever has taken it over meanwhile."""
 
-    async def reacquire(self: MemoryStore, interval: int, sequencer: int) -> int | None:
+    async def reacquire(self: MemoryStore, interval: IntervalId, sequencer: Sequencer) -> int | None:
         return (await self.acquire([interval]))[interval]
 
     return {(MemoryStore, "reacquire"): reacquire}

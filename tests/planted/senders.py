@@ -10,6 +10,7 @@ from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.core.source.injector import InjectorCore
 from millwheel.host.routes import Routes
+from millwheel.ids import ProducerId, SubscriptionId
 from millwheel.model import MAX_TIME
 from millwheel_storage.memory import MemoryStore
 from tests.planted import Patches, mutant
@@ -20,7 +21,7 @@ from tests.planted.durability import newest
 def frontier_from_acks() -> Patches:
     """Frontier advertised from acks that are not durable."""
 
-    def frontier(self: Outbox, subscription: int, producer: int) -> int:
+    def frontier(self: Outbox, subscription: SubscriptionId, producer: ProducerId) -> int:
         live = [
             b.sequences[0] for b in self.unacked.values() if (b.subscription, b.producer) == (subscription, producer)
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from millwheel.core.authority import Authority
+from millwheel.ids import IntervalId, Sequencer
 from millwheel_storage.memory import MemoryStore
 from tests.planted import Patches, mutant
 
@@ -26,7 +27,7 @@ def source_rests_on_nothing() -> Patches:
     """The watermark of a source is fenced by its partitions only: one without any follows the clock for ever."""
     original = Authority.owners
 
-    def owners(self: Authority, name: str) -> dict[int, int]:
+    def owners(self: Authority, name: str) -> dict[IntervalId, Sequencer]:
         return dict(self._owners.get(name, {})) if name.startswith("source:") else original(self, name)
 
     return {(Authority, "owners"): owners}

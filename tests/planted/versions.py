@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from millwheel.host.routes import Routes
+from millwheel.ids import Sequencer
 from tests.planted import Patches, mutant, only
 
 
@@ -36,7 +37,7 @@ def outputs_are_routes() -> Patches:
     """What is durable on a stream that the new version of a computation does not list is taken for delivered."""
     original = Routes.config
 
-    def config(self: Routes, row: Any, sequencer: int) -> Any:
+    def config(self: Routes, row: Any, sequencer: Sequencer) -> Any:
         made = original(self, row, sequencer)
         assert made.outputs is not None
         return msgspec.structs.replace(made, routes={number: made.routes[number] for number in made.outputs})

@@ -27,6 +27,7 @@ from millwheel.bundles import (
 )
 from millwheel.core.durability.epoch_image import EpochImage
 from millwheel.graph import Graph
+from millwheel.ids import IntervalId, ProducerId, SequenceNumber, SubscriptionId, sequence_numbers
 from millwheel.model import MAX_TIME, TIMER_KINDS
 from millwheel.ports import IntervalRow
 from millwheel.testing.checks.folded_tables import FoldedTables
@@ -36,7 +37,7 @@ from millwheel_storage.memory import MemoryStore
 from tests.effort import examples
 
 KEYS = st.sampled_from(["a", "b"])
-ROW = IntervalRow(1, "c", "", None)
+ROW = IntervalRow(IntervalId(1), "c", "", None)
 SLOTS = st.sampled_from([("value", ""), ("map", "x"), ("map", "y")])
 
 
@@ -53,7 +54,20 @@ class Log:
     def next(self) -> Checkpoint:
         """The next one."""
         draw, count = self._draw, self._draw(st.integers(0, 2))
-        produced = [Produced(1, 7, self._produced, ["k"] * count, [b"v"] * count, [5] * count)] if count else []
+        produced = (
+            [
+                Produced(
+                    SubscriptionId(1),
+                    ProducerId(7),
+                    SequenceNumber(self._produced),
+                    ["k"] * count,
+                    [b"v"] * count,
+                    [5] * count,
+                )
+            ]
+            if count
+            else []
+        )
         self._unacked += range(self._produced, self._produced + count)
         self._produced += count
         acked = draw(st.sets(st.sampled_from(self._unacked))) if self._unacked else set[int]()
@@ -63,8 +77,9 @@ class Log:
         timers = draw(st.dictionaries(st.tuples(KEYS, st.sampled_from(["t", "u"]), kinds), times, max_size=3))
         holds = draw(st.dictionaries(KEYS, times, max_size=2))
         redriven, released, quarantined = self._line()
+        acks = [Acked(SubscriptionId(1), ProducerId(7), sequence_numbers(sorted(acked)))] if acked else []
         return Checkpoint(
-            CHECKPOINT_FORMAT, "", 0, [self._ids()], produced, [Acked(1, 7, sorted(acked))] if acked else [],
+            CHECKPOINT_FORMAT, "", 0, [self._ids()], produced, acks,
             StateWrites.of((key, *slot, value) for (key, slot), value in cells.items()),
             TimerWrites(
                 [key for key, _, _ in timers], [tag for _, tag, _ in timers], [kind for _, _, kind in timers],
@@ -78,7 +93,7 @@ class Log:
         known = self._draw(st.sets(st.integers(self._sequence, self._sequence + 3), max_size=3))
         self._sequence = max([self._sequence, *(sequence + 1 for sequence in known)])
         frontier = self._draw(st.sampled_from([0, 0, self._sequence // 2, self._sequence]))
-        return Ids(2, 9, frontier, sorted(known))
+        return Ids(SubscriptionId(2), ProducerId(9), SequenceNumber(frontier), sorted(sequence_numbers(known)))
 
     def _line(self) -> tuple[list[tuple[str, int]], list[str], list[QuarantineEntry]]:
         """Elements that leave the line of a key, its end if that is empty, and others that come behind it."""
@@ -93,7 +108,10 @@ class Log:
             self._lines[key] = waits - gone + more
             if ended and not more:
                 del self._lines[key]
-            entries += [QuarantineEntry(key, 1, 3, self._next(), b"", 4) for _ in range(more)]
+            entries += [
+                QuarantineEntry(key, SubscriptionId(1), ProducerId(3), SequenceNumber(self._next()), b"", 4)
+                for _ in range(more)
+            ]
         return redriven, released, entries
 
     def _next(self) -> int:
@@ -137,10 +155,12 @@ def test_a_retired_producer_leaves_nothing() -> None:
     store, tables = MemoryStore(), FoldedTables(Graph("law", {}, {}, {}, ()), fail)
     tables.keys["c"] = Durable({}, {}, {}, {})
     for frontier in (1, MAX_TIME):
+        taken = sequence_numbers([3]) if frontier == 1 else []
+        ids = Ids(SubscriptionId(2), ProducerId(9), SequenceNumber(frontier), taken)
         image = Checkpoint(
-            CHECKPOINT_FORMAT, "", 0, [Ids(2, 9, frontier, [3] if frontier == 1 else [])], [], [], StateWrites([]),
+            CHECKPOINT_FORMAT, "", 0, [ids], [], [], StateWrites([]),
             TimerWrites(), HoldWrites(), [], [],
         )  # fmt: skip
         store.folded.apply(ROW, fold([image]))
         tables.folded(store, ROW, [image])
-    assert store.folded.delivered[1] == {} == store.folded.frontiers[1]
+    assert store.folded.delivered[IntervalId(1)] == {} == store.folded.frontiers[IntervalId(1)]

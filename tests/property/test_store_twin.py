@@ -32,6 +32,7 @@ from millwheel.bundles import (
     encode_checkpoint,
 )
 from millwheel.errors import RowRefused, StoreError
+from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId, sequence_numbers
 from millwheel.model import MAX_TIME, TIMER_KINDS
 from millwheel.ports import (
     Declaration,
@@ -58,8 +59,8 @@ T = TypeVar("T")
 SINK = SinkTable("counts", {"name": "text", "total": "bigint"}, ("name",))
 
 # Interval 1 of "left" holds keys below "m", interval 2 the rest, interval 3 is all of "right".
-KEYS = {1: ["", "a", "b\0", "lé"], 2: ["m", "z", "\U0001f600", "zz"], 3: ["a", "m", "x"]}
-INTERVALS = st.sampled_from([1, 2, 3])
+KEYS: dict[int, list[str]] = {1: ["", "a", "b\0", "lé"], 2: ["m", "z", "\U0001f600", "zz"], 3: ["a", "m", "x"]}
+INTERVALS = st.sampled_from([IntervalId(1), IntervalId(2), IntervalId(3)])
 FRONTIERS = st.integers(0, 6) | st.sampled_from([0, 0, 3, MAX_TIME])
 """What a sender advertises; `MAX_TIME` is its last word."""
 
@@ -69,11 +70,12 @@ def shape(name: str) -> PipelineShape:
 
 
 @st.composite
-def checkpoints(draw: st.DrawFn, interval: int) -> Checkpoint:
+def checkpoints(draw: st.DrawFn, interval: IntervalId) -> Checkpoint:
     keys = st.sampled_from(KEYS[interval])
     text = st.sampled_from(["", "x", "y\0z"])
     time = st.none() | st.integers(-(2**62), 2**62)
-    channel = st.tuples(st.sampled_from([1, 2]), st.sampled_from([5, 2**40]))
+    subscriptions = st.sampled_from([SubscriptionId(1), SubscriptionId(2)])
+    channel = st.tuples(subscriptions, st.sampled_from([ProducerId(5), ProducerId(2**40)]))
     number = st.integers(0, 12)
 
     def rows(*columns: st.SearchStrategy[Any]) -> list[list[Any]]:
@@ -82,19 +84,22 @@ def checkpoints(draw: st.DrawFn, interval: int) -> Checkpoint:
 
     state_row = st.tuples(keys, st.sampled_from(["c", "d"]), text, st.none() | st.binary(max_size=3))
     channels = st.lists(channel, max_size=2, unique=True)
-    some = st.sets(number, max_size=4).map(sorted)
+    some = st.sets(number.map(SequenceNumber), max_size=4).map(sorted)
     return Checkpoint(
         format=CHECKPOINT_FORMAT,
         shape="",
         epoch=0,
-        ids=[Ids(*c, draw(FRONTIERS), draw(some)) for c in draw(channels)],
+        ids=[Ids(*c, SequenceNumber(draw(FRONTIERS)), draw(some)) for c in draw(channels)],
         produced=[],
         acked=[Acked(*c, draw(some)) for c in draw(channels)],
         state=StateWrites.of(draw(st.lists(state_row, max_size=4))),
         timers=TimerWrites(*rows(keys, text, st.sampled_from(TIMER_KINDS), time)),
         holds=HoldWrites(*rows(keys, time)),
         sinks=[],
-        quarantined=[QuarantineEntry(draw(keys), 1, 2, 3, b"v", 4, "t\0", "", "e") for _ in range(draw(number) % 3)],
+        quarantined=[
+            QuarantineEntry(draw(keys), SubscriptionId(1), ProducerId(2), SequenceNumber(3), b"v", 4, "t\0", "", "e")
+            for _ in range(draw(number) % 3)
+        ],
         forgotten=draw(st.lists(keys, max_size=1)),
         redriven=[(draw(keys), draw(st.integers(1, 2)))] if draw(st.booleans()) else [],
         released=draw(st.lists(keys, max_size=1)),
@@ -114,7 +119,7 @@ def sink_rows(draw: st.DrawFn) -> tuple[SinkRow, ...]:
     return tuple(draw(st.permutations([*written, *deleted])))
 
 
-async def sorted_rows(store: Any, interval: int, wanted: list[Any]) -> list[Any]:
+async def sorted_rows(store: Any, interval: IntervalId, wanted: list[Any]) -> list[Any]:
     """The answer of `load_slots`, which has no order."""
     return sorted(await store.load_slots(interval, wanted))
 
@@ -131,7 +136,7 @@ class Twins(RuleBasedStateMachine):
         self.name = fresh_name("twin")
         self.memory = MemoryStore()
         self.postgres = PostgresStore(self.url, self.name)
-        self.sequencers: dict[int, int] = {1: 0, 2: 0, 3: 0}
+        self.sequencers = {IntervalId(n): Sequencer(0) for n in (1, 2, 3)}
         self.seqs: dict[int, int] = {1: 0, 2: 0, 3: 0}
         self.unfolded: dict[int, list[tuple[int, Checkpoint]]] = {1: [], 2: [], 3: []}
         self.written: list[LogWrite] = []
@@ -157,8 +162,8 @@ class Twins(RuleBasedStateMachine):
             return type(error)
 
     @rule(interval=INTERVALS, stale=st.booleans())
-    def reacquire(self, interval: int, stale: bool) -> None:
-        taken = self.both(lambda store: store.reacquire(interval, self.sequencers[interval] - stale))
+    def reacquire(self, interval: IntervalId, stale: bool) -> None:
+        taken = self.both(lambda store: store.reacquire(interval, Sequencer(self.sequencers[interval] - stale)))
         assert (taken is None) == stale
         if taken is not None:
             self.sequencers[interval] = taken
@@ -167,7 +172,7 @@ class Twins(RuleBasedStateMachine):
             assert self.both(lambda store: store.recover(interval, taken)) is not None
 
     @rule(interval=INTERVALS)
-    def acquire_and_recover(self, interval: int) -> None:
+    def acquire_and_recover(self, interval: IntervalId) -> None:
         taken = self.both(lambda store: store.acquire([interval]))
         self.sequencers[interval] = taken[interval]
         self.seqs[interval] = 0
@@ -176,27 +181,38 @@ class Twins(RuleBasedStateMachine):
 
     @rule()
     def acquire_all_and_recover_later(self) -> None:
-        self.sequencers |= self.both(lambda store: store.acquire([3, 1, 2, 1]))
-        for interval in (1, 2, 3):
+        self.sequencers |= self.both(
+            lambda store: store.acquire([IntervalId(3), IntervalId(1), IntervalId(2), IntervalId(1)])
+        )
+        for interval in (IntervalId(1), IntervalId(2), IntervalId(3)):
             self.seqs[interval] = 0
             self.unfolded[interval] = []
 
     @rule(interval=INTERVALS)
-    def recover_fenced(self, interval: int) -> None:
-        assert self.both(lambda store: store.recover(interval, self.sequencers[interval] + 1)) is None
+    def recover_fenced(self, interval: IntervalId) -> None:
+        assert self.both(lambda store: store.recover(interval, Sequencer(self.sequencers[interval] + 1))) is None
 
     @rule(data=st.data(), interval=INTERVALS, stale=st.integers(0, 9), sinks=sink_rows())
-    def commit(self, data: st.DataObject, interval: int, stale: int, sinks: tuple[SinkRow, ...]) -> None:
+    def commit(self, data: st.DataObject, interval: IntervalId, stale: int, sinks: tuple[SinkRow, ...]) -> None:
         image = data.draw(checkpoints(interval))
         image.outside = data.draw(st.lists(self.outside_ids(), max_size=2))
         if data.draw(st.booleans()):
-            image.produced = [Produced(1, 5, self.next_produced, ["k", "l"], [b"x", b""], [1, 2])]
+            image.produced = [
+                Produced(
+                    SubscriptionId(1),
+                    ProducerId(5),
+                    SequenceNumber(self.next_produced),
+                    ["k", "l"],
+                    [b"x", b""],
+                    [1, 2],
+                )
+            ]
             self.next_produced += 2
         self.seqs[interval] += 1
         seq = self.seqs[interval]
         sequencer = self.sequencers[interval] - (stale == 9)
         keys = tuple(data.draw(st.sampled_from("ab")) for _ in sinks)
-        write = LogWrite(interval, sequencer, seq, 0, encode_checkpoint(image), sinks, keys)
+        write = LogWrite(interval, Sequencer(sequencer), Seq(seq), 0, encode_checkpoint(image), sinks, keys)
         # In one group with rows that are there already, or that are fenced by now.
         others = data.draw(st.lists(st.sampled_from(self.written), max_size=3)) if self.written else []
         done = self.both(lambda store: store.commit([*others, write, write]))
@@ -211,7 +227,9 @@ class Twins(RuleBasedStateMachine):
         places=st.lists(st.tuples(INTERVALS, sink_rows()), min_size=2, max_size=4),
         fenced=st.sampled_from([0, 1, 2, 3]),
     )
-    def commit_a_group(self, data: st.DataObject, places: list[tuple[int, tuple[SinkRow, ...]]], fenced: int) -> None:
+    def commit_a_group(
+        self, data: st.DataObject, places: list[tuple[IntervalId, tuple[SinkRow, ...]]], fenced: int
+    ) -> None:
         """Several intervals at once, one of them fenced, some with sink rows, and some of these the same."""
         seqs, images, writes = dict(self.seqs), [], []
         for interval, sinks in places:
@@ -220,7 +238,7 @@ class Twins(RuleBasedStateMachine):
             keys = tuple(data.draw(st.sampled_from("ab")) for _ in sinks)
             payload = encode_checkpoint(images[-1])
             sequencer = self.sequencers[interval] - (interval == fenced)
-            writes.append(LogWrite(interval, sequencer, seqs[interval], 0, payload, sinks, keys))
+            writes.append(LogWrite(interval, Sequencer(sequencer), Seq(seqs[interval]), 0, payload, sinks, keys))
         done = self.both(lambda store: store.commit(writes))
         # A refused row leaves what was before it durable.
         found = {place[::2] for place in self.memory.log if self.memory.ownership.get(place[0]) == place[1]}
@@ -243,8 +261,13 @@ class Twins(RuleBasedStateMachine):
             lambda place, count: OutsideIdWrites(place[0], place[1], fresh(count)), places, st.integers(0, 4)
         )
 
-    @rule(interval=INTERVALS, subscription=st.sampled_from([1, 2, 3]), now=st.integers(-1, 6), limit=st.integers(1, 4))
-    def outside(self, interval: int, subscription: int, now: int, limit: int) -> None:
+    @rule(
+        interval=INTERVALS,
+        subscription=st.sampled_from([1, 2, 3]).map(SubscriptionId),
+        now=st.integers(-1, 6),
+        limit=st.integers(1, 4),
+    )
+    def outside(self, interval: IntervalId, subscription: SubscriptionId, now: int, limit: int) -> None:
         asked = [b"\0%d" % (n * 7 % 50) + b"%d" % n for n in range(0, self.next_id, 2)]
         self.both(lambda store: store.find_outside_ids(interval, subscription, now, asked))
         first = self.both(lambda store: store.read_outside_ids(interval, subscription, now, b"", limit))
@@ -252,15 +275,15 @@ class Twins(RuleBasedStateMachine):
             self.both(lambda store: store.read_outside_ids(interval, subscription, now, first[-1], limit))
 
     @rule(data=st.data(), interval=INTERVALS)
-    def commit_again(self, data: st.DataObject, interval: int) -> None:
+    def commit_again(self, data: st.DataObject, interval: IntervalId) -> None:
         """A lost reply: the newest row is committed once more."""
         assume(self.unfolded[interval])
         seq, image = self.unfolded[interval][-1]
-        write = LogWrite(interval, self.sequencers[interval], seq, 0, encode_checkpoint(image))
+        write = LogWrite(interval, Sequencer(self.sequencers[interval]), Seq(seq), 0, encode_checkpoint(image))
         assert self.both(lambda store: store.commit([write])) == {(interval, seq)}
 
     @rule(data=st.data(), interval=INTERVALS, count=st.integers(1, 4))
-    def commit_many_and_fold(self, data: st.DataObject, interval: int, count: int) -> None:
+    def commit_many_and_fold(self, data: st.DataObject, interval: IntervalId, count: int) -> None:
         """What a healthy owner does all the time, so that the other rules meet tables that hold something."""
         for _ in range(count):
             self.commit(data, interval, 0, ())
@@ -273,19 +296,27 @@ class Twins(RuleBasedStateMachine):
         """Images of an epoch, with sink rows, and its declaration, or the way back to the one before."""
         epoch, sinks, written = self.declared + 1, [], dict[int, Checkpoint]()
         for interval in sorted(intervals):
-            image = written[interval] = data.draw(checkpoints(interval))
+            image = written[interval] = data.draw(checkpoints(IntervalId(interval)))
             image.epoch, image.sinks = epoch, [*data.draw(sink_rows())]
             image.sink_keys = [data.draw(st.sampled_from("ab")) for _ in image.sinks]
             self.seqs[interval] += 1
             place = (interval, self.seqs[interval])
-            write = LogWrite(interval, self.sequencers[interval], place[1], epoch, encode_checkpoint(image))
+            write = LogWrite(
+                IntervalId(interval),
+                self.sequencers[IntervalId(interval)],
+                Seq(place[1]),
+                epoch,
+                encode_checkpoint(image),
+            )
             assert self.both(lambda store, write=write: store.commit([write])) == {place}  # type: ignore[misc]
             sinks += [place] if image.sinks else []
-        owners = {i: s - (end == "fenced" and i == max(intervals)) for i, s in self.sequencers.items()}
+        owners = {i: Sequencer(s - (end == "fenced" and i == max(intervals))) for i, s in self.sequencers.items()}
         (partition,) = self.both(lambda store: store.open_source("src", {"part-0": b"open"}))
         taken = self.both(lambda store: store.acquire([partition.interval]))[partition.interval]
         stale = data.draw(st.integers(0, 9)) == 9
-        position = PositionWrite(partition.interval, taken - stale, data.draw(st.integers(0, 99)), False, b"at")
+        position = PositionWrite(
+            partition.interval, Sequencer(taken - stale), data.draw(st.integers(0, 99)), False, b"at"
+        )
         declaration = Declaration(
             epoch=epoch, owners=owners, positions=[position], sinks=sinks,
             watermarks={"left": data.draw(st.integers(-9, 9)), "source:src": 3},
@@ -304,11 +335,12 @@ class Twins(RuleBasedStateMachine):
 
     def begin_again(self) -> None:
         """As a new run does, also one whose graph has not all computations that the store has."""
-        left = self.both(lambda store: store.acquire([1, 2]))
+        left = self.both(lambda store: store.acquire([IntervalId(1), IntervalId(2)]))
         self.sequencers |= left
-        assert self.both(lambda store: store.rewind({1: left[1], 2: left[2] - 1})) is None
+        stale = left | {IntervalId(2): Sequencer(left[IntervalId(2)] - 1)}
+        assert self.both(lambda store: store.rewind(stale)) is None
         assert self.both(lambda store: store.rewind(left)) == self.declared
-        self.sequencers[3] = self.memory.ownership[3]
+        self.sequencers[IntervalId(3)] = self.memory.ownership[IntervalId(3)]
         for interval, sequencer in self.sequencers.items():
             self.seqs[interval], self.unfolded[interval] = 0, []
             assert self.both(lambda store, i=interval, s=sequencer: store.recover(i, s)) is not None  # type: ignore[misc]
@@ -321,7 +353,7 @@ class Twins(RuleBasedStateMachine):
         assert answer is StoreError
 
     @rule(interval=INTERVALS, share=st.integers(1, 4), twice=st.booleans())
-    def fold(self, interval: int, share: int, twice: bool) -> None:
+    def fold(self, interval: IntervalId, share: int, twice: bool) -> None:
         assume(self.unfolded[interval])
         prefix = self.unfolded[interval][:share]
         upto, images = prefix[-1][0], [image for _, image in prefix]
@@ -329,23 +361,28 @@ class Twins(RuleBasedStateMachine):
         later = [acked for _, image in self.unfolded[interval][share:] for acked in image.acked]
         stored = self.memory.key_state.get(self.memory._row(interval).computation, {}).keys()
         fresh = set().union(*(image.state.keys() for image in images)) - stored
-        write = FoldWrite(interval, sequencer, upto, images, later, fresh)
+        write = FoldWrite(interval, Sequencer(sequencer), Seq(upto), images, later, fresh)
         for _ in range(1 + twice):
             assert self.both(lambda store: store.fold(write)) is True
         del self.unfolded[interval][:share]
         self.written = [w for w in self.written if (w.interval, w.sequencer) != (interval, sequencer) or w.seq > upto]
 
     @rule(interval=INTERVALS)
-    def fold_fenced_or_wrong(self, interval: int) -> None:
+    def fold_fenced_or_wrong(self, interval: IntervalId) -> None:
         assume(self.unfolded[interval])
         seq, image = self.unfolded[interval][-1]
         sequencer = self.sequencers[interval]
-        assert self.both(lambda store: store.fold(FoldWrite(interval, sequencer - 1, seq, [image]))) is False
-        wrong: Any = self.both(lambda store: store.fold(FoldWrite(interval, sequencer, seq, [image] * 9)))
+        assert (
+            self.both(lambda store: store.fold(FoldWrite(interval, Sequencer(sequencer - 1), Seq(seq), [image])))
+            is False
+        )
+        wrong: Any = self.both(
+            lambda store: store.fold(FoldWrite(interval, Sequencer(sequencer), Seq(seq), [image] * 9))
+        )
         assert wrong is StoreError
 
     @rule(interval=INTERVALS)
-    def load(self, interval: int) -> None:
+    def load(self, interval: IntervalId) -> None:
         keys = [*KEYS[interval], "absent", ""]
         stored = self.both(lambda store: store.load(interval, keys))
         assert not any(row.timers for row in stored)
@@ -355,7 +392,7 @@ class Twins(RuleBasedStateMachine):
             assert len(row.cells) == limits.STATE_PAGE_SLOTS + 1 if row.more else row.cells
 
     @rule(interval=INTERVALS, whole=st.booleans())
-    def slots(self, interval: int, whole: bool) -> None:
+    def slots(self, interval: IntervalId, whole: bool) -> None:
         """What was not read with its key."""
         with patch.object(limits, "STATE_PAGE_SLOTS", 10**6):
             stored = self.both(lambda store: store.load(interval, KEYS[interval]))
@@ -367,7 +404,7 @@ class Twins(RuleBasedStateMachine):
         assert self.both(lambda store: store.load_slots(interval, [])) == []
 
     @rule(interval=INTERVALS, kind=st.sampled_from(TIMER_KINDS), limit=st.integers(1, 3))
-    def timers(self, interval: int, kind: str, limit: int) -> None:
+    def timers(self, interval: IntervalId, kind: str, limit: int) -> None:
         """Page by page: all timers of the interval, in order."""
         sequencer, after, found = self.sequencers[interval], BEFORE_TIMERS, []
         while True:
@@ -383,16 +420,25 @@ class Twins(RuleBasedStateMachine):
         name = "right" if interval == 3 else "left"
         stored = [row[1:] for row in self.memory.tables()["timer"] if row[0] == name and row[1] in KEYS[interval]]
         assert found == sorted((at, (key, tag)) for key, other, tag, at in stored if other == kind)
-        assert self.both(lambda store: store.load_timers(interval, sequencer - 1, kind, after, limit)) is None
+        assert (
+            self.both(lambda store: store.load_timers(interval, Sequencer(sequencer - 1), kind, after, limit)) is None
+        )
 
-    @rule(interval=INTERVALS, subscription=st.sampled_from([1, 2, 3]), low=st.integers(0, 12), high=st.integers(0, 12))
-    def find_ids(self, interval: int, subscription: int, low: int, high: int) -> None:
+    @rule(
+        interval=INTERVALS,
+        subscription=st.sampled_from([1, 2, 3]).map(SubscriptionId),
+        low=st.integers(0, 12),
+        high=st.integers(0, 12),
+    )
+    def find_ids(self, interval: IntervalId, subscription: SubscriptionId, low: int, high: int) -> None:
         asked = list(range(low, high + 1))
-        assert self.both(lambda store: store.find_ids(interval, subscription, 5, asked)) <= set(asked)
+        assert self.both(
+            lambda store: store.find_ids(interval, subscription, ProducerId(5), sequence_numbers(asked))
+        ) <= set(asked)
 
     @rule(name=st.sampled_from(["left", "right", "src"]), value=st.integers(-(2**62), 2**62), stale=st.sets(INTERVALS))
-    def watermarks(self, name: str, value: int, stale: set[int]) -> None:
-        owners = {interval: taken + (interval in stale) for interval, taken in self.sequencers.items()}
+    def watermarks(self, name: str, value: int, stale: set[IntervalId]) -> None:
+        owners = {interval: Sequencer(taken + (interval in stale)) for interval, taken in self.sequencers.items()}
         writes = [WatermarkWrite(name, value, owners), WatermarkWrite("other", 1, {})]
         kept = self.both(lambda store: store.persist_watermarks(writes))
         assert kept == ({"other"} if stale & owners.keys() else {name, "other"})
@@ -407,7 +453,7 @@ class Twins(RuleBasedStateMachine):
         taken = self.both(lambda store: store.acquire([opened.interval]))
         sequencer = taken[opened.interval] - stale
         signs = [partition.encode(), b"of both"] if signed else []
-        write = PositionWrite(opened.interval, sequencer, opened.position + move, move == 9, b"{}", signs)
+        write = PositionWrite(opened.interval, Sequencer(sequencer), opened.position + move, move == 9, b"{}", signs)
         assert self.both(lambda store: store.advance([write])) == (set() if stale else {opened.interval})
         self.both(lambda store: store.source_partitions("src"))
         self.both(lambda store: store.unfinished_partitions())
@@ -427,15 +473,15 @@ class Twins(RuleBasedStateMachine):
         self.both(lambda store: store.find_partitions("other", asked, [partition]))
 
     @rule(interval=INTERVALS, mark=st.binary(max_size=3), ends=st.sampled_from([None, 0, 1]), stale=st.booleans())
-    def mark(self, interval: int, mark: bytes, ends: int | None, stale: bool) -> None:
+    def mark(self, interval: IntervalId, mark: bytes, ends: int | None, stale: bool) -> None:
         mine = self.sequencers[interval]
-        write = MarkWrite(interval, mine + 1 if stale else mine, mark, ends)
+        write = MarkWrite(interval, Sequencer(mine + 1 if stale else mine), mark, ends)
         kept = self.both(lambda store: store.mark([write]))
         assert kept <= (set() if stale else {interval})
         self.acquire_and_recover(interval)
 
     @rule(interval=INTERVALS, index=st.integers(0, 2), limit=st.integers(1, 3))
-    def quarantine(self, interval: int, index: int, limit: int) -> None:
+    def quarantine(self, interval: IntervalId, index: int, limit: int) -> None:
         name, key = ("right" if interval == 3 else "left"), KEYS[interval][index]
         self.both(lambda store: store.quarantined(interval, KEYS[interval], limit))
         with Reader(self.url, self.name) as reader:
@@ -458,7 +504,7 @@ class Twins(RuleBasedStateMachine):
     def page(self, start: tuple[str, str], limit: int) -> None:
         self.both(lambda store: store.redrive_requests(start, limit))
 
-    def fifo(self, interval: int, key: str) -> list[QuarantineRow]:
+    def fifo(self, interval: IntervalId, key: str) -> list[QuarantineRow]:
         """What the memory store's tables and log say, for a person."""
         name = "right" if interval == 3 else "left"
         stored = self.memory.quarantine.get((name, key), [])
@@ -492,7 +538,7 @@ class Twins(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
-            for interval in (1, 2, 3):
+            for interval in (IntervalId(1), IntervalId(2), IntervalId(3)):
                 self.compare()
                 self.acquire_and_recover(interval)
             self.compare()
@@ -524,14 +570,20 @@ def image(n: int, **changes: Any) -> Checkpoint:
         format=CHECKPOINT_FORMAT,
         shape="",
         epoch=0,
-        ids=[Ids(1, 5, n // 2, [n, n + 20])],
-        produced=[Produced(1, 7, 3 * n, ["k", "l", "m"], [b"x", b"", b"z"], [n, n, n])],
+        ids=[Ids(SubscriptionId(1), ProducerId(5), SequenceNumber(n // 2), sequence_numbers([n, n + 20]))],
+        produced=[
+            Produced(
+                SubscriptionId(1), ProducerId(7), SequenceNumber(3 * n), ["k", "l", "m"], [b"x", b"", b"z"], [n, n, n]
+            )
+        ],
         acked=[],
         state=StateWrites.of([(f"k{n}", "c", "", b"%d" % n), ("all", "d", "e", b"%d" % n)]),
         timers=TimerWrites([f"k{n}", "all"], ["t", "t\0"], ["watermark", "wall"], [n, n]),
         holds=HoldWrites([f"k{n}", "all"], [n, n]),
         sinks=[],
-        quarantined=[QuarantineEntry("bad", 1, 7, n, b"v", n, "tag", "wall", "why")],
+        quarantined=[
+            QuarantineEntry("bad", SubscriptionId(1), ProducerId(7), SequenceNumber(n), b"v", n, "tag", "wall", "why")
+        ],
     )
     return msgspec.structs.replace(base, **changes)
 
@@ -539,7 +591,7 @@ def image(n: int, **changes: Any) -> Checkpoint:
 HISTORY = [
     image(0),
     image(1),
-    image(2, forgotten=["k0"], acked=[Acked(1, 7, [0, 1, 6])]),
+    image(2, forgotten=["k0"], acked=[Acked(SubscriptionId(1), ProducerId(7), sequence_numbers([0, 1, 6]))]),
     image(
         3,
         state=StateWrites.of([("k1", "c", "", None), ("all", "d", "e", b"3")]),
@@ -552,13 +604,34 @@ HISTORY = [
         5,
         produced=[],
         quarantined=[],
-        outside=[OutsideIdWrites(1, 100, [b"a", b"b"]), OutsideIdWrites(1, 50, [b"c"]), OutsideIdWrites(2, 50, [b"d"])],
+        outside=[
+            OutsideIdWrites(SubscriptionId(1), 100, [b"a", b"b"]),
+            OutsideIdWrites(SubscriptionId(1), 50, [b"c"]),
+            OutsideIdWrites(SubscriptionId(2), 50, [b"d"]),
+        ],
     ),
-    image(5, produced=[], quarantined=[], outside=[OutsideIdWrites(1, 60, []), OutsideIdWrites(1, 100, [b"e"])]),
-    image(5, ids=[Ids(1, 5, 23, [30]), Ids(2, 5, 0, [1])], acked=[Acked(1, 7, [2, 3, 15, 99])]),
-    image(6, ids=[Ids(2, 5, 9, [])], produced=[]),
+    image(
+        5,
+        produced=[],
+        quarantined=[],
+        outside=[OutsideIdWrites(SubscriptionId(1), 60, []), OutsideIdWrites(SubscriptionId(1), 100, [b"e"])],
+    ),
+    image(
+        5,
+        ids=[
+            Ids(SubscriptionId(1), ProducerId(5), SequenceNumber(23), sequence_numbers([30])),
+            Ids(SubscriptionId(2), ProducerId(5), SequenceNumber(0), sequence_numbers([1])),
+        ],
+        acked=[Acked(SubscriptionId(1), ProducerId(7), sequence_numbers([2, 3, 15, 99]))],
+    ),
+    image(6, ids=[Ids(SubscriptionId(2), ProducerId(5), SequenceNumber(9), [])], produced=[]),
     # The frontier has passed this id: no core writes it, and no recovery names it.
-    image(6, ids=[Ids(2, 5, 3, [4])], forgotten=["k6", "k5"], redriven=[("bad", 1)]),
+    image(
+        6,
+        ids=[Ids(SubscriptionId(2), ProducerId(5), SequenceNumber(3), sequence_numbers([4]))],
+        forgotten=["k6", "k5"],
+        redriven=[("bad", 1)],
+    ),
 ]
 
 
@@ -572,13 +645,17 @@ def test_a_history_folds_alike_in_any_groups_and_in_both_stores(
 
     async def fold(store: Store, size: int) -> AsyncIterator[None]:
         await store.open_pipeline(shape(name))
-        owned = await store.acquire([1])
+        owned = await store.acquire([IntervalId(1)])
         for start in range(0, len(HISTORY), size):
             images = HISTORY[start : start + size]
             for seq, one in enumerate(images, start):
-                assert await store.commit([LogWrite(1, owned[1], seq, 0, encode_checkpoint(one))])
+                assert await store.commit(
+                    [LogWrite(IntervalId(1), owned[IntervalId(1)], Seq(seq), 0, encode_checkpoint(one))]
+                )
             for _ in range(2):  # again, as after a lost reply
-                assert await store.fold(FoldWrite(1, owned[1], start + len(images) - 1, images))
+                assert await store.fold(
+                    FoldWrite(IntervalId(1), owned[IntervalId(1)], Seq(start + len(images) - 1), images)
+                )
             yield
 
     async def main() -> None:
@@ -590,7 +667,10 @@ def test_a_history_folds_alike_in_any_groups_and_in_both_stores(
             assert memory.tables() == postgres_tables(server.url, name)
         assert memory.tables() == whole.tables()
         assert [row[1] for row in whole.tables()["hold"]] == ["all", "k2", "k4", "k6"]
-        recovered = [await store.recover(1, (await store.acquire([1]))[1]) for store in (memory, postgres)]
+        recovered = [
+            await store.recover(IntervalId(1), (await store.acquire([IntervalId(1)]))[IntervalId(1)])
+            for store in (memory, postgres)
+        ]
         assert recovered[0] == recovered[1]
         await postgres.close()
 
@@ -607,12 +687,16 @@ def test_quarantined_keys_come_in_their_order_and_not_in_that_of_the_question(
 
     async def main() -> None:
         await store.open_pipeline(shape(name))
-        owned = await store.acquire([1])
-        waiting = [QuarantineEntry(key, 1, 7, n, b"v", n, "", "", "why") for key in ("lé", "b\0", "a") for n in (1, 2)]
+        owned = await store.acquire([IntervalId(1)])
+        waiting = [
+            QuarantineEntry(key, SubscriptionId(1), ProducerId(7), SequenceNumber(n), b"v", n, "", "", "why")
+            for key in ("lé", "b\0", "a")
+            for n in (1, 2)
+        ]
         one = image(1, quarantined=waiting)
-        assert await store.commit([LogWrite(1, owned[1], 1, 0, encode_checkpoint(one))])
-        assert await store.fold(FoldWrite(1, owned[1], 1, [one]))
-        found = await store.quarantined(1, ["lé", "absent", "b\0", "a"], 5)
+        assert await store.commit([LogWrite(IntervalId(1), owned[IntervalId(1)], Seq(1), 0, encode_checkpoint(one))])
+        assert await store.fold(FoldWrite(IntervalId(1), owned[IntervalId(1)], Seq(1), [one]))
+        found = await store.quarantined(IntervalId(1), ["lé", "absent", "b\0", "a"], 5)
         assert [(entry.key, entry.sequence) for entry in found] == [
             ("a", 1), ("a", 2), ("b\0", 1), ("b\0", 2), ("lé", 1),
         ]  # fmt: skip
@@ -632,16 +716,18 @@ def test_a_recovery_folds_the_logs_of_all_owners_in_their_order(
     async def main() -> None:
         await store.open_pipeline(shape(name))
         for owner, seqs in enumerate([[1, 2, 3], [1, 2], [1]]):
-            owned = await store.acquire([1])
+            owned = await store.acquire([IntervalId(1)])
             for seq in seqs:
                 one = image(10 * owner + seq, ids=[], quarantined=[])
-                assert await store.commit([LogWrite(1, owned[1], seq, 0, encode_checkpoint(one))])
-        owned = await store.acquire([1])
-        recovered = await store.recover(1, owned[1])
+                assert await store.commit(
+                    [LogWrite(IntervalId(1), owned[IntervalId(1)], Seq(seq), 0, encode_checkpoint(one))]
+                )
+        owned = await store.acquire([IntervalId(1)])
+        recovered = await store.recover(IntervalId(1), owned[IntervalId(1)])
         assert recovered is not None
         assert dict(zip(recovered.holds.keys, recovered.holds.timestamps, strict=True))["all"] == 21
         assert [sequence // 3 for sequence in recovered.productions[0].sequences[::3]] == [1, 2, 3, 11, 12, 21]
-        assert (await store.load(1, ["k1"]))[0].cells == {("c", ""): b"1"}
+        assert (await store.load(IntervalId(1), ["k1"]))[0].cells == {("c", ""): b"1"}
         await store.close()
 
     loop.run_until_complete(main())
@@ -662,10 +748,13 @@ def test_a_refused_row_is_not_hidden_by_another_owners_row_of_the_same_key(
         else:
             with psycopg.connect(server.url, autocommit=True) as connection:
                 connection.execute(f'ALTER TABLE "{name}".counts ADD CHECK (total <> 7)')
-        owned = await store.acquire([1, 2])
+        owned = await store.acquire([IntervalId(1), IntervalId(2)])
         empty = encode_checkpoint(image(1, quarantined=[]))
         rows = [SinkRow(SINK.name, msgspec.json.encode({"name": "a", "total": total})) for total in (7, 1)]
-        writes = [LogWrite(n, owned[n], 1, 0, empty, (row,), ("k",)) for n, row in zip((1, 2), rows, strict=True)]
+        writes = [
+            LogWrite(IntervalId(n), owned[IntervalId(n)], Seq(1), 0, empty, (row,), ("k",))
+            for n, row in zip((1, 2), rows, strict=True)
+        ]
         with pytest.raises(RowRefused) as refused:
             await store.commit(writes)
         assert (refused.value.interval, refused.value.seq) == (1, 1)

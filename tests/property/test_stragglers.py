@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from millwheel import limits
 from millwheel.core.interval import events as ev
+from millwheel.ids import Seq
 from millwheel.work import Columns
 from tests.effort import examples
 from tests.unit.core.bench import OUT, Bench, outcome
@@ -94,7 +95,7 @@ class Model:
 
     def commit(self, _: int) -> None:
         if self.uncommitted:
-            self.event(ev.CommitDone(self.uncommitted.pop(0)))
+            self.event(ev.CommitDone(Seq(self.uncommitted.pop(0))))
 
     def check(self) -> None:
         handed = sorted(self.submitted)

@@ -19,6 +19,7 @@ from millwheel.core.authority import Authority
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import Config, IntervalCore
 from millwheel.graph import Settings
+from millwheel.ids import IntervalId, ProducerId, SequenceNumber, Sequencer, SubscriptionId, sequence_numbers
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.work import InvocationOutcome
 from tests.sim.harness import simulate_seed
@@ -36,13 +37,26 @@ def core(timers: TimerWrites | None = None, quarantined: list[str] | None = None
     recovered = RecoveredInterval(
         [], [], timers or TimerWrites(), HoldWrites(list(holds), list(holds.values())), quarantined or [], MIN_TIME
     )
-    made = IntervalCore(Config(1, 7, "c", "1", Settings(), {}), recovered)
+    made = IntervalCore(Config(IntervalId(1), Sequencer(7), "c", "1", Settings(), {}), recovered)
     made.start(0)
     return made
 
 
 def bundle(key: str, timestamp: int, sequence: int = 0) -> ev.BundleArrived:
-    return ev.BundleArrived(Bundle(1, 2, sequence + 1, 1, 3, 0, [sequence], [key], [b""], [timestamp]))
+    return ev.BundleArrived(
+        Bundle(
+            SubscriptionId(1),
+            IntervalId(2),
+            sequence + 1,
+            IntervalId(1),
+            ProducerId(3),
+            SequenceNumber(0),
+            sequence_numbers([sequence]),
+            [key],
+            [b""],
+            [timestamp],
+        )
+    )
 
 
 def only(effects: list[ev.Effect], kind: type[Any]) -> list[Any]:
@@ -86,12 +100,12 @@ def test_a_timer_that_is_moved_counts_until_that_is_durable() -> None:
 def test_a_source_holds_until_its_first_discovery_is_over() -> None:
     # The first partition's watermark went out before the second partition was expected: its records came late.
     authority = Authority({"c": ["source:s"]}, {})
-    authority.expect("source:s", 1)
-    authority.report("source:s", 1, 100)
+    authority.expect("source:s", IntervalId(1))
+    authority.report("source:s", IntervalId(1), 100)
     assert authority.changes() == {}
-    authority.expect("source:s", 2)
+    authority.expect("source:s", IntervalId(2))
     authority.bound("source:s", MAX_TIME)
-    authority.report("source:s", 2, 60)
+    authority.report("source:s", IntervalId(2), 60)
     assert authority.changes() == {"source:s": 60}
 
 
@@ -142,7 +156,7 @@ def test_a_timer_that_a_redriven_record_moved_fires_once_after_the_release() -> 
     # twice, further apart than one batch: both fired.
     interval = core(TimerWrites(["k"], ["t"], ["watermark"], [30]), quarantined=["k"])
     interval.handle(ev.WatermarkMoved(100), 0)
-    record = QuarantineEntry("k", 1, 3, 0, b"", 20)
+    record = QuarantineEntry("k", SubscriptionId(1), ProducerId(3), SequenceNumber(0), b"", 20)
     done = InvocationOutcome(timers={"k": {("watermark", "t"): 60}}, redriven={"k": 1})
     work = only(release(interval, [record], done), ev.Invoke)[0].work
     assert [(timer.tag, timer.timestamp) for timer in work.timers] == [("t", 60)]
@@ -162,11 +176,13 @@ def test_a_quarantine_that_holds_counts_the_timers_that_sleep() -> None:
     recovered = RecoveredInterval(
         [], [], TimerWrites(["k"], ["t"], ["watermark"], [30]), HoldWrites([], []), [], MIN_TIME
     )
-    interval = IntervalCore(Config(1, 7, "c", "1", Settings(quarantine_holds=True), {}), recovered)
+    interval = IntervalCore(
+        Config(IntervalId(1), Sequencer(7), "c", "1", Settings(quarantine_holds=True), {}), recovered
+    )
     interval.start(0)
     interval.handle(bundle("k", 50), 0)
     interval.handle(ev.Loaded([]), 0)
-    failed = QuarantineEntry("k", 1, 3, 0, b"", 50, error="boom")
+    failed = QuarantineEntry("k", SubscriptionId(1), ProducerId(3), SequenceNumber(0), b"", 50, error="boom")
     commit = only(interval.handle(ev.Invoked(InvocationOutcome(quarantined=[failed])), 0), ev.Commit)[0]
     interval.handle(ev.CommitDone(commit.write.seq), 0)
     interval.handle(ev.WatermarkMoved(100), 0)
@@ -176,7 +192,9 @@ def test_a_quarantine_that_holds_counts_the_timers_that_sleep() -> None:
 def test_a_quarantine_that_holds_counts_what_comes_later_and_is_older() -> None:
     # The hold was that of the first element: the watermark passed an older record that had queued up behind it.
     recovered = RecoveredInterval([], [], TimerWrites(), HoldWrites(["k\0quarantine"], [50]), ["k"], MIN_TIME)
-    interval = IntervalCore(Config(1, 7, "c", "1", Settings(quarantine_holds=True), {}), recovered)
+    interval = IntervalCore(
+        Config(IntervalId(1), Sequencer(7), "c", "1", Settings(quarantine_holds=True), {}), recovered
+    )
     interval.start(0)
     interval.handle(bundle("k", 40), 0)
     interval.handle(ev.Loaded([]), 0)
@@ -188,7 +206,9 @@ def test_a_quarantine_that_holds_counts_what_comes_later_and_is_older() -> None:
 
 def test_a_wall_timer_that_is_redriven_after_the_clock_was_set_back_is_not_early() -> None:
     interval = core(quarantined=["k"])
-    redriving(interval, [QuarantineEntry("k", -1, 0, 0, b"", 900, "t", "wall")])
+    redriving(
+        interval, [QuarantineEntry("k", SubscriptionId(-1), ProducerId(0), SequenceNumber(0), b"", 900, "t", "wall")]
+    )
     assert only(interval.handle(ev.Loaded([]), 5), ev.Invoke)[0].work.wall_time == 900
 
 
@@ -196,18 +216,24 @@ def test_a_timer_that_is_redriven_before_the_next_owner_has_heard_of_the_waterma
     # The request was read at the start, before the controller had told how far the input is: the hook of a timer that
     # had been due in the last process saw a watermark below the timer's time.
     interval = core(quarantined=["k"])
-    redriving(interval, [QuarantineEntry("k", -1, 0, 0, b"", 900, "t", "watermark")])
+    redriving(
+        interval,
+        [QuarantineEntry("k", SubscriptionId(-1), ProducerId(0), SequenceNumber(0), b"", 900, "t", "watermark")],
+    )
     assert only(interval.handle(ev.Loaded([]), 5), ev.Invoke)[0].work.watermark == 900
 
 
 def test_ids_of_a_producer_that_is_live_on_another_subscription_only_are_collected() -> None:
     # Live was a matter of the producer: nobody ever told its frontier on this subscription, and its ids stayed.
-    ids = [Delivered(1, 3, 5, 7), Delivered(2, 3, 5, 7)]
+    ids = [
+        Delivered(SubscriptionId(1), ProducerId(3), SequenceNumber(5), SequenceNumber(7)),
+        Delivered(SubscriptionId(2), ProducerId(3), SequenceNumber(5), SequenceNumber(7)),
+    ]
     interval = IntervalCore(
-        Config(1, 9, "c", "1", Settings(), {}),
+        Config(IntervalId(1), Sequencer(9), "c", "1", Settings(), {}),
         RecoveredInterval(ids, [], TimerWrites(), HoldWrites([], []), [], MIN_TIME),
     )
-    interval.start(0, {(2, 3)})
+    interval.start(0, {(SubscriptionId(2), ProducerId(3))})
     commit = only(interval.flush(0), ev.Commit)[0]
     kept = decode_checkpoint(commit.write.payload).ids
     assert [(i.subscription, i.producer, i.frontier) for i in kept] == [(1, 3, MAX_TIME)]

@@ -10,6 +10,7 @@ import pytest
 from millwheel import Computation, Context, JsonCoder, Pipeline, Record, Stream, Table, TextCoder, ValueCell, subscribe
 from millwheel.errors import WiringError
 from millwheel.graph import subscription_names
+from millwheel.ids import IntervalId, SubscriptionId
 from millwheel.intervals import Ranges
 from millwheel_injectors import IterableSource
 
@@ -236,12 +237,12 @@ def test_a_cell_without_a_coder_is_refused() -> None:
 
 
 def test_ranges_cover_the_keys_once() -> None:
-    ranges = Ranges([("m", 2), ("", 1), ("t", 3)])
+    ranges = Ranges([("m", IntervalId(2)), ("", IntervalId(1)), ("t", IntervalId(3))])
     assert [ranges.owner(key) for key in ("", "a", "lzzz", "m", "s", "t", "\U0010ffff")] == [1, 1, 1, 2, 2, 3, 3]
     assert ranges.group(["z", "a", "n", "b"]) == {3: [0], 1: [1, 3], 2: [2]}
-    for lows in ([], [("a", 1)], [("", 1), ("a", 2), ("a", 3)]):
+    for lows in ([], ["a"], ["", "a", "a"]):
         with pytest.raises(ValueError, match="exactly once"):
-            Ranges(lows)
+            Ranges([(low, IntervalId(i)) for i, low in enumerate(lows)])
 
 
 def identified(name: str, **options: Any) -> IterableSource:
@@ -253,7 +254,15 @@ def test_a_subscription_knows_how_long_ids_of_outside_clients_are_remembered() -
     pipeline.inject(identified("clients", id_slack=77), into=a)
     graph = pipeline.graph()
     assert (graph.slack("a"), graph.slack("b")) == (77, None)
-    assert graph.slacks("second", {"first<a": 1, "second<b": 2, "second<a": 3, "second<b#2": 4}) == {3: 77}
+    assert graph.slacks(
+        "second",
+        {
+            "first<a": SubscriptionId(1),
+            "second<b": SubscriptionId(2),
+            "second<a": SubscriptionId(3),
+            "second<b#2": SubscriptionId(4),
+        },
+    ) == {3: 77}
 
 
 def test_ids_of_two_sources_must_not_meet_in_one_stream() -> None:

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 
 from millwheel.bundles import Bundle
 from millwheel.errors import InvariantError
+from millwheel.ids import IntervalId
 
 
 class Alignment:
@@ -49,7 +50,7 @@ class Alignment:
         """The epoch that is being cut, or 0."""
         return self._opened
 
-    def barrier(self, sender: int, epoch: int) -> None:
+    def barrier(self, sender: IntervalId, epoch: int) -> None:
         """A sender has sent all that belongs to `epoch`."""
         if epoch > self.label:
             self._barriers.setdefault(epoch, set()).add(sender)
@@ -69,7 +70,7 @@ class Alignment:
         if self._opened == bundle.epoch and bundle.sender in self._senders:
             raise InvariantError(f"interval {bundle.sender} sent under epoch {bundle.epoch} before its barrier")
 
-    def has_sent(self, sender: int, epoch: int) -> bool:
+    def has_sent(self, sender: IntervalId, epoch: int) -> bool:
         """Whether the barrier of a sender is here."""
         return sender in self._barriers.get(epoch, ())
 

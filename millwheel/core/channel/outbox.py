@@ -10,42 +10,48 @@ Lives here: the sender's side of exactly-once delivery.  Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from millwheel.bundles import Acked, Bundle, Produced
 from millwheel.core.ids.dedup import Channel
+from millwheel.core.ids.ended import ENDED
+from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, SubscriptionId, sequence_numbers
 from millwheel.intervals import Ranges
 from millwheel.limits import RETIRED_LIMIT_CHANNELS
 from millwheel.model import MAX_TIME
 from millwheel.work import Columns
 
+UNKNOWN: Final = SequenceNumber(0)
+"""The frontier of a bundle until it is sent."""
+
 
 class Outbox:
     """Unacked bundles of one sending interval."""
 
-    def __init__(self, sender: int, producer: int, routes: Mapping[int, Ranges]) -> None:
+    def __init__(self, sender: IntervalId, producer: ProducerId, routes: Mapping[SubscriptionId, Ranges]) -> None:
         self._sender = sender
         self._producer = producer
         self._routes = routes
-        self._next_sequence: dict[int, int] = {}
+        self._next_sequence: dict[SubscriptionId, SequenceNumber] = {}
         # Never the number of a bundle of an earlier owner: acks of those bundles may still arrive.
         self._next_number = (producer << 32) + 1
         self.unacked: dict[int, Bundle] = {}
         self.unacked_bytes = 0
         self._oldest: dict[int, int] = {}
         self._unrecorded: dict[int, Bundle] = {}
-        self._recording: dict[int, list[Bundle]] = {}
+        self._recording: dict[Seq, list[Bundle]] = {}
         self._abandoned: list[Bundle] = []
-        self._live: dict[Channel, dict[int, int]] = {}
+        self._live: dict[Channel, dict[int, SequenceNumber]] = {}
         self.frontier_moved = False
         """Receivers have not been told of the newest frontier by a bundle."""
 
-    def number(self, subscription: int, columns: Columns) -> tuple[Produced, list[Bundle]]:
+    def number(self, subscription: SubscriptionId, columns: Columns) -> tuple[Produced, list[Bundle]]:
         """Give productions their ids and cut them into one bundle per receiving interval."""
-        first = self._next_sequence.get(subscription, 0)
+        first = self._next_sequence.get(subscription, SequenceNumber(0))
         count = len(columns.keys)
-        self._next_sequence[subscription] = first + count
+        self._next_sequence[subscription] = SequenceNumber(first + count)
         produced = Produced(subscription, self._producer, first, columns.keys, columns.values, columns.timestamps)
-        sequences = list(range(first, first + count))
+        sequences = sequence_numbers(range(first, first + count))
         return produced, self._bundles(subscription, self._producer, sequences, columns)
 
     def adopt(self, bundle: Bundle) -> list[Bundle]:
@@ -53,21 +59,23 @@ class Outbox:
         columns = Columns(bundle.keys, bundle.values, bundle.timestamps)
         return self._bundles(bundle.subscription, bundle.producer, bundle.sequences, columns)
 
-    def _bundles(self, subscription: int, producer: int, sequences: list[int], columns: Columns) -> list[Bundle]:
+    def _bundles(
+        self, subscription: SubscriptionId, producer: ProducerId, sequences: list[SequenceNumber], columns: Columns
+    ) -> list[Bundle]:
         ranges = self._routes[subscription]
         if len(ranges.ids) == 1:
-            groups: Iterable[tuple[int, list[int] | None]] = [(ranges.ids[0], None)]
+            groups: Iterable[tuple[IntervalId, list[int] | None]] = [(ranges.ids[0], None)]
         else:
             groups = list(ranges.group(columns.keys).items())
         return [self._bundle(subscription, producer, target, at, sequences, columns) for target, at in groups]
 
     def _bundle(
         self,
-        subscription: int,
-        producer: int,
-        target: int,
+        subscription: SubscriptionId,
+        producer: ProducerId,
+        target: IntervalId,
         positions: list[int] | None,
-        sequences: list[int],
+        sequences: list[SequenceNumber],
         columns: Columns,
     ) -> Bundle:
         keys, values, timestamps = columns.keys, columns.values, columns.timestamps
@@ -78,7 +86,9 @@ class Outbox:
             timestamps = [timestamps[i] for i in positions]
         number = self._next_number
         self._next_number += 1
-        bundle = Bundle(subscription, self._sender, number, target, producer, 0, sequences, keys, values, timestamps)
+        bundle = Bundle(
+            subscription, self._sender, number, target, producer, UNKNOWN, sequences, keys, values, timestamps
+        )
         self.unacked[number] = bundle
         self.unacked_bytes += bundle.size()
         self._oldest[number] = min(timestamps)
@@ -108,7 +118,7 @@ class Outbox:
         """True when acks wait to be recorded in a checkpoint."""
         return bool(self._unrecorded or self._abandoned)
 
-    def record_acks(self, seq: int) -> list[Acked]:
+    def record_acks(self, seq: Seq) -> list[Acked]:
         """Acks to store in checkpoint `seq`."""
         if not self.has_unrecorded():
             return []
@@ -116,7 +126,7 @@ class Outbox:
         gone, self._unrecorded, self._abandoned = self._abandoned, {}, []
         return [Acked(b.subscription, b.producer, b.sequences) for b in (*bundles, *gone)]
 
-    def recorded(self, seq: int) -> None:
+    def recorded(self, seq: Seq) -> None:
         """Checkpoint `seq` is durable: the frontier may pass the acks it carried."""
         for bundle in self._recording.pop(seq, ()):
             del self._live[bundle.subscription, bundle.producer][bundle.number]
@@ -143,7 +153,7 @@ class Outbox:
             del self._live[place]
         return notes
 
-    def resend(self, target: int, kept_back: Iterable[int]) -> list[Bundle]:
+    def resend(self, target: IntervalId, kept_back: Iterable[int]) -> list[Bundle]:
         """Everything that `target` has not acked, in the order of sending, except the numbers `kept_back`, not sent yet."""
         self.frontier_moved = bool(self._live) or self.frontier_moved
         held = set(kept_back)
@@ -160,12 +170,12 @@ class Outbox:
                 self._live.setdefault((subscription, producer), {})
                 self.frontier_moved = True
 
-    def frontier(self, subscription: int, producer: int) -> int:
+    def frontier(self, subscription: SubscriptionId, producer: ProducerId) -> SequenceNumber:
         """Every id below it is durably acked and will never be sent again."""
         live = self._live.get((subscription, producer))
         if live:
             return min(live.values())
-        return self._next_sequence.get(subscription, 0) if producer == self._producer else MAX_TIME
+        return self._next_sequence.get(subscription, SequenceNumber(0)) if producer == self._producer else ENDED
 
     def oldest(self) -> int:
         """The smallest event time of an unacked production (§4.5), or MAX_TIME."""

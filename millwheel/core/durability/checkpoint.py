@@ -18,6 +18,7 @@ from millwheel.core.keys.cache import StateCache
 from millwheel.core.keys.expiry import Expiry
 from millwheel.core.keys.holds import Holds
 from millwheel.core.keys.timers import TimerQueue
+from millwheel.ids import Seq
 from millwheel.model import MAX_TIME
 from millwheel.work import InvocationOutcome, Work
 
@@ -44,7 +45,7 @@ class Checkpointer:
         self._expiry = expiry
         self._quarantine = quarantine
 
-    def image(self, seq: int, scheduled: ScheduledWork, outcome: InvocationOutcome, watermark: int) -> Checkpoint:
+    def image(self, seq: Seq, scheduled: ScheduledWork, outcome: InvocationOutcome, watermark: int) -> Checkpoint:
         """Apply what an invocation did as checkpoint `seq`; `watermark` is the input's by now."""
         work, timers, holds = scheduled.work, TimerWrites(), HoldWrites()
         expired = self._expiry.drop(scheduled.expiring, seq, watermark, timers)
@@ -64,7 +65,7 @@ class Checkpointer:
             outcome.sinks, quarantined, expired, redriven, released, outside,
         )  # fmt: skip
 
-    def records(self, seq: int, watermark: int, now: int) -> Checkpoint:
+    def records(self, seq: Seq, watermark: int, now: int) -> Checkpoint:
         """Checkpoint `seq` of an interval in which nothing runs: frontiers, and outside ids that have expired."""
         image = self.image(seq, ScheduledWork(Work([], [], {}, {}, {}, watermark, now)), InvocationOutcome(), watermark)
         image.ids, image.outside = self._arrivals.checkpointed([], now, idle=True)

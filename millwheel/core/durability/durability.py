@@ -16,6 +16,7 @@ from typing import Protocol
 from millwheel.bundles import Checkpoint
 from millwheel.core.durability.inflight import Uncommitted
 from millwheel.core.interval import events as ev
+from millwheel.ids import Seq
 
 
 class Durability(Protocol):
@@ -23,7 +24,7 @@ class Durability(Protocol):
 
     epoch: int
     """What is put now belongs to it."""
-    seq: int
+    seq: Seq
     """Of the newest checkpoint."""
 
     # --- what runs ------------------------------------------------------------------------------------------------
@@ -32,7 +33,7 @@ class Durability(Protocol):
         """False while no user code may run: too much is not durable, or not in the tables."""
         ...
 
-    def next_seq(self) -> int:
+    def next_seq(self) -> Seq:
         """Count: the number of the checkpoint that is made now."""
         ...
 
@@ -50,15 +51,15 @@ class Durability(Protocol):
         """A receiver has made a bundle durable."""
         ...
 
-    def committed(self, seq: int, effects: list[ev.Effect]) -> None:
+    def committed(self, seq: Seq, effects: list[ev.Effect]) -> None:
         """The store has checkpoint `seq`."""
         ...
 
-    def refused(self, seq: int, effects: list[ev.Effect]) -> Uncommitted:
+    def refused(self, seq: Seq, effects: list[ev.Effect]) -> Uncommitted:
         """The database refuses checkpoint `seq`: that one, which is void with all that was put after it."""
         ...
 
-    def folded(self, upto: int) -> list[Checkpoint]:
+    def folded(self, upto: Seq) -> list[Checkpoint]:
         """Checkpoints up to `upto` are in the tables: their images."""
         ...
 

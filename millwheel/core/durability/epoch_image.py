@@ -26,6 +26,7 @@ from millwheel.bundles import (
     TimerWrites,
 )
 from millwheel.core.ids.dedup import Channel
+from millwheel.ids import SequenceNumber, SubscriptionId, sequence_numbers
 
 Column = dict[str, bytes | None]
 """Key, or entry, to what was written last; None where it was cleared."""
@@ -48,12 +49,12 @@ class EpochImage:
         self._entries: dict[str, dict[str, Column]] = {}
         self._timers: dict[str, dict[tuple[str, str], int | None]] = {}
         self._holds: dict[str, int | None] = {}
-        self._frontiers: dict[Channel, int] = {}
-        self._ids: dict[Channel, list[int]] = {}
-        self._outside: dict[tuple[int, int], list[bytes]] = {}
-        self._expired: dict[int, int] = {}
-        self._produced: dict[Channel, dict[int, tuple[str, bytes, int]]] = {}
-        self._acked: dict[Channel, list[int]] = {}
+        self._frontiers: dict[Channel, SequenceNumber] = {}
+        self._ids: dict[Channel, list[SequenceNumber]] = {}
+        self._outside: dict[tuple[SubscriptionId, int], list[bytes]] = {}
+        self._expired: dict[SubscriptionId, int] = {}
+        self._produced: dict[Channel, dict[SequenceNumber, tuple[str, bytes, int]]] = {}
+        self._acked: dict[Channel, list[SequenceNumber]] = {}
         self._lines: dict[str, QuarantineLine] = {}
         self.sinks: list[SinkRow] = []
         """In the order of writing: the store lets the last write of a row win."""
@@ -74,7 +75,7 @@ class EpochImage:
         self._holds.update(zip(image.holds.keys, image.holds.timestamps, strict=True))
         for ids in image.ids:
             channel = (ids.subscription, ids.producer)
-            self._frontiers[channel] = max(self._frontiers.get(channel, 0), ids.frontier)
+            self._frontiers[channel] = max(self._frontiers.get(channel, ids.frontier), ids.frontier)
             self._ids.setdefault(channel, []).extend(ids.sequences)
         for outside in image.outside:
             if outside.ids:
@@ -105,8 +106,9 @@ class EpochImage:
 
     def _add_productions(self, produced: Iterable[Produced], acked: Iterable[Acked]) -> None:
         for run in produced:
+            numbers = sequence_numbers(range(run.first, run.first + len(run.keys)))
             rows = zip(run.keys, run.values, run.timestamps, strict=True)
-            self._produced.setdefault((run.subscription, run.producer), {}).update(enumerate(rows, run.first))
+            self._produced.setdefault((run.subscription, run.producer), {}).update(zip(numbers, rows, strict=True))
         for gone in acked:
             channel = (gone.subscription, gone.producer)
             pending = self._produced.get(channel, {})
@@ -176,7 +178,7 @@ class EpochImage:
         return quarantined, redriven, released
 
 
-def _runs(channel: Channel, rows: Mapping[int, tuple[str, bytes, int]]) -> list[Produced]:
+def _runs(channel: Channel, rows: Mapping[SequenceNumber, tuple[str, bytes, int]]) -> list[Produced]:
     """Productions as runs of dense sequences."""
     runs: list[Produced] = []
     for sequence in sorted(rows):

@@ -22,6 +22,7 @@ from millwheel.core.durability.unfolded import CommittedLog
 from millwheel.core.faults.refused import RefusedRows
 from millwheel.core.interval import events as ev
 from millwheel.errors import InvariantError
+from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.limits import WEAK_INFLIGHT_CHECKPOINTS
 from millwheel.model import MAX_TIME
 from millwheel.work import Cause
@@ -30,9 +31,9 @@ from millwheel.work import Cause
 class Uncommitted(msgspec.Struct, gc=False):
     """One checkpoint, and what goes out when it is durable."""
 
-    seq: int
+    seq: Seq
     image: Checkpoint
-    acks: list[tuple[int, int]]
+    acks: list[tuple[IntervalId, int]]
     """(sender, number) of the bundles that it consumes."""
     sends: list[Bundle]
     oldest: int
@@ -57,8 +58,8 @@ class Inflight:
     def __init__(
         self,
         *,
-        interval: int,
-        sequencer: int,
+        interval: IntervalId,
+        sequencer: Sequencer,
         weak: bool,
         outbox: Outbox,
         committed: CommittedLog,
@@ -82,7 +83,7 @@ class Inflight:
         limit = WEAK_INFLIGHT_CHECKPOINTS if self._weak else limits.INFLIGHT_LIMIT_CHECKPOINTS
         return len(self._entries) >= limit
 
-    def reaches_back(self, seq: int) -> bool:
+    def reaches_back(self, seq: Seq) -> bool:
         """True when checkpoint `seq`, or one before it, is not durable yet."""
         return bool(self._entries) and self._entries[0].seq <= seq
 
@@ -172,14 +173,14 @@ class Inflight:
 
     # --- after it ---------------------------------------------------------------------------------------------
 
-    def committed(self, seq: int, effects: list[ev.Effect]) -> None:
+    def committed(self, seq: Seq, effects: list[ev.Effect]) -> None:
         """Checkpoint `seq` is durable."""
         for entry in self._entries:
             if entry.seq == seq:
                 entry.done = True
         self._pop_done(effects)
 
-    def refused(self, seq: int, effects: list[ev.Effect]) -> Uncommitted:
+    def refused(self, seq: Seq, effects: list[ev.Effect]) -> Uncommitted:
         """Checkpoint `seq` was refused: it and all later ones are void, all earlier ones are durable.  Returns it."""
         for entry in self._entries:
             entry.done = entry.done or entry.seq < seq

@@ -20,9 +20,10 @@ from millwheel.core.faults.refused import RefusedRows
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.arrivals import Arrivals
 from millwheel.core.keys.cache import StateCache
+from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.model import MAX_TIME, MIN_TIME
 
-Records = Callable[[int, int], tuple[Checkpoint, ev.Counters]]
+Records = Callable[[Seq, int], tuple[Checkpoint, ev.Counters]]
 """Of a seq and the wall time, us: the checkpoint of an interval in which nothing runs, and what it counts."""
 
 
@@ -32,8 +33,8 @@ class DurableLog:
     def __init__(
         self,
         *,
-        interval: int,
-        sequencer: int,
+        interval: IntervalId,
+        sequencer: Sequencer,
         weak: bool,
         outbox: Outbox,
         arrivals: Arrivals,
@@ -52,10 +53,10 @@ class DurableLog:
             interval=interval, sequencer=sequencer, weak=weak,
             outbox=outbox, committed=self._committed, refused=refused, counters=counters,
         )  # fmt: skip
-        self.seq = 0
+        self.seq = Seq(0)
         """Of the newest checkpoint."""
         self._folding = False
-        self._fold_goal = 0
+        self._fold_goal = Seq(0)
         """Everything up to this seq is wanted in the tables, however little it is."""
         self._idle_since: int | None = None
 
@@ -71,9 +72,9 @@ class DurableLog:
             and self._cache.unfolded < limits.UNFOLDED_LIMIT_KEYS
         )
 
-    def next_seq(self) -> int:
+    def next_seq(self) -> Seq:
         """See `Durability`."""
-        self.seq += 1
+        self.seq = Seq(self.seq + 1)
         return self.seq
 
     def put(self, entry: Uncommitted, effects: list[ev.Effect], now: int) -> None:
@@ -96,15 +97,15 @@ class DurableLog:
         """See `Durability`."""
         self._inflight.acked(number, now)
 
-    def committed(self, seq: int, effects: list[ev.Effect]) -> None:
+    def committed(self, seq: Seq, effects: list[ev.Effect]) -> None:
         """See `Durability`."""
         self._inflight.committed(seq, effects)
 
-    def refused(self, seq: int, effects: list[ev.Effect]) -> Uncommitted:
+    def refused(self, seq: Seq, effects: list[ev.Effect]) -> Uncommitted:
         """See `Durability`."""
         return self._inflight.refused(seq, effects)
 
-    def folded(self, upto: int) -> list[Checkpoint]:
+    def folded(self, upto: Seq) -> list[Checkpoint]:
         """See `Durability`."""
         self._folding = False
         return self._committed.folded(upto)
@@ -168,7 +169,7 @@ class DurableLog:
         if self._folding:
             return
         # What is wanted is folded together, when the last of it is durable: the acks that it may carry spare rows.
-        goal = 0 if self._inflight.reaches_back(self._fold_goal) else self._fold_goal
+        goal = Seq(0) if self._inflight.reaches_back(self._fold_goal) else self._fold_goal
         if self._cache.unfolded >= limits.UNFOLDED_LIMIT_KEYS:
             goal = self.seq  # user code waits for it
         if self._committed.due(goal, self._cache.over_limit(), self._cache.unfolded):

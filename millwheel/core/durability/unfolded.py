@@ -14,13 +14,14 @@ import msgspec
 
 from millwheel import limits
 from millwheel.bundles import Acked, Checkpoint
+from millwheel.ids import ProducerId, Seq, SequenceNumber, SubscriptionId
 from millwheel.limits import FOLD_LIMIT_ROWS
 
 
 class Logged(msgspec.Struct, gc=False):
     """A committed checkpoint and the size of its log row."""
 
-    seq: int
+    seq: Seq
     size_bytes: int
     image: Checkpoint
     ids: int
@@ -36,7 +37,7 @@ class CommittedLog:
     none of its productions.  An earlier fold would insert each of them, only for the next fold to delete it.
     """
 
-    def __init__(self, frontier: Callable[[int, int], int]) -> None:
+    def __init__(self, frontier: Callable[[SubscriptionId, ProducerId], SequenceNumber]) -> None:
         self._frontier = frontier
         """Gives the frontier of a subscription and a producer: below it, every production's ack is durable."""
         self._rows: deque[Logged] = deque()
@@ -49,12 +50,12 @@ class CommittedLog:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def add(self, seq: int, size_bytes: int, image: Checkpoint) -> None:
+    def add(self, seq: Seq, size_bytes: int, image: Checkpoint) -> None:
         """The checkpoint after those that are here is durable."""
         self._rows.append(Logged(seq, size_bytes, image, _ids_of(image), _keys_of(image)))
         self._bytes += size_bytes
 
-    def due(self, goal: int, hurry: bool, keys: int = 0) -> bool:
+    def due(self, goal: Seq, hurry: bool, keys: int = 0) -> bool:
         """True when a fold should start.
 
         Everything up to seq `goal` must be folded.  With `hurry`, any settled checkpoint is a reason to fold.  `keys` is the
@@ -79,7 +80,7 @@ class CommittedLog:
             self._bytes >= factor * limits.LOG_LIMIT_BYTES or len(self._rows) >= factor * limits.LOG_LIMIT_CHECKPOINTS
         )
 
-    def _pressed(self, goal: int) -> bool:
+    def _pressed(self, goal: Seq) -> bool:
         """True when a fold cannot wait for acks."""
         return (
             self._rows[0].seq <= goal
@@ -98,14 +99,15 @@ class CommittedLog:
             self._settled_ids += row.ids
             self._settled_keys += row.keys
 
-    def prefix(self, goal: int) -> tuple[int, list[Checkpoint], list[Acked]]:
+    def prefix(self, goal: Seq) -> tuple[Seq, list[Checkpoint], list[Acked]]:
         """(upto, images, later acks) of the next fold: as much as one short transaction can do, of one epoch.
 
         A key that is written in all of the images is one row, so keys are counted once.
         """
         taken: list[Checkpoint] = []
         keys: set[str] = set()
-        rows = upto = 0
+        rows = 0
+        upto = Seq(0)
         epoch = self._rows[0].image.epoch
         for place, row in enumerate(islice(self._rows, None if self._pressed(goal) else self._settled)):
             keys |= row.image.state.keys()
@@ -120,7 +122,7 @@ class CommittedLog:
         later = [acked for row in after if row.image.epoch == epoch for acked in row.image.acked]
         return upto, taken, later
 
-    def folded(self, upto: int) -> list[Checkpoint]:
+    def folded(self, upto: Seq) -> list[Checkpoint]:
         """Everything up to `upto` is in the tables; the images that are."""
         gone = []
         while self._rows and self._rows[0].seq <= upto:

@@ -23,6 +23,7 @@ from millwheel.core.faults.refused import RefusedRows
 from millwheel.core.faults.suspects import Suspects
 from millwheel.core.keys.holds import Holds
 from millwheel.core.keys.timers import TimerQueue
+from millwheel.ids import Seq
 from millwheel.model import MAX_TIME, Timer
 from millwheel.work import QUARANTINE_HOLD, BundlePart, InvocationOutcome, Work, cause_of
 
@@ -147,7 +148,7 @@ class Quarantine:
         diverted, self._diverted = self._diverted, []
         return diverted
 
-    def put(self, entries: list[QuarantineEntry], seq: int, work: Work, holds: HoldWrites) -> None:
+    def put(self, entries: list[QuarantineEntry], seq: Seq, work: Work, holds: HoldWrites) -> None:
         """Checkpoint `seq` puts `entries` into their FIFOs; `holds` are what it writes of holds."""
         for entry in entries:
             if entry.key not in self.keys:
@@ -258,7 +259,7 @@ class Quarantine:
         fetched, self._fetched = self._fetched, []
         return fetched
 
-    def redriven(self, seq: int, work: Work, outcome: InvocationOutcome) -> list[tuple[str, int]]:
+    def redriven(self, seq: Seq, work: Work, outcome: InvocationOutcome) -> list[tuple[str, int]]:
         """(key, elements) that checkpoint `seq`, which is built now, takes out of FIFOs.  This may empty some of them."""
         given = Counter(entry.key for entry in work.redrive)
         for key, count in given.items():
@@ -279,7 +280,7 @@ class Quarantine:
         """Keys whose release the next checkpoint carries."""
         return self._released
 
-    def take_released(self, seq: int, holds: HoldWrites) -> list[str]:
+    def take_released(self, seq: Seq, holds: HoldWrites) -> list[str]:
         """The keys that checkpoint `seq` releases.  `holds` gets the end of their quarantines' holds."""
         released, self._released = [*self._released], {}
         self._releasing.update(dict.fromkeys(released, seq))
@@ -289,7 +290,7 @@ class Quarantine:
                 holds.add(name, None)
         return released
 
-    def folded(self, upto: int) -> None:
+    def folded(self, upto: Seq) -> None:
         """Checkpoints up to `upto` are in the tables."""
         self._folded = upto
         if self._releasing:

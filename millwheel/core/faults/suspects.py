@@ -24,6 +24,7 @@ import msgspec
 
 from millwheel import limits
 from millwheel.bundles import QuarantineEntry
+from millwheel.ids import SubscriptionId
 from millwheel.limits import SUSPECT_WIDENINGS
 from millwheel.work import BundlePart, Work
 
@@ -225,9 +226,9 @@ def _unit(entry: QuarantineEntry) -> Unit:
 
 
 def _timer_digest(tag: str, kind: str, timestamp: int) -> bytes:
-    return _digest(-1, timestamp, f"{kind} {tag}".encode())
+    return _digest(SubscriptionId(-1), timestamp, f"{kind} {tag}".encode())
 
 
-def _digest(subscription: int, timestamp: int, value: bytes) -> bytes:
+def _digest(subscription: SubscriptionId, timestamp: int, value: bytes) -> bytes:
     salt, person = b"%x" % (subscription % 2**32), b"%x" % (timestamp % 2**64)
     return blake2b(value, digest_size=8, salt=salt, person=person).digest()

@@ -12,7 +12,7 @@ stands for them in memory.  It holds blocks of 1,024 ids, because one operation 
 asked where a filter says "maybe", and about ids that an earlier owner consumed: `unsure` says which.  A filter is dropped as
 a whole when the frontiers have passed everything in it.
 
-A producer has *ended* when its frontier is `MAX_TIME`.  Then only its number is kept, and whatever still comes in its name is
+A producer has *ended* when its frontier is `ENDED`.  Then only its number is kept, and whatever still comes in its name is
 refused as long as the interval has this owner.
 """
 
@@ -29,14 +29,14 @@ from pybloom_live import BloomFilter
 
 from millwheel import limits
 from millwheel.bundles import Ids
-from millwheel.core.ids.ended import EndedProducers
+from millwheel.core.ids.ended import ENDED, EndedProducers
+from millwheel.ids import ProducerId, SequenceNumber, SubscriptionId
 from millwheel.limits import LIST_LIMIT_IDS, LONG_RUN_BLOCKS, SHORT_RUN_IDS
-from millwheel.model import MAX_TIME
 
 BLOCK_BITS: Final = 10
 
 
-Channel = tuple[int, int]
+Channel = tuple[SubscriptionId, ProducerId]
 """(subscription, producer)."""
 
 
@@ -46,12 +46,12 @@ class IdRun(msgspec.Struct, gc=False):
     `added` is how many ids the channel had, the newest of these included.  The run is folded when as many are folded.
     """
 
-    first: int
-    last: int
+    first: SequenceNumber
+    last: SequenceNumber
     added: int
     ids: array[int] | None = None
 
-    def blocks(self, frontier: int) -> set[int]:
+    def blocks(self, frontier: SequenceNumber) -> set[int]:
         """Blocks of the ids from `frontier` on."""
         if self.ids is None:
             return set(range(max(self.first, frontier) >> BLOCK_BITS, (self.last >> BLOCK_BITS) + 1))
@@ -65,11 +65,11 @@ class IdRun(msgspec.Struct, gc=False):
 class Seen(msgspec.Struct, gc=False):
     """Ids of one (subscription, producer): collected below `frontier`, none above `top`."""
 
-    frontier: int = 0
-    top: int = -1
-    stored: int = -1
+    frontier: SequenceNumber = SequenceNumber(0)
+    top: SequenceNumber = SequenceNumber(-1)
+    stored: SequenceNumber = SequenceNumber(-1)
     """Up to here an earlier owner may have consumed any id: the store knows."""
-    sealed: int = -1
+    sealed: SequenceNumber = SequenceNumber(-1)
     """The highest id in a filter."""
     added: int = 0
     folded: int = 0
@@ -77,7 +77,7 @@ class Seen(msgspec.Struct, gc=False):
     runs: deque[IdRun] = msgspec.field(default_factory=deque)
     """In the order in which they came, which nearly always is ascending."""
 
-    def exact(self, sequences: Sequence[int]) -> set[int]:
+    def exact(self, sequences: Sequence[SequenceNumber]) -> set[int]:
         """Every one of the ascending `sequences` that is in a run, and maybe other ids of runs."""
         found: set[int] = set()
         for run in self.runs:
@@ -89,7 +89,7 @@ class Seen(msgspec.Struct, gc=False):
                 found.update(run.ids)
         return found
 
-    def add(self, sequences: Sequence[int]) -> None:
+    def add(self, sequences: Sequence[SequenceNumber]) -> None:
         """Ascending `sequences` are consumed now."""
         first, last, count = sequences[0], sequences[-1], len(sequences)
         dense = last - first + 1 == count
@@ -119,7 +119,7 @@ class Seen(msgspec.Struct, gc=False):
         return blocks
 
 
-GONE: Final = Seen(MAX_TIME)
+GONE: Final = Seen(ENDED)
 """Of every channel on which nothing is new any more; it is shared, and never changed."""
 
 
@@ -134,7 +134,7 @@ class Sealed(msgspec.Struct, gc=False):
     """The filter of one time bucket; `tops` has the highest id of each channel that it still stands for."""
 
     filter: BloomFilter
-    tops: dict[Channel, int]
+    tops: dict[Channel, SequenceNumber]
 
 
 class DeliveredIds:
@@ -153,7 +153,9 @@ class DeliveredIds:
         self._live = {*live}
         self._horizon = horizon
 
-    def restore(self, subscription: int, producer: int, frontier: int, top: int) -> None:
+    def restore(
+        self, subscription: SubscriptionId, producer: ProducerId, frontier: SequenceNumber, top: SequenceNumber
+    ) -> None:
         """An earlier owner consumed ids up to `top`; which, the store knows."""
         seen = self._seen((subscription, producer))
         if seen is not GONE:
@@ -172,7 +174,11 @@ class DeliveredIds:
         return channel in self._ended or (channel[1] < self._horizon and channel not in self._live)
 
     def fresh(
-        self, subscription: int, producer: int, sequences: Sequence[int], stored: Collection[int] = ()
+        self,
+        subscription: SubscriptionId,
+        producer: ProducerId,
+        sequences: Sequence[SequenceNumber],
+        stored: Collection[int] = (),
     ) -> list[int] | None:
         """Positions of new ids in ascending `sequences`; None when all are new (the fast path).
 
@@ -186,7 +192,9 @@ class DeliveredIds:
         known.update(stored)
         return [i for i, sequence in enumerate(sequences) if sequence >= frontier and sequence not in known]
 
-    def unsure(self, subscription: int, producer: int, sequences: Sequence[int]) -> list[int]:
+    def unsure(
+        self, subscription: SubscriptionId, producer: ProducerId, sequences: Sequence[SequenceNumber]
+    ) -> list[SequenceNumber]:
         """Those of `sequences` about which the store must be asked; `fresh` takes them for new."""
         channel = (subscription, producer)
         seen = self._seen(channel)
@@ -206,16 +214,16 @@ class DeliveredIds:
     def _maybe(self, channel: Channel, block: int) -> bool:
         return any(channel in sealed.tops and _name(channel, block) in sealed.filter for sealed in self._sealed)
 
-    def restored(self, subscription: int, producer: int) -> int:
+    def restored(self, subscription: SubscriptionId, producer: ProducerId) -> SequenceNumber:
         """Up to here the store is asked because of an earlier owner, above it because of a filter."""
         return self._seen((subscription, producer)).stored
 
-    def add(self, subscription: int, producer: int, sequences: Sequence[int]) -> None:
+    def add(self, subscription: SubscriptionId, producer: ProducerId, sequences: Sequence[SequenceNumber]) -> None:
         """Mark ascending `sequences`, which were fresh, as consumed."""
         if sequences:
             self._seen((subscription, producer)).add(sequences)
 
-    def advance(self, subscription: int, producer: int, frontier: int) -> None:
+    def advance(self, subscription: SubscriptionId, producer: ProducerId, frontier: SequenceNumber) -> None:
         """The sender will never retry below `frontier`: collect those ids."""
         if frontier <= 0:
             return
@@ -229,12 +237,12 @@ class DeliveredIds:
             seen.runs.popleft()
         if in_filters:
             self._drop_filters(channel, frontier)
-        if frontier == MAX_TIME:
+        if frontier == ENDED:
             self._ended.add(*channel)
             del self._channels[channel]
             self._live.discard(channel)
 
-    def _drop_filters(self, channel: Channel, frontier: int) -> None:
+    def _drop_filters(self, channel: Channel, frontier: SequenceNumber) -> None:
         for sealed in self._sealed:
             if sealed.tops.get(channel, frontier) < frontier:
                 del sealed.tops[channel]
@@ -244,12 +252,12 @@ class DeliveredIds:
         """On these something may still come after all."""
         self._live |= {*channels}
 
-    def frontier(self, subscription: int, producer: int) -> int:
-        """The highest frontier advertised on this channel; `MAX_TIME` if nothing may come on it any more."""
+    def frontier(self, subscription: SubscriptionId, producer: ProducerId) -> SequenceNumber:
+        """The highest frontier advertised on this channel; `ENDED` if nothing may come on it any more."""
         seen = self._channels.get((subscription, producer))
         if seen is not None:
             return seen.frontier
-        return MAX_TIME if self._is_gone((subscription, producer)) else 0
+        return ENDED if self._is_gone((subscription, producer)) else SequenceNumber(0)
 
     def folded(self, checkpointed: Iterable[Ids]) -> None:
         """The ids of one more checkpoint are folded.  Those of a channel come in the order in which they were added."""

@@ -8,16 +8,23 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from typing import Final
+
+from millwheel.ids import ProducerId, SequenceNumber, SubscriptionId
+from millwheel.model import MAX_TIME
+
+ENDED: Final = SequenceNumber(MAX_TIME)
+"""The frontier of a producer that will never send again."""
 
 
 class EndedProducers:
     """(subscription, producer) pairs; nothing is ever taken out."""
 
     def __init__(self) -> None:
-        self._bounds: dict[int, array[int]] = {}
+        self._bounds: dict[SubscriptionId, array[int]] = {}
         """By subscription: where a run begins, where it has ended, where the next begins, and so on, ascending."""
 
-    def add(self, subscription: int, producer: int) -> None:
+    def add(self, subscription: SubscriptionId, producer: ProducerId) -> None:
         """The producer will never send on this subscription again."""
         bounds = self._bounds.setdefault(subscription, array("q"))
         at = bisect_right(bounds, producer)
@@ -33,7 +40,7 @@ class EndedProducers:
         else:
             bounds[at:at] = array("q", (producer, producer + 1))
 
-    def __contains__(self, channel: tuple[int, int]) -> bool:
+    def __contains__(self, channel: tuple[SubscriptionId, ProducerId]) -> bool:
         bounds = self._bounds.get(channel[0])
         return bounds is not None and bisect_right(bounds, channel[1]) % 2 == 1
 

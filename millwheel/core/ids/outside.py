@@ -19,6 +19,7 @@ import msgspec
 from millwheel import limits
 from millwheel.bundles import OutsideBucket, OutsideIdWrites
 from millwheel.core.ids.filters import Digests, NameFilter, filter_of_ids
+from millwheel.ids import IntervalId, SubscriptionId
 from millwheel.model import MAX_TIME
 
 
@@ -35,31 +36,31 @@ class Bucket(msgspec.Struct):
 class OutsideIds:
     """The ids that one interval has taken.  `slacks` maps a subscription to its slack, us."""
 
-    def __init__(self, slacks: Mapping[int, int], stored: Iterable[OutsideBucket] = ()) -> None:
+    def __init__(self, slacks: Mapping[SubscriptionId, int], stored: Iterable[OutsideBucket] = ()) -> None:
         self._slacks = slacks
-        self._buckets: dict[tuple[int, int], Bucket] = {
+        self._buckets: dict[tuple[SubscriptionId, int], Bucket] = {
             (bucket.subscription, bucket.expires): Bucket(
                 filter_of_ids(bucket.count), bucket.count, bucket.subscription in slacks
             )
             for bucket in stored
         }
         self._to_read = deque(place for place, bucket in self._buckets.items() if bucket.unread)
-        self._recent: dict[int, set[bytes]] = {subscription: set() for subscription in slacks}
+        self._recent: dict[SubscriptionId, set[bytes]] = {subscription: set() for subscription in slacks}
         """Ids that were taken, and may not be in the store's folded tables yet."""
         self._folds = 0
-        self._asked: dict[int, int] = {}
+        self._asked: dict[IntervalId, int] = {}
         """Sender to the number of folds when the store was asked for ids of its bundle."""
-        self._leaving: deque[tuple[int, int, list[bytes]]] = deque()
-        self._debts: dict[int, int] = {}
+        self._leaving: deque[tuple[int, SubscriptionId, list[bytes]]] = deque()
+        self._debts: dict[SubscriptionId, int] = {}
         """How many folds must delete expired ids until none are left, at most."""
-        self._deleting: set[int] = set()
+        self._deleting: set[SubscriptionId] = set()
         self._hashed: tuple[Sequence[bytes], Digests] | None = None
         self.next_expiry = min((expires for _, expires in self._buckets), default=MAX_TIME)
         """Wall time at which a bucket goes next, us."""
 
     # --- arrivals ---------------------------------------------------------------------------------------------
 
-    def unsure(self, subscription: int, ids: Sequence[bytes], now: int) -> list[bytes]:
+    def unsure(self, subscription: SubscriptionId, ids: Sequence[bytes], now: int) -> list[bytes]:
         """Those of `ids` about which the store must be asked; none if memory knows all of them.
 
         The question also names ids that memory knows, because memory may forget them before the answer comes.
@@ -82,17 +83,17 @@ class OutsideIds:
             self._hashed = (ids, Digests(ids))
         return self._hashed[1]
 
-    def asked(self, sender: int) -> None:
+    def asked(self, sender: IntervalId) -> None:
         """The store is asked about a bundle of `sender`."""
         self._asked[sender] = self._folds
 
-    def answered(self, sender: int) -> None:
+    def answered(self, sender: IntervalId) -> None:
         """The store has answered, and the ids of the bundle have been taken."""
         self._asked.pop(sender, None)
         self._leave()
 
     def take(
-        self, subscription: int, ids: Sequence[bytes], stored: Collection[bytes], now: int
+        self, subscription: SubscriptionId, ids: Sequence[bytes], stored: Collection[bytes], now: int
     ) -> tuple[list[int] | None, int]:
         """Take what is new of `ids`, given what the store has of the unsure ones.
 
@@ -114,7 +115,7 @@ class OutsideIds:
         bucket.count += len(ids)
         return kept, expires
 
-    def _bucket(self, subscription: int, now: int) -> tuple[int, Bucket]:
+    def _bucket(self, subscription: SubscriptionId, now: int) -> tuple[int, Bucket]:
         slack = self._slacks[subscription]
         length = -(-slack // limits.OUTSIDE_BUCKETS)
         expires = (now // length + 1) * length + slack
@@ -144,7 +145,7 @@ class OutsideIds:
             _, subscription, ids = self._leaving.popleft()
             self._recent[subscription].difference_update(ids)
 
-    def unread(self) -> tuple[int, int, bytes] | None:
+    def unread(self) -> tuple[SubscriptionId, int, bytes] | None:
         """(subscription, expires, after): of which bucket to read the next ids, those after one that was read."""
         while self._to_read:
             place = self._to_read[0]
@@ -154,7 +155,7 @@ class OutsideIds:
             self._to_read.popleft()
         return None
 
-    def read(self, subscription: int, expires: int, ids: Sequence[bytes]) -> None:
+    def read(self, subscription: SubscriptionId, expires: int, ids: Sequence[bytes]) -> None:
         """The next ids of a bucket, fewer than `OUTSIDE_READ_IDS` when these are the last."""
         bucket = self._buckets.get((subscription, expires))
         if bucket is None:
@@ -188,7 +189,7 @@ class OutsideIds:
         self._deleting.update(owed)
         return [OutsideIdWrites(subscription, now, []) for subscription in owed]
 
-    def _deleted(self, subscription: int) -> None:
+    def _deleted(self, subscription: SubscriptionId) -> None:
         self._deleting.discard(subscription)
         self._debts[subscription] -= 1
         if not self._debts[subscription]:

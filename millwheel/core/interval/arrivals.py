@@ -16,8 +16,10 @@ import msgspec
 from millwheel import limits
 from millwheel.bundles import Bundle, Delivered, Ids, OutsideBucket, OutsideIdWrites
 from millwheel.core.ids.dedup import Channel, DeliveredIds
+from millwheel.core.ids.ended import ENDED
 from millwheel.core.ids.outside import OutsideIds
 from millwheel.core.interval import events as ev
+from millwheel.ids import IntervalId, SequenceNumber, SubscriptionId
 from millwheel.model import MAX_TIME
 from millwheel.work import BundlePart
 
@@ -30,11 +32,11 @@ class Item(msgspec.Struct, gc=False):
     """
 
     part: BundlePart | None
-    sender: int
+    sender: IntervalId
     number: int
     oldest: int
     size_bytes: int
-    dropped: list[int] = []
+    dropped: list[SequenceNumber] = []
 
 
 class Arrivals:
@@ -44,17 +46,21 @@ class Arrivals:
     """
 
     def __init__(
-        self, counters: ev.Counters, exactly_once: bool, slacks: Mapping[int, int], stored: Iterable[OutsideBucket]
+        self,
+        counters: ev.Counters,
+        exactly_once: bool,
+        slacks: Mapping[SubscriptionId, int],
+        stored: Iterable[OutsideBucket],
     ) -> None:
         self._counters = counters
         self._exactly_once = exactly_once
         self.ids = DeliveredIds()
         self.outside = OutsideIds(slacks if exactly_once else {}, stored)
-        self._queues: dict[int, deque[Bundle]] = {}
+        self._queues: dict[IntervalId, deque[Bundle]] = {}
         """Sender to the bundles that wait for the store's answer about the first one's ids."""
-        self._known: dict[int, list[int]] = {}
+        self._known: dict[IntervalId, list[SequenceNumber]] = {}
         """By sender: ids that were duplicates when the store was asked.  Their runs may be sealed before the answer comes."""
-        self._frontiers: dict[Channel, int] = {}
+        self._frontiers: dict[Channel, SequenceNumber] = {}
         """Frontiers that no checkpoint has recorded yet."""
         self._reading = False
 
@@ -65,7 +71,7 @@ class Arrivals:
         for known in delivered:
             channel = (known.subscription, known.producer)
             if live is not None and channel not in live:
-                self._frontiers[channel] = MAX_TIME
+                self._frontiers[channel] = ENDED
             else:
                 self.ids.restore(*channel, known.frontier, known.top)
 
@@ -116,7 +122,7 @@ class Arrivals:
     def _ask(self, bundle: Bundle, fresh: list[int] | None, now: int, effects: list[ev.Effect]) -> bool:
         """Ask the store for ids that memory is unsure of; false when there are none."""
         sub, producer = bundle.subscription, bundle.producer
-        unsure: list[int] = []
+        unsure: list[SequenceNumber] = []
         outside: list[bytes] = []
         if fresh:
             unsure = self.ids.unsure(sub, producer, [bundle.sequences[i] for i in fresh])

@@ -20,6 +20,7 @@ from millwheel.bundles import (
 from millwheel.core.faults.refused import RefusedRows
 from millwheel.core.faults.suspects import Suspects
 from millwheel.core.ids.dedup import Channel
+from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, SubscriptionId
 from millwheel.source import Ahead
 from millwheel.work import Columns, InvocationOutcome, Wanted, Work
 
@@ -115,7 +116,7 @@ class Marked(Struct, frozen=True, gc=False):
 class CommitDone(Struct, frozen=True, gc=False):
     """The checkpoint `seq` is durable."""
 
-    seq: int
+    seq: Seq
 
 
 class WriteFenced(Struct, frozen=True, gc=False):
@@ -128,26 +129,26 @@ class Refused(Struct, frozen=True, gc=False):
     Everything before `seq` is durable, nothing from it on.
     """
 
-    seq: int
+    seq: Seq
     rows: tuple[tuple[int, str], ...]
 
 
 class Resend(Struct, frozen=True, gc=False):
     """Send the interval `target` everything that it has not acked: it has lost what it had not made durable."""
 
-    target: int
+    target: IntervalId
 
 
 class FoldDone(Struct, frozen=True, gc=False):
     """Everything up to `upto` is in the folded tables."""
 
-    upto: int
+    upto: Seq
 
 
 class IdsFound(Struct, frozen=True, gc=False):
     """Answer to `LookupIds`: which of them the store has."""
 
-    sender: int
+    sender: IntervalId
     found: set[int]
     outside: set[bytes] = set()
 
@@ -155,7 +156,7 @@ class IdsFound(Struct, frozen=True, gc=False):
 class OutsideIdsRead(Struct, frozen=True, gc=False):
     """Answer to `ReadOutsideIds`."""
 
-    subscription: int
+    subscription: SubscriptionId
     expires: int
     ids: list[bytes]
 
@@ -205,7 +206,7 @@ class RowsRead(Struct, gc=False):
     Not frozen: silence raises `watermark` on the way to the core.
     """
 
-    columns: dict[int, tuple[list[int], Columns]]
+    columns: dict[SubscriptionId, tuple[list[SequenceNumber], Columns]]
     count: int
     next_position: int
     state: bytes
@@ -286,10 +287,10 @@ class Commit(Struct, frozen=True, gc=False):
 class LookupIds(Struct, frozen=True, gc=False):
     """Ask the folded tables which of `sequences` were consumed: a bundle of `sender` waits for it."""
 
-    sender: int
-    subscription: int
-    producer: int
-    sequences: list[int]
+    sender: IntervalId
+    subscription: SubscriptionId
+    producer: ProducerId
+    sequences: list[SequenceNumber]
     outside: list[bytes] = []
     """Ids that outside clients chose.  Which of them were taken, and have not expired by wall time `now`, us?"""
     now: int = 0
@@ -298,7 +299,7 @@ class LookupIds(Struct, frozen=True, gc=False):
 class ReadOutsideIds(Struct, frozen=True, gc=False):
     """Read the next `limit` ids of a bucket, in order, after the id `after`."""
 
-    subscription: int
+    subscription: SubscriptionId
     expires: int
     after: bytes
     limit: int
@@ -310,7 +311,7 @@ class Fold(Struct, frozen=True, gc=False):
     `acked` are acks in committed checkpoints after it.  The tables have no state of `fresh` keys.  All are of `epoch`.
     """
 
-    upto: int
+    upto: Seq
     images: list[Checkpoint]
     acked: list[Acked]
     fresh: Set[str]
@@ -326,7 +327,7 @@ class Send(Struct, frozen=True, gc=False):
 class Ack(Struct, frozen=True, gc=False):
     """Tell `sender` that its bundle `number` is durable here, in `epoch`."""
 
-    sender: int
+    sender: IntervalId
     number: int
     epoch: int = 0
 

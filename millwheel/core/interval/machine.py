@@ -40,6 +40,7 @@ from millwheel.core.keys.holds import Holds
 from millwheel.core.keys.timers import TimerQueue
 from millwheel.errors import InvariantError
 from millwheel.graph import Settings
+from millwheel.ids import IntervalId, ProducerId, Seq, Sequencer, SubscriptionId
 from millwheel.intervals import Ranges
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.work import InvocationOutcome, Work
@@ -48,18 +49,18 @@ from millwheel.work import InvocationOutcome, Work
 class Config(msgspec.Struct, frozen=True):
     """What an interval is told when it is assigned."""
 
-    interval: int
-    sequencer: int
+    interval: IntervalId
+    sequencer: Sequencer
     computation: str
     shape: str
     settings: Settings
-    routes: Mapping[int, Ranges]
+    routes: Mapping[SubscriptionId, Ranges]
     """Subscriptions of the pipeline, and their receivers' interval maps."""
     low: str = ""
     high: str | None = None
-    outputs: Collection[int] | None = None
+    outputs: Collection[SubscriptionId] | None = None
     """Subscriptions to which this version of the computation may produce.  None means all."""
-    slacks: Mapping[int, int] = {}
+    slacks: Mapping[SubscriptionId, int] = {}
     """Subscriptions on which outside clients choose record ids, and how long these are remembered, us."""
 
 
@@ -116,7 +117,7 @@ class IntervalCore:
             quarantine=self._quarantine,
         )
         # What becomes durable, and goes out.
-        self._outbox = Outbox(config.interval, config.sequencer, config.routes)
+        self._outbox = Outbox(config.interval, ProducerId(config.sequencer), config.routes)
         self._unsettled: set[int] = set()
         """Bundles without an ack, on streams that only earlier versions of the computation list as outputs."""
         self._durability: Durability = DurableLog(
@@ -165,7 +166,7 @@ class IntervalCore:
         self._after(effects, now)
         return effects
 
-    def _produces(self, subscription: int) -> bool:
+    def _produces(self, subscription: SubscriptionId) -> bool:
         return self.config.outputs is None or subscription in self.config.outputs
 
     def _restore_timers(self, recovered: RecoveredInterval) -> None:
@@ -263,7 +264,7 @@ class IntervalCore:
         return self._inbox.first()
 
     @property
-    def newest_seq(self) -> int:
+    def newest_seq(self) -> Seq:
         """The seq of the newest checkpoint."""
         return self._durability.seq
 
@@ -370,7 +371,7 @@ class IntervalCore:
 
     # --- commit -----------------------------------------------------------------------------------------------
 
-    def _restart(self, seq: int, rows: tuple[tuple[int, str], ...], now: int, effects: list[ev.Effect]) -> None:
+    def _restart(self, seq: Seq, rows: tuple[tuple[int, str], ...], now: int, effects: list[ev.Effect]) -> None:
         """Sink rows of checkpoint `seq` were refused.  It is void, and so is everything that ran on its soft state.
 
         The next core diverts the culprits to quarantine and does the rest again, as after a crash.
@@ -390,14 +391,14 @@ class IntervalCore:
     def _send(self, bundles: list[Bundle], effects: list[ev.Effect]) -> None:
         effects += [ev.Send(self._outbox.sendable(bundle)) for bundle in bundles]
 
-    def _records(self, seq: int, now: int) -> tuple[Checkpoint, ev.Counters]:
+    def _records(self, seq: Seq, now: int) -> tuple[Checkpoint, ev.Counters]:
         """A checkpoint of acks and frontiers."""
         image = self._checkpointer.records(seq, self._watermark.input, now)
         return image, self._counts(Work([], [], {}, {}, {}, MIN_TIME, now), [], InvocationOutcome())
 
     # --- fold -------------------------------------------------------------------------------------------------
 
-    def _fold_done(self, upto: int, now: int) -> None:
+    def _fold_done(self, upto: Seq, now: int) -> None:
         self._quarantine.folded(upto)
         for image in self._durability.folded(upto):
             self._arrivals.folded(image.ids, image.outside)

@@ -20,6 +20,7 @@ from typing import Any
 from millwheel import limits
 from millwheel.bundles import CellWrites, StateRow
 from millwheel.core.keys.eviction import NEVER, invocations_until_records
+from millwheel.ids import Seq
 from millwheel.limits import (
     ENTRY_OVERHEAD_BYTES,
     EVICTED_ROOM,
@@ -122,7 +123,7 @@ class StateCache:
         self.size_bytes += ENTRY_OVERHEAD_BYTES * len(keys)
         self._loaded = keys
 
-    def take_absent(self, upto: int) -> Set[str]:
+    def take_absent(self, upto: Seq) -> Set[str]:
         """Keys without state in the tables, for the fold up to `upto`.  Each key is returned once, because that fold
         stores it.
 
@@ -156,7 +157,7 @@ class StateCache:
             self._before.update(zip(keys, map(self.last_read.get, keys), strict=True))
         self.last_read.update(keys)
 
-    def write_all(self, outcome: InvocationOutcome, seq: int) -> list[CellWrites]:
+    def write_all(self, outcome: InvocationOutcome, seq: Seq) -> list[CellWrites]:
         """Apply one checkpoint's writes to keys that are here; returns them as the columns of its log row."""
         if self._loaded:
             self._absent.append((seq, self._loaded))
@@ -199,14 +200,14 @@ class StateCache:
             log.values += writes.values()
         return log
 
-    def mark(self, keys: Collection[str], seq: int) -> None:
+    def mark(self, keys: Collection[str], seq: Seq) -> None:
         """Something of `keys`, all of which are here, was written: they are dirty until it is folded."""
         if keys:
             dirty = len(self._dirty)
             self._dirty.update(keys)
             self._writes.append((seq, keys, len(self._dirty) - dirty < len(keys)))
 
-    def forget(self, keys: Sequence[str], seq: int) -> None:
+    def forget(self, keys: Sequence[str], seq: Seq) -> None:
         """Clear the cells of `keys`, which are distinct; the removals themselves are dirty until they are folded."""
         if not keys:
             return
@@ -230,7 +231,7 @@ class StateCache:
             for key in keys:
                 self._big.pop(key, None)
 
-    def folded(self, upto: int) -> None:
+    def folded(self, upto: Seq) -> None:
         """Writes of checkpoints up to `upto` are in the folded tables."""
         self._folded = upto
         while self._entry_writes and self._entry_writes[0][0] <= upto:

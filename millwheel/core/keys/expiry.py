@@ -16,6 +16,7 @@ from millwheel.core.faults.quarantine import Quarantine
 from millwheel.core.keys.cache import StateCache
 from millwheel.core.keys.holds import Holds
 from millwheel.core.keys.timers import TimerQueue
+from millwheel.ids import Seq
 from millwheel.model import EXPIRY_KIND, EXPIRY_TAG, MAX_TIME, MIN_TIME
 from millwheel.work import Work
 
@@ -49,7 +50,7 @@ class Expiry:
         """True when `key` must not expire."""
         return key in self._quarantine.keys or key in self._holds.all or self._timers.pending(key)
 
-    def drop(self, due: Collection[str], seq: int, watermark: int, writes: TimerWrites) -> list[str]:
+    def drop(self, due: Collection[str], seq: Seq, watermark: int, writes: TimerWrites) -> list[str]:
         """Drop the keys that are due, in checkpoint `seq`, and return them.  Keys that must be kept are due again later."""
         expired = [key for key in due if not self.keeps(key)]
         self._cache.forget(expired, seq)

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import msgspec
 
 from millwheel.core.interval.events import RowsRead
+from millwheel.ids import IntervalId
 from millwheel.ports import SourcePosition
 
 
@@ -41,7 +42,7 @@ class Feed:
         self._ordered = ordered
         self._idle_after_us = idle_after_us
         self._disorder_us = disorder_us
-        self._parts: dict[int, _Part] = {}
+        self._parts: dict[IntervalId, _Part] = {}
         self._missing = {position.partition: position for position in positions if not position.finished}
         self._stirred_at: int | None = None
         """Wall time of the last row, or new partition, us."""
@@ -64,7 +65,7 @@ class Feed:
         """Whether there was ever a partition."""
         return self._stirred_at is not None
 
-    def open(self, interval: int, now: int) -> bool:
+    def open(self, interval: IntervalId, now: int) -> bool:
         """A partition that was met is opened; true when it has to wait for its turn.
 
         A partition that waits need not hold the watermark, because an older one holds it until then.
@@ -74,7 +75,7 @@ class Feed:
         self._parts[interval] = _Part(waits)
         return waits
 
-    def read(self, interval: int, rows: RowsRead, asked_at: int, answered_at: int) -> int | None:
+    def read(self, interval: IntervalId, rows: RowsRead, asked_at: int, answered_at: int) -> IntervalId | None:
         """What a read found that began and ended at these wall times, us; the interval whose turn has come, if any.
 
         Silence raises the watermark in `rows` to what the clock said *before* the read, because rows that were written since
@@ -93,7 +94,7 @@ class Feed:
             return self._next()
         return None
 
-    def _next(self) -> int | None:
+    def _next(self) -> IntervalId | None:
         if any(not part.waits for part in self._parts.values()):
             return None
         interval = min((number for number, part in self._parts.items() if part.waits), default=None)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
 from millwheel import limits
 from millwheel.bundles import Bundle
 from millwheel.core.interval import events as ev
+from millwheel.ids import IntervalId, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.intervals import Ranges
 from millwheel.limits import (
     ADVANCE_DELAY_US,
@@ -37,10 +39,20 @@ class ReadEntry(msgspec.Struct, gc=False):
     oldest: int
 
 
+NO_OWNER: Final = Sequencer(0)
+"""Of a partition that no process owns yet."""
+
+
 class InjectorCore:
     """Sans-IO core of one source partition."""
 
-    def __init__(self, interval: int, start: SourcePosition, routes: Mapping[int, Ranges], sequencer: int = 0) -> None:
+    def __init__(
+        self,
+        interval: IntervalId,
+        start: SourcePosition,
+        routes: Mapping[SubscriptionId, Ranges],
+        sequencer: Sequencer = NO_OWNER,
+    ) -> None:
         self._interval = interval
         self.producer = start.producer
         self._routes = routes
@@ -151,7 +163,7 @@ class InjectorCore:
         if watermark < MAX_TIME:
             self._source_watermark = max(self._source_watermark, watermark)
 
-    def _bundles(self, subscription: int, sequences: list[int], columns: Columns) -> list[Bundle]:
+    def _bundles(self, subscription: SubscriptionId, sequences: list[SequenceNumber], columns: Columns) -> list[Bundle]:
         ranges = self._routes[subscription]
         if len(ranges.ids) == 1:
             return [self._bundle(subscription, ranges.ids[0], sequences, columns)] if sequences else []
@@ -164,10 +176,12 @@ class InjectorCore:
             bundles.append(self._bundle(subscription, target, [sequences[i] for i in at], cut))
         return bundles
 
-    def _bundle(self, subscription: int, target: int, sequences: list[int], columns: Columns) -> Bundle:
+    def _bundle(
+        self, subscription: SubscriptionId, target: IntervalId, sequences: list[SequenceNumber], columns: Columns
+    ) -> Bundle:
         self._number += 1
         return Bundle(
-            subscription, self._interval, self._number, target, self.producer, self._durable,
+            subscription, self._interval, self._number, target, self.producer, SequenceNumber(self._durable),
             sequences, columns.keys, columns.values, columns.timestamps, outside=columns.outside,
         )  # fmt: skip
 
@@ -198,7 +212,7 @@ class InjectorCore:
         targets = {target for ranges in self._routes.values() for target in ranges.ids}
         return [note for target in sorted(targets) for note in self._notes_to(target)]
 
-    def _notes_to(self, target: int) -> list[Bundle]:
+    def _notes_to(self, target: IntervalId) -> list[Bundle]:
         """Tell a receiver of the end, until it acks that: it may be another core by now."""
         self._notes = {number: note for number, note in self._notes.items() if note.target != target}
         subs = [sub for sub, ranges in self._routes.items() if target in ranges.ids]

@@ -13,6 +13,7 @@ from fractions import Fraction
 from math import ceil
 
 from millwheel import limits
+from millwheel.ids import IntervalId
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.source import Ahead
 
@@ -32,17 +33,17 @@ class Pace:
 
     def __init__(self, rate: float) -> None:
         self._rate = Fraction(rate)
-        self._awaited: set[int] = set()
+        self._awaited: set[IntervalId] = set()
         """Partitions whose first row is not known yet, while the clock waits for it."""
-        self._ahead: dict[int, Ahead] = {}
-        self._late_since: dict[int, int] = {}
+        self._ahead: dict[IntervalId, Ahead] = {}
+        self._late_since: dict[IntervalId, int] = {}
         """Since when a partition's next row, which is late, waits for the watermark, us."""
         self._gathering = True
         """The first search for partitions is not over."""
         self._first = MAX_TIME
         self._began: int | None = None
 
-    def open(self, interval: int) -> None:
+    def open(self, interval: IntervalId) -> None:
         """A partition is read from now on."""
         if self._began is None:
             self._awaited.add(interval)
@@ -51,7 +52,7 @@ class Pace:
         """Every partition that was there at the start is open."""
         self._gathering = False
 
-    def looked(self, interval: int, ahead: Ahead | None, now: int, nothing_more: bool) -> None:
+    def looked(self, interval: IntervalId, ahead: Ahead | None, now: int, nothing_more: bool) -> None:
         """A read has shown what stands next in a partition; `nothing_more`: there was no row that was due."""
         known = self._ahead.pop(interval, None)
         if ahead is not None:
@@ -77,7 +78,7 @@ class Pace:
             return MIN_TIME
         return min(MAX_TIME, self._first + int((now - self._began) * self._rate))
 
-    def wait(self, interval: int, now: int, overtaken: Callable[[], bool]) -> int | None:
+    def wait(self, interval: IntervalId, now: int, overtaken: Callable[[], bool]) -> int | None:
         """How long a partition must not be read, us; None means until the clock begins.
 
         A row that is behind its partition's promise waits until the watermark has passed it too.  `overtaken` says that this
@@ -96,7 +97,7 @@ class Pace:
             return limits.PACE_STEP_US
         return 0
 
-    def next_time(self, interval: int) -> int:
+    def next_time(self, interval: IntervalId) -> int:
         """Event time of the row that stands next, as far as it is known, us."""
         return self._ahead[interval].time if interval in self._ahead else MAX_TIME
 
@@ -104,7 +105,7 @@ class Pace:
         """Whether a row is known that was not given."""
         return bool(self._ahead)
 
-    def forget(self, interval: int) -> None:
+    def forget(self, interval: IntervalId) -> None:
         """A partition is read to its end."""
         self._awaited.discard(interval)
         self._ahead.pop(interval, None)

@@ -19,6 +19,7 @@ import msgspec
 from millwheel import limits
 from millwheel.bundles import Checkpoint
 from millwheel.core.interval.arrivals import Item
+from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.model import EXPIRY_KIND
 from millwheel.testing.checks.truth import Durable
 from millwheel.work import QUARANTINE_HOLD, Cause, InvocationOutcome, TimerCause, Work
@@ -46,8 +47,8 @@ class Ran(msgspec.Struct, eq=False):
 class Owned(msgspec.Struct, eq=False):
     """An interval under one sequencer, as its hooks know it."""
 
-    interval: int
-    sequencer: int
+    interval: IntervalId
+    sequencer: Sequencer
     durable: Durable
     """What is durable of its computation."""
     timers: dict[str, dict[tuple[str, str], int]]
@@ -59,7 +60,7 @@ class Owned(msgspec.Struct, eq=False):
     touched: dict[str, None] = {}
     """Keys whose timers or hold the invocation that runs has changed."""
     seen: dict[str, bool] = {}
-    turns: dict[int, Ran] = {}
+    turns: dict[Seq, Ran] = {}
     """Of invocations that are not durable, by the seq of their checkpoint."""
     again: dict[tuple[str, str], tuple[str, int, int]] = {}
     """(key, kind) to what fired last, (tag, timestamp), and how often in a row.  The next owner counts anew."""
@@ -114,7 +115,7 @@ class Owned(msgspec.Struct, eq=False):
             else:
                 _put(pending, name, setting)
 
-    def finish(self, seq: int, work: Work, outcome: InvocationOutcome) -> None:
+    def finish(self, seq: Seq, work: Work, outcome: InvocationOutcome) -> None:
         """The invocation is over, and its checkpoint will be `seq`."""
         self.touched.update((timer.key, None) for timer in work.timers)
         for element in outcome.quarantined:
@@ -139,7 +140,7 @@ class Owned(msgspec.Struct, eq=False):
 
     # --- checkpoints --------------------------------------------------------------------------------------------
 
-    def before(self, seq: int, fail: Fail) -> None:
+    def before(self, seq: Seq, fail: Fail) -> None:
         """Checkpoint `seq` is about to become durable: an invocation before it that has none has changed nothing."""
         for skipped in [known for known in self.turns if known < seq]:
             turn = self.turns.pop(skipped)
@@ -147,7 +148,7 @@ class Owned(msgspec.Struct, eq=False):
                 fail(f"I4: what hooks wrote in #{skipped} of interval {self.interval} is in no checkpoint", "")
             self._compare(skipped, turn, fail)
 
-    def became_durable(self, seq: int, image: Checkpoint, fail: Fail) -> Ran | None:
+    def became_durable(self, seq: Seq, image: Checkpoint, fail: Fail) -> Ran | None:
         """Checkpoint `seq` is durable, and says what its hooks did; returns the invocation that it is of."""
         turn = self.turns.pop(seq, None)
         for entry in image.quarantined:
@@ -174,9 +175,9 @@ class Owned(msgspec.Struct, eq=False):
 
     def end(self, fail: Fail) -> None:
         """The run is over: whatever hooks did is durable."""
-        self.before(max(self.turns, default=0) + 1, fail)
+        self.before(Seq(max(self.turns, default=0) + 1), fail)
 
-    def _compare(self, seq: int, turn: Ran, fail: Fail) -> None:
+    def _compare(self, seq: Seq, turn: Ran, fail: Fail) -> None:
         for key, timers in turn.timers.items():
             stored = self.durable.timers.get(key, {})
             found = {name: at for name, at in stored.items() if name[0] != EXPIRY_KIND}
@@ -190,7 +191,7 @@ class Owned(msgspec.Struct, eq=False):
                 )
 
 
-def owned_of(interval: int, sequencer: int, durable: Durable, low: str, high: str | None) -> Owned:
+def owned_of(interval: IntervalId, sequencer: Sequencer, durable: Durable, low: str, high: str | None) -> Owned:
     """The account of a new owner of the keys from `low` to before `high`, which begins with what is durable."""
 
     def mine(key: str) -> bool:

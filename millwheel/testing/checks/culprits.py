@@ -13,6 +13,7 @@ from millwheel import limits
 from millwheel.bundles import Checkpoint, LogWrite, decode_checkpoint
 from millwheel.core.faults.suspects import Suspicion, Unit, read_mark
 from millwheel.errors import RowRefused
+from millwheel.ids import IntervalId, ProducerId, Seq, Sequencer
 from millwheel.ports import MarkWrite
 from millwheel.testing.checks.truth import Truth
 
@@ -24,12 +25,12 @@ class Culprits:
         self._truth = truth
         self._refused: dict[int, dict[bytes, tuple[tuple[int, int], set[int]]]] = {}
         """Interval to refused row to (sequencer, seq) of its checkpoint, and the weak producers of what ran then."""
-        self._marks: dict[int, tuple[int, Suspicion]] = {}
+        self._marks: dict[IntervalId, tuple[int, Suspicion]] = {}
         """Interval to its mark, and the sequencer under which it was written."""
-        self._kills: dict[int, Counter[Unit]] = {}
+        self._kills: dict[IntervalId, Counter[Unit]] = {}
         """Interval to what has killed a process while it ran alone, and how many since the last orderly end."""
 
-    def taken(self, interval: int) -> None:
+    def taken(self, interval: IntervalId) -> None:
         """Another process has the interval: it does not know what was refused."""
         self._refused.pop(interval, None)
 
@@ -39,7 +40,7 @@ class Culprits:
         if write.ends == 0:
             self._kills.pop(write.interval, None)
 
-    def check_refusal(self, refusal: RowRefused, kept: set[tuple[int, int]], writes: Sequence[LogWrite]) -> None:
+    def check_refusal(self, refusal: RowRefused, kept: set[tuple[IntervalId, Seq]], writes: Sequence[LogWrite]) -> None:
         """Nothing is durable from a refused checkpoint on; what wrote its row runs again if it is redriven (I16)."""
         truth = self._truth
         if any(interval == refusal.interval and seq >= refusal.seq for interval, seq in kept):
@@ -60,16 +61,16 @@ class Culprits:
             truth.kernel.probes["refused row of a record that was made again"] += before != place
             known[row] = place, makers | made
 
-    def _weak_producers(self, image: Checkpoint) -> set[int]:
+    def _weak_producers(self, image: Checkpoint) -> set[ProducerId]:
         """Sequencers, or nothing where inputs are not deduplicated: there a checkpoint does not say who made them."""
-        truth, found = self._truth, set[int]()
+        truth, found = self._truth, set[ProducerId]()
         for ids in image.ids:
             maker = truth.graph.computations.get(truth.maker.get(ids.producer, ""))
             if ids.sequences and maker is not None and maker.settings.productions == "weak":
                 found.add(ids.producer)
         return found
 
-    def saw_kill(self, interval: int, sequencer: int, running: list[Unit]) -> None:
+    def saw_kill(self, interval: IntervalId, sequencer: Sequencer, running: list[Unit]) -> None:
         """A hook ended the process that ran it; `running` was marked before, if anything was (I16)."""
         truth = self._truth
         if truth.owner[interval] != sequencer:

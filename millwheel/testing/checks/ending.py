@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from millwheel.host.worker import WorkerHost
+from millwheel.ids import IntervalId, ProducerId
 from millwheel.testing.checks.truth import Truth
 from millwheel.testing.checks.watched import WatchedStore
 from millwheel.work import QUARANTINE_HOLD
@@ -38,7 +39,7 @@ def check_end(watched: WatchedStore) -> None:
         empty = held - {key + QUARANTINE_HOLD for key, entries in durable.fifo.items() if entries}
         if empty:
             truth.fail(f"I10: {name} is held by quarantines with nothing in them: {sorted(empty)}")
-    current = set(truth.owner.values())
+    current = {ProducerId(sequencer) for sequencer in truth.owner.values()}
     for interval, frontiers in store.folded.frontiers.items():
         retired = sorted(producer for _, producer in frontiers if producer not in current)
         if retired and truth.graph.computations[truth.computation[interval]].settings.exactly_once:
@@ -46,7 +47,7 @@ def check_end(watched: WatchedStore) -> None:
     _check_tables(truth, store)
 
 
-def check_forgotten(truth: Truth, worker: WorkerHost, open_: Mapping[int, object]) -> None:
+def check_forgotten(truth: Truth, worker: WorkerHost, open_: Mapping[IntervalId, object]) -> None:
     """When all input is consumed a process keeps nothing of any partition: its memory is that of what is not finished."""
     kept = {actor.interval for actor, _ in worker.actors.partitions()} | open_.keys()
     if kept:

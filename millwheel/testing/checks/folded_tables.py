@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from millwheel.bundles import Acked, Checkpoint, KeyRows, QuarantineEntry, RecoveredInterval
 from millwheel.graph import Graph
+from millwheel.ids import IntervalId, SequenceNumber, sequence_numbers
 from millwheel.model import MAX_TIME
 from millwheel.ports import IntervalRow
 from millwheel.testing.checks.truth import Channel, Durable, Payload, apply_keys, element_of
@@ -25,10 +26,10 @@ class FoldedTables:
     def __init__(self, graph: Graph, fail: Fail) -> None:
         self.keys = {name: Durable({}, {}, {}, {}) for name in graph.computations}
         self._fail = fail
-        self._produced: dict[int, dict[Channel, dict[int, Payload]]] = {}
+        self._produced: dict[IntervalId, dict[Channel, dict[SequenceNumber, Payload]]] = {}
         """Of each interval, what is folded and whose acks are not."""
-        self._delivered: dict[int, dict[Channel, set[int]]] = {}
-        self._frontiers: dict[int, dict[Channel, int]] = {}
+        self._delivered: dict[IntervalId, dict[Channel, set[SequenceNumber]]] = {}
+        self._frontiers: dict[IntervalId, dict[Channel, SequenceNumber]] = {}
 
     def folded(
         self, store: MemoryStore, row: IntervalRow, images: Sequence[Checkpoint], later: Iterable[Acked] = ()
@@ -46,18 +47,19 @@ class FoldedTables:
         self._check_productions(store, row.id, {(a.subscription, a.producer, n) for a in later for n in a.sequences})
         self._check_ids(store, row.id, {(ids.subscription, ids.producer) for image in images for ids in image.ids})
 
-    def _apply_channels(self, interval: int, image: Checkpoint) -> None:
+    def _apply_channels(self, interval: IntervalId, image: Checkpoint) -> None:
         produced = self._produced.setdefault(interval, {})
         for made in image.produced:
+            numbers = sequence_numbers(range(made.first, made.first + len(made.keys)))
             rows = zip(made.keys, made.values, made.timestamps, strict=True)
-            produced.setdefault((made.subscription, made.producer), {}).update(enumerate(rows, made.first))
+            produced.setdefault((made.subscription, made.producer), {}).update(zip(numbers, rows, strict=True))
         for acked in image.acked:
             for sequence in acked.sequences:
                 produced.get((acked.subscription, acked.producer), {}).pop(sequence, None)
         delivered, frontiers = self._delivered.setdefault(interval, {}), self._frontiers.setdefault(interval, {})
         for ids in image.ids:
             channel = (ids.subscription, ids.producer)
-            frontiers[channel] = max(ids.frontier, frontiers.get(channel, 0))
+            frontiers[channel] = max(ids.frontier, frontiers.get(channel, ids.frontier))
             delivered.setdefault(channel, set()).update(ids.sequences)
 
     # --- what a store has -----------------------------------------------------------------------------------------
@@ -78,7 +80,7 @@ class FoldedTables:
             if line != keys.fifo.get(key, []):
                 self._fail(f"I4: the quarantine of {key!r} in {name} is {line} in the tables, not {keys.fifo.get(key)}")
 
-    def _check_productions(self, store: MemoryStore, interval: int, later: set[tuple[int, int, int]]) -> None:
+    def _check_productions(self, store: MemoryStore, interval: IntervalId, later: set[tuple[int, int, int]]) -> None:
         found, wanted = store.folded.productions.get(interval, {}), self._produced.get(interval, {})
         for channel, rows in wanted.items():
             stored = found.get(channel, {})
@@ -93,7 +95,7 @@ class FoldedTables:
                     f"I4: interval {interval} keeps productions {extra} on {channel}, which are acked or changed"
                 )
 
-    def _check_ids(self, store: MemoryStore, interval: int, touched: Iterable[Channel]) -> None:
+    def _check_ids(self, store: MemoryStore, interval: IntervalId, touched: Iterable[Channel]) -> None:
         delivered, frontiers = self._delivered.get(interval, {}), self._frontiers.get(interval, {})
         for channel in touched:
             frontier = frontiers[channel]

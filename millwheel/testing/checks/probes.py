@@ -31,6 +31,7 @@ from millwheel.host.requests import (
     WriteMarks,
 )
 from millwheel.host.worker import WorkerHost
+from millwheel.ids import IntervalId, SequenceNumber
 from millwheel.testing.checks.truth import Truth
 
 
@@ -41,7 +42,7 @@ class Probes:
         self._found = truth.kernel.probes
         self._truth = truth
         self._worker = worker
-        self._loaded: dict[int, set[str]] = {}
+        self._loaded: dict[IntervalId, set[str]] = {}
         """Keys that each interval has loaded before."""
         self._committing = 0
         self._promised = 0
@@ -77,7 +78,7 @@ class Probes:
         self._found["suspect runs alone"] += alone._holder is not None
         self._found["suspect waits for another one"] += bool(alone._waiting)
 
-    def _checkpoint(self, interval: int, image: Checkpoint) -> None:
+    def _checkpoint(self, interval: IntervalId, image: Checkpoint) -> None:
         core = self._worker.actors.all[interval].core
         if isinstance(core, IntervalCore) and core.config.settings.productions == "weak" and image.produced:
             self._found["weak straggler checkpointed"] += 1
@@ -127,7 +128,9 @@ class Probes:
         self._found["productions resent after restart"] += bool(answer.productions)
         self._found["timers restored after restart"] += bool(answer.timers.keys)
 
-    def _looked_up(self, interval: int, asked: ev.LookupIds, found: set[int], outside: set[bytes]) -> None:
+    def _looked_up(
+        self, interval: IntervalId, asked: ev.LookupIds, found: set[SequenceNumber], outside: set[bytes]
+    ) -> None:
         core = self._worker.actors.all[interval].core
         if not isinstance(core, IntervalCore):
             raise InvariantError("core is no IntervalCore")

@@ -15,14 +15,15 @@ import msgspec
 
 from millwheel.bundles import Bundle, Checkpoint, Produced, QuarantineEntry
 from millwheel.graph import Graph, SubscriptionSpec
+from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId, sequence_numbers
 from millwheel.ports import Opened
 from millwheel.testing.kit.scripted import Script, ScriptedSource
 from millwheel.testing.world.kernel import Kernel, Violation
 from millwheel.work import Slot
 
-Channel = tuple[int, int]
+Channel = tuple[SubscriptionId, ProducerId]
 Payload = tuple[str, bytes, int]
-Place = tuple[int, int]
+Place = tuple[Sequencer, Seq]
 """A checkpoint: the sequencer of its owner, and its seq."""
 
 Element = tuple[int, int, int, str, str, int]
@@ -46,29 +47,29 @@ class Truth:
         self.graph = graph
         self.kernel = kernel
         self.durable: dict[str, Durable] = {name: Durable({}, {}, {}, {}) for name in graph.computations}
-        self.consumed: dict[Channel, set[int]] = {}
-        self.taken_by: dict[Channel, dict[int, Place]] = {}
+        self.consumed: dict[Channel, set[SequenceNumber]] = {}
+        self.taken_by: dict[Channel, dict[SequenceNumber, Place]] = {}
         """Id to the checkpoint that consumed it."""
-        self.made_by: dict[Channel, dict[int, int]] = {}
+        self.made_by: dict[Channel, dict[SequenceNumber, Seq]] = {}
         """Production to the seq of its checkpoint; the sequencer is its producer."""
-        self.unrecorded: dict[Channel, dict[int, None]] = {}
+        self.unrecorded: dict[Channel, dict[SequenceNumber, None]] = {}
         """Productions, ascending, whose acks are not durable."""
-        self.advertised: dict[Channel, int] = {}
+        self.advertised: dict[Channel, SequenceNumber] = {}
         """The highest frontier that was sent on a channel."""
-        self.positions: dict[int, int] = {}
+        self.positions: dict[ProducerId, int] = {}
         """Producer of a source to its durable position; one that is finished is at the end of time."""
-        self.produced: dict[Channel, dict[int, Payload]] = {}
-        self.pending: dict[Channel, dict[int, int]] = {}
+        self.produced: dict[Channel, dict[SequenceNumber, Payload]] = {}
+        self.pending: dict[Channel, dict[SequenceNumber, int]] = {}
         """Durable and not durably consumed: sequence to timestamp."""
         self._scripts: dict[Channel, Script] = {}
-        self.outside: dict[tuple[int, int], dict[bytes, int]] = {}
+        self.outside: dict[tuple[IntervalId, SubscriptionId], dict[bytes, int]] = {}
         """(interval, subscription) to the ids that outside clients chose, and when they expire."""
-        self.owner: dict[int, int] = {}
+        self.owner: dict[IntervalId, Sequencer] = {}
         """Interval to the sequencer that was taken last."""
         self.maker: dict[int, str] = {}
         """Producer to computation, or "source:name"."""
-        self.subscriptions: dict[int, SubscriptionSpec] = {}
-        self.computation: dict[int, str] = {}
+        self.subscriptions: dict[SubscriptionId, SubscriptionSpec] = {}
+        self.computation: dict[IntervalId, str] = {}
         """Interval to computation; a source partition's interval is not in it."""
         self.redriven = 0
         """Elements that were taken out of quarantine."""
@@ -85,7 +86,7 @@ class Truth:
         self.subscriptions = {number: specs[name] for name, number in opened.subscriptions.items()}
         self.computation = {row.id: row.computation for row in opened.intervals}
 
-    def script(self, source: str, partition: str, producer: int) -> None:
+    def script(self, source: str, partition: str, producer: ProducerId) -> None:
         """All rows of a source partition are pending from the start."""
         spec = self.graph.sources[source]
         if not isinstance(spec.source, ScriptedSource):
@@ -95,7 +96,7 @@ class Truth:
         for number, subscription in self.subscriptions.items():
             if subscription.stream != spec.stream:
                 continue
-            rows = enumerate(script.rows)
+            rows = zip(sequence_numbers(range(len(script.rows))), script.rows, strict=True)
             keyed = {i: (k, encode(v), t) for i, (v, t) in rows if (k := subscription.key(v)) is not None}
             self.produced[number, producer] = keyed
             self.pending[number, producer] = {i: t for i, (_, _, t) in keyed.items()}
@@ -108,7 +109,7 @@ class Truth:
                 del self.produced[channel][row]
                 self.pending[channel].pop(row)
 
-    def apply(self, interval: int, place: Place, image: Checkpoint) -> None:
+    def apply(self, interval: IntervalId, place: Place, image: Checkpoint) -> None:
         """A checkpoint of an interval became durable."""
         name = self.computation[interval]
         self._apply_ids(name, place, image)
@@ -139,7 +140,7 @@ class Truth:
                     f"but {min(pending)} is not consumed"
                 )
 
-    def _apply_outside_ids(self, interval: int, image: Checkpoint) -> None:
+    def _apply_outside_ids(self, interval: IntervalId, image: Checkpoint) -> None:
         for outside in image.outside:
             if not outside.ids:
                 self.kernel.probes["outside ids expired"] += 1
@@ -149,17 +150,17 @@ class Truth:
                     self.fail(f"I1: interval {interval} takes the outside id {id_!r} twice within its slack")
                 taken[id_] = outside.expires
 
-    def _apply_productions(self, interval: int, place: Place, image: Checkpoint) -> None:
+    def _apply_productions(self, interval: IntervalId, place: Place, image: Checkpoint) -> None:
         for produced in image.produced:
             channel = (produced.subscription, produced.producer)
             rows = self.produced.setdefault(channel, {})
             pending = self.pending.setdefault(channel, {})
             columns = zip(produced.keys, produced.values, produced.timestamps, strict=True)
             self._check_advertised(interval, produced)
-            sequences = range(produced.first, produced.first + len(produced.keys))
+            sequences = sequence_numbers(range(produced.first, produced.first + len(produced.keys)))
             self.made_by.setdefault(channel, {}).update(dict.fromkeys(sequences, place[1]))
             self.unrecorded.setdefault(channel, {}).update(dict.fromkeys(sequences))
-            for sequence, row in enumerate(columns, produced.first):
+            for sequence, row in zip(sequences, columns, strict=True):
                 if rows.setdefault(sequence, row) != row:
                     self.fail(f"I3: production {sequence} of producer {produced.producer} changed")
                 if sequence not in self.consumed.get(channel, ()):
@@ -174,7 +175,7 @@ class Truth:
             if lost:
                 self.fail(f"I2: interval {interval} records acks of {sorted(lost)}, which nobody consumed")
 
-    def _check_advertised(self, interval: int, produced: Produced) -> None:
+    def _check_advertised(self, interval: IntervalId, produced: Produced) -> None:
         frontier = self.advertised.get((produced.subscription, produced.producer), 0)
         if produced.first < frontier:
             self.fail(
@@ -182,10 +183,10 @@ class Truth:
                 f"advertised the frontier {frontier}"
             )
 
-    def saw_frontier(self, interval: int, bundle: Bundle) -> None:
+    def saw_frontier(self, interval: IntervalId, bundle: Bundle) -> None:
         """A frontier leaves: everything below it is recorded as acked, durably (I14)."""
         channel, frontier = (bundle.subscription, bundle.producer), bundle.frontier
-        self.advertised[channel] = max(frontier, self.advertised.get(channel, 0))
+        self.advertised[channel] = max(frontier, self.advertised.get(channel, frontier))
         waits = next(iter(self.unrecorded.get(channel, ())), None)
         if waits is not None and waits < frontier:
             self.fail(
@@ -219,7 +220,7 @@ class Truth:
             if entry.error:
                 self.failures.append((name, entry))
 
-    def saw_fifos(self, interval: int, sequencer: int, entries: Iterable[QuarantineEntry]) -> None:
+    def saw_fifos(self, interval: IntervalId, sequencer: Sequencer, entries: Iterable[QuarantineEntry]) -> None:
         """The owner of an interval has read FIFOs of it, to redrive them: what waits first, each once (I1, I17)."""
         if self.owner[interval] != sequencer:
             return  # what a zombie reads has no effect
@@ -232,7 +233,7 @@ class Truth:
             if found != waits:
                 self.fail(f"I17: {name} is about to redrive {found} of {key!r}, and {waits} waits first", key)
 
-    def exact(self, subscription: int) -> bool:
+    def exact(self, subscription: SubscriptionId) -> bool:
         """Whether a subscription is delivered exactly once, so that an ack means durable consumption."""
         spec = self.graph.computations[self.subscriptions[subscription].computation]
         return spec.settings.exactly_once

@@ -22,6 +22,7 @@ from millwheel.bundles import (
 )
 from millwheel.errors import RowRefused
 from millwheel.graph import Graph
+from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import (
     Declaration,
@@ -54,17 +55,17 @@ class WatchedStore:
         self.culprits = Culprits(self.truth)
         self.tables = FoldedTables(graph, self.truth.fail)
         self.lifetimes = Lifetimes(self.truth)
-        self.owned: dict[tuple[int, int], Owned] = {}
+        self.owned: dict[tuple[IntervalId, Sequencer], Owned] = {}
         """What the hooks of an interval have done, by its sequencer."""
         self.honest = honest
         """Computations whose watermark is checked exactly at every persist (I10)."""
         self.senders: Callable[[str], set[str]] = graph.senders
         """What sends to a computation in every version of the pipeline."""
-        self._seen: set[tuple[int, int, int]] = set()
+        self._seen: set[tuple[IntervalId, Sequencer, Seq]] = set()
         """(interval, sequencer, seq) of every checkpoint that became durable."""
-        self._seqs: dict[tuple[int, int], int] = {}
+        self._seqs: dict[tuple[IntervalId, Sequencer], Seq] = {}
         """(interval, sequencer) to the last checkpoint that became durable."""
-        self._sources: dict[int, tuple[str, int]] = {}
+        self._sources: dict[IntervalId, tuple[str, ProducerId]] = {}
         """Interval of a source partition to its source and its producer."""
 
     async def open_pipeline(self, shape: PipelineShape) -> Opened:
@@ -73,7 +74,7 @@ class WatchedStore:
         self.truth.opened(opened)
         return opened
 
-    async def acquire(self, intervals: Sequence[int]) -> dict[int, int]:
+    async def acquire(self, intervals: Sequence[IntervalId]) -> dict[IntervalId, Sequencer]:
         """See `Store`; sequencers only ever rise (I5)."""
         taken = await self.inner.acquire(intervals)
         for interval, sequencer in taken.items():
@@ -85,7 +86,7 @@ class WatchedStore:
                 self.truth.maker[sequencer] = self.truth.computation[interval]
         return taken
 
-    async def reacquire(self, interval: int, sequencer: int) -> int | None:
+    async def reacquire(self, interval: IntervalId, sequencer: Sequencer) -> Sequencer | None:
         """See `Store`; only the owner gets a new sequencer, and it is new (I5)."""
         fresh = await self.inner.reacquire(interval, sequencer)
         if fresh is not None:
@@ -97,7 +98,7 @@ class WatchedStore:
             self.truth.maker[fresh] = self.truth.computation[interval]
         return fresh
 
-    async def recover(self, interval: int, sequencer: int) -> RecoveredInterval | None:
+    async def recover(self, interval: IntervalId, sequencer: Sequencer) -> RecoveredInterval | None:
         """See `Store`; a new owner begins with exactly what is durable (I4)."""
         log = [
             decode_checkpoint(self.inner.log[place].payload) for place in sorted(self.inner.log) if place[0] == interval
@@ -112,18 +113,18 @@ class WatchedStore:
         self.tables.recovered(row, recovered)
         return recovered
 
-    async def load(self, interval: int, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
+    async def load(self, interval: IntervalId, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
         """See `Store`; what is read is what was folded (I4)."""
         rows = await self.inner.load(interval, keys, timers)
         self.tables.loaded(self.inner.intervals[interval], keys, rows)
         return rows
 
-    async def load_slots(self, interval: int, wanted: Sequence[Wanted]) -> list[StateRow]:
+    async def load_slots(self, interval: IntervalId, wanted: Sequence[Wanted]) -> list[StateRow]:
         """See `Store`."""
         return await self.inner.load_slots(interval, wanted)
 
     async def load_timers(
-        self, interval: int, sequencer: int, kind: str, after: TimerPlace, limit: int
+        self, interval: IntervalId, sequencer: Sequencer, kind: str, after: TimerPlace, limit: int
     ) -> TimerWrites | None:
         """See `Store`; a stale owner must not read on (I5)."""
         page = await self.inner.load_timers(interval, sequencer, kind, after, limit)
@@ -131,7 +132,13 @@ class WatchedStore:
             self.truth.fail(f"I5: interval {interval} read timers under the stale sequencer {sequencer}")
         return page
 
-    async def find_ids(self, interval: int, subscription: int, producer: int, sequences: Sequence[int]) -> set[int]:
+    async def find_ids(
+        self,
+        interval: IntervalId,
+        subscription: SubscriptionId,
+        producer: ProducerId,
+        sequences: Sequence[SequenceNumber],
+    ) -> set[SequenceNumber]:
         """See `Store`; what was consumed durably and is not collected must be found (I14)."""
         found = await self.inner.find_ids(interval, subscription, producer, sequences)
         known = self.truth.consumed.get((subscription, producer), set())
@@ -141,17 +148,19 @@ class WatchedStore:
             )
         return found
 
-    async def find_outside_ids(self, interval: int, subscription: int, now: int, ids: Sequence[bytes]) -> set[bytes]:
+    async def find_outside_ids(
+        self, interval: IntervalId, subscription: SubscriptionId, now: int, ids: Sequence[bytes]
+    ) -> set[bytes]:
         """See `Store`."""
         return await self.inner.find_outside_ids(interval, subscription, now, ids)
 
     async def read_outside_ids(
-        self, interval: int, subscription: int, expires: int, after: bytes, limit: int
+        self, interval: IntervalId, subscription: SubscriptionId, expires: int, after: bytes, limit: int
     ) -> list[bytes]:
         """See `Store`."""
         return await self.inner.read_outside_ids(interval, subscription, expires, after, limit)
 
-    async def commit(self, writes: Sequence[LogWrite]) -> set[tuple[int, int]]:
+    async def commit(self, writes: Sequence[LogWrite]) -> set[tuple[IntervalId, Seq]]:
         """See `Store`; every row that becomes durable is checked."""
         before = set(self.inner.log)
         refusal: RowRefused | None = None
@@ -197,7 +206,7 @@ class WatchedStore:
             self.tables.folded(self.inner, self.inner.intervals[interval], stored, write.acked)
         return kept
 
-    async def rewind(self, owners: Mapping[int, int]) -> int | None:
+    async def rewind(self, owners: Mapping[IntervalId, Sequencer]) -> int | None:
         """See `Store`; only an owner goes back (I5)."""
         declared = await self.inner.rewind(owners)
         self._check_epoch_owners(declared is not None, owners)
@@ -210,7 +219,7 @@ class WatchedStore:
         self._check_epoch_owners(kept, declaration.owners)
         return kept
 
-    def _check_epoch_owners(self, kept: bool, owners: Mapping[int, int]) -> None:
+    def _check_epoch_owners(self, kept: bool, owners: Mapping[IntervalId, Sequencer]) -> None:
         stale = sorted(i for i, sequencer in owners.items() if self.truth.owner[i] != sequencer)
         if kept and stale:
             self.truth.fail(f"I5: an epoch is moved by who does not own {stale}")
@@ -233,7 +242,7 @@ class WatchedStore:
             self.lifetimes.persisted(name, self.inner.watermark.get(name, MIN_TIME))  # from which a new owner goes on
         return kept
 
-    async def still_owned(self, owners: Mapping[int, int]) -> set[int]:
+    async def still_owned(self, owners: Mapping[IntervalId, Sequencer]) -> set[IntervalId]:
         """See `Store`."""
         return await self.inner.still_owned(owners)
 
@@ -276,11 +285,11 @@ class WatchedStore:
         """See `Store`."""
         return await self.inner.find_partitions(source, signs, names)
 
-    async def add_signs(self, source: str, signs: Mapping[int, Sequence[bytes]]) -> None:
+    async def add_signs(self, source: str, signs: Mapping[IntervalId, Sequence[bytes]]) -> None:
         """See `Store`."""
         await self.inner.add_signs(source, signs)
 
-    async def advance(self, writes: Sequence[PositionWrite]) -> set[int]:
+    async def advance(self, writes: Sequence[PositionWrite]) -> set[IntervalId]:
         """See `Store`; a position never passes a row that is not consumed (I2)."""
         kept = await self.inner.advance(writes)
         for write in writes:
@@ -296,7 +305,7 @@ class WatchedStore:
                     self.truth.fail(f"I2: position {bound} of producer {producer} passes row {min(rows)} not consumed")
         return kept
 
-    async def mark(self, writes: Sequence[MarkWrite]) -> set[int]:
+    async def mark(self, writes: Sequence[MarkWrite]) -> set[IntervalId]:
         """See `Store`; only an owner says what runs (I5)."""
         kept = await self.inner.mark(writes)
         for write in writes:
@@ -306,7 +315,7 @@ class WatchedStore:
                 self.culprits.marked(write)
         return kept
 
-    async def quarantined(self, interval: int, keys: Sequence[str], limit: int) -> list[QuarantineEntry]:
+    async def quarantined(self, interval: IntervalId, keys: Sequence[str], limit: int) -> list[QuarantineEntry]:
         """See `Store`; what waits first is read, and all of it that there is room for (I17)."""
         entries = await self.inner.quarantined(interval, keys, limit)
         self.tables.lines(self.truth.computation[interval], keys, limit, entries)

@@ -15,6 +15,7 @@ from millwheel.bundles import Bundle
 from millwheel.host.alphabet import RunHooks
 from millwheel.host.messages import Delivery, Message, Receipt
 from millwheel.host.requests import CommitGroup, StoreCall
+from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.testing.checks.truth import Channel, Place, Truth
 from millwheel.work import InvocationOutcome
 
@@ -28,8 +29,8 @@ Numbered = tuple[Channel, int]
 class Invocations(msgspec.Struct, eq=False):
     """What one owner of an interval has run.  A restart of the interval begins with a new one."""
 
-    sequencer: int
-    productions: dict[int, int] = {}
+    sequencer: Sequencer
+    productions: dict[SubscriptionId, int] = {}
     """Subscription to the number of productions on it: the sequence of the next one."""
     runs: dict[Numbered, list[list[Numbered]]] = {}
     """Input to the productions of each invocation that had it: one, or several where inputs are not deduplicated."""
@@ -40,7 +41,7 @@ class Invocations(msgspec.Struct, eq=False):
         for subscription, columns in outcome.produced.items():
             first = self.productions.get(subscription, 0)
             self.productions[subscription] = first + len(columns.keys)
-            made += [((subscription, self.sequencer), n) for n in range(first, first + len(columns.keys))]
+            made += [((subscription, ProducerId(self.sequencer)), n) for n in range(first, first + len(columns.keys))]
         for part in run.work.parts:
             for sequence in part.sequences:
                 self.runs.setdefault(((part.subscription, part.producer), sequence), []).append(made)
@@ -55,7 +56,7 @@ class Wire:
         """By process, sender, number and target."""
         self._invocations: dict[tuple[int, int], Invocations] = {}
         """By process and interval, of its newest owner there."""
-        self._heard: dict[Channel, set[int]] = {}
+        self._heard: dict[Channel, set[SequenceNumber]] = {}
         """Productions whose acks have arrived."""
         self._handed: dict[tuple[int, int], list[int]] = {}
         """By interval and sequencer the checkpoints that were given to the store, and that it does not know to be durable."""
@@ -66,14 +67,14 @@ class Wire:
             waiting = self._handed.setdefault((write.interval, write.sequencer), [])
             waiting += [write.seq] if write.seq not in waiting else []  # asked again after a refusal
 
-    def told(self, interval: int, sequencer: int, seq: int, all_before: bool = False) -> None:
+    def told(self, interval: IntervalId, sequencer: Sequencer, seq: Seq, all_before: bool = False) -> None:
         """An interval is told that its checkpoint `seq` is durable, or all up to it."""
         waiting = self._handed.get((interval, sequencer), [])
         gone = [known for known in waiting if known == seq or (all_before and known < seq)]
         self._truth.kernel.probes["later checkpoint known first"] += bool(gone) and gone[0] != waiting[0]
         waiting[:] = [known for known in waiting if known not in gone]
 
-    def _check_prefix(self, interval: int, place: Place | None, what: str) -> None:
+    def _check_prefix(self, interval: IntervalId, place: Place | None, what: str) -> None:
         """What leaves rests on a checkpoint up to which the interval knows everything to be durable (I2, I7)."""
         if place is None or place[0] != self._truth.owner[interval]:
             return  # of an earlier owner: this one has found it in the store
@@ -107,7 +108,7 @@ class Wire:
             case _:
                 pass
 
-    def saw_send(self, interval: int, bundle: Bundle, process: int) -> None:
+    def saw_send(self, interval: IntervalId, bundle: Bundle, process: int) -> None:
         """A bundle leaves: strong productions are durable by now (I7), frontiers below everything pending (I14)."""
         truth, channel = self._truth, (bundle.subscription, bundle.producer)
         self._in_flight[process, interval, bundle.number, bundle.target] = bundle
@@ -122,13 +123,15 @@ class Wire:
         if name is None or truth.graph.computations[name].settings.productions == "weak":
             return
         made = truth.made_by.get(channel, {}).get(bundle.sequences[-1]) if bundle.sequences else None
-        self._check_prefix(interval, (bundle.producer, made) if made is not None else None, "sends productions")
+        self._check_prefix(
+            interval, (Sequencer(bundle.producer), made) if made is not None else None, "sends productions"
+        )
         rows = truth.produced.get(channel, {})
         for sequence, *row in zip(bundle.sequences, bundle.keys, bundle.values, bundle.timestamps, strict=True):
             if rows.get(sequence) != tuple(row):
                 truth.fail(f"I7: interval {interval} sends {sequence} of producer {bundle.producer}, not as committed")
 
-    def saw_ack(self, interval: int, sender: int, number: int, process: int) -> None:
+    def saw_ack(self, interval: IntervalId, sender: IntervalId, number: int, process: int) -> None:
         """An ack leaves: what it acks is consumed durably (I2)."""
         truth, bundle = self._truth, self._in_flight.get((process, sender, number, interval))
         if bundle is None:
@@ -148,7 +151,7 @@ class Wire:
         if lost:
             truth.fail(f"I2: interval {interval} acks {lost} of producer {bundle.producer}, not consumed durably")
 
-    def _check_productions(self, interval: int, bundle: Bundle, process: int) -> None:
+    def _check_productions(self, interval: IntervalId, bundle: Bundle, process: int) -> None:
         """Each production of an input is acked, or durable, before the input is (I7)."""
         invocations = self._invocations.get((process, interval))
         if invocations is None:

@@ -21,6 +21,7 @@ from millwheel.host.controller import ControllerHost
 from millwheel.host.messages import Message
 from millwheel.host.requests import StoreCall
 from millwheel.host.worker import WorkerHost
+from millwheel.ids import Seq
 from millwheel.search import BlockingCall, Step
 from millwheel.testing.checks.accounts import Owned, owned_of
 from millwheel.testing.checks.ending import check_forgotten
@@ -336,7 +337,7 @@ class Process:
     def _declined(self, host: Host, token: int, refusal: RowRefused) -> None:
         self._probes.declined()
         actor = self.worker.actors.all[refusal.interval]
-        self.world.store.wire.told(refusal.interval, actor.sequencer, refusal.seq - 1, all_before=True)
+        self.world.store.wire.told(refusal.interval, actor.sequencer, Seq(refusal.seq - 1), all_before=True)
         self.world.kernel.trace(f"p{self.number} i{refusal.interval} row refused in #{refusal.seq} {refusal.rows}")
         self.give(host, he.Declined(token, refusal))
 
@@ -358,7 +359,7 @@ class Process:
             kernel.probes["hook waited for state"] += 1
         else:
             kernel.probes["late record"] += outcome.late
-            owned.finish(self._core(wanted).newest_seq + 1, wanted.work, outcome)
+            owned.finish(Seq(self._core(wanted).newest_seq + 1), wanted.work, outcome)
             self.world.store.wire.saw_run(wanted, outcome, self.number)
         self.give(host, he.Returned(wanted.interval, wanted.sequencer, outcome, 0))
 

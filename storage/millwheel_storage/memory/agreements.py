@@ -12,6 +12,7 @@ import msgspec
 
 from millwheel.cluster import Leader, Member, PlacedSource, Placement
 from millwheel.errors import StoreError
+from millwheel.ids import IntervalId
 from millwheel.ports import WallClock
 from millwheel_storage.decisions import digest
 
@@ -19,7 +20,7 @@ from millwheel_storage.decisions import digest
 class Holdings(msgspec.Struct, frozen=True):
     """What a member owned, or what a decision is about: intervals and sources."""
 
-    intervals: Set[int]
+    intervals: Set[IntervalId]
     sources: Set[str]
 
 
@@ -30,7 +31,7 @@ class MemoryAgreements:
         self.clock = clock
         self.version = 0
         self.epoch = 0
-        self.interval_owners: dict[int, int | None] = {}
+        self.interval_owners: dict[IntervalId, int | None] = {}
         self.source_owners: dict[str, int | None] = {}
         self.members: dict[int, Member] = {}
         self._joined: dict[bytes, int] = {}
@@ -41,7 +42,7 @@ class MemoryAgreements:
         self._decision = b""
         self._incarnation = 0
 
-    def expect(self, intervals: Set[int], sources: Set[str]) -> None:
+    def expect(self, intervals: Set[IntervalId], sources: Set[str]) -> None:
         """The map covers these intervals and sources, and no others."""
         if (self.interval_owners.keys(), self.source_owners.keys()) != (intervals, sources):
             self.interval_owners = {id_: self.interval_owners.get(id_) for id_ in sorted(intervals)}
@@ -119,7 +120,7 @@ class MemoryAgreements:
 
     # The map
 
-    def taken_outside(self, intervals: Set[int]) -> None:
+    def taken_outside(self, intervals: Set[IntervalId]) -> None:
         """Somebody who is no member took intervals."""
         taken = {id_ for id_ in intervals if self.interval_owners.get(id_) is not None}
         if taken:

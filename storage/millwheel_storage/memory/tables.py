@@ -21,6 +21,7 @@ from millwheel.bundles import (
     RecoveredInterval,
     TimerPlace,
 )
+from millwheel.ids import IntervalId, SequenceNumber, SubscriptionId
 from millwheel.limits import WORK_LIMIT_RECORDS
 from millwheel.model import MAX_TIME, TIMER_KINDS
 from millwheel.ports import IntervalRow
@@ -37,12 +38,12 @@ class MemoryTables:
         self.key_state: dict[str, dict[str, dict[tuple[str, str], bytes]]] = {}
         self.timers: dict[str, dict[str, dict[tuple[str, str], int]]] = {}
         self.holds: dict[str, dict[str, int]] = {}
-        self.productions: dict[int, dict[Channel, dict[int, Payload]]] = {}
-        self.delivered: dict[int, dict[Channel, set[int]]] = {}
-        self.frontiers: dict[int, dict[Channel, int]] = {}
-        self.outside: dict[tuple[int, int, int], set[bytes]] = {}
+        self.productions: dict[IntervalId, dict[Channel, dict[SequenceNumber, Payload]]] = {}
+        self.delivered: dict[IntervalId, dict[Channel, set[SequenceNumber]]] = {}
+        self.frontiers: dict[IntervalId, dict[Channel, SequenceNumber]] = {}
+        self.outside: dict[tuple[IntervalId, SubscriptionId, int], set[bytes]] = {}
         """(interval, subscription, expires) to ids."""
-        self.outside_counts: dict[tuple[int, int, int], int] = {}
+        self.outside_counts: dict[tuple[IntervalId, SubscriptionId, int], int] = {}
         self.quarantine: dict[tuple[str, str], list[QuarantineEntry]] = {}
         self.redrives: set[tuple[str, str]] = set()
         self.blank = True
@@ -90,7 +91,7 @@ class MemoryTables:
         for key, timestamp in folded.holds.items():
             _put(holds, key, timestamp)
 
-    def _apply_productions(self, interval: int, folded: Folded) -> None:
+    def _apply_productions(self, interval: IntervalId, folded: Folded) -> None:
         stored = self.productions.setdefault(interval, {})
         for channel, sequences in folded.acked.items():
             for sequence in sequences:
@@ -98,11 +99,11 @@ class MemoryTables:
         for channel, rows in folded.productions.items():
             stored.setdefault(channel, {}).update(rows)
 
-    def _apply_ids(self, interval: int, folded: Folded) -> None:
+    def _apply_ids(self, interval: IntervalId, folded: Folded) -> None:
         delivered = self.delivered.setdefault(interval, {})
         frontiers = self.frontiers.setdefault(interval, {})
         for channel, frontier in folded.frontiers.items():
-            frontiers[channel] = max(frontier, frontiers.get(channel, 0))
+            frontiers[channel] = max(frontier, frontiers.get(channel, frontier))
             known = {*delivered.pop(channel, ()), *folded.ids.get(channel, ())}
             kept = {sequence for sequence in known if sequence >= frontiers[channel]}
             if kept:
@@ -110,7 +111,7 @@ class MemoryTables:
             if frontiers[channel] >= MAX_TIME:  # retired: nobody will be asked about it again
                 del frontiers[channel]
 
-    def _apply_outside_ids(self, interval: int, folded: Folded) -> None:
+    def _apply_outside_ids(self, interval: IntervalId, folded: Folded) -> None:
         for bucket, ids in folded.outside.items():
             place = (interval, *bucket)
             self.outside.setdefault(place, set()).update(ids)
@@ -153,9 +154,12 @@ class MemoryTables:
             blank=self.blank,
         )
 
-    def _ids(self, interval: int) -> list[Delivered]:
+    def _ids(self, interval: IntervalId) -> list[Delivered]:
         delivered, frontiers = self.delivered.get(interval, {}), self.frontiers.get(interval, {})
-        return [Delivered(*c, frontiers[c], max(delivered.get(c, ()), default=-1)) for c in sorted(frontiers)]
+        return [
+            Delivered(*c, frontiers[c], max(delivered.get(c, ()), default=SequenceNumber(-1)))
+            for c in sorted(frontiers)
+        ]
 
     def timer_page(self, row: IntervalRow, kind: str, after: TimerPlace, limit: int) -> list[TimerRow]:
         """The next `limit` timers of a kind after (timestamp, (key, tag)), in that order."""
@@ -216,7 +220,7 @@ class MemoryTables:
         }
 
 
-def _bundles(channel: Channel, rows: dict[int, Payload]) -> list[Bundle]:
+def _bundles(channel: Channel, rows: dict[SequenceNumber, Payload]) -> list[Bundle]:
     return bundles(((*channel, sequence, *rows[sequence]) for sequence in sorted(rows)), WORK_LIMIT_RECORDS)
 
 

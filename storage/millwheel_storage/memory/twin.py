@@ -26,6 +26,7 @@ from millwheel.bundles import (
 )
 from millwheel.cluster import ClusterMap, Leader, Member, PlacedInterval, Placement
 from millwheel.errors import RowRefused, StoreError
+from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.model import MIN_TIME
 from millwheel.ports import (
     Declaration,
@@ -55,7 +56,7 @@ from millwheel_storage.schema.shape_checks import (
 )
 from millwheel_storage.sink_rows import blame, coalesce, parts, sink_intervals
 
-LogKey = tuple[int, int, int]
+LogKey = tuple[IntervalId, Sequencer, Seq]
 
 
 def _wall_clock() -> int:
@@ -75,24 +76,24 @@ class MemoryStore:
 
     def __init__(self, clock: WallClock = _wall_clock) -> None:
         self.shape: PipelineShape | None = None
-        self.intervals: dict[int, IntervalRow] = {}
-        self.ownership: dict[int, int] = {}
+        self.intervals: dict[IntervalId, IntervalRow] = {}
+        self.ownership: dict[IntervalId, Sequencer] = {}
         self.log: dict[LogKey, LogWrite] = {}
         self.folded = MemoryTables()
         """What the log is folded into."""
-        self.suspicions: dict[int, tuple[int, bytes]] = {}
+        self.suspicions: dict[IntervalId, tuple[int, bytes]] = {}
         """(unclean ends, mark) by interval."""
         self.watermark: dict[str, int] = {}
         self.declared = 0
         """The last epoch that is complete."""
         self.sources: dict[tuple[str, str], SourcePosition] = {}
-        self.signs: dict[tuple[str, bytes], set[int]] = {}
+        self.signs: dict[tuple[str, bytes], set[IntervalId]] = {}
         """(source, sign) to the intervals of finished partitions."""
-        self._signed: set[int] = set()
+        self._signed: set[IntervalId] = set()
         self.sinks: dict[str, dict[tuple[Any, ...], Row]] = {}
         self.constraint: Callable[[str, Row], str | None] = lambda table, row: None
         """For tests: why the database would refuse a row of a table, or None when it accepts the row."""
-        self._subscriptions: dict[str, int] = {}
+        self._subscriptions: dict[str, SubscriptionId] = {}
         self._sink_tables: dict[str, SinkTable] = {}
         self._sequencer = 0
         self._agreements = MemoryAgreements(clock)
@@ -116,7 +117,7 @@ class MemoryStore:
         for computation in sorted(shape.computations):
             self._add_computation(computation, shape.computations[computation])
         for name in sorted(shape.subscriptions):
-            self._subscriptions.setdefault(name, len(self._subscriptions) + 1)
+            self._subscriptions.setdefault(name, SubscriptionId(len(self._subscriptions) + 1))
         self._sink_tables = {table.name: table for table in shape.sinks}
         for table in shape.sinks:
             for row in self.sinks.setdefault(table.name, {}).values():
@@ -168,36 +169,36 @@ class MemoryStore:
         for low, high in ranges(splits):
             self._add_interval(computation, low, high)
 
-    def _add_interval(self, computation: str, low: str, high: str | None) -> int:
-        interval = len(self.intervals) + 1
+    def _add_interval(self, computation: str, low: str, high: str | None) -> IntervalId:
+        interval = IntervalId(len(self.intervals) + 1)
         self.intervals[interval] = IntervalRow(interval, computation, low, high)
-        self.ownership[interval] = 0
+        self.ownership[interval] = Sequencer(0)
         return interval
 
-    def _next_sequencer(self) -> int:
+    def _next_sequencer(self) -> Sequencer:
         self._sequencer += 1
-        return self._sequencer
+        return Sequencer(self._sequencer)
 
-    def _row(self, interval: int) -> IntervalRow:
+    def _row(self, interval: IntervalId) -> IntervalRow:
         row = self.intervals.get(interval)
         if row is None:
             raise StoreError(f"interval {interval} does not exist")
         return row
 
-    async def acquire(self, intervals: Sequence[int]) -> dict[int, int]:
+    async def acquire(self, intervals: Sequence[IntervalId]) -> dict[IntervalId, Sequencer]:
         """See `Store.acquire`."""
         for interval in intervals:
             self._row(interval)
         self._agreements.taken_outside({*intervals})
         return self._fence(set(intervals))
 
-    def _fence(self, intervals: Set[int]) -> dict[int, int]:
+    def _fence(self, intervals: Set[IntervalId]) -> dict[IntervalId, Sequencer]:
         """A new sequencer for each, in the order of their ids."""
         taken = {interval: self._next_sequencer() for interval in sorted(intervals)}
         self.ownership.update(taken)
         return taken
 
-    async def reacquire(self, interval: int, sequencer: int) -> int | None:
+    async def reacquire(self, interval: IntervalId, sequencer: Sequencer) -> Sequencer | None:
         """See `Store.reacquire`; a number is used up in any case, as by its twin."""
         fresh = self._next_sequencer()
         if self.ownership[interval] != sequencer:
@@ -205,7 +206,7 @@ class MemoryStore:
         self.ownership[interval] = fresh
         return fresh
 
-    async def recover(self, interval: int, sequencer: int) -> RecoveredInterval | None:
+    async def recover(self, interval: IntervalId, sequencer: Sequencer) -> RecoveredInterval | None:
         """See `Store.recover`."""
         row = self._row(interval)
         if self.ownership[interval] != sequencer:
@@ -220,7 +221,7 @@ class MemoryStore:
         self.suspicions[interval] = recovered.ends + 1, recovered.suspicion
         return recovered
 
-    async def load(self, interval: int, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
+    async def load(self, interval: IntervalId, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
         """See `Store.load`."""
         computation = self._row(interval).computation
         stored = self.key_state.get(computation, {})
@@ -235,7 +236,7 @@ class MemoryStore:
                 rows.append(KeyRows(key, dict(cells), dict(pending.get(key, {})), more))
         return rows
 
-    async def load_slots(self, interval: int, wanted: Sequence[Wanted]) -> list[StateRow]:
+    async def load_slots(self, interval: IntervalId, wanted: Sequence[Wanted]) -> list[StateRow]:
         """See `Store.load_slots`."""
         stored = self.key_state.get(self._row(interval).computation, {})
         found: dict[tuple[str, str, str], bytes] = {}
@@ -246,7 +247,7 @@ class MemoryStore:
         return [(*slot, value) for slot, value in found.items()]
 
     async def load_timers(
-        self, interval: int, sequencer: int, kind: str, after: TimerPlace, limit: int
+        self, interval: IntervalId, sequencer: Sequencer, kind: str, after: TimerPlace, limit: int
     ) -> TimerWrites | None:
         """See `Store.load_timers`."""
         row = self._row(interval)
@@ -254,24 +255,32 @@ class MemoryStore:
             return None
         return timer_writes(self.folded.timer_page(row, kind, after, limit))
 
-    async def find_ids(self, interval: int, subscription: int, producer: int, sequences: Sequence[int]) -> set[int]:
+    async def find_ids(
+        self,
+        interval: IntervalId,
+        subscription: SubscriptionId,
+        producer: ProducerId,
+        sequences: Sequence[SequenceNumber],
+    ) -> set[SequenceNumber]:
         """See `Store.find_ids`."""
         return self.folded.delivered.get(interval, {}).get((subscription, producer), set()).intersection(sequences)
 
-    async def find_outside_ids(self, interval: int, subscription: int, now: int, ids: Sequence[bytes]) -> set[bytes]:
+    async def find_outside_ids(
+        self, interval: IntervalId, subscription: SubscriptionId, now: int, ids: Sequence[bytes]
+    ) -> set[bytes]:
         """See `Store.find_outside_ids`."""
         stored = self.folded.outside.items()
         buckets = (b for place, b in stored if place[:2] == (interval, subscription) and place[2] > now)
         return set(ids).intersection(set[bytes]().union(*buckets))
 
     async def read_outside_ids(
-        self, interval: int, subscription: int, expires: int, after: bytes, limit: int
+        self, interval: IntervalId, subscription: SubscriptionId, expires: int, after: bytes, limit: int
     ) -> list[bytes]:
         """See `Store.read_outside_ids`."""
         bucket = self.folded.outside.get((interval, subscription, expires), ())
         return sorted(id_ for id_ in bucket if id_ > after)[:limit]
 
-    async def commit(self, writes: Sequence[LogWrite]) -> set[tuple[int, int]]:
+    async def commit(self, writes: Sequence[LogWrite]) -> set[tuple[IntervalId, Seq]]:
         """See `Store.commit`."""
         apart = sink_intervals(writes)
         distinct = {(write.interval, write.seq, write.sequencer): write for write in writes}
@@ -341,7 +350,7 @@ class MemoryStore:
             del self.log[key]
         return True
 
-    async def rewind(self, owners: Mapping[int, int]) -> int | None:
+    async def rewind(self, owners: Mapping[IntervalId, Sequencer]) -> int | None:
         """See `Store.rewind`."""
         if len(await self.still_owned(owners)) < len(owners):
             return None
@@ -373,7 +382,9 @@ class MemoryStore:
 
     def _epoch_sinks(self, declaration: Declaration) -> list[LogWrite]:
         """The images with sink rows, and these rows as they are to be written."""
-        places = sorted((interval, declaration.owners[interval], seq) for interval, seq in declaration.sinks)
+        places = sorted(
+            (interval, declaration.owners[IntervalId(interval)], seq) for interval, seq in declaration.sinks
+        )
         writes = [self.log[place] for place in places if place in self.log]
         if [write.epoch for write in writes] != [declaration.epoch] * len(places):
             raise StoreError(f"epoch {declaration.epoch}: not all images with sink rows are there")
@@ -390,7 +401,7 @@ class MemoryStore:
             self.watermark[write.name] = max(write.value, self.watermark.get(write.name, write.value))
         return {write.name for write in kept}
 
-    async def still_owned(self, owners: Mapping[int, int]) -> set[int]:
+    async def still_owned(self, owners: Mapping[IntervalId, Sequencer]) -> set[IntervalId]:
         """See `Store.still_owned`."""
         return {interval for interval, sequencer in owners.items() if self.ownership.get(interval) == sequencer}
 
@@ -403,7 +414,7 @@ class MemoryStore:
         for partition, state in states.items():
             if (source, partition) not in self.sources:
                 interval = self._add_interval(SOURCE_PREFIX + source, "", None)
-                producer = self._next_sequencer()
+                producer = ProducerId(self._next_sequencer())
                 self.sources[source, partition] = SourcePosition(partition, interval, producer, 0, False, state)
         return [self.sources[source, partition] for partition in states]
 
@@ -422,7 +433,7 @@ class MemoryStore:
         mine = [self.sources[place] for place in sorted(self.sources) if place[0] == source]
         return [position for position in mine if position.interval in intervals or position.partition in names]
 
-    async def add_signs(self, source: str, signs: Mapping[int, Sequence[bytes]]) -> None:
+    async def add_signs(self, source: str, signs: Mapping[IntervalId, Sequence[bytes]]) -> None:
         """See `Store.add_signs`."""
         finished = {position.interval for place, position in self.sources.items() if position.finished}
         for interval in sorted(signs.keys() & finished):
@@ -434,7 +445,7 @@ class MemoryStore:
         """See `Store.unfinished_partitions`."""
         return [(place[0], self.sources[place]) for place in sorted(self.sources) if not self.sources[place].finished]
 
-    async def advance(self, writes: Sequence[PositionWrite]) -> set[int]:
+    async def advance(self, writes: Sequence[PositionWrite]) -> set[IntervalId]:
         """See `Store.advance`."""
         places = {position.interval: place for place, position in self.sources.items()}
         owned = [write for write in writes if self.ownership.get(write.interval) == write.sequencer]
@@ -447,7 +458,7 @@ class MemoryStore:
                 await self.add_signs(places[write.interval][0], {write.interval: write.signs})
         return {write.interval for write in owned}
 
-    async def mark(self, writes: Sequence[MarkWrite]) -> set[int]:
+    async def mark(self, writes: Sequence[MarkWrite]) -> set[IntervalId]:
         """See `Store.mark`."""
         known = [write for write in writes if write.interval in self.suspicions]
         owned = [write for write in known if self.ownership[write.interval] == write.sequencer]
@@ -456,7 +467,7 @@ class MemoryStore:
             self.suspicions[write.interval] = (ends if write.ends is None else write.ends, write.mark)
         return {write.interval for write in owned}
 
-    async def quarantined(self, interval: int, keys: Sequence[str], limit: int) -> list[QuarantineEntry]:
+    async def quarantined(self, interval: IntervalId, keys: Sequence[str], limit: int) -> list[QuarantineEntry]:
         """See `Store.quarantined`."""
         computation = self._row(interval).computation
         found = (entry for key in sorted(keys) for entry in self.quarantine.get((computation, key), ()))
@@ -486,7 +497,7 @@ class MemoryStore:
         if owned is not None:
             self._fence(self._all_of(owned))
 
-    def _all_of(self, owned: Holdings) -> set[int]:
+    def _all_of(self, owned: Holdings) -> set[IntervalId]:
         """Intervals, and the unfinished partitions of sources."""
         mine = {
             row.interval for (source, _), row in self.sources.items() if source in owned.sources and not row.finished
@@ -516,7 +527,9 @@ class MemoryStore:
         self._fence(self._all_of(owned))
         return version
 
-    async def take_partitions(self, source: str, incarnation: int, intervals: Sequence[int]) -> dict[int, int] | None:
+    async def take_partitions(
+        self, source: str, incarnation: int, intervals: Sequence[IntervalId]
+    ) -> dict[IntervalId, Sequencer] | None:
         """See `ClusterStore.take_partitions`."""
         if self._agreements.source_owners.get(source) != incarnation:
             return None

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from millwheel.errors import StoreError
+from millwheel.ids import IntervalId
 from millwheel.ports import IntervalRow
 from millwheel_storage.postgres import query
 from millwheel_storage.postgres.prepared import Connection
@@ -33,9 +34,9 @@ class Catalogue:
     """Intervals as one pipeline's store has them."""
 
     def __init__(self) -> None:
-        self._places: dict[int, IntervalPlace] = {}
+        self._places: dict[IntervalId, IntervalPlace] = {}
 
-    async def place(self, connection: Connection, interval: int) -> IntervalPlace:
+    async def place(self, connection: Connection, interval: IntervalId) -> IntervalPlace:
         """Where an interval is; `StoreError` when it does not exist."""
         if interval not in self._places:
             row = await query.first(connection, opening.READ_INTERVAL, (interval,))

@@ -14,6 +14,7 @@ from psycopg.types.numeric import Int8
 
 from millwheel.bundles import LogWrite
 from millwheel.errors import RowRefused, StoreError, StoreUnavailable
+from millwheel.ids import IntervalId, Sequencer
 from millwheel.ports import Declaration
 from millwheel_storage.decode import decode_image
 from millwheel_storage.postgres import positions, query
@@ -28,7 +29,7 @@ class _PartitionFenced(Exception):
     """Nothing of the declaration is to stay."""
 
 
-async def rewind(connection: Connection, owners: Mapping[int, int]) -> int | None:
+async def rewind(connection: Connection, owners: Mapping[IntervalId, Sequencer]) -> int | None:
     """See `Store.rewind`."""
     async with connection.transaction():
         if not await _held(connection, owners):
@@ -71,7 +72,7 @@ async def _declare(connection: Connection, commits: Commits, declaration: Declar
     return True
 
 
-async def _held(connection: Connection, owners: Mapping[int, int]) -> bool:
+async def _held(connection: Connection, owners: Mapping[IntervalId, Sequencer]) -> bool:
     """Whether all of these are owners.  If so, they stay it until the transaction around this call ends."""
     intervals = BigintArray([*owners])
     held = await query.first(connection, declaring.HELD, (intervals, BigintArray([*owners.values()]), intervals))

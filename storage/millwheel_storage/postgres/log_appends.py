@@ -15,6 +15,7 @@ import psycopg
 
 from millwheel.bundles import LogWrite
 from millwheel.errors import RowRefused, StoreUnavailable
+from millwheel.ids import IntervalId, Seq
 from millwheel.ports import SinkTable
 from millwheel.rows import Row
 from millwheel_storage.postgres import ownership
@@ -24,7 +25,7 @@ from millwheel_storage.postgres.prepared import BIGINT, BYTEA, TEXT, Connection,
 from millwheel_storage.sink_rows import blame, coalesce, parts, sink_intervals
 from millwheel_storage.statements import committing
 
-Pair = tuple[int, int]
+Pair = tuple[IntervalId, Seq]
 """(interval, seq) of a durable checkpoint."""
 
 _ROW_FAULTS: Final = {"22", "23", "44", "54"}

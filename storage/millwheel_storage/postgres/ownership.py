@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from psycopg.types.numeric import Int8
 
 from millwheel.errors import InvariantError, StoreError
+from millwheel.ids import IntervalId, Sequencer
 from millwheel_storage.postgres import query
 from millwheel_storage.postgres.prepared import Connection
 from millwheel_storage.statements import opening, placing
 
 
-async def acquire(connection: Connection, intervals: Sequence[int]) -> dict[int, int]:
+async def acquire(connection: Connection, intervals: Sequence[IntervalId]) -> dict[IntervalId, Sequencer]:
     """A new sequencer for each interval, in one transaction; `StoreError` when one does not exist.
 
     No member of a cluster owns them from then on.
@@ -33,26 +34,26 @@ async def acquire(connection: Connection, intervals: Sequence[int]) -> dict[int,
     return taken
 
 
-async def next_sequencer(connection: Connection) -> int:
+async def next_sequencer(connection: Connection) -> Sequencer:
     """A number that nobody has had."""
     row = await query.first(connection, opening.NEXT_SEQUENCER)
     if row is None:
         raise InvariantError("there is no row")
-    return int(row[0])
+    return Sequencer(row[0])
 
 
-async def replace(connection: Connection, interval: int, sequencer: int, fresh: int) -> bool:
+async def replace(connection: Connection, interval: IntervalId, sequencer: Sequencer, fresh: Sequencer) -> bool:
     """Let `fresh` own what `sequencer` owns; false when another does.  Repeating it is harmless."""
     parameters = (fresh, interval, [Int8(sequencer), Int8(fresh)])
     return await query.first(connection, opening.REACQUIRE, parameters) is not None
 
 
-async def still_owned(connection: Connection, owners: Mapping[int, int]) -> set[int]:
+async def still_owned(connection: Connection, owners: Mapping[IntervalId, Sequencer]) -> set[IntervalId]:
     """See `Store.still_owned`."""
     parameters = ([Int8(interval) for interval in owners], [Int8(sequencer) for sequencer in owners.values()])
     return {interval for (interval,) in await query.rows(connection, opening.STILL_OWNED, parameters, prepare=True)}
 
 
-async def owned(connection: Connection, interval: int, sequencer: int) -> bool:
+async def owned(connection: Connection, interval: IntervalId, sequencer: Sequencer) -> bool:
     """Whether `sequencer` owns the interval.  If so, it stays the owner until the transaction around this call ends."""
     return await query.first(connection, opening.OWNED, (interval, sequencer)) is not None

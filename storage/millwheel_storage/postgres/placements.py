@@ -13,6 +13,7 @@ from psycopg.types.numeric import Int8
 
 from millwheel.cluster import ClusterMap, Leader, Member, PlacedInterval, PlacedSource, Placement
 from millwheel.errors import InvariantError, StoreError
+from millwheel.ids import IntervalId, Sequencer
 from millwheel_storage.decisions import digest
 from millwheel_storage.postgres import query
 from millwheel_storage.postgres.prepared import Connection
@@ -83,15 +84,15 @@ def _number(owner: int | None) -> Int8 | None:
 
 
 async def take_partitions(
-    connection: Connection, source: str, incarnation: int, intervals: Sequence[int]
-) -> dict[int, int] | None:
+    connection: Connection, source: str, incarnation: int, intervals: Sequence[IntervalId]
+) -> dict[IntervalId, Sequencer] | None:
     """See `ClusterStore.take_partitions`; the source keeps its owner until the transaction ends."""
     asked = sorted(set(intervals))
     async with connection.transaction():
         if await query.first(connection, placing.OWNS_SOURCE, (source, incarnation)) is None:
             return None
         parameters = ([Int8(interval) for interval in asked], source)
-        taken: dict[int, int] = dict(await query.rows(connection, placing.FENCE_PARTITIONS, parameters))
+        taken: dict[IntervalId, Sequencer] = dict(await query.rows(connection, placing.FENCE_PARTITIONS, parameters))
         for interval in asked:
             if interval not in taken:
                 raise StoreError(f"interval {interval} is no partition of source {source!r}")

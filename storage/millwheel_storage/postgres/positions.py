@@ -11,6 +11,7 @@ from typing import Final
 
 from psycopg.types.numeric import Int4, Int8
 
+from millwheel.ids import IntervalId
 from millwheel.ports import MarkWrite, PositionWrite, SourcePosition, WatermarkWrite
 from millwheel_storage.postgres import query
 from millwheel_storage.postgres.arrays import BigintArray, ByteaArray, TextArray
@@ -110,7 +111,7 @@ async def find_partitions(
     return [SourcePosition(*row) for row in await query.rows(connection, advancing.FIND_SOURCES, parameters)]
 
 
-async def add_signs(connection: Connection, signs: Mapping[int, Sequence[bytes]]) -> None:
+async def add_signs(connection: Connection, signs: Mapping[IntervalId, Sequence[bytes]]) -> None:
     """See `Store.add_signs`; in one transaction with whatever made them finished."""
     intervals = [interval for interval, mine in signs.items() for _ in mine]
     flat = [sign for mine in signs.values() for sign in mine]
@@ -119,7 +120,7 @@ async def add_signs(connection: Connection, signs: Mapping[int, Sequence[bytes]]
         await connection.execute(advancing.SIGN_SOURCES, (BigintArray([*signs]),))
 
 
-async def advance(connection: Connection, writes: Sequence[PositionWrite]) -> set[int]:
+async def advance(connection: Connection, writes: Sequence[PositionWrite]) -> set[IntervalId]:
     """See `Store.advance`; what is finished gets its signs in the same transaction."""
     signs = {write.interval: write.signs for write in writes if write.finished}
     if not signs:
@@ -130,7 +131,7 @@ async def advance(connection: Connection, writes: Sequence[PositionWrite]) -> se
     return kept
 
 
-async def _advance(connection: Connection, writes: Sequence[PositionWrite]) -> set[int]:
+async def _advance(connection: Connection, writes: Sequence[PositionWrite]) -> set[IntervalId]:
     intervals = [Int8(write.interval) for write in writes]
     parameters = (
         intervals,
@@ -143,7 +144,7 @@ async def _advance(connection: Connection, writes: Sequence[PositionWrite]) -> s
     return {interval for (interval,) in await query.rows(connection, advancing.ADVANCE, parameters, prepare=True)}
 
 
-async def mark(connection: Connection, writes: Sequence[MarkWrite]) -> set[int]:
+async def mark(connection: Connection, writes: Sequence[MarkWrite]) -> set[IntervalId]:
     """See `Store.mark`."""
     intervals = [Int8(write.interval) for write in writes]
     parameters = (

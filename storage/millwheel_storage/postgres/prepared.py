@@ -21,6 +21,7 @@ import psycopg
 from psycopg import errors, pq, waiting
 from psycopg.abc import RV, PQGen
 
+from millwheel.ids import IntervalId, Seq
 from millwheel.limits import STORE_CANCEL_LIMIT_S, STORE_LOOK_S
 from millwheel_storage.postgres.arrays import BigintArray, ByteaArray, TextArray
 
@@ -61,8 +62,8 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
     _names: Mapping[Statement, bytes] = MappingProxyType({})
     """What is prepared, by what name."""
 
-    async def pairs(self, statement: Statement, values: Sequence[bytes]) -> list[tuple[int, int]]:
-        """Run `statement`, in a transaction of its own; its rows, which are two bigints each.
+    async def pairs(self, statement: Statement, values: Sequence[bytes]) -> list[tuple[IntervalId, Seq]]:
+        """Run `statement`, in a transaction of its own; its rows, each the place of a checkpoint.
 
         Raises `psycopg.Error`, as cursors do; `broken` tells then whether the connection is lost.
         """

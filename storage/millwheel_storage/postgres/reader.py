@@ -20,6 +20,7 @@ from psycopg.rows import dict_row
 
 from millwheel.bundles import Checkpoint
 from millwheel.errors import InvariantError, StoreError, StoreUnavailable
+from millwheel.ids import IntervalId, SubscriptionId
 from millwheel.limits import STORE_RECONNECT_LIMIT_US, TAIL_CHUNK_ROWS
 from millwheel.model import MAX_TIME
 from millwheel.ports import IntervalRow, PipelineShape, QuarantineRow, SourcePosition
@@ -64,7 +65,7 @@ class TimerRow(msgspec.Struct, frozen=True):
 class Oldest(msgspec.Struct, frozen=True):
     """What is oldest of one kind in one interval; the inputs of `explain`."""
 
-    interval: int
+    interval: IntervalId
     computation: str
     kind: str
     key: str
@@ -132,9 +133,9 @@ class Reader:
         """Computation names and their durable numbers."""
         return self._numbers("computation")
 
-    def subscriptions(self) -> dict[str, int]:
+    def subscriptions(self) -> dict[str, SubscriptionId]:
         """Subscription names and their durable numbers."""
-        return self._numbers("subscription")
+        return {name: SubscriptionId(number) for name, number in self._numbers("subscription").items()}
 
     def _numbers(self, kind: str) -> dict[str, int]:
         rows = self._connection.execute(opening.READ_NAMES).fetchall()
@@ -153,7 +154,7 @@ class Reader:
             self._connection.execute(opening.SNAPSHOT)
             yield
 
-    def _log(self, interval: int) -> list[Checkpoint]:
+    def _log(self, interval: IntervalId) -> list[Checkpoint]:
         rows = self._connection.execute(loading.READ_LOG, (interval,)).fetchall()
         return [decode_image(payload) for _, _, payload in rows]
 

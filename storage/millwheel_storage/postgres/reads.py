@@ -13,6 +13,7 @@ from psycopg.types.numeric import Int4, Int8
 
 from millwheel import limits
 from millwheel.bundles import KeyRows, QuarantineEntry, StateRow, TimerPlace, TimerWrites
+from millwheel.ids import IntervalId, ProducerId, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.work import Wanted
 from millwheel_storage.decode import (
     TimerRow,
@@ -58,7 +59,7 @@ async def load_slots(connection: Connection, place: IntervalPlace, wanted: Seque
 
 
 async def load_timers(
-    connection: Connection, place: IntervalPlace, sequencer: int, kind: str, after: TimerPlace, limit: int
+    connection: Connection, place: IntervalPlace, sequencer: Sequencer, kind: str, after: TimerPlace, limit: int
 ) -> TimerWrites | None:
     """See `Store.load_timers`."""
     async with connection.transaction():
@@ -77,15 +78,19 @@ async def timer_page(
 
 
 async def find_ids(
-    connection: Connection, interval: int, subscription: int, producer: int, sequences: Sequence[int]
-) -> set[int]:
+    connection: Connection,
+    interval: IntervalId,
+    subscription: SubscriptionId,
+    producer: ProducerId,
+    sequences: Sequence[SequenceNumber],
+) -> set[SequenceNumber]:
     """See `Store.find_ids`; reads the segments that lie between the first and the last."""
     parameters = (Int8(interval), Int4(subscription), Int8(producer), Int8(sequences[0]), Int8(sequences[-1]))
     return found_ids(await query.rows(connection, loading.FIND_IDS, parameters, prepare=True), sequences)
 
 
 async def find_outside_ids(
-    connection: Connection, interval: int, subscription: int, now: int, ids: Sequence[bytes]
+    connection: Connection, interval: IntervalId, subscription: SubscriptionId, now: int, ids: Sequence[bytes]
 ) -> set[bytes]:
     """See `Store.find_outside_ids`: an index probe for each id and bucket."""
     parameters = (ByteaArray(ids), Int8(interval), Int4(subscription), Int8(now))
@@ -93,7 +98,7 @@ async def find_outside_ids(
 
 
 async def read_outside_ids(
-    connection: Connection, interval: int, subscription: int, expires: int, after: bytes, limit: int
+    connection: Connection, interval: IntervalId, subscription: SubscriptionId, expires: int, after: bytes, limit: int
 ) -> list[bytes]:
     """See `Store.read_outside_ids`."""
     parameters = (Int8(interval), Int4(subscription), Int8(expires), after, Int8(limit))

@@ -14,6 +14,7 @@ from psycopg.types.numeric import Int8
 from millwheel import limits
 from millwheel.bundles import BEFORE_TIMERS, Checkpoint, Delivered, HoldWrites, OutsideBucket, RecoveredInterval
 from millwheel.errors import InvariantError
+from millwheel.ids import IntervalId, Sequencer
 from millwheel.limits import RECOVERY_CHUNK_BYTES, WORK_LIMIT_RECORDS
 from millwheel.model import MIN_TIME, TIMER_KINDS
 from millwheel.ports import FoldWrite
@@ -44,7 +45,7 @@ async def fold_prefix(connection: Connection, place: IntervalPlace, write: FoldW
     return True
 
 
-async def recover(connection: Connection, place: IntervalPlace, sequencer: int) -> RecoveredInterval | None:
+async def recover(connection: Connection, place: IntervalPlace, sequencer: Sequencer) -> RecoveredInterval | None:
     """See `Store.recover`.  Its cost follows the log and what is pending, never the number of keys."""
     interval = place.row.id
     async with connection.transaction():
@@ -62,7 +63,7 @@ async def recover(connection: Connection, place: IntervalPlace, sequencer: int) 
         return recovered
 
 
-async def _log_chunks(connection: Connection, interval: int) -> AsyncIterator[list[Checkpoint]]:
+async def _log_chunks(connection: Connection, interval: IntervalId) -> AsyncIterator[list[Checkpoint]]:
     """The interval's log, decoded, in commit order over all its owners; chunks bound the memory."""
     images: list[Checkpoint] = []
     size = 0

@@ -15,6 +15,7 @@ from typing import TypeVar
 from millwheel.bundles import KeyRows, LogWrite, QuarantineEntry, RecoveredInterval, StateRow, TimerPlace, TimerWrites
 from millwheel.cluster import ClusterMap, Leader, Member, Placement
 from millwheel.errors import StoreError
+from millwheel.ids import IntervalId, ProducerId, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.ports import (
     Declaration,
     FoldWrite,
@@ -63,7 +64,7 @@ class PostgresStore:
         return SessionPool(url, self.schema, 2, self._label)
 
     async def _at(
-        self, session: SessionPool, interval: int, work: Callable[[Connection, IntervalPlace], Awaitable[T]]
+        self, session: SessionPool, interval: IntervalId, work: Callable[[Connection, IntervalPlace], Awaitable[T]]
     ) -> T:
         """Do `work` on an interval; `StoreError` when it does not exist."""
 
@@ -83,17 +84,17 @@ class PostgresStore:
         self._commits.sinks = {table.name: table for table in shape.sinks}
         return opened
 
-    async def acquire(self, intervals: Sequence[int]) -> dict[int, int]:
+    async def acquire(self, intervals: Sequence[IntervalId]) -> dict[IntervalId, Sequencer]:
         """See `Store.acquire`."""
         return await self._folds.run(lambda connection: ownership.acquire(connection, intervals))
 
-    async def reacquire(self, interval: int, sequencer: int) -> int | None:
+    async def reacquire(self, interval: IntervalId, sequencer: Sequencer) -> Sequencer | None:
         """See `Store.reacquire`.  The number is taken first, so that a repeated update recognises its own."""
         fresh = await self._folds.run(ownership.next_sequencer)
         taken = await self._folds.run(lambda connection: ownership.replace(connection, interval, sequencer, fresh))
         return fresh if taken else None
 
-    async def recover(self, interval: int, sequencer: int) -> RecoveredInterval | None:
+    async def recover(self, interval: IntervalId, sequencer: Sequencer) -> RecoveredInterval | None:
         """See `Store.recover`."""
         return await self._at(
             self._folds, interval, lambda connection, place: recovery.recover(connection, place, sequencer)
@@ -114,7 +115,7 @@ class PostgresStore:
             lambda connection, place: recovery.fold_prefix(connection, place, write, folded),
         )
 
-    async def rewind(self, owners: Mapping[int, int]) -> int | None:
+    async def rewind(self, owners: Mapping[IntervalId, Sequencer]) -> int | None:
         """See `Store.rewind`."""
         return await self._folds.run(lambda connection: epochs.rewind(connection, owners))
 
@@ -124,20 +125,20 @@ class PostgresStore:
 
     # Reads, on a connection of their own, so that none waits for a fold
 
-    async def load(self, interval: int, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
+    async def load(self, interval: IntervalId, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
         """See `Store.load`."""
         return await self._at(
             self._loads, interval, lambda connection, place: reads.load(connection, place, keys, timers)
         )
 
-    async def load_slots(self, interval: int, wanted: Sequence[Wanted]) -> list[StateRow]:
+    async def load_slots(self, interval: IntervalId, wanted: Sequence[Wanted]) -> list[StateRow]:
         """See `Store.load_slots`."""
         return await self._at(
             self._loads, interval, lambda connection, place: reads.load_slots(connection, place, wanted)
         )
 
     async def load_timers(
-        self, interval: int, sequencer: int, kind: str, after: TimerPlace, limit: int
+        self, interval: IntervalId, sequencer: Sequencer, kind: str, after: TimerPlace, limit: int
     ) -> TimerWrites | None:
         """See `Store.load_timers`."""
         return await self._at(
@@ -146,7 +147,13 @@ class PostgresStore:
             lambda connection, place: reads.load_timers(connection, place, sequencer, kind, after, limit),
         )
 
-    async def find_ids(self, interval: int, subscription: int, producer: int, sequences: Sequence[int]) -> set[int]:
+    async def find_ids(
+        self,
+        interval: IntervalId,
+        subscription: SubscriptionId,
+        producer: ProducerId,
+        sequences: Sequence[SequenceNumber],
+    ) -> set[SequenceNumber]:
         """See `Store.find_ids`."""
         if not sequences:
             return set()
@@ -154,7 +161,9 @@ class PostgresStore:
             lambda connection: reads.find_ids(connection, interval, subscription, producer, sequences)
         )
 
-    async def find_outside_ids(self, interval: int, subscription: int, now: int, ids: Sequence[bytes]) -> set[bytes]:
+    async def find_outside_ids(
+        self, interval: IntervalId, subscription: SubscriptionId, now: int, ids: Sequence[bytes]
+    ) -> set[bytes]:
         """See `Store.find_outside_ids`."""
         if not ids:
             return set()
@@ -163,14 +172,14 @@ class PostgresStore:
         )
 
     async def read_outside_ids(
-        self, interval: int, subscription: int, expires: int, after: bytes, limit: int
+        self, interval: IntervalId, subscription: SubscriptionId, expires: int, after: bytes, limit: int
     ) -> list[bytes]:
         """See `Store.read_outside_ids`."""
         return await self._loads.run(
             lambda connection: reads.read_outside_ids(connection, interval, subscription, expires, after, limit)
         )
 
-    async def quarantined(self, interval: int, keys: Sequence[str], limit: int) -> list[QuarantineEntry]:
+    async def quarantined(self, interval: IntervalId, keys: Sequence[str], limit: int) -> list[QuarantineEntry]:
         """See `Store.quarantined`."""
         return await self._at(
             self._loads, interval, lambda connection, place: reads.quarantined(connection, place, keys, limit)
@@ -188,7 +197,7 @@ class PostgresStore:
             return set()
         return await self._progress.run(lambda connection: positions.persist_watermarks(connection, writes))
 
-    async def still_owned(self, owners: Mapping[int, int]) -> set[int]:
+    async def still_owned(self, owners: Mapping[IntervalId, Sequencer]) -> set[IntervalId]:
         """See `Store.still_owned`."""
         return await self._loads.run(lambda connection: ownership.still_owned(connection, owners))
 
@@ -212,7 +221,7 @@ class PostgresStore:
         """See `Store.find_partitions`."""
         return await self._loads.run(lambda connection: positions.find_partitions(connection, source, signs, names))
 
-    async def add_signs(self, source: str, signs: Mapping[int, Sequence[bytes]]) -> None:
+    async def add_signs(self, source: str, signs: Mapping[IntervalId, Sequence[bytes]]) -> None:
         """See `Store.add_signs`."""
         if signs:
             await self._progress.run(lambda connection: positions.add_signs(connection, signs))
@@ -221,11 +230,11 @@ class PostgresStore:
         """See `Store.unfinished_partitions`."""
         return await self._loads.run(positions.unfinished)
 
-    async def advance(self, writes: Sequence[PositionWrite]) -> set[int]:
+    async def advance(self, writes: Sequence[PositionWrite]) -> set[IntervalId]:
         """See `Store.advance`."""
         return await self._progress.run(lambda connection: positions.advance(connection, writes)) if writes else set()
 
-    async def mark(self, writes: Sequence[MarkWrite]) -> set[int]:
+    async def mark(self, writes: Sequence[MarkWrite]) -> set[IntervalId]:
         """See `Store.mark`."""
         return await self._progress.run(lambda connection: positions.mark(connection, writes)) if writes else set()
 
@@ -267,7 +276,9 @@ class PostgresStore:
         """See `ClusterStore.place`."""
         return await self._agreements.run(lambda connection: placements.place(connection, placement))
 
-    async def take_partitions(self, source: str, incarnation: int, intervals: Sequence[int]) -> dict[int, int] | None:
+    async def take_partitions(
+        self, source: str, incarnation: int, intervals: Sequence[IntervalId]
+    ) -> dict[IntervalId, Sequencer] | None:
         """See `ClusterStore.take_partitions`."""
         return await self._folds.run(
             lambda connection: placements.take_partitions(connection, source, incarnation, intervals)

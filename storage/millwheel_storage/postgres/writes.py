@@ -13,6 +13,7 @@ from typing import Any
 from psycopg.types.numeric import Int4, Int8
 
 from millwheel import limits
+from millwheel.ids import IntervalId, SequenceNumber
 from millwheel.model import MAX_TIME
 from millwheel_storage.fold import Channel, Folded
 from millwheel_storage.postgres.arrays import BigintArray, ByteaArray, TextArray
@@ -23,7 +24,7 @@ Step = tuple[str, tuple[Any, ...] | dict[str, Any]]
 """A statement and its parameters."""
 
 
-def fold_steps(interval: int, computation: int, folded: Folded, fresh: Set[str] = frozenset()) -> Iterator[Step]:
+def fold_steps(interval: IntervalId, computation: int, folded: Folded, fresh: Set[str] = frozenset()) -> Iterator[Step]:
     """The steps that apply `folded` to the tables, in order.  Each step is packed when it is asked for.
 
     State of `fresh` keys is inserted and not upserted, which costs nearly half.
@@ -127,7 +128,7 @@ def _productions(interval: Int8, folded: Folded) -> Iterator[Step]:
             yield folding.FOLD_PRODUCTIONS, (interval, Int4(subscription), Int8(producer), *columns)
 
 
-def _runs(sequences: Sequence[int]) -> tuple[list[int], list[int]]:
+def _runs(sequences: Sequence[SequenceNumber]) -> tuple[list[int], list[int]]:
     """First and last of every run of consecutive numbers in ascending `sequences`: mostly there is one.
 
     >>> _runs([3, 4, 5, 9])
@@ -139,7 +140,7 @@ def _runs(sequences: Sequence[int]) -> tuple[list[int], list[int]]:
     return [sequences[0], *(high for _, high in gaps)], [*(low for low, _ in gaps), sequences[-1]]
 
 
-def _ids(interval: int, folded: Folded) -> Iterator[Step]:
+def _ids(interval: IntervalId, folded: Folded) -> Iterator[Step]:
     # Every channel gets a frontier, 0 as well: by its frontier recovery finds it.  A retired one keeps nothing.
     kept = [(*channel, frontier) for channel, frontier in sorted(folded.frontiers.items()) if frontier < MAX_TIME]
     retired = [channel for channel, frontier in sorted(folded.frontiers.items()) if frontier >= MAX_TIME]
@@ -165,7 +166,7 @@ def _outside_ids(interval: Int8, folded: Folded) -> Iterator[Step]:
         yield outside_ids.DROP_OUTSIDE_BUCKETS, passed
 
 
-def _segments(ids: Mapping[Channel, list[int]]) -> list[tuple[Any, ...]]:
+def _segments(ids: Mapping[Channel, list[SequenceNumber]]) -> list[tuple[Any, ...]]:
     return [(*channel, sequences[0], sequences[-1], pack_ids(sequences)) for channel, sequences in sorted(ids.items())]
 
 

@@ -15,6 +15,7 @@ from psycopg import AsyncConnection, sql
 
 from millwheel.bundles import CHECKPOINT_FORMAT
 from millwheel.errors import IncompatibleStore, InvariantError, StoreError
+from millwheel.ids import IntervalId, SubscriptionId
 from millwheel.ports import IntervalRow, Opened, PipelineShape
 from millwheel_storage.schema.evolution import places_of
 from millwheel_storage.schema.examine import Examined, Question, examine
@@ -126,7 +127,7 @@ async def _register(connection: Connection, shape: PipelineShape, fed: dict[str,
                 await add_interval(connection, number, low, high)
         computations[number] = name
     subscriptions = {
-        name: known.get(("subscription", name)) or await add_name(connection, "subscription", name)
+        name: SubscriptionId(known.get(("subscription", name)) or await add_name(connection, "subscription", name))
         for name in sorted(shape.subscriptions)
     }
     intervals = await _intervals(connection, computations)
@@ -134,7 +135,7 @@ async def _register(connection: Connection, shape: PipelineShape, fed: dict[str,
     return Opened(intervals, subscriptions, fed)
 
 
-async def _expect(connection: Connection, intervals: set[int], sources: set[str]) -> None:
+async def _expect(connection: Connection, intervals: set[IntervalId], sources: set[str]) -> None:
     """Make the map of a cluster cover these intervals and sources, and no others."""
     known = {id_ for (id_,) in await (await connection.execute(placing.KNOWN_INTERVALS)).fetchall()}
     named = {name for name, _ in await (await connection.execute(placing.READ_PLACED_SOURCES)).fetchall()}

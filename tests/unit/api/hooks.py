@@ -8,11 +8,12 @@ from typing import Any
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table, TextCoder, Timer, subscribe
 from millwheel.bundles import QuarantineEntry
 from millwheel.core.keys.cache import StateCache
+from millwheel.ids import ProducerId, SequenceNumber, SubscriptionId, sequence_numbers
 from millwheel.runtime.executor import Executor
 from millwheel.work import BundlePart, InvocationOutcome, Work
 from millwheel_injectors import IterableSource
 
-IN, OTHER, OUT = 1, 2, 3
+IN, OTHER, OUT = SubscriptionId(1), 2, SubscriptionId(3)
 
 texts = Stream("texts", TextCoder())
 out = Stream("out", TextCoder())
@@ -61,7 +62,13 @@ def part(*rows: tuple[str, int]) -> BundlePart:
     """Records of (text, timestamp), each under its text as key; a "key=value" text has that key."""
     keys = [text.split("=")[0] for text, _ in rows]
     return BundlePart(
-        IN, 5, 0, list(range(len(rows))), keys, [text.encode() for text, _ in rows], [at for _, at in rows]
+        IN,
+        ProducerId(5),
+        SequenceNumber(0),
+        sequence_numbers(range(len(rows))),
+        keys,
+        [text.encode() for text, _ in rows],
+        [at for _, at in rows],
     )
 
 

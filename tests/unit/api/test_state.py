@@ -13,6 +13,7 @@ from millwheel import Computation, Context, JsonCoder, ListCell, MapCell, Protob
 from millwheel.api.computation import cells_of
 from millwheel.core.keys.cache import StateCache
 from millwheel.errors import LimitError, WiringError
+from millwheel.ids import Seq
 from tests.unit.api.hooks import executor_of, part, work
 
 
@@ -72,7 +73,7 @@ def test_cells_are_plain_values_over_any_division_into_checkpoints(invocations: 
     for seq, script in enumerate(invocations, 1):
         done = executor.run(work(part(*(("k", 1) for _ in script)), cache=cache))
         assert done.quarantined == []
-        cache.write_all(done, seq)
+        cache.write_all(done, Seq(seq))
 
 
 def outcome_of(hook: Any) -> Any:

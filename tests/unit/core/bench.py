@@ -21,13 +21,24 @@ from millwheel.core.ids.dedup import Channel
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import Config, IntervalCore
 from millwheel.graph import Settings
+from millwheel.ids import IntervalId, ProducerId, SequenceNumber, Sequencer, SubscriptionId, sequence_numbers
 from millwheel.intervals import Ranges
 from millwheel.model import MIN_TIME
 from millwheel.work import Columns, InvocationOutcome, Work
 
 T = TypeVar("T")
 
-INTERVAL, SEQUENCER, SENDER, PRODUCER, IN, OUT, TARGET = 1, 100, 50, 55, 7, 8, 60
+INTERVAL, SEQUENCER, SENDER, PRODUCER, IN, OUT, TARGET = (
+    IntervalId(1),
+    Sequencer(100),
+    IntervalId(50),
+    ProducerId(55),
+    SubscriptionId(7),
+    SubscriptionId(8),
+    IntervalId(60),
+)
+OWNER = ProducerId(SEQUENCER)
+"""In whose name the core produces."""
 CELL = "c"
 
 
@@ -56,7 +67,18 @@ def bundle(number: int, rows: Mapping[int, tuple[str, int]], frontier: int = 0) 
     sequences = list(rows)
     keys, times = [rows[s][0] for s in sequences], [rows[s][1] for s in sequences]
     values = [b"v%d" % s for s in sequences]
-    return Bundle(IN, SENDER, number, INTERVAL, PRODUCER, frontier, sequences, keys, values, times)
+    return Bundle(
+        IN,
+        SENDER,
+        number,
+        INTERVAL,
+        PRODUCER,
+        SequenceNumber(frontier),
+        sequence_numbers(sequences),
+        keys,
+        values,
+        times,
+    )
 
 
 def outcome(**changes: Any) -> InvocationOutcome:
@@ -75,7 +97,9 @@ def produced(*rows: tuple[str, int]) -> InvocationOutcome:
 
 
 def failed(key: str, timestamp: int, sequence: int = 0) -> InvocationOutcome:
-    return outcome(quarantined=[QuarantineEntry(key, IN, PRODUCER, sequence, b"v", timestamp, error="boom")])
+    return outcome(
+        quarantined=[QuarantineEntry(key, IN, PRODUCER, SequenceNumber(sequence), b"v", timestamp, error="boom")]
+    )
 
 
 class Bench:
@@ -85,9 +109,9 @@ class Bench:
         self,
         recover: RecoveredInterval | None = None,
         inherited: ev.Inherited | None = None,
-        sequencer: int = SEQUENCER,
+        sequencer: Sequencer = SEQUENCER,
         live: Collection[Channel] | None = None,
-        slacks: Mapping[int, int] | None = None,
+        slacks: Mapping[SubscriptionId, int] | None = None,
         **settings: Any,
     ) -> None:
         routes = {OUT: Ranges([("", TARGET)])}

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from millwheel.core.interval.held import HeldWork
 from millwheel.core.loop_rounds import Floor, LoopRounds
+from millwheel.ids import IntervalId, Sequencer
 from millwheel.model import MAX_TIME
 
 OWNERS = {1: 10, 2: 20}
@@ -18,71 +19,75 @@ OWNERS = {1: 10, 2: 20}
 def test_the_first_round_of_owners_says_nothing_and_the_next_one_does() -> None:
     rounds = LoopRounds()
     assert rounds.begin(OWNERS, 100) == 1
-    assert rounds.answered(1, 10, 1, MAX_TIME) is None
-    assert rounds.answered(2, 20, 1, MAX_TIME) is None
+    assert rounds.answered(IntervalId(1), Sequencer(10), 1, MAX_TIME) is None
+    assert rounds.answered(IntervalId(2), Sequencer(20), 1, MAX_TIME) is None
     assert rounds.complete
     assert rounds.begin(OWNERS, 100) == 2
-    assert rounds.answered(1, 10, 2, 70) is None
-    assert rounds.answered(2, 20, 2, 90) == Floor(70, OWNERS)
+    assert rounds.answered(IntervalId(1), Sequencer(10), 2, 70) is None
+    assert rounds.answered(IntervalId(2), Sequencer(20), 2, 90) == Floor(70, OWNERS)
 
 
 def counting() -> LoopRounds:
     """One whose newest round counts when all have answered."""
     rounds = LoopRounds()
     for interval, sequencer in OWNERS.items():
-        rounds.answered(interval, sequencer, rounds.begin(OWNERS, 100) if interval == 1 else 1, MAX_TIME)
+        rounds.answered(
+            IntervalId(interval), Sequencer(sequencer), rounds.begin(OWNERS, 100) if interval == 1 else 1, MAX_TIME
+        )
     rounds.begin(OWNERS, 100)
     return rounds
 
 
 def test_what_comes_from_outside_bounds_the_floor_as_of_the_begin_of_the_round() -> None:
     rounds = counting()
-    rounds.answered(1, 10, 2, MAX_TIME)
-    assert rounds.answered(2, 20, 2, MAX_TIME) == Floor(100, OWNERS)
+    rounds.answered(IntervalId(1), Sequencer(10), 2, MAX_TIME)
+    assert rounds.answered(IntervalId(2), Sequencer(20), 2, MAX_TIME) == Floor(100, OWNERS)
 
 
 def test_a_loop_that_holds_nothing_ends_with_its_inputs() -> None:
     rounds = counting()
     for interval, sequencer in OWNERS.items():
-        rounds.answered(interval, sequencer, 2, MAX_TIME)
+        rounds.answered(IntervalId(interval), Sequencer(sequencer), 2, MAX_TIME)
     rounds.begin(OWNERS, MAX_TIME)
-    rounds.answered(1, 10, 3, MAX_TIME)
-    assert rounds.answered(2, 20, 3, MAX_TIME) == Floor(MAX_TIME, OWNERS)
+    rounds.answered(IntervalId(1), Sequencer(10), 3, MAX_TIME)
+    assert rounds.answered(IntervalId(2), Sequencer(20), 3, MAX_TIME) == Floor(MAX_TIME, OWNERS)
 
 
 def test_copies_old_rounds_and_earlier_owners_change_nothing() -> None:
     rounds = counting()
-    assert rounds.answered(1, 10, 2, 50) is None
-    assert rounds.answered(1, 10, 2, 80) is None, "a copy"
-    assert rounds.answered(2, 20, 1, 10) is None, "of the round before"
-    assert rounds.answered(2, 20, 3, 10) is None, "of a round that nobody has begun"
-    assert rounds.answered(2, 19, 2, 10) is None, "of an earlier owner"
-    assert rounds.answered(3, 30, 2, 10) is None, "of an interval that is not of this loop"
-    assert rounds.answered(2, 20, 2, 60) == Floor(50, OWNERS)
-    assert rounds.answered(2, 20, 2, 60) is None
+    assert rounds.answered(IntervalId(1), Sequencer(10), 2, 50) is None
+    assert rounds.answered(IntervalId(1), Sequencer(10), 2, 80) is None, "a copy"
+    assert rounds.answered(IntervalId(2), Sequencer(20), 1, 10) is None, "of the round before"
+    assert rounds.answered(IntervalId(2), Sequencer(20), 3, 10) is None, "of a round that nobody has begun"
+    assert rounds.answered(IntervalId(2), Sequencer(19), 2, 10) is None, "of an earlier owner"
+    assert rounds.answered(IntervalId(3), Sequencer(30), 2, 10) is None, "of an interval that is not of this loop"
+    assert rounds.answered(IntervalId(2), Sequencer(20), 2, 60) == Floor(50, OWNERS)
+    assert rounds.answered(IntervalId(2), Sequencer(20), 2, 60) is None
 
 
 def test_a_round_that_was_given_up_makes_the_next_one_say_nothing() -> None:
     rounds = counting()
-    rounds.answered(1, 10, 2, MAX_TIME)
+    rounds.answered(IntervalId(1), Sequencer(10), 2, MAX_TIME)
     assert rounds.begin(OWNERS, 100) == 3
-    rounds.answered(1, 10, 3, MAX_TIME)
-    assert rounds.answered(2, 20, 3, MAX_TIME) is None, "2 may have answered 3 before 1 had answered 2"
+    rounds.answered(IntervalId(1), Sequencer(10), 3, MAX_TIME)
+    assert rounds.answered(IntervalId(2), Sequencer(20), 3, MAX_TIME) is None, (
+        "2 may have answered 3 before 1 had answered 2"
+    )
     rounds.begin(OWNERS, 100)
-    rounds.answered(1, 10, 4, MAX_TIME)
-    assert rounds.answered(2, 20, 4, MAX_TIME) is not None
+    rounds.answered(IntervalId(1), Sequencer(10), 4, MAX_TIME)
+    assert rounds.answered(IntervalId(2), Sequencer(20), 4, MAX_TIME) is not None
 
 
 def test_a_round_with_another_owner_than_the_one_before_says_nothing() -> None:
     rounds = counting()
     for interval, sequencer in OWNERS.items():
-        rounds.answered(interval, sequencer, 2, MAX_TIME)
+        rounds.answered(IntervalId(interval), Sequencer(sequencer), 2, MAX_TIME)
     newer = {1: 10, 2: 21}
     assert rounds.is_of(OWNERS)
     assert not rounds.is_of(newer)
     rounds.begin(newer, 100)
-    rounds.answered(1, 10, 3, MAX_TIME)
-    assert rounds.answered(2, 21, 3, MAX_TIME) is None
+    rounds.answered(IntervalId(1), Sequencer(10), 3, MAX_TIME)
+    assert rounds.answered(IntervalId(2), Sequencer(21), 3, MAX_TIME) is None
 
 
 def test_a_loop_that_nobody_owns_is_never_complete() -> None:
@@ -226,7 +231,9 @@ class LoopMachine(RuleBasedStateMachine):
         number = self.rounds.begin(self.owners, self.bound)
         for i, sequencer in self.owners.items():
             answer = self.at[i].held.answer(number, self.bound, self.at[i].oldest())
-            found = None if answer is None else self.rounds.answered(i, sequencer, number, answer)
+            found = (
+                None if answer is None else self.rounds.answered(IntervalId(i), Sequencer(sequencer), number, answer)
+            )
             if found is not None:
                 self.floor = max(self.floor, found.value)
 
@@ -252,5 +259,5 @@ def test_a_loop_that_has_run_dry_lets_the_floor_reach_what_outside_promises(inte
         for i in owners:
             answer = held[i].answer(number, 40, MAX_TIME)
             assert answer is not None
-            found.append(rounds.answered(i, 7, number, answer))
+            found.append(rounds.answered(IntervalId(i), Sequencer(7), number, answer))
     assert [floor.value for floor in found if floor] == [40, 40]

@@ -8,10 +8,11 @@ import pytest
 
 from millwheel.bundles import LogWrite, SinkRow
 from millwheel.host.commits import CommitLanes, Group
+from millwheel.ids import IntervalId, Seq, Sequencer
 
 
-def write(interval: int, seq: int, sink: bool = False) -> LogWrite:
-    return LogWrite(interval, 1, seq, 0, b"", (SinkRow("t", b"{}"),) if sink else ())
+def write(interval: IntervalId, seq: Seq, sink: bool = False) -> LogWrite:
+    return LogWrite(interval, Sequencer(1), seq, 0, b"", (SinkRow("t", b"{}"),) if sink else ())
 
 
 class Slow:
@@ -39,8 +40,8 @@ class Slow:
 
 def test_what_is_ready_goes_together_and_the_next_group_waits() -> None:
     store = Slow()
-    store.submit(write(1, 1), write(2, 1))
-    store.submit(write(1, 2), write(2, 2))
+    store.submit(write(IntervalId(1), Seq(1)), write(IntervalId(2), Seq(1)))
+    store.submit(write(IntervalId(1), Seq(2)), write(IntervalId(2), Seq(2)))
     assert store.groups() == [[(1, 1), (2, 1)]]
     store.finish()
     assert store.groups() == [[(1, 2), (2, 2)]]
@@ -51,9 +52,9 @@ def test_what_is_ready_goes_together_and_the_next_group_waits() -> None:
 
 def test_a_slow_sink_keeps_nobody_else_waiting() -> None:
     store = Slow()
-    store.submit(write(1, 1, sink=True))
+    store.submit(write(IntervalId(1), Seq(1), sink=True))
     for seq in (1, 2, 3):
-        store.submit(write(2, seq))
+        store.submit(write(IntervalId(2), Seq(seq)))
         store.finish(1)
     assert store.durable == [(2, 1), (2, 2), (2, 3)]
     assert store.groups() == [[(1, 1)]]
@@ -61,19 +62,19 @@ def test_a_slow_sink_keeps_nobody_else_waiting() -> None:
 
 def test_an_interval_that_changes_lanes_waits_for_its_open_group() -> None:
     store = Slow()
-    store.submit(write(1, 1))
-    store.submit(write(1, 2), write(2, 1), write(1, 3, sink=True))
+    store.submit(write(IntervalId(1), Seq(1)))
+    store.submit(write(IntervalId(1), Seq(2)), write(IntervalId(2), Seq(1)), write(IntervalId(1), Seq(3), sink=True))
     assert store.groups() == [[(1, 1)]]
     store.finish()
     assert sorted(store.groups()) == [[(1, 2), (1, 3)], [(2, 1)]]
-    store.submit(write(1, 4))
+    store.submit(write(IntervalId(1), Seq(4)))
     assert len(store.groups()) == 2, "it never changes back, or the fourth could overtake the third"
 
 
 def test_others_in_the_lane_do_not_wait_for_one_that_has_just_changed_to_it() -> None:
     store = Slow()
-    store.submit(write(1, 1))
-    store.submit(write(1, 2, sink=True), write(2, 1, sink=True))
+    store.submit(write(IntervalId(1), Seq(1)))
+    store.submit(write(IntervalId(1), Seq(2), sink=True), write(IntervalId(2), Seq(1), sink=True))
     assert store.groups() == [[(1, 1)], [(2, 1)]]
     store.finish()
     store.finish()
@@ -82,9 +83,9 @@ def test_others_in_the_lane_do_not_wait_for_one_that_has_just_changed_to_it() ->
 
 def test_what_waits_of_a_void_core_is_forgotten() -> None:
     store = Slow()
-    store.submit(write(1, 1))
-    store.submit(write(1, 2), write(2, 1))
-    store.lanes.drop(1)
+    store.submit(write(IntervalId(1), Seq(1)))
+    store.submit(write(IntervalId(1), Seq(2)), write(IntervalId(2), Seq(1)))
+    store.lanes.drop(IntervalId(1))
     store.finish()
     assert store.groups() == [[(2, 1)]]
 
@@ -97,7 +98,7 @@ def test_every_interval_commits_in_order_whatever_finishes_first(seed: int) -> N
         if rng.random() < 0.7 and sum(seqs.values()) < 200:
             interval = rng.randrange(4)
             seqs[interval] += 1
-            store.submit(write(interval, seqs[interval], sink=rng.random() < 0.05))
+            store.submit(write(IntervalId(interval), Seq(seqs[interval]), sink=rng.random() < 0.05))
         elif store.open:
             store.finish(rng.randrange(len(store.open)))
         busy = [one.interval for group in store.open for one in group.writes]

@@ -8,6 +8,7 @@ import pytest
 
 from millwheel import limits
 from millwheel.host.credit import Account, CreditWindow
+from millwheel.ids import Sequencer
 
 LIMIT = 1_000
 
@@ -35,12 +36,12 @@ def test_what_waits_is_taken_off_the_promise() -> None:
 
 
 def test_a_promise_of_another_round_or_owner_is_none() -> None:
-    account = Account(7, 1)
-    account.promise(7, 0, 500)
-    account.promise(6, 1, 500)
+    account = Account(Sequencer(7), 1)
+    account.promise(Sequencer(7), 0, 500)
+    account.promise(Sequencer(6), 1, 500)
     assert not account.left()
-    account.promise(7, 1, 500)
-    account.promise(7, 1, 300)
+    account.promise(Sequencer(7), 1, 500)
+    account.promise(Sequencer(7), 1, 300)
     account.sent = 499
     assert account.left()
     account.sent = 500
@@ -50,7 +51,7 @@ def test_a_promise_of_another_round_or_owner_is_none() -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_a_sender_is_bounded_and_never_stuck_whatever_the_order(seed: int) -> None:
     rng = random.Random(seed)
-    window, account = CreditWindow(0), Account(1, 0)
+    window, account = CreditWindow(0), Account(Sequencer(1), 0)
     flying: list[int] = []
     promises: list[int] = []
     waiting = sent = 0
@@ -77,5 +78,5 @@ def test_a_sender_is_bounded_and_never_stuck_whatever_the_order(seed: int) -> No
                 window.received += size
                 waiting += size
             case "hear":
-                account.promise(1, 0, promises.pop(rng.randrange(len(promises))))
+                account.promise(Sequencer(1), 0, promises.pop(rng.randrange(len(promises))))
         assert waiting + sum(flying) <= LIMIT + 300, "the limit and one bundle"

@@ -12,6 +12,7 @@ from millwheel.host.actors import Actor
 from millwheel.host.marks import Marks, mark_writes
 from millwheel.host.procedures import Steps
 from millwheel.host.requests import WriteMarks
+from millwheel.ids import IntervalId, Sequencer
 from millwheel.ports import MarkWrite
 from millwheel.work import Work
 from tests.unit.core.bench import Bench
@@ -19,8 +20,8 @@ from tests.unit.core.bench import Bench
 NOTHING = Work([], [], {}, {}, {}, 0, 0)
 
 
-def actor(interval: int) -> Actor:
-    return Actor(interval=interval, sequencer=100 + interval, owner="c", core=Bench().core)
+def actor(interval: IntervalId) -> Actor:
+    return Actor(interval=interval, sequencer=Sequencer(100 + interval), owner="c", core=Bench().core)
 
 
 class Host:
@@ -53,7 +54,7 @@ class Host:
 
 
 def test_marks_that_come_while_one_group_is_written_go_together() -> None:
-    host, (a, b, c) = Host(), map(actor, (1, 2, 3))
+    host, (a, b, c) = Host(), map(actor, (IntervalId(1), IntervalId(2), IntervalId(3)))
     host.marks.perform(a, ev.Mark(b"a", False))
     host.marks.flush()
     for other in (b, c):
@@ -70,14 +71,14 @@ def test_marks_that_come_while_one_group_is_written_go_together() -> None:
 
 def test_a_mark_that_is_not_kept_was_of_an_earlier_owner() -> None:
     host = Host()
-    host.marks.perform(actor(1), ev.Mark(b"a", False))
+    host.marks.perform(actor(IntervalId(1)), ev.Mark(b"a", False))
     host.marks.flush()
     host.answer()
     assert host.told == [(1, "WriteFenced")]
 
 
 def test_others_wait_while_a_suspect_runs_alone() -> None:
-    host, suspect, other = Host(), actor(1), actor(2)
+    host, suspect, other = Host(), actor(IntervalId(1)), actor(IntervalId(2))
     host.marks.perform(suspect, ev.Mark(b"a", True))
     host.marks.flush()
     assert host.marks.keeps(other, NOTHING)
@@ -91,7 +92,7 @@ def test_others_wait_while_a_suspect_runs_alone() -> None:
 
 
 def test_a_second_suspect_is_marked_when_the_first_one_is_done() -> None:
-    host, first, second = Host(), actor(1), actor(2)
+    host, first, second = Host(), actor(IntervalId(1)), actor(IntervalId(2))
     host.marks.perform(first, ev.Mark(b"a", True))
     host.marks.perform(second, ev.Mark(b"b", True))
     host.marks.flush()
@@ -105,12 +106,12 @@ def test_a_second_suspect_is_marked_when_the_first_one_is_done() -> None:
 @pytest.mark.parametrize(
     ("marks", "written"),
     [
-        ([ev.Mark(b"a", False), ev.Mark(b"b", False)], MarkWrite(1, 9, b"b", None)),
-        ([ev.Unmark(b"a", trusted=True), ev.Mark(b"b", False)], MarkWrite(1, 9, b"b", 1)),
-        ([ev.Mark(b"a", False), ev.Unmark(b"b", trusted=True)], MarkWrite(1, 9, b"b", 1)),
+        ([ev.Mark(b"a", False), ev.Mark(b"b", False)], MarkWrite(IntervalId(1), Sequencer(9), b"b", None)),
+        ([ev.Unmark(b"a", trusted=True), ev.Mark(b"b", False)], MarkWrite(IntervalId(1), Sequencer(9), b"b", 1)),
+        ([ev.Mark(b"a", False), ev.Unmark(b"b", trusted=True)], MarkWrite(IntervalId(1), Sequencer(9), b"b", 1)),
     ],
 )
 def test_the_newest_mark_of_an_interval_is_written_and_trust_is_kept(
     marks: list[ev.Mark | ev.Unmark], written: MarkWrite
 ) -> None:
-    assert mark_writes((1, 9, mark) for mark in marks) == [written]
+    assert mark_writes((IntervalId(1), Sequencer(9), mark) for mark in marks) == [written]

@@ -10,6 +10,7 @@ from millwheel.errors import RowRefused
 from millwheel.host.alphabet import Ask, Pause
 from millwheel.host.procedures import Procedures, Steps
 from millwheel.host.requests import ReadWatermarks
+from millwheel.ids import IntervalId, Seq
 
 
 class Asked:
@@ -55,7 +56,7 @@ def test_a_refusal_is_an_error_in_the_procedure_and_only_there() -> None:
     asked = Asked()
     asked.procedures.start(asked.guarded())
     asked.procedures.start(asked.two_questions())
-    refusal = RowRefused("no", 1, 1)
+    refusal = RowRefused("no", IntervalId(1), Seq(1))
     asked.procedures.declined(asked.asks[0].token, refusal)
     assert asked.told == [refusal]
     with pytest.raises(RowRefused):

@@ -4,50 +4,61 @@ from __future__ import annotations
 
 from millwheel.host.messages import Hello
 from millwheel.host.receivers import Receivers
+from millwheel.ids import IntervalId, Sequencer
 
 
-def sequencer(receivers: Receivers, interval: int) -> int | None:
+def sequencer(receivers: Receivers, interval: IntervalId) -> int | None:
     place = receivers.place(interval)
     return None if place is None else place[1]
 
 
 def test_nothing_is_sent_before_a_hello() -> None:
     receivers = Receivers()
-    assert sequencer(receivers, 1) is None
-    assert receivers.greet("w1", Hello(1, 100, 1))
-    assert sequencer(receivers, 1) == 100
+    assert sequencer(receivers, IntervalId(1)) is None
+    assert receivers.greet("w1", Hello(IntervalId(1), Sequencer(100), 1))
+    assert sequencer(receivers, IntervalId(1)) == 100
 
 
 def test_a_copy_and_an_older_hello_change_nothing() -> None:
     receivers = Receivers()
-    receivers.greet("w1", Hello(1, 100, 2))
-    for late in (Hello(1, 100, 2), Hello(1, 100, 1), Hello(1, 99, 7)):
+    receivers.greet("w1", Hello(IntervalId(1), Sequencer(100), 2))
+    for late in (
+        Hello(IntervalId(1), Sequencer(100), 2),
+        Hello(IntervalId(1), Sequencer(100), 1),
+        Hello(IntervalId(1), Sequencer(99), 7),
+    ):
         assert not receivers.greet("w1", late)
-    assert sequencer(receivers, 1) == 100
-    assert receivers.greet("w1", Hello(1, 101, 1)), "a new owner counts from one"
-    assert sequencer(receivers, 1) == 101
+    assert sequencer(receivers, IntervalId(1)) == 100
+    assert receivers.greet("w1", Hello(IntervalId(1), Sequencer(101), 1)), "a new owner counts from one"
+    assert sequencer(receivers, IntervalId(1)) == 101
 
 
 def test_after_a_cut_everybody_says_it_again() -> None:
     receivers = Receivers()
-    receivers.greet("w1", Hello(1, 100, 1))
-    receivers.greet("w1", Hello(2, 200, 1))
+    receivers.greet("w1", Hello(IntervalId(1), Sequencer(100), 1))
+    receivers.greet("w1", Hello(IntervalId(2), Sequencer(200), 1))
     receivers.cut("w1")
-    assert (sequencer(receivers, 1), sequencer(receivers, 2), receivers.unreached) == (None, None, {1, 2})
-    assert not receivers.greet("w1", Hello(1, 100, 1)), "that one was lost with the channel, or is a copy"
-    assert sequencer(receivers, 1) is None
-    assert receivers.greet("w1", Hello(1, 100, 2))
-    assert (sequencer(receivers, 1), sequencer(receivers, 2)) == (100, None)
+    assert (sequencer(receivers, IntervalId(1)), sequencer(receivers, IntervalId(2)), receivers.unreached) == (
+        None,
+        None,
+        {1, 2},
+    )
+    assert not receivers.greet("w1", Hello(IntervalId(1), Sequencer(100), 1)), (
+        "that one was lost with the channel, or is a copy"
+    )
+    assert sequencer(receivers, IntervalId(1)) is None
+    assert receivers.greet("w1", Hello(IntervalId(1), Sequencer(100), 2))
+    assert (sequencer(receivers, IntervalId(1)), sequencer(receivers, IntervalId(2))) == (100, None)
 
 
 def test_a_cut_is_of_one_worker_and_a_new_owner_is_found_where_it_is() -> None:
     receivers = Receivers()
-    receivers.greet("w1", Hello(1, 100, 1))
-    receivers.greet("w2", Hello(2, 200, 1))
+    receivers.greet("w1", Hello(IntervalId(1), Sequencer(100), 1))
+    receivers.greet("w2", Hello(IntervalId(2), Sequencer(200), 1))
     receivers.cut("w1")
-    assert (receivers.place(1), receivers.place(2)) == (None, ("w2", 200))
-    assert not receivers.greet("w2", Hello(1, 99, 8)), "an earlier owner that has woken up"
-    assert receivers.greet("w2", Hello(1, 101, 1))
-    assert receivers.place(1) == ("w2", 101)
+    assert (receivers.place(IntervalId(1)), receivers.place(IntervalId(2))) == (None, ("w2", 200))
+    assert not receivers.greet("w2", Hello(IntervalId(1), Sequencer(99), 8)), "an earlier owner that has woken up"
+    assert receivers.greet("w2", Hello(IntervalId(1), Sequencer(101), 1))
+    assert receivers.place(IntervalId(1)) == ("w2", 101)
     receivers.cut("w1")
-    assert receivers.place(1) == ("w2", 101), "the worker that had it is gone, and has it no more"
+    assert receivers.place(IntervalId(1)) == ("w2", 101), "the worker that had it is gone, and has it no more"

@@ -8,6 +8,7 @@ from millwheel import Computation, Pipeline, Stream, TextCoder, limits, subscrib
 from millwheel.graph import Graph
 from millwheel.host.redrives import Redrives
 from millwheel.host.routes import Routes
+from millwheel.ids import IntervalId, SubscriptionId
 from millwheel.ports import IntervalRow, Opened
 from millwheel_injectors import IterableSource
 
@@ -32,13 +33,17 @@ def graph() -> Graph:
 def redrives(monkeypatch: pytest.MonkeyPatch) -> Redrives:
     monkeypatch.setattr(limits, "REDRIVE_REQUESTS", 2)
     routes = Routes(graph())
-    rows = [IntervalRow(1, "a", "", "m"), IntervalRow(2, "a", "m", None), IntervalRow(3, "b", "", None)]
-    subscriptions = {s.name: i for i, s in enumerate(routes._graph.subscriptions("words"))}
+    rows = [
+        IntervalRow(IntervalId(1), "a", "", "m"),
+        IntervalRow(IntervalId(2), "a", "m", None),
+        IntervalRow(IntervalId(3), "b", "", None),
+    ]
+    subscriptions = {s.name: SubscriptionId(i) for i, s in enumerate(routes._graph.subscriptions("words"))}
     routes.open(Opened(tuple(rows), subscriptions))
     return Redrives(routes)
 
 
-def page(redrives: Redrives) -> dict[int, list[str]]:
+def page(redrives: Redrives) -> dict[IntervalId, list[str]]:
     """What a store answers."""
     return redrives.read([place for place in STORED if place >= redrives.start][: limits.REDRIVE_REQUESTS])
 

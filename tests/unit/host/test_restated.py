@@ -18,6 +18,7 @@ from millwheel.host.messages import (
     WorkerJoined,
 )
 from millwheel.host.restated import Restated
+from millwheel.ids import IntervalId, Sequencer
 
 SENDERS = {"a": ("source:s",), "b": ("a",)}
 
@@ -49,31 +50,43 @@ def told(messages: list[Message]) -> Authority:
 
 
 def drawn(rng: random.Random) -> Message:
-    place = rng.choice([("a", 1), ("a", 2), ("b", 3), ("source:s", 4), ("source:s", 5)])
+    number = rng.randrange(5)
+    owner, interval = ("a", "a", "b", "source:s", "source:s")[number], IntervalId(number + 1)
     kind = rng.choice(["claim", "excuse", "conclude", "report", "bound", "unsettled", "settled"])
     if kind == "claim":
-        return Claimed(((*place, rng.randrange(9)),))
+        return Claimed(((owner, interval, Sequencer(rng.randrange(9))),))
     if kind == "excuse":
-        return Excused("source:s", rng.choice((4, 5)))
+        return Excused("source:s", IntervalId(rng.choice((4, 5))))
     if kind == "conclude":
-        return Concluded("source:s", rng.choice((4, 5)))
+        return Concluded("source:s", IntervalId(rng.choice((4, 5))))
     if kind == "bound":
         return SourceBound("source:s", rng.randrange(100))
     if kind == "unsettled":
-        return Unsettled("a", 1, ("b",))
-    return IntervalSettled(1) if kind == "settled" else WatermarkReport(*place, rng.randrange(100), 1)
+        return Unsettled("a", IntervalId(1), ("b",))
+    if kind == "settled":
+        return IntervalSettled(IntervalId(1))
+    return WatermarkReport(owner, interval, rng.randrange(100), Sequencer(1))
 
 
 def test_who_hears_it_all_again_knows_as_much_as_who_has_heard_everything() -> None:
     for seed in range(300):
         rng = random.Random(seed)
-        claims: list[Message] = [Claimed((("a", 1, 7), ("a", 2, 7), ("b", 3, 7), ("source:s", 4, 7)))]
+        claims: list[Message] = [
+            Claimed(
+                (
+                    ("a", IntervalId(1), Sequencer(7)),
+                    ("a", IntervalId(2), Sequencer(7)),
+                    ("b", IntervalId(3), Sequencer(7)),
+                    ("source:s", IntervalId(4), Sequencer(7)),
+                )
+            )
+        ]
         said = claims + [drawn(rng) for _ in range(rng.randrange(30))]
         restated, highest = Restated(), dict[str, int]()
         for i, message in enumerate(said):
             if isinstance(message, WatermarkReport):  # a report only rises
                 value = highest[f"{message.interval}"] = max(message.value, highest.get(f"{message.interval}", 0))
-                said[i] = message = WatermarkReport(message.owner, message.interval, value, 1)
+                said[i] = message = WatermarkReport(message.owner, message.interval, value, Sequencer(1))
             if isinstance(message, SourceBound):
                 value = highest["bound"] = max(message.value, highest.get("bound", 0))
                 said[i] = message = SourceBound(message.source, value)
@@ -87,8 +100,11 @@ def test_who_hears_it_all_again_knows_as_much_as_who_has_heard_everything() -> N
 
 def test_who_joins_comes_last_and_only_when_it_has() -> None:
     restated = Restated()
-    restated.note(Claimed((("a", 1, 7),)))
+    restated.note(Claimed((("a", IntervalId(1), Sequencer(7)),)))
     assert not any(isinstance(message, WorkerJoined) for message in restated.all())
     restated.note(WorkerJoined({"a": ()}))
-    restated.note(Claimed((("a", 2, 7),)))
-    assert restated.all() == [Claimed((("a", 1, 7), ("a", 2, 7))), WorkerJoined({"a": ()})]
+    restated.note(Claimed((("a", IntervalId(2), Sequencer(7)),)))
+    assert restated.all() == [
+        Claimed((("a", IntervalId(1), Sequencer(7)), ("a", IntervalId(2), Sequencer(7)))),
+        WorkerJoined({"a": ()}),
+    ]

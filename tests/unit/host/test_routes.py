@@ -5,6 +5,7 @@ from __future__ import annotations
 from millwheel import Computation, Context, Pipeline, Record, Stream, TextCoder, subscribe
 from millwheel.bundles import Bundle, HoldWrites, RecoveredInterval, TimerWrites
 from millwheel.host.routes import Routes
+from millwheel.ids import IntervalId, ProducerId, SequenceNumber, Sequencer, sequence_numbers
 from millwheel.model import MIN_TIME
 from millwheel.testing.world.calls import run
 from millwheel_injectors import IterableSource
@@ -33,9 +34,11 @@ def test_receivers_of_what_is_left_on_a_stream_that_is_no_output_any_more_wait_f
     opened = run(MemoryStore().open_pipeline(graph.shape()))
     routes = Routes(graph)
     row = next(row for row in routes.open(opened) if row.computation == "First")
-    config = routes.config(row, 7)
+    config = routes.config(row, Sequencer(7))
     (number,) = (opened.subscriptions[s.name] for s in graph.subscriptions("longer"))
-    left = Bundle(number, row.id, 1, 0, 3, 0, [0], ["k"], [b"v"], [1])
+    left = Bundle(
+        number, row.id, 1, IntervalId(0), ProducerId(3), SequenceNumber(0), sequence_numbers([0]), ["k"], [b"v"], [1]
+    )
     assert routes.unsettled(config, _recovered([left])) == {"Second"}
     assert routes.unsettled(config, _recovered([])) == set()
 

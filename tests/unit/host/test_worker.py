@@ -14,6 +14,7 @@ from millwheel.host.actors import Actor
 from millwheel.host.messages import Claimed, Credit, Delivery, Expected, Hello, Message, WatermarksRaised
 from millwheel.host.requests import ListRedrives, Recover, StoreCall
 from millwheel.host.worker import WorkerHost
+from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId, sequence_numbers
 from millwheel.model import MAX_TIME
 from millwheel.testing.world.calls import run
 from millwheel.work import InvocationOutcome
@@ -73,8 +74,19 @@ def started() -> tuple[Hand, Hello]:
     return hand, hello
 
 
-def bundle(target: int) -> Bundle:
-    return Bundle(0, 99, 1, target, 99, 0, [0], ["k"], [b"v"], [1])
+def bundle(target: IntervalId) -> Bundle:
+    return Bundle(
+        SubscriptionId(0),
+        IntervalId(99),
+        1,
+        target,
+        ProducerId(99),
+        SequenceNumber(0),
+        sequence_numbers([0]),
+        ["k"],
+        [b"v"],
+        [1],
+    )
 
 
 def test_an_interval_that_starts_says_hello_and_gives_credit() -> None:
@@ -85,7 +97,7 @@ def test_an_interval_that_starts_says_hello_and_gives_credit() -> None:
 
 def test_a_bundle_for_another_owner_is_dropped() -> None:
     hand, hello = started()
-    dropped = hand.give(he.Received("worker", Delivery(bundle(hello.interval), hello.sequencer - 1, True)))
+    dropped = hand.give(he.Received("worker", Delivery(bundle(hello.interval), Sequencer(hello.sequencer - 1), True)))
     assert dropped == []
     taken = hand.give(he.Received("worker", Delivery(bundle(hello.interval), hello.sequencer, True)))
     assert any(isinstance(effect, he.Post) for effect in taken), "it runs"
@@ -93,7 +105,7 @@ def test_a_bundle_for_another_owner_is_dropped() -> None:
 
 def test_what_an_earlier_owner_has_sent_and_got_acked_is_not_expected_by_the_next_owner_of_a_receiver() -> None:
     hand, hello = started()
-    channel = (0, 99)
+    channel = (SubscriptionId(0), ProducerId(99))
     hand.give(he.Received("worker", Expected((channel,))))
     assert channel in hand.worker.routes.live
     last = msgspec.structs.replace(bundle(hello.interval), sequences=[], keys=[], values=[], timestamps=[])
@@ -176,15 +188,26 @@ class Busy(Hand):
                     pass
         return effects
 
-    def deliver(self, target: Actor, producer: int) -> None:
+    def deliver(self, target: Actor, producer: ProducerId) -> None:
         (number,) = [n for name, n in self.worker.routes.subscriptions.items() if name.startswith(target.owner)]
-        records = Bundle(number, producer, 1, target.interval, producer, 0, [0], ["k"], [b"v"], [1])
+        records = Bundle(
+            number,
+            IntervalId(producer),
+            1,
+            target.interval,
+            producer,
+            SequenceNumber(0),
+            sequence_numbers([0]),
+            ["k"],
+            [b"v"],
+            [1],
+        )
         self.give(he.Received("worker", Delivery(records, target.sequencer, True)))
 
     def refuse(self, actor: Actor) -> None:
         """The database has something against the first checkpoint of an interval, which starts anew."""
-        self.deliver(actor, 99)
-        self.give(he.Told(actor.interval, actor.sequencer, ev.Refused(1, ())))
+        self.deliver(actor, ProducerId(99))
+        self.give(he.Told(actor.interval, actor.sequencer, ev.Refused(Seq(1), ())))
 
     def recover(self, ask: he.Ask) -> None:
         self.waiting.remove(ask)
@@ -209,5 +232,5 @@ def test_a_receiver_that_starts_anew_beside_its_sender_takes_what_the_next_owner
         if isinstance(message, Expected):
             hand.give(he.Received("worker", message))
     hand.ran.clear()
-    hand.deliver(receiver, sender.sequencer)
+    hand.deliver(receiver, ProducerId(sender.sequencer))
     assert hand.ran == [receiver.interval]

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from millwheel.ids import IntervalId, ProducerId
 from millwheel.ports import Batch, PositionWrite, Source, SourcePartition, SourcePosition
 from millwheel.search import BlockingCall, Find, MoreSigns, Search, Step, Unknown
 from millwheel.testing.world.calls import run
@@ -104,7 +105,7 @@ class Registry:
 
 def stored(partition: SourcePartition, position: int, state: bytes, finished: bool = False) -> SourcePosition:
     """What the store would tell of a partition after a restart."""
-    return SourcePosition(partition.name, 1, 1, position, finished, state)
+    return SourcePosition(partition.name, IntervalId(1), ProducerId(1), position, finished, state)
 
 
 def reject_lines(path: Path) -> list[RejectLine]:

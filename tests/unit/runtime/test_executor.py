@@ -8,6 +8,7 @@ import pytest
 
 from millwheel import Computation, Context, JsonCoder, ListCell, Record, Timer, limits
 from millwheel.bundles import QuarantineEntry
+from millwheel.ids import ProducerId, SequenceNumber, SubscriptionId
 from tests.unit.api.hooks import IN, OUT, computation_of, executor_of, out, part, run, work
 
 
@@ -100,14 +101,22 @@ def test_a_timer_that_an_earlier_hook_moved_or_cancelled_does_not_fire() -> None
     assert done.timers == {"a": {("watermark", "moved"): 100, ("watermark", "cancelled"): None}}
 
 
-def entry(value: str, sequence: int) -> QuarantineEntry:
-    return QuarantineEntry(value.split("=")[0], IN, 5, sequence, value.encode(), sequence)
+def entry(value: str, sequence: SequenceNumber) -> QuarantineEntry:
+    return QuarantineEntry(value.split("=")[0], IN, ProducerId(5), sequence, value.encode(), sequence)
 
 
 def test_a_redrive_goes_on_in_order_until_one_fails() -> None:
     calls: list[str] = []
     executor = executor_of(computation_of(failing(99, calls)))
-    done = executor.run(work(redrive=[entry("a=1", 1), entry("a=bad", 2), entry("a=3", 3)]))
+    done = executor.run(
+        work(
+            redrive=[
+                entry("a=1", SequenceNumber(1)),
+                entry("a=bad", SequenceNumber(2)),
+                entry("a=3", SequenceNumber(3)),
+            ]
+        )
+    )
     assert (done.redriven, values(done)) == ({"a": 1}, ["a=1"])
     assert (calls, done.quarantined) == (["a=1", "a=bad"], [])
 
@@ -118,7 +127,7 @@ def test_a_redrive_runs_timers_too() -> None:
     def ring(self: Any, context: Context, timer: Timer) -> None:
         fired.append(timer)
 
-    timer = QuarantineEntry("a", -1, 0, 0, b"", 9, "t", "wall")
+    timer = QuarantineEntry("a", SubscriptionId(-1), ProducerId(0), SequenceNumber(0), b"", 9, "t", "wall")
     assert executor_of(computation_of(timer=ring)).run(work(redrive=[timer])).redriven == {"a": 1}
     assert fired == [Timer("a", "t", 9, "wall")]
 

@@ -13,6 +13,7 @@ from millwheel import Computation, Context, JsonCoder, ListCell, MapCell, Record
 from millwheel.bundles import QuarantineEntry
 from millwheel.core.keys.cache import StateCache
 from millwheel.core.keys.eviction import NEVER
+from millwheel.ids import ProducerId, Seq, SequenceNumber
 from millwheel.runtime.executor import Executor
 from millwheel.work import InvocationOutcome, Wanted, Work
 from tests.unit.api.hooks import IN, OUT, computation_of, executor_of, out, part, work
@@ -52,7 +53,7 @@ class Machine:
             self.cache.fill(done.lacking, found)
             done = self.executor.run(given)
         self.seq += 1
-        self.cache.write_all(done, self.seq)
+        self.cache.write_all(done, Seq(self.seq))
         self.log.append((self.seq, done))
         return done
 
@@ -65,7 +66,7 @@ class Machine:
                 self._put({(key, cell, ""): value for key, value in values.items()})
             for cell, by_key in done.entries.items():
                 self._put({(key, cell, entry): v for key, values in by_key.items() for entry, v in values.items()})
-        self.cache.folded(upto)
+        self.cache.folded(Seq(upto))
         self.cache.trim((), lambda keys: [NEVER] * len(keys))
 
     def _put(self, written: dict[tuple[str, str, str], bytes | None]) -> None:
@@ -333,7 +334,7 @@ def test_a_redrive_waits_where_it_is() -> None:
         it.map.get(f"e{record.value[-1]}")
         ran.append(record.value)
 
-    entries = [QuarantineEntry("a", IN, 5, i, f"a={i}".encode(), i) for i in (1, 7, 8)]
+    entries = [QuarantineEntry("a", IN, ProducerId(5), SequenceNumber(i), f"a={i}".encode(), i) for i in (1, 7, 8)]
     machine = machine_of(hook)
     done = machine.go(work(redrive=entries, cache=machine.cache))
     assert (ran, done.redriven) == (["a=1", "a=7", "a=8"], {"a": 3})

@@ -12,6 +12,7 @@ from millwheel.errors import Fenced, InvariantError, SourceError
 from millwheel.host import alphabet as he
 from millwheel.host.messages import Receipt
 from millwheel.host.requests import StillOwned
+from millwheel.ids import IntervalId
 from millwheel.runtime.shell import Shell, wall_clock_us
 from millwheel.transport.local import LocalTransport
 from millwheel_storage.memory import MemoryStore
@@ -60,7 +61,7 @@ def wake(delay_us: int) -> he.WakeAt:
 
 
 def test_hosts_hear_each_other_and_the_end_of_each_turn() -> None:
-    receipt = Receipt(1, 2, 3)
+    receipt = Receipt(IntervalId(1), IntervalId(2), 3)
     one = Noting("one", Started=[he.Tell("two", receipt)])
     two = Noting("two", Received=[he.Ended()])
     serve(one, two)
@@ -155,7 +156,7 @@ class Cut(LocalTransport):
 
 
 def test_nothing_passes_between_a_cut_and_the_moment_that_the_host_has_heard_of_it() -> None:
-    first, lost, last = (Receipt(1, 2, number) for number in range(3))
+    first, lost, last = (Receipt(IntervalId(1), IntervalId(2), number) for number in range(3))
     one = Noting(
         "one", Started=[he.Tell("two", first), he.Tell("two", lost)], ChannelOpened=[he.Tell("two", last), he.Ended()]
     )
@@ -170,7 +171,7 @@ def test_a_process_without_a_worker_has_no_user_code_and_no_progress() -> None:
     with pytest.raises(InvariantError, match="no worker"):
         shell.progress()
     with pytest.raises(InvariantError, match="user code"):
-        serve(Noting("one", Started=[he.Release(3)]))
+        serve(Noting("one", Started=[he.Release(IntervalId(3))]))
 
 
 class Permitted:
@@ -187,7 +188,7 @@ class Permitted:
 
 @pytest.mark.parametrize(("checks", "sent"), [(0, 0), (1, 0), (2, 1), (3, 2)])
 def test_nothing_leaves_a_process_whose_lease_has_run_out_within_a_turn_either(checks: int, sent: int) -> None:
-    one = Noting("one", Started=[he.Tell("two", Receipt(1, 2, number)) for number in range(3)])
+    one = Noting("one", Started=[he.Tell("two", Receipt(IntervalId(1), IntervalId(2), number)) for number in range(3)])
     two, transport = Noting("two"), Cut()
     transport.told.append("before")
     shell = Shell(store=MemoryStore(), transport=transport, others=[one, two], permit=Permitted(checks))
@@ -200,7 +201,7 @@ def test_nothing_is_asked_of_the_store_without_a_lease() -> None:
     asked = 0
 
     class Counting(MemoryStore):
-        async def still_owned(self, owners: Any) -> set[int]:
+        async def still_owned(self, owners: Any) -> set[IntervalId]:
             nonlocal asked
             asked += 1
             return set()

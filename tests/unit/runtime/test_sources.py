@@ -13,6 +13,7 @@ from millwheel import limits
 from millwheel.api.context import Output
 from millwheel.core.interval.events import RowsRead
 from millwheel.errors import LimitError
+from millwheel.ids import SubscriptionId
 from millwheel.runtime.sources import outside_ids, read_rows
 from millwheel_injectors import IterableSource
 
@@ -47,7 +48,10 @@ def test_what_is_no_id_is_refused(id_: Any, error: type[Exception]) -> None:
 def read(rows: list[Any], record_id: Any) -> tuple[RowsRead, list[tuple[int, str]]]:
     """All rows, keyed by two subscriptions of which the second takes only some."""
     (partition,) = IterableSource("s", [(value, at) for at, value in enumerate(rows)]).discover(())
-    output = Output(lambda v: repr(v).encode(), ((1, lambda v: "k"), (2, lambda v: "k" if v["n"] % 2 else None)))
+    output = Output(
+        lambda v: repr(v).encode(),
+        ((SubscriptionId(1), lambda v: "k"), (SubscriptionId(2), lambda v: "k" if v["n"] % 2 else None)),
+    )
     refused: list[tuple[int, str]] = []
     return read_rows(
         partition, output, 100, lambda _, row, why, value: refused.append((row, why)), record_id
@@ -56,8 +60,8 @@ def read(rows: list[Any], record_id: Any) -> tuple[RowsRead, list[tuple[int, str
 
 def test_ids_go_with_their_rows_to_every_subscription() -> None:
     got, refused = read([{"n": n, "id": f"i{n}"} for n in range(4)], lambda value: value["id"])
-    assert got.columns[1][1].outside == [b"i0", b"i1", b"i2", b"i3"]
-    assert got.columns[2][1].outside == [b"i1", b"i3"]
+    assert got.columns[SubscriptionId(1)][1].outside == [b"i0", b"i1", b"i2", b"i3"]
+    assert got.columns[SubscriptionId(2)][1].outside == [b"i1", b"i3"]
     assert refused == []
 
 
@@ -72,4 +76,4 @@ def test_a_row_without_an_id_is_rejected_and_the_others_go_on() -> None:
 
 def test_a_source_without_ids_sends_none() -> None:
     got, _ = read([{"n": 1}], None)
-    assert got.columns[1][1].outside == []
+    assert got.columns[SubscriptionId(1)][1].outside == []

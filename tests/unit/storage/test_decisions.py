@@ -6,13 +6,14 @@ import msgspec
 import pytest
 
 from millwheel.cluster import Placement
+from millwheel.ids import IntervalId
 from millwheel_storage.decisions import digest
 
-PLACEMENT = Placement(3, 7, {1: 5, 2: None}, {"s": 5})
+PLACEMENT = Placement(3, 7, {IntervalId(1): 5, IntervalId(2): None}, {"s": 5})
 
 
 def test_the_order_of_a_decision_says_nothing() -> None:
-    assert digest(PLACEMENT) == digest(Placement(3, 7, {2: None, 1: 5}, {"s": 5}))
+    assert digest(PLACEMENT) == digest(Placement(3, 7, {IntervalId(2): None, IntervalId(1): 5}, {"s": 5}))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from millwheel.bundles import (
     encode_checkpoint,
 )
 from millwheel.errors import IncompatibleStore
+from millwheel.ids import ProducerId, SequenceNumber, SubscriptionId, sequence_numbers
 from millwheel_storage.decode import decode_image, found_ids, key_rows, quarantine_entry, timer_rows, timer_writes
 from millwheel_storage.productions import pack_ids
 
@@ -43,9 +44,9 @@ def test_what_this_version_has_not_written_is_refused(payload: bytes, says: str)
 
 
 def test_ids_are_found_from_the_frontier_on() -> None:
-    rows = [(pack_ids([1, 2, 3]), 2), (pack_ids([7, 9]), 8)]
-    assert found_ids(rows, [1, 2, 4, 7, 9]) == {2, 9}
-    assert found_ids([], [1]) == set()
+    rows = [(pack_ids(sequence_numbers([1, 2, 3])), 2), (pack_ids(sequence_numbers([7, 9])), 8)]
+    assert found_ids(rows, sequence_numbers([1, 2, 4, 7, 9])) == {2, 9}
+    assert found_ids([], sequence_numbers([1])) == set()
 
 
 def test_timers_are_rows_in_order_of_time_and_columns_again() -> None:
@@ -67,4 +68,6 @@ def test_a_key_with_more_cells_than_the_limit_was_not_read_to_the_end() -> None:
 
 def test_a_quarantined_element_comes_back() -> None:
     row = (b"k", 7, 55, 3, b"v", 9, b"tag", "wall", "é".encode())
-    assert quarantine_entry(row) == QuarantineEntry("k", 7, 55, 3, b"v", 9, "tag", "wall", "é")
+    assert quarantine_entry(row) == QuarantineEntry(
+        "k", SubscriptionId(7), ProducerId(55), SequenceNumber(3), b"v", 9, "tag", "wall", "é"
+    )

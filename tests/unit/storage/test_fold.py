@@ -16,6 +16,7 @@ from millwheel.bundles import (
     StateWrites,
     TimerWrites,
 )
+from millwheel.ids import ProducerId, SequenceNumber, SubscriptionId, sequence_numbers
 from millwheel_storage.fold import fifo_rows, fold
 from millwheel_storage.productions import bundles, pack_ids, unpack_ids
 
@@ -55,7 +56,7 @@ def cell(key: str, value: bytes | None) -> StateWrites:
 
 
 def entry(key: str, value: bytes) -> QuarantineEntry:
-    return QuarantineEntry(key, 1, 2, 3, value, 4)
+    return QuarantineEntry(key, SubscriptionId(1), ProducerId(2), SequenceNumber(3), value, 4)
 
 
 def test_the_last_write_of_a_cell_wins() -> None:
@@ -74,27 +75,51 @@ def test_forgetting_comes_before_the_own_writes_and_after_the_earlier_ones() -> 
 
 
 def test_a_production_acked_within_the_run_never_reaches_the_table() -> None:
-    produced = Produced(1, 9, 10, ["a", "b"], [b"x", b"y"], [1, 2])
-    folded = fold([checkpoint(produced=[produced]), checkpoint(acked=[Acked(1, 9, [10, 3])])])
+    produced = Produced(SubscriptionId(1), ProducerId(9), SequenceNumber(10), ["a", "b"], [b"x", b"y"], [1, 2])
+    folded = fold(
+        [
+            checkpoint(produced=[produced]),
+            checkpoint(acked=[Acked(SubscriptionId(1), ProducerId(9), sequence_numbers([10, 3]))]),
+        ]
+    )
     assert folded.productions == {(1, 9): {11: ("b", b"y", 2)}}
     assert folded.acked == {(1, 9): [3]}
 
 
 def test_a_production_that_a_later_checkpoint_acks_need_not_be_stored() -> None:
-    produced = Produced(1, 9, 10, ["a", "b"], [b"x", b"y"], [1, 2])
-    folded = fold([checkpoint(produced=[produced])], [Acked(1, 9, [10, 12]), Acked(2, 9, [11])])
+    produced = Produced(SubscriptionId(1), ProducerId(9), SequenceNumber(10), ["a", "b"], [b"x", b"y"], [1, 2])
+    folded = fold(
+        [checkpoint(produced=[produced])],
+        [
+            Acked(SubscriptionId(1), ProducerId(9), sequence_numbers([10, 12])),
+            Acked(SubscriptionId(2), ProducerId(9), sequence_numbers([11])),
+        ],
+    )
     assert folded.productions == {(1, 9): {11: ("b", b"y", 2)}}
     assert folded.acked == {}, "the later checkpoint's own fold says so"
 
 
 def test_a_production_and_its_ack_in_one_checkpoint_cancel() -> None:
-    image = checkpoint(produced=[Produced(1, 9, 0, ["a"], [b"x"], [1])], acked=[Acked(1, 9, [0])])
+    image = checkpoint(
+        produced=[Produced(SubscriptionId(1), ProducerId(9), SequenceNumber(0), ["a"], [b"x"], [1])],
+        acked=[Acked(SubscriptionId(1), ProducerId(9), sequence_numbers([0]))],
+    )
     assert fold([image]).productions == {(1, 9): {}}
     assert fold([image]).acked == {}
 
 
 def test_ids_below_the_frontier_are_not_kept() -> None:
-    folded = fold([checkpoint(ids=[Ids(1, 9, 0, [4, 2])]), checkpoint(ids=[Ids(1, 9, 3, [7]), Ids(2, 9, 0, [])])])
+    folded = fold(
+        [
+            checkpoint(ids=[Ids(SubscriptionId(1), ProducerId(9), SequenceNumber(0), sequence_numbers([4, 2]))]),
+            checkpoint(
+                ids=[
+                    Ids(SubscriptionId(1), ProducerId(9), SequenceNumber(3), sequence_numbers([7])),
+                    Ids(SubscriptionId(2), ProducerId(9), SequenceNumber(0), []),
+                ]
+            ),
+        ]
+    )
     assert folded.new_ids() == {(1, 9): [4, 7]}
     assert folded.frontiers == {(1, 9): 3, (2, 9): 0}
 
@@ -109,15 +134,16 @@ def test_a_quarantine_is_a_fifo() -> None:
 
 @given(st.sets(st.integers(0, 2**62), min_size=1))
 def test_packed_ids_come_back(ids: set[int]) -> None:
-    assert unpack_ids(pack_ids(sorted(ids))) == sorted(ids)
+    assert unpack_ids(pack_ids(sorted(sequence_numbers(ids)))) == sorted(ids)
 
 
 def test_dense_ids_take_a_byte_each() -> None:
-    assert len(pack_ids(list(range(2**40, 2**40 + 1000)))) < 1_020
+    assert len(pack_ids(sequence_numbers(range(2**40, 2**40 + 1000)))) < 1_020
 
 
 def test_bundles_are_split_by_channel_and_size() -> None:
-    rows = [(1, 9, n, "k", b"v", n) for n in range(5)] + [(1, 10, 0, "k", b"v", 0), (2, 10, 0, "k", b"v", 0)]
+    places = [(1, 9, n) for n in range(5)] + [(1, 10, 0), (2, 10, 0)]
+    rows = [(SubscriptionId(s), ProducerId(p), SequenceNumber(n), "k", b"v", n) for s, p, n in places]
     made = bundles(rows, 2)
     assert [(b.subscription, b.producer, b.sequences) for b in made] == [
         (1, 9, [0, 1]),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from millwheel.bundles import LogWrite, SinkRow
 from millwheel.errors import RowRefused, WiringError
+from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.ports import SinkTable
 from millwheel.rows import check_row
 from millwheel_storage.schema.reserved import RESERVED_NAMES
@@ -33,7 +34,7 @@ TABLE = SinkTable("out", KINDS, ("t",))
 
 
 def write(**values: Any) -> LogWrite:
-    return LogWrite(1, 1, 4, 0, b"", (SinkRow("out", msgspec.json.encode(values)),))
+    return LogWrite(IntervalId(1), Sequencer(1), Seq(4), 0, b"", (SinkRow("out", msgspec.json.encode(values)),))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_what_json_would_change_in_silence_is_refused(column: str, given: object
 @pytest.mark.parametrize("sink", [SinkRow("nowhere", b"{}"), SinkRow("out", b"[1]"), SinkRow("out", b"{")])
 def test_what_is_no_row_of_a_table_is_refused(sink: SinkRow) -> None:
     with pytest.raises(RowRefused):
-        coalesce({"out": TABLE}, [LogWrite(1, 1, 1, 0, b"", (sink,))])
+        coalesce({"out": TABLE}, [LogWrite(IntervalId(1), Sequencer(1), Seq(1), 0, b"", (sink,))])
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans()), max_size=40))
@@ -142,7 +143,9 @@ def test_blame_finds_the_first_bad_row_of_each_key(rows: list[tuple[str, bool]])
 
 def test_rows_are_coalesced_and_sorted() -> None:
     tables = {"out": TABLE, "also": SinkTable("also", {"k": "bigint"}, ("k",))}
-    first = LogWrite(1, 1, 1, 0, b"", (SinkRow("out", b'{"t": "b"}'), SinkRow("also", b'{"k": 1}')))
+    first = LogWrite(
+        IntervalId(1), Sequencer(1), Seq(1), 0, b"", (SinkRow("out", b'{"t": "b"}'), SinkRow("also", b'{"k": 1}'))
+    )
     made = coalesce(tables, [first, write(t="a", b=1), write(t="b", b=2)])
     assert [(rows.table.name, list(rows.rows)) for rows in made] == [("also", [(1,)]), ("out", [("a",), ("b",)])]
     assert made[1].rows["b",]["b"] == 2
@@ -159,7 +162,10 @@ def test_of_several_writes_of_a_row_the_last_one_counts() -> None:
         return SinkRow("out", msgspec.json.encode({"n": n}))
 
     rows = (upsert("1"), deletion(n="1.00"), deletion(n="2"), upsert("2.0"), upsert("10"), deletion(n="7"))
-    (made,) = coalesce({"out": ledger}, [LogWrite(1, 1, seq, 0, b"", (row,)) for seq, row in enumerate(rows, 1)])
+    (made,) = coalesce(
+        {"out": ledger},
+        [LogWrite(IntervalId(1), Sequencer(1), Seq(seq), 0, b"", (row,)) for seq, row in enumerate(rows, 1)],
+    )
     assert [row["n"] for row in made.rows.values()] == ["2.0", "10"]
     assert made.places == [4, 5]
     assert list(made.deleted.values()) == [{"n": "1.00"}, {"n": "7"}]
@@ -168,14 +174,17 @@ def test_of_several_writes_of_a_row_the_last_one_counts() -> None:
 
 
 def test_owners_who_delete_and_write_one_row_contest_it() -> None:
-    writes = [LogWrite(n, 1, 1, 0, b"", (row,)) for n, row in ((1, deletion(t="a")), (2, write(t="a").sinks[0]))]
+    writes = [
+        LogWrite(IntervalId(n), Sequencer(1), Seq(1), 0, b"", (row,))
+        for n, row in ((1, deletion(t="a")), (2, write(t="a").sinks[0]))
+    ]
     assert [rows.contested for rows in coalesce({"out": TABLE}, writes)] == [True]
 
 
 @pytest.mark.parametrize("values", [{}, {"t": None}, {"t": "a", "b": 1}, {"b": 1}])
 def test_what_is_no_key_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises(RowRefused, match="sink table 'out'"):
-        coalesce({"out": TABLE}, [LogWrite(1, 1, 1, 0, b"", (deletion(**values),))])
+        coalesce({"out": TABLE}, [LogWrite(IntervalId(1), Sequencer(1), Seq(1), 0, b"", (deletion(**values),))])
 
 
 @pytest.mark.parametrize(

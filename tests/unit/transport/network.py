@@ -11,6 +11,7 @@ import pytest
 from millwheel import limits
 from millwheel.bundles import Bundle
 from millwheel.host.messages import Delivery, Hello, Message
+from millwheel.ids import IntervalId, ProducerId, SequenceNumber, Sequencer, SubscriptionId, sequence_numbers
 from millwheel.transport.grpc_channels import GrpcTransport
 from tests.chaos.proxy import TcpProxy
 
@@ -75,13 +76,28 @@ async def pair_of_nodes() -> AsyncIterator[tuple[Node, Node, TcpProxy]]:
 
 
 def hello(number: int, round: int = 0) -> Hello:
-    return Hello(number, 0, round)
+    return Hello(IntervalId(number), Sequencer(0), round)
 
 
 def delivery(sequences: list[int], size: int = 10) -> Delivery:
     keys = [str(number) for number in sequences]
     values = [bytes(size)] * len(sequences)
-    return Delivery(Bundle(1, 2, sequences[0], 4, 5, 0, sequences, keys, values, sequences), 6, False)
+    return Delivery(
+        Bundle(
+            SubscriptionId(1),
+            IntervalId(2),
+            sequences[0],
+            IntervalId(4),
+            ProducerId(5),
+            SequenceNumber(0),
+            sequence_numbers(sequences),
+            keys,
+            values,
+            sequences,
+        ),
+        Sequencer(6),
+        False,
+    )
 
 
 def quick(monkeypatch: pytest.MonkeyPatch, beat_s: float = 0.05) -> None:

@@ -21,6 +21,7 @@ import pytest
 from millwheel import limits
 from millwheel.errors import ChannelError
 from millwheel.host.messages import Delivery, Expected, Hello, Message, Receipt
+from millwheel.ids import IntervalId, ProducerId, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.ports import Transport
 from millwheel.transport.grpc_channels import METHOD, SERVICE, GrpcTransport
 from millwheel.transport.proto import channel_pb2 as pb
@@ -59,7 +60,7 @@ def test_a_bundle_is_sent_as_it_was_told() -> None:
         async with pair_of_nodes() as (a, b, _):
             told = delivery([1])
             a.tell("b", told)
-            told.bundle.frontier = 99  # as an outbox does when it sends again
+            told.bundle.frontier = SequenceNumber(99)  # as an outbox does when it sends again
             await until(b.messages)
             assert b.messages() == [delivery([1])]
 
@@ -310,7 +311,7 @@ class Receiver:
 
     def _opened(self, peer: str) -> None:
         self._round += 1
-        self._node.tell(peer, Hello(1, 1, self._round))
+        self._node.tell(peer, Hello(IntervalId(1), Sequencer(1), self._round))
 
     def _message(self, peer: str, message: Message) -> None:
         assert isinstance(message, Delivery)
@@ -320,7 +321,7 @@ class Receiver:
             else:
                 self.seen.add(sequence)
                 self.taken.append(sequence)
-        self._node.tell(peer, Receipt(1, 2, message.bundle.number))
+        self._node.tell(peer, Receipt(IntervalId(1), IntervalId(2), message.bundle.number))
 
 
 class Sender:
@@ -700,7 +701,7 @@ def test_a_long_list_takes_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def scenario() -> None:
         async with pair_of_nodes() as (a, b, _):
-            a.tell("b", Expected(tuple((number, number) for number in range(100_000))))
+            a.tell("b", Expected(tuple((SubscriptionId(number), ProducerId(number)) for number in range(100_000))))
             await until(b.messages)
 
     asyncio.run(scenario())

@@ -13,6 +13,7 @@ import pytest
 
 from millwheel.core.source import injector
 from millwheel.host.messages import Message, Receipt
+from millwheel.ids import IntervalId
 from millwheel.ports import Transport
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel.testing.world.transport import FaultyTransport
@@ -33,7 +34,7 @@ def test_each_host_hears_what_it_was_told_in_order_and_from_whom() -> None:
 
     attach("a")
     attach("b")
-    first, second, third = (Receipt(1, 2, number) for number in range(3))
+    first, second, third = (Receipt(IntervalId(1), IntervalId(2), number) for number in range(3))
     transport.tell("a", "b", first)
     transport.tell("b", "a", second)
     transport.tell("a", "b", third)
@@ -42,7 +43,7 @@ def test_each_host_hears_what_it_was_told_in_order_and_from_whom() -> None:
 
 def test_a_host_that_nobody_has_attached_is_a_loud_error() -> None:
     with pytest.raises(KeyError, match="nobody"):
-        LocalTransport().tell("a", "nobody", Receipt(1, 2, 3))
+        LocalTransport().tell("a", "nobody", Receipt(IntervalId(1), IntervalId(2), 3))
 
 
 class CutTransport(LocalTransport):

@@ -17,6 +17,7 @@ from msgspec import inspect
 from millwheel.bundles import Bundle
 from millwheel.errors import WireError
 from millwheel.host.messages import Delivery, Hello, Message, WatermarkReport
+from millwheel.ids import IntervalId, ProducerId, SequenceNumber, Sequencer, SubscriptionId, sequence_numbers
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.transport.proto import channel_pb2 as pb
 from millwheel.transport.wire_form import KINDS, decoded, encoded
@@ -77,13 +78,13 @@ def bundles(draw: st.DrawFn) -> Bundle:
     outside = column(st.binary(max_size=8)) if draw(st.booleans()) else []
     times = column(st.integers(MIN_TIME, MAX_TIME))
     return Bundle(
-        subscription=subscription,
-        sender=sender,
+        subscription=SubscriptionId(subscription),
+        sender=IntervalId(sender),
         number=number,
-        target=target,
-        producer=producer,
-        frontier=frontier,
-        sequences=sequences,
+        target=IntervalId(target),
+        producer=ProducerId(producer),
+        frontier=SequenceNumber(frontier),
+        sequences=sequence_numbers(sequences),
         keys=column(TEXT),
         values=column(st.binary(max_size=8)),
         timestamps=times,
@@ -110,9 +111,20 @@ def test_every_message_survives_the_wire(kind: type) -> None:
 
 
 def test_the_size_that_a_bundle_has_counted_is_counted_again() -> None:
-    sent = Bundle(1, 2, 3, 4, 5, 6, [7], ["k"], [b"value"], [8])
+    sent = Bundle(
+        SubscriptionId(1),
+        IntervalId(2),
+        3,
+        IntervalId(4),
+        ProducerId(5),
+        SequenceNumber(6),
+        sequence_numbers([7]),
+        ["k"],
+        [b"value"],
+        [8],
+    )
     size = sent.size()
-    message = decoded(encoded(Delivery(sent, 9, True)))
+    message = decoded(encoded(Delivery(sent, Sequencer(9), True)))
     assert isinstance(message, Delivery)
     assert (message.bundle.size_bytes, message.bundle.size()) == (-1, size)
 
@@ -174,10 +186,31 @@ def test_what_is_wrong_is_named(data: bytes, says: str) -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Hello(2**64, 1, 1),
-        WatermarkReport("\ud800", 1, 1, 1),
-        Delivery(Bundle(1, 2, 3, 4, 5, 2**63, [], [], [], []), 1, False),
-        Delivery(Bundle(1, 2, 3, 4, 5, 6, [1], ["\ud800"], [b""], [1]), 1, False),
+        Hello(IntervalId(2**64), Sequencer(1), 1),
+        WatermarkReport("\ud800", IntervalId(1), 1, Sequencer(1)),
+        Delivery(
+            Bundle(
+                SubscriptionId(1), IntervalId(2), 3, IntervalId(4), ProducerId(5), SequenceNumber(2**63), [], [], [], []
+            ),
+            Sequencer(1),
+            False,
+        ),
+        Delivery(
+            Bundle(
+                SubscriptionId(1),
+                IntervalId(2),
+                3,
+                IntervalId(4),
+                ProducerId(5),
+                SequenceNumber(6),
+                sequence_numbers([1]),
+                ["\ud800"],
+                [b""],
+                [1],
+            ),
+            Sequencer(1),
+            False,
+        ),
     ],
 )
 def test_what_cannot_be_sent_is_named(message: Message) -> None:

@@ -9,19 +9,32 @@ import pytest
 from millwheel.bundles import Bundle
 from millwheel.core.channel.alignment import Alignment
 from millwheel.errors import InvariantError
+from millwheel.ids import IntervalId, ProducerId, SequenceNumber, SubscriptionId, sequence_numbers
 
 _numbers = count(1)
 
 
-def bundle(sender: int, label: int, at: int = 5) -> Bundle:
-    return Bundle(1, sender, next(_numbers), 9, sender, 0, [0], ["k"], [b"v"], [at], label)
+def bundle(sender: IntervalId, label: int, at: int = 5) -> Bundle:
+    return Bundle(
+        SubscriptionId(1),
+        IntervalId(sender),
+        next(_numbers),
+        IntervalId(9),
+        ProducerId(sender),
+        SequenceNumber(0),
+        sequence_numbers([0]),
+        ["k"],
+        [b"v"],
+        [at],
+        label,
+    )
 
 
 def test_nothing_is_held_back_before_a_barrier() -> None:
     alignment = Alignment()
-    assert not alignment.parks(bundle(1, 0))
+    assert not alignment.parks(bundle(IntervalId(1), 0))
     assert alignment.open(1, [1, 2])
-    assert not alignment.parks(bundle(1, 0))
+    assert not alignment.parks(bundle(IntervalId(1), 0))
     assert alignment.missing() == [1, 2]
 
 
@@ -29,11 +42,11 @@ def test_an_epoch_is_cut_when_every_named_sender_has_sent_its_barrier() -> None:
     alignment = Alignment()
     alignment.open(1, [1, 2, 3])
     for sender in (1, 2, 2):
-        alignment.barrier(sender, 1)
+        alignment.barrier(IntervalId(sender), 1)
         assert not alignment.complete()
     with pytest.raises(InvariantError, match="before all barriers"):
         alignment.cut()
-    alignment.barrier(3, 1)
+    alignment.barrier(IntervalId(3), 1)
     assert alignment.complete()
     assert alignment.cut() == []
     assert (alignment.label, alignment.opened, alignment.complete()) == (1, 0, False)
@@ -42,24 +55,24 @@ def test_an_epoch_is_cut_when_every_named_sender_has_sent_its_barrier() -> None:
 def test_what_comes_after_a_barrier_waits_in_the_order_of_its_sender() -> None:
     alignment = Alignment()
     alignment.open(1, [1, 2])
-    alignment.barrier(1, 1)
-    later = [bundle(1, 1, at) for at in (7, 6)]
+    alignment.barrier(IntervalId(1), 1)
+    later = [bundle(IntervalId(1), 1, at) for at in (7, 6)]
     assert all(map(alignment.parks, later))
-    assert not alignment.parks(bundle(2, 0))
+    assert not alignment.parks(bundle(IntervalId(2), 0))
     assert alignment.size_bytes == sum(b.size() for b in later) > 0
     assert alignment.oldest(99) == 6
-    alignment.barrier(2, 1)
+    alignment.barrier(IntervalId(2), 1)
     assert alignment.cut() == later
     assert (alignment.size_bytes, alignment.oldest(99)) == (0, 99)
-    assert not alignment.parks(bundle(1, 1))
+    assert not alignment.parks(bundle(IntervalId(1), 1))
 
 
 def test_a_partition_that_opened_after_the_barrier_is_parked_and_not_waited_for() -> None:
     alignment = Alignment()
     alignment.open(1, [1])
-    new = bundle(4, 1)
+    new = bundle(IntervalId(4), 1)
     assert alignment.parks(new)
-    alignment.barrier(1, 1)
+    alignment.barrier(IntervalId(1), 1)
     assert alignment.cut() == [new]
 
 
@@ -74,8 +87,8 @@ def test_an_interval_without_senders_is_cut_at_once() -> None:
 
 def test_a_barrier_may_come_before_its_epoch_is_opened() -> None:
     alignment = Alignment()
-    alignment.barrier(1, 1)
-    early = bundle(1, 1)
+    alignment.barrier(IntervalId(1), 1)
+    early = bundle(IntervalId(1), 1)
     assert alignment.parks(early)
     assert not alignment.complete()
     alignment.open(1, [1])
@@ -87,9 +100,9 @@ def test_copies_of_a_barrier_and_of_an_opening_change_nothing() -> None:
     alignment = Alignment()
     assert alignment.open(1, [1])
     assert not alignment.open(1, [1, 2])
-    alignment.barrier(1, 1)
+    alignment.barrier(IntervalId(1), 1)
     alignment.cut()
-    alignment.barrier(1, 1)
+    alignment.barrier(IntervalId(1), 1)
     assert not alignment.open(1, [1])
     assert alignment.open(2, [1])
     assert not alignment.complete()
@@ -106,4 +119,4 @@ def test_a_sender_that_overtakes_its_own_barrier_is_found_out() -> None:
     alignment = Alignment()
     alignment.open(1, [1, 2])
     with pytest.raises(InvariantError, match="before its barrier"):
-        alignment.parks(bundle(1, 1))
+        alignment.parks(bundle(IntervalId(1), 1))

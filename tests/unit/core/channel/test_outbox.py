@@ -6,15 +6,20 @@ import random
 
 from millwheel.bundles import Acked, Bundle
 from millwheel.core.channel.outbox import Outbox
+from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, SubscriptionId, sequence_numbers
 from millwheel.intervals import Ranges
 from millwheel.model import MAX_TIME
 from millwheel.work import Columns
 
-SUB, SENDER, PRODUCER = 4, 10, 77
+SUB, SENDER, PRODUCER = SubscriptionId(4), IntervalId(10), ProducerId(77)
 
 
 def outbox(*lows: str) -> Outbox:
-    return Outbox(SENDER, PRODUCER, {SUB: Ranges([("", 1), *((low, i + 2) for i, low in enumerate(lows))])})
+    return Outbox(
+        SENDER,
+        PRODUCER,
+        {SUB: Ranges([("", IntervalId(1)), *((low, IntervalId(i + 2)) for i, low in enumerate(lows))])},
+    )
 
 
 def columns(*keys: str, first: int = 0) -> Columns:
@@ -48,16 +53,16 @@ def test_the_frontier_waits_until_the_ack_is_durable() -> None:
     _, (first,) = box.number(SUB, columns("a", "b"))
     _, (second,) = box.number(SUB, columns("c"))
     box.ack(second.number)
-    assert box.record_acks(1) == [Acked(SUB, PRODUCER, [2])]
-    box.recorded(1)
+    assert box.record_acks(Seq(1)) == [Acked(SUB, PRODUCER, sequence_numbers([2]))]
+    box.recorded(Seq(1))
     assert box.frontier(SUB, PRODUCER) == 0  # the first bundle is still out
     box.ack(first.number)
     assert box.frontier(SUB, PRODUCER) == 0
-    box.record_acks(2)
+    box.record_acks(Seq(2))
     assert box.frontier(SUB, PRODUCER) == 0
     assert not box.has_unrecorded()
     box.frontier_moved = False
-    box.recorded(2)
+    box.recorded(Seq(2))
     assert box.frontier(SUB, PRODUCER) == 3
     assert box.frontier_moved
     assert [(n.producer, n.frontier, n.sequences) for n in box.frontier_notes()] == [(PRODUCER, 3, [])]
@@ -75,18 +80,29 @@ def test_an_ack_that_no_checkpoint_needs_moves_the_frontier_at_once() -> None:
 
 def test_an_earlier_owners_productions_keep_their_ids_and_are_routed_anew() -> None:
     box = outbox("m")
-    old = Bundle(SUB, 0, 0, 0, 5, 0, [8, 9], ["a", "z"], [b"1", b"2"], [3, 4])
+    old = Bundle(
+        SUB,
+        IntervalId(0),
+        0,
+        IntervalId(0),
+        ProducerId(5),
+        SequenceNumber(0),
+        sequence_numbers([8, 9]),
+        ["a", "z"],
+        [b"1", b"2"],
+        [3, 4],
+    )
     adopted = box.adopt(old)
     assert [(b.producer, b.sequences, b.target, b.values) for b in adopted] == [
         (5, [8], 1, [b"1"]),
         (5, [9], 2, [b"2"]),
     ]
-    assert box.frontier(SUB, 5) == 8
+    assert box.frontier(SUB, ProducerId(5)) == 8
     for bundle in adopted:
         box.ack(bundle.number)
-    box.record_acks(1)
-    box.recorded(1)
-    assert box.frontier(SUB, 5) == MAX_TIME  # its owner is gone: nothing of it comes any more
+    box.record_acks(Seq(1))
+    box.recorded(Seq(1))
+    assert box.frontier(SUB, ProducerId(5)) == MAX_TIME  # its owner is gone: nothing of it comes any more
     assert box.frontier(SUB, PRODUCER) == 0
 
 
@@ -100,10 +116,10 @@ def test_the_frontier_never_passes_what_is_not_durably_acked() -> None:
         for bundle in [b for b in out if dice.random() < 0.4]:
             out.remove(bundle)
             box.ack(bundle.number)
-        recording[seq] = [s for acked in box.record_acks(seq) for s in acked.sequences]
+        recording[seq] = [s for acked in box.record_acks(Seq(seq)) for s in acked.sequences]
         if dice.random() < 0.5:
             for done in sorted(recording):
-                box.recorded(done)
+                box.recorded(Seq(done))
                 durable.update(recording.pop(done))
         frontier = box.frontier(SUB, PRODUCER)
         assert set(range(frontier)) <= durable

@@ -16,6 +16,7 @@ from millwheel.bundles import (
     TimerWrites,
 )
 from millwheel.core.durability.epoch_image import EpochImage
+from millwheel.ids import ProducerId, SequenceNumber, SubscriptionId, sequence_numbers
 
 
 def checkpoint(*rows: StateRow, forgotten: tuple[str, ...] = ()) -> Checkpoint:
@@ -49,28 +50,36 @@ def test_a_key_that_is_forgotten_keeps_only_what_came_later() -> None:
 
 def test_productions_that_were_acked_are_gone() -> None:
     first, second = checkpoint(), checkpoint()
-    first.produced = [Produced(1, 7, 0, ["a", "b", "c"], [b"x", b"y", b"z"], [1, 2, 3])]
-    first.acked = [Acked(1, 7, [1])]
-    second.acked = [Acked(1, 6, [5])]
+    first.produced = [
+        Produced(SubscriptionId(1), ProducerId(7), SequenceNumber(0), ["a", "b", "c"], [b"x", b"y", b"z"], [1, 2, 3])
+    ]
+    first.acked = [Acked(SubscriptionId(1), ProducerId(7), sequence_numbers([1]))]
+    second.acked = [Acked(SubscriptionId(1), ProducerId(6), sequence_numbers([5]))]
     image = merged(first, second)
-    assert image.produced == [Produced(1, 7, 0, ["a"], [b"x"], [1]), Produced(1, 7, 2, ["c"], [b"z"], [3])]
-    assert image.acked == [Acked(1, 6, [5])]
+    assert image.produced == [
+        Produced(SubscriptionId(1), ProducerId(7), SequenceNumber(0), ["a"], [b"x"], [1]),
+        Produced(SubscriptionId(1), ProducerId(7), SequenceNumber(2), ["c"], [b"z"], [3]),
+    ]
+    assert image.acked == [Acked(SubscriptionId(1), ProducerId(6), sequence_numbers([5]))]
 
 
 def test_sink_rows_and_outside_ids_keep_their_order() -> None:
     first, second = checkpoint(), checkpoint()
     first.sinks, second.sinks = [SinkRow("t", b"1")], [SinkRow("t", b"2", deleted=True)]
     first.outside, second.outside = (
-        [OutsideIdWrites(1, 9, [b"p"])],
-        [OutsideIdWrites(1, 9, [b"q"]), OutsideIdWrites(1, 3, [])],
+        [OutsideIdWrites(SubscriptionId(1), 9, [b"p"])],
+        [OutsideIdWrites(SubscriptionId(1), 9, [b"q"]), OutsideIdWrites(SubscriptionId(1), 3, [])],
     )
     image = merged(first, second)
     assert image.sinks == [SinkRow("t", b"1"), SinkRow("t", b"2", deleted=True)]
-    assert image.outside == [OutsideIdWrites(1, 9, [b"p", b"q"]), OutsideIdWrites(1, 3, [])]
+    assert image.outside == [
+        OutsideIdWrites(SubscriptionId(1), 9, [b"p", b"q"]),
+        OutsideIdWrites(SubscriptionId(1), 3, []),
+    ]
 
 
 def test_of_a_line_that_ended_only_what_is_left_is_appended() -> None:
-    entries = [QuarantineEntry("a", 1, 1, n, b"", 0) for n in range(3)]
+    entries = [QuarantineEntry("a", SubscriptionId(1), ProducerId(1), SequenceNumber(n), b"", 0) for n in range(3)]
     images = [checkpoint() for _ in range(3)]
     images[0].redriven, images[0].released = [("a", 2)], ["a"]
     images[1].quarantined = entries

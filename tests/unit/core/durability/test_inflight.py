@@ -22,23 +22,24 @@ from millwheel.core.durability.unfolded import CommittedLog
 from millwheel.core.faults.refused import RefusedRows
 from millwheel.core.interval import events as ev
 from millwheel.errors import InvariantError
+from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.intervals import Ranges
 from millwheel.model import MAX_TIME
 from millwheel.work import Columns
 
-SENDER, PRODUCER, SUB = 60, 100, 8
+SENDER, PRODUCER, SUB = IntervalId(60), ProducerId(100), SubscriptionId(8)
 
 
 class Interval:
     """A queue with its outbox and log; every `put` is a checkpoint that consumed bundle `seq` of sender 50."""
 
     def __init__(self, weak: bool = False) -> None:
-        self.outbox = Outbox(SENDER, PRODUCER, {SUB: Ranges([("", 70)])})
+        self.outbox = Outbox(SENDER, PRODUCER, {SUB: Ranges([("", IntervalId(70))])})
         self.log = CommittedLog(self.outbox.frontier)
         self.counters = ev.Counters()
         self.queue = Inflight(
             interval=SENDER,
-            sequencer=PRODUCER,
+            sequencer=Sequencer(PRODUCER),
             weak=weak,
             outbox=self.outbox,
             committed=self.log,
@@ -54,16 +55,21 @@ class Interval:
         made, bundles = (
             self.outbox.number(SUB, Columns([*keys], [b"v"] * len(keys), [at] * len(keys))) if keys else (None, [])
         )
-        ids, state = [Ids(7, 55, 0, [self.seq])], StateWrites([])
+        ids, state = (
+            [Ids(SubscriptionId(7), ProducerId(55), SequenceNumber(0), [SequenceNumber(self.seq)])],
+            StateWrites([]),
+        )
         image = Checkpoint(
             CHECKPOINT_FORMAT, "1", 0, ids, [made] if made else [], [], state, TimerWrites(), HoldWrites([], []), [], []
         )
-        entry = Uncommitted(self.seq, image, [(50, self.seq)], bundles, at, ev.Counters(), deadline=now + 1_000)
+        entry = Uncommitted(
+            Seq(self.seq), image, [(IntervalId(50), self.seq)], bundles, at, ev.Counters(), deadline=now + 1_000
+        )
         self.queue.put(entry, self.effects, now)
         self.queue.submit(self.effects, now)
         return [bundle.number for bundle in bundles]
 
-    def commit(self, seq: int) -> Interval:
+    def commit(self, seq: Seq) -> Interval:
         self.effects.clear()
         self.queue.committed(seq, self.effects)
         return self
@@ -77,7 +83,7 @@ class Interval:
     def sent(self) -> list[int]:
         return [effect.bundle.number for effect in self.effects if isinstance(effect, ev.Send)]
 
-    def image(self, seq: int) -> Checkpoint:
+    def image(self, seq: Seq) -> Checkpoint:
         (found,) = (e.write.payload for e in self.effects if isinstance(e, ev.Commit) and e.write.seq == seq)
         return decode_checkpoint(found)
 
@@ -92,7 +98,7 @@ def test_acks_and_strong_sends_wait_for_the_whole_prefix(order: Sequence[int]) -
     durable: set[int] = set()
     left: list[int] = []
     for seq in order:
-        interval.commit(seq)
+        interval.commit(Seq(seq))
         durable.add(seq)
         left += interval.acks()
         prefix = [n for n in (1, 2, 3) if {*range(1, n + 1)} <= durable]
@@ -109,9 +115,9 @@ def test_user_code_pauses_when_too_much_is_not_durable() -> None:
         assert not interval.queue.full()
         interval.put()
     assert interval.queue.full()
-    interval.commit(2)
+    interval.commit(Seq(2))
     assert interval.queue.full(), "the first one is not durable"
-    interval.commit(1)
+    interval.commit(Seq(1))
     assert not interval.queue.full()
 
 
@@ -119,13 +125,13 @@ def test_the_oldest_time_that_is_not_durable_holds() -> None:
     interval = Interval()
     interval.put(at=30)
     interval.put(at=20)
-    assert (interval.queue.oldest(), interval.queue.reaches_back(0), interval.queue.reaches_back(1)) == (
+    assert (interval.queue.oldest(), interval.queue.reaches_back(Seq(0)), interval.queue.reaches_back(Seq(1))) == (
         20,
         False,
         True,
     )
-    interval.commit(1).commit(2)
-    assert (interval.queue.oldest(), interval.queue.reaches_back(2)) == (MAX_TIME, False)
+    interval.commit(Seq(1)).commit(Seq(2))
+    assert (interval.queue.oldest(), interval.queue.reaches_back(Seq(2))) == (MAX_TIME, False)
 
 
 def test_weak_productions_leave_at_once_and_their_checkpoint_waits_for_the_acks() -> None:
@@ -136,8 +142,8 @@ def test_weak_productions_leave_at_once_and_their_checkpoint_waits_for_the_acks(
     interval.queue.acked(number, 10)
     interval.queue.submit(interval.effects, 10)
     assert interval.commits() == [1]
-    assert interval.image(1).produced == [], "nobody needs what is acked"
-    assert interval.commit(1).sent() == [], "it has left already"
+    assert interval.image(Seq(1)).produced == [], "nobody needs what is acked"
+    assert interval.commit(Seq(1)).sent() == [], "it has left already"
 
 
 def test_what_a_weak_checkpoint_still_waits_for_at_its_deadline_is_in_it() -> None:
@@ -147,7 +153,7 @@ def test_what_a_weak_checkpoint_still_waits_for_at_its_deadline_is_in_it() -> No
     assert (interval.commits(), interval.queue.next_deadline()) == ([], 1_000)
     interval.queue.submit(interval.effects, 1_000)
     assert interval.commits() == [1, 2]
-    assert [made.keys for made in interval.image(1).produced] == [["a"]]
+    assert [made.keys for made in interval.image(Seq(1)).produced] == [["a"]]
     assert first != second
 
 
@@ -165,16 +171,16 @@ def test_what_is_behind_a_refused_checkpoint_stays_void() -> None:
     for _ in range(3):
         interval.put("a")
     interval.effects.clear()
-    assert interval.queue.refused(2, interval.effects).seq == 2
+    assert interval.queue.refused(Seq(2), interval.effects).seq == 2
     assert interval.acks() == [1]
     assert interval.queue.kept_back() != []
 
 
 @pytest.mark.parametrize("seq", [1, 3])
-def test_a_refusal_of_what_is_not_under_way_is_a_bug(seq: int) -> None:
+def test_a_refusal_of_what_is_not_under_way_is_a_bug(seq: Seq) -> None:
     interval = Interval()
     interval.put()
     interval.put()
-    interval.commit(1)
+    interval.commit(Seq(1))
     with pytest.raises(InvariantError, match="not under way"):
         interval.queue.refused(seq, [])

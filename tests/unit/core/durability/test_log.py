@@ -9,6 +9,7 @@ from millwheel.core.durability.log import DurableLog
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import Config, IntervalCore
 from millwheel.graph import Settings
+from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.intervals import Ranges
 from millwheel.model import MIN_TIME
 from millwheel.work import Columns, InvocationOutcome
@@ -19,7 +20,12 @@ class Hand:
 
     def __init__(self) -> None:
         recovered = RecoveredInterval([], [], TimerWrites(), HoldWrites([], []), [], MIN_TIME)
-        self.core = IntervalCore(Config(1, 7, "c", "1", Settings(), {2: Ranges([("", 5)])}), recovered)
+        self.core = IntervalCore(
+            Config(
+                IntervalId(1), Sequencer(7), "c", "1", Settings(), {SubscriptionId(2): Ranges([("", IntervalId(5))])}
+            ),
+            recovered,
+        )
         self.effects = self.core.start(0)
         assert isinstance(self.core._durability, DurableLog)
         self.log = self.core._durability
@@ -32,12 +38,27 @@ class Hand:
         self.effects = [effect for effect in self.effects if not isinstance(effect, kind)]
         return found
 
-    def run(self, sequence: int) -> LogWrite:
+    def run(self, sequence: SequenceNumber) -> LogWrite:
         """One record, until its checkpoint is handed over."""
-        self.give(ev.BundleArrived(Bundle(1, 3, sequence + 1, 1, 3, 0, [sequence], ["k"], [b""], [sequence])))
+        self.give(
+            ev.BundleArrived(
+                Bundle(
+                    SubscriptionId(1),
+                    IntervalId(3),
+                    sequence + 1,
+                    IntervalId(1),
+                    ProducerId(3),
+                    SequenceNumber(0),
+                    [sequence],
+                    ["k"],
+                    [b""],
+                    [sequence],
+                )
+            )
+        )
         if self.take(ev.Load):
             self.give(ev.Loaded([]))
-        self.give(ev.Invoked(InvocationOutcome(produced={2: Columns(["k"], [b"v"], [sequence])})))
+        self.give(ev.Invoked(InvocationOutcome(produced={SubscriptionId(2): Columns(["k"], [b"v"], [sequence])})))
         (commit,) = self.take(ev.Commit)
         write: LogWrite = commit.write
         return write
@@ -46,14 +67,14 @@ class Hand:
         """Two records in one epoch and two in the next, all durable, and the productions of the first acked."""
         for sequence in range(4):
             self.log.epoch = sequence // 2
-            self.give(ev.CommitDone(self.run(sequence).seq))
+            self.give(ev.CommitDone(self.run(SequenceNumber(sequence)).seq))
 
 
 def test_images_log_rows_bundles_and_acks_are_of_the_epoch_in_which_they_were_put() -> None:
     hand = Hand()
-    first = hand.run(0)
+    first = hand.run(SequenceNumber(0))
     hand.log.epoch = 1
-    second = hand.run(1)
+    second = hand.run(SequenceNumber(1))
     assert [(write.epoch, decode_checkpoint(write.payload).epoch) for write in (first, second)] == [(0, 0), (1, 1)]
     for write in (first, second):  # released in the next epoch, and still of their own
         hand.give(ev.CommitDone(write.seq))
@@ -67,6 +88,6 @@ def test_no_fold_crosses_an_epoch() -> None:
     hand.effects += hand.core.flush(0)
     (fold,) = hand.take(ev.Fold)
     assert (fold.upto, fold.epoch, [image.epoch for image in fold.images]) == (2, 0, [0, 0])
-    hand.give(ev.FoldDone(2))
+    hand.give(ev.FoldDone(Seq(2)))
     (fold,) = hand.take(ev.Fold)
     assert (fold.upto, fold.epoch, [image.epoch for image in fold.images]) == (4, 1, [1, 1])

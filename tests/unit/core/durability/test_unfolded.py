@@ -17,6 +17,7 @@ from millwheel.bundles import (
 )
 from millwheel.core.durability import unfolded
 from millwheel.core.durability.unfolded import CommittedLog
+from millwheel.ids import ProducerId, Seq, SequenceNumber, SubscriptionId, sequence_numbers
 
 
 def image(keys: list[str], produced: list[Produced] | None = None, acked: list[Acked] | None = None) -> Checkpoint:
@@ -29,17 +30,25 @@ def image(keys: list[str], produced: list[Produced] | None = None, acked: list[A
 class Frontier:
     """Everything below `durable` is acked."""
 
-    durable = 0
+    durable = SequenceNumber(0)
 
-    def __call__(self, subscription: int, producer: int) -> int:
+    def __call__(self, subscription: SubscriptionId, producer: ProducerId) -> SequenceNumber:
         assert (subscription, producer) == (1, 9)
         return self.durable
 
 
-def producing(log: CommittedLog, seq: int) -> None:
+def producing(log: CommittedLog, seq: Seq) -> None:
     """Checkpoint `seq` produces the two records 2 seq and 2 seq + 1, and acks the two before the last two."""
-    acked = [Acked(1, 9, [2 * seq - 4, 2 * seq - 3])] if seq > 2 else []
-    log.add(seq, 10, image([f"k{seq}"], [Produced(1, 9, 2 * seq, ["x", "y"], [b"", b""], [1, 1])], acked))
+    acked = [Acked(SubscriptionId(1), ProducerId(9), sequence_numbers([2 * seq - 4, 2 * seq - 3]))] if seq > 2 else []
+    log.add(
+        seq,
+        10,
+        image(
+            [f"k{seq}"],
+            [Produced(SubscriptionId(1), ProducerId(9), SequenceNumber(2 * seq), ["x", "y"], [b"", b""], [1, 1])],
+            acked,
+        ),
+    )
 
 
 def test_a_fold_waits_until_the_acks_are_durable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,21 +56,21 @@ def test_a_fold_waits_until_the_acks_are_durable(monkeypatch: pytest.MonkeyPatch
     frontier = Frontier()
     log = CommittedLog(frontier)
     for seq in range(1, 6):
-        producing(log, seq)
-    assert not log.due(0, hurry=True)
-    frontier.durable = 4
-    assert log.due(0, hurry=True)
-    assert not log.due(0, hurry=False)
-    frontier.durable = 5  # 4 is acked, 5 is not: checkpoint 2 is not settled
-    assert not log.due(0, hurry=False)
-    frontier.durable = 6
-    assert log.due(0, hurry=False)
-    upto, images, later = log.prefix(0)
+        producing(log, Seq(seq))
+    assert not log.due(Seq(0), hurry=True)
+    frontier.durable = SequenceNumber(4)
+    assert log.due(Seq(0), hurry=True)
+    assert not log.due(Seq(0), hurry=False)
+    frontier.durable = SequenceNumber(5)  # 4 is acked, 5 is not: checkpoint 2 is not settled
+    assert not log.due(Seq(0), hurry=False)
+    frontier.durable = SequenceNumber(6)
+    assert log.due(Seq(0), hurry=False)
+    upto, images, later = log.prefix(Seq(0))
     assert (upto, len(images)) == (2, 2)
     assert [acked.sequences for acked in later] == [[2, 3], [4, 5], [6, 7]]
     log.folded(upto)
     assert len(log) == 3
-    assert not log.due(0, hurry=True)
+    assert not log.due(Seq(0), hurry=True)
 
 
 @pytest.mark.parametrize(("limit", "value"), [("LOG_LIMIT_CHECKPOINTS", 4), ("LOG_LIMIT_BYTES", 40)])
@@ -69,17 +78,17 @@ def test_a_long_log_does_not_wait(monkeypatch: pytest.MonkeyPatch, limit: str, v
     monkeypatch.setattr(limits, limit, value)
     log = CommittedLog(Frontier())
     for seq in range(1, 4):
-        producing(log, seq)
-    assert not log.due(0, hurry=True)
-    producing(log, 4)
-    assert log.due(0, hurry=False)
-    assert log.prefix(0)[0] == 4
+        producing(log, Seq(seq))
+    assert not log.due(Seq(0), hurry=True)
+    producing(log, Seq(4))
+    assert log.due(Seq(0), hurry=False)
+    assert log.prefix(Seq(0))[0] == 4
     for seq in range(5, 8):
-        producing(log, seq)
+        producing(log, Seq(seq))
     assert not log.full()
-    producing(log, 8)
+    producing(log, Seq(8))
     assert log.full()
-    log.folded(1)
+    log.folded(Seq(1))
     assert not log.full()
 
 
@@ -88,37 +97,37 @@ def test_many_keys_start_a_fold_that_is_as_large_as_one_may_be(monkeypatch: pyte
     monkeypatch.setattr(limits, "FOLD_TRIGGER_KEYS", 4)
     frontier = Frontier()
     log = CommittedLog(frontier)
-    log.add(1, 10, image(["a", "b"]))
-    log.add(2, 10, image(["a", "b"]))
-    assert not log.due(0, hurry=False, keys=2)
-    assert log.due(0, hurry=False, keys=4)
-    log.folded(1)
-    assert not log.due(0, hurry=False, keys=4)
-    producing(log, 3)
-    log.add(4, 10, image(["d"]))
-    assert not log.due(0, hurry=False, keys=4)
-    frontier.durable = 8
-    assert log.due(0, hurry=False, keys=4)
+    log.add(Seq(1), 10, image(["a", "b"]))
+    log.add(Seq(2), 10, image(["a", "b"]))
+    assert not log.due(Seq(0), hurry=False, keys=2)
+    assert log.due(Seq(0), hurry=False, keys=4)
+    log.folded(Seq(1))
+    assert not log.due(Seq(0), hurry=False, keys=4)
+    producing(log, Seq(3))
+    log.add(Seq(4), 10, image(["d"]))
+    assert not log.due(Seq(0), hurry=False, keys=4)
+    frontier.durable = SequenceNumber(8)
+    assert log.due(Seq(0), hurry=False, keys=4)
 
 
 def test_what_is_wanted_does_not_wait() -> None:
     log = CommittedLog(Frontier())
-    producing(log, 1)
-    producing(log, 2)
-    assert log.due(1, hurry=False)
-    assert log.prefix(1)[0] == 2, "all that is there: a smaller fold would not be cheaper"
-    log.folded(2)
-    assert not log.due(2, hurry=True)
+    producing(log, Seq(1))
+    producing(log, Seq(2))
+    assert log.due(Seq(1), hurry=False)
+    assert log.prefix(Seq(1))[0] == 2, "all that is there: a smaller fold would not be cheaper"
+    log.folded(Seq(2))
+    assert not log.due(Seq(2), hurry=True)
 
 
 def test_one_fold_takes_what_a_short_transaction_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unfolded, "FOLD_LIMIT_ROWS", 3)
     log = CommittedLog(Frontier())
     for seq, keys in enumerate([["a", "b"], ["a", "b", "c"], ["b"], ["d"], ["e"]], 1):
-        log.add(seq, 10, image(keys))
-    assert log.prefix(5)[0] == 3, "a, b and c, however often they are written"
-    log.folded(3)
-    assert log.prefix(5)[0] == 5
+        log.add(Seq(seq), 10, image(keys))
+    assert log.prefix(Seq(5))[0] == 3, "a, b and c, however often they are written"
+    log.folded(Seq(3))
+    assert log.prefix(Seq(5))[0] == 5
 
 
 def test_a_fold_does_not_know_of_acks_of_a_later_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,9 +135,11 @@ def test_a_fold_does_not_know_of_acks_of_a_later_epoch(monkeypatch: pytest.Monke
     monkeypatch.setattr(unfolded, "FOLD_LIMIT_ROWS", 1)
     for epoch, known in ((0, 1), (1, 0)):
         log = CommittedLog(Frontier())
-        log.add(1, 1, image(["a"], [Produced(1, 9, 0, ["k"], [b""], [0])]))
-        later = image(["b"], acked=[Acked(1, 9, [0])])
+        log.add(
+            Seq(1), 1, image(["a"], [Produced(SubscriptionId(1), ProducerId(9), SequenceNumber(0), ["k"], [b""], [0])])
+        )
+        later = image(["b"], acked=[Acked(SubscriptionId(1), ProducerId(9), sequence_numbers([0]))])
         later.epoch = epoch
-        log.add(2, 1, later)
-        upto, images, acked = log.prefix(2)
+        log.add(Seq(2), 1, later)
+        upto, images, acked = log.prefix(Seq(2))
         assert (upto, len(images), len(acked)) == (1, 1, known)

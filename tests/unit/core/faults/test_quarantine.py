@@ -10,6 +10,7 @@ from millwheel.core.faults.refused import RefusedRows
 from millwheel.core.faults.suspects import Suspects
 from millwheel.core.keys.holds import Holds
 from millwheel.core.keys.timers import TimerQueue
+from millwheel.ids import ProducerId, Seq, SequenceNumber, SubscriptionId
 from millwheel.model import Timer
 from millwheel.work import BundlePart, InvocationOutcome, Work, cause_of
 
@@ -19,12 +20,14 @@ def work(
 ) -> Work:
     """Records of `keys`, whose event times are 10, 20, ..."""
     times = [10 * (n + 1) for n in range(len(keys))]
-    part = BundlePart(7, 55, 0, [*range(len(keys))], [*keys], [b"v"] * len(keys), times)
+    part = BundlePart(
+        SubscriptionId(7), ProducerId(55), SequenceNumber(0), [*range(len(keys))], [*keys], [b"v"] * len(keys), times
+    )
     return Work([part], [*timers], {}, {}, {}, watermark, 0, redrive=[*redrive])
 
 
 def element(key: str, number: int = 0) -> QuarantineEntry:
-    return QuarantineEntry(key, 7, 55, number, b"v", 10 * (number + 1))
+    return QuarantineEntry(key, SubscriptionId(7), ProducerId(55), SequenceNumber(number), b"v", 10 * (number + 1))
 
 
 class Interval:
@@ -50,7 +53,7 @@ class Interval:
         self.quarantine.fetched(entries, more)
         return self.quarantine.take_fetched()
 
-    def ran(self, seq: int, entries: list[QuarantineEntry], done: int) -> None:
+    def ran(self, seq: Seq, entries: list[QuarantineEntry], done: int) -> None:
         key = entries[0].key
         self.quarantine.redriven(seq, work(redrive=(*entries,)), InvocationOutcome(redriven={key: done}))
 
@@ -77,15 +80,15 @@ def test_a_culprit_takes_what_follows_it_of_its_key_along() -> None:
 def test_timers_of_a_key_in_quarantine_sleep() -> None:
     interval = Interval()
     interval.timers.set("bad", "watermark", "t", 5)
-    interval.quarantine.put([element("bad")], 1, work(), interval.writes)
+    interval.quarantine.put([element("bad")], Seq(1), work(), interval.writes)
     assert interval.timers.pop_due("watermark", 100, 9) == []
-    interval.ran(2, interval_fifo(interval), 1)
+    interval.ran(Seq(2), interval_fifo(interval), 1)
     assert interval.timers.pop_due("watermark", 100, 9) == [(5, ("bad", "t"))]
 
 
 def interval_fifo(interval: Interval) -> list[QuarantineEntry]:
     """The FIFO of `bad`, once it is folded, as it is redriven."""
-    interval.quarantine.folded(1)
+    interval.quarantine.folded(Seq(1))
     return interval.redrive("bad", [element("bad")])
 
 
@@ -93,37 +96,37 @@ def test_a_quarantine_holds_at_the_oldest_that_waits_and_lets_go_with_its_releas
     interval = Interval()
     name = quarantine_hold("bad")
     for seq, number in ((1, 4), (2, 2), (3, 8)):
-        interval.quarantine.put([element("bad", number)], seq, work(), interval.writes)
+        interval.quarantine.put([element("bad", number)], Seq(seq), work(), interval.writes)
     assert interval.holds.counting(name) == 30
     assert interval.quarantine.take_opened() == 1
-    interval.quarantine.folded(3)
+    interval.quarantine.folded(Seq(3))
     entries = interval.redrive("bad", [element("bad", n) for n in (4, 2, 8)])
-    interval.ran(4, entries, 3)
-    assert interval.quarantine.take_released(4, interval.writes) == ["bad"]
+    interval.ran(Seq(4), entries, 3)
+    assert interval.quarantine.take_released(Seq(4), interval.writes) == ["bad"]
     assert name not in interval.holds.all
 
 
 def test_without_that_setting_the_watermark_does_not_wait() -> None:
     interval = Interval(keeps_hold=False)
     interval.holds.set("bad", 5)
-    interval.quarantine.put([element("bad")], 1, work(), interval.writes)
+    interval.quarantine.put([element("bad")], Seq(1), work(), interval.writes)
     assert dict(interval.holds.all) == {"bad": 5}
     assert interval.holds.first() is None, "its own hold sleeps with it"
 
 
 def test_a_fifo_is_read_when_what_went_into_it_is_folded() -> None:
     interval = Interval()
-    interval.quarantine.put([element("bad")], 3, work(), interval.writes)
+    interval.quarantine.put([element("bad")], Seq(3), work(), interval.writes)
     interval.quarantine.ask(["bad"], 0)
     assert (interval.quarantine.next(), interval.quarantine.waits_for_fold()) == ([], True)
-    interval.quarantine.folded(3)
+    interval.quarantine.folded(Seq(3))
     assert (interval.quarantine.next(), interval.quarantine.waits_for_fold()) == (["bad"], False)
 
 
 @pytest.mark.parametrize(("more", "released"), [(False, ["bad"]), (True, [])])
 def test_a_key_is_released_when_all_of_its_fifo_has_run(more: bool, released: list[str]) -> None:
     interval = Interval("bad")
-    interval.ran(1, interval.redrive("bad", [element("bad")], more), 1)
+    interval.ran(Seq(1), interval.redrive("bad", [element("bad")], more), 1)
     assert [*interval.quarantine.released] == released
     assert interval.quarantine.busy() is more, "the rest is read next"
 
@@ -131,7 +134,7 @@ def test_a_key_is_released_when_all_of_its_fifo_has_run(more: bool, released: li
 def test_a_key_whose_element_fails_again_stays_and_is_not_tried_again_by_itself() -> None:
     interval = Interval("bad")
     entries = interval.redrive("bad", [element("bad", 0), element("bad", 1)])
-    interval.ran(1, entries, 1)
+    interval.ran(Seq(1), entries, 1)
     assert interval.quarantine.keys == {"bad"}
     assert not interval.quarantine.busy()
 
@@ -140,16 +143,16 @@ def test_no_key_is_released_while_an_element_is_on_its_way_into_its_fifo() -> No
     interval = Interval("bad")
     entries = interval.redrive("bad", [element("bad")])
     interval.quarantine.divert(work("bad"))
-    interval.ran(1, entries, 1)
+    interval.ran(Seq(1), entries, 1)
     assert (interval.quarantine.keys, interval.quarantine.busy()) == ({"bad"}, True)
 
 
 def test_a_request_for_a_key_that_is_in_no_quarantine_is_answered_once() -> None:
     interval = Interval()
     interval.quarantine.ask(["free"], 0)
-    assert interval.quarantine.take_released(5, interval.writes) == ["free"]
+    assert interval.quarantine.take_released(Seq(5), interval.writes) == ["free"]
     interval.quarantine.ask(["free"], 0)
-    assert interval.quarantine.take_released(6, interval.writes) == [], "its release is on the way to the tables"
-    interval.quarantine.folded(5)
+    assert interval.quarantine.take_released(Seq(6), interval.writes) == [], "its release is on the way to the tables"
+    interval.quarantine.folded(Seq(5))
     interval.quarantine.ask(["free"], 0)
-    assert interval.quarantine.take_released(7, interval.writes) == ["free"], "and somebody has asked again"
+    assert interval.quarantine.take_released(Seq(7), interval.writes) == ["free"], "and somebody has asked again"

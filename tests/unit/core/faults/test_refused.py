@@ -5,16 +5,30 @@ from __future__ import annotations
 from typing import Any
 
 from millwheel.bundles import QuarantineEntry, SinkRow
+from millwheel.core.ids.ended import ENDED
 from millwheel.core.interval import events as ev
+from millwheel.ids import IntervalId, Seq, SequenceNumber, Sequencer
 from millwheel.limits import REDRIVE_AGAIN_US
 from millwheel.model import Timer
 from millwheel.work import Cause, InvocationOutcome, RecordCause, TimerCause
-from tests.unit.core.bench import IN, PRODUCER, SEQUENCER, TARGET, Bench, bundle, outcome, produced, recovered, wrote
+from tests.unit.core.bench import (
+    IN,
+    OWNER,
+    PRODUCER,
+    SEQUENCER,
+    TARGET,
+    Bench,
+    bundle,
+    outcome,
+    produced,
+    recovered,
+    wrote,
+)
 
 ANSWER = "violates check constraint"
 
 
-def record(key: str, sequence: int) -> Cause:
+def record(key: str, sequence: SequenceNumber) -> Cause:
     return RecordCause(key, IN, PRODUCER, sequence)
 
 
@@ -22,7 +36,7 @@ def upserted(*causes: Cause, **changes: Any) -> InvocationOutcome:
     return outcome(sinks=[SinkRow("t", b"{}")] * len(causes), causes=[*causes], processed=len(causes), **changes)
 
 
-def refused(bench: Bench, seq: int, *places: int) -> ev.Inherited:
+def refused(bench: Bench, seq: Seq, *places: int) -> ev.Inherited:
     """The refusal of these sink rows; what the next core is told."""
     bench(ev.Refused(seq, tuple((place, ANSWER) for place in places)))
     (restart,) = bench.of(ev.RestartInterval)
@@ -35,33 +49,35 @@ def errors(bench: Bench) -> list[tuple[str, int, str]]:
 
 
 def test_a_log_row_says_whose_hooks_wrote_its_sink_rows() -> None:
-    commit = Bench().run(1, {0: ("a", 5), 1: ("b", 6)}, upserted(record("b", 1), record("a", 0)))
+    commit = Bench().run(
+        1, {0: ("a", 5), 1: ("b", 6)}, upserted(record("b", SequenceNumber(1)), record("a", SequenceNumber(0)))
+    )
     assert commit.write.keys == ("b", "a")
 
 
 def test_what_is_before_the_refused_checkpoint_is_durable_and_nothing_after_it() -> None:
     bench = Bench()
     bench.run(1, {0: ("a", 5)}, produced(("x", 5)))
-    bench.run(2, {1: ("b", 6)}, upserted(record("b", 1)))
+    bench.run(2, {1: ("b", 6)}, upserted(record("b", SequenceNumber(1))))
     bench.run(3, {2: ("c", 7)}, produced(("y", 7)))
-    refused(bench, 2, 0)
+    refused(bench, Seq(2), 0)
     assert bench.acks() == [1]
     assert [b.keys for b in bench.sent()] == [["x"]]
     assert bench.core.counters.checkpoints == 1
     assert bench.core.halted
-    assert bench(ev.CommitDone(3)).effects == []
+    assert bench(ev.CommitDone(Seq(3))).effects == []
 
 
 def test_the_next_core_quarantines_the_culprit_and_what_comes_after_it_for_its_key() -> None:
     first = Bench()
     rows = {0: ("k", 5), 1: ("k", 6), 2: ("j", 7), 3: ("k", 8)}
-    first.run(1, rows, upserted(*(record(key, i) for i, (key, _) in rows.items())))
-    second = Bench(inherited=refused(first, 1, 1))
+    first.run(1, rows, upserted(*(record(key, SequenceNumber(i)) for i, (key, _) in rows.items())))
+    second = Bench(inherited=refused(first, Seq(1), 1))
     second.arrive(1, rows)
     assert second.load().parts[0].sequences == [0, 2]
     second.invoked()
     assert errors(second) == [("k", 1, ANSWER), ("k", 3, "")]
-    second(ev.CommitDone(1))
+    second(ev.CommitDone(Seq(1)))
     assert second.core.counters.quarantined == 1
     second.arrive(2, {4: ("k", 9)})
     assert second.load().parts[0].sequences == []
@@ -69,15 +85,15 @@ def test_the_next_core_quarantines_the_culprit_and_what_comes_after_it_for_its_k
 
 def test_the_culprit_is_known_until_its_quarantine_is_durable() -> None:
     first = Bench()
-    first.run(1, {0: ("k", 5)}, upserted(record("k", 0)))
-    second = Bench(inherited=refused(first, 1, 0))
-    second.run(1, {0: ("k", 5), 1: ("j", 5)}, upserted(record("j", 1)))
-    third = Bench(inherited=refused(second, 1, 0))
+    first.run(1, {0: ("k", 5)}, upserted(record("k", SequenceNumber(0))))
+    second = Bench(inherited=refused(first, Seq(1), 0))
+    second.run(1, {0: ("k", 5), 1: ("j", 5)}, upserted(record("j", SequenceNumber(1))))
+    third = Bench(inherited=refused(second, Seq(1), 0))
     third.arrive(1, {0: ("k", 5), 1: ("j", 5)})
     assert third.load().parts[0].sequences == []
     third.invoked()
     assert errors(third) == [("k", 0, ANSWER), ("j", 1, ANSWER)]
-    third(ev.CommitDone(1))
+    third(ev.CommitDone(Seq(1)))
     assert not third.core._refused
 
 
@@ -86,7 +102,7 @@ def test_a_timer_is_a_culprit_too() -> None:
     first = Bench(recovered(timers=timers))
     first(ev.WatermarkMoved(30)).load()
     first.invoked(upserted(TimerCause("k", "watermark", "t", 10)))
-    second = Bench(recovered(timers=timers), inherited=refused(first, 1, 0))
+    second = Bench(recovered(timers=timers), inherited=refused(first, Seq(1), 0))
     assert second.load().timers == [Timer("j", "t", 15)]
     second.invoked()
     (image,) = second.images()
@@ -103,38 +119,47 @@ def test_the_next_core_runs_under_the_watermark_under_which_the_first_one_report
     first.load()
     first.invoked(upserted(TimerCause("k", "wall", "t", 0)))
     assert first(ev.WatermarkMoved(30)).reported() == []
-    second = Bench(recovered(timers=timers, watermark=10), inherited=refused(first, 1, 0), quarantine_holds=True)
+    second = Bench(recovered(timers=timers, watermark=10), inherited=refused(first, Seq(1), 0), quarantine_holds=True)
     second.load()
     (image,) = second.invoked().images()
     assert image.holds.timestamps == [30]
 
 
-def element(sequence: int) -> QuarantineEntry:
+def element(sequence: SequenceNumber) -> QuarantineEntry:
     return QuarantineEntry("bad", IN, PRODUCER, sequence, b"v", 5)
 
 
 def test_a_redrive_ends_before_the_culprit_and_goes_on_after_a_while() -> None:
     first = Bench(recovered(quarantined=["bad"]))
     first(ev.RedriveAsked(["bad"]))
-    first(ev.QuarantineFetched([element(1), element(2), element(3)])).load()
-    first.invoked(upserted(record("bad", 1), record("bad", 2), record("bad", 3), redriven={"bad": 3}))
-    second = Bench(recovered(quarantined=["bad"]), inherited=refused(first, 1, 1))
+    first(
+        ev.QuarantineFetched([element(SequenceNumber(1)), element(SequenceNumber(2)), element(SequenceNumber(3))])
+    ).load()
+    first.invoked(
+        upserted(
+            record("bad", SequenceNumber(1)),
+            record("bad", SequenceNumber(2)),
+            record("bad", SequenceNumber(3)),
+            redriven={"bad": 3},
+        )
+    )
+    second = Bench(recovered(quarantined=["bad"]), inherited=refused(first, Seq(1), 1))
     assert second.of(ev.FetchQuarantine), "what comes before the culprit is redriven without being asked for again"
-    second(ev.QuarantineFetched([element(1), element(2), element(3)]))
+    second(ev.QuarantineFetched([element(SequenceNumber(1)), element(SequenceNumber(2)), element(SequenceNumber(3))]))
     assert [e.sequence for e in second.load().redrive] == [1]
-    second.invoked(upserted(record("bad", 1), redriven={"bad": 1}))
+    second.invoked(upserted(record("bad", SequenceNumber(1)), redriven={"bad": 1}))
     assert second.images()[0].redriven == [("bad", 1)]
-    second(ev.CommitDone(1))
+    second(ev.CommitDone(Seq(1)))
     (fold,) = second.of(ev.Fold)
     second(ev.FoldDone(fold.upto))
-    second(ev.QuarantineFetched([element(2), element(3)]))
+    second(ev.QuarantineFetched([element(SequenceNumber(2)), element(SequenceNumber(3))]))
     assert second.core.quiet()
 
     second(ev.RedriveAsked(["bad"]))
-    assert second(ev.QuarantineFetched([element(2), element(3)])).of(ev.Invoke) == []
+    assert second(ev.QuarantineFetched([element(SequenceNumber(2)), element(SequenceNumber(3))])).of(ev.Invoke) == []
     second.now = REDRIVE_AGAIN_US
     second(ev.RedriveAsked(["bad"]))
-    second(ev.QuarantineFetched([element(2), element(3)]))
+    second(ev.QuarantineFetched([element(SequenceNumber(2)), element(SequenceNumber(3))]))
     assert [e.sequence for e in second.load().redrive] == [2, 3]
     assert "bad" in second.core._quarantine.keys
 
@@ -144,22 +169,22 @@ def test_a_sender_sends_again_what_is_durable_and_not_acked() -> None:
     bench.run(1, {0: ("a", 5)}, produced(("x", 5)))
     bench.run(2, {1: ("b", 6)}, produced(("y", 6)))
     bench.run(3, {2: ("c", 7)}, produced(("z", 7)))
-    (first,) = bench(ev.CommitDone(1)).sent()
-    (second,) = bench(ev.CommitDone(2)).sent()
+    (first,) = bench(ev.CommitDone(Seq(1))).sent()
+    (second,) = bench(ev.CommitDone(Seq(2))).sent()
     bench(ev.AckArrived(first.number))
     assert bench(ev.Resend(TARGET)).sent() == [second]
-    assert bench(ev.Resend(TARGET + 1)).sent() == []
+    assert bench(ev.Resend(IntervalId(TARGET + 1))).sent() == []
 
 
 def test_an_ack_of_the_void_cores_bundle_says_nothing_about_the_next_ones() -> None:
     first = Bench(productions="weak")
     first.arrive(1, {0: ("a", 5)})
     first.load()
-    (weak,) = first.invoked(upserted(record("a", 0), produced=produced(("x", 5)).produced)).sent()
+    (weak,) = first.invoked(upserted(record("a", SequenceNumber(0)), produced=produced(("x", 5)).produced)).sent()
     first.now = 10_000_000
     first(ev.AlarmRang())
-    inherited = refused(first, 1, 0)
-    second = Bench(productions="weak", inherited=inherited, sequencer=SEQUENCER + 1)
+    inherited = refused(first, Seq(1), 0)
+    second = Bench(productions="weak", inherited=inherited, sequencer=Sequencer(SEQUENCER + 1))
     second.arrive(1, {1: ("b", 5)})
     second.load()
     (own,) = second.invoked(produced(("y", 5))).sent()
@@ -170,34 +195,34 @@ def test_an_ack_of_the_void_cores_bundle_says_nothing_about_the_next_ones() -> N
 def test_receivers_are_told_that_nothing_more_comes_from_the_void_core() -> None:
     first = Bench()
     first.run(1, {0: ("a", 5)}, produced(("x", 5)))
-    (sent,) = first(ev.CommitDone(1)).sent()
+    (sent,) = first(ev.CommitDone(Seq(1))).sent()
     first(ev.AckArrived(sent.number))
-    first.run(2, {1: ("b", 6)}, upserted(record("b", 1)))
-    inherited = refused(first, 2, 0)
-    second = Bench(inherited=inherited, sequencer=SEQUENCER + 1)
+    first.run(2, {1: ("b", 6)}, upserted(record("b", SequenceNumber(1))))
+    inherited = refused(first, Seq(2), 0)
+    second = Bench(inherited=inherited, sequencer=Sequencer(SEQUENCER + 1))
     notes = [b for effect in second.core.flush(0) if isinstance(effect, ev.Send) and not (b := effect.bundle).sequences]
-    assert [(b.producer, b.frontier) for b in notes] == [(SEQUENCER, 2**62)]
+    assert [(b.producer, b.frontier) for b in notes] == [(OWNER, ENDED)]
     again = second(ev.Resend(TARGET)).core.flush(0)  # the receiver has lost it
-    assert [b.producer for effect in again if isinstance(effect, ev.Send) for b in [effect.bundle]] == [SEQUENCER]
+    assert [b.producer for effect in again if isinstance(effect, ev.Send) for b in [effect.bundle]] == [OWNER]
 
 
 def test_counts_are_of_what_is_durable() -> None:
     first = Bench()
     first.run(1, {0: ("a", 5)}, wrote("a", b"1"))
-    first(ev.CommitDone(1))
-    first.run(2, {1: ("b", 5)}, upserted(record("b", 1)))
-    second = Bench(inherited=refused(first, 2, 0))
+    first(ev.CommitDone(Seq(1)))
+    first.run(2, {1: ("b", 5)}, upserted(record("b", SequenceNumber(1))))
+    second = Bench(inherited=refused(first, Seq(2), 0))
     assert second.core.counters.records == 1
     second.arrive(2, {1: ("b", 5), 2: ("c", 5)})
     second.load()
     second.invoked(wrote("c", b"1"))
     assert second.core.counters.records == 1
-    second(ev.CommitDone(1))
+    second(ev.CommitDone(Seq(1)))
     assert (second.core.counters.records, second.core.counters.checkpoints) == (2, 2)
 
 
 def test_a_bundle_that_only_the_void_core_had_is_new_to_the_next() -> None:
     first = Bench()
-    first.run(1, {0: ("a", 5)}, upserted(record("a", 0)))
-    second = Bench(inherited=refused(first, 1, 0))
+    first.run(1, {0: ("a", 5)}, upserted(record("a", SequenceNumber(0))))
+    second = Bench(inherited=refused(first, Seq(1), 0))
     assert second(ev.BundleArrived(bundle(1, {0: ("a", 5), 1: ("b", 5)}))).of(ev.Load)

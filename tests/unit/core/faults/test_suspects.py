@@ -8,13 +8,22 @@ from millwheel import limits
 from millwheel.bundles import QuarantineEntry, RecoveredInterval
 from millwheel.core.faults.suspects import Suspects, Suspicion, read_mark
 from millwheel.core.interval import events as ev
+from millwheel.ids import ProducerId, Seq, SequenceNumber, SubscriptionId, sequence_numbers
 from millwheel.model import Timer
 from millwheel.work import BundlePart, Work
 from tests.unit.core.bench import IN, PRODUCER, Bench, failed, outcome, recovered, wrote
 
 
-def work(*keys: str, producer: int = PRODUCER, first: int = 0, timers: tuple[Timer, ...] = ()) -> Work:
-    part = BundlePart(IN, producer, 0, [*range(first, first + len(keys))], [*keys], [b"v"] * len(keys), [5] * len(keys))
+def work(*keys: str, producer: ProducerId = PRODUCER, first: int = 0, timers: tuple[Timer, ...] = ()) -> Work:
+    part = BundlePart(
+        IN,
+        producer,
+        SequenceNumber(0),
+        sequence_numbers(range(first, first + len(keys))),
+        [*keys],
+        [b"v"] * len(keys),
+        [5] * len(keys),
+    )
     return Work([part], [*timers], {}, {}, {}, 0, 0)
 
 
@@ -99,7 +108,7 @@ def test_what_was_marked_runs_alone_and_is_cleared_when_it_has_run() -> None:
 
 def test_a_record_is_known_again_whoever_sends_it_and_as_which() -> None:
     suspects = after(mark(after(b""), work("a")))
-    suspects.begin(work("a", producer=PRODUCER + 9, first=77))
+    suspects.begin(work("a", producer=ProducerId(PRODUCER + 9), first=77))
     assert suspects.alone
 
 
@@ -115,10 +124,10 @@ def test_another_record_of_a_suspects_key_is_no_suspect() -> None:
 @pytest.mark.parametrize("times", [limits.DEATHS_LIMIT - 1, limits.DEATHS_LIMIT])
 def test_only_what_was_alone_when_the_process_died_often_enough_is_condemned(times: int) -> None:
     suspects = after(killed_alone(times, work("a")))
-    entry = QuarantineEntry("a", IN, PRODUCER, 0, b"v", 5)
+    entry = QuarantineEntry("a", IN, PRODUCER, SequenceNumber(0), b"v", 5)
     assert bool(suspects) == (times == limits.DEATHS_LIMIT)
     assert (suspects.answer(entry) is not None) == bool(suspects)
-    assert suspects.answer(QuarantineEntry("a", IN, PRODUCER, 0, b"other", 5)) is None
+    assert suspects.answer(QuarantineEntry("a", IN, PRODUCER, SequenceNumber(0), b"other", 5)) is None
 
 
 def test_a_mark_that_was_read_twice_counts_once() -> None:
@@ -131,8 +140,18 @@ def test_a_mark_that_was_read_twice_counts_once() -> None:
 def test_a_timer_is_one_too() -> None:
     timer = Timer("a", "t", 7)
     suspects = after(killed_alone(limits.DEATHS_LIMIT, work(timers=(timer,))))
-    assert suspects.answer(QuarantineEntry("a", -1, 0, 0, b"", 7, "t", "watermark")) is not None
-    assert suspects.answer(QuarantineEntry("a", -1, 0, 0, b"", 8, "t", "watermark")) is None
+    assert (
+        suspects.answer(
+            QuarantineEntry("a", SubscriptionId(-1), ProducerId(0), SequenceNumber(0), b"", 7, "t", "watermark")
+        )
+        is not None
+    )
+    assert (
+        suspects.answer(
+            QuarantineEntry("a", SubscriptionId(-1), ProducerId(0), SequenceNumber(0), b"", 8, "t", "watermark")
+        )
+        is None
+    )
 
 
 def test_the_condemned_outlive_the_window_and_the_suspects_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,15 +217,15 @@ def test_the_condemned_goes_to_quarantine_with_what_comes_after_it() -> None:
 def test_the_condemned_is_not_redriven_and_what_is_before_it_is() -> None:
     condemned = after(killed_alone(3, _as_arrived())).encoded()
     bench = Bench(unclean(condemned, ends=5, quarantined=["k"]))
-    before = failed("k", 4, 9).quarantined[0]
-    culprit = QuarantineEntry("k", IN, PRODUCER, 0, b"v0", 5)
+    before = failed("k", 4, SequenceNumber(9)).quarantined[0]
+    culprit = QuarantineEntry("k", IN, PRODUCER, SequenceNumber(0), b"v0", 5)
     bench(ev.RedriveAsked(["k"]))
     bench(ev.QuarantineFetched([before, culprit]))
     bench(ev.Loaded([]))
     (invoke,) = bench(ev.Marked()).of(ev.Invoke)
     assert invoke.work.redrive == [before]
     bench(ev.Invoked(outcome(redriven={"k": 1})))
-    for event in (ev.CommitDone(1), ev.FoldDone(1), ev.RedriveAsked(["k"])):
+    for event in (ev.CommitDone(Seq(1)), ev.FoldDone(Seq(1)), ev.RedriveAsked(["k"])):
         bench(event)
     bench(ev.QuarantineFetched([culprit]))
     assert not bench.of(ev.Load)
@@ -223,4 +242,12 @@ def test_a_process_that_serves_for_long_is_trusted() -> None:
 
 
 def _as_arrived() -> Work:
-    return Work([BundlePart(IN, PRODUCER, 0, [0], ["k"], [b"v0"], [5])], [], {}, {}, {}, 0, 0)
+    return Work(
+        [BundlePart(IN, PRODUCER, SequenceNumber(0), sequence_numbers([0]), ["k"], [b"v0"], [5])],
+        [],
+        {},
+        {},
+        {},
+        0,
+        0,
+    )

@@ -13,11 +13,14 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from millwheel import limits
 from millwheel.bundles import Ids
 from millwheel.core.ids import dedup
-from millwheel.core.ids.dedup import DeliveredIds
+from millwheel.core.ids.dedup import Channel, DeliveredIds
+from millwheel.core.ids.ended import ENDED
+from millwheel.ids import ProducerId, SequenceNumber, SubscriptionId, sequence_numbers
 from millwheel.model import MAX_TIME
 
-CHANNELS = [(1, 5), (2, 5)]
+CHANNELS = [(SubscriptionId(1), ProducerId(5)), (SubscriptionId(2), ProducerId(5))]
 TOP = 60
+NUMBERS = st.integers(0, TOP).map(SequenceNumber)
 
 
 @contextmanager
@@ -32,8 +35,10 @@ def shrunk(error_rate: float = 0.01) -> Iterator[None]:
 
 channels = st.sampled_from(CHANNELS)
 batches = st.one_of(
-    st.lists(st.integers(0, TOP), min_size=1, max_size=12, unique=True).map(sorted),
-    st.tuples(st.integers(0, TOP), st.integers(1, 40)).map(lambda run: list(range(run[0], run[0] + run[1]))),
+    st.lists(NUMBERS, min_size=1, max_size=12, unique=True).map(sorted),
+    st.tuples(st.integers(0, TOP), st.integers(1, 40)).map(
+        lambda run: sequence_numbers(range(run[0], run[0] + run[1]))
+    ),
 )
 
 
@@ -45,8 +50,8 @@ class Model(RuleBasedStateMachine):
         self._context = shrunk(0.5)
         self._context.__enter__()
         self.ids = DeliveredIds()
-        self.seen: dict[tuple[int, int], set[int]] = {channel: set() for channel in CHANNELS}
-        self.store: dict[tuple[int, int], set[int]] = {channel: set() for channel in CHANNELS}
+        self.seen: dict[Channel, set[SequenceNumber]] = {channel: set() for channel in CHANNELS}
+        self.store: dict[Channel, set[SequenceNumber]] = {channel: set() for channel in CHANNELS}
         self.frontiers = dict.fromkeys(CHANNELS, 0)
         self.unfolded: list[Ids] = []
         self.minute = 0
@@ -55,7 +60,7 @@ class Model(RuleBasedStateMachine):
         self._context.__exit__(None, None, None)
 
     @rule(channel=channels, sequences=batches)
-    def arrive(self, channel: tuple[int, int], sequences: list[int]) -> None:
+    def arrive(self, channel: Channel, sequences: list[SequenceNumber]) -> None:
         fresh = self.ids.fresh(*channel, sequences)
         if fresh:
             asked = self.ids.unsure(*channel, [sequences[i] for i in fresh])
@@ -67,13 +72,13 @@ class Model(RuleBasedStateMachine):
         self.ids.add(*channel, kept)
         known.update(kept)
         if kept:
-            self.unfolded.append(Ids(*channel, frontier, kept))
+            self.unfolded.append(Ids(*channel, SequenceNumber(frontier), kept))
 
     @rule(channel=channels, by=st.integers(1, 4))
-    def advance(self, channel: tuple[int, int], by: int) -> None:
+    def advance(self, channel: Channel, by: int) -> None:
         at = self.frontiers[channel]
         frontier = at + by if at < TOP else MAX_TIME
-        self.ids.advance(*channel, frontier)
+        self.ids.advance(*channel, SequenceNumber(frontier))
         self.frontiers[channel] = max(self.frontiers[channel], frontier)
         assert self.ids.frontier(*channel) == self.frontiers[channel]
 
@@ -96,7 +101,7 @@ class Model(RuleBasedStateMachine):
         self.ids = DeliveredIds()
         for channel, stored in self.store.items():
             kept = {sequence for sequence in stored if sequence >= self.frontiers[channel]}
-            self.ids.restore(*channel, self.frontiers[channel], max(kept, default=-1))
+            self.ids.restore(*channel, SequenceNumber(self.frontiers[channel]), SequenceNumber(max(kept, default=-1)))
 
 
 TestModel = Model.TestCase
@@ -110,58 +115,60 @@ def fold(delivered: DeliveredIds, now: int, *checkpointed: Ids) -> None:
 
 def test_channels_are_apart() -> None:
     delivered = DeliveredIds()
-    delivered.add(1, 2, [5])
-    assert delivered.fresh(1, 3, [5]) is None
-    assert delivered.fresh(2, 2, [5]) is None
-    assert delivered.fresh(1, 2, [5]) == []
+    delivered.add(SubscriptionId(1), ProducerId(2), sequence_numbers([5]))
+    assert delivered.fresh(SubscriptionId(1), ProducerId(3), sequence_numbers([5])) is None
+    assert delivered.fresh(SubscriptionId(2), ProducerId(2), sequence_numbers([5])) is None
+    assert delivered.fresh(SubscriptionId(1), ProducerId(2), sequence_numbers([5])) == []
 
 
 def test_what_an_earlier_owner_consumed_is_asked_for() -> None:
     delivered = DeliveredIds()
-    delivered.restore(1, 2, 3, 6)
-    assert delivered.fresh(1, 2, [2, 3, 4, 5, 6, 7]) == [1, 2, 3, 4, 5]
-    assert delivered.unsure(1, 2, [3, 4, 5, 6, 7]) == [3, 4, 5, 6]
-    assert delivered.fresh(1, 2, [2, 3, 4, 5, 6, 7], {4, 6}) == [1, 3, 5]
-    assert delivered.fresh(1, 2, [7, 8]) is None
+    delivered.restore(SubscriptionId(1), ProducerId(2), SequenceNumber(3), SequenceNumber(6))
+    assert delivered.fresh(SubscriptionId(1), ProducerId(2), sequence_numbers([2, 3, 4, 5, 6, 7])) == [1, 2, 3, 4, 5]
+    assert delivered.unsure(SubscriptionId(1), ProducerId(2), sequence_numbers([3, 4, 5, 6, 7])) == [3, 4, 5, 6]
+    assert delivered.fresh(SubscriptionId(1), ProducerId(2), sequence_numbers([2, 3, 4, 5, 6, 7]), {4, 6}) == [1, 3, 5]
+    assert delivered.fresh(SubscriptionId(1), ProducerId(2), sequence_numbers([7, 8])) is None
 
 
 def test_a_channel_that_is_not_live_is_refused_from_its_first_record_on() -> None:
-    live = {(1, 5)}
+    live = {CHANNELS[0]}
     delivered = DeliveredIds(live, horizon=10)
-    assert delivered.fresh(1, 5, [0]) is None
-    assert delivered.fresh(2, 5, [0]) == []
-    assert delivered.fresh(1, 10, [0]) is None
-    delivered.expect([(3, 7)])
-    assert delivered.fresh(3, 7, [0]) is None
+    assert delivered.fresh(SubscriptionId(1), ProducerId(5), sequence_numbers([0])) is None
+    assert delivered.fresh(SubscriptionId(2), ProducerId(5), sequence_numbers([0])) == []
+    assert delivered.fresh(SubscriptionId(1), ProducerId(10), sequence_numbers([0])) is None
+    delivered.expect([(SubscriptionId(3), ProducerId(7))])
+    assert delivered.fresh(SubscriptionId(3), ProducerId(7), sequence_numbers([0])) is None
 
 
 def test_of_a_producer_that_has_ended_only_its_number_is_kept_and_nothing_of_it_is_new() -> None:
-    delivered = DeliveredIds({(1, 5)}, horizon=10)
+    delivered = DeliveredIds({(SubscriptionId(1), ProducerId(5))}, horizon=10)
     for producer in (5, 10, 11):
-        assert delivered.fresh(1, producer, [0, 1]) is None
-        delivered.add(1, producer, [0, 1])
-        delivered.advance(1, producer, MAX_TIME)
+        assert delivered.fresh(SubscriptionId(1), ProducerId(producer), sequence_numbers([0, 1])) is None
+        delivered.add(SubscriptionId(1), ProducerId(producer), sequence_numbers([0, 1]))
+        delivered.advance(SubscriptionId(1), ProducerId(producer), ENDED)
     assert delivered._channels == {}
     assert delivered._ended.runs() == 2
     assert delivered._live == set()
-    delivered.folded([Ids(1, 10, MAX_TIME, [0, 1])])  # of a checkpoint from before the end
-    delivered.expect([(1, 5)])  # told again, as after a restart
+    delivered.folded(
+        [Ids(SubscriptionId(1), ProducerId(10), ENDED, sequence_numbers([0, 1]))]
+    )  # of a checkpoint from before the end
+    delivered.expect([(SubscriptionId(1), ProducerId(5))])  # told again, as after a restart
     for producer in (5, 10, 11):
-        assert delivered.frontier(1, producer) == MAX_TIME
-        assert delivered.fresh(1, producer, [0, 1, 2]) == []
-        assert delivered.unsure(1, producer, [0, 1, 2]) == []
-        delivered.advance(1, producer, MAX_TIME)
-        delivered.restore(1, producer, 3, 7)
-    assert delivered.fresh(2, 10, [0]) is None
-    assert dedup.Seen(MAX_TIME) == dedup.GONE
+        assert delivered.frontier(SubscriptionId(1), ProducerId(producer)) == MAX_TIME
+        assert delivered.fresh(SubscriptionId(1), ProducerId(producer), sequence_numbers([0, 1, 2])) == []
+        assert delivered.unsure(SubscriptionId(1), ProducerId(producer), sequence_numbers([0, 1, 2])) == []
+        delivered.advance(SubscriptionId(1), ProducerId(producer), ENDED)
+        delivered.restore(SubscriptionId(1), ProducerId(producer), SequenceNumber(3), SequenceNumber(7))
+    assert delivered.fresh(SubscriptionId(2), ProducerId(10), sequence_numbers([0])) is None
+    assert dedup.Seen(ENDED) == dedup.GONE
 
 
 def test_what_is_refused_from_the_first_record_on_takes_no_memory() -> None:
     delivered = DeliveredIds((), horizon=10)
     for producer in range(10):
-        assert delivered.fresh(1, producer, [0]) == []
-        assert delivered.frontier(1, producer) == MAX_TIME
-        delivered.advance(1, producer, MAX_TIME)
+        assert delivered.fresh(SubscriptionId(1), ProducerId(producer), sequence_numbers([0])) == []
+        assert delivered.frontier(SubscriptionId(1), ProducerId(producer)) == MAX_TIME
+        delivered.advance(SubscriptionId(1), ProducerId(producer), ENDED)
     assert delivered._channels == {}
     assert delivered._ended.runs() == 0
 
@@ -170,56 +177,72 @@ def test_what_is_refused_from_the_first_record_on_takes_no_memory() -> None:
 def test_runs_hold_what_was_added(batches: list[list[int]]) -> None:
     seen = dedup.Seen()
     for batch in batches:
-        seen.add(batch)
+        seen.add(sequence_numbers(batch))
     everything = sorted({sequence for batch in batches for sequence in batch})
-    assert not everything or seen.exact(everything) == set(everything)
+    assert not everything or seen.exact(sequence_numbers(everything)) == set(everything)
 
 
 def test_a_million_dense_ids_take_a_few_bytes_and_sparse_ones_eight_each() -> None:
     delivered = DeliveredIds()
     for first in range(0, 1_000_000, 1_000):
-        delivered.add(1, 2, list(range(first, first + 1_000)))
-        delivered.add(1, 3, list(range(8 * first, 8 * first + 8_000, 8)))
-    assert len(delivered._channels[1, 2].runs) == 1
+        delivered.add(SubscriptionId(1), ProducerId(2), sequence_numbers(range(first, first + 1_000)))
+        delivered.add(SubscriptionId(1), ProducerId(3), sequence_numbers(range(8 * first, 8 * first + 8_000, 8)))
+    assert len(delivered._channels[(SubscriptionId(1), ProducerId(2))].runs) == 1
     assert delivered.size() == 1_000_000
-    assert sum(run.ids.itemsize * len(run.ids) for run in delivered._channels[1, 3].runs if run.ids) == 8_000_000
+    assert (
+        sum(
+            run.ids.itemsize * len(run.ids)
+            for run in delivered._channels[(SubscriptionId(1), ProducerId(3))].runs
+            if run.ids
+        )
+        == 8_000_000
+    )
 
 
 def test_memory_follows_the_frontier() -> None:
     delivered = DeliveredIds()
     for first in range(0, 100_000, 100):
-        delivered.add(1, 2, list(range(first, first + 300, 3)))
-        delivered.advance(1, 2, first)
+        delivered.add(SubscriptionId(1), ProducerId(2), sequence_numbers(range(first, first + 300, 3)))
+        delivered.advance(SubscriptionId(1), ProducerId(2), SequenceNumber(first))
     assert delivered.size() <= 2_000
 
 
 def test_an_id_is_sealed_when_the_bucket_has_turned_and_its_fold_has_answered() -> None:
     delivered = DeliveredIds()
     delivered.seal(0)
-    delivered.add(1, 2, [10, 20, 30])
+    delivered.add(SubscriptionId(1), ProducerId(2), sequence_numbers([10, 20, 30]))
     delivered.seal(limits.ID_BUCKET_US)  # not folded: only memory knows it
     assert delivered.filters() == 0
-    assert delivered.fresh(1, 2, [20]) == []
-    fold(delivered, limits.ID_BUCKET_US, Ids(1, 2, 0, [10, 20, 30]))  # folded, in the bucket in which it came
+    assert delivered.fresh(SubscriptionId(1), ProducerId(2), sequence_numbers([20])) == []
+    fold(
+        delivered,
+        limits.ID_BUCKET_US,
+        Ids(SubscriptionId(1), ProducerId(2), SequenceNumber(0), sequence_numbers([10, 20, 30])),
+    )  # folded, in the bucket in which it came
     assert delivered.filters() == 0
     delivered.seal(2 * limits.ID_BUCKET_US)
     assert (delivered.filters(), delivered.size()) == (1, 0)
-    assert delivered.unsure(1, 2, [20]) == [20]
-    assert delivered.fresh(1, 2, [20], {20}) == []
-    assert delivered.fresh(1, 2, [40]) is None
+    assert delivered.unsure(SubscriptionId(1), ProducerId(2), sequence_numbers([20])) == [20]
+    assert delivered.fresh(SubscriptionId(1), ProducerId(2), sequence_numbers([20]), {20}) == []
+    assert delivered.fresh(SubscriptionId(1), ProducerId(2), sequence_numbers([40])) is None
 
 
 def test_a_filter_goes_when_all_it_holds_is_collected() -> None:
     delivered = DeliveredIds()
     delivered.seal(0)
     for producer in (2, 3):
-        delivered.add(1, producer, [10, 20])
-    fold(delivered, limits.ID_BUCKET_US, Ids(1, 2, 0, [10, 20]), Ids(1, 3, 0, [10, 20]))
-    delivered.advance(1, 2, 21)
-    delivered.advance(1, 3, 20)
+        delivered.add(SubscriptionId(1), ProducerId(producer), sequence_numbers([10, 20]))
+    fold(
+        delivered,
+        limits.ID_BUCKET_US,
+        Ids(SubscriptionId(1), ProducerId(2), SequenceNumber(0), sequence_numbers([10, 20])),
+        Ids(SubscriptionId(1), ProducerId(3), SequenceNumber(0), sequence_numbers([10, 20])),
+    )
+    delivered.advance(SubscriptionId(1), ProducerId(2), SequenceNumber(21))
+    delivered.advance(SubscriptionId(1), ProducerId(3), SequenceNumber(20))
     assert delivered.filters() == 1
-    assert delivered.unsure(1, 3, [20]) == [20]
-    delivered.advance(1, 3, 21)
+    assert delivered.unsure(SubscriptionId(1), ProducerId(3), sequence_numbers([20])) == [20]
+    delivered.advance(SubscriptionId(1), ProducerId(3), SequenceNumber(21))
     assert delivered.filters() == 0
 
 
@@ -227,12 +250,14 @@ def test_a_long_dense_run_stays_as_it_is() -> None:
     delivered = DeliveredIds()
     delivered.seal(0)
     long = list(range(100_000))
-    delivered.add(1, 2, long)
-    fold(delivered, limits.ID_BUCKET_US, Ids(1, 2, 0, long))
+    delivered.add(SubscriptionId(1), ProducerId(2), sequence_numbers(long))
+    fold(
+        delivered, limits.ID_BUCKET_US, Ids(SubscriptionId(1), ProducerId(2), SequenceNumber(0), sequence_numbers(long))
+    )
     assert (delivered.filters(), delivered.size()) == (0, 0)
-    assert delivered.fresh(1, 2, [99_999]) == []
+    assert delivered.fresh(SubscriptionId(1), ProducerId(2), sequence_numbers([99_999])) == []
 
 
 def test_the_frontier_of_a_retired_producer_is_the_end_of_time_before_anything_of_it_comes() -> None:
-    ids = DeliveredIds(live=[(1, 8)], horizon=10)
-    assert [ids.frontier(1, producer) for producer in (8, 9, 10)] == [0, MAX_TIME, 0]
+    ids = DeliveredIds(live=[(SubscriptionId(1), ProducerId(8))], horizon=10)
+    assert [ids.frontier(SubscriptionId(1), ProducerId(producer)) for producer in (8, 9, 10)] == [0, MAX_TIME, 0]

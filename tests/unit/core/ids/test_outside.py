@@ -13,10 +13,11 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from millwheel import limits
 from millwheel.bundles import OutsideBucket, OutsideIdWrites
 from millwheel.core.ids.outside import OutsideIds
+from millwheel.ids import IntervalId, SubscriptionId
 from millwheel.model import MAX_TIME
 
 SLACK = 400
-SUBSCRIPTIONS = {1: SLACK, 2: 2 * SLACK}
+SUBSCRIPTIONS = {SubscriptionId(1): SLACK, SubscriptionId(2): 2 * SLACK}
 
 TINY: dict[str, Any] = {
     "OUTSIDE_FILTER_IDS": 1,
@@ -34,7 +35,7 @@ bundles = st.lists(st.integers(0, 9).map(lambda n: b"%d" % n), min_size=1, max_s
 class Asked:
     """A bundle that waits: what the store had when it was asked, or will be asked."""
 
-    def __init__(self, subscription: int, ids: list[bytes], answer: set[bytes]) -> None:
+    def __init__(self, subscription: SubscriptionId, ids: list[bytes], answer: set[bytes]) -> None:
         self.subscription = subscription
         self.ids = ids
         self.answer = answer
@@ -51,8 +52,8 @@ class Model(RuleBasedStateMachine):
         self.ids = OutsideIds(SUBSCRIPTIONS)
         self.taken: dict[int, dict[bytes, tuple[int, int]]] = {1: {}, 2: {}}
         self.unfolded: list[OutsideIdWrites] = []
-        self.store: dict[tuple[int, int], set[bytes]] = {}
-        self.counts: dict[tuple[int, int], int] = {}
+        self.store: dict[tuple[SubscriptionId, int], set[bytes]] = {}
+        self.counts: dict[tuple[SubscriptionId, int], int] = {}
         self.waiting: dict[int, Asked] = {}
 
     def teardown(self) -> None:
@@ -60,7 +61,7 @@ class Model(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.waiting) < 2)
     @rule(subscription=subscriptions, sender=senders, ids=bundles)
-    def arrive(self, subscription: int, sender: int, ids: list[bytes]) -> None:
+    def arrive(self, subscription: SubscriptionId, sender: IntervalId, ids: list[bytes]) -> None:
         if sender in self.waiting:
             return
         asked = self.ids.unsure(subscription, ids, self.now)
@@ -72,14 +73,14 @@ class Model(RuleBasedStateMachine):
         self.waiting[sender] = Asked(subscription, ids, set(asked).intersection(*[set().union(*buckets)]))
 
     @rule(sender=senders)
-    def answer(self, sender: int) -> None:
+    def answer(self, sender: IntervalId) -> None:
         """Much may have happened since the store was asked."""
         if sender in self.waiting:
             asked = self.waiting.pop(sender)
             self.take(asked.subscription, asked.ids, asked.answer)
             self.ids.answered(sender)
 
-    def take(self, subscription: int, ids: list[bytes], stored: set[bytes]) -> None:
+    def take(self, subscription: SubscriptionId, ids: list[bytes], stored: set[bytes]) -> None:
         recent = set(self.ids._recent[subscription])  # not folded yet, or only just: remembered as long as that takes
         kept, expires = self.ids.take(subscription, ids, stored, self.now)
         new = ids if kept is None else [ids[i] for i in kept]
@@ -164,68 +165,73 @@ TestModel.settings = settings(stateful_step_count=80)
 
 def take(ids: OutsideIds, *given: bytes, now: int = 0, stored: tuple[bytes, ...] = ()) -> list[bytes]:
     asked = list(given)
-    kept, _ = ids.take(1, asked, stored, now)
+    kept, _ = ids.take(SubscriptionId(1), asked, stored, now)
     return asked if kept is None else [asked[i] for i in kept]
 
 
 def test_of_two_records_with_one_id_in_a_bundle_the_first_is_taken() -> None:
-    ids = OutsideIds({1: SLACK})
+    ids = OutsideIds({SubscriptionId(1): SLACK})
     assert take(ids, b"a", b"b", b"a") == [b"a", b"b"]
     assert take(ids, b"b", b"c") == [b"c"]
 
 
 def test_an_id_stays_in_memory_until_every_question_that_is_older_than_its_fold_is_answered() -> None:
-    ids = OutsideIds({1: SLACK})
-    ids.asked(7)  # the store is asked before the fold, and answers after it that it has nothing
+    ids = OutsideIds({SubscriptionId(1): SLACK})
+    ids.asked(IntervalId(7))  # the store is asked before the fold, and answers after it that it has nothing
     assert take(ids, b"a") == [b"a"]
-    ids.folded([OutsideIdWrites(1, 500, [b"a"])])
+    ids.folded([OutsideIdWrites(SubscriptionId(1), 500, [b"a"])])
     assert take(ids, b"a") == []
-    ids.answered(7)
+    ids.answered(IntervalId(7))
     assert ids.size() == 0
 
 
 def test_what_memory_knew_when_the_store_was_asked_is_asked_for_too() -> None:
     # It was left out of the question; until the answer came memory had forgotten it, and it was taken again.
-    ids = OutsideIds({1: SLACK}, [OutsideBucket(1, 300, 1)])
-    ids.asked(8)
+    ids = OutsideIds({SubscriptionId(1): SLACK}, [OutsideBucket(SubscriptionId(1), 300, 1)])
+    ids.asked(IntervalId(8))
     assert take(ids, b"a") == [b"a"]
-    ids.folded([OutsideIdWrites(1, 500, [b"a"])])  # it stays in memory, because the question about 8 is older
-    asked = ids.unsure(1, [b"a", b"b"], 0)
-    ids.asked(7)
-    ids.answered(8)
+    ids.folded(
+        [OutsideIdWrites(SubscriptionId(1), 500, [b"a"])]
+    )  # it stays in memory, because the question about 8 is older
+    asked = ids.unsure(SubscriptionId(1), [b"a", b"b"], 0)
+    ids.asked(IntervalId(7))
+    ids.answered(IntervalId(8))
     assert asked == [b"a", b"b"]
     assert take(ids, b"a", b"b", stored=(b"a",)) == [b"b"]
 
 
 def test_after_a_restart_every_id_is_asked_for_until_the_filters_are_filled_again() -> None:
     with patch.multiple(limits, OUTSIDE_READ_IDS=2):
-        ids = OutsideIds({1: SLACK}, [OutsideBucket(1, 600, 3), OutsideBucket(1, 700, 0)])
-        assert ids.unsure(1, [b"a", b"z"], 0) == [b"a", b"z"]
+        ids = OutsideIds(
+            {SubscriptionId(1): SLACK},
+            [OutsideBucket(SubscriptionId(1), 600, 3), OutsideBucket(SubscriptionId(1), 700, 0)],
+        )
+        assert ids.unsure(SubscriptionId(1), [b"a", b"z"], 0) == [b"a", b"z"]
         assert ids.unread() == (1, 600, b"")
-        ids.read(1, 600, [b"a", b"b"])
+        ids.read(SubscriptionId(1), 600, [b"a", b"b"])
         assert ids.unread() == (1, 600, b"b")
-        ids.read(1, 600, [b"c"])
+        ids.read(SubscriptionId(1), 600, [b"c"])
         assert ids.unread() == (1, 700, b"")
-        ids.read(1, 700, [])
+        ids.read(SubscriptionId(1), 700, [])
         assert ids.unread() is None
-        assert ids.unsure(1, [b"c", b"z"], 0) == [b"c"]
+        assert ids.unsure(SubscriptionId(1), [b"c", b"z"], 0) == [b"c"]
 
 
 @pytest.mark.parametrize("now", [99, 100, 450, 499])
 def test_an_id_is_remembered_for_its_slack_and_a_bucket_more_at_most(now: int) -> None:
-    ids = OutsideIds({1: SLACK})
+    ids = OutsideIds({SubscriptionId(1): SLACK})
     assert take(ids, b"a", now=99) == [b"a"]
-    ids.folded([OutsideIdWrites(1, 500, [b"a"])])
-    assert ids.unsure(1, [b"a"], now) == [b"a"]
-    assert ids.unsure(1, [b"a"], 500) == []
+    ids.folded([OutsideIdWrites(SubscriptionId(1), 500, [b"a"])])
+    assert ids.unsure(SubscriptionId(1), [b"a"], now) == [b"a"]
+    assert ids.unsure(SubscriptionId(1), [b"a"], 500) == []
     assert ids.owes(500)
 
 
 def test_a_subscription_that_has_ids_no_longer_is_only_cleaned() -> None:
-    ids = OutsideIds({}, [OutsideBucket(9, 600, 1)])
+    ids = OutsideIds({}, [OutsideBucket(SubscriptionId(9), 600, 1)])
     assert ids.unread() is None
     assert ids.cleaning(599) == []
-    assert ids.cleaning(600) == [OutsideIdWrites(9, 600, [])]
+    assert ids.cleaning(600) == [OutsideIdWrites(SubscriptionId(9), 600, [])]
     assert ids.cleaning(600) == []  # one at a time
-    ids.folded([OutsideIdWrites(9, 600, [])])
+    ids.folded([OutsideIdWrites(SubscriptionId(9), 600, [])])
     assert ids.cleaning(600) == []

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from millwheel import limits
 from millwheel.core.faults.suspects import Suspects
 from millwheel.core.interval.arrivals import Item, oldest_of, size_of
 from millwheel.core.interval.inbox import Inbox
+from millwheel.ids import IntervalId, ProducerId, SequenceNumber, SubscriptionId, sequence_numbers
 from millwheel.model import MAX_TIME
 from millwheel.work import BundlePart, Work
 
@@ -17,8 +20,16 @@ FREE = Suspects()
 def item(number: int, *sequences: int, size: int = 1, key: str = "k") -> Item:
     """A bundle whose records have the event time of their sequence."""
     count = len(sequences)
-    part = BundlePart(1, 2, 0, [*sequences], [key] * count, [b"v" * size] * count, [*sequences])
-    return Item(part, 9, number, oldest_of(part), size_of(part))
+    part = BundlePart(
+        SubscriptionId(1),
+        ProducerId(2),
+        SequenceNumber(0),
+        sequence_numbers(sequences),
+        [key] * count,
+        [b"v" * size] * count,
+        [*sequences],
+    )
+    return Item(part, IntervalId(9), number, oldest_of(part), size_of(part))
 
 
 def inbox(*items: Item) -> Inbox:
@@ -28,7 +39,7 @@ def inbox(*items: Item) -> Inbox:
     return made
 
 
-def taken(items: list[Item]) -> list[tuple[int, list[int]]]:
+def taken(items: list[Item]) -> list[tuple[int, Sequence[int]]]:
     return [(it.number, it.part.sequences if it.part else []) for it in items]
 
 
@@ -49,7 +60,7 @@ def test_a_bundle_that_is_cut_is_acked_with_its_end() -> None:
 
 
 def test_an_item_of_duplicates_only_takes_no_room() -> None:
-    waiting = inbox(Item(None, 9, 1, MAX_TIME, 0), item(2, 1))
+    waiting = inbox(Item(None, IntervalId(9), 1, MAX_TIME, 0), item(2, 1))
     assert taken(waiting.take(1, FREE)) == [(1, []), (2, [1])]
 
 
@@ -76,7 +87,17 @@ def test_what_waits_holds_back_by_its_oldest_record() -> None:
 def suspecting(key: str, *timestamps: int) -> Suspects:
     """After a process that died while it ran these records."""
     count = len(timestamps)
-    parts = [BundlePart(1, 2, 0, [*timestamps], [key] * count, [b"v"] * count, [*timestamps])]
+    parts = [
+        BundlePart(
+            SubscriptionId(1),
+            ProducerId(2),
+            SequenceNumber(0),
+            sequence_numbers(timestamps),
+            [key] * count,
+            [b"v"] * count,
+            [*timestamps],
+        )
+    ]
     mark = Suspects(1).begin(Work(parts, [], {}, {}, {}, 0, 0))
     assert mark is not None
     return Suspects(2, mark)

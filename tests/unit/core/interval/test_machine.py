@@ -18,15 +18,17 @@ from millwheel.bundles import (
     QuarantineEntry,
     decode_checkpoint,
 )
+from millwheel.core.ids.ended import ENDED
 from millwheel.core.interval import events as ev
+from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, sequence_numbers
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.work import InvocationOutcome, Stall
 from tests.unit.core.bench import (
     IN,
     OUT,
+    OWNER,
     PRODUCER,
     SENDER,
-    SEQUENCER,
     TARGET,
     Bench,
     bundle,
@@ -49,9 +51,9 @@ def test_a_record_is_loaded_run_committed_and_only_then_acked() -> None:
     bench.invoked(wrote("k", b"1"))
     assert bench.acks() == []
     (image,) = bench.images()
-    assert image.ids == [Ids(IN, PRODUCER, 0, [0])]
+    assert image.ids == [Ids(IN, PRODUCER, SequenceNumber(0), sequence_numbers([0]))]
     assert [*image.state.rows()] == [("k", "c", "", b"1")]
-    assert bench(ev.CommitDone(1)).acks() == [1]
+    assert bench(ev.CommitDone(Seq(1))).acks() == [1]
     assert bench.of(ev.Ack)[0].sender == SENDER
 
 
@@ -67,17 +69,17 @@ def test_acks_wait_for_the_whole_prefix() -> None:
     bench = Bench()
     bench.run(1, {0: ("k", 5)})
     bench.run(2, {1: ("k", 6)})
-    assert bench(ev.CommitDone(2)).acks() == []
-    assert bench(ev.CommitDone(1)).acks() == [1, 2]
+    assert bench(ev.CommitDone(Seq(2))).acks() == []
+    assert bench(ev.CommitDone(Seq(1))).acks() == [1, 2]
 
 
 def test_strong_productions_go_out_after_their_checkpoint() -> None:
     bench = Bench()
     bench.run(1, {0: ("k", 5)}, produced(("x", 5), ("y", 6)))
-    assert bench.images()[0].produced == [Produced(OUT, SEQUENCER, 0, ["x", "y"], [b"p", b"p"], [5, 6])]
+    assert bench.images()[0].produced == [Produced(OUT, OWNER, SequenceNumber(0), ["x", "y"], [b"p", b"p"], [5, 6])]
     assert bench.sent() == []
-    (sent,) = bench(ev.CommitDone(1)).sent()
-    assert (sent.target, sent.producer, sent.sequences, sent.keys) == (TARGET, SEQUENCER, [0, 1], ["x", "y"])
+    (sent,) = bench(ev.CommitDone(Seq(1))).sent()
+    assert (sent.target, sent.producer, sent.sequences, sent.keys) == (TARGET, OWNER, [0, 1], ["x", "y"])
 
 
 def test_user_code_pauses_while_too_many_checkpoints_wait() -> None:
@@ -85,7 +87,7 @@ def test_user_code_pauses_while_too_many_checkpoints_wait() -> None:
     for number in range(limits.INFLIGHT_LIMIT_CHECKPOINTS):
         bench.run(number + 1, {number: ("k", 5)})
     assert not bench.arrive(99, {99: ("k", 5)}).of(ev.Invoke)
-    assert bench(ev.CommitDone(1)).of(ev.Invoke)
+    assert bench(ev.CommitDone(Seq(1))).of(ev.Invoke)
 
 
 # --- duplicates ---------------------------------------------------------------------------------------------------
@@ -94,7 +96,7 @@ def test_user_code_pauses_while_too_many_checkpoints_wait() -> None:
 def test_a_duplicate_of_something_durable_is_acked_at_once() -> None:
     bench = Bench()
     bench.run(1, {0: ("k", 5)})
-    bench(ev.CommitDone(1))
+    bench(ev.CommitDone(Seq(1)))
     bench.arrive(1, {0: ("k", 5)})
     assert bench.acks() == [1]
     assert not bench.of(ev.Invoke)
@@ -105,12 +107,12 @@ def test_a_duplicate_is_not_acked_before_its_original_is() -> None:
     bench = Bench()
     bench.run(1, {0: ("k", 5)})
     assert bench.arrive(1, {0: ("k", 5)}).acks() == []
-    bench(ev.CommitDone(1))
+    bench(ev.CommitDone(Seq(1)))
     assert 1 in bench.acks()
 
 
 def test_of_a_mixed_bundle_only_the_new_part_runs() -> None:
-    bench = Bench(recovered(ids=[Delivered(IN, PRODUCER, 2, 3)]))
+    bench = Bench(recovered(ids=[Delivered(IN, PRODUCER, SequenceNumber(2), SequenceNumber(3))]))
     bench.arrive(4, {1: ("k", 5), 2: ("k", 5), 3: ("k", 5), 4: ("k", 5)})
     (asked,) = bench.of(ev.LookupIds)
     assert (asked.sender, asked.subscription, asked.producer, asked.sequences) == (SENDER, IN, PRODUCER, [2, 3])
@@ -121,11 +123,11 @@ def test_of_a_mixed_bundle_only_the_new_part_runs() -> None:
 
 def test_what_comes_behind_a_bundle_that_waits_for_the_store_keeps_its_place() -> None:
     # Also under the name of a new owner: one producing key may have sent the first and the last of these.
-    bench = Bench(recovered(ids=[Delivered(IN, PRODUCER, 0, 3)]))
+    bench = Bench(recovered(ids=[Delivered(IN, PRODUCER, SequenceNumber(0), SequenceNumber(3))]))
     bench.arrive(1, {3: ("k", 5)})
     bench.arrive(2, {4: ("k", 6)})
     later = bundle(3, {0: ("k", 7)})
-    later.producer = PRODUCER + 1
+    later.producer = ProducerId(PRODUCER + 1)
     bench(ev.BundleArrived(later))
     assert not bench.of(ev.Load)
     assert bench.core.counters.queued == 2
@@ -139,16 +141,16 @@ def test_what_comes_behind_a_bundle_that_waits_for_the_store_keeps_its_place() -
 
 
 def test_another_sender_does_not_wait_for_the_store() -> None:
-    bench = Bench(recovered(ids=[Delivered(IN, PRODUCER, 0, 3)]))
+    bench = Bench(recovered(ids=[Delivered(IN, PRODUCER, SequenceNumber(0), SequenceNumber(3))]))
     bench.arrive(1, {3: ("k", 5)})
     other = bundle(1, {0: ("k", 7)})
-    other.producer, other.sender = PRODUCER + 1, SENDER + 1
+    other.producer, other.sender = ProducerId(PRODUCER + 1), IntervalId(SENDER + 1)
     bench(ev.BundleArrived(other))
     assert bench.load().parts[0].producer == PRODUCER + 1
 
 
 def test_each_bundle_of_a_lane_may_have_a_question_of_its_own() -> None:
-    bench = Bench(recovered(ids=[Delivered(IN, PRODUCER, 0, 9)]))
+    bench = Bench(recovered(ids=[Delivered(IN, PRODUCER, SequenceNumber(0), SequenceNumber(9))]))
     for number, sequence in enumerate((3, 8, 12), 1):
         bench.arrive(number, {sequence: (f"k{sequence}", 5)})
     bench(ev.IdsFound(SENDER, {3}))
@@ -161,20 +163,23 @@ def test_each_bundle_of_a_lane_may_have_a_question_of_its_own() -> None:
 
 def test_a_frontier_that_comes_while_the_store_is_asked_decides() -> None:
     # The store had collected the id when it was asked: it answered that it has nothing.
-    bench = Bench(recovered(ids=[Delivered(IN, PRODUCER, 0, 9)]))
+    bench = Bench(recovered(ids=[Delivered(IN, PRODUCER, SequenceNumber(0), SequenceNumber(9))]))
     bench.arrive(1, {3: ("k", 5)})
-    bench(ev.BundleArrived(bundle(0, {}, frontier=4)))
+    bench(ev.BundleArrived(bundle(0, {}, frontier=SequenceNumber(4))))
     bench(ev.IdsFound(SENDER, set()))
     assert bench.acks() == [1]
     assert not bench.of(ev.Load)
 
 
 def test_a_channel_that_is_not_live_is_retired_and_told_to_the_store() -> None:
-    stored = [Delivered(IN, PRODUCER, 3, 9), Delivered(IN, PRODUCER + 1, 0, 9)]
-    bench = Bench(recovered(ids=stored), live={(IN, PRODUCER + 1)})
+    stored = [
+        Delivered(IN, PRODUCER, SequenceNumber(3), SequenceNumber(9)),
+        Delivered(IN, ProducerId(PRODUCER + 1), SequenceNumber(0), SequenceNumber(9)),
+    ]
+    bench = Bench(recovered(ids=stored), live={(IN, ProducerId(PRODUCER + 1))})
     assert bench.arrive(1, {12: ("k", 5)}).acks() == [1]
     bench.effects = bench.core.flush(0)
-    assert bench.images()[0].ids == [Ids(IN, PRODUCER, MAX_TIME, [])]
+    assert bench.images()[0].ids == [Ids(IN, PRODUCER, ENDED, [])]
 
 
 def test_records_that_waited_while_their_producer_was_retired_do_not_bring_its_frontier_back() -> None:
@@ -183,7 +188,7 @@ def test_records_that_waited_while_their_producer_was_retired_do_not_bring_its_f
     bench.arrive(1, {0: ("k", 5)})
     bench(ev.Loaded([]))
     bench.arrive(2, {1: ("l", 5)})
-    bench(ev.BundleArrived(bundle(0, {}, frontier=MAX_TIME)))
+    bench(ev.BundleArrived(bundle(0, {}, frontier=ENDED)))
     images = bench(ev.Invoked(wrote("k", b"1"))).images()
     bench.load()
     images += bench(ev.Invoked(wrote("l", b"1"))).images()
@@ -193,11 +198,11 @@ def test_records_that_waited_while_their_producer_was_retired_do_not_bring_its_f
 
 def test_what_was_a_duplicate_when_the_store_was_asked_is_one_when_it_answers() -> None:
     # Its run was sealed in between, and the store had been asked about the other id only: it ran twice.
-    bench = Bench(recovered(ids=[Delivered(IN, PRODUCER, 0, 0)]))
+    bench = Bench(recovered(ids=[Delivered(IN, PRODUCER, SequenceNumber(0), SequenceNumber(0))]))
     folds = []
     for number, sequence in enumerate((2, 4), 1):
         bench.run(number, {sequence: ("k", 5)}, wrote("k", b"1"))
-        bench(ev.CommitDone(number))
+        bench(ev.CommitDone(Seq(number)))
         bench.effects = bench.core.flush(bench.now)
         folds += bench.of(ev.Fold)
         if number == 1:
@@ -213,7 +218,7 @@ def test_ids_are_sealed_by_the_fold_after_the_bucket_turned() -> None:
     bench = Bench()
     for number in range(3):
         bench.run(number + 1, {2 * number: ("k", 5)}, wrote("k", b"1"))
-        bench(ev.CommitDone(number + 1))
+        bench(ev.CommitDone(Seq(number + 1)))
         bench.effects = bench.core.flush(bench.now)
         (fold,) = bench.of(ev.Fold)
         bench.now += limits.ID_BUCKET_US
@@ -236,10 +241,10 @@ def test_without_exactly_once_nothing_is_deduplicated_or_stored() -> None:
 SLACK = 4_000
 
 
-def outside(number: int, *ids: bytes, first: int = 0, sender: int = SENDER) -> ev.BundleArrived:
+def outside(number: int, *ids: bytes, first: int = 0, sender: IntervalId = SENDER) -> ev.BundleArrived:
     """A bundle whose records have these ids."""
     made = bundle(number, {first + i: (f"k{i}", 5 + i) for i in range(len(ids))})
-    made.outside, made.sender, made.producer = list(ids), sender, PRODUCER + sender
+    made.outside, made.sender, made.producer = list(ids), sender, ProducerId(PRODUCER + sender)
     return ev.BundleArrived(made)
 
 
@@ -250,9 +255,9 @@ def test_a_row_whose_outside_id_was_taken_is_recorded_as_delivered_and_not_run()
     assert (work.parts[0].keys, work.parts[0].outside) == (["k0", "k1"], [b"a", b"b"])
     assert bench.invoked().acks() == []
     (image,) = bench.images()
-    assert image.ids == [Ids(IN, PRODUCER + SENDER, 0, [0, 1, 2])]
+    assert image.ids == [Ids(IN, ProducerId(PRODUCER + SENDER), SequenceNumber(0), sequence_numbers([0, 1, 2]))]
     assert image.outside == [OutsideIdWrites(IN, 5_000, [b"a", b"b"])]
-    assert bench(ev.CommitDone(1)).acks() == [1]
+    assert bench(ev.CommitDone(Seq(1))).acks() == [1]
     assert bench.core.counters.repeated == 1
     assert bench.core.counters.duplicates == 0
 
@@ -263,12 +268,15 @@ def test_a_bundle_of_which_every_row_was_taken_commits_its_ids_before_its_ack() 
     bench(outside(1, b"a"))
     bench.load()
     bench.invoked()
-    bench(outside(9, b"a", sender=SENDER + 1))
+    bench(outside(9, b"a", sender=IntervalId(SENDER + 1)))
     assert bench.acks() == []
     (image,) = bench.images()
-    assert (image.ids, image.outside) == ([Ids(IN, PRODUCER + SENDER + 1, 0, [0])], [])
-    assert bench(ev.CommitDone(1)).acks() == [1]
-    assert bench(ev.CommitDone(2)).acks() == [9]
+    assert (image.ids, image.outside) == (
+        [Ids(IN, ProducerId(PRODUCER + SENDER + 1), SequenceNumber(0), sequence_numbers([0]))],
+        [],
+    )
+    assert bench(ev.CommitDone(Seq(1))).acks() == [1]
+    assert bench(ev.CommitDone(Seq(2))).acks() == [9]
 
 
 def test_what_runs_in_pieces_records_the_dropped_rows_with_its_end() -> None:
@@ -327,7 +335,7 @@ def test_weak_productions_go_first_and_the_checkpoint_waits_for_their_acks() -> 
     bench(ev.AckArrived(sent.number))
     (image,) = bench.images()
     assert image.produced == []  # acked: nothing of it need ever be sent again
-    assert bench(ev.CommitDone(1)).acks() == [1]
+    assert bench(ev.CommitDone(Seq(1))).acks() == [1]
 
 
 def test_a_straggler_makes_the_checkpoint_store_its_production() -> None:
@@ -338,8 +346,8 @@ def test_a_straggler_makes_the_checkpoint_store_its_production() -> None:
     assert 1_000 in [alarm.at for alarm in bench.of(ev.SetAlarm)]
     bench.now = 1_000
     (image,) = bench(ev.AlarmRang()).images()
-    assert image.produced == [Produced(OUT, SEQUENCER, 0, ["x"], [b"p"], [5])]
-    assert bench(ev.CommitDone(1)).acks() == [1]
+    assert image.produced == [Produced(OUT, OWNER, SequenceNumber(0), ["x"], [b"p"], [5])]
+    assert bench(ev.CommitDone(Seq(1))).acks() == [1]
     assert bench.core.blame()[0][0] != "uncommitted checkpoint"
 
 
@@ -348,7 +356,7 @@ def test_a_straggler_makes_the_checkpoint_store_its_production() -> None:
 
 def test_what_an_earlier_owner_left_unacked_is_sent_again_unchanged() -> None:
     old = bundle(0, {3: ("x", 5), 4: ("y", 6)})
-    old.subscription, old.producer = OUT, 90
+    old.subscription, old.producer = OUT, ProducerId(90)
     bench = Bench(recovered(productions=[old]))
     (sent,) = bench.sent()
     assert (sent.producer, sent.sequences, sent.values) == (90, [3, 4], old.values)
@@ -360,7 +368,7 @@ def test_fenced_it_is_silent_for_ever() -> None:
     bench.run(1, {0: ("k", 5)}, produced(("x", 5)))
     (halt,) = bench(ev.WriteFenced()).of(ev.Halt)
     assert "'c' was fenced" in halt.reason
-    assert bench(ev.CommitDone(1)).effects == []
+    assert bench(ev.CommitDone(Seq(1))).effects == []
     assert bench.arrive(2, {1: ("k", 5)}).effects == []
     assert bench.core.flush(0) == []
 
@@ -383,7 +391,7 @@ def test_a_timer_fires_once_when_the_watermark_reaches_it() -> None:
     bench = Bench()
     bench.run(1, {0: ("k", 5)}, outcome(timers=set_timer("k", "t", 10)))
     assert bench.images()[0].timers.timestamps == [10]
-    bench(ev.CommitDone(1))
+    bench(ev.CommitDone(Seq(1)))
     assert not bench(ev.WatermarkMoved(9)).of(ev.Invoke)
     bench(ev.WatermarkMoved(10))
     (timer,) = bench.load().timers
@@ -432,22 +440,22 @@ def test_the_reported_watermark_never_passes_what_is_still_to_be_done() -> None:
     bench(ev.Loaded([]))
     bench.invoked(produced(("x", 7)))
     assert bench.reported() == []
-    assert bench(ev.CommitDone(1)).reported() == [7]  # committed, but its production is out
+    assert bench(ev.CommitDone(Seq(1))).reported() == [7]  # committed, but its production is out
     assert bench(ev.AckArrived(bench.sent()[0].number)).reported() == [100]
 
 
 def test_timers_and_holds_keep_the_watermark() -> None:
     bench = Bench()
     bench.run(1, {0: ("k", 5)}, outcome(timers=set_timer("k", "t", 60), holds={"k": 20}))
-    bench(ev.CommitDone(1))
+    bench(ev.CommitDone(Seq(1)))
     assert bench(ev.WatermarkMoved(50)).reported() == [20]
     assert [(kind, at) for kind, at, _ in bench.core.blame()[:2]] == [("hold", 20), ("input watermark", 50)]
     bench.run(2, {1: ("k", 55)}, outcome(holds={"k": None}))
-    assert bench(ev.CommitDone(2)).reported() == [50]
+    assert bench(ev.CommitDone(Seq(2))).reported() == [50]
     assert bench(ev.WatermarkMoved(80)).reported() == [60]  # the timer may still produce at its time
     bench.load()
     bench.invoked()
-    assert bench(ev.CommitDone(3)).reported() == [80]
+    assert bench(ev.CommitDone(Seq(3))).reported() == [80]
 
 
 def test_watermarks_do_not_go_back() -> None:
@@ -469,10 +477,10 @@ def expire(bench: Bench, at: int) -> list[str]:
 def test_a_key_is_forgotten_when_its_time_has_passed() -> None:
     bench = Bench(expire_after=80)
     bench.run(1, {0: ("k", 5)}, wrote("k", b"1"))
-    bench(ev.CommitDone(1))
+    bench(ev.CommitDone(Seq(1)))
     assert expire(bench, 5 + 80) == []
     assert expire(bench, 5 + 80 + 10) == ["k"]  # an eighth of slack
-    bench(ev.CommitDone(2))
+    bench(ev.CommitDone(Seq(2)))
     assert bench.core.counters.expired == 1
     bench.arrive(2, {1: ("k", 200)})
     assert "k" not in bench.load().values["c"]
@@ -483,14 +491,14 @@ def test_a_key_with_a_pending_timer_lives_on() -> None:
     done = wrote("k", b"1")
     done.timers = set_timer("k", "t", 500)
     bench.run(1, {0: ("k", 5)}, done)
-    bench(ev.CommitDone(1))
+    bench(ev.CommitDone(Seq(1)))
     assert expire(bench, 499) == []
 
 
 def test_the_end_of_time_expires_nothing() -> None:
     bench = Bench(expire_after=80)
     bench.run(1, {0: ("k", 5)}, wrote("k", b"1"))
-    bench(ev.CommitDone(1))
+    bench(ev.CommitDone(Seq(1)))
     assert expire(bench, MAX_TIME) == []
 
 
@@ -500,7 +508,7 @@ def test_the_end_of_time_expires_nothing() -> None:
 def test_later_records_of_a_poisoned_key_queue_up_behind_it() -> None:
     bench = Bench()
     bench.run(1, {0: ("bad", 5)}, failed("bad", 5))
-    bench(ev.CommitDone(1))
+    bench(ev.CommitDone(Seq(1)))
     bench.arrive(2, {1: ("bad", 6), 2: ("good", 6)})
     assert bench.load().parts[0].keys == ["good"]
     bench.invoked()
@@ -509,7 +517,7 @@ def test_later_records_of_a_poisoned_key_queue_up_behind_it() -> None:
     assert image.ids[0].sequences == [1, 2]  # consumed: in the key's line, not in the sender's
 
 
-def entry(sequence: int) -> QuarantineEntry:
+def entry(sequence: SequenceNumber) -> QuarantineEntry:
     return QuarantineEntry("bad", IN, PRODUCER, sequence, b"v", 5)
 
 
@@ -522,7 +530,7 @@ def test_a_redrive_drains_the_line_and_releases_the_key() -> None:
     bench = Bench(recovered(quarantined=["bad"]))
     (fetch,) = bench(ev.RedriveAsked(["bad"])).of(ev.FetchQuarantine)
     assert fetch.keys == ["bad"]
-    bench(ev.QuarantineFetched([entry(1), entry(2)]))
+    bench(ev.QuarantineFetched([entry(SequenceNumber(1)), entry(SequenceNumber(2))]))
     assert [e.sequence for e in bench.load().redrive] == [1, 2]
     bench.invoked(outcome(redriven={"bad": 2}))
     (image,) = bench.images()
@@ -543,13 +551,13 @@ def test_a_request_for_a_key_that_is_not_in_quarantine_is_answered_by_its_releas
 def test_a_line_that_is_longer_than_one_read_is_read_again_when_that_is_folded() -> None:
     bench = Bench(recovered(quarantined=["bad"]))
     bench(ev.RedriveAsked(["bad"]))
-    bench(ev.QuarantineFetched([entry(1), entry(2)], more=True))
+    bench(ev.QuarantineFetched([entry(SequenceNumber(1)), entry(SequenceNumber(2))], more=True))
     bench.load()
     bench.invoked(outcome(redriven={"bad": 2}))
     (image,) = bench.images()
     assert (image.redriven, image.released) == ([("bad", 2)], [])
     assert not bench.of(ev.FetchQuarantine)
-    bench(ev.CommitDone(1))
+    bench(ev.CommitDone(Seq(1)))
     fold(bench)
     (fetch,) = bench.of(ev.FetchQuarantine)
     assert fetch.keys == ["bad"]
@@ -563,7 +571,7 @@ def test_a_line_that_grows_while_it_is_redriven_is_not_released() -> None:
     bench.arrive(1, {0: ("bad", 5)}).load()  # while the line is being read
     bench.invoked()
     assert [e.sequence for e in bench.images()[0].quarantined] == [0]
-    bench(ev.QuarantineFetched([entry(1)]))
+    bench(ev.QuarantineFetched([entry(SequenceNumber(1))]))
     bench.load()
     bench.invoked(outcome(redriven={"bad": 1}))
     (image,) = bench.images()
@@ -574,7 +582,7 @@ def test_many_lines_are_read_and_redriven_together() -> None:
     """Of three, the first is done, the second fails half way, and of the third it is not known whether that is all."""
 
     def of(key: str, count: int) -> list[QuarantineEntry]:
-        return [QuarantineEntry(key, IN, PRODUCER, i, b"v", 5) for i in range(count)]
+        return [QuarantineEntry(key, IN, PRODUCER, SequenceNumber(i), b"v", 5) for i in range(count)]
 
     bench = Bench(recovered(quarantined=["a", "b", "c", "d"]))
     (fetch,) = bench(ev.RedriveAsked(["d", "c", "b", "a"])).of(ev.FetchQuarantine)
@@ -590,8 +598,8 @@ def test_many_lines_are_read_and_redriven_together() -> None:
     bench(ev.QuarantineFetched(of("d", 1)))
     bench.load()
     bench.invoked(outcome(redriven={"d": 1}))
-    bench(ev.CommitDone(1))
-    bench(ev.CommitDone(2))
+    bench(ev.CommitDone(Seq(1)))
+    bench(ev.CommitDone(Seq(2)))
     assert bench.core.counters.redriven == 5
     fold(bench)
     (fetch,) = bench.of(ev.FetchQuarantine)
@@ -610,7 +618,9 @@ def test_what_a_redrive_costs_does_not_grow_with_how_often_it_is_asked_for() -> 
         reads += 1
         bench(ev.RedriveAsked(keys))
         assert not bench.of(ev.FetchQuarantine)
-        bench(ev.QuarantineFetched([QuarantineEntry(key, IN, PRODUCER, 0, b"v", 5) for key in fetch.keys]))
+        bench(
+            ev.QuarantineFetched([QuarantineEntry(key, IN, PRODUCER, SequenceNumber(0), b"v", 5) for key in fetch.keys])
+        )
         bench.load()
         bench.invoked(outcome(redriven=dict.fromkeys(fetch.keys, 1)))
         fetches = bench.of(ev.FetchQuarantine)
@@ -626,12 +636,12 @@ def test_a_redrive_that_fails_half_way_does_not_fetch_again_what_it_has_done() -
     """Asked again before its checkpoint is folded, the store would hand out the first element a second time."""
     bench = Bench(recovered(quarantined=["bad"]))
     bench(ev.RedriveAsked(["bad"]))
-    bench(ev.QuarantineFetched([entry(1), entry(2)]))
+    bench(ev.QuarantineFetched([entry(SequenceNumber(1)), entry(SequenceNumber(2))]))
     bench.load()
     bench.invoked(outcome(redriven={"bad": 1}))
     assert bench.images()[0].redriven == [("bad", 1)]
     assert not bench(ev.RedriveAsked(["bad"])).of(ev.FetchQuarantine)
-    bench(ev.CommitDone(1))
+    bench(ev.CommitDone(Seq(1)))
     assert not bench.of(ev.FetchQuarantine)
     fold(bench)
     assert bench.of(ev.FetchQuarantine)
@@ -644,7 +654,7 @@ def test_a_redrive_of_a_healthy_key_does_nothing() -> None:
 def test_a_quarantine_that_holds_keeps_the_watermark() -> None:
     bench = Bench(quarantine_holds=True)
     bench.run(1, {0: ("bad", 5)}, failed("bad", 5))
-    bench(ev.CommitDone(1))
+    bench(ev.CommitDone(Seq(1)))
     assert bench(ev.WatermarkMoved(50)).reported() == [5]
 
 
@@ -655,8 +665,8 @@ def held_and_failed(**settings: Any) -> Bench:
     """A key sets a hold at 10 and a timer at 30, and then fails at 50; the input is read up to 100."""
     bench = Bench(**settings)
     bench.run(1, {0: ("bad", 10)}, outcome(holds={"bad": 10}, timers=set_timer("bad", "t", 30)))
-    bench(ev.CommitDone(1))
-    bench.run(2, {1: ("bad", 50)}, failed("bad", 50, 1))
+    bench(ev.CommitDone(Seq(1)))
+    bench.run(2, {1: ("bad", 50)}, failed("bad", 50, SequenceNumber(1)))
     bench(ev.WatermarkMoved(100))
     return bench
 
@@ -664,25 +674,25 @@ def held_and_failed(**settings: Any) -> Bench:
 def test_the_hold_of_a_quarantined_key_does_not_count_once_that_is_durable() -> None:
     bench = held_and_failed()
     assert bench.core.reported == 10  # a crash now would bring it back
-    bench(ev.CommitDone(2))
+    bench(ev.CommitDone(Seq(2)))
     assert bench.core.reported == 100
 
 
 def test_a_quarantine_that_holds_keeps_the_keys_own_hold_too() -> None:
     bench = held_and_failed(quarantine_holds=True)
-    bench(ev.CommitDone(2))
+    bench(ev.CommitDone(Seq(2)))
     assert bench.core.reported == 10
     assert [blamed[0] for blamed in bench.core.blame()] == ["hold", "input watermark"]
 
 
 def test_a_redriven_hook_has_its_hold_and_may_end_it() -> None:
     bench = held_and_failed()
-    bench(ev.CommitDone(2))
+    bench(ev.CommitDone(Seq(2)))
     (fold,) = bench.core.flush(0)[-1:]
     assert isinstance(fold, ev.Fold)
     bench(ev.FoldDone(fold.upto))
     bench(ev.RedriveAsked(["bad"]))
-    bench(ev.QuarantineFetched([QuarantineEntry("bad", IN, PRODUCER, 1, b"v", 50)]))
+    bench(ev.QuarantineFetched([QuarantineEntry("bad", IN, PRODUCER, SequenceNumber(1), b"v", 50)]))
     assert bench.load().holds == {"bad": 10}
     bench.invoked(outcome(holds={"bad": None}, redriven={"bad": 1}))
     assert (bench.images()[0].holds.keys, bench.images()[0].holds.timestamps) == (["bad"], [None])
@@ -695,7 +705,7 @@ def test_after_the_release_a_hold_counts_again() -> None:
     bench(ev.WatermarkMoved(5))
     bench(ev.RedriveAsked(["bad"]))
     bench(ev.QuarantineFetched([]))
-    bench(ev.CommitDone(1))
+    bench(ev.CommitDone(Seq(1)))
     bench(ev.WatermarkMoved(100))
     assert bench.core.reported == 10
 
@@ -703,24 +713,24 @@ def test_after_the_release_a_hold_counts_again() -> None:
 def test_a_flush_folds_everything_and_then_it_is_quiet() -> None:
     bench = Bench()
     bench.run(1, {0: ("k", 5)}, wrote("k", b"1"))
-    bench(ev.CommitDone(1))
+    bench(ev.CommitDone(Seq(1)))
     assert not bench.core.quiet()
     bench.effects = bench.core.flush(0)
     (folded,) = bench.of(ev.Fold)
     assert (folded.upto, len(folded.images)) == (1, 1)
-    bench(ev.FoldDone(1))
+    bench(ev.FoldDone(Seq(1)))
     assert bench.core.quiet()
 
 
 def test_an_idle_interval_records_its_acks_durably_and_then_tells_the_frontier() -> None:
     bench = Bench()
     bench.run(1, {0: ("k", 5)}, produced(("x", 5)))
-    (sent,) = bench(ev.CommitDone(1)).sent()
+    (sent,) = bench(ev.CommitDone(Seq(1))).sent()
     bench(ev.AckArrived(sent.number))
     assert not bench.of(ev.Commit)
     bench.now = limits.IDLE_RECORD_DELAY_US
     (image,) = bench(ev.AlarmRang()).images()
-    assert [(a.producer, a.sequences) for a in image.acked] == [(SEQUENCER, [0])]
+    assert [(a.producer, a.sequences) for a in image.acked] == [(OWNER, [0])]
     seq = bench.of(ev.Commit)[0].write.seq
     bench(ev.CommitDone(seq))
     notes = bench.sent()
@@ -745,7 +755,7 @@ def test_many_checkpoints_start_a_fold_by_themselves(monkeypatch: pytest.MonkeyP
     for number in range(3):
         bench.run(number + 1, {number: ("k", 5)}, wrote("k", b"1"))
         assert not bench.of(ev.Fold)
-        bench(ev.CommitDone(number + 1))
+        bench(ev.CommitDone(Seq(number + 1)))
     (folded,) = bench.of(ev.Fold)
     assert folded.upto == 3
 
@@ -755,9 +765,9 @@ def test_user_code_pauses_while_the_log_is_full(monkeypatch: pytest.MonkeyPatch)
     bench = Bench()
     for number in range(2):
         bench.run(number + 1, {number: ("k", 5)}, wrote("k", b"1"))
-    bench(ev.CommitDone(1))
+    bench(ev.CommitDone(Seq(1)))
     (folded,) = bench.of(ev.Fold)
-    bench(ev.CommitDone(2))
+    bench(ev.CommitDone(Seq(2)))
     assert not bench.arrive(3, {2: ("k", 5)}).of(ev.Invoke)
     assert bench(ev.FoldDone(folded.upto)).of(ev.Invoke)
 
@@ -766,14 +776,14 @@ def test_user_code_pauses_while_too_many_keys_are_not_folded(monkeypatch: pytest
     monkeypatch.setattr(limits, "UNFOLDED_LIMIT_KEYS", 2)
     bench = Bench()
     bench.run(1, {0: ("a", 5)}, wrote("a", b"1"))
-    assert not bench(ev.CommitDone(1)).of(ev.Fold)
+    assert not bench(ev.CommitDone(Seq(1))).of(ev.Fold)
     bench.run(2, {1: ("a", 5)}, wrote("a", b"2"))  # the same key once more
-    assert not bench(ev.CommitDone(2)).of(ev.Fold)
+    assert not bench(ev.CommitDone(Seq(2))).of(ev.Fold)
     bench.run(3, {2: ("b", 5)}, wrote("b", b"1"))
     (folded,) = bench.of(ev.Fold)
     assert folded.upto == 2
     assert not bench.arrive(4, {3: ("b", 5)}).of(ev.Invoke)
-    assert bench(ev.FoldDone(2)).of(ev.Invoke)
+    assert bench(ev.FoldDone(Seq(2))).of(ev.Invoke)
 
 
 def test_what_was_absent_when_it_was_loaded_is_folded_as_new_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -782,11 +792,11 @@ def test_what_was_absent_when_it_was_loaded_is_folded_as_new_once(monkeypatch: p
     bench.arrive(1, {0: ("a", 1), 1: ("b", 1), 2: ("c", 1)})
     bench.load([KeyRows("b", {("c", ""): b"1"}), KeyRows("c", {}, {("watermark", "t"): 9})])
     bench.invoked(InvocationOutcome({"c": dict.fromkeys("abc", b"2")}))
-    (folded,) = bench(ev.CommitDone(1)).of(ev.Fold)
+    (folded,) = bench(ev.CommitDone(Seq(1))).of(ev.Fold)
     assert folded.fresh == {"a", "c"}
     bench.run(2, {3: ("a", 1)}, wrote("a", b"3"))
-    bench(ev.FoldDone(1))
-    (folded,) = bench(ev.CommitDone(2)).of(ev.Fold)
+    bench(ev.FoldDone(Seq(1)))
+    (folded,) = bench(ev.CommitDone(Seq(2))).of(ev.Fold)
     assert folded.fresh == set()
 
 
@@ -799,15 +809,15 @@ def test_keys_that_no_hook_has_had_are_not_asked_of_a_blank_store(monkeypatch: p
     assert run.work.parts[0].keys == ["b", "a"]
     assert not bench.of(ev.Load)
     bench.invoked(InvocationOutcome({"c": dict.fromkeys("ab", b"2")}))
-    (folded,) = bench(ev.CommitDone(1)).of(ev.Fold)
+    (folded,) = bench(ev.CommitDone(Seq(1))).of(ev.Fold)
     assert [*folded.fresh] == ["a", "b"]
-    bench(ev.FoldDone(1))  # they leave memory
+    bench(ev.FoldDone(Seq(1)))  # they leave memory
     (load,) = bench.arrive(2, {2: ("c", 1), 3: ("b", 1), 4: ("d", 1)}).of(ev.Load)
     assert load.keys == ["b"]
     assert not bench.of(ev.Invoke)
     assert bench.load([KeyRows("b", {("c", ""): b"2"})]).parts[0].keys == ["c", "b", "d"]
     bench.invoked(InvocationOutcome({"c": dict.fromkeys("bcd", b"3")}))
-    (folded,) = bench(ev.CommitDone(2)).of(ev.Fold)
+    (folded,) = bench(ev.CommitDone(Seq(2))).of(ev.Fold)
     assert [*folded.fresh] == ["c", "d"]
 
 
@@ -834,12 +844,12 @@ def test_a_long_bundle_is_run_in_pieces_and_acked_with_its_last() -> None:
     (head,) = bench.images()
     assert [ids.sequences for ids in head.ids] == [[0, 1]]
     assert [part.keys for part in bench.load().parts] == [["c"]]
-    bench(ev.CommitDone(1))
+    bench(ev.CommitDone(Seq(1)))
     assert bench.acks() == []  # a crash now: the sender must still send the rest
     bench.invoked(wrote("c", b"1"))
     (tail,) = bench.images()
     assert [ids.sequences for ids in tail.ids] == [[2]]
-    assert bench(ev.CommitDone(2)).acks() == [9]
+    assert bench(ev.CommitDone(Seq(2))).acks() == [9]
     assert bench.core.inbox_bytes == 0
 
 

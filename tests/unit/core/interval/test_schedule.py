@@ -15,6 +15,7 @@ from millwheel.core.keys.cache import StateCache
 from millwheel.core.keys.expiry import Expiry
 from millwheel.core.keys.holds import Holds
 from millwheel.core.keys.timers import TimerQueue
+from millwheel.ids import SequenceNumber, sequence_numbers
 from millwheel.model import EXPIRY_KIND, EXPIRY_TAG, MAX_TIME, MIN_TIME
 from millwheel.work import BundlePart, InvocationOutcome, Work
 from tests.unit.core.bench import IN, PRODUCER, SENDER, timer_writes
@@ -47,13 +48,21 @@ class Waiting:
 
     def record(self, *keys: str) -> None:
         count = len(keys)
-        part = BundlePart(IN, PRODUCER, 0, list(range(count)), list(keys), [b"v"] * count, [20] * count)
+        part = BundlePart(
+            IN,
+            PRODUCER,
+            SequenceNumber(0),
+            sequence_numbers(range(count)),
+            list(keys),
+            [b"v"] * count,
+            [20] * count,
+        )
         self.inbox.put(Item(part, SENDER, 1, 20, 1))
 
     def redrive(self) -> None:
         self.quarantine.ask(["bad"], 0)
         assert self.quarantine.next() == ["bad"]
-        self.quarantine.fetched([QuarantineEntry("bad", IN, PRODUCER, 0, b"v", 3)], more=False)
+        self.quarantine.fetched([QuarantineEntry("bad", IN, PRODUCER, SequenceNumber(0), b"v", 3)], more=False)
 
     def turn(self, watermark: int) -> ScheduledWork:
         turn = self.schedule.take(watermark, 0)

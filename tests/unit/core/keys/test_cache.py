@@ -13,6 +13,7 @@ from millwheel.bundles import StateWrites
 from millwheel.core.keys import cache as cache_module
 from millwheel.core.keys.cache import StateCache
 from millwheel.core.keys.eviction import NEVER
+from millwheel.ids import Seq
 from millwheel.limits import ENTRY_OVERHEAD_BYTES, EVICTION_SAMPLE_KEYS
 from millwheel.work import InvocationOutcome, Slot
 
@@ -51,7 +52,7 @@ def test_only_what_is_not_here_must_be_loaded() -> None:
 def test_writes_are_seen_at_once_and_logged_as_columns() -> None:
     cache = cache_of(a=b"1", b=b"2")
     entries: dict[str, dict[str, dict[str, bytes | None]]] = {"d": {"b": {"e": b"3", "f": None}}}
-    log = cache.write_all(InvocationOutcome({"c": {"b": None, "a": b"4"}}, entries), 1)
+    log = cache.write_all(InvocationOutcome({"c": {"b": None, "a": b"4"}}, entries), Seq(1))
     assert (cache.cells("a"), cache.cells("b")) == ({("c", ""): b"4"}, {("d", "e"): b"3"})
     assert [*StateWrites(log).rows()] == [
         ("b", "c", "", None), ("a", "c", "", b"4"), ("b", "d", "e", b"3"), ("b", "d", "f", None),
@@ -62,12 +63,12 @@ def test_writes_are_seen_at_once_and_logged_as_columns() -> None:
 def test_a_dirty_key_is_never_evicted() -> None:
     cache = cache_of(a=b"1", b=b"2")
     cache.limit_bytes = 0
-    cache.write_all(wrote("a", b"3"), 1)
-    cache.write_all(wrote("a", b"4"), 2)
+    cache.write_all(wrote("a", b"3"), Seq(1))
+    cache.write_all(wrote("a", b"4"), Seq(2))
     assert cache.evict((), never) == ["b"]
-    cache.folded(1)  # the write of checkpoint 2 is not in the tables yet
+    cache.folded(Seq(1))  # the write of checkpoint 2 is not in the tables yet
     assert cache.evict((), never) == []
-    cache.folded(2)
+    cache.folded(Seq(2))
     assert cache.evict({"a"}, never) == []  # it is about to be read
     assert cache.evict((), never) == ["a"]
     assert cache.size_bytes == 0
@@ -76,23 +77,23 @@ def test_a_dirty_key_is_never_evicted() -> None:
 def test_a_forgotten_key_is_empty_and_dirty_until_folded() -> None:
     cache = cache_of(a=b"1")
     cache.limit_bytes = 0
-    cache.forget(["a", "never loaded"], 3)
+    cache.forget(["a", "never loaded"], Seq(3))
     assert (cache.cells("a"), cache.cells("never loaded")) == ({}, {})
     assert cache.missing({"a": None, "never loaded": None}) == []
     assert cache.trim((), never) == []
-    cache.folded(3)
+    cache.folded(Seq(3))
     assert cache.trim((), never) == ["a", "never loaded"]
 
 
 def test_an_empty_key_leaves_when_its_end_is_folded_unless_it_came_back() -> None:
     cache = cache_of(a=b"1", b=b"2", c=b"3", d=b"4")
-    cache.forget(["a", "b", "d"], 1)
-    cache.write_all(wrote("b", b"3"), 2)
-    cache.mark({"d"}, 2)  # a timer, say
+    cache.forget(["a", "b", "d"], Seq(1))
+    cache.write_all(wrote("b", b"3"), Seq(2))
+    cache.mark({"d"}, Seq(2))  # a timer, say
     assert cache.trim((), never) == []
-    cache.folded(1)
+    cache.folded(Seq(1))
     assert cache.trim((), never) == ["a"]
-    cache.folded(2)
+    cache.folded(Seq(2))
     assert cache.trim((), never) == []
     assert [*cache.last_read] == ["b", "c", "d"]
     cache.limit_bytes = cache.size_bytes
@@ -112,18 +113,18 @@ def test_a_key_that_was_absent_is_so_until_the_fold_of_the_checkpoint_that_it_wa
     load_absent(cache, "b", "c")
     assert cache.size_bytes == exact_size(cache)
     assert cache.missing({"b": None, "c": None}) == []
-    assert cache.take_absent(1) == set(), "no checkpoint has them"
-    cache.write_all(wrote("b", b"2"), 1)
+    assert cache.take_absent(Seq(1)) == set(), "no checkpoint has them"
+    cache.write_all(wrote("b", b"2"), Seq(1))
     load_absent(cache, "d")
-    cache.write_all(wrote("d", b"2"), 2)
-    cache.write_all(wrote("a", b"2"), 3)
-    assert cache.take_absent(1) == {"b", "c"}
-    assert cache.take_absent(1) == set()
-    cache.folded(1)
+    cache.write_all(wrote("d", b"2"), Seq(2))
+    cache.write_all(wrote("a", b"2"), Seq(3))
+    assert cache.take_absent(Seq(1)) == {"b", "c"}
+    assert cache.take_absent(Seq(1)) == set()
+    cache.folded(Seq(1))
     cache.limit_bytes = 0
     assert cache.evict((), never) == ["b", "c"]
-    assert cache.take_absent(3) == {"d"}
-    assert cache.take_absent(3) == set()
+    assert cache.take_absent(Seq(3)) == {"d"}
+    assert cache.take_absent(Seq(3)) == set()
 
 
 def test_an_eviction_looks_at_a_bounded_number_of_keys_and_goes_on_behind_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +132,7 @@ def test_an_eviction_looks_at_a_bounded_number_of_keys_and_goes_on_behind_them(m
     cache = StateCache(0)
     for i in range(2 * EVICTION_SAMPLE_KEYS):
         cache.insert(f"{i:03}", {})
-    cache.write_all(InvocationOutcome({"c": dict.fromkeys(list(cache.last_read)[:EVICTION_SAMPLE_KEYS], b"1")}), 1)
+    cache.write_all(InvocationOutcome({"c": dict.fromkeys(list(cache.last_read)[:EVICTION_SAMPLE_KEYS], b"1")}), Seq(1))
     first = cache.evict((), never)
     assert len(first) == EVICTION_SAMPLE_KEYS // 2  # a sample is from all over, and half of these are dirty
     assert sorted([*first, *cache.evict((), never)]) == [
@@ -214,11 +215,11 @@ def test_dirty_is_what_was_written_after_the_last_folded_checkpoint(steps: list[
     for step in steps:
         if isinstance(step, list):
             seq += 1
-            cache.mark(step, seq)
+            cache.mark(step, Seq(seq))
             last |= dict.fromkeys(step, seq)
         else:
             folded = max(folded, seq - step)
-            cache.folded(folded)
+            cache.folded(Seq(folded))
         dirty = {key for key, written in last.items() if written > folded}
         assert cache.unfolded == len(dirty)
     cache.evict((), never)
@@ -247,17 +248,17 @@ def test_sizes_add_up_and_nothing_unfolded_is_lost(steps: list[tuple[str, str, S
             cell, entry = slot
             keys = {key} if entry else {key, min(cache.last_read)}
             plain: dict[str, dict[str, bytes | None]] = {} if entry else {cell: dict.fromkeys(keys, value)}
-            cache.write_all(InvocationOutcome(plain, {cell: {key: {entry: value}}} if entry else {}), seq)
+            cache.write_all(InvocationOutcome(plain, {cell: {key: {entry: value}}} if entry else {}), Seq(seq))
             for written in keys:
                 truth.setdefault(written, {}).pop(slot, None)
                 if value is not None:
                     truth[written][slot] = value
         elif step == "forget":
-            cache.forget(key, seq)
+            cache.forget(key, Seq(seq))
             truth[key] = {}
         elif step == "fold":
-            assert not any(folded.get(absent) for absent in cache.take_absent(seq))
-            cache.folded(seq)
+            assert not any(folded.get(absent) for absent in cache.take_absent(Seq(seq)))
+            cache.folded(Seq(seq))
             folded = {key: dict(cells) for key, cells in truth.items()}
         elif step == "evict":
             cache.evict((), never if value else None)

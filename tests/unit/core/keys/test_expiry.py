@@ -12,6 +12,7 @@ from millwheel.core.keys.cache import StateCache
 from millwheel.core.keys.expiry import Expiry
 from millwheel.core.keys.holds import Holds
 from millwheel.core.keys.timers import TimerQueue
+from millwheel.ids import ProducerId, Seq, SequenceNumber, SubscriptionId, sequence_numbers
 from millwheel.model import EXPIRY_KIND, EXPIRY_TAG, MAX_TIME, Timer
 from millwheel.work import BundlePart, Work
 
@@ -33,13 +34,21 @@ class Interval:
 
     def write(self, key: str, record: int | None = None, watermark: int = 0, timer: Timer | None = None) -> int | None:
         """A hook writes a key, for a record or a timer; when the key expires now."""
-        parts = [] if record is None else [BundlePart(1, 2, 0, [1], [key], [b""], [record])]
+        parts = (
+            []
+            if record is None
+            else [
+                BundlePart(
+                    SubscriptionId(1), ProducerId(2), SequenceNumber(0), sequence_numbers([1]), [key], [b""], [record]
+                )
+            ]
+        )
         work = Work(parts, [timer] if timer else [], {}, {}, {}, watermark, 0)
         self.expiry.renew(StateWrites([CellWrites("c", [key], [b"1"])]), work, watermark, self.writes)
         return self.timers.expiry(key)
 
     def drop(self, due: dict[str, int], watermark: int) -> list[str]:
-        return self.expiry.drop(due, 1, watermark, TimerWrites())
+        return self.expiry.drop(due, Seq(1), watermark, TimerWrites())
 
 
 def test_a_key_lives_on_from_its_newest_record_or_the_watermark() -> None:

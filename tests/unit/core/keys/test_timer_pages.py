@@ -7,6 +7,7 @@ import pytest
 from millwheel import limits
 from millwheel.bundles import KeyRows
 from millwheel.core.interval import events as ev
+from millwheel.ids import Seq
 from millwheel.limits import ENTRY_OVERHEAD_BYTES
 from millwheel.model import EXPIRY_KIND, EXPIRY_TAG, MAX_TIME
 from tests.unit.core.bench import Bench, outcome, recovered, timer_writes, wrote
@@ -31,14 +32,14 @@ def test_far_timers_hold_the_watermark_until_their_page_is_here() -> None:
     assert (asked.kind, asked.after, asked.limit) == ("watermark", (20, ("b", "t")), 2)
     assert [timer.key for timer in bench.load().timers] == ["a", "b"]
     bench.invoked()
-    assert bench(ev.CommitDone(1)).reported() == [20]  # not 100: what comes after (20, b) is not known
+    assert bench(ev.CommitDone(Seq(1))).reported() == [20]  # not 100: what comes after (20, b) is not known
     assert bench.core.blame()[0] == ("timer", 20, "not in memory yet")
     assert not bench.core.quiet()
     bench(ev.TimersLoaded("watermark", timer_writes(*watermark_timers(("c", 20), ("d", 30))), True))
     assert [asked.after for asked in bench.of(ev.LoadTimers)] == [(30, ("d", "t"))]
     assert [timer.key for timer in bench.load().timers] == ["c", "d"]
     bench.invoked()
-    bench(ev.CommitDone(2))
+    bench(ev.CommitDone(Seq(2)))
     assert bench.reported() == [30]
     assert bench(ev.TimersLoaded("watermark", timer_writes(), False)).reported() == [100]
 
@@ -78,7 +79,7 @@ def test_a_far_wall_timer_sets_the_alarm() -> None:
     bench.load()
     bench(ev.TimersLoaded("wall", timer_writes(("c", "t", "wall", 25)), True))
     bench.invoked()
-    bench(ev.CommitDone(1))
+    bench(ev.CommitDone(Seq(1)))
     bench.now = 20
     bench(ev.AlarmRang())
     assert [alarm.at for alarm in bench.of(ev.SetAlarm)] == [25]
@@ -112,7 +113,7 @@ def test_a_key_with_a_far_timer_does_not_expire() -> None:
     (image,) = bench.images()
     assert image.forgotten == ["b"]
     assert (image.timers.keys, image.timers.kinds, image.timers.timestamps) == (["a"], [EXPIRY_KIND], [150])
-    bench(ev.CommitDone(1))
+    bench(ev.CommitDone(Seq(1)))
     assert bench.core.counters.expired == 1
 
 
@@ -140,14 +141,14 @@ def test_what_does_not_fit_leaves_memory_when_it_is_folded(monkeypatch: pytest.M
         done = wrote(key, b"1")
         done.timers = {key: {("watermark", "t"): 10 * (number + 1)}}
         bench.run(number + 1, {number: (key, 1)}, done)
-        (fold,) = bench(ev.CommitDone(number + 1)).of(ev.Fold)
+        (fold,) = bench(ev.CommitDone(Seq(number + 1))).of(ev.Fold)
         bench(ev.FoldDone(fold.upto))
     assert len(bench.core._timers) == 2
     bench(ev.WatermarkMoved(1_000))
     assert [asked.after for asked in bench.of(ev.LoadTimers)] == [(20, ("b", "t"))]
     assert [timer.key for timer in bench.load().timers] == ["a", "b"]
     bench.invoked()
-    bench(ev.CommitDone(6))
+    bench(ev.CommitDone(Seq(6)))
     assert bench.core.reported == 20
 
 
@@ -162,8 +163,8 @@ def test_a_key_stays_in_memory_until_its_timers_are_folded(monkeypatch: pytest.M
     monkeypatch.setattr(limits, "FOLD_TRIGGER_CHECKPOINTS", 1)
     bench = Bench(cache_limit_bytes=0)
     bench.run(1, {0: ("a", 1)}, outcome(timers={"a": {("watermark", "t"): 100}}))
-    (fold,) = bench(ev.CommitDone(1)).of(ev.Fold)
+    (fold,) = bench(ev.CommitDone(Seq(1))).of(ev.Fold)
     bench.run(2, {1: ("a", 2)}, outcome(timers={"a": {("watermark", "t"): 200}}))
-    bench(ev.CommitDone(2))
+    bench(ev.CommitDone(Seq(2)))
     bench(ev.FoldDone(fold.upto))  # the tables say 100
     assert not bench.arrive(3, {2: ("a", 3)}).of(ev.Load)

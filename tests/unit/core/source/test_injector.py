@@ -8,6 +8,7 @@ import pytest
 
 from millwheel.core.interval import events as ev
 from millwheel.core.source.injector import InjectorCore
+from millwheel.ids import IntervalId, ProducerId, Seq, SubscriptionId, sequence_numbers
 from millwheel.intervals import Ranges
 from millwheel.limits import ADVANCE_DELAY_US, UNACKED_LIMIT_READS
 from millwheel.model import MAX_TIME
@@ -16,13 +17,13 @@ from millwheel.work import Columns
 
 T = TypeVar("T")
 
-SUB, INTERVAL, PRODUCER = 1, 9, 33
+SUB, INTERVAL, PRODUCER = SubscriptionId(1), IntervalId(9), ProducerId(33)
 LATER = 10 * ADVANCE_DELAY_US
 
 
 def core(position: int = 0, finished: bool = False, lows: tuple[str, ...] = ("",)) -> InjectorCore:
     start = SourcePosition("p", INTERVAL, PRODUCER, position, finished, b"")
-    return InjectorCore(INTERVAL, start, {SUB: Ranges([(low, i + 1) for i, low in enumerate(lows)])})
+    return InjectorCore(INTERVAL, start, {SUB: Ranges([(low, IntervalId(i + 1)) for i, low in enumerate(lows)])})
 
 
 def rows(first: int, times: list[int], watermark: int, keys: str = "") -> ev.RowsRead:
@@ -30,7 +31,13 @@ def rows(first: int, times: list[int], watermark: int, keys: str = "") -> ev.Row
     columns = Columns([*(keys or "k" * count)], [b"v"] * count, times)
     numbers = list(range(first, first + count))
     return ev.RowsRead(
-        {SUB: (numbers, columns)}, count, first + count, b"s%d" % (first + count), watermark, False, True
+        {SUB: (sequence_numbers(numbers), columns)},
+        count,
+        first + count,
+        b"s%d" % (first + count),
+        watermark,
+        False,
+        True,
     )
 
 
@@ -97,15 +104,15 @@ def test_what_a_receiver_has_lost_is_sent_again_in_order() -> None:
     first = [s.bundle for s in of(injector.handle(rows(0, [1, 2, 3], 0, "azb"), 0), ev.Send)]
     second = [s.bundle for s in of(injector.handle(rows(3, [4, 5], 0, "cc"), 0), ev.Send)]
     injector.handle(ev.AckArrived(first[0].number), 0)
-    assert [s.bundle for s in of(injector.handle(ev.Resend(1), 0), ev.Send)] == second
-    assert [s.bundle for s in of(injector.handle(ev.Resend(2), 0), ev.Send)] == [first[1]]
-    assert of(injector.handle(ev.Resend(3), 0), ev.Send) == []
+    assert [s.bundle for s in of(injector.handle(ev.Resend(IntervalId(1)), 0), ev.Send)] == second
+    assert [s.bundle for s in of(injector.handle(ev.Resend(IntervalId(2)), 0), ev.Send)] == [first[1]]
+    assert of(injector.handle(ev.Resend(IntervalId(3)), 0), ev.Send) == []
 
 
 def test_a_receiver_that_has_lost_it_is_told_again_that_nothing_more_comes() -> None:
     injector = core(finished=True, lows=("", "m"))
     injector.start(0)
-    (note,) = [s.bundle for s in of(injector.handle(ev.Resend(2), 0), ev.Send)]
+    (note,) = [s.bundle for s in of(injector.handle(ev.Resend(IntervalId(2)), 0), ev.Send)]
     assert (note.target, note.frontier, note.sequences) == (2, MAX_TIME, [])
 
 
@@ -160,13 +167,13 @@ def test_fenced_it_halts_for_good() -> None:
 
 def test_a_foreign_event_is_a_bug() -> None:
     with pytest.raises(AssertionError, match="FoldDone"):
-        core().handle(ev.FoldDone(1), 0)
+        core().handle(ev.FoldDone(Seq(1)), 0)
 
 
 def test_a_partition_that_its_last_owner_has_ended_during_this_start_says_so_to_who_expects_it() -> None:
     # Receivers kept its ids for ever: they were told that rows of it may come, and never that it had ended.
-    ended = SourcePosition("p", 9, 7, 3, True, b"")
-    routes = {1: Ranges([("", 4)])}
-    assert not [e for e in InjectorCore(9, ended, routes).start(0) if isinstance(e, ev.Send)]
-    (sent,) = [e for e in InjectorCore(9, ended, routes).start(0, expected=True) if isinstance(e, ev.Send)]
+    ended = SourcePosition("p", IntervalId(9), ProducerId(7), 3, True, b"")
+    routes = {SUB: Ranges([("", IntervalId(4))])}
+    assert not [e for e in InjectorCore(IntervalId(9), ended, routes).start(0) if isinstance(e, ev.Send)]
+    (sent,) = [e for e in InjectorCore(IntervalId(9), ended, routes).start(0, expected=True) if isinstance(e, ev.Send)]
     assert (sent.bundle.target, sent.bundle.producer, sent.bundle.frontier) == (4, 7, MAX_TIME)

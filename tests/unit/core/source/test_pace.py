@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from millwheel import limits
 from millwheel.core.source.pace import Pace
+from millwheel.ids import IntervalId
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.source import Ahead
 
@@ -25,42 +26,42 @@ def row(time: int) -> Ahead:
 
 def begun(rate: float, first: int, now: int) -> Pace:
     pace = Pace(rate)
-    pace.open(1)
+    pace.open(IntervalId(1))
     pace.gathered()
-    pace.looked(1, row(first), now, True)
+    pace.looked(IntervalId(1), row(first), now, True)
     assert pace.begin(now)
     return pace
 
 
 def test_the_clock_begins_at_the_oldest_first_row_of_what_is_there() -> None:
     pace = Pace(1)
-    pace.open(1)
-    assert pace.wait(1, 0, never) == 0, "somebody has to look"
-    pace.looked(1, row(500), 0, True)
+    pace.open(IntervalId(1))
+    assert pace.wait(IntervalId(1), 0, never) == 0, "somebody has to look"
+    pace.looked(IntervalId(1), row(500), 0, True)
     assert not pace.begin(0)
-    assert pace.wait(1, 0, never) is None
-    pace.open(2)
+    assert pace.wait(IntervalId(1), 0, never) is None
+    pace.open(IntervalId(2))
     pace.gathered()
     assert not pace.begin(10)
     assert pace.reached(10) == MIN_TIME
-    pace.looked(2, row(400), 20, True)
+    pace.looked(IntervalId(2), row(400), 20, True)
     assert pace.begin(20)
     assert not pace.begin(30)
     assert pace.reached(20) == 400
-    assert pace.wait(2, 20, never) == 0
-    assert pace.wait(1, 20, never) == max(limits.PACE_STEP_US, 100)
+    assert pace.wait(IntervalId(2), 20, never) == 0
+    assert pace.wait(IntervalId(1), 20, never) == max(limits.PACE_STEP_US, 100)
 
 
 def test_an_empty_partition_holds_nothing_up() -> None:
     pace = Pace(1)
-    pace.open(1)
+    pace.open(IntervalId(1))
     pace.gathered()
-    pace.looked(1, None, 0, True)
+    pace.looked(IntervalId(1), None, 0, True)
     assert not pace.begin(0)
-    pace.open(2)
-    pace.looked(2, None, 5, False)  # malformed rows only: the first row is still to come
+    pace.open(IntervalId(2))
+    pace.looked(IntervalId(2), None, 5, False)  # malformed rows only: the first row is still to come
     assert not pace.begin(5)
-    pace.looked(2, row(7), 9, True)
+    pace.looked(IntervalId(2), row(7), 9, True)
     assert pace.begin(9)
     assert pace.reached(9) == 7
 
@@ -74,8 +75,8 @@ def test_an_empty_partition_holds_nothing_up() -> None:
 def test_a_row_is_given_when_it_is_due_and_not_before(rate: float, first: int, after: int, began: int) -> None:
     pace = begun(rate, first, began)
     time = first + after
-    pace.looked(1, row(time), began, True)
-    wait = pace.wait(1, began, never)
+    pace.looked(IntervalId(1), row(time), began, True)
+    wait = pace.wait(IntervalId(1), began, never)
     assert wait is not None
     assert pace.reached(began + wait) >= time
     if wait > limits.PACE_STEP_US:
@@ -91,15 +92,15 @@ def test_a_clock_that_goes_back_or_never_ends_does_no_harm() -> None:
 def test_a_late_row_waits_for_the_watermark_but_not_for_ever() -> None:
     pace = begun(1, 0, 0)
     late = Ahead(10, 100, True)
-    pace.looked(1, late, 100, False)
-    assert pace.wait(1, 99, always) == limits.PACE_STEP_US, "not due yet"
-    assert pace.wait(1, 100, never) == limits.PACE_STEP_US
-    assert pace.wait(1, 100, always) == 0
-    pace.looked(1, late, 5_000, True)
-    assert pace.wait(1, 100 + limits.PACE_LATE_US - 1, never) == limits.PACE_STEP_US
-    assert pace.wait(1, 100 + limits.PACE_LATE_US, never) == 0
-    pace.looked(1, row(200), 200, False)
-    pace.looked(1, late, 10**9, False)
-    assert pace.wait(1, 10**9, never) == limits.PACE_STEP_US, "another late row"
-    pace.forget(1)
+    pace.looked(IntervalId(1), late, 100, False)
+    assert pace.wait(IntervalId(1), 99, always) == limits.PACE_STEP_US, "not due yet"
+    assert pace.wait(IntervalId(1), 100, never) == limits.PACE_STEP_US
+    assert pace.wait(IntervalId(1), 100, always) == 0
+    pace.looked(IntervalId(1), late, 5_000, True)
+    assert pace.wait(IntervalId(1), 100 + limits.PACE_LATE_US - 1, never) == limits.PACE_STEP_US
+    assert pace.wait(IntervalId(1), 100 + limits.PACE_LATE_US, never) == 0
+    pace.looked(IntervalId(1), row(200), 200, False)
+    pace.looked(IntervalId(1), late, 10**9, False)
+    assert pace.wait(IntervalId(1), 10**9, never) == limits.PACE_STEP_US, "another late row"
+    pace.forget(IntervalId(1))
     assert not pace.waits()

@@ -10,6 +10,7 @@ import pytest
 from millwheel.bundles import LogWrite
 from millwheel.cluster import Leader, Member, PlacedInterval, PlacedSource, Placement
 from millwheel.errors import StoreError
+from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.ports import PipelineShape, PositionWrite, WatermarkWrite
 from millwheel_storage.memory import MemoryStore
 
@@ -37,7 +38,9 @@ class Cluster:
     def join(self, name: str, role: str = "worker") -> int:
         return run(self.store.join(name, role, f"{name}:1", LEASE_US, name.encode())).incarnation
 
-    def place(self, epoch: int, intervals: dict[int, int | None], sources: dict[str, int | None] | None = None) -> int:
+    def place(
+        self, epoch: int, intervals: dict[IntervalId, int | None], sources: dict[str, int | None] | None = None
+    ) -> int:
         version = run(self.store.place(Placement(epoch, self.version, intervals, sources or {})))
         assert version == self.version
         return version
@@ -105,25 +108,25 @@ def test_a_placement_fences_earlier_owners_and_bumps_the_version(cluster: Cluste
     store, worker = cluster.store, cluster.join("w")
     leader = cluster.join("c", "controller")
     assert run(store.lead(leader, LEASE_US)) is not None
-    old = run(store.acquire([1, 2, 3]))
+    old = run(store.acquire([IntervalId(1), IntervalId(2), IntervalId(3)]))
     (opened,) = run(store.open_source("src", {"p": b""}))
     before = cluster.version
-    assert cluster.place(1, {3: worker, 1: worker}, {"src": worker}) == before + 1
+    assert cluster.place(1, {IntervalId(3): worker, IntervalId(1): worker}, {"src": worker}) == before + 1
     agreed = run(store.cluster_map())
     assert agreed.intervals == (
-        PlacedInterval(1, "a", "", "m", worker, 5),
-        PlacedInterval(2, "a", "m", None, None, old[2]),
-        PlacedInterval(3, "b", "", None, worker, 6),
+        PlacedInterval(IntervalId(1), "a", "", "m", worker, Sequencer(5)),
+        PlacedInterval(IntervalId(2), "a", "m", None, None, old[IntervalId(2)]),
+        PlacedInterval(IntervalId(3), "b", "", None, worker, Sequencer(6)),
     )
     assert agreed.sources == (PlacedSource("src", worker),)
-    writes = [LogWrite(id_, sequencer, 1, 0, b"x") for id_, sequencer in old.items()]
+    writes = [LogWrite(id_, sequencer, Seq(1), 0, b"x") for id_, sequencer in old.items()]
     assert run(store.commit(writes)) == {(2, 1)}
     taken = run(store.take_partitions("src", worker, [opened.interval]))
     assert taken == {opened.interval: 8}  # 7 went to the partition with its source
-    assert run(store.advance([PositionWrite(opened.interval, 8, 3, False, b"")])) == {opened.interval}
-    cluster.place(1, {1: worker}, {"src": None})
+    assert run(store.advance([PositionWrite(opened.interval, Sequencer(8), 3, False, b"")])) == {opened.interval}
+    cluster.place(1, {IntervalId(1): worker}, {"src": None})
     assert run(store.take_partitions("src", worker, [opened.interval])) is None
-    assert run(store.advance([PositionWrite(opened.interval, 8, 4, False, b"")])) == set()
+    assert run(store.advance([PositionWrite(opened.interval, Sequencer(8), 4, False, b"")])) == set()
 
 
 def test_a_placement_is_refused_whole(cluster: Cluster) -> None:
@@ -131,29 +134,29 @@ def test_a_placement_is_refused_whole(cluster: Cluster) -> None:
     leader = cluster.join("c", "controller")
     assert run(store.lead(leader, LEASE_US)) is not None
     version, owned = cluster.version, dict(store.ownership)
-    assert run(store.place(Placement(2, version, {1: worker}, {}))) is None
-    assert run(store.place(Placement(1, version - 1, {1: worker}, {}))) is None
-    assert run(store.place(Placement(1, version, {1: worker, 2: 77}, {}))) is None
+    assert run(store.place(Placement(2, version, {IntervalId(1): worker}, {}))) is None
+    assert run(store.place(Placement(1, version - 1, {IntervalId(1): worker}, {}))) is None
+    assert run(store.place(Placement(1, version, {IntervalId(1): worker, IntervalId(2): 77}, {}))) is None
     with pytest.raises(StoreError, match="9 is no interval and no source of the map"):
-        run(store.place(Placement(1, version, {1: worker, 9: worker}, {})))
+        run(store.place(Placement(1, version, {IntervalId(1): worker, IntervalId(9): worker}, {})))
     with pytest.raises(StoreError, match="'nowhere' is no interval and no source"):
-        run(store.place(Placement(1, version, {1: worker}, {"nowhere": worker})))
+        run(store.place(Placement(1, version, {IntervalId(1): worker}, {"nowhere": worker})))
     cluster.now += LEASE_US
-    assert run(store.place(Placement(1, version, {1: worker}, {}))) is None
+    assert run(store.place(Placement(1, version, {IntervalId(1): worker}, {}))) is None
     assert (cluster.version, store.ownership) == (version, owned)
-    assert run(store.place(Placement(1, version, {1: None}, {}))) == version + 1  # nobody is always there
+    assert run(store.place(Placement(1, version, {IntervalId(1): None}, {}))) == version + 1  # nobody is always there
 
 
 def test_a_decision_whose_reply_was_lost_is_applied_once(cluster: Cluster) -> None:
     store, worker = cluster.store, cluster.join("w")
     assert run(store.lead(worker, LEASE_US)) is not None
-    asked = Placement(1, cluster.version, {1: worker}, {})
+    asked = Placement(1, cluster.version, {IntervalId(1): worker}, {})
     version = run(store.place(asked))
     owned = dict(store.ownership)
     assert run(store.place(asked)) == version
     assert store.ownership == owned
-    assert run(store.place(Placement(1, asked.version, {2: worker}, {}))) is None
-    cluster.place(1, {2: worker})
+    assert run(store.place(Placement(1, asked.version, {IntervalId(2): worker}, {}))) is None
+    cluster.place(1, {IntervalId(2): worker})
     assert run(store.place(asked)) is None
 
 
@@ -161,7 +164,7 @@ def test_what_a_member_that_leaves_owned_is_nobodys(cluster: Cluster) -> None:
     store, worker, other = cluster.store, cluster.join("w"), cluster.join("o")
     assert run(store.lead(worker, LEASE_US)) is not None
     (opened,) = run(store.open_source("src", {"p": b""}))
-    version = cluster.place(1, {1: worker, 2: other}, {"src": worker})
+    version = cluster.place(1, {IntervalId(1): worker, IntervalId(2): other}, {"src": worker})
     taken = run(store.take_partitions("src", worker, [opened.interval]))
     assert taken is not None
     before = dict(store.ownership)
@@ -180,8 +183,8 @@ def test_what_a_member_that_leaves_owned_is_nobodys(cluster: Cluster) -> None:
 def test_whoever_is_no_member_takes_intervals_from_members(cluster: Cluster) -> None:
     store, worker = cluster.store, cluster.join("w")
     assert run(store.lead(worker, LEASE_US)) is not None
-    version = cluster.place(1, {1: worker, 2: worker})
-    assert run(store.acquire([1])) == {1: store.ownership[1]}
+    version = cluster.place(1, {IntervalId(1): worker, IntervalId(2): worker})
+    assert run(store.acquire([IntervalId(1)])) == {1: store.ownership[IntervalId(1)]}
     assert [interval.owner for interval in run(store.cluster_map()).intervals] == [None, worker, None]
     assert cluster.version == version + 1
 
@@ -194,16 +197,16 @@ def test_partitions_are_taken_by_the_owner_of_their_source(cluster: Cluster) -> 
     assert run(store.take_partitions("unknown", worker, [])) is None
     cluster.place(1, {}, {"src": worker})
     with pytest.raises(StoreError, match="interval 1 is no partition of source 'src'"):
-        run(store.take_partitions("src", worker, [1]))
+        run(store.take_partitions("src", worker, [IntervalId(1)]))
 
 
 def test_watermarks_of_an_earlier_leader_are_refused(cluster: Cluster) -> None:
     store, one = cluster.store, cluster.join("one", "controller")
     assert run(store.lead(one, LEASE_US)) is not None
-    owned = run(store.acquire([1]))
+    owned = run(store.acquire([IntervalId(1)]))
     write = WatermarkWrite("a", 7, owned)
     assert run(store.persist_led_watermarks(1, [write])) == {"a"}
-    assert run(store.persist_led_watermarks(1, [WatermarkWrite("a", 8, {1: 99})])) == set()
+    assert run(store.persist_led_watermarks(1, [WatermarkWrite("a", 8, {IntervalId(1): Sequencer(99)})])) == set()
     run(store.leave(one))
     other = cluster.join("other", "controller")
     assert run(store.lead(other, LEASE_US)) is not None
@@ -214,7 +217,7 @@ def test_watermarks_of_an_earlier_leader_are_refused(cluster: Cluster) -> None:
 def test_a_pipeline_that_changes_changes_the_map(cluster: Cluster) -> None:
     worker = cluster.join("w")
     assert run(cluster.store.lead(worker, LEASE_US)) is not None
-    version = cluster.place(1, {1: worker})
+    version = cluster.place(1, {IntervalId(1): worker})
     run(cluster.store.open_pipeline(SHAPE))
     assert cluster.version == version
     run(cluster.store.open_pipeline(PipelineShape("demo", {"a": ("m",), "b": (), "c": ()}, {}, {}, (), ("src", "new"))))

@@ -11,6 +11,7 @@ import pytest
 
 from millwheel.bundles import LogWrite, SinkRow
 from millwheel.errors import IncompatibleStore, RowRefused, StoreError
+from millwheel.ids import IntervalId, Seq
 from millwheel.ports import FoldWrite, PipelineShape, SinkTable, Store
 from millwheel_storage.memory import MemoryStore
 
@@ -37,8 +38,8 @@ def store() -> MemoryStore:
 
 def test_it_is_a_store(store: MemoryStore) -> None:
     port: Store = store
-    assert run(port.acquire([2, 1])) == {1: 1, 2: 2}
-    assert run(port.acquire([1])) == {1: 3}
+    assert run(port.acquire([IntervalId(2), IntervalId(1)])) == {1: 1, 2: 2}
+    assert run(port.acquire([IntervalId(1)])) == {1: 3}
 
 
 def test_it_needs_no_database_driver() -> None:
@@ -54,20 +55,27 @@ def test_it_needs_no_database_driver() -> None:
 
 
 def test_a_stale_owner_changes_nothing(store: MemoryStore) -> None:
-    old = run(store.acquire([1]))[1]
-    run(store.acquire([1]))
-    assert run(store.commit([LogWrite(1, old, 1, 0, b"x", (SinkRow("out", b'{"k": "a"}'),))])) == set()
-    assert run(store.fold(FoldWrite(1, old, 1, []))) is False
-    assert run(store.recover(1, old)) is None
+    old = run(store.acquire([IntervalId(1)]))[IntervalId(1)]
+    run(store.acquire([IntervalId(1)]))
+    assert run(store.commit([LogWrite(IntervalId(1), old, Seq(1), 0, b"x", (SinkRow("out", b'{"k": "a"}'),))])) == set()
+    assert run(store.fold(FoldWrite(IntervalId(1), old, Seq(1), []))) is False
+    assert run(store.recover(IntervalId(1), old)) is None
     assert store.tables()["checkpoint_log"] == []
     assert store.sinks == {"out": {}}
 
 
 def test_a_refused_row_stops_its_interval_from_its_checkpoint_on(store: MemoryStore) -> None:
-    owned = run(store.acquire([1, 2]))
-    good = LogWrite(1, owned[1], 1, 0, b"x", (SinkRow("out", b'{"k": "a"}'),))
-    bad = LogWrite(2, owned[2], 7, 0, b"x", (SinkRow("out", b'{"k": "a", "n": "1"}'),))
-    coroutine = store.commit([LogWrite(2, owned[2], 8, 0, b"x"), good, bad, LogWrite(2, owned[2], 6, 0, b"x")])
+    owned = run(store.acquire([IntervalId(1), IntervalId(2)]))
+    good = LogWrite(IntervalId(1), owned[IntervalId(1)], Seq(1), 0, b"x", (SinkRow("out", b'{"k": "a"}'),))
+    bad = LogWrite(IntervalId(2), owned[IntervalId(2)], Seq(7), 0, b"x", (SinkRow("out", b'{"k": "a", "n": "1"}'),))
+    coroutine = store.commit(
+        [
+            LogWrite(IntervalId(2), owned[IntervalId(2)], Seq(8), 0, b"x"),
+            good,
+            bad,
+            LogWrite(IntervalId(2), owned[IntervalId(2)], Seq(6), 0, b"x"),
+        ]
+    )
     with pytest.raises(RowRefused, match="bigint") as caught:
         coroutine.send(None)
     assert (caught.value.interval, caught.value.seq) == (2, 7)
@@ -76,22 +84,22 @@ def test_a_refused_row_stops_its_interval_from_its_checkpoint_on(store: MemorySt
 
 
 def test_an_interval_is_taken_anew_by_its_owner_only(store: MemoryStore) -> None:
-    owned = run(store.acquire([1, 2]))
-    taken = run(store.reacquire(1, owned[1]))
+    owned = run(store.acquire([IntervalId(1), IntervalId(2)]))
+    taken = run(store.reacquire(IntervalId(1), owned[IntervalId(1)]))
     assert taken is not None
-    assert taken > owned[2]
-    assert run(store.reacquire(1, owned[1])) is None
-    assert run(store.commit([LogWrite(1, owned[1], 1, 0, b"x")])) == set()
-    assert run(store.commit([LogWrite(1, taken, 1, 0, b"x")])) == {(1, 1)}
+    assert taken > owned[IntervalId(2)]
+    assert run(store.reacquire(IntervalId(1), owned[IntervalId(1)])) is None
+    assert run(store.commit([LogWrite(IntervalId(1), owned[IntervalId(1)], Seq(1), 0, b"x")])) == set()
+    assert run(store.commit([LogWrite(IntervalId(1), taken, Seq(1), 0, b"x")])) == {(1, 1)}
 
 
 def test_a_log_of_another_format_is_refused(store: MemoryStore) -> None:
-    owned = run(store.acquire([1]))
-    run(store.commit([LogWrite(1, owned[1], 1, 0, b"\x90")]))
+    owned = run(store.acquire([IntervalId(1)]))
+    run(store.commit([LogWrite(IntervalId(1), owned[IntervalId(1)], Seq(1), 0, b"\x90")]))
     with pytest.raises(IncompatibleStore):
-        store.recover(1, owned[1]).send(None)
+        store.recover(IntervalId(1), owned[IntervalId(1)]).send(None)
 
 
 def test_an_unknown_interval_is_an_error(store: MemoryStore) -> None:
     with pytest.raises(StoreError, match="interval 9"):
-        store.acquire([9]).send(None)
+        store.acquire([IntervalId(9)]).send(None)

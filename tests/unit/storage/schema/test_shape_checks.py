@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millwheel.errors import IncompatibleStore, WiringError
+from millwheel.ids import IntervalId
 from millwheel.ports import IntervalRow, PipelineShape
 from millwheel_storage.schema.reserved import RESERVED_NAMES
 from millwheel_storage.schema.shape_checks import (
@@ -42,5 +43,5 @@ def test_a_later_format_is_refused() -> None:
 
 @pytest.mark.parametrize("key", ["", "f", "g", "p", "q", "z", "\U0001f600"])
 def test_each_key_is_in_one_range(key: str) -> None:
-    rows = [IntervalRow(n, "c", low, high) for n, (low, high) in enumerate(ranges(("g", "q")))]
+    rows = [IntervalRow(IntervalId(n), "c", low, high) for n, (low, high) in enumerate(ranges(("g", "q")))]
     assert [row.id for row in rows if holds_key(row, key)] == [0 if key < "g" else 1 if key < "q" else 2]
