@@ -355,8 +355,11 @@ class ClusterStore(Store, Protocol):
 
         The first keeps the id of the first that was named.  They have new sequencers and no owner.  State, timers and
         quarantine lie by key and are not touched; delivered ids are copied by a split and united by a merge, frontiers
-        included.  Unacked productions go with their keys.  None: the epoch or the version is not current.  `StoreError`
-        is raised when an interval is owned, when its log is not empty, and when keys or neighbours do not fit.
+        included.  Unacked productions of an interval that is split stay with the first, because the frontier that a sender
+        tells rests on all that its producer has sent.  Those of intervals that are merged are the first's.
+
+        None: the epoch or the version is not current.  `StoreError` is raised when an interval is owned, when its log is not
+        empty, and when keys or neighbours do not fit.
         """
         ...
 

@@ -1,23 +1,71 @@
-"""Decisions of a leader, as both stores see them: how a decision that is asked for again is recognised.
+"""Decisions of a leader and orders of an operator, as both stores judge them.
 
-Never here: I/O, or rows.
+Lives here: how a decision that is asked for again is recognised, and which key ranges a reshaping makes.  Never here: I/O, or
+rows.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 
-from millwheel.cluster import Placement
+from millwheel.cluster import MapOrder, Placement, Reshaping
+from millwheel.errors import StoreError
+from millwheel.ports import IntervalRow
 
 
-def digest(placement: Placement) -> bytes:
+def digest(decision: Placement | Reshaping) -> bytes:
     """A short name of a decision.  It holds the version of the map, so two decisions never have the same.
 
     >>> one, other = Placement(1, 7, {2: 5, 1: 5}, {}), Placement(1, 7, {1: 5, 2: 5}, {})
     >>> digest(one) == digest(other)
     True
     """
-    what = ("place", placement.epoch, placement.version, sorted(placement.intervals.items()))
-    return hashlib.sha256(msgspec.msgpack.encode((*what, sorted(placement.sources.items())))).digest()
+    what: tuple[object, ...]
+    if isinstance(decision, Placement):
+        what = ("place", sorted(decision.intervals.items()), sorted(decision.sources.items()))
+    else:
+        what = ("reshape", [*decision.intervals], [*decision.split_keys])
+    return hashlib.sha256(msgspec.msgpack.encode((decision.epoch, decision.version, *what))).digest()
+
+
+def check_named(reshaping: Reshaping) -> None:
+    """Raises `StoreError` for a decision that is neither a split nor a merge, whatever the intervals are."""
+    named, keys = reshaping.intervals, reshaping.split_keys
+    if len(set(named)) != len(named) or not named or (len(named) == 1) != bool(keys):
+        raise StoreError(
+            f"a split names one interval and keys, a merge names several and no keys; not {[*named]} and {[*keys]}"
+        )
+
+
+def reshaped(rows: Sequence[IntervalRow], split_keys: Sequence[str]) -> list[tuple[str, str | None]]:
+    """The key ranges that `rows`, in the order in which a decision named them, are turned into.
+
+    Raises `StoreError` when the keys are not inside and ascending, and when `rows` are not neighbours.
+
+    >>> reshaped([IntervalRow(1, "a", "", "m"), IntervalRow(2, "a", "m", None)], ())
+    [('', None)]
+    """
+    low, high = rows[0].low, rows[-1].high
+    for left, right in pairwise(rows):
+        if left.computation != right.computation or left.high != right.low:
+            raise StoreError(f"intervals {left.id} and {right.id} are not neighbours in this order")
+    if any(before >= key for before, key in pairwise((low, *split_keys))) or (
+        high is not None and split_keys and split_keys[-1] >= high
+    ):
+        raise StoreError(
+            f"split keys {[*split_keys]} are not ascending and inside of interval {rows[0].id}, {low!r} to {high!r}"
+        )
+    return list(zip((low, *split_keys), (*split_keys, high), strict=True))
+
+
+ORDERS = ("move", "split", "merge")
+
+
+def check_order(order: MapOrder) -> None:
+    """Raises `StoreError` for an order that no leader would know."""
+    if order.kind not in ORDERS:
+        raise StoreError(f"an order is one of {', '.join(ORDERS)}, not {order.kind!r}")

@@ -51,6 +51,23 @@ def read_mark(stored: bytes) -> Suspicion:
     return _decoder.decode(stored) if stored else Suspicion()
 
 
+def unite_marks(marks: Iterable[bytes]) -> bytes:
+    """A mark of an interval that suspects whatever one of these does."""
+    united: dict[Unit, int] = {}
+    for stored in marks:
+        for unit, count in _deaths(read_mark(stored)).items():
+            united[unit] = max(count, united.get(unit, 0))
+    return _encoder.encode(Suspicion([(*unit, count) for unit, count in sorted(united.items())])) if united else b""
+
+
+def _deaths(found: Suspicion) -> dict[Unit, int]:
+    """Suspects, and in how many processes that died they ran alone."""
+    deaths = {(key, digest): count for key, digest, count in found.deaths}
+    for unit in found.running:
+        deaths[unit] = deaths.get(unit, 0) + found.alone
+    return deaths
+
+
 class Suspects:
     """The suspicions about one interval's records and timers.
 
@@ -71,10 +88,7 @@ class Suspects:
         self._index()
 
     def _suspect(self, found: Suspicion) -> None:
-        deaths = {(key, digest): count for key, digest, count in found.deaths}
-        for unit in found.running:
-            deaths[unit] = deaths.get(unit, 0) + found.alone
-        for unit, count in deaths.items():
+        for unit, count in _deaths(found).items():
             (self._condemned if count >= limits.DEATHS_LIMIT else self._suspected)[unit] = count
 
     def _index(self) -> None:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from millwheel_storage.memory.twin import MemoryStore
+from millwheel_storage.memory.sharing import MemoryStore
 
 __all__ = ["MemoryStore"]

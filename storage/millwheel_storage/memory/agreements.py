@@ -7,10 +7,11 @@ Invariant: the answers are those of the statements `joining` and `placing` on Po
 from __future__ import annotations
 
 from collections.abc import Set
+from typing import Any
 
 import msgspec
 
-from millwheel.cluster import Leader, Member, PlacedSource, Placement
+from millwheel.cluster import Leader, MapOrder, Member, PlacedSource, Placement, Reshaping
 from millwheel.errors import StoreError
 from millwheel.ids import IntervalId
 from millwheel.ports import WallClock
@@ -41,6 +42,8 @@ class MemoryAgreements:
         self._leads_until = 0
         self._decision = b""
         self._incarnation = 0
+        self._orders: list[tuple[MapOrder, str | None]] = []
+        """By number from 1: what an operator wants, and None while it is open."""
 
     def expect(self, intervals: Set[IntervalId], sources: Set[str]) -> None:
         """The map covers these intervals and sources, and no others."""
@@ -113,11 +116,6 @@ class MemoryAgreements:
             return None
         return Leader(self._leader, self.epoch, self.members[self._leader].address)
 
-    @property
-    def led_by(self) -> int | None:
-        """Who led last, whether or not its lease is valid."""
-        return self._leader
-
     # The map
 
     def taken_outside(self, intervals: Set[IntervalId]) -> None:
@@ -127,25 +125,70 @@ class MemoryAgreements:
             self.interval_owners.update(dict.fromkeys(taken))
             self.version += 1
 
+    def current(self, decision: Placement | Reshaping) -> bool:
+        """Whether a decision was made on the map as it is, by who leads."""
+        return (decision.epoch, decision.version) == (self.epoch, self.version)
+
+    def repeated(self, decision: Placement | Reshaping) -> bool:
+        """Whether this decision made the map what it is."""
+        known = (self.epoch, self.version, self._decision)
+        return known == (decision.epoch, decision.version + 1, digest(decision))
+
+    def decided(self, decision: Placement | Reshaping) -> int:
+        """A decision was carried out: the new version."""
+        self.version += 1
+        self._decision = digest(decision)
+        return self.version
+
     def place(self, placement: Placement) -> tuple[int, Holdings] | None:
         """See `ClusterStore.place`; the version, and what needs new sequencers."""
-        decision, nothing = digest(placement), Holdings(frozenset(), frozenset())
-        if placement.epoch != self.epoch:
-            return None
-        if (self.version, self._decision) == (placement.version + 1, decision):
-            return self.version, nothing
+        if self.repeated(placement):
+            return self.version, Holdings(frozenset(), frozenset())
         owners = {*placement.intervals.values(), *placement.sources.values()} - {None}
-        if placement.version != self.version or not all(self.alive(owner) for owner in owners):
+        if not self.current(placement) or not all(self.alive(owner) for owner in owners):
             return None
         for asked in (*placement.sources, *placement.intervals):
             if asked not in self.interval_owners and asked not in self.source_owners:
                 raise StoreError(f"{asked!r} is no interval and no source of the map")
         self.interval_owners.update(placement.intervals)
         self.source_owners.update(placement.sources)
-        self.version += 1
-        self._decision = decision
-        return self.version, Holdings(placement.intervals.keys(), placement.sources.keys())
+        return self.decided(placement), Holdings(placement.intervals.keys(), placement.sources.keys())
 
     def placed_sources(self) -> tuple[PlacedSource, ...]:
         """In the order of their names."""
         return tuple(PlacedSource(name, self.source_owners[name]) for name in sorted(self.source_owners))
+
+    # Orders
+
+    def order(self, order: MapOrder) -> int:
+        """See `ClusterStore.order`."""
+        if (order, None) not in self._orders:
+            self._orders.append((order, None))
+        return len(self._orders) - self._orders[::-1].index((order, None))
+
+    def orders(self) -> list[tuple[int, MapOrder]]:
+        """See `ClusterStore.orders`."""
+        return [(number, order) for number, (order, refusal) in enumerate(self._orders, 1) if refusal is None]
+
+    def settle(self, epoch: int, number: int, refusal: str) -> bool:
+        """See `ClusterStore.settle_order`."""
+        if epoch == self.epoch and 0 < number <= len(self._orders) and self._orders[number - 1][1] is None:
+            self._orders[number - 1] = (self._orders[number - 1][0], refusal)
+        return epoch == self.epoch
+
+    def refusal(self, number: int) -> str | None:
+        """See `ClusterStore.refusal`."""
+        if not 0 < number <= len(self._orders):
+            raise StoreError(f"there is no order {number}")
+        return self._orders[number - 1][1]
+
+    def rows(self) -> dict[str, list[tuple[Any, ...]]]:
+        """See `MemoryStore.tables`."""
+        return {
+            "cluster": [(self.version,)],
+            "cluster_leader": [(self.epoch, self._leader)],
+            "cluster_member": [(row.incarnation, row.name, row.role, row.address) for row in self.all_members()],
+            "interval_owner": sorted(self.interval_owners.items()),
+            "source_owner": sorted(self.source_owners.items()),
+            "map_order": [(number, refusal) for number, (_, refusal) in enumerate(self._orders, 1)],
+        }

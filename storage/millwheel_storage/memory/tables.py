@@ -6,7 +6,7 @@ refusals; the caller has checked those.  Invariant: `apply` leaves the same rows
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from heapq import nsmallest
 from typing import Any
 
@@ -135,6 +135,37 @@ class MemoryTables:
                 self.quarantine.pop(place, None)
             if fifo.cleared:
                 self.redrives.discard(place)
+
+    def copy_ids(self, interval: IntervalId, new: Iterable[IntervalId]) -> None:
+        """Whatever was delivered to an interval was delivered to each of the `new` ones too."""
+        for other in new:
+            self.delivered[other] = {channel: set(ids) for channel, ids in self.delivered.get(interval, {}).items()}
+            self.frontiers[other] = dict(self.frontiers.get(interval, {}))
+            for place in [place for place in self.outside if place[0] == interval]:
+                self.outside[(other, *place[1:])] = set(self.outside[place])
+                self.outside_counts[(other, *place[1:])] = self.outside_counts[place]
+
+    def unite(self, interval: IntervalId, others: Iterable[IntervalId]) -> None:
+        """What was delivered to the `others`, and what they sent, is the interval's."""
+        for other in others:
+            delivered, frontiers = self.delivered.setdefault(interval, {}), self.frontiers.setdefault(interval, {})
+            for channel, frontier in self.frontiers.pop(other, {}).items():
+                frontiers[channel] = max(frontier, frontiers.get(channel, frontier))
+            for channel, ids in self.delivered.pop(other, {}).items():
+                delivered.setdefault(channel, set()).update(ids)
+            productions = self.productions.setdefault(interval, {})
+            for channel, rows in self.productions.pop(other, {}).items():
+                productions.setdefault(channel, {}).update(rows)
+            for place in [place for place in self.outside if place[0] == other]:
+                mine = (interval, *place[1:])
+                self.outside.setdefault(mine, set()).update(self.outside.pop(place))
+                self.outside_counts[mine] = len(self.outside[mine])
+                del self.outside_counts[place]
+        for channel, frontier in self.frontiers.get(interval, {}).items():
+            ids = self.delivered[interval].get(channel, set())
+            ids.difference_update([sequence for sequence in ids if sequence < frontier])
+            if not ids:
+                self.delivered[interval].pop(channel, None)
 
     def recovered(self, row: IntervalRow, watermark: int) -> RecoveredInterval:
         """What an owner of an interval needs to serve, except suspicions."""

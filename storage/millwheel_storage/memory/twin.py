@@ -24,7 +24,6 @@ from millwheel.bundles import (
     TimerPlace,
     TimerWrites,
 )
-from millwheel.cluster import ClusterMap, Leader, Member, PlacedInterval, Placement
 from millwheel.errors import RowRefused, StoreError
 from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.model import MIN_TIME
@@ -45,7 +44,7 @@ from millwheel.rows import Row
 from millwheel.work import Wanted
 from millwheel_storage.decode import decode_image, timer_writes
 from millwheel_storage.fold import check_fresh, check_prefix, fold
-from millwheel_storage.memory.agreements import Holdings, MemoryAgreements
+from millwheel_storage.memory.agreements import MemoryAgreements
 from millwheel_storage.memory.tables import MemoryTables
 from millwheel_storage.schema.evolution import Plan, StoredCell, first, holders, places_of, plan
 from millwheel_storage.schema.reserved import RESERVED_NAMES
@@ -63,11 +62,11 @@ def _wall_clock() -> int:
     return time.time_ns() // 1_000
 
 
-class MemoryStore:
-    """A `ClusterStore` in this process.  It lives as long as the object: a "restart" is opening the same object
+class SoloMemoryStore:
+    """A `Store` in this process.  It lives as long as the object: a "restart" is opening the same object
     again.  `clock` is the clock of the database, us, which judges leases.
 
-    >>> store = MemoryStore()
+    >>> store = SoloMemoryStore()
     >>> shape = PipelineShape("demo", {"count": ()}, {}, {}, (), ())
     >>> store.open_pipeline(shape).send(None)
     Traceback (most recent call last):
@@ -96,6 +95,7 @@ class MemoryStore:
         self._subscriptions: dict[str, SubscriptionId] = {}
         self._sink_tables: dict[str, SinkTable] = {}
         self._sequencer = 0
+        self._last_interval = 0
         self._agreements = MemoryAgreements(clock)
 
     @property
@@ -170,7 +170,8 @@ class MemoryStore:
             self._add_interval(computation, low, high)
 
     def _add_interval(self, computation: str, low: str, high: str | None) -> IntervalId:
-        interval = IntervalId(len(self.intervals) + 1)
+        self._last_interval += 1
+        interval = IntervalId(self._last_interval)
         self.intervals[interval] = IntervalRow(interval, computation, low, high)
         self.ownership[interval] = Sequencer(0)
         return interval
@@ -481,92 +482,27 @@ class MemoryStore:
         """See `Store.redrive_requests`."""
         return sorted(place for place in self.folded.redrives if place >= start)[:limit]
 
-    # The cluster
-
-    async def join(self, name: str, role: str, address: str, lease_us: int, key: bytes) -> Member:
-        """See `ClusterStore.join`."""
-        return self._agreements.join(Member(0, name, role, address), key, lease_us)
-
-    async def renew(self, incarnation: int, lease_us: int) -> bool:
-        """See `ClusterStore.renew`."""
-        return self._agreements.renew(incarnation, lease_us)
-
-    async def leave(self, incarnation: int) -> None:
-        """See `ClusterStore.leave`."""
-        owned = self._agreements.leave(incarnation)
-        if owned is not None:
-            self._fence(self._all_of(owned))
-
-    def _all_of(self, owned: Holdings) -> set[IntervalId]:
-        """Intervals, and the unfinished partitions of sources."""
-        mine = {
-            row.interval for (source, _), row in self.sources.items() if source in owned.sources and not row.finished
-        }
-        return mine | owned.intervals
-
-    async def lead(self, incarnation: int, lease_us: int) -> Leader | None:
-        """See `ClusterStore.lead`."""
-        return self._agreements.lead(incarnation, lease_us)
-
-    async def cluster_map(self) -> ClusterMap:
-        """See `ClusterStore.cluster_map`."""
-        agreed = self._agreements
-        rows = [(self.intervals[id_], owner) for id_, owner in sorted(agreed.interval_owners.items())]
-        intervals = tuple(
-            PlacedInterval(row.id, row.computation, row.low, row.high, owner, self.ownership[row.id])
-            for row, owner in rows
-        )
-        return ClusterMap(agreed.version, agreed.leader(), agreed.all_members(), intervals, agreed.placed_sources())
-
-    async def place(self, placement: Placement) -> int | None:
-        """See `ClusterStore.place`."""
-        placed = self._agreements.place(placement)
-        if placed is None:
-            return None
-        version, owned = placed
-        self._fence(self._all_of(owned))
-        return version
-
-    async def take_partitions(
-        self, source: str, incarnation: int, intervals: Sequence[IntervalId]
-    ) -> dict[IntervalId, Sequencer] | None:
-        """See `ClusterStore.take_partitions`."""
-        if self._agreements.source_owners.get(source) != incarnation:
-            return None
-        mine = {row.interval for (other, _), row in self.sources.items() if other == source}
-        for interval in sorted(set(intervals) - mine):
-            raise StoreError(f"interval {interval} is no partition of source {source!r}")
-        return self._fence(set(intervals))
-
-    async def persist_led_watermarks(self, epoch: int, writes: Sequence[WatermarkWrite]) -> set[str] | None:
-        """See `ClusterStore.persist_led_watermarks`."""
-        return await self.persist_watermarks(writes) if epoch == self._agreements.epoch else None
-
-    async def expel(self, incarnations: Sequence[int]) -> int:
-        """See `ClusterStore.expel`: there are no sessions here."""
-        return 0
-
     async def close(self) -> None:
         """Nothing to release."""
 
     def tables(self) -> dict[str, list[tuple[Any, ...]]]:
         """Every table's rows, sorted, in the form that `PostgresStore.tables` answers: for tests and
         checkers."""
-        agreed = self._agreements
-        return self.folded.rows() | {
-            "cluster": [(agreed.version,)],
-            "cluster_leader": [(agreed.epoch, agreed.led_by)],
-            "cluster_member": [(row.incarnation, row.name, row.role, row.address) for row in agreed.all_members()],
-            "interval_owner": sorted(agreed.interval_owners.items()),
-            "source_owner": sorted(agreed.source_owners.items()),
-            "ownership": sorted(self.ownership.items()),
-            "checkpoint_log": [(*place, self.log[place].epoch, self.log[place].payload) for place in sorted(self.log)],
-            "suspicion": sorted((interval, *known) for interval, known in self.suspicions.items()),
-            "declared_epoch": [(self.declared,)] if self.declared else [],
-            "watermark": sorted(self.watermark.items()),
-            "source": [
-                (source, row.partition, row.interval, row.producer, row.position, row.finished, row.state)
-                for (source, _), row in sorted(self.sources.items())
-            ],
-            "source_sign": sorted((*place, interval) for place, known in self.signs.items() for interval in known),
-        }
+        return (
+            self.folded.rows()
+            | self._agreements.rows()
+            | {
+                "ownership": sorted(self.ownership.items()),
+                "checkpoint_log": [
+                    (*place, self.log[place].epoch, self.log[place].payload) for place in sorted(self.log)
+                ],
+                "suspicion": sorted((interval, *known) for interval, known in self.suspicions.items()),
+                "declared_epoch": [(self.declared,)] if self.declared else [],
+                "watermark": sorted(self.watermark.items()),
+                "source": [
+                    (source, row.partition, row.interval, row.producer, row.position, row.finished, row.state)
+                    for (source, _), row in sorted(self.sources.items())
+                ],
+                "source_sign": sorted((*place, interval) for place, known in self.signs.items() for interval in known),
+            }
+        )

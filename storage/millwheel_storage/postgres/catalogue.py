@@ -1,7 +1,7 @@
 """Names and numbers: which computation an interval belongs to, and which keys it holds.
 
-Lives here: data that never changes while a pipeline exists.  It is read once and kept.  Never here: ownership, or anything
-that a write can change.
+Lives here: data that never changes while an interval has an owner.  It is read once and kept.  Never here: ownership, or
+anything that an owner's write can change.
 """
 
 from __future__ import annotations
@@ -36,9 +36,12 @@ class Catalogue:
     def __init__(self) -> None:
         self._places: dict[IntervalId, IntervalPlace] = {}
 
-    async def place(self, connection: Connection, interval: IntervalId) -> IntervalPlace:
-        """Where an interval is; `StoreError` when it does not exist."""
-        if interval not in self._places:
+    async def place(self, connection: Connection, interval: IntervalId, anew: bool = False) -> IntervalPlace:
+        """Where an interval is; `StoreError` when it does not exist.
+
+        Its computation never changes.  Its keys may, while nobody owns it, so a new owner reads them `anew`.
+        """
+        if anew or interval not in self._places:
             row = await query.first(connection, opening.READ_INTERVAL, (interval,))
             if row is None:
                 raise StoreError(f"interval {interval} does not exist")

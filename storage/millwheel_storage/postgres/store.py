@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from millwheel.bundles import KeyRows, LogWrite, QuarantineEntry, RecoveredInterval, StateRow, TimerPlace, TimerWrites
-from millwheel.cluster import ClusterMap, Leader, Member, Placement
+from millwheel.cluster import ClusterMap, Leader, MapOrder, Member, Placement, Reshaping, Senders
 from millwheel.errors import StoreError
 from millwheel.ids import IntervalId, ProducerId, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.ports import (
@@ -28,7 +28,17 @@ from millwheel.ports import (
 )
 from millwheel.work import Wanted
 from millwheel_storage.fold import fold
-from millwheel_storage.postgres import epochs, membership, ownership, placements, positions, reads, recovery
+from millwheel_storage.postgres import (
+    epochs,
+    membership,
+    orders,
+    ownership,
+    placements,
+    positions,
+    reads,
+    recovery,
+    reshapes,
+)
 from millwheel_storage.postgres.catalogue import Catalogue, IntervalPlace
 from millwheel_storage.postgres.connection import SessionLabel, SessionPool
 from millwheel_storage.postgres.log_appends import Commits, Pair
@@ -96,9 +106,12 @@ class PostgresStore:
 
     async def recover(self, interval: IntervalId, sequencer: Sequencer) -> RecoveredInterval | None:
         """See `Store.recover`."""
-        return await self._at(
-            self._folds, interval, lambda connection, place: recovery.recover(connection, place, sequencer)
-        )
+
+        async def work(connection: Connection) -> RecoveredInterval | None:
+            place = await self._catalogue.place(connection, interval, anew=True)  # it may have been split
+            return await recovery.recover(connection, place, sequencer)
+
+        return await self._folds.run(work)
 
     # Checkpoints
 
@@ -284,6 +297,10 @@ class PostgresStore:
             lambda connection: placements.take_partitions(connection, source, incarnation, intervals)
         )
 
+    async def reshape(self, reshaping: Reshaping) -> tuple[int, tuple[IntervalId, ...]] | None:
+        """See `ClusterStore.reshape`."""
+        return await self._agreements.run(lambda connection: reshapes.reshape(connection, reshaping))
+
     async def persist_led_watermarks(self, epoch: int, writes: Sequence[WatermarkWrite]) -> set[str] | None:
         """See `ClusterStore.persist_led_watermarks`."""
         return await self._progress.run(lambda connection: positions.persist_led_watermarks(connection, epoch, writes))
@@ -291,6 +308,26 @@ class PostgresStore:
     async def expel(self, incarnations: Sequence[int]) -> int:
         """See `ClusterStore.expel`."""
         return await self._leases.run(lambda connection: membership.expel(connection, self.schema, incarnations))
+
+    async def senders(self) -> Senders:
+        """See `ClusterStore.senders`."""
+        return await self._loads.run(orders.senders)
+
+    async def order(self, order: MapOrder) -> int:
+        """See `ClusterStore.order`."""
+        return await self._agreements.run(lambda connection: orders.order(connection, order))
+
+    async def orders(self) -> list[tuple[int, MapOrder]]:
+        """See `ClusterStore.orders`."""
+        return await self._agreements.run(orders.orders)
+
+    async def settle_order(self, epoch: int, number: int, refusal: str) -> bool:
+        """See `ClusterStore.settle_order`."""
+        return await self._agreements.run(lambda connection: orders.settle(connection, epoch, number, refusal))
+
+    async def refusal(self, number: int) -> str | None:
+        """See `ClusterStore.refusal`."""
+        return await self._agreements.run(lambda connection: orders.refusal(connection, number))
 
     async def close(self) -> None:
         """See `Store.close`."""

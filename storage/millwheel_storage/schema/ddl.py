@@ -384,6 +384,18 @@ source_owner = Table(
 )
 """Who discovers and reads the partitions of each source, as an incarnation."""
 
+map_order = Table(
+    "map_order",
+    metadata,
+    Column("number", BigInteger, Identity(always=True), nullable=False),
+    _bytes("wish"),
+    Column("refusal", Text, nullable=True),
+    _primary("number"),
+)
+"""What operators want of the map (JSON), and what became of it: '' when it was carried out, or why it was not."""
+
+Index("map_order_open", map_order.c.number, postgresql_where=map_order.c.refusal.is_(None))
+
 if not metadata.tables.keys() <= RESERVED_NAMES:
     raise InvariantError("a table of the store has a name that is not reserved")
 
@@ -446,9 +458,14 @@ _CLUSTER: Final = [
     "INSERT INTO cluster_leader (epoch, expires) VALUES (0, '-infinity') ON CONFLICT DO NOTHING",
 ]
 
+_ORDERS: Final = [
+    _compile(CreateTable(map_order, if_not_exists=True)),
+    *(_compile(CreateIndex(index, if_not_exists=True)) for index in map_order.indexes),
+]
+
 MIGRATIONS: Final[list[list[str]]] = [
     creation(), [_CHANNELS_BY_FRONTIER], _OPAQUE_IDS, [_TIMERS_BY_TIME], [_SUSPICION], [], _SIGNS, [_DECLARED_EPOCH],
-    _CLUSTER,
+    _CLUSTER, _ORDERS,
 ]  # fmt: skip
 """MIGRATIONS[v] takes a store from format v to v + 1.  Entries are only ever appended.  A new store runs all of them.
 The first one makes the tables as they are today, and the others do no harm to them.  Format 6 has the same tables as

@@ -33,6 +33,7 @@ RESERVED_NAMES: Final = frozenset(
         "lease",
         "interval_owner",
         "source_owner",
+        "map_order",
         "sequencer",
         "interval_number",
         "incarnation",

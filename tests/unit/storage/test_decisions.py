@@ -5,9 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from millwheel.cluster import Placement
+from millwheel.cluster import Placement, Reshaping
+from millwheel.errors import StoreError
 from millwheel.ids import IntervalId
-from millwheel_storage.decisions import digest
+from millwheel.ports import IntervalRow
+from millwheel_storage.decisions import check_named, digest, reshaped
 
 PLACEMENT = Placement(3, 7, {IntervalId(1): 5, IntervalId(2): None}, {"s": 5})
 
@@ -30,3 +32,52 @@ def test_the_order_of_a_decision_says_nothing() -> None:
 )
 def test_another_decision_has_another_digest(change: dict[str, object]) -> None:
     assert digest(msgspec.structs.replace(PLACEMENT, **change)) != digest(PLACEMENT)
+
+
+def test_a_reshaping_is_recognised_too() -> None:
+    one = Reshaping(3, 7, [IntervalId(1)], ["m"])
+    assert digest(one) == digest(Reshaping(3, 7, (IntervalId(1),), ("m",)))
+    others = [
+        Reshaping(3, 8, one.intervals, ["m"]),
+        Reshaping(3, 7, one.intervals, ["n"]),
+        Reshaping(3, 7, [IntervalId(2)], ["m"]),
+    ]
+    assert len({digest(decision) for decision in (one, *others)}) == 4
+
+
+def row(number: int, low: str, high: str | None, computation: str = "a") -> IntervalRow:
+    return IntervalRow(IntervalId(number), computation, low, high)
+
+
+def test_splits_and_merges_cover_what_was_there() -> None:
+    assert reshaped([row(1, "", None)], ["b", "m"]) == [("", "b"), ("b", "m"), ("m", None)]
+    assert reshaped([row(1, "b", "m")], ["ba"]) == [("b", "ba"), ("ba", "m")]
+    assert reshaped([row(1, "b", "m"), row(9, "m", "x"), row(3, "x", None)], []) == [("b", None)]
+
+
+@pytest.mark.parametrize("keys", [["b"], ["a"], ["m"], ["z"], ["d", "c"], ["c", "c"], [""]])
+def test_keys_that_do_not_fit_are_refused(keys: list[str]) -> None:
+    with pytest.raises(StoreError, match="not ascending and inside of interval 1, 'b' to 'm'"):
+        reshaped([row(1, "b", "m")], keys)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [row(2, "m", None), row(1, "b", "m")],
+        [row(1, "b", "m"), row(2, "n", None)],
+        [row(1, "b", "m"), row(2, "m", None, "other")],
+        [row(1, "b", None), row(2, "", "b")],
+    ],
+)
+def test_what_is_not_adjacent_is_refused(rows: list[IntervalRow]) -> None:
+    with pytest.raises(StoreError, match="are not neighbours in this order"):
+        reshaped(rows, [])
+
+
+@pytest.mark.parametrize("named", [[], [1], [1, 1]])
+def test_neither_a_split_nor_a_merge_is_refused(named: list[int]) -> None:
+    with pytest.raises(StoreError, match="a split names one interval and keys"):
+        check_named(Reshaping(1, 1, [IntervalId(number) for number in named], []))
+    with pytest.raises(StoreError, match="a split names one interval and keys"):
+        check_named(Reshaping(1, 1, [IntervalId(1), IntervalId(2)], ["k"]))

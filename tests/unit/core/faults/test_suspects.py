@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from millwheel import limits
 from millwheel.bundles import QuarantineEntry, RecoveredInterval
-from millwheel.core.faults.suspects import Suspects, Suspicion, read_mark
+from millwheel.core.faults.suspects import Suspects, Suspicion, read_mark, unite_marks
 from millwheel.core.interval import events as ev
 from millwheel.ids import ProducerId, Seq, SequenceNumber, SubscriptionId, sequence_numbers
 from millwheel.model import Timer
@@ -251,3 +252,23 @@ def _as_arrived() -> Work:
         0,
         0,
     )
+
+
+def test_a_united_mark_suspects_what_each_of_its_marks_does() -> None:
+    one = mark(Suspects(1), work("a", "b"))
+    other = mark(Suspects(1), work("z"))
+    united = after(unite_marks([one, b"", other]))
+    for suspects in (after(one), after(other)):
+        assert suspects.some
+        assert suspects._suspected.items() <= united._suspected.items()
+    assert len(united._suspected) == 3
+    assert unite_marks([b"", b""]) == b""
+
+
+def test_a_united_mark_keeps_the_most_deaths_of_a_unit() -> None:
+    alone = after(mark(Suspects(1), work("a")))
+    unit = next(iter(alone._suspected))
+    twice = Suspicion([(*unit, 1)])
+    encoded = [msgspec.msgpack.encode(found) for found in (Suspicion([(*unit, 0)]), twice, Suspicion([], [unit], True))]
+    assert read_mark(unite_marks(encoded)).deaths == [(*unit, 1)]
+    assert read_mark(unite_marks([*encoded, msgspec.msgpack.encode(Suspicion([(*unit, 2)]))])).deaths == [(*unit, 2)]

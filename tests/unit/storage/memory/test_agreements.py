@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any, TypeVar
-
 import pytest
 
 from millwheel.bundles import LogWrite
@@ -13,18 +10,10 @@ from millwheel.errors import StoreError
 from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.ports import PipelineShape, PositionWrite, WatermarkWrite
 from millwheel_storage.memory import MemoryStore
-
-T = TypeVar("T")
+from tests.unit.storage.memory.stepping import run
 
 SHAPE = PipelineShape("demo", {"a": ("m",), "b": ()}, {}, {}, (), ("src",))
 LEASE_US = 5_000_000
-
-
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    with pytest.raises(StopIteration) as stopped:
-        coroutine.send(None)
-    result: T = stopped.value.value
-    return result
 
 
 class Cluster:

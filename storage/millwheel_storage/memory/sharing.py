@@ -1,0 +1,163 @@
+"""The store in memory as several processes share it: the twin of what `PostgresStore` does for a cluster.
+
+Lives here: the calls of `ClusterStore`, over the rows of `agreements` and those of `twin`.  Never here: psycopg, or an
+`await`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from millwheel.cluster import ClusterMap, Leader, MapOrder, Member, PlacedInterval, Placement, Reshaping, Senders
+from millwheel.core.faults.suspects import unite_marks
+from millwheel.errors import StoreError
+from millwheel.ids import IntervalId, Sequencer
+from millwheel.ports import WatermarkWrite
+from millwheel_storage.decisions import check_named, check_order, reshaped
+from millwheel_storage.memory.agreements import Holdings
+from millwheel_storage.memory.twin import SoloMemoryStore
+
+
+class MemoryStore(SoloMemoryStore):
+    """A `ClusterStore` in this process; `clock` is that of its database, us, and judges leases.
+
+    >>> store = MemoryStore(lambda: 0)
+    """
+
+    async def join(self, name: str, role: str, address: str, lease_us: int, key: bytes) -> Member:
+        """See `ClusterStore.join`."""
+        return self._agreements.join(Member(0, name, role, address), key, lease_us)
+
+    async def renew(self, incarnation: int, lease_us: int) -> bool:
+        """See `ClusterStore.renew`."""
+        return self._agreements.renew(incarnation, lease_us)
+
+    async def leave(self, incarnation: int) -> None:
+        """See `ClusterStore.leave`."""
+        owned = self._agreements.leave(incarnation)
+        if owned is not None:
+            self._fence(self._all_of(owned))
+
+    def _all_of(self, owned: Holdings) -> set[IntervalId]:
+        """Intervals, and the unfinished partitions of sources."""
+        mine = {
+            row.interval for (source, _), row in self.sources.items() if source in owned.sources and not row.finished
+        }
+        return mine | owned.intervals
+
+    async def lead(self, incarnation: int, lease_us: int) -> Leader | None:
+        """See `ClusterStore.lead`."""
+        return self._agreements.lead(incarnation, lease_us)
+
+    async def cluster_map(self) -> ClusterMap:
+        """See `ClusterStore.cluster_map`."""
+        agreed = self._agreements
+        rows = [(self.intervals[id_], owner) for id_, owner in sorted(agreed.interval_owners.items())]
+        intervals = tuple(
+            PlacedInterval(row.id, row.computation, row.low, row.high, owner, self.ownership[row.id])
+            for row, owner in rows
+        )
+        return ClusterMap(agreed.version, agreed.leader(), agreed.all_members(), intervals, agreed.placed_sources())
+
+    async def place(self, placement: Placement) -> int | None:
+        """See `ClusterStore.place`."""
+        placed = self._agreements.place(placement)
+        if placed is None:
+            return None
+        version, owned = placed
+        self._fence(self._all_of(owned))
+        return version
+
+    async def take_partitions(
+        self, source: str, incarnation: int, intervals: Sequence[IntervalId]
+    ) -> dict[IntervalId, Sequencer] | None:
+        """See `ClusterStore.take_partitions`."""
+        if self._agreements.source_owners.get(source) != incarnation:
+            return None
+        mine = {row.interval for (other, _), row in self.sources.items() if other == source}
+        for interval in sorted(set(intervals) - mine):
+            raise StoreError(f"interval {interval} is no partition of source {source!r}")
+        return self._fence(set(intervals))
+
+    async def reshape(self, reshaping: Reshaping) -> tuple[int, tuple[IntervalId, ...]] | None:
+        """See `ClusterStore.reshape`."""
+        check_named(reshaping)
+        named, agreed = reshaping.intervals, self._agreements
+        if agreed.repeated(reshaping):
+            low, count = self._row(named[0]).low, len(reshaping.split_keys) + 1
+            return agreed.version, tuple(id_ for at, id_ in self._by_key(named[0]) if at >= low)[:count]
+        if not agreed.current(reshaping):
+            return None
+        for interval in named:
+            if interval not in agreed.interval_owners:
+                raise StoreError(f"interval {interval} is no interval of the map")
+            if agreed.interval_owners[interval] is not None:
+                raise StoreError(f"interval {interval} is owned by member {agreed.interval_owners[interval]}")
+            if any(place[0] == interval for place in self.log):
+                raise StoreError(f"the log of interval {interval} is not empty: its owner has to fold all of it")
+        rows = [self.intervals[interval] for interval in named]
+        ranges = reshaped(rows, reshaping.split_keys)
+        self.intervals[named[0]] = msgspec.structs.replace(rows[0], high=ranges[0][1])
+        new = [self._add_interval(rows[0].computation, low, high) for low, high in ranges[1:]]
+        self._spread(named[0], new)
+        self._unite(named[0], named[1:])
+        self._fence({named[0], *new})
+        return agreed.decided(reshaping), (named[0], *new)
+
+    def _by_key(self, interval: IntervalId) -> list[tuple[str, IntervalId]]:
+        """The intervals of the same computation."""
+        computation = self._row(interval).computation
+        return sorted((row.low, row.id) for row in self.intervals.values() if row.computation == computation)
+
+    def _spread(self, interval: IntervalId, new: Sequence[IntervalId]) -> None:
+        """Begin intervals that were a part of this one."""
+        self._agreements.interval_owners.update(dict.fromkeys(new))
+        self.folded.copy_ids(interval, new)
+        if interval in self.suspicions:
+            self.suspicions.update(dict.fromkeys(new, self.suspicions[interval]))
+
+    def _unite(self, interval: IntervalId, others: Sequence[IntervalId]) -> None:
+        """End intervals that are a part of this one from now on."""
+        self.folded.unite(interval, others)
+        found = [self.suspicions[id_] for id_ in (interval, *others) if id_ in self.suspicions]
+        if others and found:
+            self.suspicions[interval] = max(ends for ends, _ in found), unite_marks(mark for _, mark in found)
+        for other in others:
+            self.suspicions.pop(other, None)
+            del self.intervals[other], self.ownership[other], self._agreements.interval_owners[other]
+
+    async def persist_led_watermarks(self, epoch: int, writes: Sequence[WatermarkWrite]) -> set[str] | None:
+        """See `ClusterStore.persist_led_watermarks`."""
+        return await self.persist_watermarks(writes) if epoch == self._agreements.epoch else None
+
+    async def expel(self, incarnations: Sequence[int]) -> int:
+        """See `ClusterStore.expel`: there are no sessions here."""
+        return 0
+
+    async def senders(self) -> Senders:
+        """See `ClusterStore.senders`."""
+        owners = {(interval, self.ownership[interval]) for interval in self._agreements.interval_owners}
+        owners |= {place[:2] for place in self.log}
+        stored = self.folded.productions.values()
+        return Senders(
+            tuple(sorted(owners)), tuple(sorted({channel for rows in stored for channel in rows if rows[channel]}))
+        )
+
+    async def order(self, order: MapOrder) -> int:
+        """See `ClusterStore.order`; the same order has the same number while it is open."""
+        check_order(order)
+        return self._agreements.order(order)
+
+    async def orders(self) -> list[tuple[int, MapOrder]]:
+        """See `ClusterStore.orders`."""
+        return self._agreements.orders()
+
+    async def settle_order(self, epoch: int, number: int, refusal: str) -> bool:
+        """See `ClusterStore.settle_order`."""
+        return self._agreements.settle(epoch, number, refusal)
+
+    async def refusal(self, number: int) -> str | None:
+        """See `ClusterStore.refusal`."""
+        return self._agreements.refusal(number)

@@ -1,0 +1,60 @@
+"""What an operator wants of the map, and who may still send.
+
+Lives here: small reads and writes that a leader and the command line share.  Never here: what an order does.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from millwheel.cluster import MapOrder, Senders
+from millwheel.errors import InvariantError, StoreError
+from millwheel_storage.decisions import check_order
+from millwheel_storage.postgres import query
+from millwheel_storage.postgres.prepared import Connection
+from millwheel_storage.statements import opening, ordering
+
+_decoder = msgspec.json.Decoder(MapOrder)
+
+
+async def senders(connection: Connection) -> Senders:
+    """See `ClusterStore.senders`."""
+    async with connection.transaction():
+        await connection.execute(opening.SNAPSHOT)
+        owners = await query.rows(connection, ordering.SENDING_OWNERS)
+        channels = await query.rows(connection, ordering.SENDING_CHANNELS)
+    return Senders(
+        tuple(sorted((interval, sequencer) for interval, sequencer in owners)),
+        tuple(sorted((subscription, producer) for subscription, producer in channels)),
+    )
+
+
+async def order(connection: Connection, wanted: MapOrder) -> int:
+    """See `ClusterStore.order`; the same order has the same number while it is open."""
+    check_order(wanted)
+    wish = msgspec.json.encode(wanted)
+    async with connection.transaction():
+        await connection.execute(ordering.ADD_ORDER, {"wish": wish})
+        row = await query.first(connection, ordering.FIND_ORDER, (wish,))
+    if row is None or row[0] is None:
+        raise InvariantError("the order is not there")
+    return int(row[0])
+
+
+async def orders(connection: Connection) -> list[tuple[int, MapOrder]]:
+    """See `ClusterStore.orders`."""
+    return [(number, _decoder.decode(wish)) for number, wish in await query.rows(connection, ordering.READ_ORDERS)]
+
+
+async def settle(connection: Connection, epoch: int, number: int, refusal: str) -> bool:
+    """See `ClusterStore.settle_order`; what was said first stays."""
+    given = {"epoch": epoch, "number": number, "refusal": refusal}
+    return await query.first(connection, ordering.SETTLE_ORDER, given) is not None
+
+
+async def refusal(connection: Connection, number: int) -> str | None:
+    """See `ClusterStore.refusal`; `StoreError` when there is no such order."""
+    row = await query.first(connection, ordering.READ_REFUSAL, (number,))
+    if row is None:
+        raise StoreError(f"there is no order {number}")
+    return None if row[0] is None else str(row[0])

@@ -1,0 +1,92 @@
+"""Splits and merges of intervals, each in one transaction.
+
+Lives here: `ClusterStore.reshape`.  Never here: which key ranges a decision makes (`decisions`), or SQL text.  Invariant:
+what a producer has sent and is not acked stays with one interval.  The frontier that a sender tells rests on all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import psycopg
+from psycopg.types.numeric import Int8
+
+from millwheel.cluster import Reshaping
+from millwheel.core.faults.suspects import unite_marks
+from millwheel.errors import StoreError
+from millwheel.ids import IntervalId
+from millwheel.ports import IntervalRow
+from millwheel_storage.decisions import check_named, digest, reshaped
+from millwheel_storage.postgres import query
+from millwheel_storage.postgres.prepared import Connection
+from millwheel_storage.schema.creation import add_interval
+from millwheel_storage.statements import placing, reshaping
+
+Made = tuple[int, tuple[IntervalId, ...]]
+"""A version of the map, and the intervals that are there now, by key."""
+
+
+async def reshape(connection: Connection, decision: Reshaping) -> Made | None:
+    """See `ClusterStore.reshape`; a decision whose reply was lost is known again, as by `place`."""
+    check_named(decision)
+    made: Made | None = None
+    async with connection.transaction() as transaction:
+        found = await query.first(connection, placing.LOCK_EPOCH, (decision.epoch,))
+        if found == (decision.version + 1, digest(decision)):
+            behind = (decision.intervals[0], len(decision.split_keys) + 1)
+            rows = await query.rows(connection, reshaping.READ_SIBLINGS, behind)
+            return decision.version + 1, tuple(IntervalId(id_) for (id_,) in rows)
+        if found is None or found[0] != decision.version:
+            return None
+        ids = await _changed(connection, decision)
+        await connection.execute(placing.FENCE_OWNERS, {"intervals": [Int8(id_) for id_ in ids], "sources": []})
+        row = await query.first(connection, placing.DECIDED, (decision.epoch, digest(decision)))
+        if row is None:  # a new leader came meanwhile
+            raise psycopg.Rollback(transaction)
+        made = int(row[0]), ids
+    return made
+
+
+async def _changed(connection: Connection, decision: Reshaping) -> tuple[IntervalId, ...]:
+    named = [Int8(id_) for id_ in decision.intervals]
+    await connection.execute(reshaping.LOCK_INTERVALS, (named,))
+    rows, computation = await _named(connection, decision)
+    logged = await query.first(connection, reshaping.LOGGED, (named,))
+    if logged is not None:
+        raise StoreError(f"the log of interval {logged[0]} is not empty: its owner has to fold all of it")
+    ranges = reshaped(rows, decision.split_keys)
+    first, high = rows[0].id, ranges[0][1]
+    await connection.execute(reshaping.END_AT, (None if high is None else high.encode(), first))
+    new = [IntervalId(await add_interval(connection, computation, low, high)) for low, high in ranges[1:]]
+    if new:
+        for statement in reshaping.COPY:
+            await connection.execute(statement, {"interval": first, "new": [Int8(id_) for id_ in new]})
+    else:
+        await _unite(connection, first, [row.id for row in rows[1:]])
+    return first, *new
+
+
+async def _named(connection: Connection, decision: Reshaping) -> tuple[list[IntervalRow], int]:
+    """The intervals in the order of the decision, and the number of a computation of theirs."""
+    found = {}
+    for id_, name, low, high, computation, owner in await query.rows(
+        connection, reshaping.READ_NAMED, ([Int8(id_) for id_ in decision.intervals],)
+    ):
+        if owner is not None:
+            raise StoreError(f"interval {id_} is owned by member {owner}")
+        row = IntervalRow(IntervalId(id_), name, low.decode(), None if high is None else high.decode())
+        found[row.id] = row, computation
+    for interval in decision.intervals:
+        if interval not in found:
+            raise StoreError(f"interval {interval} is no interval of the map")
+    return [found[interval][0] for interval in decision.intervals], found[decision.intervals[0]][1]
+
+
+async def _unite(connection: Connection, first: IntervalId, others: Sequence[IntervalId]) -> None:
+    given = [Int8(id_) for id_ in (first, *others)]
+    suspicions = await query.rows(connection, reshaping.READ_SUSPICIONS, (given,))
+    for statement in reshaping.UNITE:
+        await connection.execute(statement, {"interval": first, "others": given[1:]})
+    if suspicions:
+        mark = unite_marks(mark for _, mark in suspicions)
+        await connection.execute(reshaping.SET_SUSPICION, (first, max(ends for ends, _ in suspicions), mark))
