@@ -13,6 +13,7 @@ from typing import Final
 
 from benchmarks import (
     cache,
+    channels,
     common,
     expiry,
     files,
@@ -45,6 +46,7 @@ GROUPS: Final[dict[str, dict[str, Callable[[], Result]]]] = {
         "cache": cache.cache,
         "repeats": repeats.repeats,
         "zeitgeist": others.zeitgeist,
+        "channels": channels.channels,
         "simulator": others.simulator,
     },
     "iterations": {

@@ -242,13 +242,13 @@ class GrpcTransport:
         finally:
             if link.conversation is conversation:
                 link.conversation = None
-                self._say(link, conversation.why)
+                self._say(link, conversation.why, logging.INFO if conversation.orderly else logging.WARNING)
         return conversation
 
-    def _say(self, link: Link, why: str) -> None:
+    def _say(self, link: Link, why: str, level: int = logging.WARNING) -> None:
         if why != link.said and self._links.get((link.me, link.peer)) is link:
             link.said = why
-            logger.warning("the channel from %s to %s (%s) is cut: %s", link.me, link.peer, link.address, why)
+            logger.log(level, "the channel from %s to %s (%s) is cut: %s", link.me, link.peer, link.address, why)
 
     # --- the end that calls --------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from millwheel_storage.testing import fresh_name
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.timeout(60)]
 
-SIZES = {"RECORDS": "500", "KEYS": "40", "FILES": "4", "EVENTS": "500", "ROUNDS": "1"}
+SIZES = {"RECORDS": "500", "KEYS": "40", "FILES": "4", "EVENTS": "500", "ROUNDS": "1", "BUNDLES": "5", "TRIPS": "5"}
 FEW: dict[str, Any] = {"records": 300, "keys": 20}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "throughput": ("throughput", {"system": "millwheel", **FEW}),
@@ -38,6 +38,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "straggler": ("straggler", {"begin": 0.0, "patience_us": 1_000_000, "records": 100}),
     "cache": ("cache", {"workload": "windows", "order": "lru"}),
     "expiry": ("expiry", {}),
+    "channels": ("channels", {"role": "round"}),
 }
 BYTEWAX: dict[str, tuple[str, dict[str, Any]]] = {
     "throughput": ("throughput", {"system": "bytewax", **FEW}),
