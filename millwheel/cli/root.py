@@ -14,6 +14,7 @@ from millwheel.cli.completion import completion
 from millwheel.cli.quarantine import quarantine
 from millwheel.cli.reset import reset
 from millwheel.cli.run import run
+from millwheel.cli.settings import DEFAULT_FILE, PRECEDENCE, read_settings
 from millwheel.cli.source import source
 from millwheel.cli.state import state
 from millwheel.cli.tail import tail
@@ -31,7 +32,11 @@ class InOrder(click.Group):
         return list(self.commands)
 
 
-@click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=InOrder, epilog=PRECEDENCE, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.option("--config", envvar="MILLWHEEL_CONFIG", show_envvar=True, metavar="FILE", is_eager=True, expose_value=False,
+              callback=read_settings, help=f"TOML file of settings; {DEFAULT_FILE} here, if there is one.")  # fmt: skip
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def root() -> None:
     """Exactly-once keyed stream processing on Postgres.

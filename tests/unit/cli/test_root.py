@@ -40,7 +40,7 @@ def test_every_command_has_help_and_its_options_are_set_from_the_environment(
 
 def test_help_names_every_command_in_its_order(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
-    listed = capsys.readouterr().out.partition("Commands:\n")[2].splitlines()
+    listed = capsys.readouterr().out.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
     assert [line.split()[0] for line in listed] == list(root.commands)
     assert not [line for line in listed if line.endswith("...")]  # cut off
 
