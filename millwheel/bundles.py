@@ -22,7 +22,7 @@ _TIMER: Final = SubscriptionId(-1)
 """Stands in the place of a subscription when an element of a quarantine is a timer."""
 
 
-class Bundle(msgspec.Struct, gc=False):
+class Bundle(msgspec.Struct, frozen=True, gc=False):
     """Records that travel together from one sender to one interval on one subscription.
 
     `sender` and `number` address the ack.  `producer` and the ascending `sequences` are the record ids.  All ids of this
@@ -42,17 +42,19 @@ class Bundle(msgspec.Struct, gc=False):
     epoch: int = 0
     outside: list[bytes] = []
     """Ids that an outside client chose, one a record, or none at all."""
-    size_bytes: int = -1
-    """See `size`."""
+    size_bytes: int = 0
+    """See `size`; counted when the bundle is made."""
+
+    def __post_init__(self) -> None:
+        size = sum(map(len, self.values)) + RECORD_OVERHEAD_BYTES * len(self.values)
+        msgspec.structs.force_setattr(self, "size_bytes", size)
 
     def oldest(self) -> int:
         """The smallest event time in the bundle, which must not be one that only carries a frontier."""
         return min(self.timestamps)
 
     def size(self) -> int:
-        """What it takes in memory, bytes, roughly; counted once."""
-        if self.size_bytes < 0:
-            self.size_bytes = sum(map(len, self.values)) + RECORD_OVERHEAD_BYTES * len(self.values)
+        """What it takes in memory, bytes, roughly."""
         return self.size_bytes
 
 
@@ -76,7 +78,7 @@ class OutsideIdWrites(msgspec.Struct, frozen=True, array_like=True, gc=False):
     ids: list[bytes]
 
 
-class Produced(msgspec.Struct, array_like=True, gc=False):
+class Produced(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Productions of one checkpoint on one subscription; ids are producer and `first`, `first + 1`, …."""
 
     subscription: SubscriptionId
@@ -95,7 +97,7 @@ class Acked(msgspec.Struct, frozen=True, array_like=True, gc=False):
     sequences: list[SequenceNumber]
 
 
-class CellWrites(msgspec.Struct, array_like=True, gc=False):
+class CellWrites(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Writes to one cell, by key: set (bytes) or cleared (None).  A value cell, and the length of a list, has no
     `entries`; for the elements of a list and the entries of a map it is a third column."""
 
@@ -109,7 +111,7 @@ StateRow = tuple[str, str, str, bytes | None]
 """(key, cell, entry, value): one write to one place; entry is "" for a value cell."""
 
 
-class StateWrites(msgspec.Struct, array_like=True, gc=False):
+class StateWrites(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """State that one checkpoint changes; no place is written twice."""
 
     cells: list[CellWrites] = []
@@ -137,7 +139,7 @@ class StateWrites(msgspec.Struct, array_like=True, gc=False):
         ])  # fmt: skip
 
 
-class TimerWrites(msgspec.Struct, array_like=True, gc=False):
+class TimerWrites(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Timers set (timestamp) or removed, fired or cancelled (None)."""
 
     keys: list[str] = []
@@ -160,7 +162,7 @@ BEFORE_TIMERS: Final[TimerPlace] = (-(2**63), ("", ""))
 """Before every timer."""
 
 
-class HoldWrites(msgspec.Struct, array_like=True, gc=False):
+class HoldWrites(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Watermark holds per key, set (timestamp) or released (None)."""
 
     keys: list[str] = []
@@ -180,7 +182,7 @@ class SinkRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     deleted: bool = False
 
 
-class QuarantineEntry(msgspec.Struct, array_like=True, gc=False):
+class QuarantineEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One element of a poisoned key's FIFO: a record, or a timer (`is_timer`), which has a tag and a kind and no value."""
 
     key: str
@@ -206,7 +208,7 @@ class QuarantineEntry(msgspec.Struct, array_like=True, gc=False):
         return self.subscription == _TIMER
 
 
-class Checkpoint(msgspec.Struct, array_like=True, gc=False):
+class Checkpoint(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One atomic write: everything that one invocation changed, with the ids of what it consumed (§6.1.2)."""
 
     format: int
@@ -265,7 +267,7 @@ class OutsideBucket(msgspec.Struct, frozen=True, gc=False):
     count: int
 
 
-class RecoveredInterval(msgspec.Struct, gc=False):
+class RecoveredInterval(msgspec.Struct, frozen=True, gc=False):
     """What an interval needs before it serves: everything but key state, which loads on demand."""
 
     ids: list[Delivered]
@@ -287,7 +289,7 @@ class RecoveredInterval(msgspec.Struct, gc=False):
     """Surely there is no state and no timer of any key; it may be unknown."""
 
 
-class KeyRows(msgspec.Struct, gc=False):
+class KeyRows(msgspec.Struct, frozen=True, gc=False):
     """One key as the store holds it: its state {(cell, entry): bytes}, and its timers {(kind, tag): timestamp} if they
     were asked for."""
 

@@ -21,7 +21,7 @@ RecordId: TypeAlias = Callable[[T], str | bytes]
 """The id that an outside client gave to a row, of the row's value."""
 
 
-class Batch(msgspec.Struct, Generic[T_co], gc=False):
+class Batch(msgspec.Struct, Generic[T_co], frozen=True, gc=False):
     """Rows read from one source partition.  Columns; `rows` are raw row numbers within the partition, ascending.
 
     `next_position` is the raw row number to continue from once all of these are acked, `state` what to store with it.

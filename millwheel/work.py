@@ -59,7 +59,7 @@ def cause_of(entry: QuarantineEntry) -> Cause:
     return RecordCause(entry.key, entry.subscription, entry.producer, entry.sequence)
 
 
-class BundlePart(msgspec.Struct, gc=False):
+class BundlePart(msgspec.Struct, frozen=True, gc=False):
     """Fresh records of one bundle, in order.  Columns of equal length."""
 
     subscription: SubscriptionId
@@ -76,7 +76,10 @@ class BundlePart(msgspec.Struct, gc=False):
 
 
 class Known(msgspec.Struct, gc=False):
-    """Of a key that is in memory in part: what is known about what is not there."""
+    """Of a key that is in memory in part: what is known about what is not there.
+
+    Borrowed for one invocation: the cache has it, and changes it between invocations.
+    """
 
     absent: set[Slot]
     """Slots that hold nothing."""
@@ -104,7 +107,10 @@ class Stall(NamedTuple):
 
 
 class Work(msgspec.Struct, gc=False):
-    """One invocation of one interval: records, or timers that are due, never both."""
+    """One invocation of one interval: records, or timers that are due, never both.
+
+    Borrowed for one invocation: its columns are those of the cache, and nobody keeps it longer.
+    """
 
     parts: list[BundlePart]
     timers: list[Timer]
@@ -127,7 +133,7 @@ class Work(msgspec.Struct, gc=False):
     """Of `timers`, those that have one."""
 
 
-class Columns(msgspec.Struct, gc=False):
+class Columns(msgspec.Struct, frozen=True, gc=False):
     """Productions on one subscription, in order; or rows of a source, with the ids that an outside client gave them."""
 
     keys: list[str]
@@ -137,7 +143,10 @@ class Columns(msgspec.Struct, gc=False):
 
 
 class InvocationOutcome(msgspec.Struct, gc=False):
-    """Buffered effects of one invocation; what a failed hook did is not in it."""
+    """Buffered effects of one invocation; what a failed hook did is not in it.
+
+    Borrowed for one invocation: hooks fill it, and the checkpoint of the invocation is made of it.
+    """
 
     values: dict[str, dict[str, bytes | None]] = {}
     """cell to {key: the new value, or None for cleared}."""
@@ -166,7 +175,7 @@ class InvocationOutcome(msgspec.Struct, gc=False):
 
 
 class Suspended(msgspec.Struct, gc=False):
-    """An invocation that waits for state."""
+    """An invocation that waits for state.  Borrowed for one invocation, until that goes on."""
 
     outcome: InvocationOutcome
     values: dict[str, dict[str, bytes | None]]

@@ -49,10 +49,14 @@ class PacedTextPartition(TextPartition):
         ahead = None if whole else self._ahead(block.timestamps[last])
         if last == first:
             return None, ahead
-        batch = Batch(block.rows[first:last], block.values[first:last], block.timestamps[first:last], 0, b"")
-        batch.next_position = block.next_position if whole else block.rows[last]
-        batch.state = block.state if whole else self._before
-        batch.rejected = block.rejected if whole else 0
+        batch = Batch(
+            block.rows[first:last],
+            block.values[first:last],
+            block.timestamps[first:last],
+            block.next_position if whole else block.rows[last],
+            block.state if whole else self._before,
+            block.rejected if whole else 0,
+        )
         self._before = block.state if whole else self._before
         return batch, ahead
 

@@ -382,7 +382,7 @@ class Partitions:
         tail = self._tails.setdefault(actor.interval, ShortReads())
         if not self._paces.has(actor) and tail.waits(limit, rows.count + rows.rejected):
             self._let_rest(actor, limits.READ_REST_US)
-        following = self._feeds[name].read(actor.interval, rows, arrived.asked_at, self._owner.now)
+        rows, following = self._feeds[name].read(actor.interval, rows, arrived.asked_at, self._owner.now)
         self._owner.perform(actor, actor.core.handle(rows, self._owner.now))
         if following is not None:
             self._resume(self._owner.actors.all[following])

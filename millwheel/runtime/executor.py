@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
+
 from millwheel import limits
 from millwheel.api.computation import Computation
 from millwheel.api.context import Context, Output
@@ -187,9 +189,8 @@ class Executor:
             except (Exception, NotLoaded) as error:
                 frame.rollback(began, produced)
                 entry = QuarantineEntry(key, part.subscription, producer, sequence, value, timestamp)
-                if not self._waits(entry):
-                    self._try_record(entry, self._attempts - 1, work, outcome, error)
-                if entry.error or key in self._waiting_keys:
+                done = self._waits(entry) or self._try_record(entry, self._attempts - 1, work, outcome, error)
+                if not done or key in self._waiting_keys:
                     closed.add(key)
             if is_late:
                 late += 1
@@ -229,9 +230,8 @@ class Executor:
             _unchain(error, first)
         if error is None:
             raise InvariantError("there is no error")
-        entry.error = _trace(error)
         self._tell("ProcessRecord", entry.key, error)
-        outcome.quarantined.append(entry)
+        outcome.quarantined.append(msgspec.structs.replace(entry, error=_trace(error)))
         return False
 
     def _call_record(self, entry: QuarantineEntry, work: Work, outcome: InvocationOutcome) -> None:

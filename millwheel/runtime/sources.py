@@ -96,8 +96,9 @@ def _key_whole(partition: str, batch: Batch, output: Output, record_id: RecordId
             keyed[sub] = (rows, Columns(keys, data, timestamps, outside))
         else:
             at = [i for i, key in enumerate(found) if key is not None]
-            columns = Columns(keys, [data[i] for i in at], [timestamps[i] for i in at])
-            columns.outside = [outside[i] for i in at] if outside else []
+            columns = Columns(
+                keys, [data[i] for i in at], [timestamps[i] for i in at], [outside[i] for i in at] if outside else []
+            )
             keyed[sub] = ([rows[i] for i in at], columns)
     return keyed
 
@@ -158,5 +159,5 @@ def _key_one_by_one(
             target.keys.append(key)
             target.values.append(data)
             target.timestamps.append(timestamp)
-            target.outside += outside
+            target.outside.extend(outside)
     return columns, refused

@@ -9,10 +9,8 @@ mean.  Invariants:
 
 from __future__ import annotations
 
-import copy
 from collections import deque
 
-import msgspec
 from google.protobuf.message import DecodeError
 
 from millwheel import limits
@@ -42,10 +40,8 @@ class Outgoing:
     def put(self, message: Message) -> bool:
         """One more message; False, and nothing is changed, when it has no room behind others."""
         if isinstance(message, Delivery):
-            # Its sender may change the frontier of what it sends again.
-            bundle = copy.copy(message.bundle)
-            size = bundle.size()
-            form: Delivery | bytes = msgspec.structs.replace(message, bundle=bundle)
+            form: Delivery | bytes = message
+            size = message.bundle.size()
         else:
             form = encoded(message)
             size = len(form)

@@ -69,16 +69,14 @@ def timer_writes(rows: list[TimerRow]) -> TimerWrites:
 
 def key_rows(cells: Rows, timers: Rows, limit: int) -> list[KeyRows]:
     """The rows of each key.  A key with more than `limit` cells was not read to the end."""
-    found: dict[bytes, KeyRows] = {}
+    found: dict[bytes, tuple[dict[tuple[str, str], bytes], dict[tuple[str, str], int]]] = {}
     for key, cell, entry, value in cells:
-        row = found.get(key) or found.setdefault(key, KeyRows(key.decode(), {}))
-        row.cells[cell, entry.decode()] = value
-    for row in found.values():
-        row.more = len(row.cells) > limit
+        row = found.get(key) or found.setdefault(key, ({}, {}))
+        row[0][cell, entry.decode()] = value
     for key, kind, tag, timestamp in timers:
-        row = found.get(key) or found.setdefault(key, KeyRows(key.decode(), {}))
-        row.timers[kind, tag.decode()] = timestamp
-    return [found[key] for key in sorted(found)]
+        row = found.get(key) or found.setdefault(key, ({}, {}))
+        row[1][kind, tag.decode()] = timestamp
+    return [KeyRows(key.decode(), *found[key], more=len(found[key][0]) > limit) for key in sorted(found)]
 
 
 def quarantine_entry(row: tuple[Any, ...]) -> QuarantineEntry:

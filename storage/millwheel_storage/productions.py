@@ -6,7 +6,8 @@ Lives here: the delivered-id segment format, and rows of the production table as
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, islice, pairwise
+from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -42,13 +43,13 @@ NOBODY: Final = IntervalId(0)
 def bundles(rows: Iterable[ProductionRow], limit: int) -> list[Bundle]:
     """Rows in id order as bundles of at most `limit` records, each of one (subscription, producer)."""
     made: list[Bundle] = []
-    for subscription, producer, sequence, key, value, timestamp in rows:
-        last = made[-1] if made else None
-        if last is None or (last.subscription, last.producer) != (subscription, producer) or len(last.keys) >= limit:
-            last = Bundle(subscription, NOBODY, 0, NOBODY, producer, SequenceNumber(0), [], [], [], [])
-            made.append(last)
-        last.sequences.append(sequence)
-        last.keys.append(key)
-        last.values.append(value)
-        last.timestamps.append(timestamp)
+    for (subscription, producer), group in groupby(rows, key=itemgetter(0, 1)):
+        while part := [*islice(group, limit)]:
+            made.append(_bundle(subscription, producer, part))
     return made
+
+
+def _bundle(subscription: SubscriptionId, producer: ProducerId, rows: list[ProductionRow]) -> Bundle:
+    sequences, keys = [row[2] for row in rows], [row[3] for row in rows]
+    values, timestamps = [row[4] for row in rows], [row[5] for row in rows]
+    return Bundle(subscription, NOBODY, 0, NOBODY, producer, SequenceNumber(0), sequences, keys, values, timestamps)

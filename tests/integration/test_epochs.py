@@ -35,9 +35,12 @@ SINK = SinkTable("out", {"k": "text", "n": "bigint"}, ("k",))
 def image(epoch: int, key: str, *rows: tuple[str, int]) -> bytes:
     sinks = [SinkRow("out", msgspec.json.encode({"k": k, "n": n})) for k, n in rows]
     state = StateWrites.of([(key, "", "", b"%d" % epoch)])
-    found = Checkpoint(CHECKPOINT_FORMAT, "", epoch, [], [], [], state, TimerWrites(), HoldWrites(), sinks, [])
-    found.sink_keys = [k for k, _ in rows]
-    return encode_checkpoint(found)
+    keys = [k for k, _ in rows]
+    return encode_checkpoint(
+        Checkpoint(
+            CHECKPOINT_FORMAT, "", epoch, [], [], [], state, TimerWrites(), HoldWrites(), sinks, [], sink_keys=keys
+        )
+    )
 
 
 def visible(postgres: EmbeddedPostgres, pipeline: str) -> tuple[list[bytes], list[Any]]:

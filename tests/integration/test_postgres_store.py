@@ -552,7 +552,7 @@ def test_one_shot_keys_leave_no_rows_and_recovery_does_not_read_keys(postgres: E
         for seq in range(1, 21, 2):
             keys = [f"a{seq}-{n}" for n in range(2_000)]
             kept, gone = image(keys), image([])
-            kept.ids = [
+            kept.ids[:] = [
                 Ids(
                     SubscriptionId(1),
                     ProducerId(5),
@@ -560,10 +560,10 @@ def test_one_shot_keys_leave_no_rows_and_recovery_does_not_read_keys(postgres: E
                     sequence_numbers(range(seq * 2_000, seq * 2_000 + 2_000)),
                 )
             ]
-            kept.produced = [
+            kept.produced[:] = [
                 Produced(SubscriptionId(1), ProducerId(sequencer), SequenceNumber(seq * 10), ["k"], [b"v"], [1])
             ]
-            gone.forgotten = keys
+            gone.forgotten[:] = keys
             for number, one in ((seq, kept), (seq + 1, gone)):
                 await store.commit([LogWrite(first, sequencer, Seq(number), 0, encode_checkpoint(one))])
                 assert await store.fold(FoldWrite(first, sequencer, Seq(number), [one]))
@@ -589,7 +589,7 @@ def test_recovery_does_not_read_ids_and_one_is_found_among_a_million(postgres: E
         sequencer = (await store.acquire([first]))[first]
         for number in range(1, 26):  # 40,000 ids a fold, every third of the producer's
             one = image([])
-            one.ids = [
+            one.ids[:] = [
                 Ids(
                     SubscriptionId(1),
                     ProducerId(5),
@@ -649,12 +649,12 @@ def test_a_store_is_blank_until_a_key_has_something(postgres: EmbeddedPostgres, 
             assert recovered is not None
             assert recovered.blank
             nothing = image([])
-            nothing.ids = [Ids(SubscriptionId(1), ProducerId(5), SequenceNumber(0), sequence_numbers([number]))]
+            nothing.ids[:] = [Ids(SubscriptionId(1), ProducerId(5), SequenceNumber(0), sequence_numbers([number]))]
             await store.commit([LogWrite(first, sequencer, Seq(1), 0, encode_checkpoint(nothing))])
         one, gone = image(["a"] if what != "a timer" else []), image([])
         if what == "a timer":
-            one.timers = TimerWrites(["a"], [""], ["wall"], [7])
-        gone.forgotten = ["a"]
+            one.timers.add("a", "", "wall", 7)
+        gone.forgotten[:] = ["a"]
         for number, each in enumerate([one, gone] if what == "state that is gone" else [one], 2):
             await store.commit([LogWrite(first, sequencer, Seq(number), 0, encode_checkpoint(each))])
             if what != "state in the log":
@@ -680,7 +680,7 @@ def test_a_store_of_the_first_format_gets_what_came_later(postgres: EmbeddedPost
         first = (await store.open_pipeline(shape(pipeline))).intervals[0].id
         sequencer = (await store.acquire([first]))[first]
         one = image([])
-        one.ids = [
+        one.ids[:] = [
             Ids(SubscriptionId(1), ProducerId(5), SequenceNumber(0), sequence_numbers([3, 4])),
             Ids(SubscriptionId(1), ProducerId(6), SequenceNumber(2), sequence_numbers([7])),
         ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+import msgspec
+
 from millwheel.api.context import Context
 from millwheel.bundles import Acked, Checkpoint, TimerWrites
 from millwheel.core.channel.outbox import Outbox
@@ -112,11 +114,7 @@ def timers_are_nothing() -> Patches:
     original = inflight._is_empty
 
     def empty(image: Checkpoint) -> bool:
-        kept, image.timers = image.timers, TimerWrites()
-        try:
-            return original(image)
-        finally:
-            image.timers = kept
+        return original(msgspec.structs.replace(image, timers=TimerWrites()))
 
     return {(inflight, "_is_empty"): empty}
 
@@ -132,9 +130,7 @@ def acks_before_productions() -> Patches:
     def merge(folded: Any, image: Checkpoint) -> None:
         for acked in image.acked:
             fold._merge_acked(folded, acked)
-        kept, image.acked = image.acked, []
-        original(folded, image)
-        image.acked = kept
+        original(folded, msgspec.structs.replace(image, acked=[]))
 
     return {(fold, "merge"): merge}
 
@@ -159,11 +155,9 @@ def released_after_the_next_failure() -> Patches:
     original = fold._merge_quarantine
 
     def merge(folded: Any, image: Checkpoint) -> None:
-        released, image.released = image.released, []
-        original(folded, image)
-        for key in released:
+        original(folded, msgspec.structs.replace(image, released=[]))
+        for key in image.released:
             folded.quarantine[key] = fold.Fifo(cleared=True)
-        image.released = released
 
     return {(fold, "_merge_quarantine"): merge}
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from millwheel.core.durability.inflight import Uncommitted
 from millwheel.core.durability.log import DurableLog
 from millwheel.core.durability.unfolded import CommittedLog
@@ -30,12 +32,12 @@ def fold_crosses_epochs() -> Patches:
     original = CommittedLog.prefix
 
     def prefix(self: CommittedLog, goal: int) -> Any:
-        epochs = [row.image.epoch for row in self._rows]
+        images = [row.image for row in self._rows]
         for row in self._rows:
-            row.image.epoch = epochs[0]
+            row.image = msgspec.structs.replace(row.image, epoch=images[0].epoch)
         found = original(self, Seq(goal))
-        for row, epoch in zip(self._rows, epochs, strict=True):
-            row.image.epoch = epoch
+        for row, image in zip(self._rows, images, strict=True):
+            row.image = image
         return found
 
     return {(CommittedLog, "prefix"): prefix}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from millwheel.core.channel.outbox import Outbox
 from millwheel.core.durability.inflight import Inflight
 from millwheel.core.interval import events as ev
@@ -70,7 +72,7 @@ def forgets_to_resend() -> Patches:
 
     def start(self: IntervalCore, now: int, live: Any = None) -> list[ev.Effect]:
         assert self._recovered is not None
-        self._recovered.productions = []
+        self._recovered = msgspec.structs.replace(self._recovered, productions=[])
         return original(self, now, live)
 
     return {(IntervalCore, "start"): start}

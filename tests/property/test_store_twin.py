@@ -194,10 +194,10 @@ class Twins(RuleBasedStateMachine):
 
     @rule(data=st.data(), interval=INTERVALS, stale=st.integers(0, 9), sinks=sink_rows())
     def commit(self, data: st.DataObject, interval: IntervalId, stale: int, sinks: tuple[SinkRow, ...]) -> None:
-        image = data.draw(checkpoints(interval))
-        image.outside = data.draw(st.lists(self.outside_ids(), max_size=2))
+        outside = data.draw(st.lists(self.outside_ids(), max_size=2))
+        image = msgspec.structs.replace(data.draw(checkpoints(interval)), outside=outside)
         if data.draw(st.booleans()):
-            image.produced = [
+            image.produced[:] = [
                 Produced(
                     SubscriptionId(1),
                     ProducerId(5),
@@ -296,9 +296,13 @@ class Twins(RuleBasedStateMachine):
         """Images of an epoch, with sink rows, and its declaration, or the way back to the one before."""
         epoch, sinks, written = self.declared + 1, [], dict[int, Checkpoint]()
         for interval in sorted(intervals):
-            image = written[interval] = data.draw(checkpoints(IntervalId(interval)))
-            image.epoch, image.sinks = epoch, [*data.draw(sink_rows())]
-            image.sink_keys = [data.draw(st.sampled_from("ab")) for _ in image.sinks]
+            rows = [*data.draw(sink_rows())]
+            image = written[interval] = msgspec.structs.replace(
+                data.draw(checkpoints(IntervalId(interval))),
+                epoch=epoch,
+                sinks=rows,
+                sink_keys=[data.draw(st.sampled_from("ab")) for _ in rows],
+            )
             self.seqs[interval] += 1
             place = (interval, self.seqs[interval])
             write = LogWrite(

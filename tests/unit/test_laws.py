@@ -215,6 +215,49 @@ def test_unit_tests_lie_in_the_rooms_of_what_they_test() -> None:
     assert {room for room in found if room.split("/")[0] in ("core", "host", "storage")} <= {*rooms}
 
 
+# Values
+
+VALUES = (
+    "millwheel/bundles.py",
+    "millwheel/cluster.py",
+    "millwheel/core/interval/events.py",
+    "millwheel/graph.py",
+    "millwheel/host/alphabet.py",
+    "millwheel/host/messages.py",
+    "millwheel/host/requests.py",
+    "millwheel/model.py",
+    "millwheel/ports.py",
+    "millwheel/shape.py",
+    "millwheel/source.py",
+    "millwheel/work.py",
+)
+"""Where the values stand that cross a boundary: between cores, hosts, shells, stores and user code."""
+
+
+def mutable(text: str) -> set[str]:
+    """Structs that are not frozen, and do not say that they are borrowed for one invocation."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ClassDef) and any(ast.unparse(base).endswith("Struct") for base in node.bases):
+            frozen = any(word.arg == "frozen" and ast.unparse(word.value) == "True" for word in node.keywords)
+            borrowed = "borrowed for one invocation" in (ast.get_docstring(node) or "").lower()
+            if not frozen and not borrowed:
+                found.add(node.name)
+    return found
+
+
+def test_values_that_cross_a_boundary_are_frozen() -> None:
+    found = {name: mutable((ROOT / name).read_text(encoding="utf-8")) for name in VALUES}
+    assert {name: classes for name, classes in found.items() if classes} == {}
+
+
+def test_a_value_that_is_not_frozen_is_noticed() -> None:
+    text = 'class A(msgspec.Struct{}):\n    """{}"""\n'
+    assert mutable(text.format("", "A value.")) == mutable(text.format(", frozen=False", "A value.")) == {"A"}
+    assert mutable(text.format(", frozen=True", "A value.")) == set()
+    assert mutable(text.format("", "Borrowed for one invocation.")) == set()
+
+
 # Constructors
 
 MANY_FIELDS = 4

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+import msgspec
+
 from millwheel.bundles import Acked, Bundle, Produced
 from millwheel.core.ids.dedup import Channel
 from millwheel.core.ids.ended import ENDED
@@ -35,6 +37,8 @@ class Outbox:
         self._next_sequence: dict[SubscriptionId, SequenceNumber] = {}
         # Never the number of a bundle of an earlier owner: acks of those bundles may still arrive.
         self._next_number = (producer << 32) + 1
+        self.epoch = 0
+        """Of the bundles that are made now."""
         self.unacked: dict[int, Bundle] = {}
         self.unacked_bytes = 0
         self._oldest: dict[int, int] = {}
@@ -87,7 +91,17 @@ class Outbox:
         number = self._next_number
         self._next_number += 1
         bundle = Bundle(
-            subscription, self._sender, number, target, producer, UNKNOWN, sequences, keys, values, timestamps
+            subscription,
+            self._sender,
+            number,
+            target,
+            producer,
+            UNKNOWN,
+            sequences,
+            keys,
+            values,
+            timestamps,
+            self.epoch,
         )
         self.unacked[number] = bundle
         self.unacked_bytes += bundle.size()
@@ -96,9 +110,9 @@ class Outbox:
         return bundle
 
     def sendable(self, bundle: Bundle) -> Bundle:
-        """The bundle with the frontier as it is now."""
-        bundle.frontier = self.frontier(bundle.subscription, bundle.producer)
-        return bundle
+        """The bundle with the frontier as it is now; what is kept here stays as it was made."""
+        frontier = self.frontier(bundle.subscription, bundle.producer)
+        return bundle if frontier == bundle.frontier else msgspec.structs.replace(bundle, frontier=frontier)
 
     def ack(self, number: int) -> bool:
         """The receiver made the bundle durable; false for an unknown or repeated ack."""
@@ -154,10 +168,13 @@ class Outbox:
         return notes
 
     def resend(self, target: IntervalId, kept_back: Iterable[int]) -> list[Bundle]:
-        """Everything that `target` has not acked, in the order of sending, except the numbers `kept_back`, not sent yet."""
+        """Everything that `target` has not acked, in the order of sending, except the numbers `kept_back`, not sent yet.
+
+        It comes as `sendable` gives it.
+        """
         self.frontier_moved = bool(self._live) or self.frontier_moved
         held = set(kept_back)
-        return [b for b in self.unacked.values() if b.target == target and b.number not in held]
+        return [self.sendable(b) for b in self.unacked.values() if b.target == target and b.number not in held]
 
     def channels(self) -> list[Channel]:
         """The channels on which this owner has sent anything, in its own name or that of an earlier owner."""

@@ -10,6 +10,8 @@ when a checkpoint is committed (`inflight`).  Invariants:
 
 from __future__ import annotations
 
+import msgspec
+
 from millwheel.bundles import CHECKPOINT_FORMAT, Checkpoint, HoldWrites, StateWrites, TimerWrites
 from millwheel.core.faults.quarantine import Quarantine, quarantine_hold
 from millwheel.core.interval.arrivals import Arrivals
@@ -68,8 +70,8 @@ class Checkpointer:
     def records(self, seq: Seq, watermark: int, now: int) -> Checkpoint:
         """Checkpoint `seq` of an interval in which nothing runs: frontiers, and outside ids that have expired."""
         image = self.image(seq, ScheduledWork(Work([], [], {}, {}, {}, watermark, now)), InvocationOutcome(), watermark)
-        image.ids, image.outside = self._arrivals.checkpointed([], now, idle=True)
-        return image
+        ids, outside = self._arrivals.checkpointed([], now, idle=True)
+        return msgspec.structs.replace(image, ids=ids, outside=outside)
 
     def oldest_undone(self, work: Work, outcome: InvocationOutcome) -> int:
         """The oldest time of the timers and holds that `outcome` moves, ends or puts to sleep.

@@ -134,7 +134,7 @@ class Inflight:
             if entry.waits and now < entry.deadline:
                 break
             if self._weak:
-                entry.image.produced = self._still_unacked(entry)
+                entry.image = msgspec.structs.replace(entry.image, produced=self._still_unacked(entry))
                 entry.waits = set()
             if _is_empty(entry.image):
                 entry.submitted = entry.done = True
@@ -144,8 +144,8 @@ class Inflight:
 
     def _hand_over(self, entry: Uncommitted, effects: list[ev.Effect]) -> None:
         entry.submitted = True
-        image = entry.image
-        image.acked = self._outbox.record_acks(entry.seq)
+        acked = self._outbox.record_acks(entry.seq)
+        image = entry.image = msgspec.structs.replace(entry.image, acked=acked) if acked else entry.image
         entry.write = LogWrite(
             self._interval, self._sequencer, entry.seq, image.epoch,
             encode_checkpoint(image), tuple(image.sinks), tuple(cause.key for cause in entry.causes),

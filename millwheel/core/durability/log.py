@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from millwheel import limits
 from millwheel.bundles import Checkpoint
 from millwheel.core.channel.outbox import Outbox
@@ -43,7 +45,6 @@ class DurableLog:
         counters: ev.Counters,
         records: Records,
     ) -> None:
-        self.epoch = 0
         self._outbox = outbox
         self._arrivals = arrivals
         self._cache = cache
@@ -59,6 +60,15 @@ class DurableLog:
         self._fold_goal = Seq(0)
         """Everything up to this seq is wanted in the tables, however little it is."""
         self._idle_since: int | None = None
+
+    @property
+    def epoch(self) -> int:
+        """See `Durability`.  The outbox has it, because bundles are made with it."""
+        return self._outbox.epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self._outbox.epoch = epoch
 
     # --- what runs ------------------------------------------------------------------------------------------------
 
@@ -82,9 +92,8 @@ class DurableLog:
         self._inflight.put(self._dated(entry), effects, now)
 
     def _dated(self, entry: Uncommitted) -> Uncommitted:
-        entry.image.epoch = self.epoch
-        for bundle in entry.sends:
-            bundle.epoch = self.epoch
+        if entry.image.epoch != self.epoch:
+            entry.image = msgspec.structs.replace(entry.image, epoch=self.epoch)
         return entry
 
     def submit(self, effects: list[ev.Effect], now: int) -> None:

@@ -117,7 +117,7 @@ class Quarantine:
             answer = self._refused.answer(cause_of(entry)) or self._suspects.answer(entry)
             if answer is None:
                 return False
-            entry.error = answer
+            entry = msgspec.structs.replace(entry, error=answer)
             stopped.add(entry.key)
         self._diverted.append(entry)
         return True

@@ -149,7 +149,8 @@ class Arrivals:
             return item
         self.ids.add(part.subscription, part.producer, part.sequences)
         if part.outside:
-            kept, part.expires = self.outside.take(part.subscription, part.outside, stored, now)
+            kept, expires = self.outside.take(part.subscription, part.outside, stored, now)
+            item.part = part = msgspec.structs.replace(part, expires=expires)
             if kept is not None:
                 item = self._without(item, part, kept)
         return item

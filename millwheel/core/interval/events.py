@@ -20,48 +20,13 @@ from millwheel.bundles import (
 from millwheel.core.faults.refused import RefusedRows
 from millwheel.core.faults.suspects import Suspects
 from millwheel.core.ids.dedup import Channel
+from millwheel.core.interval.counters import Counters as Counters
 from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, SubscriptionId
 from millwheel.source import Ahead
 from millwheel.work import Columns, InvocationOutcome, Wanted, Work
 
 
-class Counters(Struct):
-    """What an interval has made durable since the run began.  Arrivals are counted at once."""
-
-    records: int = 0
-    duplicates: int = 0
-    repeated: int = 0
-    """Records with an outside id that was taken before."""
-    late: int = 0
-    backdated: int = 0
-    timers: int = 0
-    checkpoints: int = 0
-    quarantined: int = 0
-    redriven: int = 0
-    expired: int = 0
-    lookups: int = 0
-    """Bundles for which the store was asked whether their ids are new."""
-    queued: int = 0
-    """Bundles that waited behind such a one."""
-
-    def add(self, other: Counters) -> None:
-        """Count what `other` has counted."""
-        # One by one: this is done for every checkpoint, and a loop over names takes five times as long.
-        self.records += other.records
-        self.duplicates += other.duplicates
-        self.repeated += other.repeated
-        self.late += other.late
-        self.backdated += other.backdated
-        self.timers += other.timers
-        self.checkpoints += other.checkpoints
-        self.quarantined += other.quarantined
-        self.redriven += other.redriven
-        self.expired += other.expired
-        self.lookups += other.lookups
-        self.queued += other.queued
-
-
-class Inherited(Struct):
+class Inherited(Struct, frozen=True):
     """What an interval's core knows of the one before it in this process."""
 
     refused: RefusedRows
@@ -199,11 +164,10 @@ class QuarantineFetched(Struct, frozen=True, gc=False):
     more: bool = False
 
 
-class RowsRead(Struct, gc=False):
+class RowsRead(Struct, frozen=True, gc=False):
     """Answer to `Read`: rows of a source partition, already keyed per subscription.
 
     `columns` maps a subscription to (sequences, columns).  `progressed` is false when there was nothing to read.
-    Not frozen: silence raises `watermark` on the way to the core.
     """
 
     columns: dict[SubscriptionId, tuple[list[SequenceNumber], Columns]]

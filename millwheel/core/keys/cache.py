@@ -195,9 +195,9 @@ class StateCache:
                 del columns[key]
             elif len(column) > limits.STATE_PAGE_SLOTS:
                 self._big[key] = None
-            log.keys += repeat(key, len(writes))
-            log.entries += writes
-            log.values += writes.values()
+            log.keys.extend(repeat(key, len(writes)))
+            log.entries.extend(writes)
+            log.values.extend(writes.values())
         return log
 
     def mark(self, keys: Collection[str], seq: Seq) -> None:

@@ -75,11 +75,13 @@ class Feed:
         self._parts[interval] = _Part(waits)
         return waits
 
-    def read(self, interval: IntervalId, rows: RowsRead, asked_at: int, answered_at: int) -> IntervalId | None:
+    def read(
+        self, interval: IntervalId, rows: RowsRead, asked_at: int, answered_at: int
+    ) -> tuple[RowsRead, IntervalId | None]:
         """What a read found that began and ended at these wall times, us; the interval whose turn has come, if any.
 
-        Silence raises the watermark in `rows` to what the clock said *before* the read, because rows that were written since
-        may not have been seen.
+        Silence raises the watermark of what was found to what the clock said *before* the read, because rows that were
+        written since may not have been seen.
         """
         part = self._parts[interval]
         if rows.progressed:
@@ -88,11 +90,11 @@ class Feed:
             part.looked, part.last_row_at = True, answered_at
         part.silent = not rows.progressed and self._passed(part.last_row_at, asked_at)
         if part.silent:
-            rows.watermark = max(rows.watermark, asked_at - self._disorder_us)
+            rows = msgspec.structs.replace(rows, watermark=max(rows.watermark, asked_at - self._disorder_us))
         if rows.finished and not rows.progressed:
             del self._parts[interval]
-            return self._next()
-        return None
+            return rows, self._next()
+        return rows, None
 
     def _next(self) -> IntervalId | None:
         if any(not part.waits for part in self._parts.values()):

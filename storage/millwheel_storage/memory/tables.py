@@ -182,6 +182,8 @@ class MemoryTables:
                 OutsideBucket(*p[1:], count) for p, count in sorted(self.outside_counts.items()) if p[0] == row.id
             ],
             more_timers=[kind for kind, page in pages.items() if len(page) >= limits.TIMER_PAGE_ROWS],
+            ends=ends,
+            suspicion=suspicion,
             blank=self.blank,
         )
 

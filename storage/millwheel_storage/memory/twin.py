@@ -217,10 +217,9 @@ class SoloMemoryStore:
         self.folded.apply(row, fold(decode_image(write.payload) for write in valid))
         for key in keys:
             del self.log[key]
-        recovered = self.folded.recovered(row, self.watermark.get(row.computation, MIN_TIME))
-        recovered.ends, recovered.suspicion = self.suspicions.get(interval, (0, b""))
-        self.suspicions[interval] = recovered.ends + 1, recovered.suspicion
-        return recovered
+        ends, suspicion = self.suspicions.get(interval, (0, b""))
+        self.suspicions[interval] = ends + 1, suspicion
+        return self.folded.recovered(row, self.watermark.get(row.computation, MIN_TIME), ends, suspicion)
 
     async def load(self, interval: IntervalId, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
         """See `Store.load`."""

@@ -55,12 +55,10 @@ async def recover(connection: Connection, place: IntervalPlace, sequencer: Seque
         async for images in _log_chunks(connection, interval):
             await query.apply(connection, fold_steps(interval, place.computation, fold(images)))
         await connection.execute(loading.DELETE_LOG, (interval,))
-        recovered = await _recovered(connection, place)
         suspicion = await query.first(connection, quarantining.BEGIN_SUSPICION, (interval,))
         if suspicion is None:
             raise InvariantError("there is no suspicion")
-        recovered.ends, recovered.suspicion = suspicion
-        return recovered
+        return await _recovered(connection, place, *suspicion)
 
 
 async def _log_chunks(connection: Connection, interval: IntervalId) -> AsyncIterator[list[Checkpoint]]:
@@ -80,7 +78,7 @@ async def _log_chunks(connection: Connection, interval: IntervalId) -> AsyncIter
         yield images
 
 
-async def _recovered(connection: Connection, place: IntervalPlace) -> RecoveredInterval:
+async def _recovered(connection: Connection, place: IntervalPlace, ends: int, suspicion: bytes) -> RecoveredInterval:
     keys, interval, limit = place.keys(), (place.row.id,), limits.TIMER_PAGE_ROWS
     pages = {kind: await timer_page(connection, place, kind, BEFORE_TIMERS, limit) for kind in TIMER_KINDS}
     holds = await query.rows(connection, loading.LOAD_HOLDS, keys)
@@ -99,5 +97,7 @@ async def _recovered(connection: Connection, place: IntervalPlace) -> RecoveredI
         watermark=MIN_TIME if watermark is None else watermark[0],
         outside=[OutsideBucket(*bucket) for bucket in buckets],
         more_timers=[kind for kind, page in pages.items() if len(page) >= limit],
+        ends=ends,
+        suspicion=suspicion,
         blank=blank == (True,),
     )

@@ -12,9 +12,6 @@ from millwheel.host import alphabet as he
 from millwheel.host import requests
 from millwheel.host.messages import Message
 
-ON_THE_WAY = {ev.RowsRead}
-"""Silence raises the watermark of what was read, before the core has it."""
-
 CALLS = [
     kind for _, kind in inspect.getmembers(requests, inspect.isclass) if issubclass(kind, requests.StoreCall)
 ]  # fmt: skip
@@ -26,11 +23,6 @@ def test_the_alphabets_are_found() -> None:
     assert {ev.CommitDone, ev.Commit, he.RowsArrived, requests.FoldLog} <= {*ALPHABET}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in dict.fromkeys(ALPHABET) if kind not in ON_THE_WAY])
+@pytest.mark.parametrize("kind", [*dict.fromkeys(ALPHABET)])
 def test_a_value_that_crosses_a_boundary_is_frozen(kind: Any) -> None:
     assert kind.__struct_config__.frozen
-
-
-@pytest.mark.parametrize("kind", sorted(ON_THE_WAY, key=str))
-def test_the_exceptions_are_still_needed(kind: Any) -> None:
-    assert not kind.__struct_config__.frozen

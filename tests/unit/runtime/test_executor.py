@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from millwheel import Computation, Context, JsonCoder, ListCell, Record, Timer, limits
@@ -59,8 +60,7 @@ def test_the_key_stays_closed_for_later_parts_and_timers_of_the_invocation() -> 
 
 
 def test_a_value_that_cannot_be_decoded_is_quarantined() -> None:
-    bad = part(("a", 1))
-    bad.values = [b"\xff"]
+    bad = msgspec.structs.replace(part(("a", 1)), values=[b"\xff"])
     done = executor_of(computation_of(failing(0, []))).run(work(bad))
     assert "CoderError" in done.quarantined[0].error
 

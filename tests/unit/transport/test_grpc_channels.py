@@ -21,7 +21,7 @@ import pytest
 from millwheel import limits
 from millwheel.errors import ChannelError
 from millwheel.host.messages import Delivery, Expected, Hello, Message, Receipt
-from millwheel.ids import IntervalId, ProducerId, SequenceNumber, Sequencer, SubscriptionId
+from millwheel.ids import IntervalId, ProducerId, Sequencer, SubscriptionId
 from millwheel.ports import Transport
 from millwheel.transport.grpc_channels import METHOD, SERVICE, GrpcTransport
 from millwheel.transport.proto import channel_pb2 as pb
@@ -51,18 +51,6 @@ def test_nothing_is_lost_or_overtaken_without_a_cut() -> None:
             await until(lambda: len(a.messages()) == len(b.messages()) == len(sent))
             assert a.messages() == b.messages() == sent
             assert (a.heard[0], b.heard[0], a.opened, b.opened) == (("b", OPENED), ("a", OPENED), 1, 1)
-
-    asyncio.run(scenario())
-
-
-def test_a_bundle_is_sent_as_it_was_told() -> None:
-    async def scenario() -> None:
-        async with pair_of_nodes() as (a, b, _):
-            told = delivery([1])
-            a.tell("b", told)
-            told.bundle.frontier = SequenceNumber(99)  # as an outbox does when it sends again
-            await until(b.messages)
-            assert b.messages() == [delivery([1])]
 
     asyncio.run(scenario())
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
+
 from millwheel.bundles import (
     CHECKPOINT_FORMAT,
     Acked,
@@ -19,10 +23,11 @@ from millwheel.core.durability.epoch_image import EpochImage
 from millwheel.ids import ProducerId, SequenceNumber, SubscriptionId, sequence_numbers
 
 
-def checkpoint(*rows: StateRow, forgotten: tuple[str, ...] = ()) -> Checkpoint:
-    return Checkpoint(
+def checkpoint(*rows: StateRow, forgotten: tuple[str, ...] = (), **changes: Any) -> Checkpoint:
+    made = Checkpoint(
         CHECKPOINT_FORMAT, "1", 0, [], [], [], StateWrites.of(rows), TimerWrites(), HoldWrites(), [], [], [*forgotten],
     )  # fmt: skip
+    return msgspec.structs.replace(made, **changes)
 
 
 def merged(*images: Checkpoint) -> Checkpoint:
@@ -49,13 +54,12 @@ def test_a_key_that_is_forgotten_keeps_only_what_came_later() -> None:
 
 
 def test_productions_that_were_acked_are_gone() -> None:
-    first, second = checkpoint(), checkpoint()
-    first.produced = [
+    produced = [
         Produced(SubscriptionId(1), ProducerId(7), SequenceNumber(0), ["a", "b", "c"], [b"x", b"y", b"z"], [1, 2, 3])
     ]
-    first.acked = [Acked(SubscriptionId(1), ProducerId(7), sequence_numbers([1]))]
-    second.acked = [Acked(SubscriptionId(1), ProducerId(6), sequence_numbers([5]))]
-    image = merged(first, second)
+    acked = [Acked(SubscriptionId(1), ProducerId(7), sequence_numbers([1]))]
+    later = [Acked(SubscriptionId(1), ProducerId(6), sequence_numbers([5]))]
+    image = merged(checkpoint(produced=produced, acked=acked), checkpoint(acked=later))
     assert image.produced == [
         Produced(SubscriptionId(1), ProducerId(7), SequenceNumber(0), ["a"], [b"x"], [1]),
         Produced(SubscriptionId(1), ProducerId(7), SequenceNumber(2), ["c"], [b"z"], [3]),
@@ -64,13 +68,11 @@ def test_productions_that_were_acked_are_gone() -> None:
 
 
 def test_sink_rows_and_outside_ids_keep_their_order() -> None:
-    first, second = checkpoint(), checkpoint()
-    first.sinks, second.sinks = [SinkRow("t", b"1")], [SinkRow("t", b"2", deleted=True)]
-    first.outside, second.outside = (
-        [OutsideIdWrites(SubscriptionId(1), 9, [b"p"])],
-        [OutsideIdWrites(SubscriptionId(1), 9, [b"q"]), OutsideIdWrites(SubscriptionId(1), 3, [])],
+    later = [OutsideIdWrites(SubscriptionId(1), 9, [b"q"]), OutsideIdWrites(SubscriptionId(1), 3, [])]
+    image = merged(
+        checkpoint(sinks=[SinkRow("t", b"1")], outside=[OutsideIdWrites(SubscriptionId(1), 9, [b"p"])]),
+        checkpoint(sinks=[SinkRow("t", b"2", deleted=True)], outside=later),
     )
-    image = merged(first, second)
     assert image.sinks == [SinkRow("t", b"1"), SinkRow("t", b"2", deleted=True)]
     assert image.outside == [
         OutsideIdWrites(SubscriptionId(1), 9, [b"p", b"q"]),
@@ -80,11 +82,11 @@ def test_sink_rows_and_outside_ids_keep_their_order() -> None:
 
 def test_of_a_line_that_ended_only_what_is_left_is_appended() -> None:
     entries = [QuarantineEntry("a", SubscriptionId(1), ProducerId(1), SequenceNumber(n), b"", 0) for n in range(3)]
-    images = [checkpoint() for _ in range(3)]
-    images[0].redriven, images[0].released = [("a", 2)], ["a"]
-    images[1].quarantined = entries
-    images[2].redriven = [("a", 2), ("b", 1)]
-    image = merged(*images)
+    image = merged(
+        checkpoint(redriven=[("a", 2)], released=["a"]),
+        checkpoint(quarantined=entries),
+        checkpoint(redriven=[("a", 2), ("b", 1)]),
+    )
     assert (image.released, image.redriven, image.quarantined) == (["a"], [("b", 1)], entries[2:])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from millwheel import limits
@@ -139,7 +140,6 @@ def test_a_fold_does_not_know_of_acks_of_a_later_epoch(monkeypatch: pytest.Monke
             Seq(1), 1, image(["a"], [Produced(SubscriptionId(1), ProducerId(9), SequenceNumber(0), ["k"], [b""], [0])])
         )
         later = image(["b"], acked=[Acked(SubscriptionId(1), ProducerId(9), sequence_numbers([0]))])
-        later.epoch = epoch
-        log.add(Seq(2), 1, later)
+        log.add(Seq(2), 1, msgspec.structs.replace(later, epoch=epoch))
         upto, images, acked = log.prefix(Seq(2))
         assert (upto, len(images), len(acked)) == (1, 1, known)

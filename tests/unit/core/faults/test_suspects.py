@@ -40,9 +40,7 @@ def after(mark: bytes, ends: int = 1) -> Suspects:
 
 
 def unclean(mark: bytes = b"", ends: int = 1, **changes: Any) -> RecoveredInterval:
-    found = recovered(**changes)
-    found.ends, found.suspicion = ends, mark
-    return found
+    return msgspec.structs.replace(recovered(**changes), ends=ends, suspicion=mark)
 
 
 def killed_alone(times: int, work: Work) -> bytes:
@@ -115,8 +113,7 @@ def test_a_record_is_known_again_whoever_sends_it_and_as_which() -> None:
 
 def test_another_record_of_a_suspects_key_is_no_suspect() -> None:
     suspects = after(mark(after(b""), work("a")))
-    (other,) = work("a", "a", "a").parts
-    other.timestamps = [6, 7, 5]
+    other = msgspec.structs.replace(work("a", "a", "a").parts[0], timestamps=[6, 7, 5])
     assert suspects.room(other, 10, begun=False) == 2, "they run together, up to the suspect"
     suspects.begin(Work([other], [], {}, {}, {}, 0, 0))
     assert not suspects.alone

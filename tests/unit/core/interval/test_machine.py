@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import msgspec
 import pytest
 
 from millwheel import limits
@@ -126,8 +127,7 @@ def test_what_comes_behind_a_bundle_that_waits_for_the_store_keeps_its_place() -
     bench = Bench(recovered(ids=[Delivered(IN, PRODUCER, SequenceNumber(0), SequenceNumber(3))]))
     bench.arrive(1, {3: ("k", 5)})
     bench.arrive(2, {4: ("k", 6)})
-    later = bundle(3, {0: ("k", 7)})
-    later.producer = ProducerId(PRODUCER + 1)
+    later = msgspec.structs.replace(bundle(3, {0: ("k", 7)}), producer=ProducerId(PRODUCER + 1))
     bench(ev.BundleArrived(later))
     assert not bench.of(ev.Load)
     assert bench.core.counters.queued == 2
@@ -143,9 +143,8 @@ def test_what_comes_behind_a_bundle_that_waits_for_the_store_keeps_its_place() -
 def test_another_sender_does_not_wait_for_the_store() -> None:
     bench = Bench(recovered(ids=[Delivered(IN, PRODUCER, SequenceNumber(0), SequenceNumber(3))]))
     bench.arrive(1, {3: ("k", 5)})
-    other = bundle(1, {0: ("k", 7)})
-    other.producer, other.sender = ProducerId(PRODUCER + 1), IntervalId(SENDER + 1)
-    bench(ev.BundleArrived(other))
+    other = {"producer": ProducerId(PRODUCER + 1), "sender": IntervalId(SENDER + 1)}
+    bench(ev.BundleArrived(msgspec.structs.replace(bundle(1, {0: ("k", 7)}), **other)))
     assert bench.load().parts[0].producer == PRODUCER + 1
 
 
@@ -244,8 +243,8 @@ SLACK = 4_000
 def outside(number: int, *ids: bytes, first: int = 0, sender: IntervalId = SENDER) -> ev.BundleArrived:
     """A bundle whose records have these ids."""
     made = bundle(number, {first + i: (f"k{i}", 5 + i) for i in range(len(ids))})
-    made.outside, made.sender, made.producer = list(ids), sender, ProducerId(PRODUCER + sender)
-    return ev.BundleArrived(made)
+    producer = ProducerId(PRODUCER + sender)
+    return ev.BundleArrived(msgspec.structs.replace(made, outside=list(ids), sender=sender, producer=producer))
 
 
 def test_a_row_whose_outside_id_was_taken_is_recorded_as_delivered_and_not_run() -> None:
@@ -355,8 +354,7 @@ def test_a_straggler_makes_the_checkpoint_store_its_production() -> None:
 
 
 def test_what_an_earlier_owner_left_unacked_is_sent_again_unchanged() -> None:
-    old = bundle(0, {3: ("x", 5), 4: ("y", 6)})
-    old.subscription, old.producer = OUT, ProducerId(90)
+    old = msgspec.structs.replace(bundle(0, {3: ("x", 5), 4: ("y", 6)}), subscription=OUT, producer=ProducerId(90))
     bench = Bench(recovered(productions=[old]))
     (sent,) = bench.sent()
     assert (sent.producer, sent.sequences, sent.values) == (90, [3, 4], old.values)
@@ -802,9 +800,7 @@ def test_what_was_absent_when_it_was_loaded_is_folded_as_new_once(monkeypatch: p
 
 def test_keys_that_no_hook_has_had_are_not_asked_of_a_blank_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "FOLD_TRIGGER_CHECKPOINTS", 1)
-    blank = recovered()
-    blank.blank = True
-    bench = Bench(blank, cache_limit_bytes=0)
+    bench = Bench(msgspec.structs.replace(recovered(), blank=True), cache_limit_bytes=0)
     (run,) = bench.arrive(1, {0: ("b", 1), 1: ("a", 1)}).of(ev.Invoke)
     assert run.work.parts[0].keys == ["b", "a"]
     assert not bench.of(ev.Load)
@@ -855,9 +851,8 @@ def test_a_long_bundle_is_run_in_pieces_and_acked_with_its_last() -> None:
 
 def test_big_records_are_run_a_few_at_a_time() -> None:
     bench = Bench()
-    big = bundle(1, dict.fromkeys(range(3), ("k", 5)))
-    big.values = [b"x" * (limits.WORK_LIMIT_BYTES // 2)] * 3
-    bench(ev.BundleArrived(big))
+    values = [b"x" * (limits.WORK_LIMIT_BYTES // 2)] * 3
+    bench(ev.BundleArrived(msgspec.structs.replace(bundle(1, dict.fromkeys(range(3), ("k", 5))), values=values)))
     assert len(bench.load().parts[0].keys) == 1  # with what a record costs besides its value, two do not fit
     bench.invoked()
     assert len(bench.load().parts[0].keys) == 1

@@ -27,8 +27,8 @@ def ordered(*positions: SourcePosition) -> Feed:
 
 
 def end(feed: Feed, interval: IntervalId) -> int | None:
-    assert feed.read(interval, rows(progressed=True, finished=True), 0, 0) is None
-    return feed.read(interval, rows(finished=True), 0, 0)
+    assert feed.read(interval, rows(progressed=True, finished=True), 0, 0)[1] is None
+    return feed.read(interval, rows(finished=True), 0, 0)[1]
 
 
 # Turns
@@ -37,7 +37,7 @@ def end(feed: Feed, interval: IntervalId) -> int | None:
 def test_partitions_of_an_ordered_source_are_read_one_after_the_other() -> None:
     feed = ordered()
     assert [feed.open(IntervalId(interval), 0) for interval in (1, 2, 3)] == [False, True, True]
-    assert feed.read(IntervalId(1), rows(), 0, 0) is None
+    assert feed.read(IntervalId(1), rows(), 0, 0)[1] is None
     assert end(feed, IntervalId(1)) == 2
     assert feed.open(IntervalId(4), 0)
     assert [end(feed, IntervalId(2)), end(feed, IntervalId(3)), end(feed, IntervalId(4))] == [3, 4, None]
@@ -91,8 +91,7 @@ def test_what_was_begun_and_is_not_met_is_missing() -> None:
 
 def silent_for(feed: Feed, asked_at: int, watermark: int = MIN_TIME, interval: int = 1) -> int:
     """The watermark that a read gives which finds nothing."""
-    found = rows(watermark=watermark)
-    feed.read(IntervalId(interval), found, asked_at, asked_at + 5)
+    found, _ = feed.read(IntervalId(interval), rows(watermark=watermark), asked_at, asked_at + 5)
     return found.watermark
 
 
@@ -108,8 +107,7 @@ def test_a_partition_is_silent_when_its_time_has_passed_since_its_last_row(feed:
     assert silent_for(feed, 1_020 + IDLE - 1) == MIN_TIME
     assert silent_for(feed, 1_020 + IDLE) == 1_020 + IDLE - DISORDER
     assert silent_for(feed, 1_500, watermark=9_999) == 9_999
-    back = rows(progressed=True, watermark=5)
-    feed.read(IntervalId(1), back, 1_600, 1_610)
+    back, _ = feed.read(IntervalId(1), rows(progressed=True, watermark=5), 1_600, 1_610)
     assert back.watermark == 5
     assert silent_for(feed, 1_650) == MIN_TIME
 
