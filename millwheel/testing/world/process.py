@@ -22,6 +22,7 @@ from millwheel.host.messages import Message
 from millwheel.host.requests import StoreCall
 from millwheel.host.worker import WorkerHost
 from millwheel.ids import Seq
+from millwheel.model import MAX_TIME
 from millwheel.search import BlockingCall, Step
 from millwheel.testing.checks.accounts import Owned, owned_of
 from millwheel.testing.checks.ending import check_forgotten
@@ -98,6 +99,8 @@ class Process:
         self._probes = Probes(world.store.truth, self.worker)
         self._parked: list[he.ReadRows] = []
         """Reads of manual sources that have nothing to read."""
+        self._wakes: dict[str, int] = {}
+        """By host: wall time of its next tick, us.  As in a shell, there is one at a time, and it is the earliest."""
         self._turning: set[str] = set()
         """Hosts whose turn ends soon."""
         self._restored: set[tuple[str, str]] = set()
@@ -130,7 +133,17 @@ class Process:
         """The wall clock jumps."""
         self.offset_us += by_us
         self.world.kernel.trace(f"p{self.number} clock {by_us:+}")
+        self._wakes.pop(WORKER, None)  # it comes now, and asks for the next one by the new clock
         self.later(0, self.give, self.worker, he.Tick())
+
+    def _wake(self, host: Host, at: int) -> None:
+        self.later(max(0, at - self.clock()), self._tick, host, at)
+
+    def _tick(self, host: Host, at: int) -> None:
+        """A timer rings, unless an earlier one was wanted since."""
+        if self._wakes.get(host.name) == at:
+            del self._wakes[host.name]
+            self.give(host, he.Tick())
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -268,7 +281,9 @@ class Process:
             case he.Release(interval):
                 self._user.release(interval)
             case he.WakeAt(at):
-                self.later(max(0, at - self.clock()), self.give, host, he.Tick())
+                if at < self._wakes.get(host.name, MAX_TIME):
+                    self._wakes[host.name] = at
+                    self._wake(host, at)
             case he.Notice(text):
                 self.world.kernel.trace(f"p{self.number} notes {text}")
             case he.Declare(computation, answers):
