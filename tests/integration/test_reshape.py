@@ -27,7 +27,7 @@ from millwheel.bundles import (
 from millwheel.cluster import MapOrder, Placement, Reshaping, Senders
 from millwheel.core.faults.suspects import Suspicion, read_mark
 from millwheel.errors import StoreError
-from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
+from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId, sequence_numbers
 from millwheel.ports import ClusterStore, FoldWrite, MarkWrite, PipelineShape
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.memory import MemoryStore
@@ -297,7 +297,7 @@ def test_senders_are_the_owners_their_predecessors_in_the_log_and_whatever_is_no
 ) -> None:
     async def test(led: Led) -> None:
         await led.fold(ONE, produced=[produced(77, 0, "a", "b"), produced(78, 5, "c")])
-        await led.fold(TWO, produced=[produced(79, 0, "a")], acked=[Acked(OUT, ProducerId(79), [SequenceNumber(0)])])
+        await led.fold(TWO, produced=[produced(79, 0, "a")], acked=[Acked(OUT, ProducerId(79), sequence_numbers([0]))])
         await led.fold(THREE, produced=[Produced(IN, ProducerId(77), SequenceNumber(9), ["k"], [b""], [1])])
         owned = await led.place(ONE, THREE, owner=led.worker)
         logged = {}

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from heapq import nsmallest
 from typing import Any
 
+from millwheel.ids import IntervalId, SequenceNumber, SubscriptionId
 from millwheel import limits
 from millwheel.bundles import (
     BEFORE_TIMERS,
@@ -21,7 +22,6 @@ from millwheel.bundles import (
     RecoveredInterval,
     TimerPlace,
 )
-from millwheel.ids import IntervalId, SequenceNumber, SubscriptionId
 from millwheel.limits import WORK_LIMIT_RECORDS
 from millwheel.model import MAX_TIME, TIMER_KINDS
 from millwheel.ports import IntervalRow
@@ -167,8 +167,8 @@ class MemoryTables:
             if not ids:
                 self.delivered[interval].pop(channel, None)
 
-    def recovered(self, row: IntervalRow, watermark: int) -> RecoveredInterval:
-        """What an owner of an interval needs to serve, except suspicions."""
+    def recovered(self, row: IntervalRow, watermark: int, ends: int, suspicion: bytes) -> RecoveredInterval:
+        """What an owner of an interval needs to serve."""
         stored = self.productions.get(row.id, {})
         pages = {kind: self.timer_page(row, kind, BEFORE_TIMERS, limits.TIMER_PAGE_ROWS) for kind in TIMER_KINDS}
         return RecoveredInterval(
