@@ -100,7 +100,7 @@ class Process:
         self._parked: list[he.ReadRows] = []
         """Reads of manual sources that have nothing to read."""
         self._wakes: dict[str, int] = {}
-        """By host: wall time of its next tick, us.  As in a shell, there is one at a time, and it is the earliest."""
+        """By host: wall time of its next tick, us.  As in a shell there is one at a time, which is the earliest."""
         self._turning: set[str] = set()
         """Hosts whose turn ends soon."""
         self._restored: set[tuple[str, str]] = set()

@@ -91,7 +91,8 @@ class Simulation:
         self.kernel.at(self._mend_at, self._mend)
         self.launch()
         while not self._finished:
-            if self.kernel.now > self._limit():
+            now = self.kernel.now
+            if now > self._until + CONVERGE_LIMIT_US and now > self._limit():  # the latter takes longer to say
                 raise Unending("liveness: the run does not end after its faults did", self.kernel.story())
             if not self.kernel.step():
                 raise Unending("liveness: nothing is scheduled any more", self.kernel.story())

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from heapq import nsmallest
 from typing import Any
 
-from millwheel.ids import IntervalId, SequenceNumber, SubscriptionId
 from millwheel import limits
 from millwheel.bundles import (
     BEFORE_TIMERS,
@@ -22,6 +21,7 @@ from millwheel.bundles import (
     RecoveredInterval,
     TimerPlace,
 )
+from millwheel.ids import IntervalId, SequenceNumber, SubscriptionId
 from millwheel.limits import WORK_LIMIT_RECORDS
 from millwheel.model import MAX_TIME, TIMER_KINDS
 from millwheel.ports import IntervalRow
