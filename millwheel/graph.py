@@ -136,7 +136,7 @@ class Graph(msgspec.Struct, frozen=True):
         loop = self.loop_of(computation)
         to = {receiver for sender, receiver in loop.back_edges if sender == computation} if loop is not None else ()
         outputs = self.computations[computation].outputs
-        return [s for name in to for s in self.computations[name].inputs if s.stream in outputs]
+        return [s for name in sorted(to) for s in self.computations[name].inputs if s.stream in outputs]
 
     def slack(self, stream: str) -> int | None:
         """How long ids that outside clients gave to rows of `stream` are remembered, us; None when rows have none."""
@@ -211,12 +211,23 @@ def check_graph(graph: Graph) -> Graph:
     _check_ids(graph)
     graph = msgspec.structs.replace(graph, loops=_loops(graph))
     for loop in graph.loops:
-        edges = ", ".join(f"{sender} to {receiver}" for sender, receiver in loop.back_edges)
-        raise WiringError(
-            f"pipeline {graph.name!r}: the computations {[*loop.members]} form a cycle, closed by {edges}; "
-            "cycles are not supported yet, cut the loop"
-        )
+        _check_loop(graph, loop)
     return graph
+
+
+def _check_loop(graph: Graph, loop: Loop) -> None:
+    members = [*loop.members]
+    if not set[str]().union(*map(graph.senders, members)).difference(members, {loop.name}):
+        raise WiringError(
+            f"pipeline {graph.name!r}: the computations {members} send to each other in a circle, and nothing from outside "
+            "sends to them: inject a source into one of their streams"
+        )
+    weak = [name for name in members if graph.computations[name].settings.productions == "weak"]
+    if weak:
+        raise WiringError(
+            f"computation {weak[0]!r} has weak productions and is in the loop {members}: a checkpoint would wait for what "
+            "comes round to it, until the straggler delay is over; use strong productions in a loop"
+        )
 
 
 def _loops(graph: Graph) -> tuple[Loop, ...]:

@@ -254,6 +254,13 @@ RECOVERY_CHUNK_BYTES: Final = 8 * 1024 * 1024
 PERSIST_DELAY_US: Final = 10_000
 """Time between two writes of watermarks.  So a value that rises all the time is written at most a hundred times a second."""
 
+ROUND_DELAY_US: Final = 10_000
+"""Time between two rounds of a loop while its floor rises: watermarks are not written more often either."""
+
+ROUND_LIMIT_US: Final = 100_000
+"""The most that it grows to, doubled by each round that raises nothing.  A loop that waits for an old record then costs ten
+rounds a second, and the floor lags two of these behind when it is done."""
+
 DISCOVER_DELAY_US: Final = 1_000_000
 """Time between two searches for new partitions of a source."""
 

@@ -12,7 +12,7 @@ import msgspec
 
 from millwheel.bundles import QuarantineEntry, SinkRow, TimerPlace
 from millwheel.ids import ProducerId, SequenceNumber, SubscriptionId
-from millwheel.model import Timer
+from millwheel.model import MAX_TIME, MIN_TIME, Timer
 
 Slot = tuple[str, str]
 """(cell, entry): the address of one stored value within a key."""
@@ -131,6 +131,9 @@ class Work(msgspec.Struct, gc=False):
     """How many of those may."""
     stalls: Mapping[TimerId, Stall] = {}
     """Of `timers`, those that have one."""
+    promised: int = MIN_TIME
+    """In a loop: others may have been told that nothing older than this begins here, us.  So wall timers speak of no older
+    time."""
 
 
 class Columns(msgspec.Struct, frozen=True, gc=False):
@@ -172,6 +175,14 @@ class InvocationOutcome(msgspec.Struct, gc=False):
     """Of timers that are set here and are due."""
     lacking: list[Wanted] = []
     """What must be in memory before the invocation can go on; then it is not over, and all else here is provisional."""
+
+    def oldest(self) -> int:
+        """The smallest event time of what it leaves to be done: productions, timers and holds; or MAX_TIME."""
+        produced = (min(columns.timestamps, default=MAX_TIME) for columns in self.produced.values())
+        settings = (slot for timers in self.timers.values() for slot in timers.items())
+        timers = (at for (kind, _), at in settings if kind == "watermark" and at is not None)
+        holds = (at for at in self.holds.values() if at is not None)
+        return min([MAX_TIME, *produced, *timers, *holds])
 
 
 class Suspended(msgspec.Struct, gc=False):

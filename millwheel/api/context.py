@@ -51,15 +51,22 @@ class Output(NamedTuple):
 class Context:
     """What `ProcessRecord` and `ProcessTimer` may do.  One object is reused for all of them: never keep it."""
 
-    __slots__ = ("_frame", "_outputs", "_strict", "_tables")
+    __slots__ = ("_frame", "_looped", "_outputs", "_strict", "_tables")
 
     def __init__(
-        self, frame: Frame, outputs: Mapping[str, Output], tables: Mapping[str, Table[Any]], strict: bool
+        self,
+        frame: Frame,
+        outputs: Mapping[str, Output],
+        tables: Mapping[str, Table[Any]],
+        strict: bool,
+        looped: bool = False,
     ) -> None:
         self._frame = frame
         self._outputs = outputs
         self._tables = {name: (table.spec(), table.fields()) for name, table in tables.items()}
         self._strict = strict
+        self._looped = looped
+        """The computation is in a loop, whose floor trusts that nothing older comes of what is there."""
 
     @property
     def key(self) -> str:
@@ -121,12 +128,15 @@ class Context:
     def set_timer(self, tag: str, timestamp: int, kind: TimerKind = "watermark") -> None:
         """Set, or move, the timer `tag` of this key to `timestamp`, us of event time ("watermark") or wall time.
 
-        A watermark timer fires when the input watermark reaches its time.  One behind the watermark fires at once.
+        A watermark timer fires when the input watermark reaches its time.  One behind the watermark fires at once.  In a
+        loop, one before its cause (the record, timer or an earlier hold) is a `TimestampError`.
         """
         if type(timestamp) is not int:
             _check_tag(tag)
             timestamp = whole_time(timestamp, f"timer {tag!r}")
         _check_timer(tag, timestamp, kind)
+        if self._looped and kind == "watermark" and timestamp < self._frame.cause:
+            self._check_cause(f"timer {tag!r}", timestamp)
         self._frame.effects = True
         self._frame.timers[kind, tag] = timestamp
 
@@ -138,11 +148,16 @@ class Context:
 
     def hold(self, timestamp: int) -> None:
         """Keep this computation's low watermark at or below `timestamp` (us) until released: later productions of
-        this key may be that old.  It is stored with the state."""
+        this key may be that old.  It is stored with the state.
+
+        In a loop, a hold before its cause (the record, timer or an earlier hold) is a `TimestampError`.
+        """
         if type(timestamp) is not int:
             timestamp = whole_time(timestamp, "hold")
         if not MIN_TIME < timestamp < MAX_TIME:
             raise TimestampError(f"hold at {timestamp} us is out of range")
+        if self._looped and timestamp < self._frame.cause:
+            self._check_cause("hold", timestamp)
         self._hold(timestamp)
 
     def release_hold(self) -> None:
@@ -198,11 +213,27 @@ class Context:
         except KeyError:
             raise WiringError(f"table {table.name!r} is not declared: call pipeline.sink(table)") from None
 
+    def _bound(self) -> int:
+        """The oldest time, us, of which the hook may speak."""
+        hold = self._frame.input_hold
+        return self._frame.cause if hold is None else min(self._frame.cause, hold)
+
+    def _check_cause(self, what: str, timestamp: int) -> None:
+        """In a loop the time of what is there bounds what may come of it, timers and holds included."""
+        bound = self._bound()
+        if timestamp >= bound:
+            return
+        if self._strict:
+            raise TimestampError(
+                f"{what} for key {self._frame.key!r} at {format_time(timestamp)} is older than its cause at "
+                f"{format_time(bound)}, and this computation is in a loop: set it to the cause's time or later"
+            )
+        self._frame.effects = True
+        self._frame.produced_late += 1
+
     def _check_time(self, stream: str, timestamp: int) -> None:
         frame = self._frame
-        bound = frame.cause
-        if frame.input_hold is not None:
-            bound = min(bound, frame.input_hold)
+        bound = self._bound()
         if not MIN_TIME < timestamp < MAX_TIME:
             raise TimestampError(f"production on {stream!r} for key {frame.key!r}: timestamp {timestamp} out of range")
         if timestamp >= bound:

@@ -3,13 +3,16 @@
 Lives here: minima over intervals and over senders.  Invariants:
 
 * a value is persisted before it is broadcast, and values never go back;
-* values of different stages are never combined here: an interval reports against the watermark that it has applied.
+* values of different stages are never combined here: an interval reports against the watermark that it has applied;
+* the floor of a loop stands among the values, under the loop's name.  It comes of a round (`loop_rounds`), and is written
+  only while the owners who answered that round are the owners.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
+from millwheel.core.loop_rounds import Floor
 from millwheel.ids import IntervalId, Sequencer
 from millwheel.model import MAX_TIME, MIN_TIME
 
@@ -17,7 +20,16 @@ from millwheel.model import MAX_TIME, MIN_TIME
 class Authority:
     """Watermarks of computations and sources, and who must hear of them."""
 
-    def __init__(self, senders: Mapping[str, Iterable[str]], persisted: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        senders: Mapping[str, Iterable[str]],
+        persisted: Mapping[str, int],
+        loops: Mapping[str, Collection[str]] | None = None,
+    ) -> None:
+        self.loops = loops or {}
+        """By name: the computations of each loop."""
+        self._floors: dict[str, Floor] = {}
+        """By name of a loop: what its newest round says."""
         self._senders = {name: tuple(of) for name, of in senders.items()}
         self._intervals: dict[str, dict[IntervalId, int]] = {}
         self._values: dict[str, int] = dict(persisted)
@@ -72,6 +84,27 @@ class Authority:
             if value >= MAX_TIME and name.startswith("source:"):
                 self._owners.get(name, {}).pop(interval, None)
 
+    def floor(self, loop: str, floor: Floor) -> None:
+        """A round of a loop has said something."""
+        self._floors[loop] = floor
+        self._dirty.add(loop)
+
+    def outside(self, loop: str) -> int:
+        """What everything that sends into a loop from outside has promised, us."""
+        members = self.loops[loop]
+        senders = {name for member in members for name in self._senders_of(member)}
+        return min((self.value(name) for name in senders.difference(members, self.loops)), default=MIN_TIME)
+
+    def owners_of_loop(self, loop: str) -> dict[IntervalId, Sequencer]:
+        """The intervals of a loop and their owners' sequencers; empty while any of them has none."""
+        owners: dict[IntervalId, Sequencer] = {}
+        for member in self.loops[loop]:
+            known = self._owners.get(member, {})
+            if not known or known.keys() != self._intervals[member].keys():
+                return {}
+            owners |= known
+        return owners
+
     def changed(self) -> bool:
         """True when `changes` has something to look at."""
         return bool(self._dirty)
@@ -82,27 +115,37 @@ class Authority:
         for name in sorted(self._dirty):
             if name.startswith("source:") and name not in self._bounds:
                 continue  # its first discovery is not over: partitions that nobody expects yet may be older
-            value = min(self._intervals.get(name, {}).values(), default=self._bounds.get(name, MIN_TIME))
-            value = min(value, self._bounds.get(name, value))
+            value = self._computed(name)
             if value > self._values.get(name, MIN_TIME):
                 changed[name] = value
         self._dirty.clear()
         return changed
 
+    def _computed(self, name: str) -> int:
+        if name in self.loops:
+            floor = self._floors.get(name)
+            return MIN_TIME if floor is None else floor.value
+        value = min(self._intervals.get(name, {}).values(), default=self._bounds.get(name, MIN_TIME))
+        return min(value, self._bounds.get(name, value))
+
     def owners(self, name: str) -> dict[IntervalId, Sequencer]:
         """What the value of `name` rests on: its intervals, and the sequencers of their reports (§7.2).
 
         The value of a source rests on its partitions, except those whose end is durable.  It also rests on the intervals
-        that the source feeds, because what it knows of partitions to come has no interval of its own.
+        that the source feeds, because what it knows of partitions to come has no interval of its own.  The floor of a loop
+        rests on the owners who answered.
         """
+        if name in self.loops:
+            return dict(self._floors[name].owners)
         owners = dict(self._owners.get(name, {}))
         for receiver, senders in self._senders.items() if name.startswith("source:") else ():
             owners |= self._owners.get(receiver, {}) if name in senders else {}
         return owners
 
     def refused(self, name: str) -> None:
-        """The value of `name` was not persisted: it is among the next changes."""
-        self._dirty.add(name)
+        """The value of `name` was not persisted: it is among the next changes.  A floor waits for the next round instead."""
+        if self._floors.pop(name, None) is None:
+            self._dirty.add(name)
 
     def adopt(self, changed: Mapping[str, int]) -> dict[str, int]:
         """Persisted values become visible; returns the computations whose input watermark rose."""
@@ -113,9 +156,12 @@ class Authority:
 
     def input_of(self, computation: str) -> int:
         """Input low watermark: the minimum over everything that sends to the computation."""
-        senders = [*self._senders[computation]]
-        senders += [name for name, receivers in self._unsettled.values() if computation in receivers]
-        return min((self._values.get(s, MIN_TIME) for s in senders), default=MIN_TIME)
+        return min((self._values.get(s, MIN_TIME) for s in self._senders_of(computation)), default=MIN_TIME)
+
+    def _senders_of(self, computation: str) -> list[str]:
+        """Everything that bounds its input: of an earlier version of the pipeline too."""
+        unsettled = [name for name, receivers in self._unsettled.values() if computation in receivers]
+        return [*self._senders[computation], *unsettled]
 
     def inputs(self) -> dict[str, int]:
         """Input low watermarks of all computations."""

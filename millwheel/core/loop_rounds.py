@@ -26,7 +26,7 @@ class Floor(msgspec.Struct, frozen=True):
     """No work in the loop is older than `value`, us, and none will be.  These were the owners, by interval."""
 
     value: int
-    owners: Mapping[int, int]
+    owners: Mapping[IntervalId, Sequencer]
 
 
 class LoopRounds:
@@ -37,13 +37,13 @@ class LoopRounds:
         """The newest one."""
         self.bound = 0
         """What the inputs from outside had promised at its begin, us."""
-        self._owners: dict[int, int] = {}
+        self._owners: dict[IntervalId, Sequencer] = {}
         """Interval to sequencer: those who must answer."""
-        self._answers: dict[int, int] = {}
+        self._answers: dict[IntervalId, int] = {}
         self._counts = False
         """The same owners had all answered the round before."""
 
-    def begin(self, owners: Mapping[int, int], bound: int) -> int:
+    def begin(self, owners: Mapping[IntervalId, Sequencer], bound: int) -> int:
         """Begin a round of these owners.  `bound` is what all inputs from outside promise by now, us.  Returns its number."""
         self._counts = self.complete and self._owners == owners
         self._owners, self._answers, self.bound = dict(owners), {}, bound
@@ -55,7 +55,7 @@ class LoopRounds:
         """All have answered the newest round."""
         return bool(self._owners) and self._answers.keys() == self._owners.keys()
 
-    def is_of(self, owners: Mapping[int, int]) -> bool:
+    def is_of(self, owners: Mapping[IntervalId, Sequencer]) -> bool:
         """Whether the newest round is one of these owners."""
         return self._owners == owners
 

@@ -49,6 +49,8 @@ from millwheel.host.messages import (
     Message,
     Open,
     Receipt,
+    RoundAnswered,
+    RoundAsked,
     RunEnded,
     SourceBound,
     Unsettled,
@@ -58,6 +60,7 @@ from millwheel.host.messages import (
 )
 from millwheel.host.procedures import Procedures, Steps
 from millwheel.host.requests import PersistWatermarks, ReadWatermarks
+from millwheel.host.rounds import Rounds
 from millwheel.ports import WatermarkWrite
 
 
@@ -68,6 +71,8 @@ class ControllerHost:
         self.name = name
         self._workers = tuple(workers)
         self._authority: Authority | None = None
+        self._rounds: Rounds | None = None
+        """Once there is an authority."""
         self._early: list[Message] = []
         """What workers have said before the persisted watermarks were read."""
         self._loading = False
@@ -120,12 +125,14 @@ class ControllerHost:
             case Claimed(intervals):
                 for owner, interval, sequencer in intervals:
                     self._authority.expect(owner, interval, sequencer)
+                self._hurry()
             case Unsettled(owner, interval, receivers):
                 self._authority.unsettled(owner, interval, receivers)
             case IntervalSettled(interval):
                 risen = self._authority.settle(interval)
                 if risen:
                     self._tell(self._workers, {}, risen)
+                self._hurry()
             case Excused(owner, interval):
                 self._authority.excuse(owner, interval)
             case Concluded(owner, interval):
@@ -135,11 +142,14 @@ class ControllerHost:
                     self._authority.retire(owner, interval)
             case SourceBound(source, value):
                 self._authority.bound(source, value)
+            case RoundAnswered():
+                if self._rounds is not None:
+                    self._rounds.answered(message)
             case HandedOver() | Drained():
                 raise InvariantError(f"the controller of an embedded run was told {type(message).__name__}")
             case (
                 Hello() | Delivery() | Receipt() | Credit() | Expected() | WatermarksRaised() | Disowned() | MapChanged()
-                | HandOver() | RunEnded()
+                | HandOver() | RunEnded() | RoundAsked()
             ):  # fmt: skip
                 raise AssertionError(f"a controller was told {type(message).__name__}")
             case _:
@@ -147,11 +157,20 @@ class ControllerHost:
 
     def _load(self, joined: WorkerJoined) -> Steps:
         # Workers join after they have taken over: nothing that an earlier owner committed is ahead of these.
-        self._authority = Authority(joined.senders, (yield ReadWatermarks()))
+        self._authority = Authority(joined.senders, (yield ReadWatermarks()), joined.loops)
+        self._rounds = Rounds(self._authority, self._procedures.start, self._ask_all)
         early, self._early = self._early, []
         for message in early:
             self._hear(message)
         self._tell(self._workers, self._authority.values(), self._authority.inputs())
+        self._hurry()
+
+    def _ask_all(self, question: RoundAsked) -> None:
+        self._out += [Tell(worker, question) for worker in self._workers]
+
+    def _hurry(self) -> None:
+        if self._rounds is not None:
+            self._rounds.hurry()
 
     def _persist(self) -> None:
         if self._authority is not None and self._authority.changed() and not self._persisting:
@@ -169,6 +188,7 @@ class ControllerHost:
                         self._refused(authority, write)
                 durable = {name: value for name, value in changed.items() if name in kept}
                 self._tell(self._workers, durable, authority.adopt(durable))
+                self._hurry()
                 yield Pause(limits.PERSIST_DELAY_US)
         self._persisting = False
 

@@ -63,9 +63,13 @@ class Expected(msgspec.Struct, frozen=True, gc=False):
 
 
 class WorkerJoined(msgspec.Struct, frozen=True, gc=False):
-    """A worker has taken its intervals over; `senders` are the computations and sources that send to each computation."""
+    """A worker has taken its intervals over.
+
+    `senders` are the names of what bounds the input of each computation, `loops` the computations of each loop.
+    """
 
     senders: dict[str, tuple[str, ...]]
+    loops: dict[str, tuple[str, ...]] = {}
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):
@@ -135,6 +139,26 @@ class WatermarkReport(msgspec.Struct, frozen=True, gc=False):
     sequencer: Sequencer
 
 
+class RoundAsked(msgspec.Struct, frozen=True, gc=False):
+    """Each interval of the loop answers with the oldest work that it has held since its previous answer.
+
+    Rounds of a loop have rising numbers.  `bound` is what the loop's inputs from outside have promised, us.
+    """
+
+    round: int
+    loop: str
+    bound: int
+
+
+class RoundAnswered(msgspec.Struct, frozen=True, gc=False):
+    """The oldest work, us, that an interval has held between its answers to the round before and to this one."""
+
+    interval: IntervalId
+    sequencer: Sequencer
+    round: int
+    minimum: int
+
+
 class SourceBound(msgspec.Struct, frozen=True, gc=False):
     """A source's bound on the event time of what it has not discovered yet, us."""
 
@@ -183,5 +207,5 @@ class RunEnded(msgspec.Struct, frozen=True, gc=False):
 Message = (
     Hello | Delivery | Receipt | Credit | Expected | WorkerJoined | Claimed | Unsettled | IntervalSettled | Excused
     | Concluded | Open | WatermarkReport | SourceBound | WatermarksRaised | Disowned | MapChanged | HandOver
-    | HandedOver | Drained | RunEnded
+    | HandedOver | Drained | RunEnded | RoundAsked | RoundAnswered
 )  # fmt: skip

@@ -68,9 +68,12 @@ class Routes:
         slacks = self._graph.slacks(spec.name, self.subscriptions)
         # All routes, because durable productions go to all who subscribe, also on streams this version does not list.
         routes, outputs = self.of(self._graph.streams), frozenset(self.of(spec.outputs))
+        loop = self._graph.loop_of(spec.name)
+        back = frozenset(self.subscriptions[s.name] for s in self._graph.back_subscriptions(spec.name))
         return Config(
-            row.id, sequencer, spec.name, SHAPE_VERSION, spec.settings, routes, row.low, row.high, outputs, slacks
-        )
+            row.id, sequencer, spec.name, SHAPE_VERSION, spec.settings, routes, row.low, row.high, outputs, slacks,
+            back, "" if loop is None else loop.name,
+        )  # fmt: skip
 
     def senders(self) -> dict[str, set[str]]:
         """Computation to the names of what sends to it; a source that is left out may come back, and counts."""

@@ -46,6 +46,8 @@ from millwheel.host.messages import (
     Message,
     Open,
     Receipt,
+    RoundAnswered,
+    RoundAsked,
     RunEnded,
     SourceBound,
     Unsettled,
@@ -59,7 +61,7 @@ from millwheel.host.partitions import Partitions
 from millwheel.host.procedures import Procedures, Steps
 from millwheel.host.receivers import Receivers
 from millwheel.host.redrives import Redrives
-from millwheel.host.requests import CommitGroup, ListRedrives, Reacquire, Recover, WriteMarks
+from millwheel.host.requests import CommitGroup, ListRedrives, Reacquire, ReadWatermarks, Recover, WriteMarks
 from millwheel.host.restated import Restated
 from millwheel.host.routes import Routes
 from millwheel.ids import IntervalId, Seq, Sequencer
@@ -119,6 +121,8 @@ class WorkerHost:
         self.partitions = Partitions(graph, self)
         self.restarting: set[IntervalId] = set()
         """Intervals whose core is void and not yet replaced."""
+        self._asked_last: dict[str, RoundAsked] = {}
+        """By loop: the newest round."""
         self._restated = Restated()
         """What the controller must hear again after a cut."""
         self._unsettled: set[IntervalId] = set()
@@ -195,6 +199,11 @@ class WorkerHost:
         if self._controller is not None:
             self._out.append(he.Tell(self._controller, message))
 
+    def _answer(self, answer: RoundAnswered) -> None:
+        """Answer a round.  Who has asked asks again when it hears nothing."""
+        if self._controller is not None:
+            self._out.append(he.Tell(self._controller, answer))
+
     def announce(self, message: Message) -> None:
         """Send a message to every worker."""
         self._out += [he.Tell(peer, message) for peer in self._peers]
@@ -233,6 +242,9 @@ class WorkerHost:
         recovered = yield Recover(interval, config.sequencer)
         if recovered is None:
             return None
+        if config.loop:  # nobody answers for an earlier owner any more: the floor stays until this one has answered
+            watermarks = yield ReadWatermarks()
+            config = msgspec.structs.replace(config, promised=watermarks.get(config.loop, MIN_TIME))
         core = IntervalCore(config, recovered, inherited)
         if self._first_records is not None:
             core.begin_slowly(self._first_records)
@@ -260,11 +272,15 @@ class WorkerHost:
         self.perform(actor, actor.core.start(self.now, frozenset(self.routes.live)))
         self._say_hello(actor)
         self._give(actor.interval, actor.sequencer, ev.WatermarkMoved(self._inputs.get(actor.owner, MIN_TIME)))
+        asked = self._asked_last.get(actor.core.config.loop)
+        if asked is not None:
+            self._give(actor.interval, actor.sequencer, ev.RoundBegan(asked.round, asked.bound))
 
     def join(self) -> None:
         """After the takeover: nothing that an earlier owner committed is ahead of the watermarks that are stored now."""
         if self.routes.subscriptions:
-            self.inform(WorkerJoined({name: tuple(sorted(of)) for name, of in self.routes.senders().items()}))
+            senders = {name: tuple(sorted(of)) for name, of in self.routes.senders().items()}
+            self.inform(WorkerJoined(senders, {loop.name: loop.members for loop in self.graph.loops}))
 
     def _say_hello(self, actor: Actor) -> None:
         for peer in self._peers:
@@ -319,17 +335,28 @@ class WorkerHost:
                 self.ownership.disowned(dict(owners))
             case MapChanged() | HandOver() | RunEnded():
                 self.ownership.hear(peer, message)
+            case RoundAsked():
+                self._round(message)
             case Expected(channels):
                 self.routes.live |= {*channels}
                 for actor, _ in self.actors.intervals():
                     self._handle(actor, ev.ChannelsExpected(channels))
             case (
                 WorkerJoined() | Claimed() | Unsettled() | IntervalSettled() | Excused() | Concluded() | Open()
-                | WatermarkReport() | SourceBound() | HandedOver() | Drained()
+                | WatermarkReport() | SourceBound() | HandedOver() | Drained() | RoundAnswered()
             ):  # fmt: skip
                 raise AssertionError(f"a worker was told {type(message).__name__}")
             case _:
                 assert_never(message)
+
+    def _round(self, asked: RoundAsked) -> None:
+        """The intervals of a loop are asked.  One that is not there yet answers when it starts."""
+        known = self._asked_last.get(asked.loop)
+        if known is None or known.round < asked.round:
+            self._asked_last[asked.loop] = asked
+        for actor, core in self.actors.intervals():
+            if core.config.loop == asked.loop:
+                self._handle(actor, ev.RoundBegan(asked.round, asked.bound))
 
     def _greeted(self, peer: str, hello: Hello) -> None:
         """A receiver has said hello.  It has only what is durable, so senders send again what it has not acked."""
@@ -402,6 +429,8 @@ class WorkerHost:
                     self._lanes.submit(write)
                 case ev.ReportWatermark(value):
                     self.inform(WatermarkReport(actor.owner, actor.interval, value, actor.sequencer))
+                case ev.AnswerRound(round_, minimum):
+                    self._answer(RoundAnswered(actor.interval, actor.sequencer, round_, minimum))
                 case ev.SetAlarm(at):
                     if self._alarms.set(at, actor.interval):
                         self._out.append(he.WakeAt(at))

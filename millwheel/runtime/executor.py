@@ -51,7 +51,8 @@ class Executor:
         self._attempts = spec.settings.hook_attempts
         outputs = outputs_of(graph, spec, subscriptions)
         self._frame = self.frame_type(places)
-        self._context = self.context_type(self._frame, outputs, tables, spec.settings.strict_timestamps)
+        looped = graph.loop_of(spec.name) is not None
+        self._context = self.context_type(self._frame, outputs, tables, spec.settings.strict_timestamps, looped)
         self._inputs: dict[SubscriptionId, tuple[Callable[[bytes], Any], str]] = {
             subscriptions[s.name]: (AS_IT_IS if spec.encoded else graph.streams[s.stream].coder.decode, s.stream)
             for s in spec.inputs
@@ -295,7 +296,7 @@ class Executor:
         if timer.kind == "watermark":
             frame.cause = timer.timestamp
         else:  # wall time says nothing about event time: the watermark is the oldest it may speak of
-            frame.cause = min(max(work.watermark, MIN_TIME + 1), MAX_TIME - 1)
+            frame.cause = min(max(work.watermark, work.promised, MIN_TIME + 1), MAX_TIME - 1)
         self.computation.ProcessTimer(self._context, timer)
         frame.commit(outcome, TimerCause(timer.key, timer.kind, timer.tag, timer.timestamp))
 

@@ -9,6 +9,7 @@ import resource
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -107,12 +108,12 @@ def try_seed(seed: int) -> Verdict | str:
         return f"seed {seed}: {violation.summary}"
 
 
-def run_seeds(seeds: range) -> dict[str, Any]:
+def run_seeds(seeds: range, attempt: Callable[[int], Verdict | str] = try_seed) -> dict[str, Any]:
     """The figures of a range of seeds, on all cores."""
     begin, used = time.monotonic(), _children_s()
     pool = multiprocessing.get_context("spawn").Pool(os.cpu_count())
     try:
-        found = pool.map(try_seed, seeds, chunksize=5)
+        found = pool.map(attempt, seeds, chunksize=5)
         pool.close()
         pool.join()
     finally:

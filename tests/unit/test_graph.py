@@ -50,6 +50,23 @@ def test_a_graph_knows_who_sends_to_whom() -> None:
     assert [s.name for s in graph.subscriptions("b")] == ["second<b", "second<b#2"]
 
 
+def test_a_loop_is_cut_where_it_begins_and_its_floor_takes_the_place_of_who_sends_back() -> None:
+    pipeline = wired()
+    pipeline.add(Pass, [subscribe(b, str)], [c], name="there")
+    pipeline.add(Pass, [subscribe(c, str)], [b, c], name="back")
+    graph = pipeline.graph()
+    (loop,) = graph.loops
+    assert (loop.name, loop.members) == ("loop:there", ("back", "there"))
+    assert loop.back_edges == (("back", "back"), ("back", "there"))
+    assert graph.senders("there") == {"first", "loop:there"}
+    assert graph.senders("back") == {"there", "loop:there"}
+    assert graph.senders("second") == {"source:text", "first", "back"}
+    assert graph.order() == ["first", "there", "back", "second"]
+    assert [s.name for s in graph.back_subscriptions("back")] == ["back<c", "there<b"]
+    assert graph.back_subscriptions("there") == []
+    assert graph.loop_of("first") is None
+
+
 def test_its_shape_is_what_the_store_must_know() -> None:
     shape = wired().graph().shape()
     assert shape.computations == {"first": (), "second": ()}
@@ -71,9 +88,15 @@ def unheard(pipeline: Pipeline) -> None:
     pipeline.inject(source("loud"), into=c)
 
 
-def cycle(pipeline: Pipeline) -> None:
+def cycle_without_input(pipeline: Pipeline) -> None:
+    d = Stream("d", TextCoder())
+    pipeline.add(Pass, [subscribe(d, str)], [c], name="there")
+    pipeline.add(Pass, [subscribe(c, str)], [d], name="back")
+
+
+def weak_in_a_loop(pipeline: Pipeline) -> None:
     pipeline.add(Pass, [subscribe(b, str)], [c], name="there")
-    pipeline.add(Pass, [subscribe(c, str)], [b], name="back")
+    pipeline.add(Pass, [subscribe(c, str)], [b], name="back", productions="weak")
 
 
 def no_input(pipeline: Pipeline) -> None:
@@ -162,7 +185,8 @@ class Handless(Computation[str]):
 MISTAKES: list[tuple[Callable[[Pipeline], None], list[str]]] = [
     (unfed, ["'lonely'", "'c'", "['a', 'b']"]),
     (unheard, ["'loud'", "'c'", "nobody subscribes"]),
-    (cycle, ["'back'", "'there'", "cycle"]),
+    (cycle_without_input, ["'back'", "'there'", "nothing from outside", "inject"]),
+    (weak_in_a_loop, ["'back'", "'there'", "weak", "use strong"]),
     (no_input, ["'deaf'", "no stream"]),
     (twice, ["'first'", "twice"]),
     (source_twice, ["'text'", "twice"]),

@@ -4,16 +4,19 @@ Lives here: the sender's side of exactly-once delivery.  Invariants:
 
 * ids are dense per subscription and producer;
 * a bundle stays here, byte for byte, until its receiver has acked it;
-* the frontier never passes a production whose ack is not durably recorded.
+* the frontier never passes a production whose ack is not durably recorded;
+* what is unacked on back edges of a loop does not count for back-pressure.  Otherwise two intervals that send to each other
+  could both wait for room, and neither would take what makes room for the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
 
+from millwheel import limits
 from millwheel.bundles import Acked, Bundle, Produced
 from millwheel.core.ids.dedup import Channel
 from millwheel.core.ids.ended import ENDED
@@ -30,7 +33,16 @@ UNKNOWN: Final = SequenceNumber(0)
 class Outbox:
     """Unacked bundles of one sending interval."""
 
-    def __init__(self, sender: IntervalId, producer: ProducerId, routes: Mapping[SubscriptionId, Ranges]) -> None:
+    def __init__(
+        self,
+        sender: IntervalId,
+        producer: ProducerId,
+        routes: Mapping[SubscriptionId, Ranges],
+        back: Collection[SubscriptionId] = (),
+    ) -> None:
+        self._back = frozenset(back)
+        self._unacked_back = 0
+        """Bundles on back edges."""
         self._sender = sender
         self._producer = producer
         self._routes = routes
@@ -41,6 +53,7 @@ class Outbox:
         """Of the bundles that are made now."""
         self.unacked: dict[int, Bundle] = {}
         self.unacked_bytes = 0
+        """On regular edges."""
         self._oldest: dict[int, int] = {}
         self._unrecorded: dict[int, Bundle] = {}
         self._recording: dict[Seq, list[Bundle]] = {}
@@ -104,7 +117,7 @@ class Outbox:
             self.epoch,
         )
         self.unacked[number] = bundle
-        self.unacked_bytes += bundle.size()
+        self._count(bundle, 1)
         self._oldest[number] = min(timestamps)
         self._live.setdefault((subscription, producer), {})[number] = sequences[0]
         return bundle
@@ -119,10 +132,21 @@ class Outbox:
         bundle = self.unacked.pop(number, None)
         if bundle is None:
             return False
-        self.unacked_bytes -= bundle.size()
+        self._count(bundle, -1)
         del self._oldest[number]
         self._unrecorded[number] = bundle
         return True
+
+    def _count(self, bundle: Bundle, by: int) -> None:
+        if bundle.subscription in self._back:
+            self._unacked_back += by
+        else:
+            self.unacked_bytes += by * bundle.size()
+
+    def full(self) -> bool:
+        """True when so much is unacked on regular edges that no user code may run."""
+        bundles = len(self.unacked) - self._unacked_back
+        return bundles >= limits.OUTBOX_LIMIT_BUNDLES or self.unacked_bytes >= limits.UNACKED_LIMIT_BYTES
 
     def abandon(self, bundle: Bundle) -> None:
         """Record unacked productions of an earlier owner as acked, because their subscription no longer exists."""

@@ -76,8 +76,7 @@ class DurableLog:
         """See `Durability`."""
         return (
             not self._inflight.full()
-            and len(self._outbox.unacked) < limits.OUTBOX_LIMIT_BUNDLES
-            and self._outbox.unacked_bytes < limits.UNACKED_LIMIT_BYTES
+            and not self._outbox.full()
             and not self._committed.full()
             and self._cache.unfolded < limits.UNFOLDED_LIMIT_KEYS
         )

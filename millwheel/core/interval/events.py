@@ -142,6 +142,13 @@ class WatermarkMoved(Struct, frozen=True, gc=False):
     value: int
 
 
+class RoundBegan(Struct, frozen=True, gc=False):
+    """A round of the loop that this interval is in: inputs from outside have promised `bound`, us."""
+
+    round: int
+    bound: int
+
+
 class ChannelsExpected(Struct, frozen=True, gc=False):
     """Something may still come on these channels, although their producers are older than the interval's owner."""
 
@@ -192,7 +199,7 @@ class Advanced(Struct, frozen=True, gc=False):
 Event = (
     BundleArrived | Loaded | SlotsLoaded | TimersLoaded | Marked | Invoked | CommitDone | WriteFenced | Refused | Resend
     | FoldDone | IdsFound | OutsideIdsRead | AckArrived | AlarmRang | WatermarkMoved | ChannelsExpected | RedriveAsked
-    | QuarantineFetched | RowsRead | Advanced
+    | QuarantineFetched | RowsRead | Advanced | RoundBegan
 )  # fmt: skip
 
 # --- effects ----------------------------------------------------------------------------------------------------
@@ -308,6 +315,13 @@ class ReportWatermark(Struct, frozen=True, gc=False):
     value: int
 
 
+class AnswerRound(Struct, frozen=True, gc=False):
+    """The oldest work, us, that was held since the answer to the round before."""
+
+    round: int
+    minimum: int
+
+
 class FetchQuarantine(Struct, frozen=True, gc=False):
     """Read the quarantine FIFOs of `keys`, one after the other in ascending order, at most `limit` elements in all.
 
@@ -357,5 +371,5 @@ class Settled(Struct, frozen=True, gc=False):
 
 Effect = (
     Load | LoadSlots | LoadTimers | LookupIds | ReadOutsideIds | Mark | Unmark | Invoke | Commit | Fold | Send | Ack
-    | SetAlarm | ReportWatermark | FetchQuarantine | Read | Advance | Halt | RestartInterval | Settled
+    | SetAlarm | ReportWatermark | AnswerRound | FetchQuarantine | Read | Advance | Halt | RestartInterval | Settled
 )  # fmt: skip

@@ -30,6 +30,7 @@ from millwheel.core.ids.dedup import Channel
 from millwheel.core.ids.seen import SeenKeys
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.arrivals import Arrivals, Item
+from millwheel.core.interval.held import HeldWork
 from millwheel.core.interval.inbox import Inbox
 from millwheel.core.interval.invocation import Invocation
 from millwheel.core.interval.schedule import Schedule
@@ -62,6 +63,12 @@ class Config(msgspec.Struct, frozen=True):
     """Subscriptions to which this version of the computation may produce.  None means all."""
     slacks: Mapping[SubscriptionId, int] = {}
     """Subscriptions on which outside clients choose record ids, and how long these are remembered, us."""
+    back: Collection[SubscriptionId] = ()
+    """Subscriptions to which it produces on back edges of its loop."""
+    loop: str = ""
+    """The loop that the computation is in, if any."""
+    promised: int = MIN_TIME
+    """The floor of the loop may have come so far, us."""
 
 
 class IntervalCore:
@@ -117,7 +124,7 @@ class IntervalCore:
             quarantine=self._quarantine,
         )
         # What becomes durable, and goes out.
-        self._outbox = Outbox(config.interval, ProducerId(config.sequencer), config.routes)
+        self._outbox = Outbox(config.interval, ProducerId(config.sequencer), config.routes, config.back)
         self._unsettled: set[int] = set()
         """Bundles without an ack, on streams that only earlier versions of the computation list as outputs."""
         self._durability: Durability = DurableLog(
@@ -132,6 +139,8 @@ class IntervalCore:
             arrivals=self._arrivals, inbox=self._inbox, invocation=self._invocation, durability=self._durability,
             outbox=self._outbox, timers=self._timers, holds=self._holds,
         )  # fmt: skip
+        self._held = HeldWork(config.promised) if config.loop else None
+        """For the rounds of its loop."""
         self._alarm = MAX_TIME
         self.halted = False
         self._recovered: RecoveredInterval | None = recovered
@@ -221,6 +230,8 @@ class IntervalCore:
                 self._arrivals.was_read(event)
             case ev.AlarmRang():
                 self._alarm = MAX_TIME
+            case ev.RoundBegan(round_, bound):
+                self._answer(round_, bound, effects)
             case ev.ChannelsExpected(channels):
                 self._arrivals.ids.expect(channels)
             case ev.RedriveAsked(keys):
@@ -231,6 +242,13 @@ class IntervalCore:
                 raise AssertionError(f"an interval core got {type(event).__name__}")
         self._after(effects, now)
         return effects
+
+    def _answer(self, round_: int, bound: int, effects: list[ev.Effect]) -> None:
+        if self._held is None:
+            raise InvariantError(f"interval {self.config.interval} is in no loop")
+        minimum = self._held.answer(round_, bound, self._watermark.oldest_work())
+        if minimum is not None:
+            effects.append(ev.AnswerRound(round_, minimum))
 
     def _settle(self, number: int, effects: list[ev.Effect]) -> None:
         if number in self._unsettled:
@@ -294,6 +312,8 @@ class IntervalCore:
     # --- arrival ----------------------------------------------------------------------------------------------
 
     def _enter(self, items: list[Item], effects: list[ev.Effect]) -> None:
+        if self._held is not None:
+            self._held.note(min([self._arrivals.oldest(), *(item.oldest for item in items)]))
         for item in items:
             if item.part is None and not (self._inbox or self._invocation or self._durability):
                 effects.append(ev.Ack(item.sender, item.number))
@@ -323,7 +343,8 @@ class IntervalCore:
         if self._invocation or not self._durability.has_room():
             return False
         self._read_quarantine(effects)
-        scheduled = self._schedule.take(self._watermark.input, now)
+        promised = MIN_TIME if self._held is None else self._held.promised
+        scheduled = self._schedule.take(self._watermark.input, now, promised)
         if scheduled is None or not self._invocation.begin(scheduled, effects):
             return False
         self._invoked(InvocationOutcome(), now, effects)
@@ -347,6 +368,8 @@ class IntervalCore:
         """Make a checkpoint of an invocation.  Its productions are numbered, and kept until they are acked."""
         scheduled, oldest = self._invocation.end()
         oldest = min(oldest, self._checkpointer.oldest_undone(scheduled.work, outcome))
+        if self._held is not None:
+            self._held.note(min(oldest, outcome.oldest()))
         seq = self._durability.next_seq()
         image = self._checkpointer.image(seq, scheduled, outcome, self._watermark.input)
         bundles = []

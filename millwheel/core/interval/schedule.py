@@ -25,7 +25,7 @@ from millwheel.core.interval.inbox import Inbox
 from millwheel.core.keys.cache import StateCache
 from millwheel.core.keys.expiry import Expiry
 from millwheel.core.keys.timers import TimerQueue
-from millwheel.model import EXPIRY_KIND, MAX_TIME, Timer, TimerKind
+from millwheel.model import EXPIRY_KIND, MAX_TIME, MIN_TIME, Timer, TimerKind
 from millwheel.work import InvocationOutcome, Work
 
 
@@ -39,7 +39,9 @@ class ScheduledWork(msgspec.Struct, gc=False):
     def oldest(self) -> int:
         """The smallest event time that may come of it, or MAX_TIME."""
         # A wall timer may produce records as old as the watermark under which it was started.
-        times = [t.timestamp if t.kind == "watermark" else self.work.watermark for t in self.work.timers]
+        since = max(self.work.watermark, self.work.promised)
+        times = [t.timestamp if t.kind == "watermark" else since for t in self.work.timers]
+        times += [since for entry in self.work.redrive if entry.is_timer and entry.kind == "wall"]
         return min([MAX_TIME, *times, *(item.oldest for item in self.items)])
 
 
@@ -73,16 +75,16 @@ class Schedule:
 
     # --- what is next ------------------------------------------------------------------------------------------
 
-    def take(self, watermark: int, now: int) -> ScheduledWork | None:
-        """What runs next; None when there is nothing."""
+    def take(self, watermark: int, now: int, promised: int = MIN_TIME) -> ScheduledWork | None:
+        """What runs next; None when there is nothing.  `promised` is for wall timers (`Work`)."""
         redrive = self._quarantine.take_fetched()
         if redrive:
-            return ScheduledWork(self._redrive_work(redrive, watermark, now))
+            return self._promised(self._redrive_work(redrive, watermark, now), promised)
         if not self._records_are_owed():
             timers = self._take_timers(watermark, now)
             if timers:
                 self._timer_invocations += 1
-                return ScheduledWork(self._timer_work(timers, watermark, now))
+                return self._promised(self._timer_work(timers, watermark, now), promised)
         expiring = self._expiry.take_due(watermark, self._most)
         if expiring:
             return ScheduledWork(self._work(watermark, now), expiring=expiring)
@@ -93,6 +95,10 @@ class Schedule:
             work.parts = [item.part for item in items if item.part is not None and item.part.keys]
             return ScheduledWork(work, items)
         return None
+
+    def _promised(self, work: Work, promised: int) -> ScheduledWork:
+        work.promised = promised
+        return ScheduledWork(work)
 
     def _work(self, watermark: int, now: int) -> Work:
         return Work([], [], self._cache.values, self._cache.entries, {}, watermark, now, partial=self._cache.partial)

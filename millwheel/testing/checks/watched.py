@@ -23,6 +23,7 @@ from millwheel.bundles import (
 from millwheel.errors import RowRefused
 from millwheel.graph import Graph
 from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
+from millwheel.loops import LOOP_PREFIX
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import (
     Declaration,
@@ -247,9 +248,10 @@ class WatchedStore:
         return await self.inner.still_owned(owners)
 
     def _check_owners(self, write: WatermarkWrite) -> None:
-        """The writer owns every interval of a computation, or of those that a source feeds."""
+        """The writer owns every interval of a computation, of a loop, or of those that a source feeds."""
         streams = {spec.stream for name, spec in self.truth.graph.sources.items() if f"source:{name}" == write.name}
         fed = {s.computation for s in self.truth.subscriptions.values() if s.stream in streams} or {write.name}
+        fed = fed.union(*(loop.members for loop in self.truth.graph.loops if loop.name == write.name))
         rests = {i: self.truth.owner[i] for i, name in self.truth.computation.items() if name in fed}
         if not rests.items() <= write.owners.items():
             self.truth.fail(f"I5: the watermark of {write.name} is persisted by who does not own {sorted(rests)}")
@@ -376,6 +378,9 @@ class WatchedStore:
     def _check_watermark(self, name: str, value: int, before: Mapping[str, int]) -> None:
         if name.startswith("source:"):
             return
+        if name.startswith(LOOP_PREFIX):
+            self._check_floor(name, value, before)
+            return
         for sender in sorted(self.senders(name)):
             known = before.get(sender)
             if known is None or value > known:
@@ -384,3 +389,19 @@ class WatchedStore:
             for what, oldest in self.truth.work_of(name):
                 if oldest < value:
                     self.truth.fail(f"I10: watermark of {name} goes to {value}, but {what} is pending at {oldest}")
+
+    def _check_floor(self, name: str, value: int, before: Mapping[str, int]) -> None:
+        """No work of a loop is behind its floor, nor anything that may still come from outside."""
+        loop = next(loop for loop in self.truth.graph.loops if loop.name == name)
+        outside = set[str]().union(*map(self.senders, loop.members)).difference(loop.members, {name})
+        for sender in sorted(outside):
+            known = before.get(sender)
+            if known is None or value > known:
+                self.truth.fail(f"I20: the floor of {name} goes to {value}, and {sender} sends into it from {known} on")
+        self.truth.kernel.probes["floor of a loop raised"] += 1
+        for member in loop.members if self.honest.issuperset(loop.members) else ():
+            for what, oldest in self.truth.work_of(member):
+                if oldest < value:
+                    self.truth.fail(
+                        f"I20: the floor of {name} goes to {value}, but {what} is pending in {member} at {oldest}"
+                    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 from millwheel.core.authority import Authority
-from millwheel.ids import IntervalId
+from millwheel.core.loop_rounds import Floor
+from millwheel.ids import IntervalId, Sequencer
 from millwheel.model import MAX_TIME, MIN_TIME
 
 
@@ -34,6 +35,53 @@ def test_a_value_is_visible_only_when_adopted() -> None:
     assert found.input_of("a") == MIN_TIME
     assert found.adopt(changed) == {"a": 10}
     assert (found.input_of("a"), found.value("source:s")) == (10, 10)
+
+
+def looped(**persisted: int) -> Authority:
+    """a sends to b, and b back to a."""
+    senders = {"a": ["source:s", "loop:a"], "b": ["a"], "c": ["b"]}
+    found = Authority(senders, {**persisted, "source:s": 30}, {"loop:a": ("a", "b")})
+    for name, interval in (("a", 1), ("b", 2), ("c", 3)):
+        found.expect(name, IntervalId(interval), Sequencer(10 * interval))
+    return found
+
+
+LOOPED = {IntervalId(1): Sequencer(10), IntervalId(2): Sequencer(20)}
+
+
+def test_the_floor_of_a_loop_bounds_its_head_in_the_place_of_who_sends_back() -> None:
+    found = looped()
+    assert (found.outside("loop:a"), found.owners_of_loop("loop:a")) == (30, LOOPED)
+    assert found.input_of("a") == MIN_TIME
+    found.floor("loop:a", Floor(20, LOOPED))
+    changed = found.changes()
+    assert (changed, found.owners("loop:a")) == ({"loop:a": 20}, LOOPED)
+    assert found.adopt(changed) == {"a": 20}
+    assert found.value("b") == MIN_TIME, "the others rise by their reports"
+
+
+def test_a_floor_that_was_not_persisted_waits_for_the_next_round() -> None:
+    found = looped()
+    found.floor("loop:a", Floor(20, LOOPED))
+    assert found.changes() == {"loop:a": 20}
+    found.refused("loop:a")
+    assert (found.changed(), found.changes()) == (False, {})
+    found.floor("loop:a", Floor(15, LOOPED))
+    assert found.changes() == {"loop:a": 15}
+
+
+def test_a_loop_with_an_interval_that_nobody_owns_has_no_owners() -> None:
+    found = looped()
+    found.expect("b", IntervalId(4))
+    assert found.owners_of_loop("loop:a") == {}
+
+
+def test_productions_of_an_earlier_version_bound_a_loop_from_outside_too() -> None:
+    found = looped(c=7)
+    found.unsettled("c", IntervalId(3), ["b"])
+    assert found.outside("loop:a") == 7
+    found.unsettled("b", IntervalId(2), ["a"])
+    assert found.outside("loop:a") == 7, "those of a member are in its answer"
 
 
 def test_an_input_is_the_minimum_over_all_senders() -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
+from millwheel import limits
 from millwheel.bundles import Acked, Bundle
 from millwheel.core.channel.outbox import Outbox
 from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, SubscriptionId, sequence_numbers
@@ -12,6 +15,7 @@ from millwheel.model import MAX_TIME
 from millwheel.work import Columns
 
 SUB, SENDER, PRODUCER = SubscriptionId(4), IntervalId(10), ProducerId(77)
+BACK = SubscriptionId(5)
 
 
 def outbox(*lows: str) -> Outbox:
@@ -46,6 +50,25 @@ def test_a_bundle_stays_byte_identical_until_acked() -> None:
     assert not box.ack(bundle.number)
     assert not box.ack(12_345)
     assert (box.unacked, box.oldest()) == ({}, MAX_TIME)
+
+
+def test_what_is_unacked_on_back_edges_leaves_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "OUTBOX_LIMIT_BUNDLES", 2)
+    ranges = Ranges([("", IntervalId(1))])
+    box = Outbox(SENDER, PRODUCER, {SUB: ranges, BACK: ranges}, [BACK])
+    for _ in range(5):
+        box.number(BACK, columns("a"))
+    assert (box.full(), box.unacked_bytes) == (False, 0)
+    _, (bundle,) = box.number(SUB, columns("a"))
+    assert not box.full()
+    box.number(SUB, columns("b"))
+    assert box.full()
+    for other in [*box.unacked.values()]:
+        if other.subscription == BACK:
+            box.ack(other.number)
+    assert box.full()
+    box.ack(bundle.number)
+    assert not box.full()
 
 
 def test_the_frontier_waits_until_the_ack_is_durable() -> None:
