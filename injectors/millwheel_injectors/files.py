@@ -398,7 +398,7 @@ class FileSource(Source[T]):
 
     def reject(self, partition: str, row: int, reason: str, value: Any) -> None:
         """Keep a row that the pipeline could not take (no key, not encodable) with the malformed ones."""
-        self._rejects.add(partition, [Reject(row, reason, raw_text(value))])
+        self._rejects.add(partition, [Reject(row, reason, raw_text(value))], self._catalog.path(partition))
 
     def rejections(self) -> Mapping[str, int]:
         """Rejected rows since the process began, by kind."""

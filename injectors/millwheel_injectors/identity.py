@@ -151,6 +151,10 @@ class Catalog:
         """What is remembered of `name`; the partition keeps it up to date."""
         return self._known[name]
 
+    def path(self, name: str) -> str:
+        """The path of `name` when it was seen last; empty for one that is not remembered."""
+        return self._known[name].path if name in self._known else ""
+
     def strangers(self, files: Iterable[FoundFile]) -> list[FoundFile]:
         """All but those that can only be remembered ones: at the old place, the same inode, the same beginning."""
         places: dict[tuple[int, str], list[Identity]] = {}

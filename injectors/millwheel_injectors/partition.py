@@ -191,7 +191,8 @@ class TextPartition:
         if times and self._created is None and isinstance(self._reading.policy, FileCreation):
             self._created = creation_us(self._place(), self._reading.policy, times[0])
         if parsed.rejects and not self._muted:
-            self._reading.rejects.add(self.name, [r._replace(row=first + r.row) for r in parsed.rejects])
+            rejects = [r._replace(row=first + r.row) for r in parsed.rejects]
+            self._reading.rejects.add(self.name, rejects, self.identity.path)
         rows = [first + row for row in parsed.rows]
         return Batch(rows, parsed.values, times, self._row, self._state(buffer), len(parsed.rejects))
 

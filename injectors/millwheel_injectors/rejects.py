@@ -33,10 +33,12 @@ class Reject(NamedTuple):
 
 
 class RejectLine(msgspec.Struct, kw_only=True):
-    """One line of the reject file.  Lines of early releases have no source."""
+    """One line of the reject file.  Lines of early releases have no source, and no file."""
 
     source: str = ""
     partition: str
+    file: str = ""
+    """The path that the partition had then."""
     row: int
     reason: str
     text: str
@@ -55,8 +57,8 @@ class Rejects(Protocol):
 
     kinds: Kinds
 
-    def add(self, partition: str, rejects: Sequence[Reject]) -> None:
-        """Keep `rejects`; those kept before are skipped."""
+    def add(self, partition: str, rejects: Sequence[Reject], file: str = "") -> None:
+        """Keep `rejects`; those kept before are skipped.  `file` is the path of a partition that has another name."""
         ...
 
 
@@ -72,10 +74,10 @@ class LoggedRejects:
     def check_not(self, inputs: Iterable[Path]) -> None:
         """It is no file."""
 
-    def add(self, partition: str, rejects: Sequence[Reject]) -> None:
+    def add(self, partition: str, rejects: Sequence[Reject], file: str = "") -> None:
         """A warning for the first row of each kind."""
         for row, reason, raw in rejects:
-            self.kinds.add(partition, row, reason, raw)
+            self.kinds.add(file or partition, row, reason, raw)
 
 
 class RejectFile:
@@ -106,18 +108,21 @@ class RejectFile:
             if place.name == self._path.name and self._path.exists() and place.samefile(self._path):
                 raise SourceError(f"{self._where()} is among its own inputs; name one elsewhere")
 
-    def add(self, partition: str, rejects: Sequence[Reject]) -> None:
+    def add(self, partition: str, rejects: Sequence[Reject], file: str = "") -> None:
         """Append what is new and wait until it is on disk."""
         for reject in rejects:
             self.kinds.count(reject.reason)
         lines = [
-            RejectLine(source=self._source, partition=_text(partition), row=row, reason=_text(reason), text=_text(raw))
+            RejectLine(
+                source=self._source, partition=_text(partition), file=_text(file), row=row, reason=_text(reason),
+                text=_text(raw),
+            )
             for row, reason, raw in rejects
-        ]
-        with self._locked() as file:
+        ]  # fmt: skip
+        with self._locked() as log:
             new = {mark: line for line in lines if (mark := line.mark()) not in self._marks}
             if new:
-                self._append(file, list(new.values()))
+                self._append(log, list(new.values()))
                 self._marks.update(new)
 
     @contextmanager

@@ -210,6 +210,8 @@ class Context:
     def _declared(self, table: Table[Any]) -> tuple[SinkTable, Fields | None]:
         try:
             return self._tables[table.name]
+        except AttributeError:
+            raise WiringError(f"{table!r:.80} is {type(table).__name__}: the first argument is a Table") from None
         except KeyError:
             raise WiringError(f"table {table.name!r} is not declared: call pipeline.sink(table)") from None
 

@@ -68,9 +68,16 @@ class Pipeline:
         self._computations: dict[str, ComputationSpec] = {}
         self._sources: dict[str, SourceSpec] = {}
         self._tables: dict[str, Table[Any]] = {}
+        self._checks: list[Callable[[], None]] = []
+
+    def check_before(self, check: Callable[[], None]) -> None:
+        """Call `check` before anybody uses the pipeline: it raises `WiringError` for what only its owner can see."""
+        self._checks.append(check)
 
     def declared(self) -> tuple[dict[str, StreamSpec], dict[str, ComputationSpec]]:
-        """The streams and computations so far, by name, before anything is checked; a copy."""
+        """The streams and computations so far, by name, before the graph is checked; a copy."""
+        for check in self._checks:
+            check()
         return dict(self._streams), dict(self._computations)
 
     def inject(self, source: Source[T], into: Stream[T]) -> None:
@@ -173,6 +180,8 @@ class Pipeline:
 
     def graph(self) -> Graph:
         """The checked graph; raises `WiringError` naming the culprit."""
+        for check in self._checks:
+            check()
         return check_graph(
             Graph(
                 self.name, self._streams, self._computations, self._sources,

@@ -16,11 +16,12 @@ it does.  So no edit of the rest of the pipeline gives its state to another step
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 from zlib import crc32
 
 import msgspec
 
+from millwheel.api.given import check_stream
 from millwheel.api.pipeline import Pipeline
 from millwheel.api.stream import Stream
 from millwheel.coders import Coder
@@ -49,6 +50,14 @@ class Flow:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
+        self._results: list[_Result] = []
+        pipeline.check_before(self._check)
+
+    def _check(self) -> None:
+        """A keyed step whose results go nowhere was forgotten: nothing of it would run."""
+        for result in self._results:
+            if not result.written:
+                raise WiringError(f"the results of {result.title!r} go nowhere: end its chain in a stream, .to(...)")
 
     def read(self, stream: Stream[T]) -> Chain[T]:
         """The values of a stream."""
@@ -94,7 +103,9 @@ class Flow:
 
     def apply(self, operation: Operation[R], ports: Sequence[Port], name: str | None = None) -> Chain[R]:
         """A step that reads `ports`; it is added to the pipeline when its results get a stream."""
-        return Chain(self, _Result(self, operation, tuple(ports), name), ())
+        result = _Result(self, operation, tuple(ports), name)
+        self._results.append(result)
+        return Chain(self, result, ())
 
     def end(self, operation: Operation[None], ports: Sequence[Port], name: str) -> None:
         """A step that reads `ports` and has no results: a sink."""
@@ -140,6 +151,11 @@ class _Result:
         """Where the results are, as the step gives them."""
         self.written = False
 
+    @property
+    def title(self) -> str:
+        """The name of the step; of one without a name, what it does."""
+        return self._name or self._operation.kind
+
     def streams(self) -> tuple[Inlet, ...]:
         """For a step that reads these results: a stream of the name of this one, unless there is one already."""
         if self.stream is None:
@@ -157,7 +173,7 @@ class _Result:
         """Add the computation: its results go through `steps` to `stream`."""
         if self.written:
             raise WiringError(
-                f"the results of {self._name or self._operation.kind!r} already go through steps to a stream: "
+                f"the results of {self.title!r} already go through steps to a stream: "
                 "end it in a stream of its own by .to(...), and go on from there"
             )
         self.written = True
@@ -178,6 +194,14 @@ class Chain(Generic[T]):
         self.flow = flow
         self._origin = origin
         self._steps = steps
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """A keyed step that was asked of values without a key."""
+            if not name.startswith("_") and hasattr(KeyedChain, name):
+                raise WiringError(f"{name}(...) is a step of values by key: call .key_by(...) before it")
+            raise AttributeError(f"a chain has no {name!r}", name=name, obj=self)
 
     def _then(self, step: Step) -> Chain[Any]:
         return Chain(self.flow, self._origin, (*self._steps, step))
@@ -249,6 +273,7 @@ class Chain(Generic[T]):
 
         `name` is for steps without a keyed one before them, which are a computation here.
         """
+        check_stream(stream, "to(...)")
         if isinstance(self._origin, _Result) and not self._origin.written:
             self._origin.write(stream, self._steps)
         else:

@@ -19,6 +19,7 @@ from millwheel.library.combining import Combiner, combined
 from millwheel.library.daily import deduplicate, distinct_until_changed, throttle
 from millwheel.library.durations import Duration, duration
 from millwheel.library.firing import Firing, Panes
+from millwheel.library.given import check_aggregation, check_trigger, check_windows
 from millwheel.library.interval_join import Interval, join_in_interval
 from millwheel.library.lookups import Enriched, LookUp, enrich
 from millwheel.library.matches import How, Match
@@ -163,6 +164,8 @@ class KeyedChain(Generic[T]):
         the watermark may be beyond that for a late record still to count; `panes`, whether each holds all records or
         only those since the last; `time`, the panes' event time.
         """
+        check_windows(windows)
+        check_trigger(trigger)
         return WindowedChain(self, windows, Firing(trigger or AtWatermark(), lateness, panes, time))
 
     @overload
@@ -272,6 +275,7 @@ class KeyedChain(Generic[T]):
         `single` says that a key has one value at most: then a partner that comes after it is not stored by itself.
         Records more than the lateness behind the watermark go to the streams `dropped`.
         """
+        check_aggregation(aggregation)
         late = duration(lateness, "the allowed lateness")
         coders: list[Coder[Any]] = [self.coder, other.coder]
         operation = join_aggregate(within, aggregation, how, single, late, coders, (dropped, other_dropped))
@@ -287,6 +291,7 @@ class KeyedChain(Generic[T]):
         their turn in the order of what `order` makes of them, by default of their encoding.  The accumulator of a key is
         kept until the end of the input.
         """
+        check_aggregation(aggregation)
         late = duration(lateness, "the allowed lateness")
         return self.apply(running(aggregation, last, order, late, self.coder, dropped), name)
 
@@ -310,6 +315,7 @@ class WindowedChain(Generic[T]):
 
         With a `combiner` the records of one key are first gathered under several, for a key that is too hot for one.
         """
+        check_aggregation(aggregation)
         if combiner is None:
             return self._keyed.apply(aggregate(self._windows, self._firing, aggregation, dropped), name)
         return combined(self._keyed, self._windows, self._firing, aggregation, name, dropped, combiner)

@@ -42,6 +42,11 @@ class Wrong(Computation[str]):
             lambda it, context: context.produce("out", "x"),
             r"produce\('out', …\): the first argument is a Stream, not str",
         ),
+        (
+            lambda it, context: context.upsert("out", {}),
+            "'out' is str: the first argument is a Table",
+        ),
+        (lambda it, context: context.delete("out", {}), "'out' is str: the first argument is a Table"),
         (lambda it, context: context.produce(None, "x"), "the first argument is a Stream, not NoneType"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import logging
 import os
 import shutil
 from pathlib import Path
@@ -461,6 +462,20 @@ def test_rows_the_pipeline_refuses_join_the_rejects(tmp_path: Path) -> None:
     source.reject("p", 3, "no key", object)
     source.reject("p", 5, "no key", {"a": {1}})
     assert [(r.row, r.reason) for r in reject_lines(tmp_path / "rejects")] == [(5, "no key"), (3, "no key")]
+
+
+def test_a_rejected_row_is_told_with_the_path_of_its_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A partition's name is a hash, by which nobody finds the row."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("1\nx\n")
+    for rejects in (None, tmp_path / "rejects"):
+        source = FileSource("s", tmp_path / "in" / "*.txt", event_time=number, rejects=rejects)
+        partition = only(source)
+        with caplog.at_level(logging.WARNING, "millwheel.injectors"):
+            read_all(partition)
+            source.reject(partition.name, 0, "no key", "1")
+    assert [record.getMessage().partition(" of ")[2][:6] for record in caplog.records] == ["a.txt:", "a.txt:"]
+    assert [(line.row, line.file) for line in reject_lines(tmp_path / "rejects")] == [(1, "a.txt"), (0, "a.txt")]
 
 
 # watermarks and the end

@@ -30,7 +30,7 @@ def us(year: int, month: int, day: int, zone: str = "UTC") -> int:
 
 @given(TIMES, st.integers(2, 10**12), st.integers(0, 10**12))
 def test_a_time_lies_in_one_fixed_window(time: int, size: int, offset: int) -> None:
-    (window,) = Fixed(size, offset=offset).of(time)
+    (window,) = Fixed(timedelta(microseconds=size), offset=offset).of(time)
     assert window.start <= time <= window.last
     assert window.end - window.start == size
     assert (window.start - offset) % size == 0
@@ -40,7 +40,8 @@ def test_a_time_lies_in_one_fixed_window(time: int, size: int, offset: int) -> N
 def test_a_time_lies_in_all_sliding_windows_that_hold_it(
     time: int, every: int, times: int, offset: int, more: int
 ) -> None:
-    windows = Sliding(every * times + more % every, every=every, offset=offset)
+    size = timedelta(microseconds=every * times + more % every)
+    windows = Sliding(size, every=timedelta(microseconds=every), offset=offset)
     found = windows.of(time)
     assert all(window.start <= time < window.end for window in found)
     before = Window(found[0].start - every, found[0].end - every)
@@ -109,6 +110,7 @@ def test_lengths_are_given_as_people_say_them() -> None:
     assert Fixed(minutes=1, seconds=30).size == 90 * SECOND
     assert Fixed(timedelta(hours=1)).size == HOUR
     assert Fixed(minutes(2)).size == 2 * MINUTE
+    assert Fixed(timedelta(microseconds=60)).size == 60
     assert Sessions(lambda key: len(key) * SECOND).gap("abc") == 3 * SECOND
 
 
@@ -118,6 +120,8 @@ def test_lengths_are_given_as_people_say_them() -> None:
         lambda: Fixed(),
         lambda: Fixed(-SECOND),
         lambda: Fixed(1.5),  # type: ignore[arg-type]
+        lambda: Fixed(60),
+        lambda: Sliding(minutes=1, every=10),
         lambda: Sliding(minutes=1, every=2 * MINUTE),
         lambda: Calendar("hour"),  # type: ignore[arg-type]
         lambda: Calendar("day", "Europe/Atlantis"),

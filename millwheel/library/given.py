@@ -1,0 +1,31 @@
+"""What people give to a chain, checked where they give it: another thing is answered with what is expected.
+
+Lives here: checks of types.  Never here: checks of values, which the thing itself makes.
+"""
+
+from __future__ import annotations
+
+from millwheel.errors import WiringError
+from millwheel.library.aggregations import Aggregation
+from millwheel.library.triggers import AtWatermark, Once, Repeat
+from millwheel.library.windows import Aligned, Sessions, Validity, Wall
+
+
+def check_windows(windows: object) -> None:
+    """Windows of any kind."""
+    if not isinstance(windows, Aligned | Sessions | Validity | Wall):
+        raise WiringError(f"window(...) needs windows, got {windows!r:.80}; for example Fixed(minutes=10)")
+
+
+def check_trigger(trigger: object) -> None:
+    """A trigger, or None for the default one."""
+    if trigger is not None and not isinstance(trigger, AtWatermark | Repeat | Once):
+        raise WiringError(f"trigger= needs a trigger, got {trigger!r:.80}; for example Repeat(EveryRecords(100))")
+
+
+def check_aggregation(aggregation: object) -> None:
+    """An aggregation, and not the function that makes one."""
+    if not isinstance(aggregation, Aggregation):
+        name = getattr(aggregation, "__name__", "")
+        example = f"call it, {name}(...)" if name and name != "<lambda>" else "for example count()"
+        raise WiringError(f"an aggregation is expected, got {aggregation!r:.80}: {example}")

@@ -1,0 +1,70 @@
+"""What is wrong in a chain is said where it is written, in the words of what is expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from millwheel import MsgpackCoder, Pipeline, Stream, TextCoder
+from millwheel.errors import WiringError
+from millwheel.library import Fixed, Flow, Pane, count, minutes
+from millwheel.library.given import check_aggregation, check_trigger, check_windows
+from millwheel.testing import Stepper
+from millwheel_injectors import IterableSource
+
+words = Stream("words", TextCoder())
+counts = Stream("counts", MsgpackCoder(Pane[int]))
+
+
+def chain(pipeline: Pipeline) -> Any:
+    return Flow(pipeline).inject(IterableSource("text", []), into=words)
+
+
+@pytest.mark.parametrize(
+    ("write", "says"),
+    [
+        (lambda words: words.window(Fixed(minutes=1)), r"window\(...\) is a step of values by key: call .key_by\(...\)"),
+        (lambda words: words.join(words, Fixed(minutes=1)), r"join\(...\) is a step of values by key"),
+        (lambda words: words.key_by(str).window("1m"), r"needs windows, got '1m'; for example Fixed\(minutes=10\)"),
+        (lambda words: words.key_by(str).window(Fixed(minutes=1), "early"), "needs a trigger, got 'early'"),
+        (lambda words: words.key_by(str).window(Fixed(minutes=1)).aggregate(count), r"call it, count\(...\)"),
+        (lambda words: words.key_by(str).running(len), r"call it, len\(...\)"),
+        (
+            lambda words: words.key_by(str).join_aggregate(words.key_by(str), lambda word: minutes(1), "count"),
+            r"got 'count': for example count\(\)",
+        ),
+        (lambda words: words.to("counts"), r"to\(...\) needs a Stream, got 'counts'"),
+    ],
+)  # fmt: skip
+def test_it_says_what_is_expected(write: Callable[[Any], Any], says: str) -> None:
+    with pytest.raises(WiringError, match=says):
+        write(chain(Pipeline("p")))
+
+
+def test_what_no_chain_has_is_missing_as_ever() -> None:
+    words = chain(Pipeline("p"))
+    with pytest.raises(AttributeError, match="a chain has no 'windwo'"):
+        _ = words.windwo
+    assert not hasattr(words, "__length_hint__")
+
+
+def test_a_keyed_step_that_goes_nowhere_is_refused() -> None:
+    """Nothing of it would run, and nobody would be told."""
+    pipeline = Pipeline("p")
+    panes = chain(pipeline).key_by(str).window(Fixed(minutes=1)).aggregate(count())
+    for use in (pipeline.graph, lambda: Stepper(pipeline)):
+        with pytest.raises(WiringError, match="the results of 'count' go nowhere: end its chain in a stream"):
+            use()
+    panes.to(counts).key_by(lambda pane: pane.key).append_to("panes", {}, lambda pane: {})
+    pipeline.graph()
+    Flow(pipeline).read(words).key_by(str).window(Fixed(minutes=5)).aggregate(count(), name="five")
+    with pytest.raises(WiringError, match="the results of 'five' go nowhere"):
+        pipeline.graph()
+
+
+def test_what_is_expected_passes() -> None:
+    check_windows(Fixed(minutes=1))
+    check_trigger(None)
+    check_aggregation(count())
