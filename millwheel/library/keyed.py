@@ -18,8 +18,8 @@ from millwheel.library.aggregations import Aggregation
 from millwheel.library.combining import Combiner, combined
 from millwheel.library.daily import deduplicate, distinct_until_changed, throttle
 from millwheel.library.durations import Duration, duration
+from millwheel.library.expected import check_aggregation, check_trigger, check_windows
 from millwheel.library.firing import Firing, Panes
-from millwheel.library.given import check_aggregation, check_trigger, check_windows
 from millwheel.library.interval_join import Interval, join_in_interval
 from millwheel.library.lookups import Enriched, LookUp, enrich
 from millwheel.library.matches import How, Match

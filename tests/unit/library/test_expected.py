@@ -10,7 +10,7 @@ import pytest
 from millwheel import MsgpackCoder, Pipeline, Stream, TextCoder
 from millwheel.errors import WiringError
 from millwheel.library import Fixed, Flow, Pane, count, minutes
-from millwheel.library.given import check_aggregation, check_trigger, check_windows
+from millwheel.library.expected import check_aggregation, check_trigger, check_windows
 from millwheel.testing import Stepper
 from millwheel_injectors import IterableSource
 
