@@ -297,6 +297,9 @@ LOOKUP_CACHE_ROWS: Final = 65_536
 FILE_ROWS: Final = 100_000
 """Rows of one file of a sink: a writer holds them in memory, and readers of Parquet want files of some MB."""
 
+BARE_LENGTH_US: Final = 1_000
+"""A length of a window that is a number alone, and shorter than this, was meant in another unit than microseconds."""
+
 FILE_AGE_US: Final = 60_000_000
 """Wall time after its first row at which a file of a sink is sealed: how long a slow stream keeps its readers waiting."""
 

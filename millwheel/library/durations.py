@@ -6,17 +6,14 @@ Lives here: conversion of lengths.  Never here: instants, clocks, calendars.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from millwheel.errors import WiringError
+from millwheel.limits import BARE_LENGTH_US
 from millwheel.model import DAY, HOUR, MINUTE, SECOND, whole_time
 
 Duration: TypeAlias = int | timedelta
 """A length of time: int microseconds, or a timedelta."""
-
-
-MEANT_US: Final = 1_000
-"""A shorter length that is given as a number alone was meant in another unit."""
 
 
 def seconds(number: float) -> int:
@@ -60,7 +57,7 @@ def total(what: str, given: Duration | None, **units: float) -> int:
     found = sum((_UNITS[unit](number) for unit, number in units.items()), 0 if given is None else duration(given, what))
     if found < 2:
         raise WiringError(f"{what} has a length of {found} us: give one, for example minutes=10")
-    if type(given) is int and given < MEANT_US:
+    if type(given) is int and given < BARE_LENGTH_US:
         raise WiringError(
             f"{what} has a length of {given} us, for a number alone is of microseconds: write seconds({given})"
             f" for seconds, or timedelta(microseconds={given}) if that is what you mean"
