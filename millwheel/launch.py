@@ -30,6 +30,7 @@ from millwheel.host.worker import Tolerance
 from millwheel.limits import PROGRESS_DELAY_S, WATCH_DELAY_S
 from millwheel.runtime.embedded import EmbeddedRun, check_sources
 from millwheel.runtime.failures import OnFailure, log_failure
+from millwheel.runtime.shell import Shell
 from millwheel.runtime.signals import signals_restored, signals_stop
 from millwheel.traces import shortened
 from millwheel_storage.embedded import EmbeddedPostgres
@@ -95,7 +96,7 @@ def _kept_running(postgres: EmbeddedPostgres) -> Iterator[None]:
 
 
 @contextmanager
-def _unhurried_collector() -> Iterator[None]:
+def unhurried_collector() -> Iterator[None]:
     """Let Python look for reference cycles less often.
 
     Records live in long lists, and a collection walks all of them; nothing here makes cycles.  At Python's own
@@ -154,7 +155,7 @@ async def arun(
     opened = open_store(store, data)
     url = await asyncio.to_thread(opened.__enter__)  # starting a Postgres takes a while
     try:
-        with _unhurried_collector():
+        with unhurried_collector():
             embedded = asked.embedded(url)
             return await _driven(embedded, asked.on_progress)
     finally:
@@ -185,7 +186,7 @@ def _loop_runs() -> bool:
 
 def _run_here(asked: Asked, url: str) -> Progress:
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)  # docs/adr/0013-uvloop.md
-    with _unhurried_collector(), signals_restored(), runner:
+    with unhurried_collector(), signals_restored(), runner:
         return runner.run(_driven_with_signals(asked.embedded(url), asked.on_progress))
 
 
@@ -197,7 +198,7 @@ def _run_beside(asked: Asked, url: str) -> Progress:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_driven(embedded, asked.on_progress))
 
-    with _unhurried_collector(), ThreadPoolExecutor(1, "millwheel-run") as pool:
+    with unhurried_collector(), ThreadPoolExecutor(1, "millwheel-run") as pool:
         running = pool.submit(work)
         try:
             return running.result()
@@ -213,7 +214,7 @@ async def _driven_with_signals(embedded: EmbeddedRun, on_progress: OnProgress | 
 
 async def _driven(embedded: EmbeddedRun, on_progress: OnProgress | None) -> Progress:
     loop = asyncio.get_running_loop()
-    reporter = loop.create_task(_report(embedded, on_progress)) if on_progress else None
+    reporter = loop.create_task(report(embedded, on_progress)) if on_progress else None
     try:
         return await embedded.run()
     finally:
@@ -222,12 +223,13 @@ async def _driven(embedded: EmbeddedRun, on_progress: OnProgress | None) -> Prog
         await embedded.store.close()
 
 
-async def _report(embedded: EmbeddedRun, on_progress: OnProgress) -> None:
+async def report(shell: Shell, on_progress: OnProgress) -> None:
+    """Report about once a second, until it is cancelled."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     while True:
         await asyncio.sleep(PROGRESS_DELAY_S)
-        on_progress(embedded.progress(), loop.time() - began)
+        on_progress(shell.progress(), loop.time() - began)
 
 
 def import_pipeline(path: str) -> Pipeline:

@@ -230,6 +230,12 @@ LEASE_US: Final = 5_000_000
 """How long a member of a cluster may act without a renewal, and so how soon others take over what a dead one owned.  Postgres
 may restart within it."""
 
+LEASE_SHORTEST_S: Final = 2.5
+"""Shorter leases would leave no time for a second attempt to renew one."""
+
+LEASE_LONGEST_S: Final = 3_600.0
+"""A lease that is longer is a mistake in the unit: nobody would take over for an hour."""
+
 LEASE_RENEW_S: Final = 1.0
 """Between two renewals of a lease: four may fail in a row."""
 
@@ -569,3 +575,21 @@ CERTIFICATE_WARNING_DAYS: Final = 30
 
 CLOCK_SKEW_S: Final = 300
 """A certificate is valid a little before it was made, s, because clocks of machines differ."""
+
+RESTART_FIRST_DELAY_S: Final = 0.2
+"""Until `millwheel up` starts a process again that has died; twice as long with every death that comes soon."""
+
+RESTART_LONGEST_DELAY_S: Final = 5.0
+"""The longest of these waits: a Postgres that is away is looked for often enough."""
+
+RESTART_YOUNG_S: Final = 10.0
+"""A process that dies before this age has died soon."""
+
+RESTART_FAILURES: Final = 5
+"""A process that ends with an error of its own so often in a row, each time soon, will do so again."""
+
+UP_STOP_LIMIT_S: Final = 15.0
+"""How long a process may take to end in order, before `millwheel up` kills it: two interrupted hooks and last words."""
+
+UP_LINE_LIMIT_BYTES: Final = 1024 * 1024
+"""The longest line of a process that is passed on in one piece."""

@@ -16,6 +16,8 @@ import click
 from millwheel.escapes import unescaped
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from millwheel.api.pipeline import Pipeline
     from millwheel.committed import Committed
 
@@ -46,6 +48,12 @@ class Place(NamedTuple):
         from millwheel.launch import import_pipeline
 
         return import_pipeline(self.path)
+
+    def opened(self) -> AbstractContextManager[str]:
+        """The URL of its store; an embedded Postgres is made and kept running meanwhile."""
+        from millwheel.launch import open_store
+
+        return open_store(self.store, self.data)
 
     def committed(self) -> Committed:
         """Its committed state; a context manager."""

@@ -102,6 +102,7 @@ class Shell:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
         self._ended = False
+        self._stopped = False
         self._draining = False
         """Nothing new is run or read.  What is done is committed."""
         self._in_hook = False
@@ -124,8 +125,14 @@ class Shell:
 
     def stop(self) -> None:
         """End the run at the next turn; what is not committed is recomputed by the next run."""
+        self._stopped = not self._ended
         self._ended = True
         self._wake.set()
+
+    @property
+    def stopped(self) -> bool:
+        """`stop` was called before a host said that the run is over."""
+        return self._stopped
 
     @property
     def store(self) -> Store:

@@ -188,6 +188,12 @@ class GrpcTransport:
             await self._server.stop(None)
             self._server = None
 
+    def abandon(self) -> None:
+        """End every stream now, because this process may not act any more; what waits is lost."""
+        links, self._links = [*self._links.values()], {}
+        for link in links:
+            self._give_up(link, "this process may not act any more")
+
     # --- links ---------------------------------------------------------------------------------------------------
 
     def _relink(self) -> None:

@@ -1,0 +1,50 @@
+"""How a run ended, and which hooks failed in it, as `millwheel run` and `millwheel worker` say it."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from typing import TYPE_CHECKING
+
+from millwheel.cli.lines import Lines
+from millwheel.cli.options import Place
+from millwheel.cli.status import Status
+from millwheel.escapes import escaped
+
+if TYPE_CHECKING:
+    from millwheel.host.progress import Progress
+    from millwheel.runtime.failures import Failure
+
+
+def outcome(
+    lines: Lines, place: Place, progress: Progress, stopped: str, quarantined: int = 0, rejected: int = 0
+) -> Status:
+    """Says what is left over, and how the run ended; `stopped` is what to say when it was told to, or ""."""
+    if progress.in_quarantine:
+        many = "1 key is" if progress.in_quarantine == 1 else f"{progress.in_quarantine:,} keys are"
+        lines.say(logging.WARNING, f"{many} in quarantine: see {_command(place, 'quarantine list')}")
+    for source, kinds in sorted(progress.rejections.items()):
+        for kind, count in sorted(kinds.items(), key=lambda pair: -pair[1]):
+            lines.say(logging.WARNING, f"source {source}: {count:,} rejected: {kind}")
+    if progress.stopped:
+        lines.say(logging.ERROR, f"the run is stopped: {progress.stopped}")
+        return Status.LEFT_OVER
+    if stopped:
+        lines.say(logging.INFO, stopped, always=True)
+        return Status.STOPPED
+    return Status.LEFT_OVER if progress.in_quarantine > quarantined or progress.rejected > rejected else Status.DONE
+
+
+def tell(lines: Lines, place: Place, failure: Failure) -> None:
+    """The first failure of its kind, where it was raised, and how to see more."""
+    text = f"{failure}\n{failure.trace}".rstrip("\n")
+    if failure.quarantined:
+        look = ("quarantine show", failure.computation, escaped(failure.key)) if failure.trace else ("quarantine list",)
+        text += f"\nmore of the same is only counted; see {_command(place, *look)}"
+    lines.say(logging.ERROR, text)
+
+
+def _command(place: Place, words: str, *arguments: str) -> str:
+    """A command of ours as it is to be typed; a URL may hold a password and is not repeated."""
+    more = ["--store", "URL"] if place.store else [] if place.is_default else ["--data", place.data]
+    return " ".join(["millwheel", words, *map(shlex.quote, [place.path, *arguments, *more])])

@@ -1,0 +1,189 @@
+"""Keeps processes of a cluster running on one machine, as `millwheel up` does.
+
+Lives here: starting, starting again, stopping, and what the processes print.  Never here: what they do, or the store.
+Invariants:
+
+* a worker that dies is started again until one of them has seen the end of the run; a controller is, while a worker lives;
+* no process outlives this one: each ends in order when its standard input ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from millwheel import limits
+from millwheel.errors import InvariantError
+
+
+class ChildPlan(msgspec.Struct, frozen=True):
+    """One process: its name, whether it is a worker, and its command."""
+
+    name: str
+    is_worker: bool
+    command: Sequence[str]
+
+
+class Verdicts(msgspec.Struct, frozen=True):
+    """What exit statuses mean to the supervisor."""
+
+    finished: frozenset[int]
+    """The run is over."""
+    hopeless: frozenset[int]
+    """The same command would end like this again."""
+    doubtful: frozenset[int]
+    """It may be so; after some tries it is."""
+
+
+class Child(msgspec.Struct):
+    """A plan and its process."""
+
+    plan: ChildPlan
+    process: Process | None = None
+    deaths: int = 0
+    """In a row, each soon after the start."""
+    failures: int = 0
+    """Those among them with an error of its own."""
+
+
+class Supervisor:
+    """A family of processes; `say` takes each line that they print: whose it is, whether it is an error, and the line."""
+
+    def __init__(
+        self,
+        children: Sequence[ChildPlan],
+        verdicts: Verdicts,
+        say: Callable[[str, bool, str], None],
+        environment: Mapping[str, str],
+    ) -> None:
+        self._children = [Child(plan) for plan in children]
+        self._verdicts = verdicts
+        self._say = say
+        self._environment = environment
+        self._over = False
+        """A worker has seen the end of the run."""
+        self._stopping = asyncio.Event()
+        self._status: int | None = None
+        """What ended the family before its time."""
+        self._worst = 0
+
+    async def run(self) -> int | None:
+        """Run all until the run is over.  Returns the largest status of a worker, or None after `stop`."""
+        async with asyncio.TaskGroup() as group:
+            workers = [group.create_task(self._keep(child)) for child in self._children if child.plan.is_worker]
+            others = [group.create_task(self._keep(child)) for child in self._children if not child.plan.is_worker]
+            await asyncio.gather(*workers)
+            if self._stopping.is_set() or not self._over:
+                for child in self._children:
+                    if not child.plan.is_worker:
+                        self._end(child)
+            await asyncio.gather(*others)
+        if self._status is not None:
+            return self._status
+        return None if self._stopping.is_set() else self._worst
+
+    def stop(self) -> None:
+        """End all in order, workers first; again: what hooks they still run is interrupted."""
+        self._stopping.set()
+        for child in self._children:
+            if child.plan.is_worker:
+                self._end(child)
+
+    def processes(self) -> dict[str, int]:
+        """The process ids of those that run, by name."""
+        return {
+            child.plan.name: child.process.pid
+            for child in self._children
+            if child.process is not None and child.process.returncode is None
+        }
+
+    # --- one process ------------------------------------------------------------------------------------------
+
+    async def _keep(self, child: Child) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._is_done(child):
+            began = loop.time()
+            status = await self._run_once(child)
+            self._note(child, status, loop.time() - began >= limits.RESTART_YOUNG_S)
+            if not self._is_done(child):
+                delay_s = limits.RESTART_FIRST_DELAY_S * 2 ** min(child.deaths, 10)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(min(delay_s, limits.RESTART_LONGEST_DELAY_S)):
+                        await self._stopping.wait()
+
+    def _is_done(self, child: Child) -> bool:
+        if self._stopping.is_set():
+            return True
+        if child.plan.is_worker:
+            return self._over
+        return self._over and not any(c.plan.is_worker and _runs(c) for c in self._children)
+
+    def _note(self, child: Child, status: int, old: bool) -> None:
+        """A process has ended."""
+        plan, verdicts = child.plan, self._verdicts
+        if status in verdicts.finished:
+            self._over = True
+            self._worst = max(self._worst, status if plan.is_worker else 0)
+            return
+        if self._stopping.is_set():
+            return
+        child.deaths = 1 if old else child.deaths + 1
+        child.failures = int(status in verdicts.doubtful) + (0 if old else child.failures)
+        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        if status in verdicts.hopeless or child.failures >= limits.RESTART_FAILURES:
+            self._say("up", True, f"{plan.name} {how}: the cluster is stopped")
+            self._status = self._status or status
+            self.stop()
+        elif not self._over or not plan.is_worker:
+            self._say("up", True, f"{plan.name} {how}; it is started again")
+
+    async def _run_once(self, child: Child) -> int:
+        """From its start to its end; returns the exit status, or minus the signal."""
+        process = child.process = await asyncio.create_subprocess_exec(
+            *child.plan.command, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=self._environment, start_new_session=True,
+            limit=limits.UP_LINE_LIMIT_BYTES,
+        )  # fmt: skip
+        if process.stdout is None or process.stderr is None:
+            raise InvariantError("a process has no pipes")
+        if self._stopping.is_set():
+            self._end(child)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._pass_on(child.plan.name, process.stdout, False))
+            group.create_task(self._pass_on(child.plan.name, process.stderr, True))
+            return await process.wait()
+
+    async def _pass_on(self, name: str, stream: asyncio.StreamReader, is_error: bool) -> None:
+        while True:
+            try:
+                line = await stream.readuntil(b"\n")
+            except asyncio.IncompleteReadError as end:
+                if end.partial:
+                    self._say(name, is_error, end.partial.decode(errors="replace"))
+                return
+            except asyncio.LimitOverrunError as error:
+                line = await stream.readexactly(error.consumed)
+            self._say(name, is_error, line.decode(errors="replace").removesuffix("\n"))
+
+    def _end(self, child: Child) -> None:
+        """Ask a process to end, and kill it when it does not."""
+        if not _runs(child) or child.process is None:
+            return
+        process = child.process
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+        asyncio.get_running_loop().call_later(limits.UP_STOP_LIMIT_S, _kill, process)
+
+
+def _runs(child: Child) -> bool:
+    return child.process is not None and child.process.returncode is None
+
+
+def _kill(process: Process) -> None:
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.kill()

@@ -1,0 +1,154 @@
+"""Processes that are kept running: small real ones, which end, fail, are killed, or do not listen."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from millwheel import limits
+from millwheel.runtime.supervisor import ChildPlan, Supervisor, Verdicts
+
+VERDICTS = Verdicts(finished=frozenset({0, 3}), hopeless=frozenset({2}), doubtful=frozenset({1}))
+
+Said = list[tuple[str, bool, str]]
+
+
+def child(name: str, code: str, is_worker: bool = True) -> ChildPlan:
+    return ChildPlan(name, is_worker, [sys.executable, "-u", "-c", code])
+
+
+def family(*plans: ChildPlan) -> tuple[Supervisor, Said]:
+    said: Said = []
+    return Supervisor(plans, VERDICTS, lambda *line: said.append(line), dict(os.environ)), said
+
+
+def run(supervisor: Supervisor, *then: Callable[[], None], limit_s: float = 60) -> int | None:
+    """To the end; each of `then` is called half a second after the last one, once all processes run."""
+
+    async def main() -> int | None:
+        async with asyncio.timeout(limit_s):
+            running = asyncio.create_task(supervisor.run())
+            for call in then:
+                await asyncio.sleep(0.5)
+                call()
+            return await running
+
+    return asyncio.run(main())
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "RESTART_FIRST_DELAY_S", 0.01)
+
+
+STAYS = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(130))\nprint('here')\nsignal.pause()"
+
+
+def test_a_family_whose_workers_finish_has_their_largest_status() -> None:
+    supervisor, said = family(child("a", "print('one')\nprint('two')"), child("b", "raise SystemExit(3)"))
+    assert run(supervisor) == 3
+    assert said == [("a", False, "one"), ("a", False, "two")]
+
+
+def test_a_process_that_is_killed_is_started_again_and_one_that_has_finished_is_not(tmp_path: Path) -> None:
+    twice = f"import os, signal\nfrom pathlib import Path\np = Path({str(tmp_path / 'been')!r})\n"
+    twice += "if not p.exists():\n    p.touch()\n    os.kill(os.getpid(), signal.SIGKILL)\nprint('again')"
+    supervisor, said = family(child("a", twice))
+    assert run(supervisor) == 0
+    assert said == [("up", True, "a was killed by SIGKILL; it is started again"), ("a", False, "again")]
+
+
+def test_a_controller_is_started_again_while_a_worker_lives_and_not_after_it(tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+    starts.touch()
+    leads = f"open({str(starts)!r}, 'a').write('x')\nimport time\ntime.sleep(0.05)\nraise SystemExit(5)"
+    works = f"import time\nwhile len(open({str(starts)!r}).read()) < 4: time.sleep(0.01)"
+    supervisor, _ = family(child("c", leads, is_worker=False), child("w", works))
+    assert run(supervisor) == 0
+    assert 4 <= len(starts.read_text()) <= 6
+
+
+def test_a_worker_that_dies_after_another_saw_the_end_is_not_started_again(tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+    dies = f"open({str(starts)!r}, 'a').write('x')\nimport time, os\ntime.sleep(0.6)\nos.kill(os.getpid(), 9)"
+    supervisor, said = family(child("a", ""), child("b", dies))
+    assert run(supervisor) == 0
+    assert starts.read_text() == "x"
+    assert said == []
+
+
+def test_stop_ends_all_in_order_and_says_that_it_was_stopped() -> None:
+    supervisor, said = family(child("a", STAYS), child("c", STAYS, is_worker=False))
+    assert run(supervisor, lambda: None, supervisor.stop) is None
+    assert sorted(said) == [("a", False, "here"), ("c", False, "here")]
+
+
+def test_a_process_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "UP_STOP_LIMIT_S", 0.3)
+    deaf = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('here')\nwhile True: signal.pause()"
+    supervisor, _ = family(child("a", deaf))
+    assert run(supervisor, lambda: None, supervisor.stop, limit_s=10) is None
+
+
+@pytest.mark.parametrize(("status", "starts"), [(2, 1), (1, 5)])
+def test_a_process_that_fails_again_and_again_stops_the_cluster(status: int, starts: int) -> None:
+    supervisor, said = family(child("a", f"raise SystemExit({status})"), child("b", STAYS))
+    assert run(supervisor) == status
+    of_up = [line for name, _, line in said if name == "up"]
+    assert of_up[:-1] == [f"a ended with status {status}; it is started again"] * (starts - 1)
+    assert of_up[-1] == f"a ended with status {status}: the cluster is stopped"
+
+
+def test_deaths_by_signals_never_stop_the_cluster(tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+    code = f"import os\nf = open({str(starts)!r}, 'a+')\nf.seek(0)\nn = len(f.read())\nf.write('x')\nf.close()\n"
+    supervisor, _ = family(child("a", code + "if n < 8: os.kill(os.getpid(), 9)"))
+    assert run(supervisor) == 0
+    assert len(starts.read_text()) == 9
+
+
+def test_no_process_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    code = f"import os, pathlib, sys\npathlib.Path({str(pid)!r}).write_text(str(os.getpid()))\nsys.stdin.read()"
+    supervise = (
+        "import asyncio, os, sys\nfrom millwheel.runtime.supervisor import *\n"
+        f"child = ChildPlan('a', True, [sys.executable, '-c', {code!r}])\n"
+        "verdicts = Verdicts(frozenset({0}), frozenset(), frozenset())\n"
+        "asyncio.run(Supervisor([child], verdicts, print, dict(os.environ)).run())"
+    )
+
+    async def main() -> None:
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", supervise)
+        async with asyncio.timeout(30):
+            while not pid.exists() or not pid.read_text():
+                await asyncio.sleep(0.02)
+            process.kill()
+            await process.wait()
+            stat = Path(f"/proc/{pid.read_text()}/stat")
+            while stat.exists() and stat.read_bytes().rpartition(b")")[2].split()[0] != b"Z":
+                await asyncio.sleep(0.02)
+
+    asyncio.run(main())
+
+
+def test_a_very_long_line_is_passed_on_in_pieces() -> None:
+    supervisor, said = family(child("a", "print('x' * 3_000_000)\nprint('end', end='')"))
+    assert run(supervisor) == 0
+    assert "".join(line for _, _, line in said) == "x" * 3_000_000 + "end"
+    assert said[-1] == ("a", False, "end")
+
+
+def test_the_pids_of_what_runs_are_known() -> None:
+    supervisor, _ = family(child("a", STAYS))
+    found: list[dict[str, int]] = []
+    assert run(supervisor, lambda: found.append(supervisor.processes()), supervisor.stop) is None
+    assert found[0].keys() == {"a"}
+    assert supervisor.processes() == {}
+    with pytest.raises(ProcessLookupError):
+        os.kill(found[0]["a"], signal.SIGCONT)
