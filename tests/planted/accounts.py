@@ -11,11 +11,11 @@ from millwheel.api.context import Context
 from millwheel.bundles import Acked, Checkpoint, TimerWrites
 from millwheel.core.channel.outbox import Outbox
 from millwheel.core.durability import inflight
-from millwheel.core.durability.checkpoint import Checkpointer
 from millwheel.core.durability.inflight import Inflight
 from millwheel.core.ids.dedup import DeliveredIds
 from millwheel.core.interval import events as ev
 from millwheel.core.keys.expiry import Expiry
+from millwheel.core.keys.keyed_state import KeyedState
 from millwheel.core.keys.timers import TimerQueue
 from millwheel.core.source.injector import InjectorCore
 from millwheel.ids import Seq
@@ -75,7 +75,7 @@ def frontier_of_the_acked_reads() -> Patches:
 def cancelled_stays_in_the_store() -> Patches:
     """A cancelled timer stays in the store."""
 
-    def apply(self: Checkpointer, work: Any, outcome: Any, writes: TimerWrites) -> None:
+    def apply(self: KeyedState, work: Any, outcome: Any, writes: TimerWrites) -> None:
         original(self, work, outcome, TimerWrites())
         for timer in work.timers:
             writes.add(timer.key, timer.tag, timer.kind, None)
@@ -84,8 +84,8 @@ def cancelled_stays_in_the_store() -> Patches:
                 if at is not None:
                     writes.add(key, tag, kind, at)
 
-    original = Checkpointer._apply_timers
-    return {(Checkpointer, "_apply_timers"): apply}
+    original = KeyedState._apply_timers
+    return {(KeyedState, "_apply_timers"): apply}
 
 
 @mutant
@@ -171,7 +171,7 @@ def writes_do_not_extend() -> Patches:
     original = Expiry._extend
 
     def extend(self: Expiry, key: str, *arguments: Any) -> None:
-        if self._timers.expiry(key) is None:
+        if self._keyed.timers.expiry(key) is None:
             original(self, key, *arguments)
 
     return {(Expiry, "_extend"): extend}
@@ -180,13 +180,13 @@ def writes_do_not_extend() -> Patches:
 @mutant
 def expires_with_a_hold() -> Patches:
     """A key expires though it has a hold."""
-    return {(Expiry, "keeps"): lambda self, key: key in self._quarantine.keys or self._timers.pending(key)}
+    return {(Expiry, "keeps"): lambda self, key: key in self._quarantine.keys or self._keyed.timers.pending(key)}
 
 
 @mutant
 def expires_in_quarantine() -> Patches:
     """A key expires though it is in quarantine."""
-    return {(Expiry, "keeps"): lambda self, key: key in self._holds.all or self._timers.pending(key)}
+    return {(Expiry, "keeps"): lambda self, key: key in self._keyed.holds.all or self._keyed.timers.pending(key)}
 
 
 @mutant

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import msgspec
@@ -131,20 +130,18 @@ def fold_from_cache() -> Patches:
         original(self, effects)
         for place, effect in enumerate(effects[first:], first):
             if isinstance(effect, ev.Fold):
-                images = [_from_cache(self._cache, image) for image in effect.images]
+                images = [_from_cache(self._keyed._cache, image) for image in effect.images]
                 effects[place] = msgspec.structs.replace(effect, images=images)
 
     return {(DurableLog, "fold"): fold}
 
 
 def _from_cache(cache: StateCache, image: Any) -> Any:
-    image = copy.copy(image)
     rows = []
     for key, cell, entry, value in image.state.rows():
         here = key in cache.last_read
         rows.append((key, cell, entry, cache.cells(key).get((cell, entry)) if here else value))
-    image.state = StateWrites.of(rows)
-    return image
+    return msgspec.structs.replace(image, state=StateWrites.of(rows))
 
 
 @mutant

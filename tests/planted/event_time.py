@@ -10,6 +10,7 @@ from millwheel.core.channel.outbox import Outbox
 from millwheel.core.durability.checkpoint import Checkpointer
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.core.interval.watermark import LowWatermark
+from millwheel.core.keys.keyed_state import KeyedState
 from millwheel.core.keys.timers import TimerQueue
 from millwheel.core.source.feed import Feed
 from millwheel.host.partitions import Partitions
@@ -23,21 +24,21 @@ from tests.planted import Patches, mutant, only
 @mutant
 def forgets_timers() -> Patches:
     """Timers are forgotten at recovery."""
-    return {(IntervalCore, "_restore_timers"): lambda self, recovered: None}
+    return {(TimerQueue, "restore"): lambda self, timers, partial: None}
 
 
 @mutant
 def firing_not_recorded() -> Patches:
     """A checkpoint does not remove the timers that it fired."""
-    original = Checkpointer._apply_timers
+    original = KeyedState._apply_timers
 
-    def apply(self: Checkpointer, work: Any, *arguments: Any) -> Any:
+    def apply(self: KeyedState, work: Any, *arguments: Any) -> Any:
         fired, work.timers = work.timers, []
         found = original(self, work, *arguments)
         work.timers = fired
         return found
 
-    return {(Checkpointer, "_apply_timers"): apply}
+    return {(KeyedState, "_apply_timers"): apply}
 
 
 @mutant

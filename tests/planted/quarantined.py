@@ -67,7 +67,7 @@ def hold_of_the_first() -> Patches:
     original = Quarantine._hold
 
     def hold(self: Quarantine, key: str, at: int, holds: Any) -> None:
-        if key + QUARANTINE_HOLD not in self._holds.all:
+        if key + QUARANTINE_HOLD not in self._keyed.holds.all:
             original(self, key, at, holds)
 
     return {(Quarantine, "_hold"): hold}

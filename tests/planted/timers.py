@@ -82,7 +82,7 @@ def loops_forgotten() -> Patches:
     original = Schedule._timer_work
 
     def timer_work(self: Schedule, *arguments: Any) -> Any:
-        self._timers.stalls.clear()
+        self._keyed._timers.stalls.clear()
         return original(self, *arguments)
 
     return {(Schedule, "_timer_work"): timer_work}

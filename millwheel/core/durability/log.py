@@ -21,7 +21,7 @@ from millwheel.core.durability.unfolded import CommittedLog
 from millwheel.core.faults.refused import RefusedRows
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.arrivals import Arrivals
-from millwheel.core.keys.cache import StateCache
+from millwheel.core.keys.keyed_state import KeyedState
 from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.model import MAX_TIME, MIN_TIME
 
@@ -40,14 +40,14 @@ class DurableLog:
         weak: bool,
         outbox: Outbox,
         arrivals: Arrivals,
-        cache: StateCache,
+        keyed: KeyedState,
         refused: RefusedRows,
         counters: ev.Counters,
         records: Records,
     ) -> None:
         self._outbox = outbox
         self._arrivals = arrivals
-        self._cache = cache
+        self._keyed = keyed
         self._records = records
         self._committed = CommittedLog(outbox.frontier)
         self._inflight = Inflight(
@@ -78,7 +78,7 @@ class DurableLog:
             not self._inflight.full()
             and not self._outbox.full()
             and not self._committed.full()
-            and self._cache.unfolded < limits.UNFOLDED_LIMIT_KEYS
+            and self._keyed.unfolded < limits.UNFOLDED_LIMIT_KEYS
         )
 
     def next_seq(self) -> Seq:
@@ -178,12 +178,12 @@ class DurableLog:
             return
         # What is wanted is folded together, when the last of it is durable: the acks that it may carry spare rows.
         goal = Seq(0) if self._inflight.reaches_back(self._fold_goal) else self._fold_goal
-        if self._cache.unfolded >= limits.UNFOLDED_LIMIT_KEYS:
+        if self._keyed.unfolded >= limits.UNFOLDED_LIMIT_KEYS:
             goal = self.seq  # user code waits for it
-        if self._committed.due(goal, self._cache.over_limit(), self._cache.unfolded):
+        if self._committed.due(goal, self._keyed.over_limit(), self._keyed.unfolded):
             self._folding = True
             upto, images, later = self._committed.prefix(goal)
-            effects.append(ev.Fold(upto, images, later, self._cache.take_absent(upto), images[0].epoch))
+            effects.append(ev.Fold(upto, images, later, self._keyed.take_absent(upto), images[0].epoch))
 
     def alarm(self) -> int:
         """See `Durability`."""

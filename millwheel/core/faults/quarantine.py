@@ -21,15 +21,14 @@ from millwheel import limits
 from millwheel.bundles import HoldWrites, QuarantineEntry
 from millwheel.core.faults.refused import RefusedRows
 from millwheel.core.faults.suspects import Suspects
-from millwheel.core.keys.holds import Holds
-from millwheel.core.keys.timers import TimerQueue
+from millwheel.core.keys.keyed_state import KeyedState
 from millwheel.ids import Seq
 from millwheel.model import MAX_TIME, Timer
 from millwheel.work import QUARANTINE_HOLD, BundlePart, InvocationOutcome, Work, cause_of
 
 
 class Quarantine:
-    """The quarantine of one interval.  It shares the interval's timers, holds and knowledge of culprits."""
+    """The quarantine of one interval.  It shares what the interval knows of its keys and of culprits."""
 
     def __init__(
         self,
@@ -37,15 +36,13 @@ class Quarantine:
         keys: Iterable[str],
         refused: RefusedRows,
         suspects: Suspects,
-        timers: TimerQueue,
-        holds: Holds,
+        keyed: KeyedState,
         keeps_hold: bool,
     ) -> None:
         self.keys = {*keys}
         self._refused = refused
         self._suspects = suspects
-        self._timers = timers
-        self._holds = holds
+        self._keyed = keyed
         self._keeps_hold = keeps_hold
         self._written: dict[str, int] = {}
         """Seq of the newest checkpoint that changes a key's FIFO."""
@@ -107,7 +104,7 @@ class Quarantine:
             elif not self._diverts(QuarantineEntry.of_timer(timer), stopped):
                 kept.append(timer)
         for timer in back:  # it stays pending, and sleeps once its key is in quarantine
-            self._timers.set(timer.key, timer.kind, timer.tag, timer.timestamp)
+            self._keyed.put_back(timer)
             work.timers.remove(timer)
         return kept
 
@@ -163,19 +160,16 @@ class Quarantine:
 
     def _sleep(self, key: str) -> None:
         """Put the timers of a key in quarantine to sleep, and its hold as well unless the setting keeps it."""
-        self._timers.sleep(key)
-        if not self._keeps_hold:
-            self._holds.sleep(key)
+        self._keyed.sleep(key, self._keeps_hold)
 
     def _hold(self, key: str, at: int, holds: HoldWrites) -> None:
         """A quarantine that holds the watermark does so at the oldest of what waits in it, sleeping timers included."""
         if not self._keeps_hold or key not in self.keys:
             return
-        at = min([at, MAX_TIME - 1, *(at for (kind, _), at in self._timers.of(key) if kind == "watermark")])
+        at = min([at, MAX_TIME - 1, *(at for (kind, _), at in self._keyed.timers.of(key) if kind == "watermark")])
         name = quarantine_hold(key)
-        if at < self._holds.counting(name):
-            self._holds.set(name, at)
-            holds.add(name, at)
+        if at < self._keyed.holds.counting(name):
+            self._keyed.hold(name, at, holds)
 
     def take_opened(self) -> int:
         """How many keys went into quarantine since the last call."""
@@ -250,8 +244,7 @@ class Quarantine:
         # The release is in the checkpoint that is built now or next.  Later arrivals run normally after it.
         self.keys.discard(key)
         self._written.pop(key, None)
-        self._timers.wake(key)
-        self._holds.wake(key)
+        self._keyed.wake(key)
         self._released[key] = None
 
     def take_fetched(self) -> list[QuarantineEntry]:
@@ -285,9 +278,7 @@ class Quarantine:
         released, self._released = [*self._released], {}
         self._releasing.update(dict.fromkeys(released, seq))
         for name in map(quarantine_hold, released):
-            if name in self._holds.all:  # whatever the setting says now
-                self._holds.remove(name)
-                holds.add(name, None)
+            self._keyed.release(name, holds)  # whatever the setting says now
         return released
 
     def folded(self, upto: Seq) -> None:

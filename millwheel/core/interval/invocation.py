@@ -16,11 +16,9 @@ from millwheel.core.faults.suspects import Suspects
 from millwheel.core.ids.seen import SeenKeys
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.schedule import ScheduledWork
-from millwheel.core.keys.cache import StateCache
 from millwheel.core.keys.eviction import WatermarkPace
 from millwheel.core.keys.expiry import Expiry
-from millwheel.core.keys.holds import Holds
-from millwheel.core.keys.timers import TimerQueue
+from millwheel.core.keys.keyed_state import KeyedState
 from millwheel.errors import InvariantError
 from millwheel.model import MAX_TIME
 from millwheel.work import Wanted, Work
@@ -32,17 +30,13 @@ class Invocation:
     def __init__(
         self,
         *,
-        cache: StateCache,
-        timers: TimerQueue,
-        holds: Holds,
+        keyed: KeyedState,
         expiry: Expiry,
         quarantine: Quarantine,
         suspects: Suspects,
         seen: SeenKeys,
     ) -> None:
-        self._cache = cache
-        self._timers = timers
-        self._holds = holds
+        self._keyed = keyed
         self._expiry = expiry
         self._quarantine = quarantine
         self._suspects = suspects
@@ -78,11 +72,11 @@ class Invocation:
         """Take scheduled work.  Returns true when no hook has anything to do in it, so that it is over."""
         self._scheduled, self.oldest = scheduled, scheduled.oldest()
         # A key with timers must not expire.  When not all timers are in memory, the key is loaded to find out.
-        number = self._cache.next_invocation()
+        number = self._keyed.next_invocation()
         self._keys = keys_of(scheduled.work, number)
-        complete = self._timers.complete
+        complete = self._keyed.timers.complete
         self._expiring = {key: number for key in scheduled.expiring if not complete or self._expiry.keeps(key)}
-        self._missing = sorted(self._cache.missing(self._expiring or self._keys))
+        self._missing = sorted(self._keyed.missing(self._expiring or self._keys))
         self._pace.read(
             0 if scheduled.work.timers else len(self._keys) - len(self._missing), len(scheduled.work.timers)
         )
@@ -97,16 +91,8 @@ class Invocation:
         """An answer to `Load`: all that the store has of the missing keys.  Returns the same as `begin`."""
         if self._scheduled is None:
             raise InvariantError("Loaded without work")
-        if self._missing:
-            stored = {row.key for row in rows if row.cells}
-            self._cache.expect_absent([key for key in self._missing if key not in stored] if stored else self._missing)
-            self._cache.touch(self._expiring)
-            self._missing = []
-        for row in rows:
-            if row.cells:
-                self._cache.insert(row.key, row.cells, row.more)
-            for (kind, tag), timestamp in row.timers.items():
-                self._timers.recall(row.key, kind, tag, timestamp)
+        self._keyed.load(self._missing, rows, self._expiring)
+        self._missing = []
         return self._run(self._scheduled.work, effects)
 
     def _run(self, work: Work, effects: list[ev.Effect]) -> bool:
@@ -114,9 +100,8 @@ class Invocation:
         keys = self._keys
         if not keys:
             return True
-        self._cache.touch(keys)
-        holds = self._holds.all
-        work.holds = {key: holds[key] for key in keys if key in holds} if holds else {}
+        self._keyed.touch(keys)
+        work.holds = self._keyed.holds_of(keys)
         if self._quarantine.guards():
             work = self._quarantine.divert(work)
         self._running = work
@@ -141,22 +126,26 @@ class Invocation:
         """An answer to `LoadSlots`."""
         if self._running is None:
             raise InvariantError("SlotsLoaded without work")
-        self._cache.fill(self._wanted, rows)
+        self._keyed.fill(self._wanted, rows)
         self._wanted = []
         effects.append(ev.Invoke(self._running))
 
     def trim(self, watermark: int) -> None:
         """Evict keys that a fold has made clean, if memory is over its limit.  `watermark` is the input's."""
-        self._cache.by_records = self._pace.by_records
-        self._pace.note(watermark, self._cache.invocation)
+        by_records = self._pace.by_records
+        self._pace.note(watermark, self._keyed.invocation)
         busy = self._keys | self._scheduled.expiring if self._scheduled else {}
         suspended: Container[str] = busy if self._running is not None and self._running.suspended is not None else ()
-        gone = self._cache.trim(busy, None if self._timers.empty() else self._next_timers, suspended)
-        if not self._missing:  # the answer is for what is near now
-            self._timers.shed(gone, self._cache.last_read.__contains__)
+        self._keyed.trim(
+            busy,
+            suspended,
+            by_records=by_records,
+            next_timers=self._next_timers,
+            sheds_timers=not self._missing,  # the answer is for what is near now
+        )
 
     def _next_timers(self, keys: Sequence[str]) -> list[float]:
-        return self._pace.invocations_until(self._timers.next_of(keys, MAX_TIME))
+        return self._pace.invocations_until(self._keyed.timers.next_of(keys, MAX_TIME))
 
     # --- after that -------------------------------------------------------------------------------------------
 

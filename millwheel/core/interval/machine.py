@@ -35,10 +35,8 @@ from millwheel.core.interval.inbox import Inbox
 from millwheel.core.interval.invocation import Invocation
 from millwheel.core.interval.schedule import Schedule
 from millwheel.core.interval.watermark import LowWatermark
-from millwheel.core.keys.cache import StateCache
 from millwheel.core.keys.expiry import Expiry
-from millwheel.core.keys.holds import Holds
-from millwheel.core.keys.timers import TimerQueue
+from millwheel.core.keys.keyed_state import KeyedState
 from millwheel.errors import InvariantError
 from millwheel.graph import Settings
 from millwheel.ids import IntervalId, ProducerId, Seq, Sequencer, SubscriptionId
@@ -86,40 +84,29 @@ class IntervalCore:
         self._arrivals = Arrivals(self.counters, settings.exactly_once, config.slacks, recovered.outside)
         self._inbox = Inbox()
         # What there is of keys.
-        self._cache = StateCache(settings.cache_limit_bytes)
-        self._timers = TimerQueue()
-        self._holds = Holds()
+        self._keyed = KeyedState(settings.cache_limit_bytes)
         self._quarantine = Quarantine(
             keys=recovered.quarantined,
             refused=self._refused,
             suspects=self.suspects,
-            timers=self._timers,
-            holds=self._holds,
+            keyed=self._keyed,
             keeps_hold=settings.quarantine_holds,
         )
-        self._expiry = Expiry(
-            after=settings.expire_after,
-            cache=self._cache,
-            timers=self._timers,
-            holds=self._holds,
-            quarantine=self._quarantine,
-        )
+        self._expiry = Expiry(settings.expire_after, self._keyed, self._quarantine)
         # What runs, and what it changes.
         self._schedule = Schedule(
             limit=settings.work_limit_records,
-            inbox=self._inbox, timers=self._timers, expiry=self._expiry,
-            quarantine=self._quarantine, suspects=self.suspects, cache=self._cache,
+            inbox=self._inbox, keyed=self._keyed, expiry=self._expiry,
+            quarantine=self._quarantine, suspects=self.suspects,
         )  # fmt: skip
         self._invocation = Invocation(
-            cache=self._cache, timers=self._timers, holds=self._holds, expiry=self._expiry,
+            keyed=self._keyed, expiry=self._expiry,
             quarantine=self._quarantine, suspects=self.suspects, seen=SeenKeys(recovered.blank),
         )  # fmt: skip
         self._checkpointer = Checkpointer(
             shape=config.shape,
-            cache=self._cache,
+            keyed=self._keyed,
             arrivals=self._arrivals,
-            timers=self._timers,
-            holds=self._holds,
             expiry=self._expiry,
             quarantine=self._quarantine,
         )
@@ -129,7 +116,7 @@ class IntervalCore:
         """Bundles without an ack, on streams that only earlier versions of the computation list as outputs."""
         self._durability: Durability = DurableLog(
             interval=config.interval, sequencer=config.sequencer, weak=settings.productions == "weak",
-            outbox=self._outbox, arrivals=self._arrivals, cache=self._cache, refused=self._refused,
+            outbox=self._outbox, arrivals=self._arrivals, keyed=self._keyed, refused=self._refused,
             counters=self.counters, records=self._records,
         )  # fmt: skip
         self._watermark = LowWatermark(
@@ -137,7 +124,7 @@ class IntervalCore:
             input_watermark=max(recovered.watermark, inherited.watermark if inherited else MIN_TIME),
             reported=recovered.watermark,
             arrivals=self._arrivals, inbox=self._inbox, invocation=self._invocation, durability=self._durability,
-            outbox=self._outbox, timers=self._timers, holds=self._holds,
+            outbox=self._outbox, keyed=self._keyed,
         )  # fmt: skip
         self._held = HeldWork(config.promised) if config.loop else None
         """For the rounds of its loop."""
@@ -160,7 +147,7 @@ class IntervalCore:
         self._arrivals.begin(recovered.ids, live, self.config.sequencer)
         if self.suspects.watching:
             self._trust_at = now + limits.TRUST_US
-        self._restore_timers(recovered)
+        self._keyed.restore(recovered)
         effects: list[ev.Effect] = []
         for bundle in recovered.productions:
             if bundle.subscription in self.config.routes:
@@ -177,12 +164,6 @@ class IntervalCore:
 
     def _produces(self, subscription: SubscriptionId) -> bool:
         return self.config.outputs is None or subscription in self.config.outputs
-
-    def _restore_timers(self, recovered: RecoveredInterval) -> None:
-        self._timers.restore(recovered.timers, recovered.more_timers)
-        for key, hold in zip(recovered.holds.keys, recovered.holds.timestamps, strict=True):
-            if hold is not None:
-                self._holds.set(key, hold)
 
     def handle(self, event: ev.Event, now: int) -> list[ev.Effect]:
         """React to one event at wall time `now`, us."""
@@ -426,14 +407,14 @@ class IntervalCore:
         for image in self._durability.folded(upto):
             self._arrivals.folded(image.ids, image.outside)
         self._arrivals.ids.seal(now)
-        self._cache.folded(upto)
+        self._keyed.folded(upto)
         if not self._schedule.paging:  # a page from before this fold may be outdated about keys that leave
             self._invocation.trim(self._watermark.input)
 
     # --- alarms -----------------------------------------------------------------------------------------------
 
     def _set_alarm(self, effects: list[ev.Effect], now: int) -> None:
-        at = self._timers.minimum("wall")
+        at = self._keyed.timers.minimum("wall")
         if at is None or at <= now:
             at = MAX_TIME  # it is due and user code is busy: it runs after that, and an alarm would only ring in vain
         at = min(at, self._arrivals.outside.next_expiry)

@@ -22,7 +22,6 @@ from millwheel.core.faults.suspects import Suspects
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.arrivals import Item
 from millwheel.core.interval.inbox import Inbox
-from millwheel.core.keys.cache import StateCache
 from millwheel.core.keys.expiry import Expiry
 from millwheel.core.keys.timers import TimerQueue
 from millwheel.model import EXPIRY_KIND, MAX_TIME, MIN_TIME, Timer, TimerKind
@@ -53,21 +52,19 @@ class Schedule:
         *,
         limit: int,
         inbox: Inbox,
-        timers: TimerQueue,
+        keyed: KeyedState,
         expiry: Expiry,
         quarantine: Quarantine,
         suspects: Suspects,
-        cache: StateCache,
     ) -> None:
         self._most = limit
         self._limit = limit
         """Records or timers of the next invocation."""
         self._inbox = inbox
-        self._timers = timers
+        self._keyed = keyed
         self._expiry = expiry
         self._quarantine = quarantine
         self._suspects = suspects
-        self._cache = cache
         self._timer_invocations = 0
         """Of timers, since records had one."""
         self.paging = False
@@ -87,11 +84,11 @@ class Schedule:
                 return self._promised(self._timer_work(timers, watermark, now), promised)
         expiring = self._expiry.take_due(watermark, self._most)
         if expiring:
-            return ScheduledWork(self._work(watermark, now), expiring=expiring)
+            return ScheduledWork(self._keyed.work(watermark, now), expiring=expiring)
         self._timer_invocations = 0
         items = self._inbox.take(self._suspects.limit(self._limit), self._suspects) if self._inbox else []
         if items or self._quarantine.released:
-            work = self._work(watermark, now)
+            work = self._keyed.work(watermark, now)
             work.parts = [item.part for item in items if item.part is not None and item.part.keys]
             return ScheduledWork(work, items)
         return None
@@ -108,7 +105,7 @@ class Schedule:
         has not been told how far its input is."""
         timers = [entry for entry in redrive if entry.is_timer]
         watermark = max([watermark, *(entry.timestamp for entry in timers if entry.kind == "watermark")])
-        work = self._work(watermark, max([now, *(entry.timestamp for entry in timers if entry.kind == "wall")]))
+        work = self._keyed.work(watermark, max([now, *(entry.timestamp for entry in timers if entry.kind == "wall")]))
         work.redrive = redrive
         return work
 
@@ -119,18 +116,15 @@ class Schedule:
         return self._timer_invocations >= limits.TIMER_INVOCATIONS
 
     def _timer_work(self, timers: list[Timer], watermark: int, now: int) -> Work:
-        work = self._work(watermark, now)
+        work = self._keyed.work(watermark, now)
         work.timers = timers
-        stalls = self._timers.stalls
-        if stalls:
-            names = [(timer.key, timer.kind, timer.tag) for timer in timers]
-            work.stalls = {name: stalls.pop(name) for name in names if name in stalls}
+        self._keyed.take_stalls(work)
         room = min(limits.TIMER_CHAIN, self._limit - len(timers))
         if room > 0 and not (self._suspects.watching or self._suspects.some or self._quarantine.has_culprits()):
             # While a culprit is looked for, the mark must name all that runs.  So no chained timers run.
             work.chain = room
             work.reach = {
-                "watermark": self._timers.reach("watermark", watermark), "wall": self._timers.reach("wall", now),
+                "watermark": self._keyed.timers.reach("watermark", watermark), "wall": self._keyed.timers.reach("wall", now),
             }  # fmt: skip
         return work
 
@@ -142,7 +136,7 @@ class Schedule:
 
     def _pop_due(self, kind: TimerKind, until: int, limit: int, some: bool) -> list[Timer]:
         alone = partial(self._suspects.suspects_timer, kind) if some else None
-        return [Timer(k, tag, at, kind) for at, (k, tag) in self._timers.pop_due(kind, until, limit, alone)]
+        return [Timer(k, tag, at, kind) for at, (k, tag) in self._keyed.take_due(kind, until, limit, alone)]
 
     def pace(self, work: Work, outcome: InvocationOutcome, elapsed_us: int) -> None:
         """Give slow hooks fewer records at a time, because commits, other keys and Ctrl-C wait for the invocation."""
@@ -160,10 +154,10 @@ class Schedule:
 
     def page_timers(self, effects: list[ev.Effect], watermark: int, now: int) -> None:
         """Have more timers read when those that are near run out."""
-        if self.paging or self._timers.complete:
+        if self.paging or self._keyed.timers.complete:
             return
         for kind, until in (("watermark", watermark), ("wall", now), (EXPIRY_KIND, self._expiry.until(watermark))):
-            after = self._timers.wanted(kind, until)
+            after = self._keyed.timers.wanted(kind, until)
             if after is not None:
                 self.paging = True
                 effects.append(ev.LoadTimers(kind, after, limits.TIMER_PAGE_ROWS))
@@ -172,4 +166,4 @@ class Schedule:
     def page_arrived(self, page: ev.TimersLoaded) -> None:
         """An answer to `page_timers`."""
         self.paging = False
-        self._timers.add_page(page.kind, page.timers, page.more, self._cache.last_read)
+        self._keyed.add_page(page.kind, page.timers, page.more)

@@ -12,8 +12,7 @@ from millwheel.core.interval import events as ev
 from millwheel.core.interval.arrivals import Arrivals
 from millwheel.core.interval.inbox import Inbox
 from millwheel.core.interval.invocation import Invocation
-from millwheel.core.keys.holds import Holds
-from millwheel.core.keys.timers import TimerQueue
+from millwheel.core.keys.keyed_state import KeyedState
 from millwheel.model import MAX_TIME
 from millwheel.work import QUARANTINE_HOLD, BundlePart
 
@@ -31,8 +30,7 @@ class LowWatermark:
         invocation: Invocation,
         durability: Durability,
         outbox: Outbox,
-        timers: TimerQueue,
-        holds: Holds,
+        keyed: KeyedState,
     ) -> None:
         self.input = input_watermark
         self.reported = reported
@@ -41,8 +39,8 @@ class LowWatermark:
         self._invocation = invocation
         self._durability = durability
         self._outbox = outbox
-        self._timers = timers
-        self._holds = holds
+        self._timers = keyed.timers
+        self._holds = keyed.holds
 
     def move(self, value: int) -> None:
         """The input's watermark has risen."""

@@ -13,24 +13,18 @@ from collections.abc import Collection
 
 from millwheel.bundles import StateWrites, TimerWrites
 from millwheel.core.faults.quarantine import Quarantine
-from millwheel.core.keys.cache import StateCache
-from millwheel.core.keys.holds import Holds
-from millwheel.core.keys.timers import TimerQueue
+from millwheel.core.keys.keyed_state import KeyedState
 from millwheel.ids import Seq
-from millwheel.model import EXPIRY_KIND, EXPIRY_TAG, MAX_TIME, MIN_TIME
+from millwheel.model import EXPIRY_KIND, MAX_TIME, MIN_TIME
 from millwheel.work import Work
 
 
 class Expiry:
     """The expiries of one interval: `after` is the time to live, us, or None when state is kept for ever."""
 
-    def __init__(
-        self, *, after: int | None, cache: StateCache, timers: TimerQueue, holds: Holds, quarantine: Quarantine
-    ) -> None:
+    def __init__(self, after: int | None, keyed: KeyedState, quarantine: Quarantine) -> None:
         self._after = after
-        self._cache = cache
-        self._timers = timers
-        self._holds = holds
+        self._keyed = keyed
         self._quarantine = quarantine
 
     @staticmethod
@@ -40,28 +34,28 @@ class Expiry:
 
     def take_due(self, watermark: int, limit: int) -> dict[str, int]:
         """At most `limit` keys that are due, and since when; none while a timer is due."""
-        first = self._timers.minimum("watermark")
+        first = self._keyed.timers.minimum("watermark")
         if first is not None and first <= watermark:
             return {}  # a key with such a timer would be kept, and looked at again at a watermark that may never come
-        due = self._timers.pop_due(EXPIRY_KIND, self.until(watermark), limit)
+        due = self._keyed.take_due(EXPIRY_KIND, self.until(watermark), limit)
         return {key: timestamp for timestamp, (key, _) in due}
 
     def keeps(self, key: str) -> bool:
         """True when `key` must not expire."""
-        return key in self._quarantine.keys or key in self._holds.all or self._timers.pending(key)
+        return key in self._quarantine.keys or key in self._keyed.holds.all or self._keyed.timers.pending(key)
 
     def drop(self, due: Collection[str], seq: Seq, watermark: int, writes: TimerWrites) -> list[str]:
         """Drop the keys that are due, in checkpoint `seq`, and return them.  Keys that must be kept are due again later."""
         expired = [key for key in due if not self.keeps(key)]
-        self._cache.forget(expired, seq)
+        self._keyed.forget(expired, seq)
         for key in filter(self.keeps, due) if len(expired) < len(due) else ():
-            self._set(key, self._look_again(key, watermark), writes)
-            self._cache.mark((key,), seq)
+            self._keyed.set_expiry(key, self._look_again(key, watermark), writes)
+            self._keyed.keep(key, seq)
         return expired
 
     def _look_again(self, key: str, watermark: int) -> int:
         """When a key that was kept is looked at again: at its next timer, or after another time to live."""
-        pending = [at for (kind, _), at in self._timers.of(key) if kind == "watermark" and at > watermark]
+        pending = [at for (kind, _), at in self._keyed.timers.of(key) if kind == "watermark" and at > watermark]
         return min([watermark + (self._after or 1), *pending, MAX_TIME - 1])
 
     def renew(self, state: StateWrites, work: Work, watermark: int, writes: TimerWrites) -> None:
@@ -74,15 +68,11 @@ class Expiry:
             self._extend(key, max(newest.get(key, MIN_TIME), passed), self._after, writes)
 
     def _extend(self, key: str, touched: int, after: int, writes: TimerWrites) -> None:
-        known = self._timers.expiry(key)
+        known = self._keyed.timers.expiry(key)
         # Without slack, a hot key would write its expiry in every checkpoint.  A slack of an eighth saves almost all of
         # these writes, and a key still never expires before `after` has passed.
         if known is None or touched + after > known:
-            self._set(key, min(touched + after + after // 8, MAX_TIME - 1), writes)
-
-    def _set(self, key: str, at: int, writes: TimerWrites) -> None:
-        self._timers.set(key, EXPIRY_KIND, EXPIRY_TAG, at)
-        writes.add(key, EXPIRY_TAG, EXPIRY_KIND, at)
+            self._keyed.set_expiry(key, min(touched + after + after // 8, MAX_TIME - 1), writes)
 
 
 def _newest_by_key(work: Work) -> dict[str, int]:

@@ -75,6 +75,12 @@ class TimerQueue:
         """((kind, tag), timestamp) of a key's timers without its expiry; of one whose state is in memory: all."""
         return iter(self._by_key.get(key, {}).items())
 
+    def at(self, key: str, kind: str, tag: str) -> int | None:
+        """When a timer that is in memory fires, or None."""
+        if kind == EXPIRY_KIND:
+            return self._heaps[kind].items.get((key, tag))
+        return self._by_key.get(key, {}).get((kind, tag))
+
     def expiry(self, key: str) -> int | None:
         """When `key`, whose state is in memory, expires."""
         return self._heaps[EXPIRY_KIND].items.get((key, EXPIRY_TAG))
@@ -123,6 +129,10 @@ class TimerQueue:
         place = self._heaps[kind].first_place()
         after: TimerPlace = (until + 1, ("", ""))
         return min([after, *([place] if place else []), *([self._ends[kind]] if kind in self._ends else [])])
+
+    def next_place(self, kind: str) -> TimerPlace | None:
+        """The place of the earliest timer of a kind in memory that is awake."""
+        return self._heaps[kind].first_place()
 
     def minimum(self, kind: str) -> int | None:
         """A time before which no timer of a kind is pending; None when none is pending at all."""

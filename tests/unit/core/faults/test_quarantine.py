@@ -8,8 +8,7 @@ from millwheel.bundles import HoldWrites, QuarantineEntry
 from millwheel.core.faults.quarantine import Quarantine, quarantine_hold
 from millwheel.core.faults.refused import RefusedRows
 from millwheel.core.faults.suspects import Suspects
-from millwheel.core.keys.holds import Holds
-from millwheel.core.keys.timers import TimerQueue
+from millwheel.core.keys.keyed_state import KeyedState
 from millwheel.ids import ProducerId, Seq, SequenceNumber, SubscriptionId
 from millwheel.model import Timer
 from millwheel.work import BundlePart, InvocationOutcome, Work, cause_of
@@ -34,13 +33,13 @@ class Interval:
     """The parts that a quarantine shares with its interval."""
 
     def __init__(self, *keys: str, keeps_hold: bool = True) -> None:
-        self.timers, self.holds, self.refused = TimerQueue(), Holds(), RefusedRows()
+        self.keyed, self.refused = KeyedState(1_000), RefusedRows()
+        self.timers, self.holds = self.keyed._timers, self.keyed._holds
         self.quarantine = Quarantine(
             keys=keys,
             refused=self.refused,
             suspects=Suspects(),
-            timers=self.timers,
-            holds=self.holds,
+            keyed=self.keyed,
             keeps_hold=keeps_hold,
         )
         self.quarantine.start()

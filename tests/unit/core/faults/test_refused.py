@@ -109,7 +109,7 @@ def test_a_timer_is_a_culprit_too() -> None:
     assert [(e.tag, e.error) for e in image.quarantined] == [("t", ANSWER)]
     gone = zip(image.timers.keys, image.timers.tags, image.timers.timestamps, strict=True)
     assert list(gone) == [("k", "t", None), ("j", "t", None)]
-    assert list(second.core._timers.of("k")) == [(("watermark", "u"), 20)]  # it stays, and sleeps
+    assert list(second.core._keyed._timers.of("k")) == [(("watermark", "u"), 20)]  # it stays, and sleeps
 
 
 def test_the_next_core_runs_under_the_watermark_under_which_the_first_one_reported() -> None:

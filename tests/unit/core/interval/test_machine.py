@@ -694,12 +694,12 @@ def test_a_redriven_hook_has_its_hold_and_may_end_it() -> None:
     assert bench.load().holds == {"bad": 10}
     bench.invoked(outcome(holds={"bad": None}, redriven={"bad": 1}))
     assert (bench.images()[0].holds.keys, bench.images()[0].holds.timestamps) == (["bad"], [None])
-    assert dict(bench.core._holds.all) == {}
+    assert dict(bench.core._keyed._holds.all) == {}
 
 
 def test_after_the_release_a_hold_counts_again() -> None:
     bench = Bench(recovered(quarantined=["bad"]))
-    bench.core._holds.set("bad", 10)
+    bench.core._keyed._holds.set("bad", 10)
     bench(ev.WatermarkMoved(5))
     bench(ev.RedriveAsked(["bad"]))
     bench(ev.QuarantineFetched([]))

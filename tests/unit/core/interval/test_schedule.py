@@ -11,10 +11,8 @@ from millwheel.core.interval import events as ev
 from millwheel.core.interval.arrivals import Item
 from millwheel.core.interval.inbox import Inbox
 from millwheel.core.interval.schedule import Schedule, ScheduledWork
-from millwheel.core.keys.cache import StateCache
 from millwheel.core.keys.expiry import Expiry
-from millwheel.core.keys.holds import Holds
-from millwheel.core.keys.timers import TimerQueue
+from millwheel.core.keys.keyed_state import KeyedState
 from millwheel.ids import SequenceNumber, sequence_numbers
 from millwheel.model import EXPIRY_KIND, EXPIRY_TAG, MAX_TIME, MIN_TIME
 from millwheel.work import BundlePart, InvocationOutcome, Work
@@ -26,21 +24,20 @@ class Waiting:
     expiry of `e`, a record of `r`."""
 
     def __init__(self, limit: int = 4) -> None:
-        self.inbox, self.timers, holds, suspects = Inbox(), TimerQueue(), Holds(), Suspects()
+        self.inbox, self.keyed, suspects = Inbox(), KeyedState(1_000), Suspects()
+        self.timers = self.keyed._timers
         self.suspects = suspects
-        cache = StateCache(1_000)
         self.quarantine = Quarantine(
-            keys=["bad"], refused=RefusedRows(), suspects=suspects, timers=self.timers, holds=holds, keeps_hold=False
+            keys=["bad"], refused=RefusedRows(), suspects=suspects, keyed=self.keyed, keeps_hold=False
         )
-        expiry = Expiry(after=5, cache=cache, timers=self.timers, holds=holds, quarantine=self.quarantine)
+        expiry = Expiry(5, self.keyed, self.quarantine)
         self.schedule = Schedule(
             limit=limit,
             inbox=self.inbox,
-            timers=self.timers,
+            keyed=self.keyed,
             expiry=expiry,
             quarantine=self.quarantine,
             suspects=suspects,
-            cache=cache,
         )
         self.timers.set("t", "watermark", "u", 10)
         self.timers.set("e", EXPIRY_KIND, EXPIRY_TAG, 10)

@@ -8,10 +8,8 @@ from millwheel.bundles import CellWrites, StateWrites, TimerWrites
 from millwheel.core.faults.quarantine import Quarantine
 from millwheel.core.faults.refused import RefusedRows
 from millwheel.core.faults.suspects import Suspects
-from millwheel.core.keys.cache import StateCache
 from millwheel.core.keys.expiry import Expiry
-from millwheel.core.keys.holds import Holds
-from millwheel.core.keys.timers import TimerQueue
+from millwheel.core.keys.keyed_state import KeyedState
 from millwheel.ids import ProducerId, Seq, SequenceNumber, SubscriptionId, sequence_numbers
 from millwheel.model import EXPIRY_KIND, EXPIRY_TAG, MAX_TIME, Timer
 from millwheel.work import BundlePart, Work
@@ -23,13 +21,10 @@ class Interval:
     """The parts of an interval that an expiry shares."""
 
     def __init__(self, after: int | None = AFTER) -> None:
-        self.cache, self.timers, self.holds = StateCache(1 << 20), TimerQueue(), Holds()
-        self.quarantine = Quarantine(
-            keys=[], refused=RefusedRows(), suspects=Suspects(), timers=self.timers, holds=self.holds, keeps_hold=True
-        )
-        self.expiry = Expiry(
-            after=after, cache=self.cache, timers=self.timers, holds=self.holds, quarantine=self.quarantine
-        )
+        keyed = KeyedState(1 << 20)
+        self.cache, self.timers, self.holds = keyed._cache, keyed._timers, keyed._holds
+        self.quarantine = Quarantine(keys=[], refused=RefusedRows(), suspects=Suspects(), keyed=keyed, keeps_hold=True)
+        self.expiry = Expiry(after, keyed, self.quarantine)
         self.writes = TimerWrites()
 
     def write(self, key: str, record: int | None = None, watermark: int = 0, timer: Timer | None = None) -> int | None:

@@ -126,7 +126,7 @@ def test_expiries_that_are_far_are_read_in_time_and_hold_nothing() -> None:
     assert asked.kind == EXPIRY_KIND
     bench(ev.Loaded([]))
     assert bench.images()[0].forgotten == ["a", "b"]
-    cache = bench.core._cache
+    cache = bench.core._keyed._cache
     assert [*cache.last_read] == ["a", "b"]
     assert cache.size_bytes == 2 * ENTRY_OVERHEAD_BYTES, "each is counted once, until its end is folded"
     bench(ev.TimersLoaded(EXPIRY_KIND, timer_writes(*expiring(("c", 12))), False))
@@ -143,7 +143,7 @@ def test_what_does_not_fit_leaves_memory_when_it_is_folded(monkeypatch: pytest.M
         bench.run(number + 1, {number: (key, 1)}, done)
         (fold,) = bench(ev.CommitDone(Seq(number + 1))).of(ev.Fold)
         bench(ev.FoldDone(fold.upto))
-    assert len(bench.core._timers) == 2
+    assert len(bench.core._keyed._timers) == 2
     bench(ev.WatermarkMoved(1_000))
     assert [asked.after for asked in bench.of(ev.LoadTimers)] == [(20, ("b", "t"))]
     assert [timer.key for timer in bench.load().timers] == ["a", "b"]
