@@ -23,7 +23,7 @@ from millwheel.core.interval import events as ev
 from millwheel.core.interval.arrivals import Item
 from millwheel.core.interval.inbox import Inbox
 from millwheel.core.keys.expiry import Expiry
-from millwheel.core.keys.timers import TimerQueue
+from millwheel.core.keys.keyed_state import KeyedState
 from millwheel.model import EXPIRY_KIND, MAX_TIME, MIN_TIME, Timer, TimerKind
 from millwheel.work import InvocationOutcome, Work
 
@@ -96,9 +96,6 @@ class Schedule:
     def _promised(self, work: Work, promised: int) -> ScheduledWork:
         work.promised = promised
         return ScheduledWork(work)
-
-    def _work(self, watermark: int, now: int) -> Work:
-        return Work([], [], self._cache.values, self._cache.entries, {}, watermark, now, partial=self._cache.partial)
 
     def _redrive_work(self, redrive: list[QuarantineEntry], watermark: int, now: int) -> Work:
         """Timers that wait here were due once: also if the clock was set back since, or if a new owner of the interval

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from millwheel.ids import Seq
 import pytest
 
 from millwheel.bundles import HoldWrites, KeyRows, RecoveredInterval, TimerWrites
 from millwheel.core.keys.keyed_state import KeyedState
 from millwheel.core.keys.minheap import MinHeap
 from millwheel.errors import InvariantError
+from millwheel.ids import Seq
 from millwheel.model import EXPIRY_KIND, EXPIRY_TAG, MAX_TIME, MIN_TIME, Timer
 from millwheel.work import InvocationOutcome, Stall, Work
 from tests.unit.core.bench import timer_writes
@@ -81,7 +81,7 @@ def test_a_timer_of_a_key_that_sleeps_is_not_due_and_taking_it_is_an_error(monke
     state.put_back(Timer("a", "t", 5, "wall"))
     state.sleep("a", keeps_hold=True)
     monkeypatch.setattr(MinHeap, "pop_due", lambda *_: [(5, ("a", "t"))])
-    with pytest.raises(InvariantError, match="I8.*whose key sleeps"):
+    with pytest.raises(InvariantError, match=r"I8.*whose key sleeps"):
         state.take_due("wall", 6, 10)
 
 
@@ -156,7 +156,7 @@ def test_a_timer_that_fired_and_was_set_again_is_written_once() -> None:
 def test_writing_a_timer_that_is_not_there_is_an_error(key: str, kind: str, tag: str, at: int | None) -> None:
     state, writes = keyed(("a", "t", "wall", 5)), TimerWrites()
     writes.add(key, tag, kind, at)
-    with pytest.raises(InvariantError, match="I8: the .* timer"):
+    with pytest.raises(InvariantError, match=r"I8: the .* timer"):
         state.check_written(writes, HoldWrites())
 
 
