@@ -95,6 +95,7 @@ class MemoryStore(SoloMemoryStore):
                 raise StoreError(f"interval {interval} is no interval of the map")
             if agreed.interval_owners[interval] is not None:
                 raise StoreError(f"interval {interval} is owned by member {agreed.interval_owners[interval]}")
+        for interval in sorted(named):
             if any(place[0] == interval for place in self.log):
                 raise StoreError(f"the log of interval {interval} is not empty: its owner has to fold all of it")
         rows = [self.intervals[interval] for interval in named]

@@ -68,18 +68,17 @@ async def _changed(connection: Connection, decision: Reshaping) -> tuple[Interva
 
 async def _named(connection: Connection, decision: Reshaping) -> tuple[list[IntervalRow], int]:
     """The intervals in the order of the decision, and the number of a computation of theirs."""
-    found = {}
-    for id_, name, low, high, computation, owner in await query.rows(
-        connection, reshaping.READ_NAMED, ([Int8(id_) for id_ in decision.intervals],)
-    ):
-        if owner is not None:
-            raise StoreError(f"interval {id_} is owned by member {owner}")
-        row = IntervalRow(IntervalId(id_), name, low.decode(), None if high is None else high.decode())
-        found[row.id] = row, computation
+    named = [Int8(id_) for id_ in decision.intervals]
+    found = {id_: rest for id_, *rest in await query.rows(connection, reshaping.READ_NAMED, (named,))}
+    rows = []
     for interval in decision.intervals:
         if interval not in found:
             raise StoreError(f"interval {interval} is no interval of the map")
-    return [found[interval][0] for interval in decision.intervals], found[decision.intervals[0]][1]
+        name, low, high, computation, owner = found[interval]
+        if owner is not None:
+            raise StoreError(f"interval {interval} is owned by member {owner}")
+        rows.append(IntervalRow(interval, name, low.decode(), None if high is None else high.decode()))
+    return rows, computation
 
 
 async def _unite(connection: Connection, first: IntervalId, others: Sequence[IntervalId]) -> None:

@@ -21,7 +21,9 @@ ORDER BY i.low LIMIT %s
 """
 """An interval and those behind it, by key."""
 
-LOGGED: Final = "SELECT interval_id FROM checkpoint_log WHERE interval_id = ANY(%s::bigint[]) LIMIT 1"
+LOGGED: Final = (
+    "SELECT interval_id FROM checkpoint_log WHERE interval_id = ANY(%s::bigint[]) ORDER BY interval_id LIMIT 1"
+)
 END_AT: Final = "UPDATE interval SET high = %s WHERE id = %s"
 
 # A split
