@@ -16,7 +16,7 @@ PIP_INSTALL := $(PY) -m pip install --quiet --quiet --disable-pip-version-check 
 TYPED := $(foreach d,millwheel storage injectors examples tests benchmarks,$(if $(shell find $(d) -name '*.py' -print -quit 2>/dev/null),$(d)))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test lint format types wheel-test zeitgeist queries nexmark nexmark-figures bench proto mutants reliability iteration-grid lock clean
+.PHONY: help venv test lint format types wheel-test zeitgeist queries reachability nexmark nexmark-figures bench proto mutants reliability iteration-grid lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -66,6 +66,9 @@ zeitgeist: $(STAMP) ## the paper's Zeitgeist; LOG=file (default: the carried sli
 
 queries: $(STAMP) ## the example queries; LOG=, OUT=, FRESH=1
 	$(PY) -m examples.queries $(if $(LOG),--log "$(LOG)") $(if $(OUT),--out "$(OUT)") $(if $(FRESH),--fresh)
+
+reachability: $(STAMP) ## pages reached over a loop against networkx, with kills: 100,000 links; ARGS="--links 10000"
+	$(PY) -m examples.reachability $(or $(ARGS),--links 100000 --prefixes 200 --kills 5)
 
 nexmark-figures: $(STAMP) ## all of `make nexmark`, and events/s a core beside Bytewax and Flink, into docs/nexmark.md
 	$(PY) -m examples.nexmark

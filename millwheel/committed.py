@@ -133,8 +133,8 @@ class Committed:
     def explain(self, computation: str, limit: int = 10) -> list[Held]:
         """What `computation`'s low watermark waits for: its senders, then what is oldest of its own.
 
-        Watermarks of everything that sends to it and its own; sources that feed it, are not read to their end and are left
-        out of the pipeline; of other sources the first `limit` partitions that are
+        Watermarks of everything that bounds its input and its own; the edges that close a loop at it; sources that feed it,
+        are not read to their end and are left out of the pipeline; of other sources the first `limit` partitions that are
         not read to their end; its first `limit` timers, its first `limit` holds, those
         of quarantines among them, and each of its intervals' oldest production that the receiver has not taken.
         """
@@ -145,6 +145,7 @@ class Committed:
             Held("watermark", watermarks.get(name, MIN_TIME), name)
             for name in (*sorted(self._graph.senders(computation)), computation)
         ]
+        found += self._back_edges(computation, watermarks)
         found += [Held("left out", watermarks.get(f"source:{name}", MIN_TIME), f"source {name}") for name in left_out]
         for name in self._graph.senders(computation):
             found += self._unfinished(name.removeprefix("source:"), limit) if name.startswith("source:") else []
@@ -159,6 +160,20 @@ class Committed:
             if oldest.computation == computation:
                 found.append(Held(oldest.kind, oldest.timestamp, f"interval {oldest.interval} key {oldest.key!r}"))
         return found
+
+    def _back_edges(self, computation: str, watermarks: Mapping[str, int]) -> list[Held]:
+        """Edges that close a loop at it.  Who sends on them does not bound its input, but the floor of the loop does."""
+        loop = self._graph.loop_of(computation)
+        edges = loop.back_edges if loop is not None else ()
+        streams = {s.stream for s in self._spec(computation).inputs}
+        return [
+            Held(
+                "back edge", watermarks.get(loop.name, MIN_TIME),
+                f"stream {stream} from {sender}, for which the floor of the loop stands",
+            )
+            for sender, receiver in edges if loop is not None and receiver == computation
+            for stream in self._spec(sender).outputs if stream in streams
+        ]  # fmt: skip
 
     def _left_out(self, computation: str) -> list[str]:
         """Sources that feed it and are not read to their end, and that the pipeline does not have."""

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from millwheel.testing.world.kernel import Violation
-from tests.planted import MUTANTS, UNIT_ONLY, planted, unit_test_notices
+from tests.planted import LOOPED, MUTANTS, UNIT_ONLY, planted, unit_test_notices
 from tests.planted import accounts as accounts  # they register their own
 from tests.planted import checkpoints as checkpoints
 from tests.planted import deaths as deaths
@@ -24,6 +24,7 @@ from tests.planted import event_time as event_time
 from tests.planted import host as host
 from tests.planted import ids as ids
 from tests.planted import keys as keys
+from tests.planted import loops as loops
 from tests.planted import loud as loud
 from tests.planted import quarantined as quarantined
 from tests.planted import refused_rows as refused_rows
@@ -35,6 +36,7 @@ from tests.planted import weak as weak
 from tests.planted import zeitgeist as zeitgeist
 from tests.sim import ci
 from tests.sim.harness import simulate_seed
+from tests.sim.hops import simulate_hops
 from tests.sim.scenarios import SCENARIOS
 
 
@@ -43,10 +45,11 @@ def seeds_to_detect(name: str, budget: int, first: int = 0) -> tuple[int, str] |
 
     Raises what Python says of a mutant that does not fit the code any more: it is not noticed, it is broken.
     """
+    simulate = simulate_hops if name in LOOPED else simulate_seed
     with planted(name):
         for seed in range(first, first + budget):
             try:
-                simulate_seed(seed)
+                simulate(seed)
             except Violation as violation:
                 if isinstance(violation.__cause__, AttributeError | IndexError | KeyError | NameError | TypeError):
                     raise violation.__cause__ from None

@@ -32,6 +32,18 @@ def mutant(make: Callable[[], Patches]) -> Callable[[], Patches]:
     return make
 
 
+LOOPED: set[str] = set()
+"""Mutants that seeds with loops are to notice (`tests.sim.hops`)."""
+
+
+def looped(make: Callable[[], Patches]) -> Callable[[], Patches]:
+    """Register a mutant of what only pipelines with loops have."""
+    mutant(make)
+    assert make.__doc__ is not None
+    LOOPED.add(make.__doc__.splitlines()[0].rstrip("."))
+    return make
+
+
 def only(path: str) -> Callable[[Callable[[], Patches]], Callable[[], Patches]]:
     """Register a mutant that only the unit tests in `path` notice; `path` may name one test, if the others take long."""
 

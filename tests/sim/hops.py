@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -85,7 +86,7 @@ class Hop(Computation[Hopper]):
 
     def __init__(self, stage: str, workload: Hops, out: Stream[Hopper], end: Stream[Hopper]) -> None:
         self._stage, self._edges, self._out, self._end = stage, workload.edges, out, end
-        self._fans, self._clocked = workload.fans, workload.clocked
+        self._fans, self._clocked, self._sparse = workload.fans, workload.clocked, workload.sparse
 
     def ProcessRecord(self, context: Context, record: Record[Hopper]) -> None:
         token = record.value
@@ -93,7 +94,7 @@ class Hop(Computation[Hopper]):
         self.seen.set(name, (self.seen.get(name) or 0) + 1)
         if record.late:
             self.breaks.set(f"late {name}", f"{record.timestamp} at {context.watermark}")
-        way = _draw(token, "way", WAYS)
+        way = WAYS if self._sparse else _draw(token, "way", WAYS)
         if token.id[0] == "w":
             self._go_on(context, token, record.timestamp)
         elif way == 0:  # a timer of event time would wait for the hold, which is in its own loop
@@ -157,6 +158,8 @@ class Hops(msgspec.Struct):
     fans: bool
     clocked: bool
     """Timers of wall time make tokens out of nothing, and the clock does not jump."""
+    sparse: bool
+    """Few tokens hop, long and without waiting, so that one of them is the oldest that there is."""
     exotic: dict[str, float]
     graph: Graph | None = None
 
@@ -165,9 +168,11 @@ def draw_hops(seed: int) -> Hops:
     """The workload of a seed."""
     rng = random.Random(f"hops {seed}")
     edges = EDGES[[*EDGES][seed % len(EDGES)]]
-    fans = rng.random() < 0.4
+    sparse = seed % 4 == 3
+    fans = rng.random() < 0.4 and not sparse
     entries = ["a"] if rng.random() < 0.6 else sorted({"a", max(edges)})
-    scripts = {stage: _scripts(rng, stage, 90 // len(entries) // (2 if fans else 1)) for stage in entries}
+    hops = (0, 0, 0, 0, 0, 60) if sparse else (0, 1, 3, 8, 15)
+    scripts = {stage: _scripts(rng, stage, 90 // len(entries) // (2 if fans else 1), hops) for stage in entries}
     exotic: dict[str, float] = {
         "FOLD_TRIGGER_CHECKPOINTS": rng.choice([3, 10, 256]),
         "IDLE_RECORD_DELAY_US": rng.choice([50_000, SECOND]),
@@ -180,12 +185,12 @@ def draw_hops(seed: int) -> Hops:
         "STATE_PAGE_SLOTS": rng.choice([2, 256]),
     }
     exotic["LOG_LIMIT_CHECKPOINTS"] = exotic["FOLD_TRIGGER_CHECKPOINTS"] * rng.choice([1, 4])
-    workload = Hops(edges, scripts, fans, seed % 2 == 1, exotic)
+    workload = Hops(edges, scripts, fans, seed % 2 == 1, sparse, exotic)
     workload.graph = build_hops(workload, rng).graph()
     return workload
 
 
-def _scripts(rng: random.Random, stage: str, total: int) -> list[Script]:
+def _scripts(rng: random.Random, stage: str, total: int, hops: Sequence[int]) -> list[Script]:
     scripts, parts = [], rng.choice([1, 1, 2])
     for part in range(parts):
         count, now, times = total // parts, SECOND, []
@@ -193,7 +198,7 @@ def _scripts(rng: random.Random, stage: str, total: int) -> list[Script]:
             now += rng.choice([0, 1_000, 20_000])
             times.append(now - rng.choice([0, 0, 50_000]))
         tokens = [
-            Hopper(f"{stage}{part}.{i}", rng.choice([0, 1, 3, 8, 15]), stage, "p" * rng.choice([0, 0, 0, 500]))
+            Hopper(f"{stage}{part}.{i}", rng.choice(hops), stage, "p" * rng.choice([0, 0, 0, 500]))
             for i in range(count)
         ]
         arrivals = sorted([*(rng.randrange(0, 5 * SECOND) for _ in range(count - 1)), 5 * SECOND])

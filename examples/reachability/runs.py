@@ -1,0 +1,99 @@
+"""Runs in processes of their own, with or without kills.
+
+Lives here: starting, striking, reading what is committed.  Never here: what the answer must be (`oracle`).
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import psycopg
+
+from examples.reachability.links import arriving
+from examples.reachability.pages import GROWTH, PAGES, build
+from millwheel.committed import Committed
+from millwheel.launch import run
+
+TOP: Final = Path(__file__).resolve().parents[2]
+LIMIT_S: Final = 3_600.0
+POLL_S: Final = 0.01
+
+
+class Reachability(msgspec.Struct, frozen=True, kw_only=True):
+    """One run: its store, the name of its pipeline, its links, and the keys at which `LinkedPage` is cut into intervals."""
+
+    url: str
+    pipeline: str
+    links: int
+    seed: int = 1
+    split_keys: tuple[str, ...] = ()
+
+    def work(self) -> None:
+        """Run, or go on, in this process."""
+        progress = run(build(arriving(self.links, self.seed), self.pipeline, self.split_keys), self.url)
+        if progress.late or progress.quarantined or not progress.finished:
+            raise SystemExit(f"the run has late records or failed hooks, or did not end: {progress}")
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Run it in another process."""
+        return subprocess.Popen([sys.executable, "-m", __name__, msgspec.json.encode(self).decode()], cwd=TOP)
+
+    def committed(self) -> Committed:
+        """What the store has of it."""
+        return Committed(build([], self.pipeline, self.split_keys), self.url)
+
+    def since(self) -> dict[str, int]:
+        """Page to the time from when on it is reached, us."""
+        with self.committed() as committed:
+            return {row["page"]: row["since"] for row in committed.rows(PAGES)}
+
+    def growth(self) -> list[tuple[int, int]]:
+        """(end of a second in us, pages that are reached by then) of each second in which any was."""
+        with self.committed() as committed:
+            return [(row["upto"], row["pages"]) for row in committed.rows(GROWTH)]
+
+    def newest(self, connection: psycopg.Connection[Any]) -> int:
+        """The newest owner that has a checkpoint in the log."""
+        if connection.execute("SELECT to_regclass(%s)", (f"{self.pipeline}.checkpoint_log",)).fetchone() == (None,):
+            return 0
+        query = f"SELECT coalesce(max(sequencer), 0) FROM {self.pipeline}.checkpoint_log"
+        row = connection.execute(query.encode()).fetchone()
+        return int(row[0]) if row is not None else 0
+
+
+def killed(job: Reachability, kills: int, seed: int = 1, wait_s: tuple[float, float] = (0.0, 0.3)) -> int:
+    """Run `job` to its end and end its process up to `kills` times by signal 9, each time after it has committed something.
+
+    Between that and the signal, `wait_s` seconds pass, drawn between the two.  Returns how often it was killed.
+    """
+    dice, done, process = random.Random(seed), 0, job.start()
+    try:
+        with psycopg.connect(job.url, autocommit=True) as connection:
+            while done < kills:
+                before = job.newest(connection)
+                while process.poll() is None and job.newest(connection) <= before:
+                    time.sleep(POLL_S)
+                time.sleep(dice.uniform(*wait_s))
+                if process.poll() is not None:
+                    break
+                process.kill()
+                process.wait()
+                done += 1
+                process = job.start()
+        if process.wait(LIMIT_S):
+            raise SystemExit(f"the run ended with status {process.returncode}")
+        return done
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+if __name__ == "__main__":
+    msgspec.json.decode(sys.argv[1], type=Reachability).work()
