@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from millwheel.api.computation import Computation
     from millwheel.api.context import Context
     from millwheel.api.pipeline import Pipeline, subscribe
+    from millwheel.api.snapshots import Checkpoints, Snapshots
     from millwheel.api.state import DroppedCell, ListCell, MapCell, ValueCell
     from millwheel.api.stream import Stream
     from millwheel.api.table import Table
@@ -29,6 +30,7 @@ __all__ = [
     "MIN_TIME",
     "SECOND",
     "BytesCoder",
+    "Checkpoints",
     "Coder",
     "Computation",
     "Context",
@@ -42,6 +44,7 @@ __all__ = [
     "ProtobufCoder",
     "Record",
     "RecordId",
+    "Snapshots",
     "Stream",
     "Table",
     "TextCoder",
@@ -53,6 +56,7 @@ __all__ = [
 _MODULES = {
     "millwheel.api.computation": ("Computation",),
     "millwheel.api.context": ("Context",),
+    "millwheel.api.snapshots": ("Checkpoints", "Snapshots"),
     "millwheel.api.pipeline": ("Pipeline", "subscribe"),
     "millwheel.api.state": ("DroppedCell", "ListCell", "MapCell", "ValueCell"),
     "millwheel.api.stream": ("Stream",),

@@ -40,8 +40,13 @@ class Bundle(msgspec.Struct, frozen=True, gc=False):
     values: list[bytes]
     timestamps: list[int]
     epoch: int = 0
+    """The label of its sender: the number of the last barrier that the sender had passed."""
     outside: list[bytes] = []
     """Ids that an outside client chose, one a record, or none at all."""
+    barrier: int = 0
+    """Not 0: this is the barrier of that epoch, and has no records."""
+    inherited: bool = False
+    """An earlier owner of the sender produced the records, so they are in the tables until their ack is."""
     size_bytes: int = 0
     """See `size`; counted when the bundle is made."""
 

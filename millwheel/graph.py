@@ -110,6 +110,8 @@ class Graph(msgspec.Struct, frozen=True):
     sinks: tuple[SinkTable, ...]
     loops: tuple[Loop, ...] = ()
     """Where computations send to each other in a circle; `check_graph` finds them."""
+    snapshot_every_us: int = 0
+    """An epoch begins so often, and all is durable by epochs; 0: by the log."""
 
     def subscriptions(self, stream: str) -> list[SubscriptionSpec]:
         """Every subscription of `stream`, in wiring order."""
@@ -217,6 +219,11 @@ def check_graph(graph: Graph) -> Graph:
 
 def _check_loop(graph: Graph, loop: Loop) -> None:
     members = [*loop.members]
+    if graph.snapshot_every_us:
+        raise WiringError(
+            f"pipeline {graph.name!r}: the computations {members} form a loop, and barriers do not go round loops yet; use "
+            "durability=Checkpoints()"
+        )
     if not set[str]().union(*map(graph.senders, members)).difference(members, {loop.name}):
         raise WiringError(
             f"pipeline {graph.name!r}: the computations {members} send to each other in a circle, and nothing from outside "

@@ -254,6 +254,12 @@ LEASE_CLOSE_S: Final = 0.5
 OWNER_CHECK_US: Final = 1_000_000
 """How often a process without a watermark to persist asks whether it was superseded, with a small read."""
 
+SNAPSHOT_LEAST_MS: Final = 10
+"""Least time between two snapshots: each is a transaction with a sync of the disk, which takes 1 to 10 ms."""
+
+EPOCH_LOOK_US: Final = 20_000
+"""How often the controller looks whether the next epoch is due: an epoch that a worker waits for begins so soon."""
+
 RECOVERY_CHUNK_BYTES: Final = 8 * 1024 * 1024
 """Log bytes that a recovery decodes and folds at a time: bounds its memory."""
 

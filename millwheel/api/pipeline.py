@@ -26,6 +26,7 @@ from millwheel.api.given import (
 )
 from millwheel.api.publish import TABLE as PUBLISHED
 from millwheel.api.publish import Publisher, check_keep
+from millwheel.api.snapshots import Checkpoints, Snapshots, snapshot_every_us
 from millwheel.api.stream import Stream
 from millwheel.api.table import Table
 from millwheel.api.typed import Factory, Input, Inputs
@@ -61,9 +62,10 @@ def subscribe(stream: Stream[T], key: Callable[[T], str | None]) -> Input[T]:
 class Pipeline:
     """A named graph of computations.  Everything about it is checked in `graph()`, before anything runs."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, durability: Checkpoints | Snapshots | None = None) -> None:
         check_name("pipeline", name)
         self.name = name
+        self._snapshot_every_us = snapshot_every_us(durability or Checkpoints())
         self._streams: dict[str, StreamSpec] = {}
         self._computations: dict[str, ComputationSpec] = {}
         self._sources: dict[str, SourceSpec] = {}
@@ -185,7 +187,7 @@ class Pipeline:
         return check_graph(
             Graph(
                 self.name, self._streams, self._computations, self._sources,
-                tuple(table.spec() for table in self._tables.values()),
+                tuple(table.spec() for table in self._tables.values()), snapshot_every_us=self._snapshot_every_us,
             )
         )  # fmt: skip
 

@@ -32,6 +32,7 @@ from millwheel.host.alphabet import (
     Told,
     TurnEnded,
 )
+from millwheel.host.epoch_keeper import Declaring
 from millwheel.host.messages import (
     Claimed,
     Concluded,
@@ -39,11 +40,18 @@ from millwheel.host.messages import (
     Delivery,
     Disowned,
     Drained,
+    EpochBased,
+    EpochDeclared,
+    EpochOpened,
+    EpochRefused,
+    EpochStarted,
+    EpochWanted,
     Excused,
     Expected,
     HandedOver,
     HandOver,
     Hello,
+    ImageWritten,
     IntervalSettled,
     MapChanged,
     Message,
@@ -67,7 +75,7 @@ from millwheel.ports import WatermarkWrite
 class ControllerHost:
     """One controller and the workers that it tells.  `name` is its own address."""
 
-    def __init__(self, workers: Iterable[str], name: str = "controller") -> None:
+    def __init__(self, workers: Iterable[str], name: str = "controller", snapshot_every_us: int = 0) -> None:
         self.name = name
         self._workers = tuple(workers)
         self._authority: Authority | None = None
@@ -79,10 +87,18 @@ class ControllerHost:
         self._persisting = False
         self._out: list[HostEffect] = []
         self._procedures = Procedures(self._asked)
+        self._epochs: Declaring | None = None
+        """Under snapshots."""
+        if snapshot_every_us:
+            self._epochs = Declaring(
+                every_us=snapshot_every_us, begin=self._procedures.start, tell=self._say, values=self._told
+            )
 
     def handle(self, event: HostEvent, now: int) -> list[HostEffect]:
         """React to one event at wall time `now`, us."""
         out = self._out = []
+        if self._epochs is not None:
+            self._epochs.now = now
         match event:
             case Received(_, message):
                 self._hear(message)
@@ -93,10 +109,12 @@ class ControllerHost:
             case ChannelOpened(peer):
                 if self._authority is not None:
                     self._tell([peer], self._authority.values(), self._authority.inputs())
+                if self._epochs is not None:
+                    self._out += [Tell(peer, message) for message in self._epochs.restate()]
             case TurnEnded() | Rested() | Tick():
                 self._persist()
-            case Declined():
-                raise AssertionError("a controller writes no sink rows")
+            case Declined(token, refusal):
+                self._procedures.declined(token, refusal)
             case Told() | Due() | Returned() | RowsArrived():
                 raise AssertionError(f"a controller got {type(event).__name__}")
             case _:
@@ -118,7 +136,10 @@ class ControllerHost:
                 self._procedures.start(self._load(message))
             return
         match message:
-            case WatermarkReport(owner, interval, value):
+            case WatermarkReport(owner, interval, value, _, label):
+                if self._epochs is not None and label > self._epochs.label:
+                    self._tell_changes(self._authority)
+                    self._epochs.reported(label)
                 self._authority.report(owner, interval, value)
             case WorkerJoined():
                 pass  # who joins again has nothing new to say about the graph
@@ -145,15 +166,30 @@ class ControllerHost:
             case RoundAnswered():
                 if self._rounds is not None:
                     self._rounds.answered(message)
+            case EpochBased() | EpochOpened() | ImageWritten() | EpochWanted():
+                self._hear_of_epochs(message)
             case HandedOver() | Drained():
                 raise InvariantError(f"the controller of an embedded run was told {type(message).__name__}")
             case (
                 Hello() | Delivery() | Receipt() | Credit() | Expected() | WatermarksRaised() | Disowned() | MapChanged()
-                | HandOver() | RunEnded() | RoundAsked()
+                | HandOver() | RunEnded() | RoundAsked() | EpochStarted() | EpochDeclared() | EpochRefused()
             ):  # fmt: skip
                 raise AssertionError(f"a controller was told {type(message).__name__}")
             case _:
                 assert_never(message)
+
+    def _hear_of_epochs(self, message: EpochBased | EpochOpened | ImageWritten | EpochWanted) -> None:
+        if self._epochs is None:
+            raise InvariantError(f"a controller without snapshots was told {type(message).__name__}")
+        match message:
+            case EpochBased(declared):
+                self._epochs.based(declared)
+            case EpochOpened():
+                self._epochs.opened(message)
+            case ImageWritten():
+                self._epochs.written(message)
+            case EpochWanted():
+                self._epochs.wanted(message)
 
     def _load(self, joined: WorkerJoined) -> Steps:
         # Workers join after they have taken over: nothing that an earlier owner committed is ahead of these.
@@ -173,9 +209,23 @@ class ControllerHost:
             self._rounds.hurry()
 
     def _persist(self) -> None:
-        if self._authority is not None and self._authority.changed() and not self._persisting:
+        if self._authority is not None and self._epochs is not None:
+            self._tell_changes(self._authority)
+        elif self._authority is not None and self._authority.changed() and not self._persisting:
             self._persisting = True
             self._procedures.start(self._persist_all(self._authority))
+
+    def _tell_changes(self, authority: Authority) -> None:
+        """Under snapshots a watermark is told when it is reached, and stored with an epoch."""
+        changed = authority.changes()
+        if changed:
+            self._tell(self._workers, changed, authority.adopt(changed))
+
+    def _told(self) -> dict[str, int]:
+        return {} if self._authority is None else self._authority.values()
+
+    def _say(self, message: Message) -> None:
+        self._out += [Tell(worker, message) for worker in self._workers]
 
     def _persist_all(self, authority: Authority) -> Steps:
         while authority.changed():
@@ -198,4 +248,5 @@ class ControllerHost:
         self._out += [Tell(worker, Disowned(tuple(sorted(write.owners.items())))) for worker in self._workers]
 
     def _tell(self, workers: Iterable[str], values: Mapping[str, int], inputs: Mapping[str, int]) -> None:
-        self._out += [Tell(worker, WatermarksRaised(dict(values), dict(inputs))) for worker in workers]
+        label = 0 if self._epochs is None else self._epochs.label
+        self._out += [Tell(worker, WatermarksRaised(dict(values), dict(inputs), label)) for worker in workers]

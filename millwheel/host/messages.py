@@ -11,7 +11,8 @@ import msgspec
 
 from millwheel.bundles import Bundle
 from millwheel.core.ids.dedup import Channel
-from millwheel.ids import IntervalId, Sequencer
+from millwheel.ids import IntervalId, Seq, Sequencer
+from millwheel.ports import PositionWrite
 
 
 class Hello(msgspec.Struct, frozen=True, gc=False):
@@ -137,6 +138,8 @@ class WatermarkReport(msgspec.Struct, frozen=True, gc=False):
     interval: IntervalId
     value: int
     sequencer: Sequencer
+    label: int = 0
+    """The last barrier that the reporter had passed."""
 
 
 class RoundAsked(msgspec.Struct, frozen=True, gc=False):
@@ -171,6 +174,8 @@ class WatermarksRaised(msgspec.Struct, frozen=True, gc=False):
 
     values: dict[str, int]
     inputs: dict[str, int]
+    label: int = 0
+    """The highest label of the reports that they rest on."""
 
 
 class MapChanged(msgspec.Struct, frozen=True, gc=False):
@@ -204,8 +209,59 @@ class RunEnded(msgspec.Struct, frozen=True, gc=False):
     """Every worker is drained: leave, and end."""
 
 
+class EpochBased(msgspec.Struct, frozen=True, gc=False):
+    """The worker has brought the store back to this epoch, the last one that was declared, and begins there."""
+
+    declared: int
+
+
+class EpochStarted(msgspec.Struct, frozen=True, gc=False):
+    """An epoch begins: partitions note their positions and send barriers."""
+
+    epoch: int
+
+
+class EpochOpened(msgspec.Struct, frozen=True, gc=False):
+    """The worker has begun an epoch: its intervals, whose parts belong to it, and the positions that its partitions noted."""
+
+    epoch: int
+    owners: dict[IntervalId, Sequencer]
+    positions: tuple[PositionWrite, ...]
+
+
+class ImageWritten(msgspec.Struct, frozen=True, gc=False):
+    """The interval's part of an epoch is in the log.  `sinks` is the seq of the row with its sink rows, or 0."""
+
+    epoch: int
+    interval: IntervalId
+    sequencer: Sequencer
+    sinks: int
+
+
+class EpochWanted(msgspec.Struct, frozen=True, gc=False):
+    """The worker waits for the epoch after this one."""
+
+    after: int
+
+
+class EpochDeclared(msgspec.Struct, frozen=True, gc=False):
+    """The epoch is complete, and visible."""
+
+    epoch: int
+
+
+class EpochRefused(msgspec.Struct, frozen=True, gc=False):
+    """The database refuses sink rows of the row `seq` of an interval: (place, answer).  The epoch is not declared."""
+
+    epoch: int
+    interval: IntervalId
+    seq: Seq
+    rows: tuple[tuple[int, str], ...]
+
+
 Message = (
     Hello | Delivery | Receipt | Credit | Expected | WorkerJoined | Claimed | Unsettled | IntervalSettled | Excused
     | Concluded | Open | WatermarkReport | SourceBound | WatermarksRaised | Disowned | MapChanged | HandOver
     | HandedOver | Drained | RunEnded | RoundAsked | RoundAnswered
+    | EpochBased | EpochStarted | EpochOpened | ImageWritten | EpochWanted | EpochDeclared | EpochRefused
 )  # fmt: skip

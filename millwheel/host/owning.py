@@ -17,7 +17,7 @@ from millwheel.host.actors import Actor
 from millwheel.host.messages import Claimed, HandOver, MapChanged, RunEnded
 from millwheel.host.partitions import positions_of
 from millwheel.host.procedures import Steps
-from millwheel.host.requests import Acquire, ListUnfinished, OpenPipeline, StillOwned
+from millwheel.host.requests import Acquire, ListUnfinished, OpenPipeline, RewindEpochs, StillOwned
 from millwheel.ids import IntervalId, Sequencer
 from millwheel.ports import Opened
 
@@ -75,6 +75,11 @@ class WholeOwnership:
         opened: Opened = yield OpenPipeline(worker.graph.shape())
         rows = worker.routes.open(opened)
         sequencers = yield Acquire(tuple(row.id for row in rows))
+        if worker.epochs.enabled:
+            declared = yield RewindEpochs(dict(sequencers))
+            if declared is None:
+                raise Fenced("another run owns this pipeline's store now")
+            worker.epochs.base(declared)
         yield he.Prepare(opened.subscriptions, opened.places)
         adopted = []
         for row in rows:
@@ -92,6 +97,7 @@ class WholeOwnership:
         worker.begin(worker.redrive())
         worker.begin(self._watch())
         worker.serving = True
+        worker.epochs.ready()
         yield from worker.partitions.open(known)
 
     def hear(self, peer: str, message: MapChanged | HandOver | RunEnded) -> None:

@@ -19,6 +19,7 @@ from millwheel.errors import InvariantError, SourceError
 from millwheel.graph import Graph
 from millwheel.host.actors import Actor, Actors
 from millwheel.host.alphabet import Discover, Discovery, Pause, ReadRows, Resume, RowsArrived, Seek, Wish
+from millwheel.host.barriers import Epochs
 from millwheel.host.credit import Account
 from millwheel.host.messages import (
     Claimed,
@@ -61,6 +62,7 @@ class Owner(Protocol):
     values: dict[str, int]
     """Published watermarks, us."""
     now: int
+    epochs: Epochs
 
     def begin(self, steps: Steps) -> None:
         """Start a procedure."""
@@ -337,7 +339,7 @@ class Partitions:
         owner = self._owner
         self._positions[position.interval] = position
         routes = owner.routes.of([stream])
-        core = InjectorCore(position.interval, position, routes, sequencer)
+        core = InjectorCore(position.interval, position, routes, sequencer, label=owner.epochs.label)
         receivers = frozenset(interval for ranges in routes.values() for interval in ranges.ids)
         actor = Actor(
             interval=position.interval, sequencer=sequencer, owner=f"source:{source}", core=core, receivers=receivers
@@ -469,6 +471,15 @@ class Partitions:
             end = SourcePosition(name, actor.interval, producer, advance.position, True, advance.state)
             signs = source.signs(end)
         return PositionWrite(actor.interval, actor.sequencer, advance.position, advance.finished, advance.state, signs)
+
+    def noted(self, actor: Actor, noted: ev.PositionNoted) -> PositionWrite:
+        """A position that becomes durable with an epoch."""
+        return self._write(actor, ev.Advance(noted.position, noted.state, noted.finished))
+
+    def advanced(self, actor: Actor, position: int, finished: bool) -> None:
+        """The epoch with this position is declared."""
+        self._owner.tell(actor, ev.Advanced(position, finished))
+        self._ending += [actor] if finished else []
 
     def _forget(self, actor: Actor) -> bool:
         """Forget a partition whose end is durable, if all its receivers know of it.  Returns true if so."""

@@ -17,6 +17,7 @@ from millwheel.core.interval import events as ev
 from millwheel.ids import IntervalId, SequenceNumber, Sequencer
 from millwheel.ports import (
     ClusterStore,
+    Declaration,
     FoldWrite,
     MarkWrite,
     PipelineShape,
@@ -106,6 +107,28 @@ class CommitGroup(StoreCall, frozen=True):
     async def call(self, store: Store) -> Any:
         """See `Store.commit`."""
         return await store.commit(self.writes)
+
+
+class RewindEpochs(StoreCall, frozen=True):
+    """Go back to the last declared epoch; its number, or None when it is fenced."""
+
+    step: ClassVar[str] = "rewind"
+    owners: dict[IntervalId, Sequencer]
+
+    async def call(self, store: Store) -> Any:
+        """See `Store.rewind`."""
+        return await store.rewind(self.owners)
+
+
+class DeclareEpoch(StoreCall, frozen=True):
+    """An epoch becomes visible; False when it is fenced."""
+
+    step: ClassVar[str] = "declare"
+    declaration: Declaration
+
+    async def call(self, store: Store) -> Any:
+        """See `Store.declare`."""
+        return await store.declare(self.declaration)
 
 
 class FoldLog(StoreCall, frozen=True):

@@ -9,7 +9,11 @@ from __future__ import annotations
 from millwheel.host.messages import (
     Claimed,
     Concluded,
+    EpochBased,
+    EpochOpened,
+    EpochWanted,
     Excused,
+    ImageWritten,
     IntervalSettled,
     Message,
     Open,
@@ -33,6 +37,11 @@ class Restated:
         self._reports: dict[tuple[str, IntervalId], WatermarkReport] = {}
         self._bounds: dict[str, SourceBound] = {}
         self._joined: WorkerJoined | None = None
+        self._based: EpochBased | None = None
+        self._opened: EpochOpened | None = None
+        self._wanted: EpochWanted | None = None
+        self._images: dict[IntervalId, ImageWritten] = {}
+        """Of the last epoch that was opened."""
 
     def note(self, message: Message) -> None:
         """This is being told."""
@@ -58,6 +67,15 @@ class Restated:
                 self._bounds[source] = message
             case WorkerJoined():
                 self._joined = message
+            case EpochBased():
+                self._based = message
+            case EpochOpened():
+                self._opened = message
+                self._images.clear()
+            case ImageWritten():
+                self._images[message.interval] = message
+            case EpochWanted():
+                self._wanted = message
             case _:
                 raise AssertionError(f"a worker tells the controller no {type(message).__name__}")
 
@@ -69,5 +87,6 @@ class Restated:
             if owner.startswith("source:"):  # what was lost may have been that one of its partitions has ended
                 found.append(Open(owner, tuple(interval for of, interval in self._claims if of == owner)))
         found += [Claimed(claims), *self._excuses.values()]
-        found += [*self._reports.values(), *self._bounds.values()]
+        found += [*self._reports.values(), *self._bounds.values(), *self._images.values()]
+        found += [said for said in (self._opened, self._wanted, self._based) if said is not None]
         return [*found, self._joined] if self._joined is not None else found

@@ -20,12 +20,13 @@ from millwheel.bundles import Bundle
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import Config, IntervalCore
 from millwheel.core.source.injector import InjectorCore
-from millwheel.errors import InvariantError, RowRefused
+from millwheel.errors import InvariantError, RowRefused, StoreError
 from millwheel.graph import Graph
 from millwheel.host import alphabet as he
 from millwheel.host import folded
 from millwheel.host.actors import Actor, Actors
 from millwheel.host.alarms import Alarms
+from millwheel.host.barriers import Epochs
 from millwheel.host.commits import CommitLanes, Group
 from millwheel.host.credit import CreditWindow
 from millwheel.host.marks import Marks
@@ -36,11 +37,18 @@ from millwheel.host.messages import (
     Delivery,
     Disowned,
     Drained,
+    EpochBased,
+    EpochDeclared,
+    EpochOpened,
+    EpochRefused,
+    EpochStarted,
+    EpochWanted,
     Excused,
     Expected,
     HandedOver,
     HandOver,
     Hello,
+    ImageWritten,
     IntervalSettled,
     MapChanged,
     Message,
@@ -135,6 +143,7 @@ class WorkerHost:
         self.serving = False
         self._redrives_read = False
         """All redrives that were asked for at the start are known.  A run does not end before that."""
+        self.epochs = Epochs(self, graph.snapshot_every_us > 0)
         self.ownership = ownership(self)
 
     # --- the door ---------------------------------------------------------------------------------------------
@@ -245,7 +254,7 @@ class WorkerHost:
         if config.loop:  # nobody answers for an earlier owner any more: the floor stays until this one has answered
             watermarks = yield ReadWatermarks()
             config = msgspec.structs.replace(config, promised=watermarks.get(config.loop, MIN_TIME))
-        core = IntervalCore(config, recovered, inherited)
+        core = IntervalCore(msgspec.structs.replace(config, label=self.epochs.label), recovered, inherited)
         if self._first_records is not None:
             core.begin_slowly(self._first_records)
         for note in core.suspects.notes() if inherited is None else ():
@@ -327,8 +336,14 @@ class WorkerHost:
                     self._handle(actor, ev.AckArrived(number))
             case Credit():
                 self.partitions.credit(message)
-            case WatermarksRaised(values, inputs):
-                self._raised(values, inputs)
+            case WatermarksRaised(values, inputs, label):
+                self._raised(values, inputs, label)
+            case EpochStarted(epoch):
+                self.epochs.begin(epoch)
+            case EpochDeclared(epoch):
+                self.epochs.declared(epoch)
+            case EpochRefused(_, interval, seq, rows):
+                self._set_aside(RowRefused("", interval, seq, rows))
             case Hello():
                 self._greeted(peer, message)
             case Disowned(owners):
@@ -344,6 +359,7 @@ class WorkerHost:
             case (
                 WorkerJoined() | Claimed() | Unsettled() | IntervalSettled() | Excused() | Concluded() | Open()
                 | WatermarkReport() | SourceBound() | HandedOver() | Drained() | RoundAnswered()
+                | EpochBased() | EpochOpened() | ImageWritten() | EpochWanted()
             ):  # fmt: skip
                 raise AssertionError(f"a worker was told {type(message).__name__}")
             case _:
@@ -366,7 +382,7 @@ class WorkerHost:
         for actor in [*self.actors.all.values()]:
             self._handle(actor, ev.Resend(hello.interval))
 
-    def _raised(self, values: dict[str, int], inputs: dict[str, int]) -> None:
+    def _raised(self, values: dict[str, int], inputs: dict[str, int], label: int) -> None:
         if not self._heard:
             self._heard = True
             self._warn_of_left_out(values)
@@ -376,7 +392,7 @@ class WorkerHost:
             if value > self._inputs.get(computation, MIN_TIME):
                 self._inputs[computation] = value
                 for actor in self.actors.of(computation):
-                    self.tell(actor, ev.WatermarkMoved(value))
+                    self.tell(actor, ev.WatermarkMoved(value, label))
 
     def _warn_of_left_out(self, values: dict[str, int]) -> None:
         for source in self.routes.left_out:
@@ -393,6 +409,10 @@ class WorkerHost:
         actor = self.actors.current(interval, sequencer)
         if actor is not None:
             self._handle(actor, event)
+
+    def handle_core(self, actor: Actor, event: ev.Event) -> None:
+        """Give a core an event now."""
+        self._handle(actor, event)
 
     def _handle(self, actor: Actor, event: ev.Event) -> None:
         self.perform(actor, actor.core.handle(event, self.now))
@@ -428,7 +448,7 @@ class WorkerHost:
                 case ev.Commit(write):
                     self._lanes.submit(write)
                 case ev.ReportWatermark(value):
-                    self.inform(WatermarkReport(actor.owner, actor.interval, value, actor.sequencer))
+                    self.inform(WatermarkReport(actor.owner, actor.interval, value, actor.sequencer, actor.core.label))
                 case ev.AnswerRound(round_, minimum):
                     self._answer(RoundAnswered(actor.interval, actor.sequencer, round_, minimum))
                 case ev.SetAlarm(at):
@@ -440,10 +460,21 @@ class WorkerHost:
                     self.partitions.advance(actor, effect)
                 case ev.Mark() | ev.Unmark():
                     self._marks.perform(actor, effect)
+                case ev.RestartInterval(inherited) if self.epochs.enabled:
+                    self.fail(
+                        StoreError(
+                            f"{actor.owner}: the database refuses rows of a sink table, and under snapshots "
+                            "they cannot be quarantined yet: use Checkpoints(), or mend the table or the hook"
+                        )
+                    )
                 case ev.RestartInterval(inherited):
                     self.restart(actor, inherited)
                 case ev.Settled():
                     self._settle(actor, set())
+                case ev.PartWritten():
+                    self.epochs.written(actor, effect)
+                case ev.PositionNoted():
+                    self.epochs.noted(actor, effect)
                 case ev.Halt(reason):
                     self.ownership.fenced(actor, reason)
                 case (
@@ -566,10 +597,11 @@ class WorkerHost:
     # --- the end ----------------------------------------------------------------------------------------------
 
     def _rest(self) -> None:
+        self.epochs.hurry()
         if not self.finished():
             return
         busy = [(actor, core) for actor, core in self.actors.intervals() if not core.quiet()]
-        if not busy and self._lanes.idle():
+        if self.epochs.settled() and not busy and self._lanes.idle():
             self.ownership.rested()
             return
         # Everything has run.  Record the last acks and fold, so that the log is empty when the run ends.

@@ -48,7 +48,7 @@ class EmbeddedRun(Shell):
             store=store,
             transport=transport or LocalTransport(),
             worker=worker,
-            others=[ControllerHost([WORKER], CONTROLLER)],
+            others=[ControllerHost([WORKER], CONTROLLER, graph.snapshot_every_us)],
             tables=tables,
             clock=clock,
             on_failure=on_failure,

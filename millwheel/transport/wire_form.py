@@ -75,6 +75,8 @@ def _delivery(message: Delivery) -> pb.Delivery:
         values=bundle.values,
         timestamps=bundle.timestamps,
         outside=bundle.outside,
+        barrier=bundle.barrier,
+        inherited=bundle.inherited,
     )
 
 
@@ -100,6 +102,8 @@ def _bundle(form: pb.Delivery) -> Delivery:
         timestamps=timestamps,
         epoch=form.epoch,
         outside=outside,
+        barrier=form.barrier,
+        inherited=form.inherited,
     )
     return Delivery(bundle, Sequencer(form.sequencer), form.metered)
 

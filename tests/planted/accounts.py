@@ -111,12 +111,12 @@ def cancelled_comes_back_awake() -> Patches:
 @mutant
 def timers_are_nothing() -> Patches:
     """A weak checkpoint with nothing but a timer in it is not written."""
-    original = inflight._is_empty
+    original = inflight.is_empty
 
     def empty(image: Checkpoint) -> bool:
         return original(msgspec.structs.replace(image, timers=TimerWrites()))
 
-    return {(inflight, "_is_empty"): empty}
+    return {(inflight, "is_empty"): empty}
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------

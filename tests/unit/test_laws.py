@@ -149,6 +149,7 @@ TESTED_IN = {
     "core/interval/invocation": "unit/core/interval/test_machine.py",
     "host/actors": "unit/host/test_worker.py",
     "host/controller": "sim/test_watermark_steps.py",
+    "host/barriers": "integration/test_snapshots.py",
     "host/folded": "unit/host/test_worker.py",
     "host/messages": "unit/host/test_worker.py",
     "host/owning": "sim/test_superseded.py",

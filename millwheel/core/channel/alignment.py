@@ -61,7 +61,10 @@ class Alignment:
             return False
         if not self.has_sent(bundle.sender, bundle.epoch):
             self._check_order(bundle)
-        self._parked.setdefault(bundle.sender, deque()).append(bundle)
+        queue = self._parked.setdefault(bundle.sender, deque())
+        if queue and bundle.number <= queue[-1].number:
+            return True  # it is here: after a cut of the channel all that is not acked is sent again
+        queue.append(bundle)
         self.size_bytes += bundle.size()
         return True
 
@@ -78,6 +81,10 @@ class Alignment:
         """True when an epoch is open and every barrier of it is here."""
         return self._opened > 0 and self._senders <= self._barriers.get(self._opened, frozenset())
 
+    def busy(self) -> bool:
+        """Whether an epoch is being cut, or anything is parked."""
+        return bool(self._opened or self._parked)
+
     def missing(self) -> list[int]:
         """Senders whose barrier the open epoch waits for."""
         return sorted(self._senders - self._barriers.get(self._opened, set())) if self._opened else []
@@ -91,6 +98,10 @@ class Alignment:
         freed: list[Bundle] = []
         for sender, queue in [*self._parked.items()]:
             while queue and queue[0].epoch <= self.label:
+                if queue[0].epoch < self.label:
+                    raise InvariantError(
+                        f"what interval {sender} sent before epoch {self.label} was held back behind it"
+                    )
                 freed.append(queue.popleft())
             if not queue:
                 del self._parked[sender]

@@ -30,6 +30,10 @@ UNKNOWN: Final = SequenceNumber(0)
 """The frontier of a bundle until it is sent."""
 
 
+NO_SUBSCRIPTION: Final = SubscriptionId(0)
+"""Of barriers, which are between intervals."""
+
+
 class Outbox:
     """Unacked bundles of one sending interval."""
 
@@ -76,6 +80,21 @@ class Outbox:
         columns = Columns(bundle.keys, bundle.values, bundle.timestamps)
         return self._bundles(bundle.subscription, bundle.producer, bundle.sequences, columns)
 
+    def barriers(self, epoch: int, targets: Iterable[IntervalId]) -> list[Bundle]:
+        """The barrier of an epoch, for each of `targets`.  It is kept like any bundle, so it keeps its place when all is
+        sent again."""
+        sent = []
+        for target in sorted(targets):
+            number = self._next_number
+            self._next_number += 1
+            barrier = Bundle(
+                NO_SUBSCRIPTION, self._sender, number, target, self._producer, UNKNOWN, [], [], [], [], self.epoch,
+                barrier=epoch,
+            )  # fmt: skip
+            self.unacked[number] = barrier
+            sent.append(barrier)
+        return sent
+
     def _bundles(
         self, subscription: SubscriptionId, producer: ProducerId, sequences: list[SequenceNumber], columns: Columns
     ) -> list[Bundle]:
@@ -115,6 +134,7 @@ class Outbox:
             values,
             timestamps,
             self.epoch,
+            inherited=producer != self._producer,
         )
         self.unacked[number] = bundle
         self._count(bundle, 1)
@@ -124,6 +144,8 @@ class Outbox:
 
     def sendable(self, bundle: Bundle) -> Bundle:
         """The bundle with the frontier as it is now; what is kept here stays as it was made."""
+        if bundle.barrier:
+            return bundle
         frontier = self.frontier(bundle.subscription, bundle.producer)
         return bundle if frontier == bundle.frontier else msgspec.structs.replace(bundle, frontier=frontier)
 
@@ -132,6 +154,8 @@ class Outbox:
         bundle = self.unacked.pop(number, None)
         if bundle is None:
             return False
+        if bundle.barrier:
+            return True
         self._count(bundle, -1)
         del self._oldest[number]
         self._unrecorded[number] = bundle

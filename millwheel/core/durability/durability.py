@@ -1,10 +1,11 @@
 """When what an invocation did is durable, and what is released then: one part behind one interface.
 
-Lives here: the interface.  The log (`log`) is the way that there is.  Snapshots at barriers would be another one: nothing is
-logged between two of them, and all that was put since the last one becomes durable together.  Never here: what a
+Lives here: the interface.  There are two ways: the log (`log`), and snapshots at barriers (`durable_epochs`).  Between two
+snapshots nothing is logged, so that all that was put since the last one becomes durable together.  Never here: what a
 checkpoint holds (`checkpoint`), or what runs next.  Rules of every way:
 
-* what was put becomes durable in the order of putting; an ack, or a strong production, leaves when all before it is;
+* what was put becomes durable in the order of putting.  In the log, an ack or a strong production leaves when all before it
+  is; under snapshots both leave at once, and nothing durable rests on them before their epoch is declared;
 * everything is of an epoch: images, with the columns that they produce and the acks that they record, bundles, acks and
   folds.  An epoch never falls, and no fold crosses one.
 """
@@ -17,6 +18,7 @@ from millwheel.bundles import Checkpoint
 from millwheel.core.durability.inflight import Uncommitted
 from millwheel.core.interval import events as ev
 from millwheel.ids import Seq
+from millwheel.work import Cause
 
 
 class Durability(Protocol):
@@ -55,8 +57,11 @@ class Durability(Protocol):
         """The store has checkpoint `seq`."""
         ...
 
-    def refused(self, seq: Seq, effects: list[ev.Effect]) -> Uncommitted:
-        """The database refuses checkpoint `seq`: that one, which is void with all that was put after it."""
+    def refused(self, seq: Seq, effects: list[ev.Effect]) -> list[tuple[Cause, bool]]:
+        """The database refuses sink rows of checkpoint `seq`, which is void with all that was put after it.
+
+        Returns what wrote each of its sink rows, and whether that was a redrive.
+        """
         ...
 
     def folded(self, upto: Seq) -> list[Checkpoint]:

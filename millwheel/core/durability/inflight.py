@@ -136,7 +136,7 @@ class Inflight:
             if self._weak:
                 entry.image = msgspec.structs.replace(entry.image, produced=self._still_unacked(entry))
                 entry.waits = set()
-            if _is_empty(entry.image):
+            if is_empty(entry.image):
                 entry.submitted = entry.done = True
             else:
                 self._hand_over(entry, effects)
@@ -180,14 +180,18 @@ class Inflight:
                 entry.done = True
         self._pop_done(effects)
 
-    def refused(self, seq: Seq, effects: list[ev.Effect]) -> Uncommitted:
-        """Checkpoint `seq` was refused: it and all later ones are void, all earlier ones are durable.  Returns it."""
+    def refused(self, seq: Seq, effects: list[ev.Effect]) -> list[tuple[Cause, bool]]:
+        """Checkpoint `seq` was refused: it and all later ones are void, all earlier ones are durable.
+
+        Returns what wrote each of its sink rows, and whether that was a redrive.
+        """
         for entry in self._entries:
             entry.done = entry.done or entry.seq < seq
         self._pop_done(effects)
         if not self._entries or self._entries[0].seq != seq:
             raise InvariantError("a checkpoint was refused that is not under way")
-        return self._entries[0]
+        entry = self._entries[0]
+        return [(cause, entry.redrive) for cause in entry.causes]
 
     def _pop_done(self, effects: list[ev.Effect]) -> None:
         while self._entries and self._entries[0].done:
@@ -202,7 +206,8 @@ class Inflight:
             effects += [ev.Send(self._outbox.sendable(bundle)) for bundle in entry.sends]
 
 
-def _is_empty(image: Checkpoint) -> bool:
+def is_empty(image: Checkpoint) -> bool:
+    """Whether a checkpoint changes nothing."""
     return not (
         image.ids or image.produced or image.state.cells or image.timers.keys or image.holds.keys or image.sinks
         or image.quarantined or image.forgotten or image.redriven or image.released

@@ -24,6 +24,7 @@ from millwheel.core.interval.arrivals import Arrivals
 from millwheel.core.keys.keyed_state import KeyedState
 from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.work import Cause
 
 Records = Callable[[Seq, int], tuple[Checkpoint, ev.Counters]]
 """Of a seq and the wall time, us: the checkpoint of an interval in which nothing runs, and what it counts."""
@@ -109,7 +110,7 @@ class DurableLog:
         """See `Durability`."""
         self._inflight.committed(seq, effects)
 
-    def refused(self, seq: Seq, effects: list[ev.Effect]) -> Uncommitted:
+    def refused(self, seq: Seq, effects: list[ev.Effect]) -> list[tuple[Cause, bool]]:
         """See `Durability`."""
         return self._inflight.refused(seq, effects)
 

@@ -37,12 +37,15 @@ class Item(msgspec.Struct, gc=False):
     oldest: int
     size_bytes: int
     dropped: list[SequenceNumber] = []
+    inherited: bool = False
+    """See `Bundle.inherited`."""
 
 
 class Arrivals:
     """The ids of one interval, and the bundles that wait for an answer about theirs.
 
-    `slacks` maps the subscriptions on which outside clients choose ids to how long these are remembered, us.
+    `slacks` maps the subscriptions on which outside clients choose ids to how long these are remembered, us.  Without
+    `durable_ids`, ids of records that would be sent again under another id after a crash, or not at all, are not stored.
     """
 
     def __init__(
@@ -51,7 +54,12 @@ class Arrivals:
         exactly_once: bool,
         slacks: Mapping[SubscriptionId, int],
         stored: Iterable[OutsideBucket],
+        *,
+        durable_ids: bool = True,
     ) -> None:
+        self._durable_ids = durable_ids
+        self._stored: set[Channel] = set()
+        """Without `durable_ids`: channels of which the store has something all the same."""
         self._counters = counters
         self._exactly_once = exactly_once
         self.ids = DeliveredIds()
@@ -74,6 +82,7 @@ class Arrivals:
                 self._frontiers[channel] = ENDED
             else:
                 self.ids.restore(*channel, known.frontier, known.top)
+                self._stored.add(channel)
 
     # --- in -----------------------------------------------------------------------------------------------------
 
@@ -117,7 +126,8 @@ class Arrivals:
         sub, producer = bundle.subscription, bundle.producer
         if bundle.frontier > self.ids.frontier(sub, producer):
             self.ids.advance(sub, producer, bundle.frontier)
-            self._frontiers[sub, producer] = bundle.frontier
+            if self._durable_ids or (sub, producer) in self._stored:
+                self._frontiers[sub, producer] = bundle.frontier
 
     def _ask(self, bundle: Bundle, fresh: list[int] | None, now: int, effects: list[ev.Effect]) -> bool:
         """Ask the store for ids that memory is unsure of; false when there are none."""
@@ -147,6 +157,9 @@ class Arrivals:
         part = item.part
         if part is None:
             return item
+        if bundle.inherited:
+            item.inherited = True
+            self._stored.add((part.subscription, part.producer))
         self.ids.add(part.subscription, part.producer, part.sequences)
         if part.outside:
             kept, expires = self.outside.take(part.subscription, part.outside, stored, now)
@@ -161,7 +174,7 @@ class Arrivals:
         dropped = [sequence for i, sequence in enumerate(part.sequences) if i not in stays]
         self._counters.repeated += len(dropped)
         left = pick(part, kept)
-        return Item(left, item.sender, item.number, oldest_of(left), size_of(left), dropped)
+        return Item(left, item.sender, item.number, oldest_of(left), size_of(left), dropped, item.inherited)
 
     # --- out ----------------------------------------------------------------------------------------------------
 
@@ -182,10 +195,13 @@ class Arrivals:
             # This is the newest frontier, which may have come after the records, and it is written once.  An older
             # one would bring back a channel that the store has dropped since, and nothing would drop it again.
             self._frontiers.pop(channel, None)
-            ids.append(Ids(*channel, self.ids.frontier(*channel), sequences))
+            if self._durable_ids or item.inherited:
+                ids.append(Ids(*channel, self.ids.frontier(*channel), sequences))
+            elif channel in self._stored:
+                ids.append(Ids(*channel, self.ids.frontier(*channel), []))
             if part.outside:
                 outside.append(OutsideIdWrites(part.subscription, part.expires, part.outside))
-        if ids or idle:
+        if ids or idle or not self._durable_ids:
             ids += [Ids(*channel, frontier, []) for channel, frontier in self._frontiers.items()]
             self._frontiers.clear()
             outside += self.outside.cleaning(now)
@@ -211,6 +227,11 @@ class Arrivals:
         """An answer to `read`."""
         self._reading = False
         self.outside.read(event.subscription, event.expires, event.ids)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether bundles wait for an answer of the store."""
+        return bool(self._queues)
 
     def quiet(self) -> bool:
         """Nothing waits, and no frontier is unrecorded."""

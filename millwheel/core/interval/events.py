@@ -137,9 +137,10 @@ class AlarmRang(Struct, frozen=True, gc=False):
 
 
 class WatermarkMoved(Struct, frozen=True, gc=False):
-    """The input low watermark of the computation is now `value`."""
+    """The input low watermark of the computation is now `value`, by what was reported under labels up to `label`."""
 
     value: int
+    label: int = 0
 
 
 class RoundBegan(Struct, frozen=True, gc=False):
@@ -196,10 +197,29 @@ class Advanced(Struct, frozen=True, gc=False):
     finished: bool
 
 
+class EpochBegun(Struct, frozen=True, gc=False):
+    """An epoch has begun, and these intervals and partitions send their barriers to this interval."""
+
+    epoch: int
+    senders: Set[IntervalId]
+
+
+class EpochEnded(Struct, frozen=True, gc=False):
+    """The epoch is declared."""
+
+    epoch: int
+
+
+class BarrierAsked(Struct, frozen=True, gc=False):
+    """Partitions only: an epoch has begun.  Note the position, and send barriers."""
+
+    epoch: int
+
+
 Event = (
     BundleArrived | Loaded | SlotsLoaded | TimersLoaded | Marked | Invoked | CommitDone | WriteFenced | Refused | Resend
     | FoldDone | IdsFound | OutsideIdsRead | AckArrived | AlarmRang | WatermarkMoved | ChannelsExpected | RedriveAsked
-    | QuarantineFetched | RowsRead | Advanced | RoundBegan
+    | QuarantineFetched | RowsRead | Advanced | RoundBegan | EpochBegun | EpochEnded | BarrierAsked
 )  # fmt: skip
 
 # --- effects ----------------------------------------------------------------------------------------------------
@@ -362,6 +382,21 @@ class RestartInterval(Struct, frozen=True, gc=False):
     inherited: Inherited
 
 
+class PartWritten(Struct, frozen=True, gc=False):
+    """What this interval did in `epoch` is written.  `sinks` is the seq of the row with its sink rows, or 0."""
+
+    epoch: int
+    sinks: int
+
+
+class PositionNoted(Struct, frozen=True, gc=False):
+    """Partitions only: what was read before the barrier of the epoch, where it is more than is durable."""
+
+    position: int
+    state: bytes
+    finished: bool
+
+
 class Settled(Struct, frozen=True, gc=False):
     """All productions of earlier versions, on streams that this computation no longer lists as outputs, are acked.
 
@@ -372,4 +407,5 @@ class Settled(Struct, frozen=True, gc=False):
 Effect = (
     Load | LoadSlots | LoadTimers | LookupIds | ReadOutsideIds | Mark | Unmark | Invoke | Commit | Fold | Send | Ack
     | SetAlarm | ReportWatermark | AnswerRound | FetchQuarantine | Read | Advance | Halt | RestartInterval | Settled
+    | PartWritten | PositionNoted
 )  # fmt: skip

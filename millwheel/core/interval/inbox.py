@@ -70,6 +70,6 @@ class Inbox:
         if len(part.keys) <= records:
             return self._items.popleft()
         head, tail = cut(part, 0, records), cut(part, records, len(part.keys))
-        rest = Item(tail, item.sender, item.number, min(tail.timestamps), size_of(tail), item.dropped)
+        rest = Item(tail, item.sender, item.number, min(tail.timestamps), size_of(tail), item.dropped, item.inherited)
         self._items[0] = rest
-        return Item(head, item.sender, 0, min(head.timestamps), item.size_bytes - rest.size_bytes)
+        return Item(head, item.sender, 0, min(head.timestamps), item.size_bytes - rest.size_bytes, [], item.inherited)

@@ -12,15 +12,17 @@ time has come (`watermark`).  Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 
 import msgspec
 
 from millwheel import limits
 from millwheel.bundles import Bundle, Checkpoint, RecoveredInterval
+from millwheel.core.channel.alignment import Alignment
 from millwheel.core.channel.outbox import Outbox
 from millwheel.core.durability.checkpoint import Checkpointer
 from millwheel.core.durability.durability import Durability
+from millwheel.core.durability.durable_epochs import DurableEpochs
 from millwheel.core.durability.inflight import Uncommitted
 from millwheel.core.durability.log import DurableLog
 from millwheel.core.faults.quarantine import Quarantine
@@ -67,6 +69,8 @@ class Config(msgspec.Struct, frozen=True):
     """The loop that the computation is in, if any."""
     promised: int = MIN_TIME
     """The floor of the loop may have come so far, us."""
+    label: int | None = None
+    """It becomes durable by epochs, and this is the last one that is declared; None: by its log."""
 
 
 class IntervalCore:
@@ -81,7 +85,10 @@ class IntervalCore:
         self.suspects = inherited.suspects if inherited else Suspects(recovered.ends, recovered.suspicion)
         self._trust_at = MAX_TIME
         # What comes in.
-        self._arrivals = Arrivals(self.counters, settings.exactly_once, config.slacks, recovered.outside)
+        self._arrivals = Arrivals(
+            self.counters, settings.exactly_once, config.slacks, recovered.outside, durable_ids=config.label is None
+        )
+        self._alignment = Alignment(config.label or 0)
         self._inbox = Inbox()
         # What there is of keys.
         self._keyed = KeyedState(settings.cache_limit_bytes)
@@ -114,17 +121,31 @@ class IntervalCore:
         self._outbox = Outbox(config.interval, ProducerId(config.sequencer), config.routes, config.back)
         self._unsettled: set[int] = set()
         """Bundles without an ack, on streams that only earlier versions of the computation list as outputs."""
-        self._durability: Durability = DurableLog(
-            interval=config.interval, sequencer=config.sequencer, weak=settings.productions == "weak",
-            outbox=self._outbox, arrivals=self._arrivals, keyed=self._keyed, refused=self._refused,
-            counters=self.counters, records=self._records,
-        )  # fmt: skip
+        self._durability: Durability
+        self._epochs: DurableEpochs | None = None
+        """The durability, under snapshots."""
+        if config.label is not None:
+            self._durability = self._epochs = DurableEpochs(
+                interval=config.interval, sequencer=config.sequencer, outbox=self._outbox, arrivals=self._arrivals,
+                keyed=self._keyed, refused=self._refused, counters=self.counters, records=self._records,
+                label=config.label,
+            )  # fmt: skip
+        else:
+            self._durability = DurableLog(
+                interval=config.interval, sequencer=config.sequencer, weak=settings.productions == "weak",
+                outbox=self._outbox, arrivals=self._arrivals, keyed=self._keyed, refused=self._refused,
+                counters=self.counters, records=self._records,
+            )  # fmt: skip
+        self._barriers_to = {
+            target for number, ranges in config.routes.items() if self._produces(number) for target in ranges.ids
+        }
+        """Intervals to which this one sends: they wait for its barriers."""
         self._watermark = LowWatermark(
             # The inputs had reached at least what was persisted of this computation.
             input_watermark=max(recovered.watermark, inherited.watermark if inherited else MIN_TIME),
             reported=recovered.watermark,
             arrivals=self._arrivals, inbox=self._inbox, invocation=self._invocation, durability=self._durability,
-            outbox=self._outbox, keyed=self._keyed,
+            outbox=self._outbox, keyed=self._keyed, alignment=self._alignment,
         )  # fmt: skip
         self._held = HeldWork(config.promised) if config.loop else None
         """For the rounds of its loop."""
@@ -153,6 +174,7 @@ class IntervalCore:
             if bundle.subscription in self.config.routes:
                 # They are durable, so they are sent also on a stream that this version does not list any more.
                 bundles = self._outbox.adopt(bundle)
+                self._barriers_to |= {b.target for b in bundles}
                 self._unsettled |= {b.number for b in bundles} if not self._produces(bundle.subscription) else set()
                 self._send(bundles, effects)
             else:
@@ -172,7 +194,7 @@ class IntervalCore:
         effects: list[ev.Effect] = []
         match event:
             case ev.BundleArrived(bundle):
-                self._enter(self._arrivals.arrive(bundle, now, effects), effects)
+                self._arrive(bundle, now, effects)
             case ev.Invoked(outcome, elapsed_us):
                 if outcome.lacking:
                     self._invocation.want(outcome.lacking, effects)
@@ -184,8 +206,10 @@ class IntervalCore:
             case ev.AckArrived(number):
                 self._durability.acked(number, now)
                 self._settle(number, effects)
-            case ev.WatermarkMoved(value):
-                self._watermark.move(value)
+            case ev.WatermarkMoved(value, label):
+                self._watermark.move(value, label)
+            case ev.EpochBegun() | ev.EpochEnded():
+                self._hear_of_epoch(event)
             case ev.Loaded(rows):
                 if self._invocation.loaded(rows, effects):
                     self._invoked(InvocationOutcome(), now, effects)
@@ -215,10 +239,8 @@ class IntervalCore:
                 self._answer(round_, bound, effects)
             case ev.ChannelsExpected(channels):
                 self._arrivals.ids.expect(channels)
-            case ev.RedriveAsked(keys):
-                self._quarantine.ask(keys, now)
-            case ev.QuarantineFetched(entries, more):
-                self._quarantine.fetched(entries, more)
+            case ev.RedriveAsked() | ev.QuarantineFetched():
+                self._hear_of_quarantine(event, now)
             case _:
                 raise AssertionError(f"an interval core got {type(event).__name__}")
         self._after(effects, now)
@@ -240,7 +262,7 @@ class IntervalCore:
         """True when nothing is waiting, running, uncommitted, unacked or unfolded."""
         return not (
             self._inbox or self._invocation or not self._durability.quiet() or self._quarantine.busy()
-            or not self._arrivals.quiet() or self._schedule.paging
+            or not self._arrivals.quiet() or self._schedule.paging or self._alignment.busy()
         )  # fmt: skip
 
     def flush(self, now: int) -> list[ev.Effect]:
@@ -255,7 +277,22 @@ class IntervalCore:
     @property
     def inbox_bytes(self) -> int:
         """Bytes waiting to run."""
-        return self._inbox.size_bytes + self._arrivals.size_bytes()
+        return self._inbox.size_bytes + self._arrivals.size_bytes() + self._alignment.size_bytes
+
+    @property
+    def label(self) -> int:
+        """The last barrier that was passed."""
+        return self._alignment.label
+
+    @property
+    def sends_to(self) -> Set[IntervalId]:
+        """Intervals that wait for a barrier of this one."""
+        return self._barriers_to
+
+    @property
+    def wants_epoch(self) -> bool:
+        """Whether anything is left that only an epoch makes durable."""
+        return self._epochs is not None and (self._epochs.pending() or not self._arrivals.quiet())
 
     @property
     def waits(self) -> Item | None:
@@ -292,6 +329,13 @@ class IntervalCore:
 
     # --- arrival ----------------------------------------------------------------------------------------------
 
+    def _arrive(self, bundle: Bundle, now: int, effects: list[ev.Effect]) -> None:
+        if bundle.barrier:
+            effects.append(ev.Ack(bundle.sender, bundle.number))
+            self._alignment.barrier(bundle.sender, bundle.barrier)
+        elif not self._alignment.parks(bundle):
+            self._enter(self._arrivals.arrive(bundle, now, effects), effects)
+
     def _enter(self, items: list[Item], effects: list[ev.Effect]) -> None:
         if self._held is not None:
             self._held.note(min([self._arrivals.oldest(), *(item.oldest for item in items)]))
@@ -310,7 +354,7 @@ class IntervalCore:
             self._trust_at = MAX_TIME
             effects.append(ev.Unmark(self.suspects.encoded(), trusted=True))
         self._durability.submit(effects, now)
-        while self._pump(effects, now):
+        while self._cut(effects, now) or self._pump(effects, now):
             self._durability.submit(effects, now)
         self._schedule.page_timers(effects, self._watermark.input, now)
         self._durability.rest(bool(self._inbox or self._invocation), effects, now)
@@ -318,6 +362,33 @@ class IntervalCore:
         self._durability.fold(effects)
         self._set_alarm(effects, now)
         self._watermark.report(effects)
+
+    def _hear_of_quarantine(self, event: ev.RedriveAsked | ev.QuarantineFetched, now: int) -> None:
+        if isinstance(event, ev.RedriveAsked):
+            self._quarantine.ask(event.keys, now)
+        else:
+            self._quarantine.fetched(event.entries, event.more)
+
+    def _hear_of_epoch(self, event: ev.EpochBegun | ev.EpochEnded) -> None:
+        if isinstance(event, ev.EpochBegun):
+            self._alignment.open(event.epoch, event.senders)
+        else:
+            self._under_snapshots().declared(event.epoch)
+
+    def _under_snapshots(self) -> DurableEpochs:
+        if self._epochs is None:
+            raise InvariantError("an interval without snapshots was told of an epoch")
+        return self._epochs
+
+    def _cut(self, effects: list[ev.Effect], now: int) -> bool:
+        """End an epoch when all of it has run.  Returns true when it has: what waited behind the barriers comes in."""
+        if not self._alignment.complete() or self._inbox or self._invocation or self._arrivals.waiting:
+            return False
+        self._under_snapshots().cut(self._alignment.opened, self._barriers_to, effects, now)
+        for bundle in self._alignment.cut():
+            self._arrive(bundle, now, effects)
+        self._watermark.passed()
+        return True
 
     def _pump(self, effects: list[ev.Effect], now: int) -> bool:
         """Start the next invocation if there is room; true when one was finished on the spot."""
@@ -381,12 +452,13 @@ class IntervalCore:
         The next core diverts the culprits to quarantine and does the rest again, as after a crash.
         """
         self.halted = True
-        entry = self._durability.refused(seq, effects)
+        causes = self._durability.refused(seq, effects)
         for place, answer in rows:
-            if entry.redrive:
-                self._refused.stop_redrive(entry.causes[place], now)
+            cause, redrive = causes[place]
+            if redrive:
+                self._refused.stop_redrive(cause, now)
             else:
-                self._refused.add(entry.causes[place], answer)
+                self._refused.add(cause, answer)
         inherited = ev.Inherited(
             self._refused, self._outbox.channels(), self.counters, self.suspects.interrupted(), self.watermark
         )

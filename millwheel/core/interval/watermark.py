@@ -6,6 +6,7 @@ Invariants: no reported watermark is ahead of pending work; neither watermark go
 
 from __future__ import annotations
 
+from millwheel.core.channel.alignment import Alignment
 from millwheel.core.channel.outbox import Outbox
 from millwheel.core.durability.durability import Durability
 from millwheel.core.interval import events as ev
@@ -31,6 +32,7 @@ class LowWatermark:
         durability: Durability,
         outbox: Outbox,
         keyed: KeyedState,
+        alignment: Alignment,
     ) -> None:
         self.input = input_watermark
         self.reported = reported
@@ -41,10 +43,26 @@ class LowWatermark:
         self._outbox = outbox
         self._timers = keyed.timers
         self._holds = keyed.holds
+        self._alignment = alignment
+        self._later: list[tuple[int, int]] = []
+        """(label, value): values that rest on reports made after a barrier that this interval has not passed."""
 
-    def move(self, value: int) -> None:
-        """The input's watermark has risen."""
-        self.input = max(self.input, value)
+    def move(self, value: int, label: int = 0) -> None:
+        """The input's watermark has risen, by reports under labels up to `label`.
+
+        Timers that fire are in the cut of the epoch that runs.  So a value of a later epoch waits: after a recovery, records
+        before it would come again.
+        """
+        if label > self._alignment.label:
+            self._later.append((label, value))
+        else:
+            self.input = max(self.input, value)
+
+    def passed(self) -> None:
+        """This interval has passed a barrier."""
+        later, self._later = self._later, []
+        for label, value in later:
+            self.move(value, label)
 
     def report(self, effects: list[ev.Effect]) -> None:
         """Tell the authority when this interval has come further."""
@@ -61,6 +79,7 @@ class LowWatermark:
         return min(
             self._inbox.oldest(),
             self._arrivals.oldest(),
+            self._alignment.oldest(MAX_TIME),
             self._invocation.oldest,
             self._durability.oldest(),
             self._outbox.oldest(),
@@ -79,6 +98,8 @@ class LowWatermark:
         if self._durability:
             found.append(("uncommitted checkpoint", self._durability.oldest(), ""))
         for bundle in self._outbox.unacked.values():
+            if bundle.barrier:
+                continue
             found.append(("unacked production", bundle.oldest(), f"to interval {bundle.target}"))
         timer, at = self._timers.first("watermark"), self._timers.minimum("watermark")
         if at is not None:

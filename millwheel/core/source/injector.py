@@ -14,6 +14,7 @@ import msgspec
 
 from millwheel import limits
 from millwheel.bundles import Bundle
+from millwheel.core.channel.outbox import NO_SUBSCRIPTION, UNKNOWN
 from millwheel.core.interval import events as ev
 from millwheel.ids import IntervalId, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.intervals import Ranges
@@ -52,12 +53,21 @@ class InjectorCore:
         start: SourcePosition,
         routes: Mapping[SubscriptionId, Ranges],
         sequencer: Sequencer = NO_OWNER,
+        *,
+        label: int | None = None,
     ) -> None:
         self._interval = interval
         self.producer = start.producer
         self._routes = routes
         self._durable = start.position
         self._state = start.state
+        self._snapshots = label is not None
+        self.label = label or 0
+        """The last barrier that was sent; a partition that opens later begins behind it."""
+        self._read_to: tuple[int, bytes] = (start.position, start.state)
+        """What was read, and sent."""
+        self._noted: int | None = start.position
+        """The position that was noted last, under snapshots."""
         self._reads: deque[ReadEntry] = deque()
         self._by_number: dict[int, tuple[ReadEntry, Bundle]] = {}
         """Bundles that are not acked, and what they were read with."""
@@ -109,6 +119,8 @@ class InjectorCore:
                 again = [bundle for _, bundle in self._by_number.values()]
                 effects += [ev.Send(bundle) for bundle in again if bundle.target == target]
                 effects += map(ev.Send, self._notes_to(target) if self.finished else [])
+            case ev.BarrierAsked(epoch):
+                self._pass_barrier(epoch, effects)
             case ev.Advanced(position, finished):
                 self._advanced(position, finished, effects)
             case ev.AlarmRang():
@@ -123,7 +135,9 @@ class InjectorCore:
 
     def quiet(self) -> bool:
         """True when nothing it has read is unacked or unrecorded, and every receiver knows of its end."""
-        return not (self._notes or self._reads or self._acked_position or self._advancing or self._reading)
+        if self._notes or self._reads or self._reading:
+            return False
+        return not self.wants_epoch if self._snapshots else not (self._acked_position or self._advancing)
 
     @property
     def under_way(self) -> bool:
@@ -145,6 +159,7 @@ class InjectorCore:
         self.rows += event.count
         size = 0
         entry = ReadEntry(event.next_position, event.state, set(), MAX_TIME)
+        self._read_to = (event.next_position, event.state)
         for subscription, (sequences, columns) in event.columns.items():
             for bundle in self._bundles(subscription, sequences, columns):
                 entry.waiting.add(bundle.number)
@@ -157,6 +172,36 @@ class InjectorCore:
         # A source counts rows and not bytes.  How many rows make a full read is learnt from the last one.
         self._read_limit = min(4 * self._read_limit, READ_LIMIT_BYTES * max(1, event.count) // max(1, size))
         self._pop_acked()
+
+    def _pass_barrier(self, epoch: int, effects: list[ev.Effect]) -> None:
+        """Everything that was read is of the epoch: note it, and tell all receivers.
+
+        Barriers are kept among the bundles, so they keep their place when all is sent again.
+        """
+        position, state = self._read_to
+        finished = self._exhausted and not self.finished
+        if finished or position != self._noted:
+            self._noted = position
+            effects.append(ev.PositionNoted(position, state, finished))
+        for target in sorted({target for ranges in self._routes.values() for target in ranges.ids}):
+            self._number += 1
+            barrier = Bundle(
+                NO_SUBSCRIPTION, self._interval, self._number, target, self.producer, UNKNOWN, [], [], [], [],
+                self.label, barrier=epoch,
+            )  # fmt: skip
+            self._by_number[barrier.number] = (ReadEntry(position, state, set(), MAX_TIME), barrier)
+            effects.append(ev.Send(barrier))
+        self.label = epoch
+
+    @property
+    def wants_epoch(self) -> bool:
+        """Whether something was read that no declared epoch has, or the end of the partition waits for one."""
+        return self._snapshots and not self.finished and (self._exhausted or self._read_to[0] != self._durable)
+
+    @property
+    def at_end(self) -> bool:
+        """Whether only an epoch is missing to its end."""
+        return self._snapshots and self._exhausted and not self.finished
 
     def _promise(self, watermark: int) -> None:
         # At its end a partition says MAX_TIME.  That is no event time.  The end counts when it is durable (`finished`).
@@ -182,7 +227,7 @@ class InjectorCore:
         self._number += 1
         return Bundle(
             subscription, self._interval, self._number, target, self.producer, SequenceNumber(self._durable),
-            sequences, columns.keys, columns.values, columns.timestamps, outside=columns.outside,
+            sequences, columns.keys, columns.values, columns.timestamps, self.label, columns.outside,
         )  # fmt: skip
 
     def _acked(self, number: int) -> None:
@@ -240,6 +285,8 @@ class InjectorCore:
 
     def _advance(self, effects: list[ev.Effect], now: int) -> None:
         last = self._exhausted and not self._reads and not self.finished
+        if self._snapshots:
+            return  # positions are of epochs
         if self._advancing or not (self._acked_position or last):
             return
         if self._advance_due is None:

@@ -87,7 +87,7 @@ class Process:
         self.endless = False
         """The run never ends by itself (the stepper)."""
         self.worker = WorkerHost(graph=graph, name=WORKER, controller=CONTROLLER)
-        self._hosts: tuple[Host, ...] = (self.worker, ControllerHost([WORKER], CONTROLLER))
+        self._hosts: tuple[Host, ...] = (self.worker, ControllerHost([WORKER], CONTROLLER, graph.snapshot_every_us))
         self.calls = Calls(self)
         self.transport = FaultyTransport(self)
         for host in self._hosts:

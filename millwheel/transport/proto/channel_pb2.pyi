@@ -49,7 +49,7 @@ class Told(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., fields: _Optional[bytes] = ...) -> None: ...
 
 class Delivery(_message.Message):
-    __slots__ = ("sequencer", "metered", "subscription", "sender", "number", "target", "producer", "frontier", "epoch", "sequences", "keys", "values", "timestamps", "outside")
+    __slots__ = ("sequencer", "metered", "subscription", "sender", "number", "target", "producer", "frontier", "epoch", "sequences", "keys", "values", "timestamps", "outside", "barrier", "inherited")
     SEQUENCER_FIELD_NUMBER: _ClassVar[int]
     METERED_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +64,8 @@ class Delivery(_message.Message):
     VALUES_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMPS_FIELD_NUMBER: _ClassVar[int]
     OUTSIDE_FIELD_NUMBER: _ClassVar[int]
+    BARRIER_FIELD_NUMBER: _ClassVar[int]
+    INHERITED_FIELD_NUMBER: _ClassVar[int]
     sequencer: int
     metered: bool
     subscription: int
@@ -78,4 +80,6 @@ class Delivery(_message.Message):
     values: _containers.RepeatedScalarFieldContainer[bytes]
     timestamps: _containers.RepeatedScalarFieldContainer[int]
     outside: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, sequencer: _Optional[int] = ..., metered: _Optional[bool] = ..., subscription: _Optional[int] = ..., sender: _Optional[int] = ..., number: _Optional[int] = ..., target: _Optional[int] = ..., producer: _Optional[int] = ..., frontier: _Optional[int] = ..., epoch: _Optional[int] = ..., sequences: _Optional[_Iterable[int]] = ..., keys: _Optional[_Iterable[str]] = ..., values: _Optional[_Iterable[bytes]] = ..., timestamps: _Optional[_Iterable[int]] = ..., outside: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    barrier: int
+    inherited: bool
+    def __init__(self, sequencer: _Optional[int] = ..., metered: _Optional[bool] = ..., subscription: _Optional[int] = ..., sender: _Optional[int] = ..., number: _Optional[int] = ..., target: _Optional[int] = ..., producer: _Optional[int] = ..., frontier: _Optional[int] = ..., epoch: _Optional[int] = ..., sequences: _Optional[_Iterable[int]] = ..., keys: _Optional[_Iterable[str]] = ..., values: _Optional[_Iterable[bytes]] = ..., timestamps: _Optional[_Iterable[int]] = ..., outside: _Optional[_Iterable[bytes]] = ..., barrier: _Optional[int] = ..., inherited: _Optional[bool] = ...) -> None: ...

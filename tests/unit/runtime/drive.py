@@ -17,6 +17,7 @@ import msgspec
 
 from millwheel import (
     SECOND,
+    Checkpoints,
     Computation,
     Context,
     JsonCoder,
@@ -24,6 +25,7 @@ from millwheel import (
     MsgpackCoder,
     Pipeline,
     Record,
+    Snapshots,
     Stream,
     ValueCell,
 )
@@ -123,9 +125,10 @@ def word_count(
     rows: Sequence[tuple[Line, int]],
     split: Mapping[str, Any] | None = None,
     count: Mapping[str, Any] | None = None,
+    durability: Checkpoints | Snapshots | None = None,
 ) -> Pipeline:
     """Lines are split (computation `Split`), words counted (`Count`); settings of each by keyword."""
-    pipeline = Pipeline(name)
+    pipeline = Pipeline(name, durability=durability)
     pipeline.inject(IterableSource("text", rows), into=lines)
     pipeline.add(Split, [subscribe(lines, lambda line: line.name)], [words], **(split or {}))
     pipeline.add(Count, [subscribe(words, lambda word: word.text)], **(count or {}))

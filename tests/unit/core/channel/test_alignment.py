@@ -14,6 +14,10 @@ from millwheel.ids import IntervalId, ProducerId, SequenceNumber, SubscriptionId
 _numbers = count(1)
 
 
+def ids(*numbers: int) -> list[IntervalId]:
+    return [*map(IntervalId, numbers)]
+
+
 def bundle(sender: IntervalId, label: int, at: int = 5) -> Bundle:
     return Bundle(
         SubscriptionId(1),
@@ -33,14 +37,14 @@ def bundle(sender: IntervalId, label: int, at: int = 5) -> Bundle:
 def test_nothing_is_held_back_before_a_barrier() -> None:
     alignment = Alignment()
     assert not alignment.parks(bundle(IntervalId(1), 0))
-    assert alignment.open(1, [1, 2])
+    assert alignment.open(1, ids(1, 2))
     assert not alignment.parks(bundle(IntervalId(1), 0))
     assert alignment.missing() == [1, 2]
 
 
 def test_an_epoch_is_cut_when_every_named_sender_has_sent_its_barrier() -> None:
     alignment = Alignment()
-    alignment.open(1, [1, 2, 3])
+    alignment.open(1, ids(1, 2, 3))
     for sender in (1, 2, 2):
         alignment.barrier(IntervalId(sender), 1)
         assert not alignment.complete()
@@ -54,7 +58,7 @@ def test_an_epoch_is_cut_when_every_named_sender_has_sent_its_barrier() -> None:
 
 def test_what_comes_after_a_barrier_waits_in_the_order_of_its_sender() -> None:
     alignment = Alignment()
-    alignment.open(1, [1, 2])
+    alignment.open(1, ids(1, 2))
     alignment.barrier(IntervalId(1), 1)
     later = [bundle(IntervalId(1), 1, at) for at in (7, 6)]
     assert all(map(alignment.parks, later))
@@ -67,9 +71,19 @@ def test_what_comes_after_a_barrier_waits_in_the_order_of_its_sender() -> None:
     assert not alignment.parks(bundle(IntervalId(1), 1))
 
 
+def test_what_is_sent_again_is_parked_once() -> None:
+    alignment = Alignment()
+    alignment.open(1, ids(1))
+    alignment.barrier(IntervalId(1), 1)
+    later = [bundle(IntervalId(1), 1), bundle(IntervalId(1), 1)]
+    assert all(map(alignment.parks, [*later, *later]))
+    assert alignment.size_bytes == sum(b.size() for b in later)
+    assert alignment.cut() == later
+
+
 def test_a_partition_that_opened_after_the_barrier_is_parked_and_not_waited_for() -> None:
     alignment = Alignment()
-    alignment.open(1, [1])
+    alignment.open(1, ids(1))
     new = bundle(IntervalId(4), 1)
     assert alignment.parks(new)
     alignment.barrier(IntervalId(1), 1)
@@ -91,32 +105,41 @@ def test_a_barrier_may_come_before_its_epoch_is_opened() -> None:
     early = bundle(IntervalId(1), 1)
     assert alignment.parks(early)
     assert not alignment.complete()
-    alignment.open(1, [1])
+    alignment.open(1, ids(1))
     assert alignment.complete()
     assert alignment.cut() == [early]
 
 
 def test_copies_of_a_barrier_and_of_an_opening_change_nothing() -> None:
     alignment = Alignment()
-    assert alignment.open(1, [1])
-    assert not alignment.open(1, [1, 2])
+    assert alignment.open(1, ids(1))
+    assert not alignment.open(1, ids(1, 2))
     alignment.barrier(IntervalId(1), 1)
     alignment.cut()
     alignment.barrier(IntervalId(1), 1)
-    assert not alignment.open(1, [1])
-    assert alignment.open(2, [1])
+    assert not alignment.open(1, ids(1))
+    assert alignment.open(2, ids(1))
     assert not alignment.complete()
 
 
 def test_an_epoch_does_not_begin_inside_another_one() -> None:
     alignment = Alignment()
-    alignment.open(1, [1])
+    alignment.open(1, ids(1))
     with pytest.raises(InvariantError, match="epoch 2 begins while 1"):
-        alignment.open(2, [1])
+        alignment.open(2, ids(1))
+
+
+def test_what_belongs_before_a_barrier_is_never_cut_off_by_it() -> None:
+    alignment = Alignment()  # it should have begun with the label of its senders
+    assert alignment.parks(bundle(IntervalId(1), 4))
+    alignment.open(5, ids(1))
+    alignment.barrier(IntervalId(1), 5)
+    with pytest.raises(InvariantError, match="held back"):
+        alignment.cut()
 
 
 def test_a_sender_that_overtakes_its_own_barrier_is_found_out() -> None:
     alignment = Alignment()
-    alignment.open(1, [1, 2])
+    alignment.open(1, ids(1, 2))
     with pytest.raises(InvariantError, match="before its barrier"):
         alignment.parks(bundle(IntervalId(1), 1))

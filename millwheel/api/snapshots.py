@@ -1,0 +1,42 @@
+"""When what hooks did becomes durable: a choice for the whole pipeline.
+
+Lives here: the two choices as a user writes them.  Never here: what they do (`core.durability`).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from millwheel.errors import WiringError
+from millwheel.limits import SNAPSHOT_LEAST_MS
+
+
+class Checkpoints(msgspec.Struct, frozen=True):
+    """What hooks did with a bundle becomes durable by itself, within milliseconds; the default (paper 6.1.2)."""
+
+
+class Snapshots(msgspec.Struct, frozen=True):
+    """All that the pipeline did becomes durable, and visible, together: once every `every_ms` milliseconds.
+
+    After a crash, the whole pipeline goes back to the last time.  Raises `WiringError` for an interval below 10 ms.
+
+    >>> Snapshots(every_ms=500)
+    Snapshots(every_ms=500)
+    """
+
+    every_ms: int = 1_000
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.every_ms, int) or isinstance(self.every_ms, bool) or self.every_ms < SNAPSHOT_LEAST_MS:
+            raise WiringError(
+                f"Snapshots(every_ms={self.every_ms!r}): use a whole number of at least {SNAPSHOT_LEAST_MS}"
+            )
+
+
+def snapshot_every_us(durability: Checkpoints | Snapshots) -> int:
+    """How often an epoch begins, us; 0 for checkpoints."""
+    if isinstance(durability, Snapshots):
+        return durability.every_ms * 1_000
+    if not isinstance(durability, Checkpoints):
+        raise WiringError(f"durability={durability!r:.80}: use Checkpoints() or Snapshots(every_ms=...)")
+    return 0

@@ -1,0 +1,115 @@
+"""What a worker does in an epoch (docs/adr/0032-snapshots-at-barriers.md).
+
+Lives here: the begin of an epoch at all cores of a worker, what they have noted and written, and what becomes of it when the
+epoch is declared.  Never here: when one begins or is complete, which the controller decides (`epoch_keeper`).  Invariant: all
+partitions of the worker pass a barrier in one step, so that no row is in the epoch of one and not of the other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millwheel.core.interval import events as ev
+from millwheel.core.interval.machine import IntervalCore
+from millwheel.host.actors import Actor
+from millwheel.host.messages import EpochBased, EpochOpened, EpochWanted, ImageWritten
+from millwheel.ids import IntervalId
+
+if TYPE_CHECKING:
+    from millwheel.host.worker import WorkerHost
+
+
+class Epochs:
+    """The epochs of one worker.  Without `enabled` there are none."""
+
+    def __init__(self, worker: WorkerHost, enabled: bool) -> None:
+        self._worker = worker
+        self.enabled = enabled
+        self.begun = 0
+        """The last epoch that has begun here."""
+        self._declared = 0
+        self._noted: list[tuple[Actor, ev.PositionNoted]] = []
+        self._wanted = -1
+        """An epoch is wanted after this one."""
+        self._last: int | None = None
+        """What had begun when everything was done."""
+
+    def base(self, declared: int) -> None:
+        """The store was brought back to this epoch."""
+        self.begun = self._declared = declared
+
+    def ready(self) -> None:
+        """All intervals are served: epochs may begin."""
+        if self.enabled:
+            self._worker.inform(EpochBased(self._declared))
+
+    @property
+    def label(self) -> int | None:
+        """Of partitions that open now; None without snapshots."""
+        return self.begun if self.enabled else None
+
+    def begin(self, epoch: int) -> None:
+        """An epoch has begun; it may be told several times."""
+        if epoch <= self.begun:
+            return
+        self.begun, self._noted = epoch, []
+        worker = self._worker
+        senders = self._senders()
+        owners = {actor.interval: actor.sequencer for actor, _ in worker.actors.intervals()}
+        for actor, _ in worker.actors.intervals():
+            worker.handle_core(actor, ev.EpochBegun(epoch, senders.get(actor.interval, set())))
+        for actor, _ in worker.actors.partitions():
+            worker.handle_core(actor, ev.BarrierAsked(epoch))
+        positions = tuple(worker.partitions.noted(actor, noted) for actor, noted in self._noted)
+        worker.inform(EpochOpened(epoch, owners, positions))
+
+    def _senders(self) -> dict[IntervalId, set[IntervalId]]:
+        """By interval: who sends it a barrier.  Partitions that open later have passed it already."""
+        senders: dict[IntervalId, set[IntervalId]] = {}
+        for actor in self._worker.actors.all.values():
+            targets = actor.core.sends_to if isinstance(actor.core, IntervalCore) else actor.receivers
+            for target in targets:
+                senders.setdefault(target, set()).add(actor.interval)
+        return senders
+
+    def noted(self, actor: Actor, noted: ev.PositionNoted) -> None:
+        """The effect of a partition."""
+        self._noted.append((actor, noted))
+
+    def written(self, actor: Actor, written: ev.PartWritten) -> None:
+        """The effect of an interval."""
+        self._worker.inform(ImageWritten(written.epoch, actor.interval, actor.sequencer, written.sinks))
+
+    def declared(self, epoch: int) -> None:
+        """An epoch is complete; it may be told several times."""
+        if epoch <= self._declared or epoch != self.begun:
+            return
+        self._declared = epoch
+        for actor, _ in self._worker.actors.intervals():
+            self._worker.handle_core(actor, ev.EpochEnded(epoch))
+        noted, self._noted = self._noted, []
+        for actor, position in noted:
+            self._worker.partitions.advanced(actor, position.position, position.finished)
+
+    def want(self) -> None:
+        """Have the next epoch begin soon."""
+        if self.enabled and self._wanted < self.begun:
+            self._wanted = self.begun
+            self._worker.inform(EpochWanted(self.begun))
+
+    def settled(self) -> bool:
+        """Whether the run may end, when all else is done: an epoch has been declared that began after that."""
+        if not self.enabled:
+            return True
+        if self._last is None:
+            self._last = self.begun
+        if self._declared <= self._last or any(core.wants_epoch for _, core in self._worker.actors.intervals()):
+            self.want()
+            return False
+        return True
+
+    def hurry(self) -> None:
+        """When all partitions only wait for an epoch to end, do not let them wait long."""
+        cores = [core for _, core in self._worker.actors.partitions()]
+        if self.enabled and any(core.at_end for core in cores) and all(core.at_end or core.finished for core in cores):
+            self.want()

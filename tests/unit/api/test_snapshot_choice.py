@@ -1,0 +1,57 @@
+"""The choice of a durability is checked where it is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millwheel import Checkpoints, Computation, Context, Pipeline, Record, Snapshots, Stream, TextCoder, subscribe
+from millwheel.api.snapshots import snapshot_every_us
+from millwheel.errors import WiringError
+from millwheel_injectors import IterableSource
+
+texts = Stream("texts", TextCoder())
+again = Stream("again", TextCoder())
+
+
+class Echo(Computation[str]):
+    """Sends what it gets."""
+
+    def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+        context.produce(again, record.value)
+
+
+def pipeline(durability: Any = None) -> Pipeline:
+    made = Pipeline("choice", durability=durability)
+    made.inject(IterableSource("rows", [("a", 1)]), into=texts)
+    return made
+
+
+def test_checkpoints_are_the_default_and_snapshots_say_how_often() -> None:
+    found = []
+    for durability in (None, Checkpoints(), Snapshots(), Snapshots(every_ms=20)):
+        made = pipeline(durability)
+        made.add(Echo, [subscribe(texts, key=str)], [again])
+        found.append(made.graph().snapshot_every_us)
+    assert found == [0, 0, 1_000_000, 20_000]
+
+
+@pytest.mark.parametrize("every_ms", [0, -1, 9, 1.5, True, "1000"])
+def test_an_interval_that_cannot_be_is_refused(every_ms: Any) -> None:
+    with pytest.raises(WiringError, match="whole number of at least 10"):
+        Snapshots(every_ms=every_ms)
+
+
+def test_what_is_no_durability_is_refused() -> None:
+    with pytest.raises(WiringError, match=r"use Checkpoints\(\) or Snapshots"):
+        pipeline("snapshots")
+    with pytest.raises(WiringError, match="durability="):
+        snapshot_every_us(1_000)  # type: ignore[arg-type]
+
+
+def test_loops_are_not_for_snapshots_yet() -> None:
+    made = pipeline(Snapshots())
+    made.add(Echo, [subscribe(texts, key=str), subscribe(again, key=str)], [again])
+    with pytest.raises(WiringError, match="barriers do not go round loops yet"):
+        made.graph()

@@ -1,0 +1,199 @@
+"""The way of an epoch in one interval: what is put, cut, written, declared and folded."""
+
+from __future__ import annotations
+
+import pytest
+
+from millwheel.bundles import (
+    CHECKPOINT_FORMAT,
+    Bundle,
+    Checkpoint,
+    HoldWrites,
+    LogWrite,
+    SinkRow,
+    StateWrites,
+    TimerWrites,
+    decode_checkpoint,
+)
+from millwheel.core.channel.outbox import Outbox
+from millwheel.core.durability.durable_epochs import DurableEpochs
+from millwheel.core.durability.inflight import Uncommitted
+from millwheel.core.faults.refused import RefusedRows
+from millwheel.core.interval import events as ev
+from millwheel.core.interval.arrivals import Arrivals
+from millwheel.core.keys.keyed_state import KeyedState
+from millwheel.errors import InvariantError
+from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId, sequence_numbers
+from millwheel.intervals import Ranges
+from millwheel.model import MAX_TIME
+from millwheel.work import Columns, RecordCause
+
+ME, OWNER, TARGET, SUB = IntervalId(10), Sequencer(77), IntervalId(20), SubscriptionId(4)
+
+
+class Part:
+    """The durability of one interval, with what it needs."""
+
+    def __init__(self) -> None:
+        self.counters = ev.Counters()
+        self.outbox = Outbox(ME, ProducerId(OWNER), {SUB: Ranges([("", TARGET)])})
+        self.epochs = DurableEpochs(
+            interval=ME, sequencer=OWNER, outbox=self.outbox,
+            arrivals=Arrivals(self.counters, True, {}, [], durable_ids=False),
+            keyed=KeyedState(10**9), refused=RefusedRows(), counters=self.counters,
+            records=lambda seq, now: (checkpoint(), ev.Counters()), label=3,
+        )  # fmt: skip
+        self.effects: list[ev.Effect] = []
+        self.receivers: list[IntervalId] = []
+
+    def put(self, key: str = "a", value: bytes = b"1", sinks: int = 0) -> Bundle:
+        """One invocation, which writes a key, sends one record, and took bundle 5 of interval 9."""
+        seq = self.epochs.next_seq()
+        image = checkpoint((key, "sum", "", value))
+        image.sinks.extend(SinkRow("t", b"%d" % n) for n in range(sinks))
+        produced, (bundle,) = self.outbox.number(SUB, Columns([key], [b"x"], [1]))
+        image.produced.append(produced)
+        causes = [RecordCause(key, SUB, ProducerId(1), SequenceNumber(n)) for n in range(sinks)]
+        entry = Uncommitted(seq, image, [(IntervalId(9), 5)], [bundle], 1, ev.Counters(records=1), [*causes])
+        self.epochs.put(entry, self.effects, 0)
+        return bundle
+
+    def cut(self, epoch: int) -> list[LogWrite]:
+        self.effects.clear()
+        self.epochs.cut(epoch, self.receivers, self.effects, 0)
+        return [effect.write for effect in self.effects if isinstance(effect, ev.Commit)]
+
+    def done(self, epoch: int) -> None:
+        """The epoch is cut, written and declared."""
+        for write in self.cut(epoch):
+            self.epochs.committed(write.seq, self.effects)
+        self.epochs.declared(epoch)
+
+
+def checkpoint(*rows: tuple[str, str, str, bytes | None]) -> Checkpoint:
+    return Checkpoint(
+        CHECKPOINT_FORMAT, "1", 0, [], [], [], StateWrites.of(rows), TimerWrites(), HoldWrites(), [], []
+    )  # fmt: skip
+
+
+def test_bundles_and_acks_leave_at_once_under_the_label() -> None:
+    part = Part()
+    bundle = part.put()
+    assert part.effects == [ev.Send(bundle), ev.Ack(IntervalId(9), 5, 3)]
+    assert (bundle.epoch, part.epochs.oldest(), bool(part.epochs)) == (3, MAX_TIME, False)
+    assert part.epochs.pending()
+
+
+def test_an_epoch_is_one_row_of_what_changed_without_productions() -> None:
+    part = Part()
+    for value in (b"1", b"2"):
+        part.put(value=value)
+    (write,) = part.cut(4)
+    image = decode_checkpoint(write.payload)
+    assert (write.seq, write.epoch, write.sinks, image.epoch, image.produced) == (2, 4, (), 4, [])
+    assert [*image.state.rows()] == [("a", "sum", "", b"2")]
+    assert part.effects == [ev.Commit(write)]
+    part.epochs.committed(write.seq, part.effects)
+    assert part.effects[1:] == [ev.PartWritten(4, Seq(0))]
+    assert part.epochs.epoch == 4
+
+
+def test_sink_rows_are_a_row_of_their_own_behind_the_changes() -> None:
+    part = Part()
+    part.put(sinks=2)
+    changes, sinks = part.cut(4)
+    image = decode_checkpoint(sinks.payload)
+    assert (changes.seq, sinks.seq, len(image.sinks), image.sink_keys) == (1, 2, 2, ["a", "a"])
+    assert decode_checkpoint(changes.payload).sinks == []
+    part.epochs.committed(changes.seq, part.effects)
+    assert not any(isinstance(effect, ev.PartWritten) for effect in part.effects)
+    part.epochs.committed(sinks.seq, part.effects)
+    assert part.effects[-1] == ev.PartWritten(4, Seq(2))
+    assert [cause.key for cause, _ in part.epochs.refused(Seq(2), [])] == ["a", "a"]
+    with pytest.raises(InvariantError, match="not under way"):
+        part.epochs.refused(Seq(1), [])
+    part.put()
+    assert part.epochs.seq == 3
+
+
+def test_an_interval_without_changes_has_written_its_part_at_once() -> None:
+    part = Part()
+    assert part.cut(4) == []
+    assert part.effects == [ev.PartWritten(4, Seq(0))]
+
+
+def test_nothing_counts_or_is_folded_before_it_is_declared() -> None:
+    part = Part()
+    bundle = part.put()
+    part.epochs.acked(bundle.number, 0)
+    (write,) = part.cut(4)
+    part.epochs.want()
+    part.epochs.committed(write.seq, part.effects)
+    part.epochs.fold(part.effects)
+    assert part.counters.records == 0
+    assert not any(isinstance(effect, ev.Fold) for effect in part.effects)
+    part.epochs.declared(3)
+    part.epochs.declared(4)
+    part.epochs.fold(part.effects)
+    assert (part.counters.records, part.counters.checkpoints) == (1, 1)
+    (fold,) = [effect for effect in part.effects if isinstance(effect, ev.Fold)]
+    assert (fold.upto, [*fold.images[0].state.rows()], fold.epoch) == (1, [("a", "sum", "", b"1")], 4)
+    assert part.epochs.folded(fold.upto) == fold.images
+
+
+def test_the_barrier_goes_on_behind_what_was_sent_before_it() -> None:
+    part = Part()
+    part.receivers.append(TARGET)
+    before = part.put()
+    part.cut(4)
+    (barrier,) = [effect.bundle for effect in part.effects if isinstance(effect, ev.Send)]
+    assert (barrier.barrier, barrier.epoch, barrier.target, barrier.sequences) == (4, 3, TARGET, [])
+    after = part.put()
+    assert (before.epoch, after.epoch) == (3, 4)
+    assert part.outbox.resend(TARGET, []) == [before, barrier, after]
+    part.epochs.acked(barrier.number, 0)
+    assert part.outbox.resend(TARGET, []) == [before, after]
+    assert part.outbox.oldest() == 1
+
+
+def test_one_epoch_is_cut_at_a_time() -> None:
+    part = Part()
+    part.put()
+    part.cut(4)
+    with pytest.raises(InvariantError, match="epoch 5 is cut while 4"):
+        part.cut(5)
+    with pytest.raises(InvariantError, match="not all of it is written"):
+        part.epochs.declared(4)
+
+
+def test_acks_of_an_earlier_owners_productions_are_in_the_image() -> None:
+    part = Part()
+    columns = (sequence_numbers([8]), ["a"], [b"x"], [1])
+    earlier = Bundle(SUB, IntervalId(0), 0, IntervalId(0), ProducerId(50), SequenceNumber(0), *columns)
+    (adopted,) = part.outbox.adopt(earlier)
+    assert adopted.inherited
+    own = part.put()
+    for bundle in (adopted, own):
+        part.epochs.acked(bundle.number, 0)
+    assert part.outbox.frontier(SUB, ProducerId(50)) == 8
+    (write,) = part.cut(4)
+    (acked,) = decode_checkpoint(write.payload).acked
+    assert (acked.producer, acked.sequences) == (50, [8])
+    assert part.outbox.frontier(SUB, ProducerId(50)) == 8
+    part.epochs.committed(write.seq, part.effects)
+    part.epochs.declared(4)
+    assert part.outbox.frontier(SUB, ProducerId(50)) == MAX_TIME
+
+
+def test_acks_alone_are_worth_a_row_with_a_number_of_its_own() -> None:
+    part = Part()
+    earlier = Bundle(
+        SUB, IntervalId(0), 0, IntervalId(0), ProducerId(50), SequenceNumber(0),
+        sequence_numbers([8]), ["a"], [b"x"], [1],
+    )  # fmt: skip
+    (adopted,) = part.outbox.adopt(earlier)
+    part.put()
+    part.done(4)
+    part.epochs.acked(adopted.number, 0)
+    (write,) = part.cut(5)
+    assert write.seq == 2
