@@ -96,5 +96,20 @@ class WireError(MillwheelError):
     """Bytes from another process are no message, or a message has no wire form."""
 
 
+class PushError(MillwheelError):
+    """A client cannot push any more: it was refused, or nothing has become durable for too long."""
+
+
+class PushRefused(PushError):
+    """The source cannot take some records, and would not if they came again; the others are durable.
+
+    `records` are (id, reason).
+    """
+
+    def __init__(self, message: str, records: list[tuple[bytes, str]]) -> None:
+        super().__init__(message)
+        self.records = records
+
+
 class ChannelError(MillwheelError):
     """A process cannot open its end of the channels: a bad address, a port that is taken, certificates that do not fit."""

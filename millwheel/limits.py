@@ -599,3 +599,32 @@ UP_STOP_LIMIT_S: Final = 15.0
 
 UP_LINE_LIMIT_BYTES: Final = 1024 * 1024
 """The longest line of a process that is passed on in one piece."""
+
+# Records that outside clients push
+
+PUSH_CLIENT_RECORDS: Final = 65_536
+"""Records of one client that are read from its stream and not durable.  Above that, its stream is not read."""
+
+PUSH_CLIENT_BYTES: Final = 16 * 1024 * 1024
+"""The same in bytes.  It is half of what an interval takes, so one client does not keep the others waiting."""
+
+PUSH_TOTAL_BYTES: Final = 64 * 1024 * 1024
+"""The same of all clients of a source.  It bounds memory, however many clients there are."""
+
+PUSH_CLIENTS_LIMIT: Final = 256
+"""Clients of one source at a time: each is a stream, and a few kB."""
+
+PUSH_MESSAGE_BYTES: Final = 256 * 1024
+"""What a client sends at once, unless one record is larger: a few hundred records cost as little each as thousands."""
+
+PUSH_MESSAGE_LIMIT_BYTES: Final = VALUE_LIMIT_BYTES + 1024 * 1024
+"""What a source takes at once: the largest record, and much more than a client sends otherwise."""
+
+PUSH_WINDOW_BYTES: Final = 8 * 1024 * 1024
+"""What a client keeps until it is durable.  Above that, `push` waits."""
+
+PUSH_WINDOW_RECORDS: Final = 32_768
+"""The same in records."""
+
+PUSH_PATIENCE_S: Final = 120.0
+"""How long a client tries while nothing becomes durable, s: longer than a restart of a pipeline and of its Postgres takes."""

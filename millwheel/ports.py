@@ -30,6 +30,7 @@ from millwheel.source import Ahead as Ahead
 from millwheel.source import Batch as Batch
 from millwheel.source import PacedPartition as PacedPartition
 from millwheel.source import RecordId as RecordId
+from millwheel.source import ServedPartition as ServedPartition
 from millwheel.source import Source as Source
 from millwheel.source import SourcePartition as SourcePartition
 from millwheel.source import SourcePosition as SourcePosition

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeAlias
+from typing import Any, Generic, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 from typing_extensions import TypeVar
@@ -33,6 +33,8 @@ class Batch(msgspec.Struct, Generic[T_co], frozen=True, gc=False):
     next_position: int
     state: bytes
     rejected: int = 0
+    outside: Sequence[str | bytes] = ()
+    """Ids that outside clients chose, one a row, of a source that has them beside the values; else `record_id` gives them."""
 
 
 class SourcePartition(Protocol[T_co]):
@@ -84,6 +86,23 @@ class PacedPartition(SourcePartition[T_co], Protocol[T_co]):
         ...
 
 
+@runtime_checkable
+class ServedPartition(SourcePartition[T_co], Protocol[T_co]):
+    """A partition of a `served` source: outside clients bring its rows, and keep them until they hear that they are durable.
+
+    A row that was read and is not durable when a process ends does not come again by itself.  So no two processes may give
+    two rows one number: each process has a partition of its own, and gives those of earlier ones as finished.
+    """
+
+    async def serve(self) -> None:
+        """Let clients in, until it is cancelled.  An error ends the run."""
+        ...
+
+    def kept(self, position: int) -> None:
+        """All rows below `position` are durable at every receiver, or were rejected."""
+        ...
+
+
 class SourcePosition(msgspec.Struct, frozen=True):
     """Durable progress of one source partition.  `position` counts raw rows that are durably acked."""
 
@@ -120,6 +139,9 @@ class Source(Protocol[T_co]):
 
     id_slack: int = OUTSIDE_SLACK_US
     """How long such an id is remembered, us of wall time."""
+
+    served: bool = False
+    """Its partitions may be `ServedPartition`s."""
 
     pace: float | None = None
     """A replay: so many us of event time are played in each us of wall time; its partitions are `PacedPartition`s.  None:

@@ -3,6 +3,7 @@
 from millwheel_injectors.files import FileSource, modification_time
 from millwheel_injectors.formats import Csv, JsonLines, TextLines
 from millwheel_injectors.iterables import IterableSource
+from millwheel_injectors.pushed import PushSource
 from millwheel_injectors.spark_output import SparkOutputSource
 from millwheel_injectors.watermarks import BoundedDisorder, Exact, FileCreation
 
@@ -14,6 +15,7 @@ __all__ = [
     "FileSource",
     "IterableSource",
     "JsonLines",
+    "PushSource",
     "SparkOutputSource",
     "TextLines",
     "modification_time",

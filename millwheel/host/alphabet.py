@@ -212,6 +212,13 @@ class ReadRows(msgspec.Struct, frozen=True, gc=False):
     upto: int | None = None
 
 
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """All rows below `position` of the partition that was resumed for `interval` are durable: tell whoever brought them."""
+
+    interval: IntervalId
+    position: int
+
+
 class Release(msgspec.Struct, frozen=True, gc=False):
     """Forget the partition that was resumed for `interval`: its end is durable."""
 
@@ -247,4 +254,6 @@ class Failed(msgspec.Struct, frozen=True, gc=False):
     error: Exception
 
 
-HostEffect = Ask | Post | Tell | Reach | RunHooks | ReadRows | Release | WakeAt | Notice | Declare | Ended | Failed
+HostEffect = (
+    Ask | Post | Tell | Reach | RunHooks | ReadRows | Answer | Release | WakeAt | Notice | Declare | Ended | Failed
+)

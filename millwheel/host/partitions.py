@@ -339,7 +339,8 @@ class Partitions:
         owner = self._owner
         self._positions[position.interval] = position
         routes = owner.routes.of([stream])
-        core = InjectorCore(position.interval, position, routes, sequencer, label=owner.epochs.label)
+        answers, label = self._graph.sources[source].source.served, owner.epochs.label
+        core = InjectorCore(position.interval, position, routes, sequencer, label=label, answers=answers)
         receivers = frozenset(interval for ranges in routes.values() for interval in ranges.ids)
         actor = Actor(
             interval=position.interval, sequencer=sequencer, owner=f"source:{source}", core=core, receivers=receivers

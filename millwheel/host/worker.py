@@ -458,6 +458,8 @@ class WorkerHost:
                     self.partitions.read(actor, limit)
                 case ev.Advance():
                     self.partitions.advance(actor, effect)
+                case ev.RowsKept(position):
+                    self._out.append(he.Answer(actor.interval, position))
                 case ev.Mark() | ev.Unmark():
                     self._marks.perform(actor, effect)
                 case ev.RestartInterval(inherited) if self.epochs.enabled:

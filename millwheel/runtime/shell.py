@@ -31,6 +31,7 @@ from millwheel.host.messages import Message
 from millwheel.host.progress import Progress, progress_of
 from millwheel.host.requests import StoreCall
 from millwheel.host.worker import WorkerHost
+from millwheel.ids import IntervalId
 from millwheel.limits import LAST_WORDS_LIMIT_S, TURN_US
 from millwheel.model import MAX_TIME
 from millwheel.ports import Store, Transport
@@ -100,6 +101,8 @@ class Shell:
         self._timer: asyncio.TimerHandle | None = None
         """Ends a sleep."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._servers: dict[IntervalId, asyncio.Task[None]] = {}
+        """What lets outside clients bring rows to a partition."""
         self._failure: BaseException | None = None
         self._ended = False
         self._stopped = False
@@ -298,8 +301,12 @@ class Shell:
                 self._ask(host, token, wish)
             case he.ReadRows():
                 self._queue.append((host, self._user.read(effect)))
+            case he.Answer(interval, position):
+                self._user.answer(interval, position)
             case he.Release(interval):
                 self._user.release(interval)
+                if (server := self._servers.pop(interval, None)) is not None:
+                    server.cancel()
             case he.WakeAt(at):
                 self._wakes[host] = min(at, self._wakes.get(host, MAX_TIME))
                 self._wake_at = min(self._wake_at, at)
@@ -354,6 +361,9 @@ class Shell:
                 self._found(host, token, wish.source, self._user.seek(wish))
             case he.Resume():
                 self._answer(host, token, self._user.resume(wish))
+                interval = wish.position.interval
+                if (server := self._user.server(interval)) is not None:
+                    self._servers[interval] = self._spawn(server)
             case _:
                 assert_never(wish)
 
@@ -383,10 +393,11 @@ class Shell:
         else:
             self._answer(host, token, answer)
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -6,7 +6,7 @@ with a reason, counted, never lost in silence.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any, cast
 
@@ -78,13 +78,15 @@ def _key_whole(partition: str, batch: Batch, output: Output, record_id: RecordId
         timestamps = [to_us(timestamp) for timestamp in timestamps]
     encode = output.quick if {*map(type, values)} == {output.plain} else output.encode
     data = list(map(encode, values))
-    if not len(rows) == len(data) == len(timestamps):
+    if not len(rows) == len(data) == len(timestamps) == len(batch.outside or rows):
         raise SourceError(f"a batch of {partition!r} has columns of different lengths")
     if max(map(len, data), default=0) > limits.VALUE_LIMIT_BYTES:
         raise LimitError("a value is too long")
     if timestamps and not MIN_TIME < min(timestamps) <= max(timestamps) < MAX_TIME:
         raise TimestampError("an event time is out of range")
-    outside = outside_ids(list(map(record_id, values))) if record_id is not None else []
+    outside: list[bytes] = []
+    if record_id is not None:
+        outside = outside_ids(list(batch.outside) if batch.outside else list(map(record_id, values)))
     keyed: Keyed = {}
     for sub, extract in output.routes:
         found = list(map(extract, values))
@@ -136,7 +138,9 @@ def _key_one_by_one(
     columns: Keyed = {sub: ([], Columns([], [], [])) for sub, _ in output.routes}
     encode = output.encode
     refused = 0
-    for row, value, timestamp in zip(sequence_numbers(batch.rows), batch.values, batch.timestamps, strict=True):
+    ids: Sequence[str | bytes | None] = batch.outside or [None] * len(batch.rows)
+    rows_of_all = zip(sequence_numbers(batch.rows), batch.values, batch.timestamps, ids, strict=True)
+    for row, value, timestamp, id_ in rows_of_all:
         try:
             data = encode(value)
             keyed = [(sub, key) for sub, extract in output.routes if (key := extract(value)) is not None]
@@ -148,7 +152,7 @@ def _key_one_by_one(
             timestamp = to_us(timestamp)
             if not MIN_TIME < timestamp < MAX_TIME:
                 raise TimestampError(f"event time {format_time(timestamp)} is out of range")
-            outside = outside_ids([record_id(value)]) if record_id is not None else []
+            outside = outside_ids([record_id(value) if id_ is None else id_]) if record_id is not None else []
         except Exception as error:
             reject(partition, row, f"{type(error).__name__}: {error}", value)
             refused += 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from millwheel.api.context import Output
@@ -16,7 +16,7 @@ from millwheel.api.table import Table
 from millwheel.graph import Graph
 from millwheel.host.alphabet import Discover, Discovery, Prepare, ReadRows, Resume, RowsArrived, RunHooks, Seek
 from millwheel.ids import IntervalId
-from millwheel.ports import SourcePartition
+from millwheel.ports import ServedPartition, SourcePartition
 from millwheel.runtime.executor import Executor, output_of
 from millwheel.runtime.failures import Failures
 from millwheel.runtime.sources import read_rows
@@ -100,6 +100,17 @@ class UserCode:
             self._found[name, partition.name] = partition
         named = tuple((partition.name, partition.fingerprint()) for partition in found)
         return Discovery(named, source.complete(), source.pending_watermark(), self._asked_at[name])
+
+    def server(self, interval: IntervalId) -> Coroutine[Any, Any, None] | None:
+        """What lets outside clients bring rows to a partition, to be run beside everything else until it is released."""
+        _, partition = self.partitions[interval]
+        return partition.serve() if isinstance(partition, ServedPartition) else None
+
+    def answer(self, interval: IntervalId, position: int) -> None:
+        """The first rows of a partition are durable."""
+        _, partition = self.partitions.get(interval, ("", None))
+        if isinstance(partition, ServedPartition):
+            partition.kept(position)
 
     def release(self, interval: IntervalId) -> None:
         """A partition is finished."""

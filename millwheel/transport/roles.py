@@ -27,8 +27,11 @@ MEMBERS: Final = frozenset({Role.WORKER, Role.CONTROLLER})
 
 CONVERSE: Final = "/millwheel.channel.v1.Channels/Converse"
 
+PUSH: Final = "/millwheel.push.v1.Pushes/Push"
+
 CALLERS: Final[Mapping[str, frozenset[Role]]] = {
     CONVERSE: MEMBERS,
+    PUSH: frozenset({Role.CLIENT, Role.INJECTOR}),
 }
 """Who may call each method.  Workers tell workers and controllers; controllers tell workers, and each other."""
 

@@ -366,6 +366,12 @@ class Advance(Struct, frozen=True, gc=False):
     finished: bool
 
 
+class RowsKept(Struct, frozen=True, gc=False):
+    """All rows of the source partition below `position` are durable at every receiver, or were rejected."""
+
+    position: int
+
+
 class Halt(Struct, frozen=True, gc=False):
     """This core is void: it was fenced."""
 
@@ -406,6 +412,6 @@ class Settled(Struct, frozen=True, gc=False):
 
 Effect = (
     Load | LoadSlots | LoadTimers | LookupIds | ReadOutsideIds | Mark | Unmark | Invoke | Commit | Fold | Send | Ack
-    | SetAlarm | ReportWatermark | AnswerRound | FetchQuarantine | Read | Advance | Halt | RestartInterval | Settled
-    | PartWritten | PositionNoted
+    | SetAlarm | ReportWatermark | AnswerRound | FetchQuarantine | Read | Advance | RowsKept | Halt | RestartInterval
+    | Settled | PartWritten | PositionNoted
 )  # fmt: skip

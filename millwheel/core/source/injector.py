@@ -55,7 +55,9 @@ class InjectorCore:
         sequencer: Sequencer = NO_OWNER,
         *,
         label: int | None = None,
+        answers: bool = False,
     ) -> None:
+        """`answers`: whoever brought the rows is told which of them are durable (`ev.RowsKept`)."""
         self._interval = interval
         self.producer = start.producer
         self._routes = routes
@@ -78,6 +80,9 @@ class InjectorCore:
         self._unacked_bytes = 0
         self._read_limit = FIRST_READ_ROWS
         self._acked_position: tuple[int, bytes] | None = None
+        self._answers = answers
+        self._kept = self._told = start.position
+        """Rows below are durable, and those of which that was told."""
         self._advancing = False
         self._advance_due: int | None = None
         self._reading = False
@@ -242,6 +247,7 @@ class InjectorCore:
         while self._reads and not self._reads[0].waiting:
             entry = self._reads.popleft()
             self._acked_position = (entry.next_position, entry.state)
+            self._kept = entry.next_position
             self._state = entry.state
 
     def _advanced(self, position: int, finished: bool, effects: list[ev.Effect]) -> None:
@@ -268,6 +274,10 @@ class InjectorCore:
     def _after(self, effects: list[ev.Effect], now: int) -> None:
         if self._poll_at is not None and now >= self._poll_at:
             self._poll_at = None
+        kept = self._durable if self._snapshots else self._kept  # acks say nothing of what is durable under snapshots
+        if self._answers and self._told < kept:
+            self._told = kept
+            effects.append(ev.RowsKept(kept))
         if self._may_read():
             self._reading = True
             self._read_limit = max(1, min(self._read_limit, READ_LIMIT_ROWS))

@@ -278,6 +278,8 @@ class Process:
                 self._ask(host, token, wish)
             case he.ReadRows():
                 self._read(effect)
+            case he.Answer(interval, position):
+                self._user.answer(interval, position)
             case he.Release(interval):
                 self._user.release(interval)
             case he.WakeAt(at):

@@ -15,7 +15,7 @@ from millwheel.cli.certs import ROLES
 from millwheel.cli.main import main
 from millwheel.errors import ChannelError
 from millwheel.transport.certificates import Certificates, OwnAuthority, keep, role_of
-from millwheel.transport.proto import channel_pb2
+from millwheel.transport.proto import channel_pb2, push_pb2
 from millwheel.transport.roles import CALLERS, MEMBERS, Role, may_call, may_speak_for
 
 NOW = datetime.now(UTC)
@@ -138,7 +138,7 @@ def test_a_role_is_of_an_own_certificate_only() -> None:
 
 
 def test_every_method_of_the_protocol_is_in_the_table_and_no_other() -> None:
-    files = [channel_pb2.DESCRIPTOR]
+    files = [channel_pb2.DESCRIPTOR, push_pb2.DESCRIPTOR]
     methods = {
         f"/{service.full_name}/{method.name}"
         for file in files

@@ -222,7 +222,8 @@ def test_what_cannot_be_sent_is_named(message: Message) -> None:
 
 def test_the_generated_code_is_that_of_the_definitions(tmp_path: Path) -> None:
     subprocess.run([sys.executable, str(ROOT / "scripts" / "proto.py"), str(tmp_path)], check=True)
-    kept = ROOT / "millwheel" / "transport" / "proto"
-    made = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    place = Path("millwheel", "transport", "proto")
+    kept = ROOT / place
+    made = {path.name: path.read_text() for path in (tmp_path / place).iterdir()}
     assert made == {path.name: path.read_text() for path in kept.iterdir() if "_pb2" in path.name and path.is_file()}
     assert made

@@ -64,6 +64,27 @@ def test_ids_are_row_numbers_of_the_partitions_producer() -> None:
     assert [(b.target, b.producer, b.sequences) for b in bundles] == [(1, PRODUCER, [5, 7]), (2, PRODUCER, [6])]
 
 
+def test_whoever_brought_rows_hears_at_once_that_they_and_all_before_are_durable() -> None:
+    start = SourcePosition("p", INTERVAL, PRODUCER, 0, False, b"")
+    ranges = Ranges([("", IntervalId(1)), ("m", IntervalId(2))])
+    injector = InjectorCore(INTERVAL, start, {SUB: ranges}, answers=True)
+    injector.start(0)
+    one, other = numbers(injector.handle(rows(0, [1, 2], 0, "az"), 0))
+    (third,) = numbers(injector.handle(rows(2, [3], 0, "a"), 0))
+    empty = ev.RowsRead({}, 1, 4, b"s4", 0, False, True, 1)  # all of it is rejected
+    for event in (empty, ev.AckArrived(third), ev.AckArrived(one), ev.AlarmRang()):
+        assert not of(injector.handle(event, 0), ev.RowsKept)
+    assert of(injector.handle(ev.AckArrived(other), 0), ev.RowsKept) == [ev.RowsKept(4)]
+    assert not of(injector.handle(ev.AckArrived(other), LATER), ev.RowsKept)
+
+
+def test_nobody_is_told_of_rows_that_can_be_read_again() -> None:
+    injector = core()
+    injector.start(0)
+    (number,) = numbers(injector.handle(rows(0, [1], 0), 0))
+    assert not of(injector.handle(ev.AckArrived(number), 0), ev.RowsKept)
+
+
 def test_the_position_waits_for_every_earlier_read() -> None:
     injector = core()
     injector.start(0)

@@ -1,0 +1,510 @@
+"""Programs push records over real sockets; each counts once, whatever breaks in between, and quotas make clients wait."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from millwheel import limits
+from millwheel.api.snapshots import Checkpoints, Snapshots
+from millwheel.errors import ChannelError, LimitError, PushError, PushRefused, TimestampError
+from millwheel.push import AsyncPusher, Pusher
+from millwheel.transport.certificates import OwnAuthority, keep
+from millwheel.transport.proto import push_pb2 as pb
+from millwheel.transport.push_form import PUSH_VERSION
+from millwheel.transport.push_queue import Pushed, PushQueue
+from millwheel.transport.push_server import PushServer
+from millwheel.transport.roles import PUSH, Role
+from millwheel_injectors import PushSource
+from millwheel_storage.memory import MemoryStore
+from tests.chaos.proxy import TcpProxy
+from tests.unit.transport.network import quick, until
+from tests.unit.transport.pushing import ORDERS, check_ledger, record, running
+
+LOOPBACK = "127.0.0.1:0"
+
+
+def test_when_the_block_ends_everything_is_durable_once() -> None:
+    async def scenario() -> None:
+        store, source = MemoryStore(), PushSource(ORDERS, LOOPBACK)
+        async with running(store, source), AsyncPusher(source.address, "orders") as pusher:
+            for number in range(500):
+                await pusher.push(*record(number))
+            await pusher.flush()
+            await pusher.push_many(map(record, range(400, 1_000)))  # a hundred come again
+        await check_ledger(store, 1_000)
+
+    asyncio.run(scenario())
+
+
+def test_a_program_without_an_event_loop_pushes_from_any_thread() -> None:
+    async def scenario() -> None:
+        store, source = MemoryStore(), PushSource(ORDERS, LOOPBACK)
+
+        def program() -> None:
+            with Pusher(source.address, "orders") as pusher:
+                one = threading.Thread(target=lambda: pusher.push_many(map(record, range(300))))
+                one.start()
+                for number in range(300, 400):
+                    pusher.push(*record(number))
+                one.join()
+                pusher.flush()
+
+        async with running(store, source):
+            await asyncio.to_thread(program)
+        await check_ledger(store, 400)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("durability", [Checkpoints(), Snapshots(every_ms=50)], ids=["checkpoints", "snapshots"])
+def test_runs_that_follow_each_other_go_on_and_clients_bring_again_what_was_not_durable(
+    durability: Checkpoints | Snapshots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick(monkeypatch)
+
+    async def scenario() -> None:
+        store, chance = MemoryStore(), random.Random(3)
+        address = ""
+        done = asyncio.Event()
+
+        async def client(at: str) -> None:
+            async with AsyncPusher(at, "orders") as pusher:
+                for number in range(3_000):
+                    await pusher.push(*record(number))
+                    if number % 20 == 0:
+                        await asyncio.sleep(0.005)
+            done.set()
+
+        pushing, runs = None, 0
+        while not done.is_set():
+            source = PushSource(ORDERS, address or LOOPBACK)
+            async with running(store, source, durability):
+                runs += 1
+                address = source.address
+                pushing = pushing or asyncio.create_task(client(address))
+                await asyncio.wait([asyncio.create_task(done.wait())], timeout=chance.uniform(0.1, 0.4))
+        assert pushing is not None
+        await pushing
+        assert runs > 3
+        await check_ledger(store, 3_000)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_connection_that_breaks_loses_and_doubles_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch, 0.03)
+    chance = random.Random(seed)
+
+    async def scenario() -> None:
+        store, source = MemoryStore(), PushSource(ORDERS, LOOPBACK)
+        async with running(store, source):
+            proxy = TcpProxy(source.address)
+            at, cuts = await proxy.start(), 0
+
+            async def nemesis() -> None:
+                nonlocal cuts
+                while True:
+                    await asyncio.sleep(chance.uniform(0, 0.06))
+                    cuts += proxy.connections
+                    if chance.random() < 0.1:
+                        way = chance.choice([proxy.there, proxy.back])
+                        way.hold()
+                        await asyncio.sleep(chance.uniform(0, 0.4))
+                        way.heal()
+                    proxy.cut()
+
+            breaking = asyncio.create_task(nemesis())
+            async with AsyncPusher(at, "orders") as pusher:
+                for number in range(3_000):
+                    await pusher.push(*record(number))
+                    if number % 10 == 0:
+                        await asyncio.sleep(0.005)
+            breaking.cancel()
+            assert cuts > 10
+            await proxy.close()
+        await check_ledger(store, 3_000)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("way", ["there", "back"])
+def test_a_network_that_is_deaf_is_noticed(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch)
+
+    async def scenario() -> None:
+        store, source = MemoryStore(), PushSource(ORDERS, LOOPBACK)
+        async with running(store, source):
+            proxy = TcpProxy(source.address)
+            async with AsyncPusher([await proxy.start(), source.address], "orders") as pusher:
+                await pusher.push(*record(0))
+                await pusher.flush()
+                getattr(proxy, way).hold()
+                await pusher.push(*record(1))
+                await pusher.flush()  # over the other address
+            await proxy.close()
+        await check_ledger(store, 2)
+
+    asyncio.run(scenario())
+
+
+def test_a_record_that_cannot_be_taken_is_named_and_the_others_are_durable() -> None:
+    async def scenario() -> None:
+        store, source = MemoryStore(), PushSource(ORDERS, LOOPBACK)
+        async with running(store, source) as run:
+            async with AsyncPusher(source.address, "orders") as pusher:
+                await pusher.push_many(
+                    [record(0), ("bad", b"{", 5), record(1), ("no key", b'{"id":"x"}', 6), record(2)]
+                )
+                with pytest.raises(
+                    PushRefused, match=r"2 records were refused; the first, b'bad': CoderError: .* cannot decode"
+                ) as error:
+                    await pusher.flush()
+                assert [id_ for id_, _ in error.value.records] == [b"bad", b"no key"]
+                assert "KeyError" in error.value.records[1][1]
+                await pusher.push(*record(3))
+                await pusher.flush()
+            assert run.progress().rejected == 2
+        await check_ledger(store, 4)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("quota", ["PUSH_CLIENT_RECORDS", "PUSH_CLIENT_BYTES", "PUSH_TOTAL_BYTES"])
+def test_a_quota_makes_a_client_wait_and_nothing_fail(quota: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch)
+    monkeypatch.setattr(limits, quota, {"PUSH_CLIENT_RECORDS": 100}.get(quota, 100_000))
+    monkeypatch.setattr(limits, "PUSH_MESSAGE_BYTES", 10_000)
+    monkeypatch.setattr(limits, "PUSH_WINDOW_RECORDS", 10**6)
+    monkeypatch.setattr(limits, "PUSH_WINDOW_BYTES", 10**9)
+
+    async def scenario() -> None:
+        queue = PushQueue()
+        addresses: list[str] = []
+        server = asyncio.create_task(PushServer(queue, "orders", LOOPBACK, id_slack_us=10**9).serve(addresses.append))
+        await until(lambda: addresses)
+        async with AsyncPusher(addresses[0], "orders") as pusher:
+            for number in range(5_000):
+                await pusher.push(str(number), bytes(1_000), 1)
+            await asyncio.sleep(1.0)  # much longer than the silence that is taken for a break
+            held = queue.held_bytes
+            assert 90_000 < held < 130_000
+            taken = 0
+            while taken < 5_000:
+                rows = queue.read(50, 10**6)
+                assert [int(row.id) for row in rows] == [*range(taken, taken + len(rows))]
+                taken += len(rows)
+                queue.keep(taken)
+                assert queue.held_bytes < 130_000
+                await asyncio.sleep(0.002)
+            await pusher.flush()
+        assert queue.clients == 0 or await gone(queue)
+        server.cancel()
+        await asyncio.gather(server, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+async def gone(queue: PushQueue) -> bool:
+    await until(lambda: queue.clients == 0)
+    return True
+
+
+def test_a_client_waits_when_its_window_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PUSH_WINDOW_RECORDS", 10)
+
+    async def scenario() -> None:
+        queue = PushQueue()
+        addresses: list[str] = []
+        server = asyncio.create_task(PushServer(queue, "orders", LOOPBACK, id_slack_us=1).serve(addresses.append))
+        await until(lambda: addresses)
+        async with AsyncPusher(addresses[0], "orders") as pusher:
+            pushing = asyncio.create_task(pusher.push_many((str(n), b"", 1) for n in range(11)))
+            await asyncio.sleep(0.2)
+            assert not pushing.done()
+            queue.read(100, 10**6)
+            queue.keep(1)
+            await pushing
+            await until(lambda: [row.row for row in queue.read(100, 10**6)] == [10])
+            queue.keep(11)
+        server.cancel()
+        await asyncio.gather(server, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+# What is refused
+
+
+async def refusal(address: str, *messages: bytes) -> tuple[grpc.StatusCode, str]:
+    async with grpc.aio.insecure_channel(address, options=[("grpc.max_send_message_length", -1)]) as channel:
+        method: Any = channel.stream_stream(PUSH)
+        call = method()
+        try:
+            for message in messages:
+                await call.write(message)
+            while await call.read() is not grpc.aio.EOF:
+                pass
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            pass
+        return await call.code(), await call.details()
+
+
+def opening(stream: str = "orders", version: int = PUSH_VERSION) -> bytes:
+    return pb.PushRequest(opening=pb.Opening(version=version, stream=stream)).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("messages", "code", "says"),
+    [
+        ([b"\xff"], grpc.StatusCode.INVALID_ARGUMENT, "no message of a client"),
+        ([b""], grpc.StatusCode.INVALID_ARGUMENT, "begins with an opening"),
+        ([opening(version=9)], grpc.StatusCode.FAILED_PRECONDITION, "version 9"),
+        ([opening("other")], grpc.StatusCode.NOT_FOUND, "called 'orders', and not 'other'"),
+        ([opening(), opening()], grpc.StatusCode.INVALID_ARGUMENT, "in the middle of a stream"),
+        ([opening(), b"\xff"], grpc.StatusCode.INVALID_ARGUMENT, "no message of a client"),
+        (
+            [opening(), pb.PushRequest(ids=[b"a"]).SerializeToString()],
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "the same number",
+        ),
+        (
+            [opening(), bytes(limits.PUSH_MESSAGE_LIMIT_BYTES + 1)],
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            "larger than max",
+        ),
+    ],
+)
+def test_a_malformed_client_gets_a_status_and_disturbs_nobody(
+    messages: list[bytes], code: grpc.StatusCode, says: str
+) -> None:
+    async def scenario() -> None:
+        store, source = MemoryStore(), PushSource(ORDERS, LOOPBACK)
+        async with running(store, source), AsyncPusher(source.address, "orders") as pusher:
+            await pusher.push(*record(0))
+            found = await refusal(source.address, *messages)
+            assert found[0] is code
+            assert says in found[1]
+            await pusher.push(*record(1))
+        await check_ledger(store, 2)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("make", [lambda a: AsyncPusher(a, "other"), lambda a: AsyncPusher([a], "")])
+def test_a_client_that_is_refused_says_so_at_once(make: Callable[[str], AsyncPusher]) -> None:
+    async def scenario() -> None:
+        source = PushSource(ORDERS, LOOPBACK)
+        async with running(MemoryStore(), source):
+            with pytest.raises(PushError, match="takes no records of"):
+                async with make(source.address) as pusher:
+                    await pusher.push(*record(0))
+
+    asyncio.run(scenario())
+
+
+def test_too_many_clients_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch)
+    monkeypatch.setattr(limits, "PUSH_CLIENTS_LIMIT", 1)
+
+    async def scenario() -> None:
+        store, source = MemoryStore(), PushSource(ORDERS, LOOPBACK)
+        async with running(store, source):
+            first = AsyncPusher(source.address, "orders")
+            async with first:
+                await first.push(*record(0))
+                await first.flush()
+                second = asyncio.create_task(push_one(source.address, 1))
+                await asyncio.sleep(0.3)
+                assert not second.done()
+            await second
+        await check_ledger(store, 2)
+
+    asyncio.run(scenario())
+
+
+async def push_one(address: str, number: int) -> None:
+    async with AsyncPusher(address, "orders") as pusher:
+        await pusher.push(*record(number))
+
+
+def test_a_source_that_is_away_is_waited_for_and_given_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch)
+
+    async def scenario() -> None:
+        with pytest.raises(PushError, match=r"nothing has become durable for .*; 1 records may or may not"):
+            async with AsyncPusher("127.0.0.1:1", "orders", patience_s=0.5) as pusher:
+                await pusher.push(*record(0))
+
+    asyncio.run(scenario())
+
+
+def test_a_source_that_takes_nothing_is_given_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch)
+
+    async def scenario() -> None:
+        addresses: list[str] = []
+        server = asyncio.create_task(
+            PushServer(PushQueue(), "orders", LOOPBACK, id_slack_us=10**9).serve(addresses.append)
+        )
+        await until(lambda: addresses)
+        with pytest.raises(PushError, match="because of: the source takes nothing"):
+            async with AsyncPusher(addresses[0], "orders", patience_s=0.5) as pusher:
+                await pusher.push(*record(0))
+        server.cancel()
+        await asyncio.gather(server, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+def test_a_record_is_not_sent_again_when_its_id_may_be_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch)
+
+    async def scenario() -> None:
+        queue, addresses = PushQueue(), list[str]()
+        server = asyncio.create_task(PushServer(queue, "orders", LOOPBACK, id_slack_us=200_000).serve(addresses.append))
+        await until(lambda: addresses)
+
+        async def pushes() -> None:
+            async with AsyncPusher(addresses[0], "orders") as pusher:
+                await pusher.push(*record(0))
+                await until(lambda: queue.read(1, 1_000))
+                await asyncio.sleep(0.3)
+                server.cancel()
+
+        with pytest.raises(PushError, match="would count twice"):
+            await pushes()
+        await asyncio.gather(server, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("bad", "kind", "says"),
+    [
+        (("", b"", 1), LimitError, "an id has 1 to"),
+        (("x" * 1_025, b"", 1), LimitError, "and this one 1025"),
+        (("x", "text", 1), TypeError, "not str"),
+        (("x", bytes(limits.VALUE_LIMIT_BYTES + 1), 1), LimitError, "a value has at most"),
+        (("x", b"", 1.5), TimestampError, "float"),
+        (("x", b"", datetime(2026, 8, 1)), TimestampError, "zone"),
+    ],
+)
+def test_what_no_source_would_take_is_refused_where_it_is_pushed(bad: Any, kind: type[Exception], says: str) -> None:
+    async def scenario() -> None:
+        async with AsyncPusher("127.0.0.1:1", "orders") as pusher:
+            with pytest.raises(kind, match=says):
+                await pusher.push(*bad)
+
+    asyncio.run(scenario())
+
+
+def test_a_pusher_is_used_within_its_block() -> None:
+    with pytest.raises(PushError, match="within its block"):
+        Pusher("127.0.0.1:1", "orders").push(*record(0))
+
+    async def scenario() -> None:
+        with pytest.raises(PushError, match="within its block"):
+            await AsyncPusher("127.0.0.1:1", "orders").push(*record(0))
+
+    asyncio.run(scenario())
+
+
+def test_a_port_that_is_taken_ends_the_run_with_its_name() -> None:
+    async def scenario() -> None:
+        source = PushSource(ORDERS, LOOPBACK)
+        async with running(MemoryStore(), source):
+            with pytest.raises(ChannelError, match=rf"stream orders: nothing can listen on {source.address}"):
+                async with running(MemoryStore(), PushSource(ORDERS, source.address)):
+                    pass
+
+    asyncio.run(scenario())
+
+
+# Certificates
+
+
+def test_clients_of_other_machines_need_certificates(tmp_path: Path) -> None:
+    with pytest.raises(ChannelError, match="millwheel certs"):
+        PushServer(PushQueue(), "orders", "0.0.0.0:0", id_slack_us=1)
+    with pytest.raises(ChannelError, match="millwheel certs"):
+        AsyncPusher("192.0.2.1:7100", "orders")
+    authority = OwnAuthority.kept_in(tmp_path)
+    keep(tmp_path, "client", authority.issue(Role.CLIENT))
+    AsyncPusher("192.0.2.1:7100", "orders", certificates=(str(tmp_path), "client"))
+    source = PushSource(ORDERS, "0.0.0.0:0", certificates=(tmp_path, "client"))
+
+    async def scenario() -> None:
+        with pytest.raises(ChannelError, match="cannot listen"):
+            async with running(MemoryStore(), source):
+                pass
+
+    asyncio.run(scenario())
+
+
+def test_records_are_pushed_over_tls_by_roles_that_may(tmp_path: Path) -> None:
+    authority = OwnAuthority.kept_in(tmp_path)
+    for role in Role:
+        keep(tmp_path, role, authority.issue(role, ["127.0.0.1"]))
+    long_ago = datetime.now(UTC) - timedelta(days=limits.CERTIFICATE_LIFETIME_DAYS + 1)
+    keep(tmp_path, "old", authority.issue(Role.CLIENT, now=long_ago))
+
+    async def scenario() -> None:
+        store, source = MemoryStore(), PushSource(ORDERS, LOOPBACK, certificates=(tmp_path, "worker"))
+        async with running(store, source):
+            for number, role in enumerate([Role.CLIENT, Role.INJECTOR]):
+                async with AsyncPusher(source.address, "orders", certificates=(str(tmp_path), role)) as pusher:
+                    await pusher.push(*record(number))
+            for role in (Role.WORKER, Role.CONTROLLER):
+                with pytest.raises(PushError, match=f"a certificate of the role {role} pushes nothing"):
+                    async with AsyncPusher(source.address, "orders", certificates=(str(tmp_path), role)) as pusher:
+                        await pusher.push(*record(9))
+            with pytest.raises(ChannelError, match="is valid until"):
+                AsyncPusher(source.address, "orders", certificates=(str(tmp_path), "old"))
+            with pytest.raises(PushError, match="nothing has become durable"):
+                async with AsyncPusher(source.address, "orders", patience_s=0.3) as pusher:
+                    await pusher.push(*record(9))
+        await check_ledger(store, 2)
+
+    asyncio.run(scenario())
+
+
+# The queue
+
+
+def test_rows_are_numbered_as_they_are_read_and_accounts_are_settled_in_order() -> None:
+    queue, news = PushQueue(), list[str]()
+    one, two = queue.join(lambda: news.append("one")), queue.join(lambda: news.append("two"))
+    queue.put(one, Pushed([b"a", b"b", b"c"], [b"", b"", b""], [1, 2, 3]))
+    queue.put(two, Pushed([b"d"], [b"x"], [4]))
+    queue.put(one, Pushed([b"e"], [b""], [5]))
+    queue.put(one, Pushed([], [], []))
+    assert [(row.row, row.id) for row in queue.read(2, 10**6)] == [(0, b"a"), (1, b"b")]
+    assert [(row.row, row.id) for row in queue.read(9, 10**6)] == [(2, b"c"), (3, b"d"), (4, b"e")]
+    queue.refuse(4, "no")
+    queue.refuse(1, "never")
+    queue.refuse(77, "nobody's")
+    assert (one.refused, two.refused) == ([(3, "no"), (1, "never")], [])
+    queue.keep(1)
+    assert (one.kept, two.kept, news) == (1, 0, ["one"])
+    queue.leave(one)
+    queue.keep(5)
+    assert (one.kept, two.kept, news) == (4, 1, ["one", "two"])
+    assert (queue.held_bytes, one.held_bytes, two.held_bytes, queue.clients) == (0, 0, 0, 1)
+
+
+def test_bytes_bound_a_read() -> None:
+    queue = PushQueue()
+    account = queue.join(lambda: None)
+    queue.put(account, Pushed([b"a", b"b", b"c"], [bytes(60)] * 3, [1, 2, 3]))
+    assert [len(queue.read(10, 100)) for _ in range(3)] == [2, 1, 0]
