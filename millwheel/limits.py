@@ -30,6 +30,21 @@ WORK_LIMIT_BYTES: Final = 8 * 1024 * 1024
 INFLIGHT_LIMIT_CHECKPOINTS: Final = 8
 """Checkpoints of one interval that may wait for their commit.  Beyond that its user code pauses."""
 
+CALL_LIMIT_BYTES: Final = 64 * 1024 * 1024
+"""What one call of a hook may produce and write, encoded.  A checkpoint is one row of the log, and Postgres takes no row of
+a gigabyte.  More than this is an error of the hook."""
+
+OUTCOME_LIMIT_BYTES: Final = 32 * 1024 * 1024
+"""When the hooks of an invocation have produced and written so much, no other one runs in it.  With the last call, a
+checkpoint has 96 MiB at most, and eight of them can wait for their commit or be folded together."""
+
+WRITE_OVERHEAD_BYTES: Final = 40
+"""Key, time and place of one production or written entry in a checkpoint, roughly."""
+
+GROUP_LIMIT_BYTES: Final = 64 * 1024 * 1024
+"""Checkpoints of a group commit, unless a single one is larger: they travel to Postgres in one message, which may have no
+gigabyte."""
+
 RECORD_OVERHEAD_BYTES: Final = 100
 """Roughly what a record takes in memory besides its value.  It is added wherever bytes are counted."""
 

@@ -173,6 +173,11 @@ class InvocationOutcome(msgspec.Struct, gc=False):
     """Timers that were set here and have fired here, less those that were given and have not fired."""
     stalls: dict[TimerId, Stall] = {}
     """Of timers that are set here and are due."""
+    written_bytes: int = 0
+    """What hooks have produced and written, encoded."""
+    fits: int = 0
+    """When it is not 0, nothing of the invocation counts, because together its records made too much of one checkpoint: so
+    many of them fit."""
     lacking: list[Wanted] = []
     """What must be in memory before the invocation can go on; then it is not over, and all else here is provisional."""
 

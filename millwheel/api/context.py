@@ -20,7 +20,7 @@ from millwheel.bundles import SinkRow
 from millwheel.coders import AS_IT_IS
 from millwheel.errors import CoderError, LimitError, RowError, TimestampError, WiringError
 from millwheel.ids import SubscriptionId
-from millwheel.limits import VALUE_LIMIT_BYTES
+from millwheel.limits import VALUE_LIMIT_BYTES, WRITE_OVERHEAD_BYTES
 from millwheel.model import MAX_TIME, MIN_TIME, TimerKind, format_time, whole_time
 from millwheel.rows import check_key as check_row_key
 from millwheel.rows import check_row
@@ -123,6 +123,10 @@ class Context:
             if key is not None:
                 if type(key) is not str or len(key) > 256 or not key.isascii():
                     check_key(key, name)
+                total = frame.written_bytes + len(data) + WRITE_OVERHEAD_BYTES
+                if total > frame.ceiling_bytes:
+                    frame.grow(len(data))
+                frame.written_bytes = total
                 frame.pending.extend((subscription, key, data, timestamp))
 
     def set_timer(self, tag: str, timestamp: int, kind: TimerKind = "watermark") -> None:
@@ -188,8 +192,7 @@ class Context:
             checked = check_row(known, msgspec.to_builtins(values, str_keys=True, builtin_types=_BYTES))
         except ValueError as error:
             raise RowError(f"row for table {table.name!r}: {error}") from None
-        self._frame.effects = True
-        self._frame.sinks.append(SinkRow(table.name, msgspec.json.encode(checked)))
+        self._write(SinkRow(table.name, msgspec.json.encode(checked)))
 
     def delete(self, table: Table[Any], key: Mapping[str, Any]) -> None:
         """Delete the row with this primary key from a sink table, as `upsert` does; one that is not there is fine.
@@ -204,8 +207,12 @@ class Context:
             checked = check_row_key(known, msgspec.to_builtins(key, str_keys=True, builtin_types=_BYTES))
         except ValueError as error:
             raise RowError(f"key of a row of table {table.name!r}: {error}") from None
+        self._write(SinkRow(table.name, msgspec.json.encode(checked), deleted=True))
+
+    def _write(self, row: SinkRow) -> None:
+        self._frame.grow(len(row.values))
         self._frame.effects = True
-        self._frame.sinks.append(SinkRow(table.name, msgspec.json.encode(checked), deleted=True))
+        self._frame.sinks.append(row)
 
     def _declared(self, table: Table[Any]) -> tuple[SinkTable, Fields | None]:
         try:

@@ -11,7 +11,10 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
+from millwheel import limits
 from millwheel.bundles import QuarantineEntry, SinkRow
+from millwheel.errors import LimitError
+from millwheel.limits import WRITE_OVERHEAD_BYTES
 from millwheel.model import MIN_TIME, Timer
 from millwheel.work import Cause, Columns, Entries, InvocationOutcome, Known, Suspended, Values, Wanted, Work
 
@@ -55,7 +58,9 @@ class Column:
     def write(self, data: bytes | None) -> None:
         """Set or clear the value of the current key."""
         frame, written = self._frame, self.written
-        frame.journal.append((written, frame.key, written.get(frame.key, MISSING)))
+        old = written.get(frame.key, MISSING)
+        frame.grow_over(old, data)
+        frame.journal.append((written, frame.key, old))
         written[frame.key] = data
 
 
@@ -90,7 +95,9 @@ class EntryColumn:
     def write(self, entry: str, data: bytes | None) -> None:
         """Set or remove one entry of the current key."""
         written = self.written.setdefault(self._frame.key, {})
-        self._frame.journal.append((written, entry, written.get(entry, MISSING)))
+        old = written.get(entry, MISSING)
+        self._frame.grow_over(old, data)
+        self._frame.journal.append((written, entry, old))
         written[entry] = data
 
     def names(self) -> list[str]:
@@ -111,9 +118,10 @@ class Frame:
     """
 
     __slots__ = (
-        "_columns", "_entries", "_entry_columns", "_places", "_values", "cause", "chain", "effects", "hold", "input_hold",
+        "_columns", "_entries", "_entry_columns", "_places", "_values", "cause", "ceiling_bytes", "chain", "effects", "hold",
+        "input_hold",
         "journal", "key", "lacking", "partial", "pending", "produced_late", "sinks", "stream", "timers", "wall_time",
-        "watermark",
+        "watermark", "written_bytes",
     )  # fmt: skip
 
     def __init__(self, places: Mapping[str, str] = _NOTHING) -> None:
@@ -153,6 +161,10 @@ class Frame:
         """Productions of the hook that are older than their cause."""
         self.chain: TimerOrder | None = None
         """Told what the hooks of timers set."""
+        self.written_bytes = 0
+        """What the hooks of the invocation have produced and written so far."""
+        self.ceiling_bytes = 0
+        """What it may be when the hook returns."""
 
     # --- for state cells --------------------------------------------------------------------------------------
 
@@ -185,13 +197,35 @@ class Frame:
             self.lacking += lacking
             raise NotLoaded
 
+    def grow_over(self, old: Any, data: bytes | None) -> None:
+        """The hook writes `data` in the place of `old`, which counts only if this invocation has written it."""
+        if type(old) is bytes:
+            self.written_bytes -= len(old) + WRITE_OVERHEAD_BYTES
+        if data is not None:
+            self.grow(len(data))
+
+    def grow(self, size_bytes: int) -> None:
+        """The hook produces or writes so much; raises `LimitError` when that is more than one call may."""
+        total = self.written_bytes + size_bytes + WRITE_OVERHEAD_BYTES
+        if total > self.ceiling_bytes:
+            raise LimitError(
+                f"a hook produces and writes more than {limits.CALL_LIMIT_BYTES:,} bytes in one call: spread it over several"
+                " records or timers"
+            )
+        self.written_bytes = total
+
     # --- for the executor -------------------------------------------------------------------------------------
+
+    def enter(self) -> None:
+        """A hook is called."""
+        self.ceiling_bytes = self.written_bytes + limits.CALL_LIMIT_BYTES
 
     def start(self, work: Work) -> None:
         """An invocation begins, or goes on."""
         self.watermark, self.wall_time = work.watermark, work.wall_time
         self._values, self._entries, self.partial = work.values, work.entries, work.partial
         before = work.suspended
+        self.written_bytes = before.outcome.written_bytes if before else 0
         for cell, column in self._columns.items():
             column.base, column.written = work.values.get(cell, _NOTHING), before.values.get(cell, {}) if before else {}
         for cell, entries in self._entry_columns.items():
@@ -206,6 +240,7 @@ class Frame:
         """The invocation waits.  Until it goes on, others may use this frame."""
         values = {cell: column.written for cell, column in self._columns.items()}
         entries = {cell: column.written for cell, column in self._entry_columns.items()}
+        outcome.written_bytes = self.written_bytes
         suspended = Suspended(outcome, values, entries, [*self.pending], waiting)
         self.pending.clear()
         self.journal.clear()
@@ -245,9 +280,16 @@ class Frame:
         self.hold = MISSING
         self.produced_late = 0
         self.effects = False
+        self.written_bytes = self.ceiling_bytes - limits.CALL_LIMIT_BYTES
+
+    def abandon(self) -> None:
+        """Forget everything that the hooks of the invocation have done."""
+        self.pending.clear()
+        self.journal.clear()
 
     def finish(self, outcome: InvocationOutcome) -> None:
         """The invocation is over: hand over its state writes and its productions, as columns."""
+        outcome.written_bytes = self.written_bytes
         subscriptions, *columns = (self.pending[column::4] for column in range(4))
         different = sorted(set(subscriptions))
         for subscription in different:

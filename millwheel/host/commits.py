@@ -9,8 +9,12 @@ Nothing declares which intervals write sink rows.  An interval changes lanes wit
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
+
 import msgspec
 
+from millwheel import limits
 from millwheel.bundles import LogWrite
 from millwheel.ids import IntervalId
 
@@ -37,9 +41,17 @@ class Lane:
         writes = [write for write in self.waiting if write.interval not in busy] if busy else self.waiting
         if not writes:
             return None
-        self.waiting = [write for write in self.waiting if write.interval in busy] if busy else []
+        later = writes[_fitting(writes) :]
+        writes = writes[: len(writes) - len(later)]
+        self.waiting = [write for write in self.waiting if write.interval in busy] + later if busy else later
         self.open = frozenset(write.interval for write in writes)
         return Group(writes, self)
+
+
+def _fitting(writes: Sequence[LogWrite]) -> int:
+    """How many of the first ones go into one message to the store: one at least."""
+    sizes = accumulate(len(write.payload) for write in writes)
+    return max(1, sum(1 for size in sizes if size <= limits.GROUP_LIMIT_BYTES))
 
 
 class CommitLanes:

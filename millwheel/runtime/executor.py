@@ -90,10 +90,15 @@ class Executor:
         else:
             outcome = InvocationOutcome()
             for part in work.parts:
-                self._records(part, work, outcome)
+                if not outcome.fits:
+                    self._records(part, work, outcome)
             if work.timers:
                 self._timers(work.timers, work, outcome)
             self._redrives(work.redrive, work, outcome)
+        if outcome.fits:
+            self._frame.abandon()
+            work.suspended = None
+            return InvocationOutcome(fits=outcome.fits)
         outcome.lacking = self._lacking
         if self._lacking:
             work.suspended = self._frame.suspend(outcome, self._waiting)
@@ -114,6 +119,9 @@ class Executor:
         for it in waiting:
             if isinstance(it, Timer):
                 raise InvariantError("records and timers never run together")
+            if self._full():
+                outcome.fits = max(1, sum(len(part.keys) for part in work.parts) // 2)
+                return
             if it.key in self._waiting_keys:
                 self._waiting.append(it)
             elif it.key in poisoned:
@@ -126,6 +134,8 @@ class Executor:
         stopped: set[str] = set()
         for entry in entries:
             key = entry.key
+            if self._full():
+                break  # what is left waits for the next invocation
             if key in self._waiting_keys:
                 self._waiting.append(entry)
             elif key in stopped:
@@ -135,6 +145,10 @@ class Executor:
                 self._tell("ProcessTimer" if entry.is_timer else "ProcessRecord", key, error, True)
             elif key not in self._waiting_keys:
                 outcome.redriven[key] = outcome.redriven.get(key, 0) + 1
+
+    def _full(self) -> bool:
+        """Whether hooks have made so much that no other one may run in this invocation."""
+        return self._frame.written_bytes > limits.OUTCOME_LIMIT_BYTES
 
     def _tell(self, hook: str, key: str, error: BaseException, redriven: bool = False) -> None:
         if self.on_failure is not None:
@@ -166,9 +180,13 @@ class Executor:
         # Holds are rare.  Without any, nothing has to be looked up per record.
         frame.input_hold = None
         late = 0
+        full, call_limit = limits.OUTCOME_LIMIT_BYTES, limits.CALL_LIMIT_BYTES
         for key, value, timestamp, sequence in zip(
             part.keys, part.values, part.timestamps, part.sequences, strict=True
         ):
+            if frame.written_bytes > full:
+                outcome.fits = outcome.processed + part.sequences.index(sequence)
+                return
             if key in closed:
                 entry = QuarantineEntry(key, part.subscription, producer, sequence, value, timestamp)
                 if key in self._waiting_keys:
@@ -182,6 +200,7 @@ class Executor:
             if work.holds or outcome.holds:
                 self._enter(key, work, outcome)
             began, produced = len(journal), len(pending)
+            frame.ceiling_bytes = frame.written_bytes + call_limit
             is_late = timestamp < watermark
             try:
                 hook(context, Record(key, decode(value), timestamp, is_late, producer, sequence))
@@ -204,6 +223,7 @@ class Executor:
         """Call a hook for `it`.  Returns the error if it raised, and then nothing of it is left.  None also if it waits."""
         frame = self._frame
         began, produced = len(frame.journal), len(frame.pending)
+        frame.enter()
         try:
             call(it, work, outcome)
         except (Exception, NotLoaded) as error:
@@ -253,19 +273,19 @@ class Executor:
         stalls, closed = work.stalls, chain.closed
         try:
             for timer in listed:
-                while chain.precedes(timer) and (own := chain.next(timer)) is not None:
+                while not self._full() and chain.precedes(timer) and (own := chain.next(timer)) is not None:
                     self._fire(own, chain, work, outcome)
                 if timer.key in self._waiting_keys:
                     self._waiting.append(timer)
                 elif (timer.kind, timer.tag) in outcome.timers.get(timer.key, ()):
                     pass  # an earlier hook of this invocation has moved or cancelled it: this setting is over
-                elif timer.key in closed:
+                elif timer.key in closed or self._full():
                     chain.stays(timer)
                 else:
                     chain.cause = timer
                     chain.stall = stalls.get((timer.key, timer.kind, timer.tag)) if stalls else None
                     self._fire(timer, chain, work, outcome)
-            while (own := chain.next(None)) is not None:
+            while not self._full() and (own := chain.next(None)) is not None:
                 self._fire(own, chain, work, outcome)
         finally:
             self._frame.chain = None

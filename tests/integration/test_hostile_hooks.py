@@ -57,6 +57,7 @@ class Measured(msgspec.Struct, frozen=True):
 texts = Stream("texts", TextCoder())
 numbers = Stream("numbers", JsonCoder(float))
 careless: Stream = Stream("careless", TextAsText())
+blobs = Stream("blobs", TextCoder())
 
 
 class Hostile(Computation[object]):
@@ -77,8 +78,18 @@ class Hostile(Computation[object]):
         pass
 
 
+def len_of(text: str) -> str:
+    return f"{len(text)}"
+
+
 def raise_surrogate(self: Any, context: Any, record: Record[Any]) -> None:
     raise ValueError("no \ud800 text")
+
+
+def flood(self: Any, context: Any, record: Record[Any]) -> None:
+    """More than a row of Postgres may have: its server would end, and the commit be tried for ever."""
+    for _ in range(400):
+        context.produce(blobs, "x" * 4_000_000)
 
 
 Act = Callable[[Any, Any, Record[Any]], None]
@@ -95,6 +106,7 @@ ACTS: dict[str, tuple[Act, str]] = {
     "careless coder of a cell": (lambda s, c, r: s.text.set("x"), "as str; `encode` must give bytes"),
     "careless coder of a stream": (lambda s, c, r: c.produce(careless, "x"), "as str; `encode` must give bytes"),
     "surrogate in a message": (raise_surrogate, "no \\ud800 text"),
+    "more than a checkpoint may hold": (flood, "more than 67,108,864 bytes in one call"),
 }
 
 
@@ -102,8 +114,12 @@ def hostile(name: str, act: Act) -> Pipeline:
     computation: Any = type("Hostile", (Hostile,), {"act": staticmethod(act)})
     pipeline = Pipeline(name)
     pipeline.inject(IterableSource("rows", ROWS), into=texts)
-    pipeline.add(computation, [subscribe(texts, key=lambda text: text.split()[0])], [numbers, careless], name="hostile")
-    pipeline.add(Hostile, [subscribe(numbers, key=str), subscribe(careless, key=str)], name="after")
+    pipeline.add(
+        computation, [subscribe(texts, key=lambda text: text.split()[0])], [numbers, careless, blobs], name="hostile"
+    )
+    pipeline.add(
+        Hostile, [subscribe(numbers, key=str), subscribe(careless, key=str), subscribe(blobs, key=len_of)], name="after"
+    )
     return pipeline
 
 

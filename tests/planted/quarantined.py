@@ -6,6 +6,7 @@ from typing import Any
 
 from millwheel.bundles import QuarantineEntry
 from millwheel.core.faults.quarantine import Quarantine
+from millwheel.core.interval.machine import IntervalCore
 from millwheel.core.keys.timers import TimerQueue
 from millwheel.runtime.executor import Executor
 from millwheel.work import QUARANTINE_HOLD
@@ -82,3 +83,15 @@ def unfinished_redrive() -> Patches:
 
     original = Quarantine.ask
     return {(Quarantine, "ask"): ask}
+
+
+@only("tests/sim/test_put_back.py")
+def diverted_and_put_back() -> Patches:
+    """Of an invocation that is put back, what was diverted to a quarantine stays there."""
+
+    def put_back(self: IntervalCore, fits: int, effects: list[Any]) -> None:
+        self._lives(effects)
+        scheduled, _ = self._invocation.end()
+        self._schedule.put_back(scheduled.items, fits)
+
+    return {(IntervalCore, "_put_back"): put_back}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from itertools import accumulate
 
 from millwheel import limits
@@ -26,6 +27,11 @@ class Inbox:
         """Behind everything else."""
         self._items.append(item)
         self.size_bytes += item.size_bytes
+
+    def put_back(self, items: Sequence[Item]) -> None:
+        """What was taken did not run: it is before everything else again."""
+        self._items.extendleft(reversed(items))
+        self.size_bytes += sum(item.size_bytes for item in items)
 
     def first(self) -> Item | None:
         """What is taken next, or None when empty."""

@@ -196,7 +196,9 @@ class IntervalCore:
             case ev.BundleArrived(bundle):
                 self._arrive(bundle, now, effects)
             case ev.Invoked(outcome, elapsed_us):
-                if outcome.lacking:
+                if outcome.fits:
+                    self._put_back(outcome.fits, effects)
+                elif outcome.lacking:
                     self._invocation.want(outcome.lacking, effects)
                 else:
                     self._returned(elapsed_us, outcome, effects)
@@ -412,9 +414,19 @@ class IntervalCore:
     def _returned(self, elapsed_us: int, outcome: InvocationOutcome, effects: list[ev.Effect]) -> None:
         """User code has returned: the process lives."""
         self._schedule.pace(self._invocation.work, outcome, elapsed_us)
+        self._lives(effects)
+
+    def _lives(self, effects: list[ev.Effect]) -> None:
         mark = self.suspects.done()
         if mark is not None:
             effects.append(ev.Unmark(mark))
+
+    def _put_back(self, fits: int, effects: list[ev.Effect]) -> None:
+        """The records of an invocation made too much for one checkpoint: nothing of it counts, and fewer of them run."""
+        self._lives(effects)
+        scheduled, _ = self._invocation.end()
+        self._quarantine.take_diverted()
+        self._schedule.put_back(scheduled.items, fits)
 
     def _invoked(self, outcome: InvocationOutcome, now: int, effects: list[ev.Effect]) -> None:
         """Make a checkpoint of an invocation.  Its productions are numbered, and kept until they are acked."""

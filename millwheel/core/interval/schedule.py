@@ -11,6 +11,7 @@ it.  Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
@@ -140,8 +141,13 @@ class Schedule:
         done = max(1, outcome.processed + len(work.timers) + outcome.chained)
         if elapsed_us > limits.INVOCATION_TARGET_US:
             self._limit = max(1, min(self._limit, done * limits.INVOCATION_TARGET_US // elapsed_us))
-        else:
+        elif 2 * outcome.written_bytes <= limits.OUTCOME_LIMIT_BYTES:
             self._limit = min(self._most, self._limit * 2)
+
+    def put_back(self, items: Sequence[Item], fits: int) -> None:
+        """These were too much for one invocation.  So many of their records fit, and they run next."""
+        self._inbox.put_back(items)
+        self._limit = min(self._limit, fits)
 
     def begin_slowly(self, records: int) -> None:
         """The next invocation has at most so many records.  Later ones have as many as their pace allows."""

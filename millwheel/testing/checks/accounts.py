@@ -60,6 +60,8 @@ class Owned(msgspec.Struct, eq=False):
     touched: dict[str, None] = {}
     """Keys whose timers or hold the invocation that runs has changed."""
     seen: dict[str, bool] = {}
+    unchanged: dict[str, tuple[dict[tuple[str, str], int], int | None]] = {}
+    """Timers and hold of the keys of the invocation that runs, as they were before it."""
     turns: dict[Seq, Ran] = {}
     """Of invocations that are not durable, by the seq of their checkpoint."""
     again: dict[tuple[str, str], tuple[str, int, int]] = {}
@@ -78,6 +80,18 @@ class Owned(msgspec.Struct, eq=False):
         return self.timer_invocations <= limits.TIMER_INVOCATIONS
 
     # --- hooks --------------------------------------------------------------------------------------------------
+
+    def keep(self, work: Work) -> None:
+        """Remember how the keys of `work` stand before its hooks run."""
+        if work.suspended is None:
+            self.unchanged = {key: (dict(self.timers.get(key, {})), self.holds.get(key)) for key in keys_of(work)}
+
+    def undo(self) -> None:
+        """The invocation was put back: nothing that its hooks have called for counts."""
+        for key, (timers, hold) in self.unchanged.items():
+            self.timers[key] = timers
+            _put(self.holds, key, hold)
+        self.touched.clear()
 
     def view(self, work: Work, fail: Fail) -> None:
         """Hooks are about to see what `work` has of their keys."""

@@ -204,6 +204,8 @@ def describe(event: he.HostEvent) -> str:
         case he.Received(peer, message):
             return f"hears from {peer} {message}"
         case he.Returned(interval, _, outcome):
+            if outcome.fits:
+                return f"i{interval} is put back, {outcome.fits} fit"
             if outcome.lacking:
                 return f"i{interval} waits for {outcome.lacking}"
             cells = sorted({*outcome.values, *outcome.entries})

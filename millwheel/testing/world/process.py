@@ -371,8 +371,12 @@ class Process:
         current = truth.owner[wanted.interval] == wanted.sequencer
         if current:  # a zombie may have loaded what its successor has stored
             owned.view(wanted.work, truth.fail)
+        owned.keep(wanted.work)
         outcome = self._run_hooks(wanted)
-        if outcome.lacking:
+        if outcome.fits:
+            kernel.probes["invocation was put back"] += 1
+            owned.undo()
+        elif outcome.lacking:
             kernel.probes["hook waited for state"] += 1
         else:
             kernel.probes["late record"] += outcome.late

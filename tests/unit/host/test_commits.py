@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from millwheel import limits
 from millwheel.bundles import LogWrite, SinkRow
 from millwheel.host.commits import CommitLanes, Group
 from millwheel.ids import IntervalId, Seq, Sequencer
@@ -105,3 +106,19 @@ def test_every_interval_commits_in_order_whatever_finishes_first(seed: int) -> N
         assert len({*busy}) == sum(len({one.interval for one in group.writes}) for group in store.open)
     for interval, count in seqs.items():
         assert [seq for one, seq in store.durable if one == interval] == list(range(1, count + 1))
+
+
+def test_a_group_is_no_larger_than_a_message_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "GROUP_LIMIT_BYTES", 100)
+
+    def large(interval: int, seq: int, size: int) -> LogWrite:
+        return LogWrite(IntervalId(interval), Sequencer(1), Seq(seq), 0, bytes(size), ())
+
+    store = Slow()
+    store.submit(large(1, 1, 40), large(2, 1, 40), large(1, 2, 40), large(1, 3, 300), large(2, 2, 1))
+    groups = []
+    while store.open:
+        groups += store.groups()
+        store.finish()
+    assert groups == [[(1, 1), (2, 1)], [(1, 2)], [(1, 3)], [(2, 2)]]
+    assert store.lanes.idle()

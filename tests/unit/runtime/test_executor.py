@@ -154,3 +154,79 @@ def test_what_ends_the_process_is_not_kept_back(error: type[BaseException]) -> N
 
     with pytest.raises(error):
         run(hook, ("a", 1))
+
+
+# --- what is too much for one checkpoint --------------------------------------------------------------------------
+
+
+def producing(calls: list[str]) -> Any:
+    """A hook that produces as many values of 100 bytes as its value says."""
+
+    def hook(self: Any, context: Context, record: Record[str]) -> None:
+        calls.append(record.value)
+        for _ in range(int(record.value.partition("=")[2])):
+            context.produce(out, "o" * 100)
+
+    return hook
+
+
+def test_records_that_make_too_much_together_do_not_count_and_it_says_how_many_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "OUTCOME_LIMIT_BYTES", 1_000)
+    calls: list[str] = []
+    executor = executor_of(computation_of(producing(calls)))
+    parts = [part(("a=3", 1), ("b=3", 1)), part(("c=3", 1), ("d=3", 1))]
+    done = executor.run(work(*parts))
+    assert (done.fits, done.produced, done.processed, calls) == (3, {}, 0, ["a=3", "b=3", "c=3"])
+    done = executor.run(work(parts[0], part(("c=3", 1))))
+    assert (done.fits, len(values(done)), done.processed) == (0, 9, 3)
+    assert done.written_bytes == 9 * (100 + limits.WRITE_OVERHEAD_BYTES)
+
+
+def test_a_call_that_makes_too_much_is_an_error_of_its_hook_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of one that would go on for ever; and what it has made does not count against others."""
+    monkeypatch.setattr(limits, "CALL_LIMIT_BYTES", 1_000)
+    calls: list[str] = []
+    executor = executor_of(computation_of(producing(calls)), hook_attempts=2)
+    done = executor.run(work(part(("a=6", 1), ("b=1000000000", 1), ("c=7", 1))))
+    assert [(entry.key, "more than 1,000 bytes in one call" in entry.error) for entry in done.quarantined] == [
+        ("b", True)
+    ]
+    assert len(values(done)) == 13
+    assert done.written_bytes == 13 * (100 + limits.WRITE_OVERHEAD_BYTES)
+
+
+class Writes(Computation[str]):
+    """Writes one value again and again."""
+
+    seen = ListCell(JsonCoder(str))
+
+    def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+        for _ in range(100):
+            self.seen.clear()
+            self.seen.append("x" * 100)
+
+
+def test_what_is_written_over_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CALL_LIMIT_BYTES", 10_000)
+    assert executor_of(Writes).run(work(part(("a=1", 1)))).quarantined == []
+
+
+def test_timers_for_which_there_is_no_room_fire_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "OUTCOME_LIMIT_BYTES", 250)
+
+    def ring(self: Any, context: Context, timer: Timer) -> None:
+        context.produce(out, "o" * 100)
+
+    timers = [Timer("abcd"[n], "t", n, "wall") for n in range(4)]
+    done = executor_of(computation_of(timer=ring)).run(work(timers=timers))
+    assert (len(values(done)), done.timers) == (2, {"c": {("wall", "t"): 2}, "d": {("wall", "t"): 3}})
+    assert done.chained == -2
+
+
+def test_elements_of_a_redrive_for_which_there_is_no_room_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "OUTCOME_LIMIT_BYTES", 250)
+    entries = [entry(f"{'abcd'[n]}=1", SequenceNumber(n)) for n in range(4)]
+    done = executor_of(computation_of(producing([]))).run(work(redrive=entries))
+    assert done.redriven == {"a": 1, "b": 1}

@@ -59,6 +59,18 @@ def test_a_bundle_that_is_cut_is_acked_with_its_end() -> None:
     assert waiting.size_bytes == 0
 
 
+def test_what_is_put_back_comes_first_and_as_it_was() -> None:
+    waiting = inbox(item(1, 0, 1, 2), item(2, 3), item(3, 4))
+    size = waiting.size_bytes
+    taken = waiting.take(4, FREE)
+    waiting.put_back(taken)
+    assert (waiting.size_bytes, waiting.oldest()) == (size, 0)
+    again = waiting.take(2, FREE) + waiting.take(9, FREE)
+    assert [(it.part.sequences if it.part else [], it.number) for it in again] == [
+        ([0, 1], 0), ([2], 1), ([3], 2), ([4], 3),
+    ]  # fmt: skip
+
+
 def test_an_item_of_duplicates_only_takes_no_room() -> None:
     waiting = inbox(Item(None, IntervalId(9), 1, MAX_TIME, 0), item(2, 1))
     assert taken(waiting.take(1, FREE)) == [(1, []), (2, [1])]

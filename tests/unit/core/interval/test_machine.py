@@ -515,6 +515,29 @@ def test_later_records_of_a_poisoned_key_queue_up_behind_it() -> None:
     assert image.ids[0].sequences == [1, 2]  # consumed: in the key's line, not in the sender's
 
 
+def test_records_that_make_too_much_together_run_again_and_fewer_at_a_time() -> None:
+    """Nothing of the first time counts: neither ids and acks, nor what was diverted to a quarantine."""
+    bench = Bench()
+    bench.run(1, {0: ("bad", 5)}, failed("bad", 5))
+    bench(ev.CommitDone(Seq(1)))
+    bench.arrive(2, {1: ("bad", 6), 2: ("a", 6), 3: ("b", 7), 4: ("bad", 8)})
+    assert bench.load().parts[0].keys == ["a", "b"]
+    bench.invoked(outcome(fits=1))
+    assert (bench.images(), bench.acks()) == ([], [])
+    ran, images = [], []
+    while bench.of(ev.Invoke):
+        ran.append([key for part in bench.load().parts for key in part.keys])
+        bench.invoked(outcome(processed=1))
+        images += bench.images()
+    assert ran == [[], ["a", "b"], []]
+    assert [ids.sequences for image in images for ids in image.ids] == [[1], [2, 3], [4]]
+    assert [(e.key, e.sequence) for image in images for e in image.quarantined] == [("bad", 1), ("bad", 4)]
+    for seq in (2, 3, 4):
+        bench(ev.CommitDone(Seq(seq)))
+    assert bench.acks() == [2]
+    assert bench.core.inbox_bytes == 0
+
+
 def entry(sequence: SequenceNumber) -> QuarantineEntry:
     return QuarantineEntry("bad", IN, PRODUCER, sequence, b"v", 5)
 
