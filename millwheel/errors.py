@@ -63,6 +63,10 @@ class IncompatibleStore(StoreError):
     """What the store holds was written by an incompatible format, coder or pipeline shape."""
 
 
+class StoreInUse(StoreError):
+    """Live members of a cluster use the store, so nobody else may own intervals, or change the pipeline's shape."""
+
+
 class RowError(MillwheelError):
     """A row does not fit the columns of its sink table."""
 

@@ -1,20 +1,21 @@
 """Decisions of a leader and orders of an operator, as both stores judge them.
 
-Lives here: how a decision that is asked for again is recognised, and which key ranges a reshaping makes.  Never here: I/O, or
-rows.
+Lives here: how a decision that is asked for again is recognised, which key ranges a reshaping makes, and who keeps
+others out.  Never here: I/O, or rows.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from itertools import pairwise
 
 import msgspec
 
-from millwheel.cluster import MapOrder, Placement, Reshaping
-from millwheel.errors import StoreError
-from millwheel.ports import IntervalRow
+from millwheel.cluster import MapOrder, Member, Placement, Reshaping
+from millwheel.errors import StoreError, StoreInUse
+from millwheel.ports import IntervalRow, PipelineShape
 
 
 def digest(decision: Placement | Reshaping) -> bytes:
@@ -60,6 +61,49 @@ def reshaped(rows: Sequence[IntervalRow], split_keys: Sequence[str]) -> list[tup
             f"split keys {[*split_keys]} are not ascending and inside of interval {rows[0].id}, {low!r} to {high!r}"
         )
     return list(zip((low, *split_keys), (*split_keys, high), strict=True))
+
+
+class Alive(msgspec.Struct, frozen=True):
+    """A member whose lease is valid `until`, us since 1970."""
+
+    member: Member
+    until: int
+
+
+def check_unused(pipeline: str, alive: Sequence[Alive]) -> None:
+    """Raises `StoreInUse` for somebody who is no member and wants to own intervals."""
+    if alive:
+        it, its = ("it", "its lease has") if len(alive) == 1 else ("them", "their leases have")
+        raise StoreInUse(
+            f"{_described(pipeline, alive)}; stop {it}, or wait until {its} run out, or start a worker of the cluster instead"
+        )
+
+
+def check_same(pipeline: str, alive: Sequence[Alive]) -> None:
+    """Raises `StoreInUse` for a process whose pipeline has another shape than the store's, while members use that."""
+    if alive:
+        raise StoreInUse(
+            f"the pipeline has another shape than when it was opened last, and {_described(pipeline, alive)}; stop all "
+            "processes of the earlier version, then start those of this one"
+        )
+
+
+def _described(pipeline: str, alive: Sequence[Alive]) -> str:
+    many = len(alive) > 1
+    shown = ", ".join(
+        f"{one.member.role} {one.member.name!r} ({one.member.incarnation}) at {one.member.address}" for one in alive[:3]
+    )
+    more = f" and {len(alive) - 3} more" if len(alive) > 3 else ""
+    last = datetime.fromtimestamp(max(one.until for one in alive) // 1_000_000, UTC)
+    return (
+        f"{len(alive)} live member{'s' if many else ''} of a cluster use{'' if many else 's'} the store of {pipeline!r}: "
+        f"{shown}{more}, whose lease{'s' if many else ''} last{'' if many else 's'} until {last:%Y-%m-%d %H:%M:%S} UTC"
+    )
+
+
+def shape_digest(shape: PipelineShape) -> bytes:
+    """A short name of what a pipeline declares."""
+    return hashlib.sha256(msgspec.json.encode(shape, order="deterministic")).digest()
 
 
 ORDERS = ("move", "split", "merge")

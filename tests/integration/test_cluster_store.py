@@ -24,8 +24,8 @@ from millwheel.bundles import (
     TimerWrites,
     encode_checkpoint,
 )
-from millwheel.cluster import Leader, Member, Placement
-from millwheel.errors import StoreError
+from millwheel.cluster import Leader, Placement
+from millwheel.errors import IncompatibleStore, StoreError, StoreInUse
 from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.ports import PipelineShape, WatermarkWrite
 from millwheel_storage.embedded import EmbeddedPostgres
@@ -363,8 +363,8 @@ def test_who_becomes_leader_ends_the_decision_that_its_predecessor_left_open(clu
 
 def test_watermarks_of_an_earlier_leader_are_refused(cluster: Cluster) -> None:
     async def main() -> None:
+        owned = await (await cluster.process()).acquire([IntervalId(1), IntervalId(2)])
         store, first, leader = await cluster.leader("c1")
-        owned = await store.acquire([IntervalId(1), IntervalId(2)])
         write = WatermarkWrite("a", 7, owned)
         assert await store.persist_led_watermarks(leader.epoch, [write]) == {"a"}
         assert await store.persist_led_watermarks(
@@ -410,7 +410,7 @@ def test_partitions_stay_with_the_owner_of_their_source_until_they_are_taken(clu
     run(cluster, main())
 
 
-def test_whoever_is_no_member_takes_intervals_from_members(cluster: Cluster) -> None:
+def test_whoever_is_no_member_takes_intervals_when_no_member_is_alive(cluster: Cluster) -> None:
     async def main() -> None:
         store, _, leader = await cluster.leader()
         version = await store.place(
@@ -423,6 +423,10 @@ def test_whoever_is_no_member_takes_intervals_from_members(cluster: Cluster) -> 
         )
         assert version is not None
         alone = await cluster.process()
+        with pytest.raises(StoreInUse, match="1 live member of a cluster uses the store of 'test_"):
+            await alone.acquire([IntervalId(1)])
+        assert (await store.cluster_map()).version == version
+        await cluster.expire(leader.incarnation)
         taken = await alone.acquire([IntervalId(1)])
         agreed = await store.cluster_map()
         assert [interval.owner for interval in agreed.intervals] == [None, leader.incarnation, None]
@@ -450,7 +454,7 @@ def test_an_ordinary_role_ends_the_sessions_of_the_dead_and_of_nobody_else(
     postgres: EmbeddedPostgres, ordinary: Cluster
 ) -> None:
     async def main() -> None:
-        store, living = await ordinary.member("living")
+        store, living, leader = await ordinary.leader("living")
         dead_store, dead = await ordinary.member("dead")
         keeper = await ordinary.process()
         keeper.represent(dead)
@@ -468,7 +472,8 @@ def test_an_ordinary_role_ends_the_sessions_of_the_dead_and_of_nobody_else(
             assert await store.expel([dead, living]) == 0  # both are alive
             await ordinary.expire(dead)
             assert await store.expel([living]) == 0
-            taken = asyncio.create_task(store.acquire([IntervalId(1)]))
+            asked = Placement(leader.epoch, (await store.cluster_map()).version, {IntervalId(1): living}, {})
+            taken = asyncio.create_task(store.place(asked))
             assert await waits(taken)
             assert await store.expel([dead, living, dead + 100]) == 3  # that with the lock, the keeper's, the store's
             await asyncio.wait_for(taken, 5)
@@ -486,7 +491,7 @@ def test_an_ordinary_role_ends_the_sessions_of_the_dead_and_of_nobody_else(
 def test_sessions_bear_the_name_of_their_member(cluster: Cluster) -> None:
     async def main() -> None:
         store, incarnation = await cluster.member("w")
-        await store.acquire([IntervalId(1)])  # of these sessions, one was open before it had a name
+        await store.reacquire(IntervalId(1), Sequencer(99))  # of these sessions, one was open before it had a name
         await store.renew(incarnation, LEASE_US)
         await store.watermarks()
         names = await cluster.execute("SELECT application_name FROM pg_stat_activity WHERE application_name <> ''")
@@ -497,13 +502,18 @@ def test_sessions_bear_the_name_of_their_member(cluster: Cluster) -> None:
     run(cluster, main())
 
 
-def test_a_pipeline_that_changes_changes_the_map(cluster: Cluster) -> None:
+def test_another_version_of_a_pipeline_waits_until_the_members_of_the_earlier_one_are_gone(cluster: Cluster) -> None:
     async def main() -> None:
         store, _, leader = await cluster.leader()
+        starting = await cluster.process()  # of the earlier version too, and it has not joined yet
         version = await store.place(
             Placement(leader.epoch, (await store.cluster_map()).version, {IntervalId(1): leader.incarnation}, {})
         )
         cluster.shape = PipelineShape(cluster.pipeline, {"a": ("m",), "b": (), "c": ()}, {}, {}, (), ("src", "new"))
+        with pytest.raises(StoreInUse, match=r"another shape .* controller 'c' .1. at c:1"):
+            await cluster.process()
+        assert (await store.cluster_map()).version == version
+        await cluster.expire(leader.incarnation)
         await cluster.process()
         agreed = await store.cluster_map()
         assert version is not None
@@ -514,6 +524,49 @@ def test_a_pipeline_that_changes_changes_the_map(cluster: Cluster) -> None:
         assert [source.name for source in agreed.sources] == ["new", "src"]
         await cluster.process()
         assert (await store.cluster_map()).version == version + 1
-        assert (await store.cluster_map()).members == (Member(leader.incarnation, "c", "controller", "c:1"),)
+        with pytest.raises(IncompatibleStore, match="another version meanwhile; start this process again"):
+            await starting.join("late", "worker", "h:1", LEASE_US, b"late")
+
+    run(cluster, main())
+
+
+def test_a_pipeline_runs_embedded_and_as_a_cluster_and_embedded_again(cluster: Cluster) -> None:
+    async def owner(store: PostgresStore, sequencer: Sequencer, seq: int) -> bytes:
+        """Recover interval 1, commit a value, and give back what was there."""
+        assert await store.recover(IntervalId(1), sequencer) is not None
+        found = await store.load(IntervalId(1), ["a"])
+        state = StateWrites.of([("a", "c", "", b"%d" % seq)])
+        image = Checkpoint(CHECKPOINT_FORMAT, "", 0, [], [], [], state, TimerWrites(), HoldWrites(), [], [])
+        write = LogWrite(IntervalId(1), sequencer, Seq(seq), 0, encode_checkpoint(image))
+        assert await store.commit([write]) == {(1, seq)}
+        return found[0].cells["c", ""] if found else b""
+
+    async def main() -> None:
+        alone = await cluster.process()
+        embedded = (await alone.acquire([IntervalId(1), IntervalId(2), IntervalId(3)]))[IntervalId(1)]
+        assert await owner(alone, embedded, 1) == b""
+        # A cluster joins while that run is still there, and fences it.
+        store, member, leader = await cluster.leader()
+        with pytest.raises(StoreInUse):
+            await alone.acquire([IntervalId(1)])
+        assert await alone.still_owned({IntervalId(1): embedded}) == {1}
+        placement = Placement(leader.epoch, (await store.cluster_map()).version, {IntervalId(1): member}, {})
+        assert await store.place(placement) is not None
+        assert await alone.still_owned({IntervalId(1): embedded}) == set()
+        assert await alone.commit([LogWrite(IntervalId(1), embedded, Seq(2), 0, payload())]) == set()
+        mine = (await store.cluster_map()).intervals[0].sequencer
+        assert await owner(store, mine, 3) == b"1"
+        # The cluster is killed.  Once its leases have run out it is as if it were not there.
+        await cluster.expire(member)
+        again = (await alone.acquire([IntervalId(1)]))[IntervalId(1)]
+        assert await owner(alone, again, 4) == b"3"
+        assert await store.commit([LogWrite(IntervalId(1), mine, Seq(5), 0, payload())]) == set()
+        assert (await alone.cluster_map()).intervals[0].owner is None
+        # And a cluster once more: what is left of the members before keeps nobody out.
+        store, member, leader = await cluster.leader("c2")
+        agreed = await store.cluster_map()
+        assert [(row.name, row.alive) for row in agreed.members] == [("c", False), ("c2", True)]
+        assert await store.place(Placement(leader.epoch, agreed.version, {IntervalId(1): member}, {})) is not None
+        assert await owner(store, (await store.cluster_map()).intervals[0].sequencer, 6) == b"4"
 
     run(cluster, main())

@@ -194,7 +194,7 @@ def test_a_merge_unites_what_was_delivered_and_what_is_not_acked(postgres: Embed
         asked = [b"w", b"x", b"y", b"z", b"q"]
         assert await led.store.find_outside_ids(ONE, IN, 0, asked) == {b"w", b"x", b"y", b"z"}
         with pytest.raises(StoreError, match="interval 2 does not exist"):
-            await led.store.acquire([TWO])
+            await led.store.recover(TWO, Sequencer(1))
         # And apart again, and together: nothing multiplies.
         await led.store.mark([MarkWrite(ONE, owned[ONE], b"", 0)])
         await led.place(ONE)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from millwheel import SECOND, Computation, Context, JsonCoder, Pipeline, Record, Stream, ValueCell, subscribe
-from millwheel.errors import Fenced
+from millwheel.errors import Fenced, StoreInUse
 from millwheel.model import MAX_TIME
 from millwheel.ports import WatermarkWrite
 from millwheel.runtime.embedded import EmbeddedRun
@@ -166,3 +166,24 @@ def test_a_watermark_waits_for_a_takeover_that_is_open_and_is_refused_by_it(
         await other.close()
 
     asyncio.run(scenario())
+
+
+def test_a_run_does_not_start_while_members_of_a_cluster_use_its_store(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    async def main() -> None:
+        first = Run(postgres.url, pipeline, silent(None))
+        await first.serves()
+        member = PostgresStore(postgres.url, pipeline)
+        joined = await member.join("w", "worker", "host:7", 60 * SECOND, b"key")
+        await first.stop()
+        second = Run(postgres.url, pipeline, silent(None))
+        with pytest.raises(StoreInUse, match=r"worker 'w' \(1\) at host:7, whose lease lasts until .* UTC; stop it"):
+            await asyncio.wait_for(second.task, 20)
+        await member.leave(joined.incarnation)
+        third = Run(postgres.url, pipeline, silent(None))
+        await third.serves()
+        await third.stop()
+        await member.close()
+
+    asyncio.run(main())

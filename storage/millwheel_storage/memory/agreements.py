@@ -15,7 +15,7 @@ from millwheel.cluster import Leader, MapOrder, Member, PlacedSource, Placement,
 from millwheel.errors import StoreError
 from millwheel.ids import IntervalId
 from millwheel.ports import WallClock
-from millwheel_storage.decisions import digest
+from millwheel_storage.decisions import Alive, digest
 
 
 class Holdings(msgspec.Struct, frozen=True):
@@ -42,6 +42,8 @@ class MemoryAgreements:
         self._leads_until = 0
         self._decision = b""
         self._incarnation = 0
+        self.shape = b""
+        """`decisions.shape_digest` of what was opened last."""
         self._orders: list[tuple[MapOrder, str | None]] = []
         """By number from 1: what an operator wants, and None while it is open."""
 
@@ -117,6 +119,10 @@ class MemoryAgreements:
         return Leader(self._leader, self.epoch, self.members[self._leader].address)
 
     # The map
+
+    def living(self) -> list[Alive]:
+        """Members whose leases are valid, by incarnation."""
+        return [Alive(row, self._leases[row.incarnation] or 0) for row in self.all_members() if row.alive]
 
     def taken_outside(self, intervals: Set[IntervalId]) -> None:
         """Somebody who is no member took intervals."""

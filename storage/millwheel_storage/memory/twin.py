@@ -42,6 +42,7 @@ from millwheel.ports import (
 )
 from millwheel.rows import Row
 from millwheel.work import Wanted
+from millwheel_storage.decisions import check_same, check_unused, shape_digest
 from millwheel_storage.decode import decode_image, timer_writes
 from millwheel_storage.fold import check_fresh, check_prefix, fold
 from millwheel_storage.memory.agreements import MemoryAgreements
@@ -111,6 +112,9 @@ class SoloMemoryStore:
     async def open_pipeline(self, shape: PipelineShape) -> Opened:
         """See `Store.open_pipeline`."""
         check_shape(shape, RESERVED_NAMES)
+        opened_as = shape_digest(shape)
+        if self._agreements.shape not in (b"", opened_as):
+            check_same(shape.name, self._agreements.living())
         planned = first(shape) if self.shape is None else self._plan(self.shape, shape)
         planned.check()
         self._carry_out(planned)
@@ -124,6 +128,7 @@ class SoloMemoryStore:
                 row.update({column: None for column in table.columns if column not in row})
         self.shape = planned.shape
         rows = [row for row in self.intervals.values() if row.computation in shape.computations]
+        self._agreements.shape = opened_as
         self._agreements.expect({row.id for row in rows}, {*shape.sources})
         opened = {source for source, _ in self.sources}
         fed = {source: stream for source, stream in sorted(self.shape.streams.items()) if source in opened}
@@ -190,6 +195,7 @@ class SoloMemoryStore:
         """See `Store.acquire`."""
         for interval in intervals:
             self._row(interval)
+        check_unused(self.shape.name if self.shape else "", self._agreements.living())
         self._agreements.taken_outside({*intervals})
         return self._fence(set(intervals))
 

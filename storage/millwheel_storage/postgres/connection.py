@@ -71,11 +71,12 @@ class Session:
         If it is not `repeatable`, a connection that is lost while the reply is awaited raises `CommitUnknown`.
         """
         for attempt in range(STORE_CONFLICT_ATTEMPTS):
-            connection = await self._connected()
+            connection, begun = await self._connected(), False
             try:
                 if self._labelled != self._label.text:
+                    await connection.execute(joining.NAME_SESSION, (self._label.text,))
                     self._labelled = self._label.text
-                    await connection.execute(joining.NAME_SESSION, (self._labelled,))
+                begun = True
                 return await work(connection)
             except CONFLICTS:
                 await asyncio.sleep(STORE_FIRST_DELAY_S * attempt)
@@ -83,7 +84,7 @@ class Session:
                 if not (connection.broken or connection.closed):
                     raise translated(error) from error
                 await self._drop()
-                if not repeatable:
+                if begun and not repeatable:
                     raise CommitUnknown(f"the reply of a commit was lost: {error}") from error
             except MillwheelError:
                 raise

@@ -12,7 +12,7 @@ from typing import Any
 from psycopg.types.numeric import Int8
 
 from millwheel.cluster import Leader, Member
-from millwheel.errors import InvariantError
+from millwheel.errors import IncompatibleStore, InvariantError
 from millwheel_storage.postgres import query
 from millwheel_storage.postgres.prepared import Connection
 from millwheel_storage.statements import joining, placing
@@ -27,10 +27,18 @@ def session_name(schema: str, incarnation: int) -> str:
     return f"millwheel {schema} {incarnation}"
 
 
-async def join(connection: Connection, member: Member, key: bytes, lease_us: int) -> Member:
-    """See `ClusterStore.join`; the incarnation of `member` is not known yet."""
+async def join(connection: Connection, member: Member, key: bytes, lease_us: int, shape: bytes) -> Member:
+    """See `ClusterStore.join`; the incarnation of `member` is not known yet.
+
+    `shape` is the digest of what this process has opened, empty when it has not.  `IncompatibleStore` is raised when somebody
+    has opened another one since.
+    """
     given = {"key": key, "name": member.name, "role": member.role, "address": member.address, "lease_us": lease_us}
-    row = await query.first(connection, joining.JOIN, given)
+    async with connection.transaction():
+        opened = await query.first(connection, placing.HOLD_SHAPE)
+        if shape and opened != (shape,):
+            raise IncompatibleStore("the pipeline was opened in another version meanwhile; start this process again")
+        row = await query.first(connection, joining.JOIN, given)
     if row is None:
         raise InvariantError("there is no row")
     return Member(*row)

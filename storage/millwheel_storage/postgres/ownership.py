@@ -12,19 +12,22 @@ from psycopg.types.numeric import Int8
 
 from millwheel.errors import InvariantError, StoreError
 from millwheel.ids import IntervalId, Sequencer
+from millwheel_storage.decisions import check_unused
 from millwheel_storage.postgres import query
 from millwheel_storage.postgres.prepared import Connection
+from millwheel_storage.schema.creation import living
 from millwheel_storage.statements import opening, placing
 
 
-async def acquire(connection: Connection, intervals: Sequence[IntervalId]) -> dict[IntervalId, Sequencer]:
+async def acquire(connection: Connection, schema: str, intervals: Sequence[IntervalId]) -> dict[IntervalId, Sequencer]:
     """A new sequencer for each interval, in one transaction; `StoreError` when one does not exist.
 
-    No member of a cluster owns them from then on.
+    It is for somebody who is no member of a cluster, so it is refused while there are live ones (`StoreInUse`).
     """
     taken = {}
     async with connection.transaction():
         await connection.execute(placing.LOCK_CLUSTER)
+        check_unused(schema, await living(connection))
         await connection.execute(placing.TAKEN_OUTSIDE, ([Int8(interval) for interval in intervals],))
         for interval in sorted(set(intervals)):  # one by one: locks in id order, whatever plan Postgres would choose
             row = await query.first(connection, opening.ACQUIRE, (interval,))

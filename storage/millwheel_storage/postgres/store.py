@@ -27,6 +27,7 @@ from millwheel.ports import (
     WatermarkWrite,
 )
 from millwheel.work import Wanted
+from millwheel_storage.decisions import shape_digest
 from millwheel_storage.fold import fold
 from millwheel_storage.postgres import (
     epochs,
@@ -59,6 +60,7 @@ class PostgresStore:
     def __init__(self, url: str, pipeline: str) -> None:
         self.schema = schema_name(pipeline)
         self._label = SessionLabel()
+        self._opened_as = b""
         self._groups = self._sessions(url)  # the shared group, and the intervals with sink rows
         self._progress = self._sessions(url)  # positions, and watermarks
         # Two intervals at a time: while Postgres inserts for the one, the rows of the other are packed.
@@ -91,12 +93,13 @@ class PostgresStore:
         if schema_name(shape.name) != self.schema:
             raise StoreError(f"this store is for schema {self.schema!r}, not for pipeline {shape.name!r}")
         opened = await self._folds.run(lambda connection: open_schema(connection, self.schema, shape))
+        self._opened_as = shape_digest(shape)
         self._commits.sinks = {table.name: table for table in shape.sinks}
         return opened
 
     async def acquire(self, intervals: Sequence[IntervalId]) -> dict[IntervalId, Sequencer]:
         """See `Store.acquire`."""
-        return await self._folds.run(lambda connection: ownership.acquire(connection, intervals))
+        return await self._folds.run(lambda connection: ownership.acquire(connection, self.schema, intervals))
 
     async def reacquire(self, interval: IntervalId, sequencer: Sequencer) -> Sequencer | None:
         """See `Store.reacquire`.  The number is taken first, so that a repeated update recognises its own."""
@@ -263,7 +266,9 @@ class PostgresStore:
     async def join(self, name: str, role: str, address: str, lease_us: int, key: bytes) -> Member:
         """See `ClusterStore.join`."""
         asked = Member(0, name, role, address)
-        joined = await self._leases.run(lambda connection: membership.join(connection, asked, key, lease_us))
+        joined = await self._leases.run(
+            lambda connection: membership.join(connection, asked, key, lease_us, self._opened_as)
+        )
         self.represent(joined.incarnation)
         return joined
 

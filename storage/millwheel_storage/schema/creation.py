@@ -14,9 +14,11 @@ import msgspec
 from psycopg import AsyncConnection, sql
 
 from millwheel.bundles import CHECKPOINT_FORMAT
+from millwheel.cluster import Member
 from millwheel.errors import IncompatibleStore, InvariantError, StoreError
 from millwheel.ids import IntervalId, SubscriptionId
 from millwheel.ports import IntervalRow, Opened, PipelineShape
+from millwheel_storage.decisions import Alive, check_same, shape_digest
 from millwheel_storage.schema.evolution import places_of
 from millwheel_storage.schema.examine import Examined, Question, examine
 from millwheel_storage.schema.shape_checks import STORE_FORMAT, check_formats, ranges
@@ -34,6 +36,10 @@ async def open_schema(connection: Connection, schema: str, shape: PipelineShape)
     async with connection.transaction():
         await connection.execute(opening.LOCK_SCHEMA, (schema,))
         await _migrate(connection, schema)
+        opened_as = shape_digest(shape)
+        stored = await _stored_shape(connection)
+        if stored not in (b"", opened_as):
+            check_same(schema, await living(connection))
         found = await _ask(connection, examine(shape))
         found.plan.check()
         await _carry_out(connection, found)
@@ -41,7 +47,22 @@ async def open_schema(connection: Connection, schema: str, shape: PipelineShape)
         opened = await _register(connection, shape, await _fed(connection, remembered))
         opened = msgspec.structs.replace(opened, places=places_of(remembered))
         await connection.execute(opening.WRITE_META, (CHECKPOINT_FORMAT, msgspec.json.encode(remembered)))
+        if stored != opened_as:
+            await connection.execute(placing.SET_SHAPE, (opened_as,))
     return opened
+
+
+async def _stored_shape(connection: Connection) -> bytes:
+    row = await (await connection.execute(placing.READ_SHAPE)).fetchone()
+    if row is None:
+        raise InvariantError("there is no row")
+    return bytes(row[0])
+
+
+async def living(connection: Connection) -> list[Alive]:
+    """Members of a cluster whose leases are valid, by incarnation."""
+    rows = await (await connection.execute(placing.LIVING_MEMBERS)).fetchall()
+    return [Alive(Member(*member), until) for *member, until in rows]
 
 
 async def _check_settings(connection: Connection) -> None:

@@ -329,9 +329,11 @@ cluster = Table(
     Column("singleton", Boolean, primary_key=True, server_default="true"),
     _number("version"),
     _bytes("decision"),
+    Column("shape", LargeBinary, nullable=False, server_default=""),
     postgresql_with=_NARROW,
 )
-"""One row: the version of the map, and a digest of the decision that made it.  Whoever decides locks it first."""
+"""One row: the version of the map, a digest of the decision that made it, and one of the shape that was opened last.
+Whoever decides locks it first."""
 
 cluster_leader = Table(
     "cluster_leader",
@@ -463,9 +465,11 @@ _ORDERS: Final = [
     *(_compile(CreateIndex(index, if_not_exists=True)) for index in map_order.indexes),
 ]
 
+_OPENED_SHAPE: Final = "ALTER TABLE cluster ADD COLUMN IF NOT EXISTS shape bytea NOT NULL DEFAULT ''"
+
 MIGRATIONS: Final[list[list[str]]] = [
     creation(), [_CHANNELS_BY_FRONTIER], _OPAQUE_IDS, [_TIMERS_BY_TIME], [_SUSPICION], [], _SIGNS, [_DECLARED_EPOCH],
-    _CLUSTER, _ORDERS,
+    _CLUSTER, _ORDERS, [_OPENED_SHAPE],
 ]  # fmt: skip
 """MIGRATIONS[v] takes a store from format v to v + 1.  Entries are only ever appended.  A new store runs all of them.
 The first one makes the tables as they are today, and the others do no harm to them.  Format 6 has the same tables as

@@ -69,6 +69,13 @@ SELECT v.version, m.incarnation, c.epoch, m.address
 FROM cluster v CROSS JOIN cluster_leader c
 LEFT JOIN cluster_member m ON m.incarnation = c.incarnation AND c.expires > clock_timestamp()
 """
+READ_SHAPE: Final = "SELECT shape FROM cluster"
+HOLD_SHAPE: Final = "SELECT shape FROM cluster FOR SHARE"
+SET_SHAPE: Final = "UPDATE cluster SET shape = %s"
+LIVING_MEMBERS: Final = """
+SELECT m.incarnation, m.name, m.role, m.address, (extract(epoch FROM l.expires) * 1000000)::bigint
+FROM cluster_member m JOIN lease l USING (incarnation) WHERE l.expires > clock_timestamp() ORDER BY m.incarnation
+"""
 READ_MEMBERS: Final = """
 SELECT m.incarnation, m.name, m.role, m.address, l.expires > clock_timestamp()
 FROM cluster_member m JOIN lease l USING (incarnation) ORDER BY m.incarnation

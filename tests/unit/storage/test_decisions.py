@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from millwheel.cluster import Placement, Reshaping
-from millwheel.errors import StoreError
+from millwheel.cluster import Member, Placement, Reshaping
+from millwheel.errors import StoreError, StoreInUse
 from millwheel.ids import IntervalId
-from millwheel.ports import IntervalRow
-from millwheel_storage.decisions import check_named, digest, reshaped
+from millwheel.ports import IntervalRow, PipelineShape
+from millwheel_storage.decisions import Alive, check_named, check_same, check_unused, digest, reshaped, shape_digest
 
 PLACEMENT = Placement(3, 7, {IntervalId(1): 5, IntervalId(2): None}, {"s": 5})
 
@@ -81,3 +81,33 @@ def test_neither_a_split_nor_a_merge_is_refused(named: list[int]) -> None:
         check_named(Reshaping(1, 1, [IntervalId(number) for number in named], []))
     with pytest.raises(StoreError, match="a split names one interval and keys"):
         check_named(Reshaping(1, 1, [IntervalId(1), IntervalId(2)], ["k"]))
+
+
+def alive(count: int) -> list[Alive]:
+    return [Alive(Member(n, f"w{n}", "worker", f"h:{n}"), (1_700_000_000 + n) * 1_000_000) for n in range(1, count + 1)]
+
+
+def test_who_uses_a_store_is_named_with_what_to_do() -> None:
+    check_unused("demo", [])
+    check_same("demo", [])
+    with pytest.raises(StoreInUse) as one:
+        check_unused("demo", alive(1))
+    assert str(one.value) == (
+        "1 live member of a cluster uses the store of 'demo': worker 'w1' (1) at h:1, whose lease lasts until 2023-11-14 "
+        "22:13:21 UTC; stop it, or wait until its lease has run out, or start a worker of the cluster instead"
+    )
+    with pytest.raises(StoreInUse) as many:
+        check_same("demo", alive(5))
+    assert str(many.value) == (
+        "the pipeline has another shape than when it was opened last, and 5 live members of a cluster use the store of "
+        "'demo': worker 'w1' (1) at h:1, worker 'w2' (2) at h:2, worker 'w3' (3) at h:3 and 2 more, whose leases last until "
+        "2023-11-14 22:13:25 UTC; stop all processes of the earlier version, then start those of this one"
+    )
+
+
+def test_the_digest_of_a_shape_does_not_depend_on_the_order_of_its_names() -> None:
+    one = PipelineShape("p", {"a": (), "b": ()}, {"a<s": "s", "b<s": "s"}, {}, (), ())
+    assert shape_digest(one) == shape_digest(
+        PipelineShape("p", {"b": (), "a": ()}, {"b<s": "s", "a<s": "s"}, {}, (), ())
+    )
+    assert shape_digest(one) != shape_digest(PipelineShape("p", {"a": ("m",), "b": ()}, one.subscriptions, {}, (), ()))

@@ -6,7 +6,7 @@ import pytest
 
 from millwheel.bundles import LogWrite
 from millwheel.cluster import Leader, Member, PlacedInterval, PlacedSource, Placement
-from millwheel.errors import StoreError
+from millwheel.errors import StoreError, StoreInUse
 from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.ports import PipelineShape, PositionWrite, WatermarkWrite
 from millwheel_storage.memory import MemoryStore
@@ -94,10 +94,10 @@ def test_who_stays_the_leader_keeps_its_epoch_also_after_its_lease_as_leader(clu
 
 
 def test_a_placement_fences_earlier_owners_and_bumps_the_version(cluster: Cluster) -> None:
+    old = run(cluster.store.acquire([IntervalId(1), IntervalId(2), IntervalId(3)]))
     store, worker = cluster.store, cluster.join("w")
     leader = cluster.join("c", "controller")
     assert run(store.lead(leader, LEASE_US)) is not None
-    old = run(store.acquire([IntervalId(1), IntervalId(2), IntervalId(3)]))
     (opened,) = run(store.open_source("src", {"p": b""}))
     before = cluster.version
     assert cluster.place(1, {IntervalId(3): worker, IntervalId(1): worker}, {"src": worker}) == before + 1
@@ -169,10 +169,13 @@ def test_what_a_member_that_leaves_owned_is_nobodys(cluster: Cluster) -> None:
     assert run(store.lead(worker, LEASE_US)) is None
 
 
-def test_whoever_is_no_member_takes_intervals_from_members(cluster: Cluster) -> None:
+def test_whoever_is_no_member_takes_intervals_when_no_member_is_alive(cluster: Cluster) -> None:
     store, worker = cluster.store, cluster.join("w")
     assert run(store.lead(worker, LEASE_US)) is not None
     version = cluster.place(1, {IntervalId(1): worker, IntervalId(2): worker})
+    with pytest.raises(StoreInUse, match=r"worker 'w' \(1\) at w:1, whose lease lasts until 1970-01-01 00:00:05 UTC"):
+        run(store.acquire([IntervalId(1)]))
+    cluster.now += LEASE_US
     assert run(store.acquire([IntervalId(1)])) == {1: store.ownership[IntervalId(1)]}
     assert [interval.owner for interval in run(store.cluster_map()).intervals] == [None, worker, None]
     assert cluster.version == version + 1
@@ -190,9 +193,9 @@ def test_partitions_are_taken_by_the_owner_of_their_source(cluster: Cluster) -> 
 
 
 def test_watermarks_of_an_earlier_leader_are_refused(cluster: Cluster) -> None:
+    owned = run(cluster.store.acquire([IntervalId(1)]))
     store, one = cluster.store, cluster.join("one", "controller")
     assert run(store.lead(one, LEASE_US)) is not None
-    owned = run(store.acquire([IntervalId(1)]))
     write = WatermarkWrite("a", 7, owned)
     assert run(store.persist_led_watermarks(1, [write])) == {"a"}
     assert run(store.persist_led_watermarks(1, [WatermarkWrite("a", 8, {IntervalId(1): Sequencer(99)})])) == set()
@@ -209,7 +212,12 @@ def test_a_pipeline_that_changes_changes_the_map(cluster: Cluster) -> None:
     version = cluster.place(1, {IntervalId(1): worker})
     run(cluster.store.open_pipeline(SHAPE))
     assert cluster.version == version
-    run(cluster.store.open_pipeline(PipelineShape("demo", {"a": ("m",), "b": (), "c": ()}, {}, {}, (), ("src", "new"))))
+    changed = PipelineShape("demo", {"a": ("m",), "b": (), "c": ()}, {}, {}, (), ("src", "new"))
+    with pytest.raises(StoreInUse, match="another shape"):
+        run(cluster.store.open_pipeline(changed))
+    assert cluster.version == version
+    cluster.now += LEASE_US
+    run(cluster.store.open_pipeline(changed))
     agreed = run(cluster.store.cluster_map())
     assert (agreed.version, len(agreed.intervals)) == (version + 1, 4)
     assert agreed.intervals[0].owner == worker
