@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from millwheel.ids import IntervalId, Sequencer
+from millwheel.ids import IntervalId, ProducerId, Sequencer, SubscriptionId
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -95,9 +95,9 @@ class Senders(msgspec.Struct, frozen=True):
     A receiver may forget the ids of every producer that is not here.  A producer is the sequencer under which it produced.
     """
 
-    owners: tuple[tuple[int, int], ...]
+    owners: tuple[tuple[IntervalId, Sequencer], ...]
     """(interval, sequencer): all current sequencers, and earlier ones whose checkpoints are in the log."""
-    productions: tuple[tuple[int, int], ...]
+    productions: tuple[tuple[SubscriptionId, ProducerId], ...]
     """(subscription, producer) of productions whose acks are not recorded, in the folded tables."""
 
 
@@ -109,6 +109,6 @@ class MapOrder(msgspec.Struct, frozen=True):
 
     kind: str
     """"move", "split" or "merge"."""
-    intervals: tuple[int, ...]
+    intervals: tuple[IntervalId, ...]
     to: str = ""
     split_keys: tuple[str, ...] = ()

@@ -457,6 +457,26 @@ ARCHIVE_JAVA_LIMIT_S: Final = 60
 ITERATION_BUS_WAIT_MS: Final = 10_000
 """A listener bus that has not emptied by then is overwhelmed; what it says is then taken as it is."""
 
+# The cluster
+
+CLUSTER_LOOK_US: Final = 500_000
+"""Between two looks at the map: a worker that misses a message of the leader finds out so much later."""
+
+HAND_OVER_LIMIT_US: Final = 5 * 1_000_000
+"""For a planned move; then the leader places an interval without the word of its owner, and the fence does the rest."""
+
+HAND_OVER_LOOK_US: Final = 10_000
+"""Between two looks whether an interval that is handed over has nothing left to do."""
+
+MOVES_AT_ONCE: Final = 8
+"""Intervals that move at a time for the sake of balance: the others go on meanwhile."""
+
+LEAD_EVERY_US: Final = 500_000
+"""Between two extensions of a leader's lease, and between two attempts of the others to lead."""
+
+STRANGER_LOOKS: Final = 4
+"""Looks at the map during which words of a worker are kept that the map does not name yet."""
+
 # The store
 
 PART_FILES_REST_S: Final = 0.5

@@ -70,6 +70,10 @@ class Authority:
         self._owners.get(name, {}).pop(interval, None)
         self._dirty.add(name)
 
+    def hold(self, name: str, interval: IntervalId) -> None:
+        """An interval has another owner: it holds the watermark where it is, until that owner has reported."""
+        self._intervals.setdefault(name, {})[interval] = MIN_TIME
+
     def bound(self, name: str, value: int) -> None:
         """A source's bound on partitions that it has not discovered.  Without partitions it is the source's watermark."""
         self._bounds[name] = max(value, self._bounds.get(name, MIN_TIME))

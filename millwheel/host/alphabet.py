@@ -220,9 +220,11 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
 
 class Release(msgspec.Struct, frozen=True, gc=False):
-    """Forget the partition that was resumed for `interval`: its end is durable."""
+    """Forget the partition that was resumed for `interval`: its end is durable, or another worker has the source."""
 
     interval: IntervalId
+    finished: bool = True
+    """False: it goes on elsewhere, and a later search may find it again."""
 
 
 class WakeAt(msgspec.Struct, frozen=True, gc=False):

@@ -15,16 +15,19 @@ from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.ports import PositionWrite
 
 
-class Hello(msgspec.Struct, frozen=True, gc=False):
+class Hello(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
     """`interval` is served under `sequencer` from now on.  Send it what it has not acked, in order.
 
     A sender that has not heard this sends nothing, because a new bundle could overtake one that was lost.  `round` counts how
-    often this owner has said hello to the same host.  After a cut it says hello again.
+    often this owner has said hello to the same host.  After a cut it says hello again.  It is served for keys from `low` to
+    before `high`: who still knows it with other keys, or knows it already with other keys, sends it nothing.
     """
 
     interval: IntervalId
     sequencer: Sequencer
     round: int
+    low: str = ""
+    high: str | None = None
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False):
@@ -184,17 +187,28 @@ class MapChanged(msgspec.Struct, frozen=True, gc=False):
     version: int
 
 
-class HandOver(msgspec.Struct, frozen=True, gc=False):
-    """The leader is going to place these elsewhere: finish what runs, fold it, and let go of them."""
+class Led(msgspec.Struct, frozen=True, gc=False):
+    """The sender leads, under this epoch: say everything again that a controller must know."""
 
-    intervals: tuple[int, ...]
+    epoch: int
+
+
+class HandOver(msgspec.Struct, frozen=True, gc=False):
+    """The leader is going to place these elsewhere: finish what runs, fold it, and let go of them.
+
+    `acked` says to wait until receivers have acked what these have sent: an interval that is split has two successors, and
+    only one of them sends again what its last owner has sent, while the other goes on.
+    """
+
+    intervals: tuple[IntervalId, ...]
     sources: tuple[str, ...]
+    acked: bool
 
 
 class HandedOver(msgspec.Struct, frozen=True, gc=False):
     """Nothing of these runs here any more, and what ran is folded."""
 
-    intervals: tuple[int, ...]
+    intervals: tuple[IntervalId, ...]
     sources: tuple[str, ...]
 
 
@@ -261,7 +275,7 @@ class EpochRefused(msgspec.Struct, frozen=True, gc=False):
 
 Message = (
     Hello | Delivery | Receipt | Credit | Expected | WorkerJoined | Claimed | Unsettled | IntervalSettled | Excused
-    | Concluded | Open | WatermarkReport | SourceBound | WatermarksRaised | Disowned | MapChanged | HandOver
+    | Concluded | Open | WatermarkReport | SourceBound | WatermarksRaised | Disowned | MapChanged | Led | HandOver
     | HandedOver | Drained | RunEnded | RoundAsked | RoundAnswered
     | EpochBased | EpochStarted | EpochOpened | ImageWritten | EpochWanted | EpochDeclared | EpochRefused
 )  # fmt: skip

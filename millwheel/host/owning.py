@@ -11,10 +11,11 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from millwheel import limits
+from millwheel.core.ids.dedup import Channel
 from millwheel.errors import Fenced, InvariantError
 from millwheel.host import alphabet as he
 from millwheel.host.actors import Actor
-from millwheel.host.messages import Claimed, HandOver, MapChanged, RunEnded
+from millwheel.host.messages import Claimed, Delivery, HandOver, Led, MapChanged, RunEnded
 from millwheel.host.partitions import positions_of
 from millwheel.host.procedures import Steps
 from millwheel.host.requests import Acquire, ListUnfinished, OpenPipeline, RewindEpochs, StillOwned
@@ -24,6 +25,8 @@ from millwheel.ports import Opened
 if TYPE_CHECKING:
     from millwheel.host.worker import WorkerHost
 
+ClusterMessage = MapChanged | HandOver | RunEnded | Led
+
 
 class Ownership(Protocol):
     """What depends on who else there is."""
@@ -32,8 +35,28 @@ class Ownership(Protocol):
         """Begin."""
         ...
 
-    def hear(self, peer: str, message: MapChanged | HandOver | RunEnded) -> None:
+    def hear(self, peer: str, message: ClusterMessage) -> None:
         """A message that only a cluster has."""
+        ...
+
+    def look(self) -> None:
+        """Find out who else there is, and what is this worker's."""
+        ...
+
+    def doubts(self, actor: Actor, peer: str, delivery: Delivery) -> bool:
+        """Whether a bundle has to wait until it is known whether its sender may still send; it is given again then."""
+        ...
+
+    def expecting(self) -> Generator[he.Wish, Any, None]:
+        """Ask on which channels something may still come, before a core starts that would refuse what it does not expect."""
+        ...
+
+    def expects(self, channels: tuple[Channel, ...]) -> tuple[Channel, ...]:
+        """Which of the channels that a sender names its receivers believe to carry something that is new."""
+        ...
+
+    def source_lost(self, name: str) -> None:
+        """A source has another owner."""
         ...
 
     def sequencers(
@@ -54,7 +77,7 @@ class Ownership(Protocol):
         """The store says that not all of these are owners."""
         ...
 
-    def settled(self) -> bool:
+    def served(self) -> bool:
         """Whether everything that is this worker's is served."""
         ...
 
@@ -83,7 +106,7 @@ class WholeOwnership:
         yield he.Prepare(opened.subscriptions, opened.places)
         adopted = []
         for row in rows:
-            actor = yield from worker.adopt(worker.routes.config(row, sequencers[row.id]))
+            actor = yield from worker.adopt(row, sequencers[row.id])
             if actor is None:
                 raise Fenced(f"interval {row.id} of {row.computation!r}: another run owns this pipeline's store now")
             adopted.append(actor)
@@ -100,9 +123,29 @@ class WholeOwnership:
         worker.epochs.ready()
         yield from worker.partitions.open(known)
 
-    def hear(self, peer: str, message: MapChanged | HandOver | RunEnded) -> None:
+    def hear(self, peer: str, message: ClusterMessage) -> None:
         """See `Ownership`."""
         raise InvariantError(f"an embedded worker was told {type(message).__name__} by {peer}")
+
+    def look(self) -> None:
+        """See `Ownership`."""
+        raise InvariantError("an embedded worker has heard of another worker")
+
+    def doubts(self, actor: Actor, peer: str, delivery: Delivery) -> bool:
+        """See `Ownership`: all senders are this worker's, and it has named them."""
+        return False
+
+    def expecting(self) -> Generator[he.Wish, Any, None]:
+        """See `Ownership`: this worker knows who sends."""
+        yield from ()
+
+    def expects(self, channels: tuple[Channel, ...]) -> tuple[Channel, ...]:
+        """See `Ownership`: all, because the sender is of this process, which has not been superseded if it sends."""
+        return channels
+
+    def source_lost(self, name: str) -> None:
+        """See `Ownership`."""
+        raise InvariantError(f"an embedded worker has lost source {name}")
 
     def sequencers(
         self, source: str, intervals: Sequence[IntervalId]
@@ -119,7 +162,7 @@ class WholeOwnership:
         """See `Ownership`."""
         raise Fenced(f"interval {actor.interval} of {actor.owner!r}: another run owns this pipeline's store now")
 
-    def settled(self) -> bool:
+    def served(self) -> bool:
         """See `Ownership`."""
         return True
 

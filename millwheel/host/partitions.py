@@ -94,8 +94,12 @@ class Owner(Protocol):
         """Have rows read."""
         ...
 
-    def release(self, actor: Actor) -> None:
-        """Forget a partition that is finished."""
+    def release(self, actor: Actor, finished: bool = True) -> None:
+        """Forget a partition that is finished, or that another worker goes on with."""
+        ...
+
+    def source_lost(self, name: str) -> None:
+        """Another worker has a source, as the store says."""
         ...
 
     def note(self, text: str) -> None:
@@ -215,7 +219,7 @@ class Partitions:
                 exhausted = yield from self._discover_in(name, None)
             self._note_exhausted(name, True)
         except SourceLost:
-            self.drop(name)
+            self._owner.source_lost(name)
 
     def _note_exhausted(self, name: str, exhausted: bool) -> None:
         self._exhausted[name] = exhausted
@@ -228,7 +232,7 @@ class Partitions:
             for kept in (self._parked, self._tails, self._positions):
                 kept.pop(actor.interval, None)
             self._paces.forget(actor)
-            self._owner.release(actor)
+            self._owner.release(actor, finished=False)
         self._exhausted.pop(name, None)
         self.complete = all(self._exhausted.values())
 
@@ -449,7 +453,7 @@ class Partitions:
 
     def _advance_all(self) -> Steps:
         while self._advances:
-            batch, self._advances = self._advances, []
+            batch, self._advances = [(a, effect) for a, effect in self._advances if not a.core.halted], []
             writes = [self._write(actor, effect) for actor, effect in batch]
             kept = yield AdvancePositions(writes)
             for actor, effect in batch:

@@ -39,6 +39,12 @@ class Procedures:
         if steps is not None:
             self._go_on(steps, lambda: steps.throw(refusal))
 
+    def abandon(self, steps: Steps) -> None:
+        """End a procedure where it waits; the answer is dropped when it comes."""
+        for token in [token for token, (waiting, _) in self._waiting.items() if waiting is steps]:
+            del self._waiting[token]
+            steps.close()
+
     def _go_on(self, steps: Steps, resume: Callable[[], Wish]) -> None:
         try:
             wish = resume()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from millwheel.host.messages import Hello
 from millwheel.ids import IntervalId, Sequencer
+from millwheel.ports import IntervalRow
 
 
 class Receivers:
@@ -31,7 +32,13 @@ class Receivers:
         """The channel to a worker was cut, or the worker is gone: its intervals have to say hello again."""
         self.unreached |= {interval for interval, (where, _) in self._hellos.items() if where == peer}
 
-    def place(self, interval: IntervalId) -> tuple[str, Sequencer] | None:
-        """The worker that serves an interval, and the sequencer; None when nothing may be sent to it now."""
-        known = self._hellos.get(interval)
-        return None if known is None or interval in self.unreached else (known[0], known[1].sequencer)
+    def place(self, row: IntervalRow) -> tuple[str, Sequencer] | None:
+        """The worker that serves an interval, and the sequencer; None when nothing may be sent to it now.
+
+        `row` says for which keys the sender sends to it.
+        """
+        known = self._hellos.get(row.id)
+        if known is None or row.id in self.unreached:
+            return None
+        peer, hello = known
+        return (peer, hello.sequencer) if (hello.low, hello.high) == (row.low, row.high) else None

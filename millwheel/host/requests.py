@@ -14,6 +14,7 @@ import msgspec
 from millwheel.bundles import LogWrite
 from millwheel.cluster import Placement, Reshaping
 from millwheel.core.interval import events as ev
+from millwheel.errors import StoreError, StoreUnavailable
 from millwheel.ids import IntervalId, SequenceNumber, Sequencer
 from millwheel.ports import (
     ClusterStore,
@@ -430,14 +431,19 @@ class PlaceAnew(ClusterCall, frozen=True):
 
 
 class Reshape(ClusterCall, frozen=True):
-    """A split or a merge; the new version and the intervals, or None."""
+    """A split or a merge; the new version and the intervals, None, or why it cannot be done."""
 
     step: ClassVar[str] = "reshape"
     reshaping: Reshaping
 
     async def ask(self, store: ClusterStore) -> Any:
-        """See `ClusterStore.reshape`."""
-        return await store.reshape(self.reshaping)
+        """See `ClusterStore.reshape`; why it cannot be done, as a text."""
+        try:
+            return await store.reshape(self.reshaping)
+        except StoreUnavailable:
+            raise
+        except StoreError as error:
+            return str(error)
 
 
 class PersistLedWatermarks(ClusterCall, frozen=True):

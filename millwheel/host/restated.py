@@ -76,8 +76,24 @@ class Restated:
                 self._images[message.interval] = message
             case EpochWanted():
                 self._wanted = message
+            case Open(owner):
+                self._owners.add(owner)
             case _:
                 raise AssertionError(f"a worker tells the controller no {type(message).__name__}")
+
+    def forget(self, owner: str, interval: IntervalId) -> None:
+        """Another worker speaks for the interval now."""
+        self._settling.pop(interval, None)
+        self._claims.pop((owner, interval), None)
+        self._excuses.pop(interval, None)
+        self._reports.pop((owner, interval), None)
+
+    def forget_source(self, source: str) -> None:
+        """Another worker speaks for "source:name" now."""
+        for owner, interval in [place for place in self._claims if place[0] == source]:
+            self.forget(owner, interval)
+        self._owners.discard(source)
+        self._bounds.pop(source, None)
 
     def all(self) -> list[Message]:
         """All messages once more.  `Joined` comes last, because the controller begins with what it has heard by then."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from millwheel.bundles import RecoveredInterval
+from millwheel.cluster import Senders
 from millwheel.core.ids.dedup import Channel
 from millwheel.core.interval.machine import Config
 from millwheel.errors import InvariantError
@@ -31,6 +32,8 @@ class Routes:
         self._maps: dict[str, Ranges] = {}
         self._receiver = {s.name: name for name, spec in graph.computations.items() for s in spec.inputs}
         """Subscription to computation."""
+        self.rows: dict[IntervalId, IntervalRow] = {}
+        """All intervals of this graph's computations."""
         self.subscriptions: Mapping[str, SubscriptionId] = {}
         self.live: set[Channel] = set()
         self.left_out: Mapping[str, str] = {}
@@ -40,14 +43,34 @@ class Routes:
         """The intervals of this graph's computations; the store may have others."""
         computations = self._graph.computations
         rows = [row for row in opened.intervals if row.computation in computations]
-        maps = {name: Ranges((r.low, r.id) for r in rows if r.computation == name) for name in computations}
-        self._maps = maps
         self.subscriptions = opened.subscriptions
         self.left_out = {name: stream for name, stream in opened.fed.items() if name not in self._graph.sources}
+        self._draw(rows)
+        return rows
+
+    def _draw(self, rows: list[IntervalRow]) -> None:
+        self.rows = {row.id: row for row in rows}
+        computations = self._graph.computations
+        self._maps = {name: Ranges((r.low, r.id) for r in rows if r.computation == name) for name in computations}
         for spec in computations.values():
             for s in spec.inputs:
-                self._ranges[self.subscriptions[s.name]] = maps[s.computation]
-        return rows
+                self._ranges[self.subscriptions[s.name]] = self._maps[s.computation]
+
+    def reshape(self, intervals: Iterable[IntervalRow]) -> set[str]:
+        """The intervals as they are now.  Returns the computations of which some were split or merged."""
+        rows = [row for row in intervals if row.computation in self._graph.computations]
+        before = {*self.rows.values()}
+        changed = {row.computation for row in before ^ {*rows}}
+        if changed:
+            self._draw(rows)
+        return changed
+
+    def senders_to(self, receivers: Iterable[str]) -> tuple[set[str], set[int]]:
+        """What sends to these computations, "source:name" included, and the numbers of their subscriptions."""
+        wanted = {*receivers}
+        inputs = [s for name in wanted for s in self._graph.computations[name].inputs]
+        names = set[str]().union(*(self._graph.senders(name) for name in wanted))
+        return names, {self.subscriptions[s.name] for s in inputs}
 
     def owners(self, keys: Iterable[tuple[str, str]]) -> dict[IntervalId, list[str]]:
         """Intervals of (computation, key) pairs, with their keys; computations that the graph does not have are left out."""
@@ -85,13 +108,26 @@ class Routes:
 
     def expect_partitions(self, unfinished: Iterable[tuple[str, SourcePosition]]) -> None:
         """Rows of these partitions may still come: now, or in a later run that has a source that this one leaves out."""
+        self.live |= self._of_partitions(unfinished)
+
+    def _of_partitions(self, unfinished: Iterable[tuple[str, SourcePosition]]) -> set[Channel]:
+        found: set[Channel] = set()
         for source, position in unfinished:
             known = self._graph.sources.get(source)
             stream = known.stream if known is not None else self.left_out.get(source)
             if stream is not None:
-                self.live |= self.channels(position.producer, stream)
+                found |= self.channels(position.producer, stream)
             else:  # stored by a version that did not note the stream
-                self.live |= {(number, position.producer) for number in self.subscriptions.values()}
+                found |= {(number, position.producer) for number in self.subscriptions.values()}
+        return found
+
+    def living(self, senders: Senders, unfinished: Iterable[tuple[str, SourcePosition]]) -> set[Channel]:
+        """The channels on which something may still come, as the store says."""
+        found = self._of_partitions(unfinished) | {*senders.productions}
+        for interval, sequencer in senders.owners:
+            if interval in self.rows:
+                found |= self.sends_on(self.rows[interval].computation, sequencer)
+        return found
 
     def unsettled(self, config: Config, recovered: RecoveredInterval) -> set[str]:
         """Computations that get unacked productions of the interval on streams that it no longer lists as outputs."""

@@ -11,14 +11,15 @@ sources (`partitions`) and `routes`.  Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 import msgspec
 
 from millwheel import limits
 from millwheel.bundles import Bundle
+from millwheel.core.ids.dedup import Channel
 from millwheel.core.interval import events as ev
-from millwheel.core.interval.machine import Config, IntervalCore
+from millwheel.core.interval.machine import IntervalCore
 from millwheel.core.source.injector import InjectorCore
 from millwheel.errors import InvariantError, RowRefused, StoreError
 from millwheel.graph import Graph
@@ -50,6 +51,7 @@ from millwheel.host.messages import (
     Hello,
     ImageWritten,
     IntervalSettled,
+    Led,
     MapChanged,
     Message,
     Open,
@@ -72,10 +74,13 @@ from millwheel.host.redrives import Redrives
 from millwheel.host.requests import CommitGroup, ListRedrives, Reacquire, ReadWatermarks, Recover, WriteMarks
 from millwheel.host.restated import Restated
 from millwheel.host.routes import Routes
-from millwheel.ids import IntervalId, Seq, Sequencer
+from millwheel.ids import IntervalId, Seq, SequenceNumber, Sequencer
 from millwheel.model import MAX_TIME, MIN_TIME, format_time
-from millwheel.ports import MarkWrite
+from millwheel.ports import IntervalRow, MarkWrite
 from millwheel.work import Work
+
+NOBODY: Final = IntervalId(0)
+"""The sender of what no interval says."""
 
 
 class Tolerance(msgspec.Struct, frozen=True):
@@ -131,6 +136,10 @@ class WorkerHost:
         """Intervals whose core is void and not yet replaced."""
         self._asked_last: dict[str, RoundAsked] = {}
         """By loop: the newest round."""
+        self.closed: set[IntervalId] = set()
+        """Intervals that take nothing in any more, because they go to another worker."""
+        self._strangers: dict[str, list[Message]] = {}
+        """Words of workers that this one does not know yet."""
         self._restated = Restated()
         """What the controller must hear again after a cut."""
         self._unsettled: set[IntervalId] = set()
@@ -154,7 +163,7 @@ class WorkerHost:
         out = self._out = []
         match event:
             case he.Received(peer, message):
-                self._hear(peer, message)
+                self.hear(peer, message)
             case he.Due(interval, sequencer, work):
                 self._due(interval, sequencer, work)
             case he.Returned(interval, sequencer, outcome, elapsed_us):
@@ -192,6 +201,10 @@ class WorkerHost:
         """Start a procedure."""
         self._procedures.start(steps)
 
+    def abandon(self, steps: Steps) -> None:
+        """End a procedure where it waits."""
+        self._procedures.abandon(steps)
+
     def sequencers(
         self, source: str, intervals: Sequence[IntervalId]
     ) -> Generator[he.Wish, Any, dict[IntervalId, Sequencer] | None]:
@@ -208,10 +221,14 @@ class WorkerHost:
         if self._controller is not None:
             self._out.append(he.Tell(self._controller, message))
 
-    def _answer(self, answer: RoundAnswered) -> None:
-        """Answer a round.  Who has asked asks again when it hears nothing."""
+    def answer(self, message: Message) -> None:
+        """Tell the controller something that nobody needs to hear again."""
         if self._controller is not None:
-            self._out.append(he.Tell(self._controller, answer))
+            self._out.append(he.Tell(self._controller, message))
+
+    def say(self, peer: str, message: Message) -> None:
+        """Send a message to one host."""
+        self._out.append(he.Tell(peer, message))
 
     def announce(self, message: Message) -> None:
         """Send a message to every worker."""
@@ -222,10 +239,10 @@ class WorkerHost:
         self._reads[effect.interval] = effect.limit
         self._out.append(effect)
 
-    def release(self, actor: Actor) -> None:
-        """Forget a partition that is finished."""
+    def release(self, actor: Actor, finished: bool = True) -> None:
+        """Forget a partition that is finished, or that another worker goes on with."""
         self.actors.drop(actor)
-        self._out.append(he.Release(actor.interval))
+        self._out.append(he.Release(actor.interval, finished))
 
     def note(self, text: str) -> None:
         """Tell the operator."""
@@ -243,17 +260,94 @@ class WorkerHost:
         """Have a look again after so long."""
         self._out.append(he.WakeAt(self.now + delay_us))
 
+    # --- other processes --------------------------------------------------------------------------------------
+
+    def reach(self, addresses: dict[str, str]) -> None:
+        """Where the hosts of other processes are."""
+        self._out.append(he.Reach(addresses))
+
+    def meet(self, peer: str) -> None:
+        """There is another worker: say hello, and hear what it has said already."""
+        self._peers = (*self._peers, peer)
+        for actor, _ in self.actors.intervals():
+            if not actor.core.halted:
+                self._greet(actor, peer)
+        for message in self._strangers.pop(peer, ()):
+            self.hear(peer, message)
+
+    def part(self, peer: str) -> None:
+        """A worker is gone for good."""
+        self._peers = tuple(other for other in self._peers if other != peer)
+        self._receivers.cut(peer)
+        self._origins.forget(peer)
+        for windows in self._windows.values():
+            windows.pop(peer, None)
+
+    def forget_strangers(self) -> None:
+        """Nobody will ever introduce them."""
+        self._strangers.clear()
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """All live workers that this one knows, itself included."""
+        return self._peers
+
+    @property
+    def controller(self) -> str | None:
+        """Who decides, as far as this worker knows."""
+        return self._controller
+
+    def obey(self, controller: str | None) -> None:
+        """A controller begins to decide, and has to hear everything; None: nobody decides."""
+        self._controller = controller
+        if controller is not None:
+            self._out += [he.Tell(controller, message) for message in self._restated.all()]
+
+    def forget_source(self, name: str) -> None:
+        """Another worker speaks for a source."""
+        self._restated.forget_source(f"source:{name}")
+
+    def source_lost(self, name: str) -> None:
+        """Another worker has a source, as the store says."""
+        self.ownership.source_lost(name)
+
+    def drop(self, actor: Actor) -> None:
+        """An interval is not this worker's any more: nothing of it is said or written from now on."""
+        actor.core.halted = True
+        self._lanes.drop(actor.interval)
+        self._marks.leave(actor)
+        if self.actors.all.get(actor.interval) is actor:
+            self.actors.drop(actor)
+        self._windows.pop(actor.interval, None)
+        self._unsettled.discard(actor.interval)
+        self._restated.forget(actor.owner, actor.interval)
+        self.restarting.discard(actor.interval)
+        self.closed.discard(actor.interval)
+
+    def tell_now(self, actor: Actor, event: ev.Event) -> None:
+        """Give a core an event at once."""
+        self._handle(actor, event)
+
+    def retire(self, actor: Actor, channel: Channel) -> None:
+        """Nothing that is new will ever come on a channel: an interval may forget the ids on it."""
+        end = Bundle(channel[0], NOBODY, 0, actor.interval, channel[1], SequenceNumber(MAX_TIME), [], [], [], [])
+        self._handle(actor, ev.BundleArrived(end))
+
     # --- start ------------------------------------------------------------------------------------------------
 
-    def adopt(self, config: Config, inherited: ev.Inherited | None = None) -> Generator[he.Wish, Any, Actor | None]:
+    def adopt(
+        self, row: IntervalRow, sequencer: Sequencer, inherited: ev.Inherited | None = None
+    ) -> Generator[he.Wish, Any, Actor | None]:
         """Recover one interval; its core is not started yet.  None when another one owns it."""
-        interval, owner = config.interval, config.computation
-        recovered = yield Recover(interval, config.sequencer)
+        interval, owner = row.id, row.computation
+        recovered = yield Recover(interval, sequencer)
         if recovered is None:
             return None
+        config = self.routes.config(row, sequencer)
         if config.loop:  # nobody answers for an earlier owner any more: the floor stays until this one has answered
             watermarks = yield ReadWatermarks()
-            config = msgspec.structs.replace(config, promised=watermarks.get(config.loop, MIN_TIME))
+            promised = watermarks.get(config.loop, MIN_TIME)
+            config = msgspec.structs.replace(self.routes.config(row, sequencer), promised=promised)
         core = IntervalCore(msgspec.structs.replace(config, label=self.epochs.label), recovered, inherited)
         if self._first_records is not None:
             core.begin_slowly(self._first_records)
@@ -271,6 +365,11 @@ class WorkerHost:
             self.inform(Unsettled(actor.owner, actor.interval, tuple(sorted(receivers))))
         elif actor.interval in self._unsettled:
             self._unsettled.discard(actor.interval)
+            self.inform(IntervalSettled(actor.interval))
+
+    def say_settled(self, actor: Actor) -> None:
+        """An earlier owner may have said that productions of an earlier version of the pipeline are left."""
+        if actor.interval not in self._unsettled:
             self.inform(IntervalSettled(actor.interval))
 
     def start(self, actor: Actor) -> None:
@@ -300,7 +399,8 @@ class WorkerHost:
         windows = self._windows.setdefault(actor.interval, {})
         before = windows.get(peer)
         window = windows[peer] = CreditWindow(before.round + 1 if before else 0)
-        self._out.append(he.Tell(peer, Hello(actor.interval, actor.sequencer, window.round)))
+        row = self.routes.rows[actor.interval]
+        self._out.append(he.Tell(peer, Hello(actor.interval, actor.sequencer, window.round, row.low, row.high)))
         self._grant(actor)
 
     def _reopened(self, peer: str) -> None:
@@ -308,6 +408,8 @@ class WorkerHost:
         if peer == self._controller:
             self._out += [he.Tell(peer, message) for message in self._restated.all()]
             return
+        if peer not in self._peers:
+            return  # it will hear everything when they meet
         self._receivers.cut(peer)
         self._out.append(he.Tell(peer, Expected(tuple(sorted(self.routes.live)))))
         for actor, _ in self.actors.intervals():
@@ -319,11 +421,14 @@ class WorkerHost:
 
     # --- messages ---------------------------------------------------------------------------------------------
 
-    def _hear(self, peer: str, message: Message) -> None:
+    def hear(self, peer: str, message: Message) -> None:
+        """A message has come from a host."""
         match message:
             case Delivery(bundle, sequencer, metered):
                 actor = self.actors.current(bundle.target, sequencer)
-                if actor is not None:
+                if actor is None or actor.interval in self.closed or peer not in self._peers:
+                    return  # it is kept by its sender, or by the sender's next owner
+                if not self.ownership.doubts(actor, peer, message):
                     self._origins.note(peer, bundle)
                     if metered:
                         self._windows[actor.interval][peer].received += bundle.size()
@@ -334,6 +439,9 @@ class WorkerHost:
                 actor = self.actors.all.get(sender)
                 if actor is not None:
                     self._handle(actor, ev.AckArrived(number))
+            case Hello() | Credit() if peer not in self._peers:
+                self._strangers.setdefault(peer, []).append(message)
+                self.ownership.look()
             case Credit():
                 self.partitions.credit(message)
             case WatermarksRaised(values, inputs, label):
@@ -348,13 +456,14 @@ class WorkerHost:
                 self._greeted(peer, message)
             case Disowned(owners):
                 self.ownership.disowned(dict(owners))
-            case MapChanged() | HandOver() | RunEnded():
+            case MapChanged() | HandOver() | RunEnded() | Led():
                 self.ownership.hear(peer, message)
             case RoundAsked():
                 self._round(message)
             case Expected(channels):
+                channels = self.ownership.expects(channels)
                 self.routes.live |= {*channels}
-                for actor, _ in self.actors.intervals():
+                for actor, _ in self.actors.intervals() if channels else ():
                     self._handle(actor, ev.ChannelsExpected(channels))
             case (
                 WorkerJoined() | Claimed() | Unsettled() | IntervalSettled() | Excused() | Concluded() | Open()
@@ -392,7 +501,8 @@ class WorkerHost:
             if value > self._inputs.get(computation, MIN_TIME):
                 self._inputs[computation] = value
                 for actor in self.actors.of(computation):
-                    self.tell(actor, ev.WatermarkMoved(value, label))
+                    if actor.interval not in self.closed:
+                        self.tell(actor, ev.WatermarkMoved(value, label))
 
     def _warn_of_left_out(self, values: dict[str, int]) -> None:
         for source in self.routes.left_out:
@@ -450,7 +560,7 @@ class WorkerHost:
                 case ev.ReportWatermark(value):
                     self.inform(WatermarkReport(actor.owner, actor.interval, value, actor.sequencer, actor.core.label))
                 case ev.AnswerRound(round_, minimum):
-                    self._answer(RoundAnswered(actor.interval, actor.sequencer, round_, minimum))
+                    self.answer(RoundAnswered(actor.interval, actor.sequencer, round_, minimum))
                 case ev.SetAlarm(at):
                     if self._alarms.set(at, actor.interval):
                         self._out.append(he.WakeAt(at))
@@ -493,7 +603,8 @@ class WorkerHost:
             self._out.append(he.Tell(peer, Receipt(actor.interval, sender, number, epoch)))
 
     def _send(self, actor: Actor, bundle: Bundle) -> None:
-        place = self._receivers.place(bundle.target)
+        row = self.routes.rows.get(bundle.target)
+        place = self._receivers.place(row) if row is not None else None
         if place is None:
             return  # it is kept until it is acked, and sent when its receiver says hello
         peer, sequencer = place
@@ -525,7 +636,9 @@ class WorkerHost:
                 durable = yield CommitGroup(left)
                 break
             except RowRefused as refusal:
-                self._set_aside(refusal)
+                (sequencer,) = {write.sequencer for write in left if write.interval == refusal.interval}
+                if self.actors.current(refusal.interval, sequencer) is not None:  # else another core goes on by now
+                    self._set_aside(refusal)
                 left = [write for write in left if write.interval != refusal.interval]
         self._lanes.done(group)
         for write in group.writes:
@@ -544,6 +657,15 @@ class WorkerHost:
 
     # --- another core for an interval of ours -----------------------------------------------------------------
 
+    def give_up(self, actor: Actor) -> None:
+        """Start an interval anew: what it does is right, but its routes are not."""
+        if not isinstance(actor.core, IntervalCore):
+            raise InvariantError("actor.core is no IntervalCore")
+        inherited = actor.core.give_up()
+        self._lanes.drop(actor.interval)
+        self._marks.leave(actor)
+        self.restart(actor, inherited)
+
     def restart(self, actor: Actor, inherited: ev.Inherited) -> None:
         """The soft state of an interval is void: another core goes on with what is durable."""
         self.restarting.add(actor.interval)
@@ -556,18 +678,18 @@ class WorkerHost:
             raise InvariantError("core is no IntervalCore")
         sequencer = yield Reacquire(interval, old.sequencer)
         actor = None
-        if sequencer is not None:
-            config = msgspec.structs.replace(core.config, sequencer=sequencer)
-            actor = yield from self.adopt(config, inherited)
-        if actor is None:
+        if sequencer is not None and interval in self.routes.rows:
+            yield from self.ownership.expecting()
+            actor = yield from self.adopt(self.routes.rows[interval], sequencer, inherited)
+        if actor is None or self.actors.all.get(interval) is not old:  # or it was dropped meanwhile
             self.ownership.lost(old)
             return
-        self._expect_from(actor)
+        self.expect_from(actor)
         self.inform(Claimed(((actor.owner, interval, actor.sequencer),)))
         self.start(actor)
         self.restarting.discard(interval)
 
-    def _expect_from(self, actor: Actor) -> None:
+    def expect_from(self, actor: Actor) -> None:
         """A receiver that has started anew meanwhile may have a newer sequencer, and refuses what it does not expect."""
         self.announce(Expected(tuple(sorted(self.routes.sends_on(actor.owner, actor.sequencer)))))
 
@@ -619,7 +741,7 @@ class WorkerHost:
             and self.partitions.complete
             and all(self.values.get(name, MIN_TIME) >= MAX_TIME for name in self.graph.computations)
             and not self.restarting
-            and self.ownership.settled()
+            and self.ownership.served()
             and all(core.quiet() for _, core in self.actors.partitions())
         )
 

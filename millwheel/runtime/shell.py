@@ -303,8 +303,8 @@ class Shell:
                 self._queue.append((host, self._user.read(effect)))
             case he.Answer(interval, position):
                 self._user.answer(interval, position)
-            case he.Release(interval):
-                self._user.release(interval)
+            case he.Release(interval, finished):
+                self._user.release(interval, finished)
                 if (server := self._servers.pop(interval, None)) is not None:
                     server.cancel()
             case he.WakeAt(at):

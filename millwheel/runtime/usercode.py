@@ -81,6 +81,8 @@ class UserCode:
         name = wanted.source
         source, self._asked_at[name] = self._graph.sources[name].source, self._clock()
         if wanted.earlier is not None:
+            self._known[name] = set()  # this process may have had the source before, and lost it
+            self._found = {place: partition for place, partition in self._found.items() if place[0] != name}
             source.recall(wanted.earlier)
         self._searches[name] = source.search(self._known[name])
         return self._search(name, None)
@@ -112,13 +114,14 @@ class UserCode:
         if isinstance(partition, ServedPartition):
             partition.kept(position)
 
-    def release(self, interval: IntervalId) -> None:
-        """A partition is finished."""
+    def release(self, interval: IntervalId, finished: bool = True) -> None:
+        """A partition is finished, or goes on in another process."""
         if interval not in self.partitions:
             return  # it was ended before this process could open it
         name, partition = self.partitions.pop(interval)
         partition.close()
-        self._graph.sources[name].source.release(partition.name)
+        if finished:
+            self._graph.sources[name].source.release(partition.name)
 
     def resume(self, wanted: Resume) -> int:
         """Go on with a partition where it stood; its watermark, us."""

@@ -310,7 +310,10 @@ def test_senders_are_the_owners_their_predecessors_in_the_log_and_whatever_is_no
         await led.store.open_source("src", {"p": b""})
         current = {row.id: row.sequencer for row in (await led.store.cluster_map()).intervals}
         found = await led.store.senders()
-        assert found == Senders(tuple(sorted({*logged.items(), *current.items()})), ((IN, 77), (OUT, 77), (OUT, 78)))
+        assert found == Senders(
+            tuple(sorted({*logged.items(), *current.items()})),
+            ((IN, ProducerId(77)), (OUT, ProducerId(77)), (OUT, ProducerId(78))),
+        )
         assert len(found.owners) == 5
 
     on_both(postgres, pipeline, test)
@@ -322,7 +325,7 @@ def test_senders_are_the_owners_their_predecessors_in_the_log_and_whatever_is_no
 def test_an_order_is_open_until_the_leader_has_settled_it(postgres: EmbeddedPostgres, pipeline: str) -> None:
     async def test(led: Led) -> None:
         store = led.store
-        move, split = MapOrder("move", (1, 2), to="w"), MapOrder("split", (1,), split_keys=("k",))
+        move, split = MapOrder("move", (ONE, TWO), to="w"), MapOrder("split", (ONE,), split_keys=("k",))
         assert (await store.order(move), await store.order(split), await store.order(move)) == (1, 2, 1)
         assert await store.orders() == [(1, move), (2, split)]
         assert await store.refusal(1) is None
@@ -337,6 +340,6 @@ def test_an_order_is_open_until_the_leader_has_settled_it(postgres: EmbeddedPost
             await store.refusal(7)
         assert await store.order(move) == 3
         with pytest.raises(StoreError, match="an order is one of move, split, merge"):
-            await store.order(MapOrder("stop", (1,)))
+            await store.order(MapOrder("stop", (ONE,)))
 
     on_both(postgres, pipeline, test)

@@ -158,7 +158,7 @@ def partition_not_expected() -> Patches:
 @mutant
 def next_owner_not_expected() -> Patches:
     """Receivers are not told of the next owner of a sender: one that starts anew beside it refuses its records."""
-    return {(WorkerHost, "_expect_from"): lambda self, actor: None}
+    return {(WorkerHost, "expect_from"): lambda self, actor: None}
 
 
 @mutant

@@ -269,7 +269,7 @@ class ClusterTwins(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from(["move", "split", "stop"]), number=st.integers(1, 4), early=STALE, settle=st.booleans())
     def orders(self, kind: str, number: int, early: bool, settle: bool) -> None:
-        self.both(lambda store: store.order(MapOrder(kind, (1,), to="w")))
+        self.both(lambda store: store.order(MapOrder(kind, (IntervalId(1),), to="w")))
         if settle:
             self.both(lambda store: store.settle_order(self.epoch - early, number, "no"))
         self.both(lambda store: store.orders())

@@ -153,6 +153,8 @@ TESTED_IN = {
     "host/barriers": "integration/test_snapshots.py",
     "host/folded": "unit/host/test_worker.py",
     "host/messages": "unit/host/test_worker.py",
+    "host/leading": "sim/test_clusters.py",
+    "host/mapped": "sim/test_clusters.py",
     "host/owning": "sim/test_superseded.py",
     "host/paces": "sim/test_paced.py",
     "host/partitions": "unit/runtime/test_missing.py",

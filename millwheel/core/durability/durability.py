@@ -74,6 +74,10 @@ class Durability(Protocol):
         """Whether anything that was put is not durable."""
         ...
 
+    def settled(self, acked: bool) -> bool:
+        """True when all that was put is durable and in the tables; and all productions are, if asked for, acked for good."""
+        ...
+
     def quiet(self) -> bool:
         """True when all is durable and in the tables, acks and frontiers included."""
         ...

@@ -233,6 +233,12 @@ class DurableEpochs:
         """Whether there is anything for the next epoch, or for the one that is not declared."""
         return bool(self._written or self._overlay.images or self._outbox.has_unrecorded())
 
+    def settled(self, acked: bool) -> bool:
+        """See `Durability`."""
+        if acked and self._outbox.unacked:
+            return False
+        return not (self.pending() or self._committed or self._folding)
+
     def quiet(self) -> bool:
         """See `Durability`."""
         return not (

@@ -124,6 +124,12 @@ class DurableLog:
     def __bool__(self) -> bool:
         return bool(self._inflight)
 
+    def settled(self, acked: bool) -> bool:
+        """See `Durability`."""
+        if acked and (self._outbox.unacked or self._outbox.has_unrecorded()):
+            return False
+        return not (self._inflight or self._committed or self._folding)
+
     def quiet(self) -> bool:
         """See `Durability`."""
         return not (

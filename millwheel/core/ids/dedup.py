@@ -248,6 +248,22 @@ class DeliveredIds:
                 del sealed.tops[channel]
         self._sealed = [sealed for sealed in self._sealed if sealed.tops]
 
+    def doubts(self, channel: Channel) -> bool:
+        """Whether everything on a channel is refused only because nobody has named it, and nothing of it is known."""
+        if channel in self._channels or channel in self._live:
+            return False
+        return channel[1] < self._horizon and channel not in self._ended
+
+    def end_all(self, channels: Iterable[Channel]) -> None:
+        """Nothing on these channels is new, whatever `expect` says later."""
+        for channel in channels:
+            self.end(channel)
+
+    def end(self, channel: Channel) -> None:
+        """Nothing on this channel is new, whatever `expect` says later."""
+        self._ended.add(*channel)
+        self._live.discard(channel)
+
     def expect(self, channels: Iterable[Channel]) -> None:
         """On these something may still come after all."""
         self._live |= {*channels}
@@ -285,6 +301,10 @@ class DeliveredIds:
             for number in sorted(numbers):
                 filter_.add(_name(channel, number), skip_check=True)
         self._sealed.append(Sealed(filter_, {channel: self._channels[channel].sealed for channel in blocks}))
+
+    def channels(self) -> list[Channel]:
+        """Those on which ids were consumed, and whose producers have not ended."""
+        return [*self._channels]
 
     def size(self) -> int:
         """Ids that are listed in memory one by one."""

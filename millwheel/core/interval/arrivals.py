@@ -80,9 +80,21 @@ class Arrivals:
             channel = (known.subscription, known.producer)
             if live is not None and channel not in live:
                 self._frontiers[channel] = ENDED
+                self.ids.end(channel)
             else:
                 self.ids.restore(*channel, known.frontier, known.top)
                 self._stored.add(channel)
+
+    def doubts(self, channel: Channel) -> bool:
+        """Whether records on a channel would be taken for copies, and nobody knows whether they are."""
+        return self._exactly_once and self.ids.doubts(channel)
+
+    def hear_of_channels(self, event: ev.ChannelsExpected | ev.ChannelsEnded) -> None:
+        """On these something may still come after all, or nothing that is new."""
+        if isinstance(event, ev.ChannelsExpected):
+            self.ids.expect(event.channels)
+        else:
+            self.ids.end_all(event.channels)
 
     # --- in -----------------------------------------------------------------------------------------------------
 
@@ -236,6 +248,11 @@ class Arrivals:
     def quiet(self) -> bool:
         """Nothing waits, and no frontier is unrecorded."""
         return not self._queues and not self._frontiers
+
+    @property
+    def asking(self) -> bool:
+        """True while a bundle waits for the store's answer about its ids."""
+        return bool(self._queues)
 
     def size_bytes(self) -> int:
         """Bytes of the bundles that wait."""

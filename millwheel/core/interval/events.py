@@ -156,6 +156,12 @@ class ChannelsExpected(Struct, frozen=True, gc=False):
     channels: tuple[Channel, ...]
 
 
+class ChannelsEnded(Struct, frozen=True, gc=False):
+    """Nothing that comes on these channels is new."""
+
+    channels: tuple[Channel, ...]
+
+
 class RedriveAsked(Struct, frozen=True, gc=False):
     """A user asked to redrive the quarantines of `keys`, which are distinct.  Keys may be asked for repeatedly."""
 
@@ -218,8 +224,9 @@ class BarrierAsked(Struct, frozen=True, gc=False):
 
 Event = (
     BundleArrived | Loaded | SlotsLoaded | TimersLoaded | Marked | Invoked | CommitDone | WriteFenced | Refused | Resend
-    | FoldDone | IdsFound | OutsideIdsRead | AckArrived | AlarmRang | WatermarkMoved | ChannelsExpected | RedriveAsked
-    | QuarantineFetched | RowsRead | Advanced | RoundBegan | EpochBegun | EpochEnded | BarrierAsked
+    | FoldDone | IdsFound | OutsideIdsRead | AckArrived | AlarmRang | WatermarkMoved | ChannelsExpected | ChannelsEnded
+    | RedriveAsked | QuarantineFetched | RowsRead | Advanced | RoundBegan | EpochBegun
+    | EpochEnded | BarrierAsked
 )  # fmt: skip
 
 # --- effects ----------------------------------------------------------------------------------------------------

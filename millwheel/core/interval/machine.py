@@ -239,8 +239,8 @@ class IntervalCore:
                 self._alarm = MAX_TIME
             case ev.RoundBegan(round_, bound):
                 self._answer(round_, bound, effects)
-            case ev.ChannelsExpected(channels):
-                self._arrivals.ids.expect(channels)
+            case ev.ChannelsExpected() | ev.ChannelsEnded():
+                self._arrivals.hear_of_channels(event)
             case ev.RedriveAsked() | ev.QuarantineFetched():
                 self._hear_of_quarantine(event, now)
             case _:
@@ -266,6 +266,35 @@ class IntervalCore:
             self._inbox or self._invocation or not self._durability.quiet() or self._quarantine.busy()
             or not self._arrivals.quiet() or self._schedule.paging or self._alignment.busy()
         )  # fmt: skip
+
+    def settled(self, acked: bool = False) -> bool:
+        """True when nothing waits, runs, is uncommitted or is unfolded: another owner would find an empty log.
+
+        `acked`: and no production either that a receiver has not acked, or whose ack is not recorded.
+        """
+        return not (
+            self._inbox or self._invocation or self._arrivals.asking or self._schedule.paging
+            or not self._durability.settled(acked)
+        )  # fmt: skip
+
+    def give_up(self) -> ev.Inherited:
+        """The core is void from now on.  Returns what the next one in this process begins with."""
+        self.halted = True
+        return ev.Inherited(
+            self._refused, self._outbox.channels(), self.counters, self.suspects.interrupted(), self.watermark
+        )
+
+    def doubts(self, bundle: Bundle) -> bool:
+        """Whether it would take a bundle for a copy, because nobody has told it of the sender."""
+        return self._arrivals.doubts((bundle.subscription, bundle.producer))
+
+    def channels(self) -> list[Channel]:
+        """The channels on which it has sent, also in the names of earlier owners, and may send again."""
+        return self._outbox.channels()
+
+    def heard(self) -> list[Channel]:
+        """The channels on which it has consumed ids that it still keeps."""
+        return self._arrivals.ids.channels()
 
     def flush(self, now: int) -> list[ev.Effect]:
         """Record acks and fold everything as soon as possible (end of a run)."""
@@ -471,10 +500,7 @@ class IntervalCore:
                 self._refused.stop_redrive(cause, now)
             else:
                 self._refused.add(cause, answer)
-        inherited = ev.Inherited(
-            self._refused, self._outbox.channels(), self.counters, self.suspects.interrupted(), self.watermark
-        )
-        effects.append(ev.RestartInterval(inherited))
+        effects.append(ev.RestartInterval(self.give_up()))
 
     def _send(self, bundles: list[Bundle], effects: list[ev.Effect]) -> None:
         effects += [ev.Send(self._outbox.sendable(bundle)) for bundle in bundles]

@@ -144,6 +144,10 @@ class InjectorCore:
             return False
         return not self.wants_epoch if self._snapshots else not (self._acked_position or self._advancing)
 
+    def settled(self) -> bool:
+        """True when all that it has read is acked, and the position is durable."""
+        return not (self._notes or self._reads or self._acked_position or self._advancing)
+
     @property
     def under_way(self) -> bool:
         """True when a row that was read is not acked."""

@@ -39,7 +39,7 @@ def check_end(watched: WatchedStore) -> None:
         empty = held - {key + QUARANTINE_HOLD for key, entries in durable.fifo.items() if entries}
         if empty:
             truth.fail(f"I10: {name} is held by quarantines with nothing in them: {sorted(empty)}")
-    current = {ProducerId(sequencer) for sequencer in truth.owner.values()}
+    current = {ProducerId(sequencer) for sequencer in (*truth.owner.values(), *truth.left)}
     for interval, frontiers in store.folded.frontiers.items():
         retired = sorted(producer for _, producer in frontiers if producer not in current)
         if retired and truth.graph.computations[truth.computation[interval]].settings.exactly_once:

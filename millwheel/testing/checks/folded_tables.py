@@ -62,6 +62,21 @@ class FoldedTables:
             frontiers[channel] = max(ids.frontier, frontiers.get(channel, ids.frontier))
             delivered.setdefault(channel, set()).update(ids.sequences)
 
+    def reshaped(self, first: IntervalId, new: Iterable[IntervalId], gone: Iterable[IntervalId]) -> None:
+        """An interval was split into itself and `new` ones, or united with those that are `gone`."""
+        delivered, frontiers = self._delivered.setdefault(first, {}), self._frontiers.setdefault(first, {})
+        for other in new:
+            self._delivered[other] = {channel: set(ids) for channel, ids in delivered.items()}
+            self._frontiers[other] = dict(frontiers)
+        produced = self._produced.setdefault(first, {})
+        for other in gone:
+            for channel, frontier in self._frontiers.pop(other, {}).items():
+                frontiers[channel] = max(frontier, frontiers.get(channel, frontier))
+            for channel, ids in self._delivered.pop(other, {}).items():
+                delivered.setdefault(channel, set()).update(ids)
+            for channel, rows in self._produced.pop(other, {}).items():
+                produced.setdefault(channel, {}).update(rows)
+
     # --- what a store has -----------------------------------------------------------------------------------------
 
     def _check_keys(self, store: MemoryStore, name: str, touched: Iterable[str]) -> None:

@@ -79,7 +79,8 @@ class Probes:
         self._found["suspect waits for another one"] += bool(alone._waiting)
 
     def _checkpoint(self, interval: IntervalId, image: Checkpoint) -> None:
-        core = self._worker.actors.all[interval].core
+        actor = self._worker.actors.all.get(interval)
+        core = actor.core if actor is not None else None
         if isinstance(core, IntervalCore) and core.config.settings.productions == "weak" and image.produced:
             self._found["weak straggler checkpointed"] += 1
 
@@ -103,8 +104,9 @@ class Probes:
             case FindIds(interval, asked):
                 self._looked_up(interval, asked, *answer)
             case ReadQuarantine(interval):
-                actor = self._worker.actors.all[interval]
-                self._truth.saw_fifos(interval, actor.sequencer, answer)
+                actor = self._worker.actors.all.get(interval)
+                if actor is not None:
+                    self._truth.saw_fifos(interval, actor.sequencer, answer)
             case ListRedrives(_, limit):
                 found["more redrives than are read at once"] += len(answer) >= limit
             case Reacquire() if answer is None:
@@ -131,7 +133,10 @@ class Probes:
     def _looked_up(
         self, interval: IntervalId, asked: ev.LookupIds, found: set[SequenceNumber], outside: set[bytes]
     ) -> None:
-        core = self._worker.actors.all[interval].core
+        actor = self._worker.actors.all.get(interval)
+        if actor is None:
+            return  # it was lost meanwhile
+        core = actor.core
         if not isinstance(core, IntervalCore):
             raise InvariantError("core is no IntervalCore")
         restored = core._arrivals.ids.restored(asked.subscription, asked.producer)

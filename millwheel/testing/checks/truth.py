@@ -66,6 +66,8 @@ class Truth:
         """(interval, subscription) to the ids that outside clients chose, and when they expire."""
         self.owner: dict[IntervalId, Sequencer] = {}
         """Interval to the sequencer that was taken last."""
+        self.left: set[Sequencer] = set()
+        """Sequencers of workers that have left in order since the last placement."""
         self.maker: dict[int, str] = {}
         """Producer to computation, or "source:name"."""
         self.subscriptions: dict[SubscriptionId, SubscriptionSpec] = {}
@@ -85,6 +87,19 @@ class Truth:
         specs = {s.name: s for c in self.graph.computations.values() for s in c.inputs}
         self.subscriptions = {number: specs[name] for name, number in opened.subscriptions.items()}
         self.computation = {row.id: row.computation for row in opened.intervals}
+
+    def reshaped(self, first: IntervalId, new: Iterable[IntervalId], gone: Iterable[IntervalId]) -> None:
+        """An interval was split into itself and `new` ones, or united with those that are `gone`."""
+        for interval, subscription in [place for place in self.outside if place[0] == first]:
+            for other in new:
+                self.outside[other, subscription] = dict(self.outside[interval, subscription])
+        for interval, subscription in [place for place in self.outside if place[0] in {*gone}]:
+            taken = self.outside.pop((interval, subscription))
+            known = self.outside.setdefault((first, subscription), {})
+            for id_, expires in taken.items():
+                known[id_] = max(expires, known.get(id_, expires))
+        for interval in gone:
+            self.owner.pop(interval, None)
 
     def script(self, source: str, partition: str, producer: ProducerId) -> None:
         """All rows of a source partition are pending from the start."""

@@ -60,7 +60,7 @@ class WatchedStore:
         """What the hooks of an interval have done, by its sequencer."""
         self.honest = honest
         """Computations whose watermark is checked exactly at every persist (I10)."""
-        self.senders: Callable[[str], set[str]] = graph.senders
+        self.feeds: Callable[[str], set[str]] = graph.senders
         """What sends to a computation in every version of the pipeline."""
         self._seen: set[tuple[IntervalId, Sequencer, Seq]] = set()
         """(interval, sequencer, seq) of every checkpoint that became durable."""
@@ -238,7 +238,7 @@ class WatchedStore:
                 self.truth.kernel.trace(f"persists {write.name} {write.value}")
                 self._check_watermark(write.name, write.value, before)
         for name in self.lifetimes.names() if kept else ():
-            values = [self.inner.watermark.get(sender, MIN_TIME) for sender in self.senders(name)]
+            values = [self.inner.watermark.get(sender, MIN_TIME) for sender in self.feeds(name)]
             self.lifetimes.persisted(name, min(values, default=MIN_TIME))
             self.lifetimes.persisted(name, self.inner.watermark.get(name, MIN_TIME))  # from which a new owner goes on
         return kept
@@ -381,7 +381,7 @@ class WatchedStore:
         if name.startswith(LOOP_PREFIX):
             self._check_floor(name, value, before)
             return
-        for sender in sorted(self.senders(name)):
+        for sender in sorted(self.feeds(name)):
             known = before.get(sender)
             if known is None or value > known:
                 self.truth.fail(f"I10: {name} is at {value}, its sender {sender} at {known}")
@@ -393,7 +393,7 @@ class WatchedStore:
     def _check_floor(self, name: str, value: int, before: Mapping[str, int]) -> None:
         """No work of a loop is behind its floor, nor anything that may still come from outside."""
         loop = next(loop for loop in self.truth.graph.loops if loop.name == name)
-        outside = set[str]().union(*map(self.senders, loop.members)).difference(loop.members, {name})
+        outside = set[str]().union(*map(self.feeds, loop.members)).difference(loop.members, {name})
         for sender in sorted(outside):
             known = before.get(sender)
             if known is None or value > known:

@@ -58,8 +58,13 @@ class Wire:
         """By process and interval, of its newest owner there."""
         self._heard: dict[Channel, set[SequenceNumber]] = {}
         """Productions whose acks have arrived."""
+        self.shared = False
+        """Bundles go from process to process; else each process is a world of its own."""
         self._handed: dict[tuple[int, int], list[int]] = {}
         """By interval and sequencer the checkpoints that were given to the store, and that it does not know to be durable."""
+
+    def _place(self, process: int) -> int:
+        return 0 if self.shared else process
 
     def asked(self, request: StoreCall) -> None:
         """A request to the store leaves."""
@@ -94,7 +99,7 @@ class Wire:
     def heard(self, message: Message, process: int) -> None:
         """A message has arrived."""
         if isinstance(message, Receipt):
-            bundle = self._in_flight.get((process, message.sender, message.number, message.interval))
+            bundle = self._in_flight.get((self._place(process), message.sender, message.number, message.interval))
             if bundle is not None:
                 self._heard.setdefault((bundle.subscription, bundle.producer), set()).update(bundle.sequences)
 
@@ -111,7 +116,7 @@ class Wire:
     def saw_send(self, interval: IntervalId, bundle: Bundle, process: int) -> None:
         """A bundle leaves: strong productions are durable by now (I7), frontiers below everything pending (I14)."""
         truth, channel = self._truth, (bundle.subscription, bundle.producer)
-        self._in_flight[process, interval, bundle.number, bundle.target] = bundle
+        self._in_flight[self._place(process), interval, bundle.number, bundle.target] = bundle
         truth.saw_frontier(interval, bundle)
         pending = truth.pending.get(channel, {})
         if pending and bundle.frontier > min(pending) and truth.exact(bundle.subscription):
@@ -133,7 +138,7 @@ class Wire:
 
     def saw_ack(self, interval: IntervalId, sender: IntervalId, number: int, process: int) -> None:
         """An ack leaves: what it acks is consumed durably (I2)."""
-        truth, bundle = self._truth, self._in_flight.get((process, sender, number, interval))
+        truth, bundle = self._truth, self._in_flight.get((self._place(process), sender, number, interval))
         if bundle is None:
             truth.fail(f"I3: interval {interval} acks bundle {number} of {sender}, which was never sent to it")
         channel = (bundle.subscription, bundle.producer)

@@ -17,7 +17,7 @@ from millwheel.host.requests import StoreCall
 from millwheel.testing.faults.nemesis import Action
 
 if TYPE_CHECKING:
-    from millwheel.testing.world.process import Process
+    from millwheel.testing.world.body import Body
 
 RETRY_US: Final = 50_000
 READS: Final = frozenset(
@@ -42,7 +42,7 @@ class OpenCall(msgspec.Struct, eq=False):
 class Calls:
     """One process's way to the store."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Body) -> None:
         self._process = process
         self.open: list[OpenCall] = []
         """Requests without an answer."""

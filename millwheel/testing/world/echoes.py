@@ -49,6 +49,9 @@ class Echoes:
             actor = worker.actors.all.get(bundle.target)
             if actor is None or actor.core.halted:
                 continue
+            row = worker.routes.rows[actor.interval]
+            if any(key < row.low or (row.high is not None and key >= row.high) for key in bundle.keys):
+                continue  # it was split since: whoever still sends to it by the old map hears that, and sends nothing
             retired = (bundle.subscription, bundle.producer) not in worker.routes.live
             self._truth.kernel.probes["late copy of a retired producer's bundle"] += retired
             self._truth.kernel.probes["late copy of a bundle"] += 1

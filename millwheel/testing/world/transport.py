@@ -18,7 +18,7 @@ import msgspec
 from millwheel.host.messages import Delivery, Message, Receipt, WatermarkReport, WatermarksRaised
 
 if TYPE_CHECKING:
-    from millwheel.testing.world.process import Process
+    from millwheel.testing.world.body import Body
 
 STEPS: Final = {Delivery: "send", Receipt: "ack"}
 DELAYS: Final = {Delivery: "deliver", Receipt: "ack", WatermarksRaised: "watermark", WatermarkReport: "report"}
@@ -34,7 +34,7 @@ def step_of(message: Message) -> str:
 class FaultyTransport:
     """The channels of one process, by (from, to): a `ports.Transport`."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Body) -> None:
         self._process = process
         self._heard: dict[str, Callable[[str, Message], None]] = {}
         self._opened: dict[str, Callable[[str], None]] = {}
@@ -104,6 +104,10 @@ class FaultyTransport:
             self._process.world.kernel.probes["message lost in a cut"] += 1
             return
         self._heard[pair[1]](pair[0], message)
+
+    def break_one(self, down_us: int) -> None:
+        """Break the channel of the worker to the controller, or to itself."""
+        self.cut("worker", self._process.world.kernel.rng.choice(("worker", "controller")), down_us)
 
     def cut(self, one: str, other: str, down_us: int) -> None:
         """Break the channels between two hosts; everything that is on its way is gone."""

@@ -5,10 +5,15 @@ from __future__ import annotations
 from millwheel.host.messages import Hello
 from millwheel.host.receivers import Receivers
 from millwheel.ids import IntervalId, Sequencer
+from millwheel.ports import IntervalRow
+
+
+def row(number: int, low: str = "", high: str | None = None) -> IntervalRow:
+    return IntervalRow(IntervalId(number), "c", low, high)
 
 
 def sequencer(receivers: Receivers, interval: IntervalId) -> int | None:
-    place = receivers.place(interval)
+    place = receivers.place(row(interval))
     return None if place is None else place[1]
 
 
@@ -56,9 +61,16 @@ def test_a_cut_is_of_one_worker_and_a_new_owner_is_found_where_it_is() -> None:
     receivers.greet("w1", Hello(IntervalId(1), Sequencer(100), 1))
     receivers.greet("w2", Hello(IntervalId(2), Sequencer(200), 1))
     receivers.cut("w1")
-    assert (receivers.place(IntervalId(1)), receivers.place(IntervalId(2))) == (None, ("w2", 200))
+    assert (receivers.place(row(1)), receivers.place(row(2))) == (None, ("w2", 200))
     assert not receivers.greet("w2", Hello(IntervalId(1), Sequencer(99), 8)), "an earlier owner that has woken up"
     assert receivers.greet("w2", Hello(IntervalId(1), Sequencer(101), 1))
-    assert receivers.place(IntervalId(1)) == ("w2", 101)
+    assert receivers.place(row(1)) == ("w2", 101)
     receivers.cut("w1")
-    assert receivers.place(IntervalId(1)) == ("w2", 101), "the worker that had it is gone, and has it no more"
+    assert receivers.place(row(1)) == ("w2", 101), "the worker that had it is gone, and has it no more"
+
+
+def test_a_receiver_with_other_keys_than_the_sender_knows_is_sent_nothing() -> None:
+    receivers = Receivers()
+    receivers.greet("w1", Hello(IntervalId(1), Sequencer(100), 1, "", "m"))
+    assert receivers.place(row(1)) is None, "it was split, and the sender has not heard of that"
+    assert receivers.place(row(1, "", "m")) == ("w1", 100)

@@ -1,0 +1,378 @@
+"""A controller of a cluster: a standby, or the leader, who is the authority on watermarks and does what the master decides.
+
+Lives here: when the controller tries to lead, what it asks of the store and tells workers.  Never here: the decisions
+(`master`), the watermarks (`core.authority`), or who may speak for what (`standing`).  Invariants:
+
+* every write carries the epoch of this leader, so one that was followed without knowing it changes nothing;
+* nobody hears of a watermark before it is durable;
+* what a leader knows it has read since it leads, or workers have said it since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping
+from typing import Any, assert_never
+
+from millwheel import limits
+from millwheel.cluster import ClusterMap, Leader, Member, Placement, Reshaping
+from millwheel.core.authority import Authority
+from millwheel.errors import Fenced, InvariantError
+from millwheel.host import alphabet as he
+from millwheel.host.controller import heed
+from millwheel.host.master import Assign, Bury, Cut, Decision, Finish, LetGo, Master, Settle
+from millwheel.host.messages import (
+    Claimed,
+    Disowned,
+    Drained,
+    HandedOver,
+    HandOver,
+    IntervalSettled,
+    Led,
+    MapChanged,
+    Message,
+    RoundAnswered,
+    RoundAsked,
+    RunEnded,
+    WatermarksRaised,
+    WorkerJoined,
+)
+from millwheel.host.procedures import Procedures, Steps
+from millwheel.host.requests import (
+    Expel,
+    Lead,
+    Leave,
+    PersistLedWatermarks,
+    PlaceAnew,
+    ReadMap,
+    ReadOrders,
+    ReadWatermarks,
+    Reshape,
+    SettleOrder,
+)
+from millwheel.host.rounds import Rounds
+from millwheel.host.standing import Standing
+from millwheel.ports import WatermarkWrite
+
+
+def host_name(member: Member) -> str:
+    """What a member is called on channels."""
+    return f"{'w' if member.role == 'worker' else 'c'}{member.incarnation}"
+
+
+class ClusterController:
+    """The member `incarnation` of a cluster, as a controller.  A lease as leader is one of `lease_us`."""
+
+    def __init__(self, incarnation: int, lease_us: int) -> None:
+        self.name = f"c{incarnation}"
+        self.now = 0
+        self._incarnation = incarnation
+        self._lease_us = lease_us
+        self._out: list[he.HostEffect] = []
+        self._procedures = Procedures(self._asked)
+        self._map: ClusterMap | None = None
+        self._others: dict[str, Member] = {}
+        """Live members by their names on channels."""
+        self._acting = False
+        self._again = False
+        self._ended = False
+        # Of the term.
+        self._epoch: int | None = None
+        """None: another one leads."""
+        self._authority: Authority | None = None
+        self._rounds: Rounds | None = None
+        """Of loops, once there is an authority."""
+        self._loading = False
+        self._early: list[tuple[str, Message]] = []
+        """What workers have said before the stored watermarks were read."""
+        self._standing = Standing()
+        self._master = Master()
+        self._persisting: Authority | None = None
+        self._fresh: set[int] = set()
+        """Workers that were given something: they have to say what they know of it."""
+        self._finishing = False
+
+    # --- the door ---------------------------------------------------------------------------------------------
+
+    def handle(self, event: he.HostEvent, now: int) -> list[he.HostEffect]:
+        """React to one event at wall time `now`, us."""
+        self.now = now
+        out = self._out = []
+        match event:
+            case he.Received(peer, message):
+                self._hear(peer, message)
+            case he.Answered(token, answer):
+                self._procedures.answered(token, answer)
+            case he.Started():
+                self._procedures.start(self._campaign())
+            case he.ChannelOpened(peer):
+                if self._epoch is not None and peer in self._workers():
+                    self._welcome(peer)
+            case he.TurnEnded() | he.Rested() | he.Tick():
+                self._persist()
+            case he.Declined():
+                raise InvariantError("a controller writes no sink rows")
+            case he.Told() | he.Due() | he.Returned() | he.RowsArrived():
+                raise InvariantError(f"a controller got {type(event).__name__}")
+            case _:
+                assert_never(event)
+        return out
+
+    @property
+    def leads(self) -> bool:
+        """Whether it leads, as far as it knows."""
+        return self._epoch is not None
+
+    def _asked(self, ask: he.Ask) -> None:
+        self._out.append(ask)
+
+    def _tell(self, peers: Iterable[str], message: Message) -> None:
+        self._out += [he.Tell(peer, message) for peer in peers]
+
+    def _workers(self) -> list[str]:
+        return [name for name, member in self._others.items() if member.role == "worker"]
+
+    # --- terms ------------------------------------------------------------------------------------------------
+
+    def _campaign(self) -> Steps:
+        while not self._ended:
+            leader: Leader | None = yield Lead(self._incarnation, self._lease_us)
+            if leader is None:
+                self._stand_down()
+            elif leader.epoch != self._epoch:
+                self._stand_down()
+                self._epoch = leader.epoch
+                self._tell(self._workers(), Led(leader.epoch))
+            self._act()
+            yield he.Pause(limits.LEAD_EVERY_US)
+
+    def _stand_down(self) -> None:
+        """Whatever was known in a term is void."""
+        self._epoch, self._authority, self._loading, self._finishing = None, None, False, False
+        self._rounds = None
+        self._early, self._standing, self._master, self._fresh = [], Standing(), Master(), set()
+
+    # --- what is heard ----------------------------------------------------------------------------------------
+
+    def _hear(self, peer: str, message: Message) -> None:
+        if isinstance(message, RunEnded):
+            if self._epoch is None and not self._ended:
+                self._ended = True
+                self._procedures.start(self._leave())
+        elif self._epoch is None:
+            pass  # who leads says so, and is told everything
+        elif isinstance(message, HandedOver):
+            self._master.handed_over(_incarnation(peer), (*message.intervals, *message.sources))
+            self._act()
+        elif isinstance(message, Drained):
+            self._master.drained(message.incarnation, message.version)
+            self._act()
+        elif self._authority is None:
+            self._early.append((peer, message))
+            self._load_if_due()
+        else:
+            self._heed(self._authority, peer, message)
+
+    def _heed(self, authority: Authority, peer: str, message: Message) -> None:
+        if isinstance(message, WorkerJoined):
+            self._tell([peer], WatermarksRaised(authority.values(), authority.inputs()))
+        admitted = self._standing.admit(peer, message)
+        if admitted is None or self._rounds is None:
+            return
+        if isinstance(admitted, RoundAnswered):
+            self._rounds.answered(admitted)
+            return
+        risen = heed(authority, admitted)
+        if risen:
+            self._tell(self._workers(), WatermarksRaised({}, risen))
+        if isinstance(admitted, Claimed | IntervalSettled):
+            self._rounds.hurry()
+
+    def _ask_round(self, question: RoundAsked) -> None:
+        self._tell(self._workers(), question)
+
+    def _load_if_due(self) -> None:
+        """When the map is known, and a worker has said who sends to whom."""
+        joined = [message for _, message in self._early if isinstance(message, WorkerJoined)]
+        if joined and self._map is not None and not self._loading:
+            self._loading = True
+            self._procedures.start(self._load(joined[0], self._epoch))
+
+    def _load(self, joined: WorkerJoined, epoch: int | None) -> Steps:
+        stored: dict[str, int] = yield ReadWatermarks()
+        if self._epoch is None or epoch != self._epoch or self._map is None:
+            return
+        authority = self._authority = Authority(joined.senders, stored, joined.loops)
+        # Workers know the numbers of earlier leaders' rounds: those of this one are larger.
+        self._rounds = Rounds(authority, self._procedures.start, self._ask_round, self._epoch << 32)
+        self._adjust(authority, self._map)
+        early, self._early = self._early, []
+        for peer, message in early:
+            self._heed(authority, peer, message)
+        self._tell(self._workers(), WatermarksRaised(authority.values(), authority.inputs()))
+        self._rounds.hurry()
+
+    def _adjust(self, authority: Authority, found: ClusterMap) -> None:
+        """Every interval of the map is expected, whoever owns it.  One with another owner holds until that has reported."""
+        anew, gone = self._standing.follow(found)
+        for name, interval, sequencer in anew:
+            authority.expect(name, interval, sequencer)
+            authority.hold(name, interval)
+        for name, interval in gone:
+            authority.retire(name, interval)
+        if (anew or gone) and self._rounds is not None:
+            self._rounds.hurry()
+
+    def _welcome(self, peer: str) -> None:
+        """A worker may not know what was told, and what it has said may be lost."""
+        if self._epoch is not None:
+            self._tell([peer], Led(self._epoch))
+        if self._authority is not None:
+            self._tell([peer], WatermarksRaised(self._authority.values(), self._authority.inputs()))
+
+    # --- the map ----------------------------------------------------------------------------------------------
+
+    def _act(self) -> None:
+        """Look at the map, and do what is to be done about it."""
+        self._again = True
+        if not self._acting:
+            self._acting = True
+            self._procedures.start(self._act_all())
+
+    def _act_all(self) -> Steps:
+        while self._again and not self._ended:
+            self._again = False
+            found: ClusterMap = yield ReadMap()
+            if self._map is None or found.version >= self._map.version:
+                self._follow(found)
+                if self._epoch is not None:
+                    yield from self._lead_on(found, self._epoch)
+        self._acting = False
+
+    def _follow(self, found: ClusterMap) -> None:
+        if not any(member.incarnation == self._incarnation and member.alive for member in found.members):
+            raise Fenced(f"controller {self._incarnation} is not a member of this cluster any more; this process ends")
+        self._map = found
+        known = self._others
+        self._others = {host_name(member): member for member in found.members if member.alive}
+        del self._others[self.name]
+        self._out.append(he.Reach({name: member.address for name, member in self._others.items()}))
+        if self._epoch is None:
+            return
+        if self._authority is not None:
+            self._adjust(self._authority, found)
+        self._standing.resume()
+        for peer in self._workers():
+            if peer not in known or self._others[peer].incarnation in self._fresh:
+                self._welcome(peer)
+        self._fresh.clear()
+        self._load_if_due()
+
+    def _lead_on(self, found: ClusterMap, epoch: int) -> Generator[he.Wish, Any, None]:
+        """One step, if there is one to be done."""
+        if self._finishing:
+            yield from self._finish()
+            return
+        orders = yield ReadOrders()
+        if self._epoch != epoch:
+            return
+        self._master.ordered(dict(orders))
+        decision = self._master.decide(found, self.now)
+        if decision is not None:
+            self._again = (yield from self._carry_out(decision, found, epoch)) or self._again
+
+    def _carry_out(self, decision: Decision, found: ClusterMap, epoch: int) -> Generator[he.Wish, Any, bool]:
+        """Do what was decided; returns whether the map is to be looked at again at once."""
+        match decision:
+            case LetGo(owner, intervals, sources, acked):
+                self._tell([f"w{owner}"], HandOver(intervals, sources, acked))
+            case Assign(intervals, sources):
+                return (yield from self._assign(intervals, sources, found, epoch))
+            case Cut(intervals, split_keys, order):
+                answer = yield Reshape(Reshaping(epoch, found.version, intervals, split_keys))
+                if answer is None or self._epoch != epoch:
+                    return False
+                yield SettleOrder(epoch, order, answer if isinstance(answer, str) else "")
+                self._tell(self._workers(), MapChanged(found.version + 1))
+            case Settle(order, refusal):
+                yield SettleOrder(epoch, order, refusal)
+            case Bury(incarnations):
+                yield Expel(incarnations)
+                for incarnation in incarnations:
+                    yield Leave(incarnation)
+            case Finish():
+                self._finishing = True
+            case _:
+                assert_never(decision)
+        return True
+
+    def _assign(
+        self, intervals: Mapping[Any, int | None], sources: Mapping[str, int | None], found: ClusterMap, epoch: int
+    ) -> Generator[he.Wish, Any, bool]:
+        dead = tuple(member.incarnation for member in found.members if not member.alive)
+        if dead:
+            yield Expel(dead)
+        if self._epoch != epoch:
+            return False
+        self._standing.suspend(intervals, sources)
+        version: int | None = yield PlaceAnew(Placement(epoch, found.version, intervals, sources))
+        if self._epoch != epoch:
+            return False
+        if version is None:  # the map has changed meanwhile, or somebody else leads; `_follow` resumes
+            self._master.refused()
+            return False
+        self._fresh |= {owner for owner in (*intervals.values(), *sources.values()) if owner is not None}
+        self._tell(self._workers(), MapChanged(version))
+        return True
+
+    # --- watermarks -------------------------------------------------------------------------------------------
+
+    def _persist(self) -> None:
+        authority = self._authority
+        if authority is not None and self._epoch is not None and authority.changed() and self._persisting is None:
+            self._persisting = authority
+            self._procedures.start(self._persist_all(authority, self._epoch))
+
+    def _persist_all(self, authority: Authority, epoch: int) -> Steps:
+        while self._authority is authority and authority.changed():
+            changed = authority.changes()
+            if not changed:
+                continue
+            writes = [WatermarkWrite(name, value, authority.owners(name)) for name, value in changed.items()]
+            kept: set[str] | None = yield PersistLedWatermarks(epoch, writes)
+            if kept is None and self._epoch == epoch:
+                self._stand_down()
+            if kept is None or self._authority is not authority:
+                break
+            self._persisted(authority, writes, kept)
+            yield he.Pause(limits.PERSIST_DELAY_US)
+        self._persisting = None
+
+    def _persisted(self, authority: Authority, writes: list[WatermarkWrite], kept: set[str]) -> None:
+        for write in writes:
+            if write.name not in kept:
+                authority.refused(write.name)
+                self._tell(self._workers(), Disowned(tuple(sorted(write.owners.items()))))
+                self._act()
+        durable = {write.name: write.value for write in writes if write.name in kept}
+        self._tell(self._workers(), WatermarksRaised(durable, authority.adopt(durable)))
+        if self._rounds is not None:
+            self._rounds.hurry()
+
+    # --- the end ----------------------------------------------------------------------------------------------
+
+    def _finish(self) -> Generator[he.Wish, Any, None]:
+        """Tell everybody until nobody is left."""
+        if self._others:
+            self._tell(self._others, RunEnded())
+            return
+        self._ended = True
+        yield from self._leave()
+
+    def _leave(self) -> Generator[he.Wish, Any, None]:
+        yield Leave(self._incarnation)
+        self._out.append(he.Ended())
+
+
+def _incarnation(peer: str) -> int:
+    """The number in a worker's name."""
+    return int(peer.removeprefix("w"))

@@ -1,0 +1,70 @@
+"""Clusters under faults: the seeds of one CI run, and that a seed is a run of its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from millwheel.testing.faults.nemesis import NO_FAULTS
+from tests.sim.ci import publish
+from tests.sim.fleets import run_clusters, simulate_cluster
+
+SEEDS = 50
+EVENTS_LIMIT = 2_000
+FAULTS_LIMIT = 5
+
+PROBES = (
+    "bundle for an earlier owner dropped",
+    "channel cut one way",
+    "controller died",
+    "event for a void core dropped",
+    "fenced commit refused",
+    "fenced watermark refused",
+    "interval restarted",
+    "interval split",
+    "intervals merged",
+    "late copy of a retired producer's bundle",
+    "leader changed",
+    "message lost in a cut",
+    "order carried out",
+    "order refused",
+    "placement",
+    "process ended by its own lease",
+    "worker died",
+    "worker frozen",
+)
+"""What must happen somewhere among them."""
+
+
+@pytest.mark.every_core
+@pytest.mark.slow
+@pytest.mark.timeout(1_200)
+def test_every_seed_of_a_cluster_keeps_every_invariant_and_together_they_reach_every_probe() -> None:
+    verdicts, failures = run_clusters(range(SEEDS))
+    probes: Counter[str] = Counter()
+    for verdict in verdicts:
+        probes.update(verdict.probes)
+    faults = [sum(verdict.faults.values()) for verdict in verdicts]
+    events = [verdict.events for verdict in verdicts]
+    publish("clusters", {"seeds": SEEDS, "failures": failures, "faults": sum(faults), "events": sum(events)})
+    assert not failures
+    assert min(events) >= EVENTS_LIMIT
+    assert min(faults) >= FAULTS_LIMIT
+    assert not [name for name in PROBES if not probes[name]]
+
+
+@pytest.mark.parametrize("seed", [1, 3, 9, 33])
+def test_a_cluster_without_faults_splits_merges_moves_and_ends(seed: int) -> None:
+    verdict = simulate_cluster(seed, NO_FAULTS)
+    assert verdict.faults == {}
+    assert verdict.probes["placement"] > 0
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    assert simulate_cluster(4) == simulate_cluster(4)
+
+
+@pytest.mark.parametrize("seed", [3, 12, 34])
+def test_a_seed_that_once_failed(seed: int) -> None:
+    simulate_cluster(seed)

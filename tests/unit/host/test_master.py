@@ -1,0 +1,258 @@
+"""What a master decides, map by map: each decision is carried out by hand, and the next one is asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millwheel import limits
+from millwheel.cluster import ClusterMap, MapOrder, Member, PlacedInterval, PlacedSource
+from millwheel.host.master import Assign, Bury, Cut, Decision, Finish, LetGo, Master, Settle
+from millwheel.ids import IntervalId, Sequencer
+
+LOWS = ("", "b", "d", "f", "h", "k", "m", "p")
+
+
+def ids(*numbers: int) -> tuple[IntervalId, ...]:
+    return tuple(IntervalId(number) for number in numbers)
+
+
+class Hand:
+    """A cluster on paper: workers by incarnation, intervals 1, 2, ... of one computation, and sources."""
+
+    def __init__(self, workers: int, intervals: int, sources: int = 0) -> None:
+        self.master = Master()
+        self.now = 0
+        members = tuple(Member(number, f"worker {number}", "worker", "") for number in range(1, workers + 1))
+        highs = (*LOWS[1:intervals], None)
+        placed = tuple(
+            PlacedInterval(IntervalId(i + 1), "c", LOWS[i], highs[i], None, Sequencer(0)) for i in range(intervals)
+        )
+        self.map = ClusterMap(1, None, members, placed, tuple(PlacedSource(f"s{i}", None) for i in range(sources)))
+
+    def change(self, **fields: object) -> None:
+        self.map = msgspec.structs.replace(self.map, version=self.map.version + 1, **fields)
+
+    def die(self, incarnation: int) -> None:
+        members = [msgspec.structs.replace(m, alive=m.alive and m.incarnation != incarnation) for m in self.map.members]
+        self.map = msgspec.structs.replace(self.map, members=tuple(members))
+
+    def join(self, incarnation: int) -> None:
+        member = Member(incarnation, f"worker {incarnation}", "worker", "")
+        self.map = msgspec.structs.replace(self.map, members=(*self.map.members, member))
+
+    def decide(self) -> Decision | None:
+        return self.master.decide(self.map, self.now)
+
+    def carry_out(self, decision: Decision) -> None:
+        match decision:
+            case LetGo(owner, intervals, sources):
+                self.master.handed_over(owner, (*intervals, *sources))
+            case Assign(intervals, sources):
+                placed = [msgspec.structs.replace(i, owner=intervals.get(i.id, i.owner)) for i in self.map.intervals]
+                known = [msgspec.structs.replace(s, owner=sources.get(s.name, s.owner)) for s in self.map.sources]
+                self.change(intervals=tuple(placed), sources=tuple(known))
+            case Bury(incarnations):
+                self.change(members=tuple(m for m in self.map.members if m.incarnation not in incarnations))
+            case _:
+                raise AssertionError(decision)
+
+    def settle(self) -> list[Decision]:
+        """Until nothing is left to be done."""
+        done: list[Decision] = []
+        for _ in range(100):
+            decision = self.decide()
+            if decision is None:
+                return done
+            done.append(decision)
+            self.carry_out(decision)
+        raise AssertionError(done)
+
+    def owners(self) -> dict[int, int | None]:
+        return {int(placed.id): placed.owner for placed in self.map.intervals}
+
+    def counts(self) -> Counter[int | None]:
+        return Counter([*self.owners().values(), *(source.owner for source in self.map.sources)])
+
+
+def test_nothing_is_decided_without_a_worker() -> None:
+    assert Hand(0, 3).decide() is None
+
+
+def test_what_nobody_owns_is_shared_out_at_once() -> None:
+    hand = Hand(3, 7, 2)
+    assert len(hand.settle()) == 1
+    assert hand.counts() == {1: 3, 2: 3, 3: 3}
+
+
+def test_what_a_dead_worker_had_goes_to_others_and_nothing_else_moves() -> None:
+    hand = Hand(3, 6)
+    hand.settle()
+    before = hand.owners()
+    hand.die(2)
+    done = hand.settle()
+    assert [type(decision) for decision in done] == [Assign, Bury]
+    after = hand.owners()
+    assert {i for i in before if before[i] != after[i]} == {i for i in before if before[i] == 2}
+    assert hand.counts() == {1: 3, 3: 3}
+
+
+def test_a_worker_that_joins_gets_its_share_after_others_have_let_go() -> None:
+    hand = Hand(2, 6)
+    hand.settle()
+    before = hand.owners()
+    hand.join(3)
+    done = hand.settle()
+    assert {type(decision) for decision in done} == {LetGo, Assign}
+    assert isinstance(done[0], LetGo)
+    assert hand.counts() == {1: 2, 2: 2, 3: 2}
+    assert len([i for i, owner in hand.owners().items() if before[i] != owner]) == 2, "as little as possible moves"
+
+
+def test_an_owner_that_does_not_answer_is_not_waited_for_without_end() -> None:
+    hand = Hand(1, 2)
+    hand.settle()
+    hand.join(2)
+    assert isinstance(hand.decide(), LetGo)
+    assert hand.decide() is None
+    hand.now += limits.HAND_OVER_LIMIT_US
+    assert isinstance(hand.decide(), Assign)
+
+
+def test_what_was_going_to_a_worker_that_died_goes_to_another_one() -> None:
+    hand = Hand(1, 4)
+    hand.settle()
+    hand.join(2)
+    asked = hand.decide()
+    assert isinstance(asked, LetGo)
+    hand.die(2)
+    hand.carry_out(asked)
+    hand.settle()
+    assert hand.counts() == {1: 4}
+
+
+def test_a_new_leader_goes_on_from_the_map() -> None:
+    hand = Hand(2, 4)
+    hand.settle()
+    hand.join(3)
+    assert isinstance(hand.decide(), LetGo)
+    hand.master = Master()
+    hand.settle()
+    assert sorted(hand.counts().values()) == [1, 1, 2]
+
+
+def test_a_move_is_carried_out_and_then_settled() -> None:
+    hand = Hand(2, 2)
+    hand.settle()
+    owner = hand.owners()[1]
+    other = 3 - (owner or 0)
+    hand.master.ordered({1: MapOrder("move", ids(1), to=f"worker {other}")})
+    for _ in range(2):
+        decision = hand.decide()
+        assert decision is not None
+        hand.carry_out(decision)
+    assert hand.owners()[1] == other
+    assert hand.decide() == Settle(1, "")
+
+
+def test_a_split_waits_for_the_owner_and_its_acks() -> None:
+    hand = Hand(1, 1)
+    hand.settle()
+    hand.master.ordered({4: MapOrder("split", ids(1), split_keys=("g",))})
+    asked = hand.decide()
+    assert asked == LetGo(1, ids(1), (), acked=True)
+    hand.carry_out(asked)
+    taken = hand.decide()
+    assert taken == Assign({IntervalId(1): None}, {})
+    hand.carry_out(taken)
+    assert hand.decide() == Cut(ids(1), ("g",), 4)
+
+
+def test_an_interval_whose_owner_does_not_let_go_is_not_split() -> None:
+    hand = Hand(1, 1)
+    hand.settle()
+    hand.master.ordered({4: MapOrder("split", ids(1), split_keys=("g",))})
+    hand.decide()
+    hand.now += limits.HAND_OVER_LIMIT_US
+    refused = hand.decide()
+    assert isinstance(refused, Settle)
+    assert "has not let go" in refused.refusal
+    assert hand.owners() == {1: 1}
+
+
+def test_a_new_leader_does_not_split_what_it_has_not_taken_itself() -> None:
+    # The last one may have taken it from an owner that had not folded everything.
+    hand = Hand(1, 1)
+    hand.master.ordered({4: MapOrder("split", ids(1), split_keys=("g",))})
+    assert isinstance(hand.decide(), Assign)
+
+
+@pytest.mark.parametrize(
+    ("order", "says"),
+    [
+        (MapOrder("move", ids(9), to="worker 1"), "no intervals"),
+        (MapOrder("move", ids(1), to="worker 9"), "no live worker 'worker 9'; there are"),
+        (MapOrder("merge", ids(1, 3)), "neighbours"),
+        (MapOrder("merge", ids(1)), "neighbours"),
+        (MapOrder("split", ids(2), split_keys=("a",)), "inside of the interval, 'b' to 'd'"),
+        (MapOrder("split", ids(2), split_keys=("c", "bb")), "ascend"),
+        (MapOrder("split", ids(2)), "ascend"),
+        (MapOrder("split", ids(1, 2), split_keys=("c",)), "a split of one interval"),
+    ],
+)
+def test_an_order_that_cannot_be_carried_out_is_refused_with_a_reason(order: MapOrder, says: str) -> None:
+    hand = Hand(2, 4)
+    hand.settle()
+    hand.master.ordered({1: order})
+    refused = hand.decide()
+    assert isinstance(refused, Settle)
+    assert says in refused.refusal
+
+
+def test_a_run_ends_when_all_have_said_twice_that_nothing_is_left() -> None:
+    hand = Hand(2, 2)
+    hand.settle()
+    for worker in (1, 2):
+        assert hand.decide() is None
+        hand.master.drained(worker, hand.map.version)
+    assert hand.decide() is None
+    hand.master.drained(1, hand.map.version)
+    hand.master.drained(1, hand.map.version)
+    assert hand.decide() is None
+    hand.master.drained(2, hand.map.version)
+    assert hand.decide() == Finish()
+
+
+def test_what_was_said_of_an_earlier_map_ends_nothing() -> None:
+    hand = Hand(2, 2)
+    hand.settle()
+    for worker in (1, 2, 1, 2):
+        hand.master.drained(worker, hand.map.version - 1)
+        assert hand.decide() is None
+
+
+@given(st.lists(st.sampled_from(["die", "join", "leader"]), max_size=12), st.integers(1, 8), st.integers(0, 3))
+def test_whatever_happens_everything_gets_a_live_owner_and_all_have_about_as_much(
+    events: list[str], intervals: int, sources: int
+) -> None:
+    hand = Hand(2, intervals, sources)
+    newest = 2
+    for event in events:
+        hand.settle()
+        live = [member.incarnation for member in hand.map.members if member.alive]
+        if event == "leader":
+            hand.master = Master()
+        elif event == "die" and len(live) > 1:
+            hand.die(live[0])
+        elif event == "join":
+            newest += 1
+            hand.join(newest)
+    hand.settle()
+    live = [member.incarnation for member in hand.map.members if member.alive]
+    counts = hand.counts()
+    assert set(counts) <= {*live}
+    assert max(counts[worker] for worker in live) - min(counts[worker] for worker in live) <= 1

@@ -1,0 +1,67 @@
+"""A leader heeds a worker about what it owns, and about nothing else."""
+
+from __future__ import annotations
+
+from millwheel.cluster import ClusterMap, PlacedInterval, PlacedSource
+from millwheel.host.messages import Claimed, Open, SourceBound, WatermarkReport
+from millwheel.host.standing import Standing
+from millwheel.ids import IntervalId, Sequencer
+
+ONE, TWO = IntervalId(1), IntervalId(2)
+
+
+def found(owner: int | None, sequencer: int, source: int | None = 7) -> ClusterMap:
+    placed = PlacedInterval(ONE, "c", "", None, owner, Sequencer(sequencer))
+    return ClusterMap(1, None, (), (placed,), (PlacedSource("s", source),))
+
+
+def report(sequencer: int) -> WatermarkReport:
+    return WatermarkReport("c", ONE, 100, Sequencer(sequencer))
+
+
+def test_reports_count_from_the_owner_and_under_the_newest_sequencer() -> None:
+    standing = Standing()
+    assert standing.follow(found(7, 5)) == ([("c", ONE, 5)], [])
+    assert standing.admit("w7", report(5)) == report(5)
+    assert standing.admit("w8", report(5)) is None
+    assert standing.admit("w7", report(4)) is None
+    assert standing.follow(found(8, 9))[0] == [("c", ONE, 9)]
+    assert standing.admit("w7", report(5)) is None, "it has not heard that it was superseded"
+    assert standing.admit("w8", report(9)) == report(9)
+
+
+def test_nobody_is_heard_about_what_is_being_placed() -> None:
+    standing = Standing()
+    standing.follow(found(7, 5))
+    standing.suspend([ONE], ["s"])
+    assert standing.admit("w7", report(5)) is None
+    assert standing.admit("w7", SourceBound("source:s", 3)) is None
+    standing.follow(found(7, 5))
+    standing.resume()
+    assert standing.admit("w7", report(5)) is not None
+    assert standing.admit("w7", SourceBound("source:s", 3)) is not None
+
+
+def test_a_core_that_was_restarted_reports_under_the_sequencer_that_its_owner_claims() -> None:
+    standing = Standing()
+    standing.follow(found(7, 5))
+    claim = Claimed((("c", ONE, Sequencer(6)), ("c", TWO, Sequencer(6)), ("source:s", TWO, Sequencer(6))))
+    admitted = standing.admit("w7", claim)
+    assert isinstance(admitted, Claimed)
+    assert admitted.intervals == (claim.intervals[0], claim.intervals[2])
+    assert standing.admit("w7", report(5)) is None
+    assert standing.admit("w7", report(6)) is not None
+    assert standing.follow(found(7, 5))[0] == [], "a map that was read before that changes nothing"
+
+
+def test_words_about_a_source_count_from_its_owner() -> None:
+    standing = Standing()
+    standing.follow(found(7, 5, source=8))
+    assert standing.admit("w7", Open("source:s", ())) is None
+    assert standing.admit("w8", Open("source:s", ())) is not None
+
+
+def test_an_interval_that_was_united_with_another_one_is_no_more() -> None:
+    standing = Standing()
+    standing.follow(found(7, 5))
+    assert standing.follow(ClusterMap(2, None, (), (), ())) == ([], [("c", ONE)])
