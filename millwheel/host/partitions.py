@@ -170,14 +170,17 @@ class Partitions:
     def _settle_missing(self, names: Iterable[str]) -> Steps:
         """What earlier owners have begun and is not there: it has ended, or the operator hears of it."""
         for name in names:
-            feed = self._feeds[name]
-            missing = [position.partition for position in feed.missing()]
-            found: list[SourcePosition] = (yield FindPartitions(name, (), missing)) if missing else []
-            ended = [position for position in found if position.finished]
-            yield from self._conclude(name, self._graph.sources[name].stream, ended)
-            for position in feed.missing():
+            yield from self._conclude_missing(name)
+            for position in self._feeds[name].missing():
                 gone = self._gone(name, position)
                 self._owner.note(f"{gone}; the watermark waits for it: restore it, or drop it (millwheel source drop)")
+
+    def _conclude_missing(self, name: str) -> Steps:
+        """Some of what is missing may have ended."""
+        missing = [position.partition for position in self._feeds[name].missing()]
+        found: list[SourcePosition] = (yield FindPartitions(name, (), missing)) if missing else []
+        ended = [position for position in found if position.finished]
+        yield from self._conclude(name, self._graph.sources[name].stream, ended)
 
     def _discover_all(self, known: Mapping[str, list[SourcePosition]] | None = None) -> Steps:
         complete = True
@@ -190,7 +193,7 @@ class Partitions:
         """Look for partitions of one source, and open them.  Returns whether it will never have another one."""
         spec = self._graph.sources[name]
         discovery = yield from self._discover(name, known)
-        self._meet(name, discovery)
+        yield from self._meet(name, discovery)
         for first in range(0, len(discovery.found), limits.OPEN_PARTITIONS):
             found = dict(discovery.found[first : first + limits.OPEN_PARTITIONS])
             yield from self._open_partitions(name, spec.stream, found)
@@ -292,13 +295,16 @@ class Partitions:
             case _:
                 raise AssertionError(f"a shell left {type(step).__name__} of a search to its host")
 
-    def _meet(self, name: str, discovery: Discovery) -> None:
+    def _meet(self, name: str, discovery: Discovery) -> Steps:
         """Check for missing partitions before anything is read.
 
-        Rows of a partition that is gone for good may stand in another one under another name.
+        Rows of a partition that is gone for good may stand in another one under another name.  One that another owner has
+        read to its end since this one began is not missing.
         """
         feed = self._feeds[name]
         feed.meet(partition for partition, _ in discovery.found)
+        if discovery.complete:
+            yield from self._conclude_missing(name)
         for position in feed.missing() if discovery.complete else ():
             raise SourceError(f"{self._gone(name, position)}; restore it, or drop it (millwheel source drop)")
 

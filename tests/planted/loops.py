@@ -55,7 +55,7 @@ def answer_without_timers() -> Patches:
     return {(IntervalCore, "_answer"): answer}
 
 
-@looped
+@only("tests/unit/core/interval/test_held.py")
 def reset_too_early() -> Patches:
     """What was held is forgotten when an answer leaves, also what is still there"""
     real = HeldWork.answer
@@ -68,7 +68,7 @@ def reset_too_early() -> Patches:
     return {(HeldWork, "answer"): answer}
 
 
-@looped
+@only("tests/unit/core/interval/test_held.py")
 def arrivals_not_held() -> Patches:
     """What has arrived and gone between two answers was never held"""
     return {(HeldWork, "note"): lambda self, oldest: None}
@@ -195,7 +195,7 @@ def wall_timers_speak_of_the_past() -> Patches:
     }
 
 
-@looped
+@only("tests/unit/host/test_worker.py")
 def promise_forgotten() -> Patches:
     """The next owner does not know how far the floor was persisted"""
     real = WorkerHost.adopt

@@ -63,3 +63,7 @@ def test_a_run_ends_at_the_end_of_time_when_its_loop_has_run_dry() -> None:
     assert verdict.probes["floor of a loop raised"] > 20
     assert verdict.probes["wall timer fired"]
     assert verdict.virtual_us < MAX_TIME
+
+
+def test_a_partition_that_another_process_reads_to_its_end_meanwhile_is_not_gone() -> None:
+    assert simulate_hops(39).faults["zombie"], "which woke up in the midst of its start, and found its partition ended"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -11,7 +12,17 @@ from millwheel.bundles import Bundle
 from millwheel.core.interval import events as ev
 from millwheel.host import alphabet as he
 from millwheel.host.actors import Actor
-from millwheel.host.messages import Claimed, Credit, Delivery, Expected, Hello, Message, WatermarksRaised
+from millwheel.host.messages import (
+    Claimed,
+    Credit,
+    Delivery,
+    Expected,
+    Hello,
+    Message,
+    RoundAnswered,
+    RoundAsked,
+    WatermarksRaised,
+)
 from millwheel.host.requests import ListRedrives, Recover, StoreCall
 from millwheel.host.worker import WorkerHost
 from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId, sequence_numbers
@@ -33,11 +44,11 @@ class Keep(Computation[str]):
 class Hand:
     """Performs what a worker asks of the store; messages and the rest are kept, and so is what is asked of `later`."""
 
-    def __init__(self, later: type[StoreCall] | None = None) -> None:
+    def __init__(self, later: type[StoreCall] | None = None, outputs: Sequence[Stream[str]] = ()) -> None:
         self._later = later
         pipeline = Pipeline("hand")
         pipeline.inject(IterableSource("text", []), into=words)
-        pipeline.add(Keep, [subscribe(words, lambda word: word)])
+        pipeline.add(Keep, [subscribe(words, lambda word: word)], outputs)
         self.store = MemoryStore()
         self.worker = WorkerHost(graph=pipeline.graph())
         self.told: list[Message] = []
@@ -234,3 +245,19 @@ def test_a_receiver_that_starts_anew_beside_its_sender_takes_what_the_next_owner
     hand.ran.clear()
     hand.deliver(receiver, ProducerId(sender.sequencer))
     assert hand.ran == [receiver.interval]
+
+
+def test_an_interval_of_a_loop_begins_with_the_floor_that_is_persisted_and_answers_what_was_asked_before() -> None:
+    hand = Hand(outputs=[words])
+    hand.store.watermark["loop:Keep"] = 50
+    hand.give(he.Received("controller", RoundAsked(7, "loop:Keep", 90)))
+    assert hand.of(RoundAnswered) == []
+    hand.give(he.Started())
+    ((actor, core),) = hand.worker.actors.intervals()
+    assert (core.config.loop, core.config.promised) == ("loop:Keep", 50)
+    answer = RoundAnswered(actor.interval, actor.sequencer, 7, MAX_TIME)
+    assert hand.of(RoundAnswered) == [answer]
+    hand.give(he.Received("controller", RoundAsked(7, "loop:Keep", 90)))
+    assert hand.of(RoundAnswered) == [answer], "a copy is answered by a copy"
+    hand.give(he.Received("controller", RoundAsked(6, "loop:Keep", 80)))
+    assert hand.of(RoundAnswered) == []
