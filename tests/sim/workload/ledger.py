@@ -36,8 +36,8 @@ WINDOW_US = 200_000
 KEYS = ["", "a", "b", "é", "hot", "m", "n\x01", "zz", "\U0001f600"]
 COLUMNS = {"stage": "text", "key": "text", "count": "bigint", "total": "bigint", "note": "text"}
 KILLS_LIMIT = 16
-"""Processes that one token may end: the first unmarked, then until the window of marks is wide enough, then alone; and
-redrives that come too early, and zombies."""
+"""Processes that one token may end under one key: the first unmarked, then until the window of marks is wide enough, then
+alone; and redrives that come too early, and zombies."""
 SINK = Table("ledger", COLUMNS, ("stage", "key"))
 
 
@@ -74,7 +74,7 @@ class World:
         self.rows_mended = False
         self.tries: Counter[str] = Counter()
         """Of tokens that fail a few times."""
-        self.killed: Counter[str] = Counter()
+        self.killed: Counter[tuple[str, str]] = Counter()
         self.salt = 0
         self.kills_of = 0
         """About one token or timer in so many ends the process that runs it; 0: none."""
@@ -84,13 +84,13 @@ class World:
         self.tries[id_] += 1
         return self.tries[id_] <= limits.HOOK_ATTEMPTS + more
 
-    def kills(self, id_: str) -> bool:
-        """Whether running this token or timer ends the process."""
+    def kills(self, id_: str, key: str) -> bool:
+        """Whether running this token or timer ends the process, for each key under which a stage gets it."""
         if not self.kills_of or self.mended or zlib.crc32(f"{self.salt} {id_}".encode()) % self.kills_of:
             return False
-        self.killed[id_] += 1
-        if self.killed[id_] > KILLS_LIMIT:
-            self.breaches.append(f"I16: {id_!r} has killed {self.killed[id_]} processes")
+        self.killed[id_, key] += 1
+        if self.killed[id_, key] > KILLS_LIMIT:
+            self.breaches.append(f"I16: {id_!r} of {key!r} has killed {self.killed[id_, key]} processes")
         return True
 
     def refuses(self, id_: str) -> bool:
@@ -156,7 +156,7 @@ class Ledger(Computation[Token]):
 
     def ProcessRecord(self, context: Context, record: Record[Token]) -> None:
         token = record.value
-        if self.world.kills(f"{self.spec.name} {token.id}"):
+        if self.world.kills(f"{self.spec.name} {token.id}", context.key):
             raise Crash
         if record.late:
             self.world.late += 1
@@ -231,7 +231,7 @@ class Ledger(Computation[Token]):
             context.delete(SINK, key)
 
     def ProcessTimer(self, context: Context, timer: Timer) -> None:
-        if timer.kind == "watermark" and self.world.kills(f"{self.spec.name} {timer.key} {timer.tag}"):
+        if timer.kind == "watermark" and self.world.kills(f"{self.spec.name} {timer.key} {timer.tag}", timer.key):
             raise Crash
         if timer.kind == "wall":
             if context.wall_time < timer.timestamp:
