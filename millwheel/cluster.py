@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from millwheel.ids import IntervalId, ProducerId, Sequencer, SubscriptionId
+from millwheel.model import MAX_TIME, MIN_TIME
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -112,3 +113,50 @@ class MapOrder(msgspec.Struct, frozen=True):
     intervals: tuple[IntervalId, ...]
     to: str = ""
     split_keys: tuple[str, ...] = ()
+
+
+class MemberLease(msgspec.Struct, frozen=True):
+    """A member, and how long its lease is valid, us; negative when it has run out, None when it is over for ever."""
+
+    member: Member
+    left_us: int | None
+
+
+class IntervalBacklog(msgspec.Struct, frozen=True):
+    """An interval of the map, and what waits in it.
+
+    A count stops at `limits.OVERVIEW_ROWS`, and then says that there may be more.
+    """
+
+    placed: PlacedInterval
+    log_rows: int
+    log_bytes: int
+    """Bytes of the checkpoints that were counted."""
+    unacked: int
+    """Productions in the folded tables whose acks are not folded.  What is only in the log is not counted."""
+
+
+class SourceBacklog(msgspec.Struct, frozen=True):
+    """A source of the map, and how many of its partitions are not finished, to `limits.OVERVIEW_ROWS`."""
+
+    placed: PlacedSource
+    unfinished: int
+
+
+class Overview(msgspec.Struct, frozen=True):
+    """What an operator wants to see of a pipeline, as of one moment of the store."""
+
+    now_us: int
+    """The database's clock, us since 1970."""
+    version: int
+    leader: Leader | None
+    members: tuple[MemberLease, ...]
+    intervals: tuple[IntervalBacklog, ...]
+    sources: tuple[SourceBacklog, ...]
+    watermarks: Mapping[str, int]
+    """By computation, and by "source:" and the name of a source; event time, us."""
+
+    def lag_us(self, name: str) -> int | None:
+        """How far a watermark is behind the database's clock; None when there is none, or it is at the end of time."""
+        value = self.watermarks.get(name, MIN_TIME)
+        return None if value in (MIN_TIME, MAX_TIME) else self.now_us - value

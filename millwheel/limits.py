@@ -669,3 +669,7 @@ PUSH_LISTEN_DELAY_S: Final = 0.2
 
 PUSH_PATIENCE_S: Final = 120.0
 """How long a client tries while nothing becomes durable, s: longer than a restart of a pipeline and of its Postgres takes."""
+
+OVERVIEW_ROWS: Final = 2_000
+"""Rows of a kind that a look at the whole store counts for one interval at most.  The log of an interval that folds has
+fewer."""

@@ -166,6 +166,7 @@ TESTED_IN = {
     "storage/postgres/log_appends": "integration/test_postgres_store.py",
     "storage/postgres/membership": "integration/test_cluster_store.py",
     "storage/postgres/orders": "integration/test_reshape.py",
+    "storage/postgres/overseen": "integration/test_overview.py",
     "storage/postgres/ownership": "integration/test_fence_interleavings.py",
     "storage/postgres/placements": "integration/test_cluster_store.py",
     "storage/postgres/planned": "integration/test_change.py",

@@ -19,6 +19,7 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from millwheel.bundles import Checkpoint
+from millwheel.cluster import Overview
 from millwheel.errors import InvariantError, StoreError, StoreUnavailable
 from millwheel.ids import IntervalId, SubscriptionId
 from millwheel.limits import STORE_RECONNECT_LIMIT_US, TAIL_CHUNK_ROWS
@@ -27,6 +28,7 @@ from millwheel.ports import IntervalRow, PipelineShape, QuarantineRow, SourcePos
 from millwheel.shape import PUBLISH_PREFIX
 from millwheel_storage.decode import decode_image, quarantine_entry
 from millwheel_storage.fold import Cells, Folded, fifo_rows, fold, quarantine_row
+from millwheel_storage.postgres import overseen
 from millwheel_storage.postgres.connection import translated
 from millwheel_storage.schema.evolution import places_of
 from millwheel_storage.schema.shape_checks import schema_name
@@ -402,6 +404,10 @@ class Reader:
             if partitions is None:
                 self._connection.execute(advancing.END_SOURCE, (f"source:{source}", MAX_TIME))
         return sorted(ended)
+
+    def overview(self) -> Overview:
+        """Members, the map with what waits in each interval, and watermarks, in one cheap read."""
+        return overseen.overview(self._connection)
 
     def table_bytes(self) -> dict[str, int]:
         """Size of every table of the pipeline with its indexes, bytes."""
