@@ -241,6 +241,9 @@ STORE_RECONNECT_LIMIT_US: Final = 30_000_000
 STORE_CONFLICT_ATTEMPTS: Final = 8
 """Tries of a transaction that deadlocked with a sink's other writers, before it is given back as unavailable."""
 
+FAREWELLS: Final = 3
+"""How often a controller that stands by tells the leader that the run is over, before it leaves: a channel may be cut."""
+
 LEASE_US: Final = 5_000_000
 """How long a member of a cluster may act without a renewal, and so how soon others take over what a dead one owned.  Postgres
 may restart within it."""
@@ -632,6 +635,9 @@ RESTART_FAILURES: Final = 5
 UP_STOP_LIMIT_S: Final = 15.0
 """How long a process may take to end in order, before `millwheel up` kills it: two interrupted hooks and last words."""
 
+UP_CONTROLLER_LIMIT_S: Final = 5.0
+"""How long controllers may stay after the last worker has seen the end of the run, before they are asked to end."""
+
 UP_LINE_LIMIT_BYTES: Final = 1024 * 1024
 """The longest line of a process that is passed on in one piece."""
 
@@ -660,12 +666,6 @@ PUSH_WINDOW_BYTES: Final = 8 * 1024 * 1024
 
 PUSH_WINDOW_RECORDS: Final = 32_768
 """The same in records."""
-
-PUSH_LISTEN_LIMIT_S: Final = 10.0
-"""How long a source waits for its port, s: the process that had it before may need some seconds to leave it."""
-
-PUSH_LISTEN_DELAY_S: Final = 0.2
-"""Between two tries to listen there, s."""
 
 PUSH_PATIENCE_S: Final = 120.0
 """How long a client tries while nothing becomes durable, s: longer than a restart of a pipeline and of its Postgres takes."""

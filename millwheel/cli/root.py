@@ -14,13 +14,30 @@ from millwheel.cli.completion import completion
 from millwheel.cli.quarantine import quarantine
 from millwheel.cli.reset import reset
 from millwheel.cli.run import run
+from millwheel.cli.serve import controller, worker
 from millwheel.cli.settings import DEFAULT_FILE, PRECEDENCE, read_settings
 from millwheel.cli.source import source
 from millwheel.cli.state import state
 from millwheel.cli.tail import tail
+from millwheel.cli.up import up
 from millwheel.cli.views import explain, rows
 
-COMMANDS = (run, check, state, tail, explain, quarantine, source, rows, reset, certs, completion)
+COMMANDS = (
+    run,
+    up,
+    worker,
+    controller,
+    check,
+    state,
+    tail,
+    explain,
+    quarantine,
+    source,
+    rows,
+    reset,
+    certs,
+    completion,
+)
 """In the order in which `--help` shows them."""
 
 

@@ -90,6 +90,9 @@ class ClusterController:
         self._fresh: set[int] = set()
         """Workers that were given something: they have to say what they know of it."""
         self._finishing = False
+        """The run is over.  That stays so, whoever leads."""
+        self._farewells = 0
+        """How often others were told so since the last worker left."""
 
     # --- the door ---------------------------------------------------------------------------------------------
 
@@ -147,7 +150,7 @@ class ClusterController:
 
     def _stand_down(self) -> None:
         """Whatever was known in a term is void."""
-        self._epoch, self._authority, self._loading, self._finishing = None, None, False, False
+        self._epoch, self._authority, self._loading = None, None, False
         self._rounds = None
         self._early, self._standing, self._master, self._fresh = [], Standing(), Master(), set()
 
@@ -155,9 +158,9 @@ class ClusterController:
 
     def _hear(self, peer: str, message: Message) -> None:
         if isinstance(message, RunEnded):
-            if self._epoch is None and not self._ended:
-                self._ended = True
-                self._procedures.start(self._leave())
+            if not self._finishing:
+                self._finishing = True
+                self._act()
         elif self._epoch is None:
             pass  # who leads says so, and is told everything
         elif isinstance(message, HandedOver):
@@ -244,7 +247,9 @@ class ClusterController:
             found: ClusterMap = yield ReadMap()
             if self._map is None or found.version >= self._map.version:
                 self._follow(found)
-                if self._epoch is not None:
+                if self._finishing:
+                    yield from self._finish()
+                elif self._epoch is not None:
                     yield from self._lead_on(found, self._epoch)
         self._acting = False
 
@@ -269,9 +274,6 @@ class ClusterController:
 
     def _lead_on(self, found: ClusterMap, epoch: int) -> Generator[he.Wish, Any, None]:
         """One step, if there is one to be done."""
-        if self._finishing:
-            yield from self._finish()
-            return
         orders = yield ReadOrders()
         if self._epoch != epoch:
             return
@@ -361,9 +363,11 @@ class ClusterController:
     # --- the end ----------------------------------------------------------------------------------------------
 
     def _finish(self) -> Generator[he.Wish, Any, None]:
-        """Tell everybody until nobody is left."""
-        if self._others:
-            self._tell(self._others, RunEnded())
+        """Tell everybody until nobody is left.  A standby leaves before that, when it has told the leader often enough: this
+        one may have begun to lead when no worker was left to say that the run is over."""
+        self._tell(self._others, RunEnded())
+        self._farewells += not self._workers()
+        if self._others and (self._epoch is not None or self._farewells < limits.FAREWELLS):
             return
         self._ended = True
         yield from self._leave()

@@ -49,6 +49,8 @@ class Child(msgspec.Struct):
     """In a row, each soon after the start."""
     failures: int = 0
     """Those among them with an error of its own."""
+    finished: bool = False
+    """It has seen the end of the run."""
 
 
 class Supervisor:
@@ -78,10 +80,9 @@ class Supervisor:
             workers = [group.create_task(self._keep(child)) for child in self._children if child.plan.is_worker]
             others = [group.create_task(self._keep(child)) for child in self._children if not child.plan.is_worker]
             await asyncio.gather(*workers)
-            if self._stopping.is_set() or not self._over:
-                for child in self._children:
-                    if not child.plan.is_worker:
-                        self._end(child)
+            if others and not self._stopping.is_set():
+                await asyncio.wait(others, timeout=limits.UP_CONTROLLER_LIMIT_S)
+            self._end_all(workers=False)
             await asyncio.gather(*others)
         if self._status is not None:
             return self._status
@@ -90,9 +91,7 @@ class Supervisor:
     def stop(self) -> None:
         """End all in order, workers first; again: what hooks they still run is interrupted."""
         self._stopping.set()
-        for child in self._children:
-            if child.plan.is_worker:
-                self._end(child)
+        self._end_all(workers=any(child.plan.is_worker and _runs(child) for child in self._children))
 
     def processes(self) -> dict[str, int]:
         """The process ids of those that run, by name."""
@@ -117,7 +116,7 @@ class Supervisor:
                         await self._stopping.wait()
 
     def _is_done(self, child: Child) -> bool:
-        if self._stopping.is_set():
+        if self._stopping.is_set() or child.finished:
             return True
         if child.plan.is_worker:
             return self._over
@@ -127,7 +126,7 @@ class Supervisor:
         """A process has ended."""
         plan, verdicts = child.plan, self._verdicts
         if status in verdicts.finished:
-            self._over = True
+            self._over = child.finished = True
             self._worst = max(self._worst, status if plan.is_worker else 0)
             return
         if self._stopping.is_set():
@@ -139,7 +138,7 @@ class Supervisor:
             self._say("up", True, f"{plan.name} {how}: the cluster is stopped")
             self._status = self._status or status
             self.stop()
-        elif not self._over or not plan.is_worker:
+        elif not self._is_done(child):
             self._say("up", True, f"{plan.name} {how}; it is started again")
 
     async def _run_once(self, child: Child) -> int:
@@ -168,6 +167,11 @@ class Supervisor:
             except asyncio.LimitOverrunError as error:
                 line = await stream.readexactly(error.consumed)
             self._say(name, is_error, line.decode(errors="replace").removesuffix("\n"))
+
+    def _end_all(self, workers: bool) -> None:
+        for child in self._children:
+            if child.plan.is_worker == workers:
+                self._end(child)
 
     def _end(self, child: Child) -> None:
         """Ask a process to end, and kill it when it does not."""

@@ -74,6 +74,15 @@ def test_a_controller_is_started_again_while_a_worker_lives_and_not_after_it(tmp
     assert 4 <= len(starts.read_text()) <= 6
 
 
+def test_a_controller_that_saw_the_end_of_the_run_is_not_started_again(tmp_path: Path) -> None:
+    # It was, while the last worker was closing its channels, and waited for workers for ever.
+    starts = tmp_path / "starts"
+    leads = f"open({str(starts)!r}, 'a').write('x')"
+    supervisor, _ = family(child("c", leads, is_worker=False), child("w", "import time\ntime.sleep(1)"))
+    assert run(supervisor) == 0
+    assert starts.read_text() == "x"
+
+
 def test_a_worker_that_dies_after_another_saw_the_end_is_not_started_again(tmp_path: Path) -> None:
     starts = tmp_path / "starts"
     dies = f"open({str(starts)!r}, 'a').write('x')\nimport time, os\ntime.sleep(0.6)\nos.kill(os.getpid(), 9)"
@@ -87,6 +96,18 @@ def test_stop_ends_all_in_order_and_says_that_it_was_stopped() -> None:
     supervisor, said = family(child("a", STAYS), child("c", STAYS, is_worker=False))
     assert run(supervisor, lambda: None, supervisor.stop) is None
     assert sorted(said) == [("a", False, "here"), ("c", False, "here")]
+
+
+def test_a_controller_that_stays_after_the_end_of_the_run_is_asked_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "UP_CONTROLLER_LIMIT_S", 0.5)
+    supervisor, said = family(child("a", ""), child("c", STAYS, is_worker=False))
+    assert run(supervisor, limit_s=10) == 0
+    assert said == [("c", False, "here")]
+
+
+def test_stop_ends_a_controller_that_stays_at_once() -> None:
+    supervisor, _ = family(child("a", ""), child("c", STAYS, is_worker=False))
+    assert run(supervisor, lambda: None, supervisor.stop, limit_s=limits.UP_CONTROLLER_LIMIT_S - 1) in (0, None)
 
 
 def test_a_process_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,123 @@
+"""`millwheel worker` and `millwheel controller`: the processes of a cluster, started one by one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from millwheel.cli.lines import Lines
+from millwheel.cli.options import Place, option, place
+from millwheel.cli.outcome import outcome, tell
+from millwheel.cli.status import Status, status_of
+from millwheel.errors import ChannelError, MillwheelError
+from millwheel.limits import LEASE_LONGEST_S, LEASE_SHORTEST_S, LEASE_US
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from millwheel.processes import ProcessPlan
+
+STOPPED = "stopped; others go on with what it had"
+
+
+def member(function: Callable[..., int]) -> Callable[..., int]:
+    """Give a command the options that every process of a cluster has."""
+    for added in (
+        click.option("--with-parent", is_flag=True, hidden=True,
+                     help="End in order when standard input ends."),
+        option("--lease", type=click.FloatRange(LEASE_SHORTEST_S, LEASE_LONGEST_S), default=LEASE_US / 1e6,
+               show_default=True, metavar="SECONDS",
+               help="How soon others take over what this process had when it is dead."),
+        option("--certs", metavar="DIRECTORY", type=click.Path(file_okay=False),
+               help="Certificates of this process, made by millwheel certs; needed to listen beyond this machine."),
+        option("--advertise", metavar="HOST[:PORT]", help="Where others reach it; where it listens, if not given."),
+        option("--listen", metavar="HOST:PORT", default="127.0.0.1:0", show_default=True,
+               help="Where it listens; port 0 is a free one."),
+        option("--name", metavar="NAME", help="What status calls it; machine and process number, if not given."),
+    ):  # fmt: skip
+        function = added(function)
+    return place(function)
+
+
+@click.command(short_help="A worker of a cluster, until the run is over.")
+@member
+@option("-q", "--quiet", is_flag=True, help="No progress, only warnings and errors; goes before --verbose.")
+@option("-v", "--verbose", is_flag=True, help="The watermark of every computation, and more of what goes on.")
+def worker(place: Place, quiet: bool, verbose: bool, with_parent: bool, **given: Any) -> int:
+    """Serve intervals and sources of a pipeline, as a process of a cluster, until the run is over, Ctrl-C or SIGTERM.
+
+    What it serves the leading controller decides.  A worker may be added, and may end, at any time.
+    """
+    if with_parent:
+        _end_with_parent()
+    plan = _plan(place, "worker", given)
+    from millwheel import processes
+
+    with Lines(quiet, verbose and not quiet) as lines, place.opened() as url:
+        try:
+            progress, over = processes.run_worker(
+                plan._replace(url=url), lines.progress, lambda failure: tell(lines, place, failure)
+            )
+        except MillwheelError as error:
+            lines.say(logging.ERROR, " ".join(str(error).split()))
+            return status_of(error)
+        lines.end(progress)
+        return outcome(lines, place, progress, "" if over else STOPPED)
+
+
+@click.command(short_help="A controller of a cluster, until the run is over.")
+@member
+@option("-v", "--verbose", is_flag=True, help="More of what goes on.")
+def controller(place: Place, verbose: bool, with_parent: bool, **given: Any) -> int:
+    """Decide who serves what, and how far time has come, as a process of a cluster.
+
+    One controller leads, and others stand by: start two on different machines, so that a dead one is replaced in seconds.
+    """
+    if with_parent:
+        _end_with_parent()
+    plan = _plan(place, "controller", given)
+    from millwheel import processes
+
+    with Lines(quiet=True, verbose=verbose) as lines, place.opened() as url:
+        try:
+            over = processes.run_controller(plan._replace(url=url))
+        except MillwheelError as error:
+            lines.say(logging.ERROR, " ".join(str(error).split()))
+            return status_of(error)
+        if not over:
+            lines.say(logging.INFO, "stopped; a controller that stands by goes on", always=True)
+        return Status.DONE if over else Status.STOPPED
+
+
+def _plan(place: Place, role: str, given: dict[str, Any]) -> ProcessPlan:
+    """What the process is given, except for the store's URL."""
+    pipeline = place.pipeline()
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # what breaks a channel is in our own log
+    try:
+        from millwheel.processes import ProcessPlan
+        from millwheel.transport.certificates import Certificates
+    except ModuleNotFoundError as error:
+        raise ChannelError(f"{error.name} is missing: pip install 'millwheel-streams[cluster]'") from error
+    return ProcessPlan(
+        pipeline=pipeline, url="", name=given["name"] or f"{socket.gethostname()}-{os.getpid()}",
+        listen=given["listen"], advertise=given["advertise"],
+        certificates=Certificates.read(given["certs"], role) if given["certs"] is not None else None,
+        lease_us=round(given["lease"] * 1_000_000),
+    )  # fmt: skip
+
+
+def _end_with_parent() -> None:
+    """SIGTERM to this process when standard input ends, which its parent keeps open."""
+
+    def watch() -> None:
+        while os.read(0, 1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="millwheel-parent", daemon=True).start()

@@ -1,0 +1,87 @@
+"""`millwheel up`: a whole cluster on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from millwheel.cli.options import Place, option, place, variable
+from millwheel.cli.status import Status
+from millwheel.escapes import harmless
+from millwheel.limits import LEASE_LONGEST_S, LEASE_SHORTEST_S, LEASE_US
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from millwheel.runtime.supervisor import ChildPlan
+
+
+@click.command(short_help="A whole cluster on this machine; dead processes are started again.")
+@place
+@option("--workers", type=click.IntRange(min=1), default=2, show_default=True, metavar="N", help="How many workers.")
+@option("--controllers", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+        help="How many controllers; one leads.")  # fmt: skip
+@option("--lease", type=click.FloatRange(LEASE_SHORTEST_S, LEASE_LONGEST_S), default=LEASE_US / 1e6, show_default=True,
+        metavar="SECONDS", help="How soon others take over what a dead process had.")  # fmt: skip
+@option("-q", "--quiet", is_flag=True, help="No progress, only warnings and errors; goes before --verbose.")
+@option("-v", "--verbose", is_flag=True, help="More of what goes on.")
+def up(place: Place, workers: int, controllers: int, lease: float, quiet: bool, verbose: bool) -> int:
+    """Start workers and controllers of a pipeline on this machine, until its sources are finished, Ctrl-C or SIGTERM.
+
+    Each line that a process prints begins with its name.  A process that dies is started again; what it served goes to the
+    others meanwhile.
+    """
+    from millwheel.runtime.embedded import check_sources
+
+    check_sources(place.pipeline().graph())  # one error here, and not one of each process
+    more = ["--lease", f"{lease:g}", *(["--verbose"] if verbose and not quiet else [])]
+    plans = plan(place.path, workers, controllers, [*more, *(["--quiet"] if quiet else [])], more)
+    with place.opened() as url:
+        # In the environment and not on the command lines, which other users of the machine can read.
+        environment = {**os.environ, variable("--store"): url}
+        status = asyncio.run(_run(plans, environment))
+    if status is None:
+        click.echo("millwheel: stopped; run it again to resume", err=True)
+        return Status.STOPPED
+    return status if status >= 0 else Status.FAILED
+
+
+def plan(
+    path: str, workers: int, controllers: int, for_worker: Sequence[str], for_controller: Sequence[str]
+) -> list[ChildPlan]:
+    """The processes of a cluster and their commands."""
+    from millwheel.runtime.supervisor import ChildPlan
+
+    def command(role: str, name: str, more: Sequence[str]) -> list[str]:
+        return [sys.executable, "-m", "millwheel", role, path, "--name", name, "--with-parent", *more]
+
+    found = [("controller", f"controller-{n + 1}", for_controller) for n in range(controllers)]
+    found += [("worker", f"worker-{n + 1}", for_worker) for n in range(workers)]
+    return [ChildPlan(name, role == "worker", command(role, name, more)) for role, name, more in found]
+
+
+async def _run(plans: Sequence[ChildPlan], environment: dict[str, str]) -> int | None:
+    from millwheel.runtime.supervisor import Supervisor, Verdicts
+
+    verdicts = Verdicts(
+        finished=frozenset({Status.DONE, Status.LEFT_OVER}),
+        hopeless=frozenset({Status.USAGE, Status.BROKEN_HOOKS}),
+        doubtful=frozenset({Status.FAILED}),
+    )
+    width = max(len(plan.name) for plan in plans)
+    supervisor = Supervisor(
+        plans, verdicts, lambda name, is_error, line: _print(name.ljust(width), is_error, line), environment
+    )
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, supervisor.stop)
+    return await supervisor.run()
+
+
+def _print(name: str, is_error: bool, line: str) -> None:
+    print(f"{name} | {harmless(line)}", file=sys.stderr if is_error else sys.stdout, flush=True)

@@ -1,0 +1,162 @@
+"""The processes of a cluster: a worker and a controller, each composed of a host, a store, a transport and a lease.
+
+Lives here: the order in which a process joins, serves and leaves.  Never here: what it decides (`millwheel.host`), or which
+processes there are (`millwheel.runtime.family`, systemd, Kubernetes).  Invariants:
+
+* a process listens before it joins, so that whoever reads of it can reach it;
+* a process leaves as soon as it ends in order, so that others need not wait for its lease to run out;
+* a process whose lease has run out sends nothing, not even what was said before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import NamedTuple
+
+import uvloop
+
+from millwheel import limits
+from millwheel.api.pipeline import Pipeline
+from millwheel.errors import ChannelError, Fenced, StoreError
+from millwheel.host.leading import ClusterController
+from millwheel.host.mapped import MappedOwnership
+from millwheel.host.progress import Progress
+from millwheel.host.worker import WorkerHost
+from millwheel.launch import OnProgress, report, unhurried_collector
+from millwheel.ports import ClusterStore
+from millwheel.runtime.embedded import check_sources
+from millwheel.runtime.failures import OnFailure, log_failure
+from millwheel.runtime.lease import KeptLease, LeaseOf
+from millwheel.runtime.lease_keeper import boot_ns
+from millwheel.runtime.retry import until_answered
+from millwheel.runtime.shell import Shell
+from millwheel.runtime.signals import signals_restored, signals_stop
+from millwheel.transport.addresses import host_and_port
+from millwheel.transport.certificates import Certificates
+from millwheel.transport.grpc_channels import GrpcTransport
+from millwheel_storage.postgres import PostgresStore
+
+WILDCARDS = ("0.0.0.0", "[::]")
+
+
+class ProcessPlan(NamedTuple):
+    """What a process of a cluster is given."""
+
+    pipeline: Pipeline
+    url: str
+    """Of the store."""
+    name: str
+    """What an operator calls it."""
+    listen: str = "127.0.0.1:0"
+    """host:port; port 0 finds a free one."""
+    advertise: str | None = None
+    """host or host:port under which others reach it; without it where it listens."""
+    certificates: Certificates | None = None
+    lease_us: int = limits.LEASE_US
+
+
+class Membership(NamedTuple):
+    """A process that has joined."""
+
+    incarnation: int
+    store: ClusterStore
+    transport: GrpcTransport
+    lease: KeptLease
+
+
+def run_worker(
+    plan: ProcessPlan, on_progress: OnProgress | None = None, on_failure: OnFailure = log_failure
+) -> tuple[Progress, bool]:
+    """Serve what the map gives to this worker, until the run is over (True) or this process is told to stop (False).
+
+    Raises `Fenced` when the lease is lost, and what `launch.run` raises.
+    """
+    check_sources(plan.pipeline.graph())
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, unhurried_collector(), signals_restored():
+        return runner.run(_worker(plan, on_progress, on_failure))
+
+
+def run_controller(plan: ProcessPlan) -> bool:
+    """Lead, or stand by, until the run is over (True) or this process is told to stop (False)."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, signals_restored():
+        return runner.run(_controller(plan))
+
+
+async def _worker(plan: ProcessPlan, on_progress: OnProgress | None, on_failure: OnFailure) -> tuple[Progress, bool]:
+    async with _joined(plan, "worker") as member:
+        host = WorkerHost(
+            graph=plan.pipeline.graph(),
+            name=f"w{member.incarnation}",
+            controller=None,
+            first_records=limits.FIRST_WORK_RECORDS,
+            ownership=lambda worker: MappedOwnership(worker, member.incarnation),
+        )
+        shell = Shell(
+            store=member.store, transport=member.transport, permit=member.lease, worker=host,
+            tables=plan.pipeline.tables, on_failure=on_failure,
+        )  # fmt: skip
+        reporter = asyncio.create_task(report(shell, on_progress)) if on_progress else None
+        try:
+            await _served(shell)
+        finally:
+            if reporter is not None:
+                reporter.cancel()
+        return shell.progress(), not shell.stopped
+
+
+async def _controller(plan: ProcessPlan) -> bool:
+    async with _joined(plan, "controller") as member:
+        host = ClusterController(member.incarnation, plan.lease_us)
+        shell = Shell(store=member.store, transport=member.transport, permit=member.lease, others=[host])
+        await _served(shell)
+        return not shell.stopped
+
+
+async def _served(shell: Shell) -> None:
+    with signals_stop(shell, asyncio.get_running_loop()):
+        await shell.serve()
+
+
+@asynccontextmanager
+async def _joined(plan: ProcessPlan, role: str) -> AsyncIterator[Membership]:
+    store = PostgresStore(plan.url, plan.pipeline.name)
+    transport = GrpcTransport(plan.listen, plan.certificates)
+    try:
+        address = advertised(await transport.start(), plan.advertise)
+        await store.open_pipeline(plan.pipeline.graph().shape())
+        before, key = boot_ns(), secrets.token_bytes(16)
+        member = await until_answered("join", lambda: store.join(plan.name, role, address, plan.lease_us, key))
+        of = LeaseOf(plan.url, store.schema, member.incarnation, plan.lease_us)
+        with KeptLease(of, before) as lease:
+            yield Membership(member.incarnation, store, transport, lease)
+            await transport.close()
+            with suppress(StoreError, TimeoutError):  # then others wait for the lease to run out
+                async with asyncio.timeout(limits.LAST_WORDS_LIMIT_S):
+                    await store.leave(member.incarnation)
+    except Fenced:
+        transport.abandon()
+        raise
+    finally:
+        await transport.close()
+        await store.close()
+
+
+def advertised(listens: str, advertise: str | None) -> str:
+    """The address that others are told; raises `ChannelError` when nobody could reach it.
+
+    >>> advertised("0.0.0.0:7000", "worker-3")
+    'worker-3:7000'
+    """
+    host, port = host_and_port(listens)
+    if advertise is None:
+        if host in WILDCARDS:
+            raise ChannelError(f"{listens} is no address that others can call: say which one with --advertise")
+        return listens
+    if advertise.rpartition(":")[2].isdecimal() and ":" in advertise and not advertise.endswith("]"):
+        host_and_port(advertise)
+        return advertise
+    host_and_port(f"{advertise}:{port}")
+    return f"{advertise}:{port}"

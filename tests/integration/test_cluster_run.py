@@ -1,0 +1,218 @@
+"""Whole clusters of real processes on Postgres: the same rows as an embedded run, whatever is killed, stopped or added."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from millwheel_storage.embedded import EmbeddedPostgres
+
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
+
+WORDS = """
+import os, time
+from millwheel import Computation, JsonCoder, Pipeline, Stream, Table, TextCoder, ValueCell, subscribe
+from millwheel_injectors import FileSource, JsonLines
+
+lines = Stream("lines", TextCoder())
+words = Stream("words", TextCoder())
+counts = Table("counts", {"word": "text", "seen": "bigint"}, ("word",))
+
+class Split(Computation[str]):
+    def ProcessRecord(self, context, record):
+        time.sleep(float(os.environ.get("SLEEP_S", 0)))
+        for word in record.value.split():
+            context.produce(words, word)
+
+class Count(Computation[str]):
+    seen = ValueCell(JsonCoder(int), default=0)
+
+    def ProcessRecord(self, context, record):
+        self.seen.set(self.seen.get() + 1)
+        context.upsert(counts, {"word": record.key, "seen": self.seen.get()})
+
+pipeline = Pipeline(os.environ["PIPELINE"])
+pipeline.inject(FileSource("text", "*.jsonl", JsonLines(str), event_time=lambda line: 1_000_000), into=lines)
+pipeline.add(Split, [subscribe(lines, lambda line: line[:1])], [words], split_keys=("n",), work_limit_records=50)
+pipeline.add(Count, [subscribe(words, lambda word: word)], split_keys=("g", "n", "t"))
+pipeline.sink(counts)
+"""
+LINES = 3_000
+WORDS_A_LINE = 6
+
+
+class Place:
+    """A directory with a pipeline and its files, and a pipeline's name on a server."""
+
+    def __init__(self, directory: Path, url: str, name: str) -> None:
+        self.directory = directory
+        self.url = url
+        self.name = name
+        self.processes: list[subprocess.Popen[str]] = []
+        (directory / "words.py").write_text(WORDS)
+        dice = random.Random(5)
+        vocabulary = ["".join(dice.choices("abcdefghijklmnopqrstuvwxyz", k=3)) for _ in range(300)]
+        self.expected: Counter[str] = Counter()
+        for number in range(3):
+            with (directory / f"{number}.jsonl").open("w") as file:
+                for _ in range(LINES // 3):
+                    line = dice.choices(vocabulary, k=WORDS_A_LINE)
+                    self.expected.update(line)
+                    file.write(json.dumps(" ".join(line)) + "\n")
+
+    def command(self, *words: str, sleep_s: float = 0.0) -> subprocess.Popen[str]:
+        environment = {
+            **os.environ, "PIPELINE": self.name, "MILLWHEEL_STORE": self.url, "SLEEP_S": str(sleep_s),
+            "PYTHONUNBUFFERED": "1",
+        }  # fmt: skip
+        process = subprocess.Popen(
+            [sys.executable, "-m", "millwheel", *words], cwd=self.directory, env=environment, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        self.processes.append(process)
+        return process
+
+    def up(self, *more: str, sleep_s: float = 0.0) -> subprocess.Popen[str]:
+        return self.command("up", "words:pipeline", "--lease", "2.5", *more, sleep_s=sleep_s)
+
+    def rows(self) -> dict[str, int]:
+        with psycopg.connect(self.url) as connection:
+            there = connection.execute("SELECT to_regclass(%s)", (f'"{self.name}".counts',)).fetchone()
+            if there is None or there[0] is None:
+                return {}
+            return dict(connection.execute(f'SELECT word, seen FROM "{self.name}".counts').fetchall())
+
+    def owners(self) -> set[str]:
+        """The names of the members that own intervals."""
+        with psycopg.connect(self.url) as connection:
+            found = connection.execute(
+                f'SELECT DISTINCT m.name FROM "{self.name}".interval_owner o JOIN "{self.name}".cluster_member m '
+                "ON m.incarnation = o.owner"
+            ).fetchall()
+        return {name for (name,) in found}
+
+    def until_counted(self, share: float) -> None:
+        """Wait until so much of the words is counted."""
+        until(lambda: sum(self.rows().values()) >= share * LINES * WORDS_A_LINE)
+
+
+def until(true: Callable[[], bool], limit_s: float = 60) -> None:
+    began = time.monotonic()
+    while not true():
+        assert time.monotonic() - began < limit_s
+        time.sleep(0.05)
+
+
+def children(parent: int, named: str) -> list[int]:
+    """Processes of a cluster whose command has this text."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                words = (entry / "cmdline").read_bytes().decode()
+                above = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            if above == parent and named in words:
+                found.append(int(entry.name))
+    return found
+
+
+def ended(process: subprocess.Popen[str], limit_s: float = 120) -> tuple[int, str]:
+    """Its status, and what it has printed."""
+    try:
+        out, _ = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=limit_s)
+        return -1, f"it did not end:\n{out}"
+    return process.returncode, out
+
+
+@pytest.fixture
+def place(postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path, postgres.url, pipeline)
+    yield made
+    for process in made.processes:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def test_two_workers_count_what_an_embedded_run_counts(place: Place) -> None:
+    status, out = ended(place.up("--workers", "2"))
+    assert status == 0, out
+    assert place.rows() == place.expected
+    assert "worker-1" in out
+    assert "worker-2" in out
+    assert [line for line in out.splitlines() if "millwheel: error" in line or "Traceback" in line] == []
+    again, out = ended(place.command("run", "words:pipeline"))  # nothing is left to do
+    assert (again, out) == (0, "millwheel: 0 rows in, 0 records, watermark the end of time\n")
+
+
+@pytest.mark.parametrize("victim", ["worker-1", "worker-2", "controller-1"])
+def test_a_process_that_is_killed_in_the_middle_loses_and_doubles_nothing(place: Place, victim: str) -> None:
+    cluster = place.up("--workers", "2", sleep_s=0.004)
+    place.until_counted(0.2)
+    assert sum(place.rows().values()) < LINES * WORDS_A_LINE
+    (process,) = children(cluster.pid, victim)
+    os.kill(process, signal.SIGKILL)
+    status, out = ended(cluster)
+    assert status == 0, out
+    assert f"{victim} was killed by SIGKILL; it is started again" in out
+    assert place.rows() == place.expected
+
+
+def test_a_worker_that_was_stopped_for_longer_than_its_lease_writes_nothing_more(place: Place) -> None:
+    cluster = place.up("--workers", "2", sleep_s=0.004)
+    place.until_counted(0.2)
+    (worker,) = children(cluster.pid, "worker-2")
+    os.kill(worker, signal.SIGSTOP)
+    until(lambda: place.owners() == {"worker-1"})
+    os.kill(worker, signal.SIGCONT)
+    status, out = ended(cluster)
+    assert status == 0, out
+    assert "the lease of this process has run out" in out or "is not a member of this cluster any more" in out
+    assert "worker-2 ended with status 5; it is started again" in out
+    assert place.rows() == place.expected
+
+
+def test_ctrl_c_ends_the_cluster_and_the_next_one_goes_on(place: Place) -> None:
+    cluster = place.up("--workers", "2", sleep_s=0.004)
+    place.until_counted(0.1)
+    cluster.send_signal(signal.SIGINT)
+    asked = time.monotonic()
+    status, out = ended(cluster)
+    assert time.monotonic() - asked < 15
+    assert status == 130, out
+    assert out.splitlines()[-1] == "millwheel: stopped; run it again to resume"
+    assert place.owners() == set()  # they have left, and nobody waits for leases
+    assert 0 < sum(place.rows().values()) < LINES * WORDS_A_LINE
+    status, out = ended(place.up("--workers", "3"))
+    assert status == 0, out
+    assert place.rows() == place.expected
+
+
+def test_processes_of_a_cluster_are_started_one_by_one_and_end_at_the_end_of_the_run(place: Place) -> None:
+    processes = [place.command("controller", "words:pipeline", "--name", f"c-{n}") for n in range(2)]
+    processes += [place.command("worker", "words:pipeline", "--name", f"w-{n}", sleep_s=0.002) for n in range(2)]
+    place.until_counted(0.1)
+    leaver = processes[3]
+    leaver.send_signal(signal.SIGTERM)  # the other one goes on with what it had
+    status, out = ended(leaver)
+    assert status == 130, out
+    assert out.splitlines()[-1] == "millwheel: stopped; others go on with what it had"
+    said = [ended(process, 60) for process in (processes[2], *processes[:2])]
+    assert [status for status, _ in said] == [0, 0, 0], said
+    assert place.rows() == place.expected

@@ -1,0 +1,141 @@
+"""Controllers on a shared store, one step at a time: the end of a run reaches everybody, whoever leads by then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millwheel import limits
+from millwheel.cluster import Member
+from millwheel.host import alphabet as he
+from millwheel.host.leading import ClusterController
+from millwheel.host.messages import Drained, Message, RunEnded
+from millwheel.host.requests import StoreCall
+from millwheel.model import SECOND
+from millwheel.testing.world.calls import run
+from millwheel_storage.memory import MemoryStore
+
+LEASE_US = 5 * SECOND
+
+
+class Room:
+    """A store, its clock, and controllers that hear each other at once; what is said to workers is kept."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.store = MemoryStore(lambda: self.now)
+        self.members: dict[str, Member] = {}
+        self.controllers: dict[str, ClusterController] = {}
+        self.cut: set[str] = set()
+        """Controllers that hear nothing, and whose time stands still."""
+        self.pauses: list[tuple[int, ClusterController, int]] = []
+        self.told: list[tuple[str, str, Message]] = []
+        self.ended: list[str] = []
+
+    def join(self, role: str) -> str:
+        name = f"{role} {len(self.members)}"
+        member = run(self.store.join(name, role, "here:1", 3_600 * SECOND, name.encode()))
+        host = f"{role[0]}{member.incarnation}"
+        self.members[host] = member
+        if role == "controller":
+            self.controllers[host] = ClusterController(member.incarnation, LEASE_US)
+            self.give(host, he.Started())
+        return host
+
+    def give(self, host: str, event: he.HostEvent) -> None:
+        if host in self.ended or host in self.cut:
+            return
+        controller = self.controllers[host]
+        for effect in controller.handle(event, self.now):
+            match effect:
+                case he.Ask(token, he.Pause(delay_us)):
+                    self.pauses.append((self.now + delay_us, controller, token))
+                case he.Ask(token, StoreCall() as call):
+                    answer: Any = run(call.call(self.store))
+                    self.give(host, he.Answered(token, answer))
+                case he.Tell(peer, message):
+                    self.told.append((host, peer, message))
+                    if peer in self.controllers:
+                        self.give(peer, he.Received(host, message))
+                case he.Ended():
+                    self.ended.append(host)
+                case _:
+                    pass
+
+    def let_pass(self, seconds: float) -> None:
+        until = self.now + round(seconds * SECOND)
+        while self.now < until:
+            self.now += 100_000
+            due = [pause for pause in self.pauses if pause[0] <= self.now and pause[1].name not in self.cut]
+            for pause in due:
+                self.pauses.remove(pause)
+                self.give(pause[1].name, he.Answered(pause[2], None))
+
+    def drain(self, leader: str, worker: str) -> None:
+        """Say again and again, as a worker does, that all that it has is done."""
+        for _ in range(3):
+            found = run(self.store.cluster_map())
+            self.give(leader, he.Received(worker, Drained(self.members[worker].incarnation, found.version)))
+
+    def leave(self, host: str) -> None:
+        run(self.store.leave(self.members[host].incarnation))
+
+    def leaders(self) -> list[str]:
+        return [host for host, controller in self.controllers.items() if controller.leads]
+
+
+def finished(standbys: int) -> tuple[Room, str, str]:
+    """A room whose worker was just told that the run is over, with its leader and the worker."""
+    room = Room()
+    leader = room.join("controller")
+    for _ in range(standbys):
+        room.join("controller")
+    worker = room.join("worker")
+    room.let_pass(2)
+    assert room.leaders() == [leader]
+    room.drain(leader, worker)
+    assert (leader, worker, RunEnded()) in room.told
+    return room, leader, worker
+
+
+def test_controllers_stay_until_the_last_worker_has_left() -> None:
+    room, leader, worker = finished(standbys=1)
+    room.let_pass(10)
+    assert room.ended == []
+    room.leave(worker)
+    room.let_pass(10)
+    assert sorted(room.ended) == sorted(room.controllers)
+    assert room.ended[-1] == leader
+
+
+def test_a_leader_whose_term_ended_meanwhile_still_knows_that_the_run_is_over() -> None:
+    # Its machine was busy for longer than its lease as leader.  In its next term it waited for workers for ever.
+    room, leader, worker = finished(standbys=0)
+    room.leave(worker)
+    room.cut.add(leader)
+    room.now += 2 * LEASE_US
+    other = room.join("controller")
+    room.let_pass(2)
+    assert room.leaders() == [leader, other]  # the first one does not know yet
+    room.cut = {other}
+    room.now += 2 * LEASE_US
+    room.leave(other)
+    room.let_pass(10)
+    assert room.ended == [leader]
+
+
+def test_another_leader_who_never_heard_of_the_end_is_told_by_the_earlier_one() -> None:
+    room = Room()
+    earlier = room.join("controller")
+    worker = room.join("worker")
+    room.let_pass(2)
+    room.drain(earlier, worker)
+    room.leave(worker)
+    room.cut.add(earlier)
+    room.now += 2 * LEASE_US
+    later = room.join("controller")
+    room.let_pass(10)
+    assert room.controllers[later].leads
+    assert room.ended == []
+    room.cut.clear()
+    room.let_pass(2 * limits.FAREWELLS)
+    assert sorted(room.ended) == sorted([earlier, later])
