@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from millwheel.runtime.supervisor import ChildPlan
 
 
-@click.command(short_help="A whole cluster on this machine; dead processes are started again.")
+@click.command(short_help="A whole cluster on this machine.")
 @place
 @option("--workers", type=click.IntRange(min=1), default=2, show_default=True, metavar="N", help="How many workers.")
 @option("--controllers", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
@@ -36,6 +34,8 @@ def up(place: Place, workers: int, controllers: int, lease: float, quiet: bool, 
     Each line that a process prints begins with its name.  A process that dies is started again; what it served goes to the
     others meanwhile.
     """
+    import asyncio
+
     from millwheel.runtime.embedded import check_sources
 
     check_sources(place.pipeline().graph())  # one error here, and not one of each process
@@ -66,6 +66,9 @@ def plan(
 
 
 async def _run(plans: Sequence[ChildPlan], environment: dict[str, str]) -> int | None:
+    import asyncio
+    import signal
+
     from millwheel.runtime.supervisor import Supervisor, Verdicts
 
     verdicts = Verdicts(
