@@ -129,7 +129,8 @@ class Declaring:
         )
         try:
             while not (yield DeclareEpoch(declaration)):
-                self._tell(Disowned(tuple(sorted(opened.owners.items()))))
+                owners = {**opened.owners, **{write.interval: write.sequencer for write in opened.positions}}
+                self._tell(Disowned(tuple(sorted(owners.items()))))
                 yield Pause(limits.OWNER_CHECK_US)
         except RowRefused as refusal:
             self._refused = True

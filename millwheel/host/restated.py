@@ -71,7 +71,7 @@ class Restated:
                 self._based = message
             case EpochOpened():
                 self._opened = message
-                self._images.clear()
+                self._images = {i: said for i, said in self._images.items() if said.epoch == message.epoch}
             case ImageWritten():
                 self._images[message.interval] = message
             case EpochWanted():

@@ -44,6 +44,18 @@ def looped(make: Callable[[], Patches]) -> Callable[[], Patches]:
     return make
 
 
+CUT: set[str] = set()
+"""Mutants that seeds of pipelines under snapshots are to notice (`tests.sim.cuts`)."""
+
+
+def cut(make: Callable[[], Patches]) -> Callable[[], Patches]:
+    """Register a mutant of what only snapshots have."""
+    mutant(make)
+    assert make.__doc__ is not None
+    CUT.add(make.__doc__.splitlines()[0].rstrip("."))
+    return make
+
+
 def only(path: str) -> Callable[[Callable[[], Patches]], Callable[[], Patches]]:
     """Register a mutant that only the unit tests in `path` notice; `path` may name one test, if the others take long."""
 

@@ -364,7 +364,7 @@ class IntervalCore:
         if bundle.barrier:
             effects.append(ev.Ack(bundle.sender, bundle.number))
             self._alignment.barrier(bundle.sender, bundle.barrier)
-        elif not self._alignment.parks(bundle):
+        elif not bundle.sequences or not self._alignment.parks(bundle):  # a frontier alone waits for nothing
             self._enter(self._arrivals.arrive(bundle, now, effects), effects)
 
     def _enter(self, items: list[Item], effects: list[ev.Effect]) -> None:

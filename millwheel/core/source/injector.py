@@ -70,6 +70,7 @@ class InjectorCore:
         """What was read, and sent."""
         self._noted: int | None = start.position
         """The position that was noted last, under snapshots."""
+        self._end_noted = False
         self._reads: deque[ReadEntry] = deque()
         self._by_number: dict[int, tuple[ReadEntry, Bundle]] = {}
         """Bundles that are not acked, and what they were read with."""
@@ -188,7 +189,8 @@ class InjectorCore:
         Barriers are kept among the bundles, so they keep their place when all is sent again.
         """
         position, state = self._read_to
-        finished = self._exhausted and not self.finished
+        finished = self._exhausted and not self.finished and not self._end_noted
+        self._end_noted = self._end_noted or finished
         if finished or position != self._noted:
             self._noted = position
             effects.append(ev.PositionNoted(position, state, finished))

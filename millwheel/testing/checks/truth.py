@@ -214,6 +214,10 @@ class Truth:
                 f"{self.positions[bundle.producer]} is durable"
             )
 
+    def apply_line(self, name: str, image: Checkpoint) -> None:
+        """What one checkpoint does to quarantines."""
+        self._apply_fifo(name, image)
+
     def _apply_fifo(self, name: str, image: Checkpoint) -> None:
         fifo = self.durable[name].fifo
         for key, count in image.redriven:
