@@ -667,6 +667,12 @@ PUSH_WINDOW_BYTES: Final = 8 * 1024 * 1024
 PUSH_WINDOW_RECORDS: Final = 32_768
 """The same in records."""
 
+PUSH_LISTEN_LIMIT_S: Final = 10.0
+"""How long a source waits for its port, s: the process that had it before may need some seconds to leave it."""
+
+PUSH_LISTEN_DELAY_S: Final = 0.2
+"""Between two tries to listen there, s."""
+
 PUSH_PATIENCE_S: Final = 120.0
 """How long a client tries while nothing becomes durable, s: longer than a restart of a pipeline and of its Postgres takes."""
 

@@ -20,7 +20,13 @@ from typing import Any, TypeVar
 from millwheel.errors import PushError, PushRefused
 from millwheel.limits import PUSH_PATIENCE_S
 from millwheel.model import Time
-from millwheel.transport.push_client import AsyncPusher
+
+try:
+    from millwheel.transport.push_client import AsyncPusher
+except ModuleNotFoundError as missing:
+    raise ImportError(
+        f"{missing.name} is missing: pip install 'millwheel-streams[cluster]'", name=missing.name
+    ) from missing
 
 __all__ = ["AsyncPusher", "PushError", "PushRefused", "Pusher"]
 

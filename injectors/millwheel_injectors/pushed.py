@@ -20,7 +20,7 @@ from typing_extensions import TypeVar
 
 from millwheel.api.stream import Stream
 from millwheel.coders import Coder
-from millwheel.errors import SourceError
+from millwheel.errors import ChannelError, SourceError
 from millwheel.limits import OUTSIDE_SLACK_US, READ_LIMIT_BYTES
 from millwheel.model import MAX_TIME, MIN_TIME, SECOND
 from millwheel.ports import Batch, Source, SourcePartition, SourcePosition
@@ -194,9 +194,11 @@ class PushPartition(Generic[T]):
 
     async def serve(self) -> None:
         """Let clients in until this is cancelled; raises `ChannelError`."""
-        from millwheel.transport.certificates import Certificates
-        from millwheel.transport.push_server import PushServer
-
+        try:
+            from millwheel.transport.certificates import Certificates
+            from millwheel.transport.push_server import PushServer
+        except ModuleNotFoundError as error:
+            raise ChannelError(f"{error.name} is missing: pip install 'millwheel-streams[cluster]'") from error
         source = self._source
         certificates = None if source.certificates is None else Certificates.read(*source.certificates)
         server = PushServer(

@@ -88,7 +88,7 @@ class MappedOwnership:
         if worker.graph.snapshot_every_us:
             raise WiringError(
                 f"pipeline {worker.graph.name!r} takes snapshots, which a cluster does not do yet: run it with "
-                "`millwheel run`, or with durability=Checkpoints()"
+                f"`millwheel run`, or without snapshot_every"
             )
         opened: Opened = yield OpenPipeline(worker.graph.shape())
         worker.routes.open(opened)
@@ -206,7 +206,7 @@ class MappedOwnership:
         self._used[actor.interval] = max(self._used.get(actor.interval, NEVER), actor.sequencer)
         self._worker.drop(actor)
 
-    def _is_handed(self, place: IntervalId | str, sequencer: int) -> bool:
+    def _is_handed(self, place: IntervalId | str, sequencer: Sequencer) -> bool:
         """Whether it was handed over, and the leader has not had its time to place it elsewhere."""
         given, at = self._handed.get(place, (-1, 0))
         if given >= sequencer and self._worker.now - at < limits.HAND_OVER_LIMIT_US:
@@ -305,7 +305,7 @@ class MappedOwnership:
             self._drop_source(name)
         self._handed = {p: given for p, given in self._handed.items() if isinstance(p, int) or p in wanted}
         for name in wanted:
-            if name not in self._sources and not self._is_handed(name, 0):
+            if name not in self._sources and not self._is_handed(name, Sequencer(0)):
                 steps = self._sources[name] = self._worker.partitions.take(name)
                 self._worker.begin(steps)
 

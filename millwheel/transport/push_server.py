@@ -56,26 +56,42 @@ class PushServer:
             raise ChannelError(f"the certificate of a {certificates.role} cannot listen: take a worker's")
 
     async def serve(self, ready: Callable[[str], None]) -> None:
-        """Let clients in until this is cancelled; `ready` gets host:port.  Raises `ChannelError` when the port is taken."""
-        server = grpc.aio.server(options=_OPTIONS)
-        handlers: dict[str, Any] = {METHOD: grpc.stream_stream_rpc_method_handler(self._push)}
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        listen = f"{self._host}:{self._port}"
-        try:
-            if self._certificates is None:
-                port = server.add_insecure_port(listen)
-            else:
-                port = server.add_secure_port(listen, server_credentials(self._certificates))
-        except RuntimeError as error:
-            raise ChannelError(
-                f"stream {self._stream}: nothing can listen on {listen} for pushed records: is the port taken?"
-            ) from error
+        """Let clients in until this is cancelled; `ready` gets host:port.
+
+        A port that is taken is waited for: the process that had the source before may be about to leave it.  After
+        `PUSH_LISTEN_LIMIT_S`, `ChannelError` is raised.
+        """
+        began, said = asyncio.get_running_loop().time(), False
+        while True:
+            server = grpc.aio.server(options=_OPTIONS)
+            handlers: dict[str, Any] = {METHOD: grpc.stream_stream_rpc_method_handler(self._push)}
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+            try:
+                port = self._bind(server)
+                break
+            except RuntimeError as error:
+                taken = (
+                    f"stream {self._stream}: nothing can listen on {self._host}:{self._port} for pushed records: is the port "
+                    "taken?"
+                )
+                if asyncio.get_running_loop().time() - began > limits.PUSH_LISTEN_LIMIT_S:
+                    raise ChannelError(taken) from error
+            if not said:
+                said = True
+                logger.warning("%s trying for %.0f s", taken, limits.PUSH_LISTEN_LIMIT_S)
+            await asyncio.sleep(limits.PUSH_LISTEN_DELAY_S)
         await server.start()
         try:
             ready(f"{self._host}:{port}")
             await asyncio.Event().wait()
         finally:
             await server.stop(None)
+
+    def _bind(self, server: grpc.aio.Server) -> int:
+        listen = f"{self._host}:{self._port}"
+        if self._certificates is None:
+            return server.add_insecure_port(listen)
+        return server.add_secure_port(listen, server_credentials(self._certificates))
 
     async def _push(self, _: Any, context: Any) -> None:
         if self._certificates is not None and not may_call(role := caller_role(context), PUSH):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -18,6 +20,7 @@ from millwheel import limits
 from millwheel.api.snapshots import Checkpoints, Snapshots
 from millwheel.errors import ChannelError, LimitError, PushError, PushRefused, TimestampError
 from millwheel.push import AsyncPusher, Pusher
+from millwheel.runtime.embedded import EmbeddedRun
 from millwheel.transport.certificates import OwnAuthority, keep
 from millwheel.transport.proto import push_pb2 as pb
 from millwheel.transport.push_form import PUSH_VERSION
@@ -28,7 +31,7 @@ from millwheel_injectors import PushSource
 from millwheel_storage.memory import MemoryStore
 from tests.chaos.proxy import TcpProxy
 from tests.unit.transport.network import quick, until
-from tests.unit.transport.pushing import ORDERS, check_ledger, record, running
+from tests.unit.transport.pushing import ORDERS, check_ledger, pipeline_of, record, running
 
 LOOPBACK = "127.0.0.1:0"
 
@@ -420,7 +423,28 @@ def test_a_pusher_is_used_within_its_block() -> None:
     asyncio.run(scenario())
 
 
-def test_a_port_that_is_taken_ends_the_run_with_its_name() -> None:
+def test_a_port_is_waited_for_as_its_owner_may_be_about_to_leave(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        store, source = MemoryStore(), PushSource(ORDERS, LOOPBACK)
+        async with running(MemoryStore(), source):
+            later = PushSource(ORDERS, source.address)
+            pipeline = pipeline_of(later)
+            run = EmbeddedRun(pipeline.graph(), store, pipeline.tables)
+            task = asyncio.create_task(run.run())
+            await until(lambda: "trying for 10 s" in caplog.text)
+        await until(lambda: later.address)
+        async with AsyncPusher(later.address, "orders") as pusher:
+            await pusher.push(*record(0))
+        run.stop()
+        await task
+        await check_ledger(store, 1)
+
+    asyncio.run(scenario())
+
+
+def test_a_port_that_is_taken_ends_the_run_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PUSH_LISTEN_LIMIT_S", 0.3)
+
     async def scenario() -> None:
         source = PushSource(ORDERS, LOOPBACK)
         async with running(MemoryStore(), source):
@@ -477,6 +501,25 @@ def test_records_are_pushed_over_tls_by_roles_that_may(tmp_path: Path) -> None:
         await check_ledger(store, 2)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("missing", ["grpc", "google.protobuf", "cryptography"])
+def test_without_the_extra_a_source_can_be_declared_and_says_what_is_missing(missing: str) -> None:
+    code = f"""
+import asyncio, sys
+sys.modules[{missing!r}] = None
+from millwheel import JsonCoder, Stream
+from millwheel_injectors import PushSource
+(partition,) = PushSource(Stream("orders", JsonCoder(dict)), "127.0.0.1:0").discover(())
+for run in (lambda: asyncio.run(partition.serve()), lambda: __import__("millwheel.push")):
+    try:
+        run()
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    says = "is missing: pip install 'millwheel-streams[cluster]'"
+    assert [line.split()[0] for line in found.splitlines() if says in line] == ["ChannelError", "ImportError"]
 
 
 # The queue

@@ -1,0 +1,146 @@
+"""Partitions of a worker by hand: what is missing, what is opened, and who reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millwheel.core.interval import events as ev
+from millwheel.errors import SourceError
+from millwheel.host import alphabet as he
+from millwheel.host.messages import Claimed, Concluded, Credit, Hello, SourceBound
+from millwheel.ids import Sequencer, SubscriptionId, sequence_numbers
+from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.ports import PositionWrite, SourcePosition
+from millwheel.testing.world.calls import run
+from millwheel.work import Columns
+from tests.unit.host.test_worker import Hand
+
+
+def begun(*names: str) -> Hand:
+    """A worker whose source was begun in an earlier run, with these partitions."""
+    hand = Hand()
+    run(hand.store.open_pipeline(hand.worker.graph.shape()))
+    run(hand.store.open_source("text", dict.fromkeys(names, b"")))
+    return hand
+
+
+def answer(hand: Hand, kind: type[Any], with_: Any) -> Any:
+    """Answer the one wish of this kind."""
+    (ask,) = [ask for ask in hand.waiting if isinstance(ask.wish, kind)]
+    hand.waiting.remove(ask)
+    hand.give(he.Answered(ask.token, with_))
+    return ask.wish
+
+
+def found(*names: str, complete: bool = True, pending: int = MAX_TIME) -> he.Discovery:
+    return he.Discovery(tuple((name, b"") for name in names), complete, pending, 0)
+
+
+def read_to_its_end(hand: Hand, name: str) -> None:
+    """Another process has taken a partition over, and is done with it."""
+    (position,) = [p for p in run(hand.store.source_partitions("text")) if p.partition == name]
+    sequencer = run(hand.store.acquire([position.interval]))[position.interval]
+    write = PositionWrite(position.interval, sequencer, 7, True, b"", [b"sign"])
+    assert run(hand.store.advance([write])) == {position.interval}
+
+
+def opened(hand: Hand) -> dict[str, SourcePosition]:
+    """Partitions that were resumed, by name; each of them promises nothing."""
+    positions = {}
+    while resumes := [ask for ask in hand.waiting if isinstance(ask.wish, he.Resume)]:
+        for ask in resumes:
+            assert isinstance(ask.wish, he.Resume)
+            positions[ask.wish.partition] = ask.wish.position
+            hand.waiting.remove(ask)
+            hand.give(he.Answered(ask.token, MIN_TIME))
+    return positions
+
+
+def reads(effects: list[he.HostEffect]) -> list[he.ReadRows]:
+    return [effect for effect in effects if isinstance(effect, he.ReadRows)]
+
+
+def test_a_partition_that_was_begun_and_is_gone_for_good_is_an_error() -> None:
+    hand = begun("a", "b")
+    hand.give(he.Started())
+    with pytest.raises(
+        SourceError, match=r"source text: .* was read to row 0, not to its end, and is gone; restore it"
+    ):
+        answer(hand, he.Discover, found("b"))
+
+
+def test_a_partition_that_another_process_has_finished_meanwhile_is_not_missing() -> None:
+    """A process that was superseded while it started saw a partition that was begun, and looked for it after its end."""
+    hand = begun("a", "b")
+    hand.give(he.Started())
+    read_to_its_end(hand, "a")
+    wish = answer(hand, he.Discover, found("b"))
+    assert [position.partition for position in wish.earlier] == ["a", "b"]
+    assert [*opened(hand)] == ["b"]
+
+
+def test_while_more_partitions_may_come_the_missing_one_is_waited_for() -> None:
+    hand = begun("a", "b")
+    hand.give(he.Started())
+    answer(hand, he.Discover, found("b", complete=False, pending=50))
+    assert [*opened(hand)] == ["b"]
+    assert hand.of(SourceBound) == [SourceBound("source:text", 50)]
+    claimed = [
+        interval for claim in hand.of(Claimed) for owner, interval, _ in claim.intervals if owner == "source:text"
+    ]
+    assert {*claimed} == {p.interval for p in run(hand.store.source_partitions("text"))}, "the watermark waits for both"
+
+
+def test_a_partition_that_is_finished_is_told_of_and_not_read() -> None:
+    """Its last owner ended it after this process had begun to look."""
+    hand = begun("a")
+    hand.give(he.Started())
+    read_to_its_end(hand, "a")
+    answer(hand, he.Discover, found("a"))
+    assert opened(hand) == {}
+
+
+def serving() -> tuple[Hand, SourcePosition, list[he.HostEffect]]:
+    """A worker with one partition that is open, and what it did last."""
+    hand = begun("a")
+    hand.give(he.Started())
+    answer(hand, he.Discover, found("a"))
+    (position,) = opened(hand).values()
+    greeted = [effect for hello in hand.of(Hello) for effect in hand.give(he.Received("worker", hello))]
+    assert reads(greeted) == []
+    effects = [effect for credit in hand.of(Credit) for effect in hand.give(he.Received("worker", credit))]
+    return hand, position, effects
+
+
+def rows(position: SourcePosition, *times: int, finished: bool = False) -> ev.RowsRead:
+    count = len(times)
+    columns = Columns([f"k{n}" for n in range(count)], [b"v"] * count, [*times])
+    keyed = {SubscriptionId(1): (sequence_numbers(range(count)), columns)} if count else {}
+    return ev.RowsRead(keyed, count, count, b"s", max(times, default=MIN_TIME), finished, count > 0)
+
+
+def test_nothing_is_read_before_a_receiver_gives_credit() -> None:
+    _, position, effects = serving()
+    (read,) = reads(effects)
+    assert (read.interval, read.upto) == (position.interval, None)
+
+
+def test_a_partition_is_forgotten_when_its_end_is_durable_and_everybody_has_acked_it() -> None:
+    hand, position, effects = serving()
+    (read,) = reads(effects)
+    hand.give(he.RowsArrived(read.interval, read.sequencer, rows(position, finished=True), 0))
+    hand.give(he.TurnEnded())
+    (stored,) = run(hand.store.find_partitions("text", [], ["a"]))
+    assert stored.finished
+    assert position.interval in hand.worker.actors.all, "its receivers have not heard of it"
+    assert hand.of(Concluded) == []
+
+
+def test_rows_of_another_owner_are_not_taken() -> None:
+    hand, position, effects = serving()
+    (read,) = reads(effects)
+    late = he.RowsArrived(read.interval, Sequencer(read.sequencer + 1), rows(position, 5), 0)
+    assert hand.give(late) == []
+    assert hand.worker.partitions.rejected == 0
