@@ -88,7 +88,7 @@ class MappedOwnership:
         if worker.graph.snapshot_every_us:
             raise WiringError(
                 f"pipeline {worker.graph.name!r} takes snapshots, which a cluster does not do yet: run it with "
-                f"`millwheel run`, or without snapshot_every"
+                "`millwheel run`, or with durability=Checkpoints()"
             )
         opened: Opened = yield OpenPipeline(worker.graph.shape())
         worker.routes.open(opened)

@@ -145,10 +145,7 @@ def test_an_invariant_that_is_cited_is_in_the_list(folder: str) -> None:
 # Test modules
 
 TESTED_IN = {
-    "core/durability/checkpoint": "unit/core/interval/test_machine.py",
     "core/durability/durability": "unit/core/durability/test_log.py",
-    "core/interval/invocation": "unit/core/interval/test_machine.py",
-    "host/controller": "sim/test_watermark_steps.py",
     "host/barriers": "integration/test_snapshots.py",
     "host/messages": "unit/host/test_worker.py",
     "host/mapped": "sim/test_clusters.py",

@@ -1,0 +1,179 @@
+"""A controller by hand: nobody hears of a watermark before it is durable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millwheel.host import alphabet as he
+from millwheel.host.controller import ControllerHost
+from millwheel.host.messages import (
+    Claimed,
+    Concluded,
+    Disowned,
+    Hello,
+    IntervalSettled,
+    Message,
+    SourceBound,
+    Unsettled,
+    WatermarkReport,
+    WatermarksRaised,
+    WorkerJoined,
+)
+from millwheel.host.requests import PersistWatermarks, ReadWatermarks
+from millwheel.ids import IntervalId, Sequencer
+from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.ports import WatermarkWrite
+
+ONE, OWNER = IntervalId(1), Sequencer(7)
+JOINED = WorkerJoined({"a": ("source:s",), "b": ("a",)})
+
+
+class Hand:
+    """What the controller wants of the store, and what it has told its worker."""
+
+    def __init__(self) -> None:
+        self.host = ControllerHost(["worker"])
+        self.asked: list[he.Ask] = []
+        self.told: list[Message] = []
+
+    def give(self, event: he.HostEvent) -> None:
+        for effect in self.host.handle(event, 1_000):
+            match effect:
+                case he.Ask():
+                    self.asked.append(effect)
+                case he.Tell(peer, message):
+                    assert peer == "worker"
+                    self.told.append(message)
+                case _:
+                    raise AssertionError(f"a controller wants {effect}")
+
+    def hear(self, *messages: Message) -> None:
+        for message in messages:
+            self.give(he.Received("worker", message))
+
+    def answer(self, answer: Any) -> Any:
+        """Answer the oldest wish."""
+        ask = self.asked.pop(0)
+        self.give(he.Answered(ask.token, answer))
+        return ask.wish
+
+    def take_told(self) -> list[Message]:
+        told, self.told = self.told, []
+        return told
+
+
+def begun(**persisted: int) -> Hand:
+    """A controller that knows what is persisted, of one worker that has interval 1 of "a"."""
+    hand = Hand()
+    hand.hear(Claimed((("a", ONE, OWNER),)), JOINED)
+    assert isinstance(hand.answer(persisted), ReadWatermarks)
+    hand.take_told()
+    return hand
+
+
+def report(value: int) -> WatermarkReport:
+    return WatermarkReport("a", ONE, value, OWNER)
+
+
+def persist(hand: Hand) -> Any:
+    """The turn ends, and what was reported is to be persisted."""
+    hand.give(he.TurnEnded())
+    return hand.asked[0].wish
+
+
+def test_what_is_persisted_is_read_once_and_told_to_everybody() -> None:
+    hand = Hand()
+    hand.hear(JOINED, JOINED)
+    assert len(hand.asked) == 1
+    hand.answer({"source:s": 40, "a": 30})
+    assert hand.take_told() == [WatermarksRaised({"source:s": 40, "a": 30}, {"a": 40, "b": 30})]
+
+
+def test_what_was_said_before_that_is_not_lost() -> None:
+    hand = Hand()
+    hand.hear(Claimed((("a", ONE, OWNER),)), JOINED, report(50))
+    hand.answer({})
+    assert persist(hand) == PersistWatermarks([WatermarkWrite("a", 50, {ONE: OWNER})])
+
+
+def test_a_watermark_is_told_when_it_is_durable_and_not_before() -> None:
+    hand = begun()
+    hand.hear(report(50))
+    assert persist(hand) == PersistWatermarks([WatermarkWrite("a", 50, {ONE: OWNER})])
+    assert hand.take_told() == []
+    assert not hand.host.idle()
+    hand.answer({"a"})
+    assert hand.take_told() == [WatermarksRaised({"a": 50}, {"b": 50})]
+    hand.answer(None)  # it pauses before the next one
+    assert hand.host.idle()
+
+
+def test_what_rises_meanwhile_is_persisted_next() -> None:
+    hand = begun()
+    hand.hear(report(50))
+    persist(hand)
+    hand.hear(report(60))
+    hand.give(he.TurnEnded())
+    assert len(hand.asked) == 1, "one write at a time"
+    hand.answer({"a"})
+    hand.take_told()
+    assert isinstance(hand.answer(None), he.Pause)
+    assert hand.asked[0].wish == PersistWatermarks([WatermarkWrite("a", 60, {ONE: OWNER})])
+
+
+def test_a_refused_watermark_is_told_to_nobody_and_is_tried_again() -> None:
+    hand = begun()
+    hand.hear(report(50))
+    persist(hand)
+    hand.answer(set())
+    told = hand.take_told()
+    assert Disowned(((ONE, OWNER),)) in told
+    assert not any(isinstance(message, WatermarksRaised) and message.values for message in told)
+    hand.hear(Claimed((("a", ONE, Sequencer(8)),)))
+    hand.answer(None)
+    assert hand.asked[0].wish == PersistWatermarks([WatermarkWrite("a", 50, {ONE: Sequencer(8)})])
+
+
+def test_nothing_that_rose_is_nothing_to_persist() -> None:
+    hand = begun(a=50)
+    hand.hear(report(50))
+    hand.give(he.TurnEnded())
+    assert hand.asked == []
+    assert hand.host.idle()
+
+
+def test_a_source_counts_when_its_first_search_is_over() -> None:
+    hand = begun()
+    hand.hear(Claimed((("source:s", IntervalId(9), OWNER),)), WatermarkReport("source:s", IntervalId(9), 70, OWNER))
+    hand.give(he.TurnEnded())
+    assert hand.asked == []
+    hand.hear(SourceBound("source:s", MAX_TIME))
+    assert persist(hand).writes[0].value == 70
+    hand.answer({"source:s"})
+    hand.hear(Concluded("source:s", IntervalId(9)))
+    hand.answer(None)
+    assert hand.asked[0].wish.writes[0].value == MAX_TIME  # type: ignore[union-attr]
+
+
+def test_who_was_cut_off_hears_everything_again() -> None:
+    hand = begun(a=50)
+    hand.give(he.ChannelOpened("worker"))
+    assert hand.take_told() == [WatermarksRaised({"a": 50}, {"a": MIN_TIME, "b": 50})]
+
+
+def test_productions_of_an_earlier_version_keep_their_receivers() -> None:
+    hand = begun(**{"source:s": 40, "a": 50})
+    hand.hear(Unsettled("c", IntervalId(3), ("b",)))
+    hand.give(he.ChannelOpened("worker"))
+    assert hand.take_told() == [WatermarksRaised({"source:s": 40, "a": 50}, {"a": 40, "b": MIN_TIME})]
+    hand.hear(IntervalSettled(IntervalId(3)))
+    assert hand.take_told() == [WatermarksRaised({}, {"b": 50})]
+
+
+def test_what_is_not_for_a_controller_is_an_error() -> None:
+    with pytest.raises(AssertionError, match="a controller was told Hello"):
+        begun().hear(Hello(ONE, OWNER, 1))
+    with pytest.raises(AssertionError, match="a controller got Due"):
+        begun().give(he.Due(ONE, OWNER, None))  # type: ignore[arg-type]
