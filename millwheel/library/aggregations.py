@@ -37,6 +37,8 @@ class Aggregation(Generic[T, A, R]):
     name: str
     accumulator: Coder[A]
     results: Any
+    bounded = False
+    """Accumulators do not grow with the number of records, so that sliding windows may keep many of them."""
 
     def zero(self) -> A:
         """The accumulator of no record."""
@@ -81,8 +83,10 @@ def aggregation(
     accumulator: Coder[A],
     results: Any,
     subtract: Callable[[A, A], A] | None = None,
+    *,
+    bounded: bool = False,
 ) -> Aggregation[T, A, R]:
-    """An aggregation of four functions, or of five.
+    """An aggregation of four functions, or of five; `bounded` says that accumulators do not grow with their records.
 
     >>> product = aggregation("product", lambda: 1, lambda a, v: a * v, lambda a, b: a * b, lambda a: a, JsonCoder(int), int)
     >>> product.result(product.merge(product.add(product.zero(), 6), 7))
@@ -90,7 +94,7 @@ def aggregation(
     """
     made: Aggregation[T, A, R] = Aggregation()
     made.name, made.accumulator, made.results = name, accumulator, results
-    made.__dict__.update(zero=zero, add=add, merge=merge, result=result)
+    made.__dict__.update(zero=zero, add=add, merge=merge, result=result, bounded=bounded)
     if subtract is not None:
         made.__dict__["subtract"] = subtract
     return made
@@ -153,7 +157,7 @@ def _best(
 
     return aggregation(
         name, list, lambda a, value: best(a, [of(value)]), best, lambda a: a[0] if a else None,
-        MsgpackCoder[list[V]](list[type_]), type_ | None,
+        MsgpackCoder[list[V]](list[type_]), type_ | None, bounded=True,
     )  # fmt: skip
 
 
@@ -185,6 +189,7 @@ class _InTime(Aggregation[T, list[tuple[int, V]], R]):
         self.results = results
         self.accumulator: Coder[list[tuple[int, V]]] = MsgpackCoder(list[tuple[int, type_]])
         self._of, self._keep, self._result = of, keep, result
+        self.bounded = keep != slice(None)
         self._coder = MsgpackCoder[V](type_)
 
     def zero(self) -> list[tuple[int, V]]:
@@ -251,6 +256,7 @@ def top(
     made: Aggregation[T, list[V], list[V]] = aggregation(
         f"top {n}", list, lambda a, value: best([*a, of(value)]), lambda a, b: best(a + b), lambda a: a,
         MsgpackCoder[list[V]](list[type_]), list[type_],  # type: ignore[valid-type]
+        bounded=True,
     )  # fmt: skip
     made.__dict__["merge_all"] = lambda parts: best([*chain.from_iterable(parts)])
     return made

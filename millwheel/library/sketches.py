@@ -59,6 +59,7 @@ def distinct(of: Callable[[T], str | int | float], precision: int = 12) -> Aggre
         f"distinct by HyperLogLog {precision}", lambda: sketches.hll_sketch(precision, sketches.tgt_hll_type.HLL_8), add,
         merge, lambda sketch: float(merge(sketch, sketch).get_estimate()),
         SketchCoder(f"hll {precision}", sketches.hll_sketch.deserialize, lambda sketch: sketch.serialize_compact()), float,
+        bounded=True,
     )  # fmt: skip
 
 

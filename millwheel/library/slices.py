@@ -34,7 +34,8 @@ class SlicedAggregate(WindowedAggregate[R], Generic[R]):
 
     One timer waits for the end of the next window that has a record: tag `e`, at `due`.  If the aggregation can subtract,
     `running` keeps, under the end of the last window, what the next one has of it, and `held` of how many slices that is.
-    Then the cost of a window does not grow with the number of its slices.
+    Then the cost of a window does not grow with the number of its slices.  `stacks` does the same for aggregations that
+    cannot subtract and whose accumulators are small.
     """
 
     due = ValueCell(JsonCoder(int), default=_NONE)
@@ -59,17 +60,17 @@ class SlicedAggregate(WindowedAggregate[R], Generic[R]):
         entry = str(start)
         accumulator = self.accumulators.get(entry, NOTHING)
         # As long as the slice itself lasts, no window that holds it has had its end.
-        if accumulator is not NOTHING and self._plus is not None and context.watermark < start + self._slice:
-            self.accumulators.set(entry, self._plus(accumulator, value))
+        if accumulator is not NOTHING and context.watermark < start + self._slice:
+            plus = self._plus
+            more = plus(accumulator, value) if plus is not None else self.added(accumulator, value, timestamp)
+            self.accumulators.set(entry, more)
             return
         if context.watermark >= self.firing.over_at(self._last_end(start)):
             self.drop(context, value)
             return
         self.accumulators.set(entry, self.added(accumulator, value, timestamp))
-        if context.watermark >= start + self._slice and self.held.get(
-            before := str(self.due.get() - self.windows.every)
-        ):
-            self._forget_running(before)  # it may have lacked this record
+        if context.watermark >= start + self._slice:
+            self.changed()
         self._wait(context, start, accumulator is NOTHING)
         if context.watermark >= self._first_end(start):
             self._late(context, start, value, timestamp)
@@ -102,16 +103,16 @@ class SlicedAggregate(WindowedAggregate[R], Generic[R]):
             window = Window(begin, self.windows.end(begin))
             if window.end <= context.watermark < self.firing.over_at(window.end):
                 if self.firing.accumulates:
-                    accumulator = self._merged(self._slices(window).values())
+                    accumulator = self.merged(self.slices(window).values())
                 else:
                     accumulator = self.added(NOTHING, value, timestamp)
                 self._give(context, window, accumulator, "late")
 
-    def _slices(self, window: Window) -> dict[str, Any]:
+    def slices(self, window: Window) -> dict[str, Any]:
         """Accumulators of the slices of a window that have a record, in order."""
         return self.accumulators.get_many(map(str, range(window.start, window.end, self._slice)))
 
-    def _merged(self, found: Iterable[Any]) -> Any:
+    def merged(self, found: Iterable[Any]) -> Any:
         """All of them together; `NOTHING` when there is none."""
         parts = list(found)
         return self.aggregation.merge_all(parts) if parts else NOTHING
@@ -137,45 +138,59 @@ class SlicedAggregate(WindowedAggregate[R], Generic[R]):
             context.hold(window.last)
             context.set_timer(timer.tag, window.end)
             return
-        accumulator, number = self._whole(window)
+        accumulator, number = self.whole(window)
         if number:
             self._give(context, window, accumulator, "on time")
         if timer.timestamp > window.last:
             context.release_hold()
         self._next(context, window, accumulator, number)
 
-    def _whole(self, window: Window) -> tuple[Any, int]:
+    def changed(self) -> None:
+        """A slice that may have been merged has got one more record: merge anew."""
+        before = str(self.due.get() - self.windows.every)
+        if self.held.get(before):
+            self._forget_running(before)
+
+    def whole(self, window: Window) -> tuple[Any, int]:
         """The accumulator of a window, and how many of its slices have a record."""
         before = str(window.end - self.windows.every)
         number = self.held.get(before)
         if number is None:
-            found = self._slices(window)
-            return self._merged(found.values()), len(found)
-        fresh = self._slices(Window(window.end - self.windows.every, window.end))
-        accumulator = self._merged([self.running.get(before), *fresh.values()])
+            found = self.slices(window)
+            return self.merged(found.values()), len(found)
+        fresh = self.slices(Window(window.end - self.windows.every, window.end))
+        accumulator = self.merged([self.running.get(before), *fresh.values()])
         self._forget_running(before)
         return accumulator, number + len(fresh)
 
     def _next(self, context: Context, window: Window, accumulator: Any, number: int) -> None:
         """Wait for the next window that has a record, and forget the slices that only this one and older ones have."""
         after = window.start + self.windows.every
-        old = self._slices(Window(window.start, after))
+        old = self.slices(Window(window.start, after))
         if not self.firing.lateness:
             for entry in old:
                 self.accumulators.delete(entry)
         if number > len(old):
             self._set(context, window.end + self.windows.every)
-            if self._subtracts:
-                rest = self.aggregation.subtract(accumulator, self._merged(old.values())) if old else accumulator
-                self.running.set(str(window.end), rest)
-                self.held.set(str(window.end), number - len(old))
+            self.goes_on(window, accumulator, old, number)
             return
+        self.ended()
         # Of this window nothing is left: what there is began behind its end, or is kept for late records only.
         ends = [self._first_end(int(entry)) for entry, _ in self.accumulators.items() if int(entry) >= after]
         if ends:
             self._set(context, min(ends))
         else:
             self.due.clear()
+
+    def goes_on(self, window: Window, accumulator: Any, old: dict[str, Any], number: int) -> None:
+        """The next window has all of this one but the slices `old`."""
+        if self._subtracts:
+            rest = self.aggregation.subtract(accumulator, self.merged(old.values())) if old else accumulator
+            self.running.set(str(window.end), rest)
+            self.held.set(str(window.end), number - len(old))
+
+    def ended(self) -> None:
+        """The next window has nothing of this one."""
 
     def _forget_running(self, entry: str) -> None:
         self.running.delete(entry)

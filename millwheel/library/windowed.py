@@ -16,6 +16,7 @@ from millwheel.library.firing import Firing
 from millwheel.library.panes import Pane
 from millwheel.library.sessions import SessionAggregate
 from millwheel.library.slices import SlicedAggregate
+from millwheel.library.stacks import StackedAggregate
 from millwheel.library.validity import ValidityAggregate
 from millwheel.library.wall import WallAggregate
 from millwheel.library.windows import Sessions, Sliding, Validity, Wall, Windows
@@ -37,9 +38,10 @@ def aggregate(
     elif isinstance(windows, Wall):
         base = WallAggregate
     elif isinstance(windows, Sliding) and firing.one_by_one:
-        base, meaning = SlicedAggregate, f"slices of {meaning}"
+        base = StackedAggregate if aggregation.bounded and not aggregation.subtracts else SlicedAggregate
+        meaning = f"slices of {meaning}"
     declared = cells(aggregation, meaning)
-    if base is SlicedAggregate:
+    if issubclass(base, SlicedAggregate):
         declared["running"] = MapCell(declared["accumulators"].coder)
     made: Any = type(base.__name__, (base,), dict(declared))
 
