@@ -139,6 +139,8 @@ class MappedOwnership:
         worker = self._worker
         alive = {f"w{m.incarnation}": m.address for m in found.members if m.role == "worker" and m.alive}
         addresses = {name: address for name, address in alive.items() if name != worker.name}
+        # Those that stand by, too: whoever leads next finds its channels open.
+        addresses |= {f"c{m.incarnation}": m.address for m in found.members if m.role == "controller" and m.alive}
         if found.leader is not None:
             addresses[f"c{found.leader.incarnation}"] = found.leader.address
         worker.reach(addresses)
