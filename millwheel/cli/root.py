@@ -13,6 +13,7 @@ from millwheel.cli.check import check
 from millwheel.cli.completion import completion
 from millwheel.cli.quarantine import quarantine
 from millwheel.cli.reset import reset
+from millwheel.cli.roles import roles
 from millwheel.cli.run import run
 from millwheel.cli.serve import controller, worker
 from millwheel.cli.settings import DEFAULT_FILE, PRECEDENCE, read_settings
@@ -35,6 +36,7 @@ COMMANDS = (
     source,
     rows,
     reset,
+    roles,
     certs,
     completion,
 )

@@ -380,6 +380,15 @@ def test_check_says_what_a_start_would_do(shell: Shell) -> None:
     assert shell("state", "get", "words:pipeline", "Count", "word 1")[1].startswith("word 1\ttimes\t")
 
 
+def test_roles_are_printed_and_no_store_is_made(shell: Shell) -> None:
+    status, out, err = shell("roles", "words:pipeline")
+    assert (status, err) == (0, "")
+    assert out.startswith("-- Roles of the pipeline in schema words.\n")
+    assert out.endswith("COMMIT;\n")
+    assert not (shell.directory / ".millwheel").exists()
+    assert shell("roles", "words:nothing")[0] == 1
+
+
 def test_reset_asks_first_and_then_forgets_all(shell: Shell) -> None:
     assert shell("run", "words:pipeline", COUNT="10")[0] == 0
     assert shell("reset", "words:pipeline")[0] == 2

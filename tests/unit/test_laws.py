@@ -178,6 +178,7 @@ TESTED_IN = {
     "storage/privileges": "integration/test_privileges.py",
     "storage/schema/creation": "integration/test_postgres_store.py",
     "storage/schema/ddl": "unit/storage/schema/test_reserved.py",
+    "storage/schema/grants": "integration/test_roles.py",
     "storage/schema/examine": "integration/test_change.py",
     "storage/testing": "property/test_store_twin.py",
 }

@@ -175,6 +175,11 @@ def translated(error: psycopg.Error) -> StoreError:
     """Translate an error that the server reported on a live connection: the work was not applied."""
     if isinstance(error, errors.OperationalError | errors.ReadOnlySqlTransaction):
         return StoreUnavailable(f"Postgres could not do it now: {error}")
+    if isinstance(error, errors.InsufficientPrivilege):
+        return StoreError(
+            f"the role of this connection may not do it: {error}; tables are changed by the owner of the pipeline's schema, "
+            "who starts a new version once and then runs the script of `millwheel roles`"
+        )
     return StoreError(f"Postgres refused: {error}")
 
 

@@ -88,16 +88,18 @@ async def leave(connection: Connection, incarnation: int) -> None:
         owned = {"intervals": [Int8(id_) for (id_,) in intervals], "sources": [source for (source,) in sources]}
         await connection.execute(placing.FENCE_OWNERS, owned)
         await connection.execute(placing.MAP_CHANGED)
-        await connection.execute(joining.RESIGN, {"incarnation": incarnation})
+        if await query.first(connection, joining.LEADS, (incarnation,)) is not None:
+            await connection.execute(joining.RESIGN, {"incarnation": incarnation})
 
 
 async def expel(connection: Connection, schema: str, incarnations: Sequence[int]) -> int:
-    """See `ClusterStore.expel`; only sessions of roles whose rights this one has."""
+    """See `ClusterStore.expel`; only sessions of roles whose rights this one has, and of workers for a controller."""
     given = {
         "incarnations": [Int8(incarnation) for incarnation in incarnations],
         "names": [session_name(schema, incarnation) for incarnation in incarnations],
     }
-    row = await query.first(connection, joining.END_SESSIONS, given)
-    if row is None:
-        raise InvariantError("there is no row")
-    return int(row[0])
+    statements = [joining.END_SESSIONS]
+    if await query.first(connection, joining.MAY_END_WORKERS, (schema,)) is not None:
+        statements.append(joining.END_WORKER_SESSIONS)
+    ended = [await query.first(connection, statement, given) for statement in statements]
+    return sum(int(row[0]) for row in ended if row is not None)

@@ -46,7 +46,9 @@ async def open_schema(connection: Connection, schema: str, shape: PipelineShape)
         remembered = found.plan.shape
         opened = await _register(connection, shape, await _fed(connection, remembered))
         opened = msgspec.structs.replace(opened, places=places_of(remembered))
-        await connection.execute(opening.WRITE_META, (CHECKPOINT_FORMAT, msgspec.json.encode(remembered)))
+        meta = (CHECKPOINT_FORMAT, msgspec.json.encode(remembered))
+        if await (await connection.execute(opening.READ_META)).fetchone() != meta:
+            await connection.execute(opening.WRITE_META, meta)
         if stored != opened_as:
             await connection.execute(placing.SET_SHAPE, (opened_as,))
     return opened
@@ -76,7 +78,8 @@ async def _check_settings(connection: Connection) -> None:
 
 
 async def _migrate(connection: Connection, schema: str) -> None:
-    await connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
+    if await (await connection.execute(opening.FIND_SCHEMA, (schema,))).fetchone() is None:
+        await connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
     cursor = await connection.execute(opening.SCHEMA_TABLES, (schema,))
     tables = {row[0] for row in await cursor.fetchall()}
     if tables and not {"migration", "meta"} <= tables:

@@ -58,6 +58,7 @@ RESIGN: Final = """
 UPDATE cluster_leader SET incarnation = NULL, expires = '-infinity' WHERE incarnation = %(incarnation)s
 """
 
+LEADS: Final = "SELECT FROM cluster_leader WHERE incarnation = %s"
 NAME_SESSION: Final = "SELECT set_config('application_name', %s, false)"
 END_SESSIONS: Final = """
 SELECT count(*) FILTER (WHERE pg_terminate_backend(a.pid))
@@ -67,3 +68,12 @@ WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() AND pg_has_ro
   AND NOT EXISTS (SELECT FROM lease l WHERE l.incarnation = w.incarnation AND l.expires > clock_timestamp())
 """
 """Sessions of other roles are left alone: ending them would be refused, and the refusal would end this statement."""
+
+END_WORKER_SESSIONS_NAME: Final = "end_worker_sessions"
+MAY_END_WORKERS: Final = """
+SELECT FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+WHERE n.nspname = %s AND p.proname = 'end_worker_sessions' AND has_function_privilege(p.oid, 'EXECUTE')
+  AND NOT pg_has_role(p.proowner, 'USAGE')
+"""
+END_WORKER_SESSIONS: Final = "SELECT end_worker_sessions(%(incarnations)s::bigint[], %(names)s::text[])"
+"""`END_SESSIONS` with the rights of workers, for a controller that has a role of its own (`schema.grants`)."""

@@ -23,6 +23,9 @@ SELECT current_setting('fsync'), current_setting('full_page_writes'), current_se
 """
 
 LOCK_SCHEMA: Final = "SELECT pg_advisory_xact_lock(hashtextextended('millwheel ' || %s, 0))"
+FIND_SCHEMA: Final = "SELECT FROM pg_namespace WHERE nspname = %s"
+"""`CREATE SCHEMA IF NOT EXISTS` asks for the right to create one also when it is there."""
+
 SCHEMA_TABLES: Final = """
 SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
