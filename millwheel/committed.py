@@ -143,7 +143,7 @@ class Committed:
         left_out = self._left_out(computation)
         found = [
             Held("watermark", watermarks.get(name, MIN_TIME), name)
-            for name in (*sorted(self._graph.senders(computation)), computation)
+            for name in (*sorted(self._graph.bounds(computation)), computation)
         ]
         found += self._back_edges(computation, watermarks)
         found += [Held("left out", watermarks.get(f"source:{name}", MIN_TIME), f"source {name}") for name in left_out]

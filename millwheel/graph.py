@@ -118,16 +118,19 @@ class Graph(msgspec.Struct, frozen=True):
         return [s for c in self.computations.values() for s in c.inputs if s.stream == stream]
 
     def senders(self, computation: str) -> set[str]:
-        """Names of what bounds the input watermark of `computation`: sources as "source:name", computations that send to it
-        on regular edges, and the floor of a loop ("loop:name") in the place of those that send on back edges."""
+        """Names of what sends to `computation`: computations, and sources as "source:name"."""
         streams = {s.stream for s in self.computations[computation].inputs}
         sources = {f"source:{s.name}" for s in self.sources.values() if s.stream in streams}
-        senders = {c.name for c in self.computations.values() if streams & set(c.outputs)}
-        loop = self.loop_of(computation)
-        if loop is not None and computation in loop.heads:
-            senders -= {sender for sender, receiver in loop.back_edges if receiver == computation}
-            senders.add(loop.name)
-        return sources | senders
+        return sources | {c.name for c in self.computations.values() if streams & set(c.outputs)}
+
+    def bounds(self, computation: str) -> set[str]:
+        """Names of what bounds the input watermark of `computation`: what sends to it on regular edges, and the floor of a
+        loop ("loop:name") in the place of those that send on back edges."""
+        senders, loop = self.senders(computation), self.loop_of(computation)
+        if loop is None or computation not in loop.heads:
+            return senders
+        back = {sender for sender, receiver in loop.back_edges if receiver == computation}
+        return senders - back | {loop.name}
 
     def loop_of(self, computation: str) -> Loop | None:
         """The loop that a computation is in, if any."""
@@ -152,7 +155,7 @@ class Graph(msgspec.Struct, frozen=True):
 
     def order(self) -> list[str]:
         """Computations, senders before receivers, without regard to back edges."""
-        remaining = {name: self.senders(name) & set(self.computations) for name in self.computations}
+        remaining = {name: self.bounds(name) & set(self.computations) for name in self.computations}
         done: list[str] = []
         while remaining:
             ready = sorted(name for name, senders in remaining.items() if senders <= set(done))
@@ -224,7 +227,7 @@ def _check_loop(graph: Graph, loop: Loop) -> None:
             f"pipeline {graph.name!r}: the computations {members} form a loop, and barriers do not go round loops yet; use "
             "durability=Checkpoints()"
         )
-    if not set[str]().union(*map(graph.senders, members)).difference(members, {loop.name}):
+    if not set[str]().union(*map(graph.senders, members)).difference(members):
         raise WiringError(
             f"pipeline {graph.name!r}: the computations {members} send to each other in a circle, and nothing from outside "
             "sends to them: inject a source into one of their streams"

@@ -360,6 +360,7 @@ class MappedOwnership:
         sources = [name for name in order.sources if name in self._sources and name not in self._leaving]
         self._leaving |= {*intervals, *sources}
         worker.closed |= {*intervals}
+        actors = {i: worker.actors.all.get(i) for i in intervals}
         for name in sources:
             worker.partitions.pause(name)
         left = [*intervals]
@@ -376,6 +377,8 @@ class MappedOwnership:
             self._let_go(left, sources)
         else:
             self._keep(left, sources)
+        # The map may have caught up with a sequencer that a core had already: that core goes on, and has missed what came.
+        self._keep([i for i in intervals if i not in left and worker.actors.all.get(i) is actors[i]], [])
         gone = tuple(i for i in order.intervals if i not in worker.actors.all and i not in self._starting)
         worker.answer(HandedOver(gone, tuple(name for name in order.sources if name not in self._sources)))
 
@@ -469,9 +472,14 @@ class MappedOwnership:
     def _leave(self) -> Steps:
         intervals = [actor.interval for actor, _ in self._worker.actors.intervals()]
         self._worker.closed |= {*intervals}
-        while self._busy(intervals, [], acked=False):  # what came since it was drained: frontiers, and copies
+        while True:
+            if not self._busy(intervals, [], acked=False):  # what came since it was drained: frontiers, and copies
+                yield from self._last_words(intervals)
+                if not self._busy(intervals, [], acked=False):  # a frontier may have been recorded meanwhile
+                    break
             yield he.Pause(limits.HAND_OVER_LOOK_US)
-        yield from self._last_words(intervals)
+        for actor, _ in self._worker.actors.intervals():
+            self._drop(actor)
         yield Leave(self._incarnation)
         self._worker.end()
 

@@ -86,7 +86,7 @@ def _waits_for(worker: WorkerHost) -> str:
 
     All of its inputs are at the end of time, except sources that are left out.
     """
-    senders = worker.routes.senders()
+    senders = worker.routes.bounds()
     for name in worker.graph.order():
         if worker.input_of(name) < MAX_TIME:
             behind = {sender for sender in senders.get(name, ()) if worker.values.get(sender, MIN_TIME) < MAX_TIME}
@@ -105,6 +105,6 @@ def explain(worker: WorkerHost, computation: str) -> list[tuple[str, str, int, s
         if not isinstance(actor.core, IntervalCore):
             raise InvariantError("actor.core is no IntervalCore")
         found += [(f"interval {actor.interval}", *blamed) for blamed in actor.core.blame()]
-    senders = sorted(worker.routes.senders()[computation])
+    senders = sorted(worker.routes.bounds()[computation])
     found += [(sender, "input", worker.values.get(sender, MIN_TIME), "") for sender in senders]
     return sorted(found, key=lambda blamed: blamed[2])

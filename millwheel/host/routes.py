@@ -98,9 +98,9 @@ class Routes:
             back, "" if loop is None else loop.name,
         )  # fmt: skip
 
-    def senders(self) -> dict[str, set[str]]:
-        """Computation to the names of what sends to it; a source that is left out may come back, and counts."""
-        found = {name: self._graph.senders(name) for name in self._graph.computations}
+    def bounds(self) -> dict[str, set[str]]:
+        """Computation to the names of what bounds its input; a source that is left out may come back, and counts."""
+        found = {name: self._graph.bounds(name) for name in self._graph.computations}
         for source, stream in self.left_out.items():
             for subscription in self._graph.subscriptions(stream):
                 found[subscription.computation].add(f"source:{source}")

@@ -387,7 +387,7 @@ class WorkerHost:
     def join(self) -> None:
         """After the takeover: nothing that an earlier owner committed is ahead of the watermarks that are stored now."""
         if self.routes.subscriptions:
-            senders = {name: tuple(sorted(of)) for name, of in self.routes.senders().items()}
+            senders = {name: tuple(sorted(of)) for name, of in self.routes.bounds().items()}
             self.inform(WorkerJoined(senders, {loop.name: loop.members for loop in self.graph.loops}))
 
     def _say_hello(self, actor: Actor) -> None:

@@ -120,21 +120,21 @@ def no_bound() -> Patches:
 @looped
 def back_edge_in_the_input() -> Patches:
     """The input watermark waits for who sends on back edges"""
-    real = Graph.senders
+    real = Graph.bounds
 
-    def senders(self: Graph, computation: str) -> set[str]:
+    def bounds(self: Graph, computation: str) -> set[str]:
         loop = self.loop_of(computation)
         back = {sender for sender, receiver in loop.back_edges if receiver == computation} if loop else set()
         return real(self, computation) | back
 
-    return {(Graph, "senders"): senders}
+    return {(Graph, "bounds"): bounds}
 
 
 @looped
 def no_floor() -> Patches:
     """The input watermark of a loop's head does not wait for its floor"""
-    real = Graph.senders
-    return {(Graph, "senders"): lambda self, name: {one for one in real(self, name) if not one.startswith("loop:")}}
+    real = Graph.bounds
+    return {(Graph, "bounds"): lambda self, name: {one for one in real(self, name) if not one.startswith("loop:")}}
 
 
 @looped

@@ -27,9 +27,9 @@ def left_out_not_waited_for() -> Patches:
     """The watermark passes a source that is left out of one run."""
 
     def senders(self: Routes) -> Any:
-        return {name: self._graph.senders(name) for name in self._graph.computations}
+        return {name: self._graph.bounds(name) for name in self._graph.computations}
 
-    return {(Routes, "senders"): senders}
+    return {(Routes, "bounds"): senders}
 
 
 @mutant

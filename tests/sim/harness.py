@@ -139,7 +139,7 @@ def run_workload(
     if workload.feed in ("left out", "rewired"):
         simulation.version = Versions(seed, workload, store, kernel.now + until_us)
     if workload.feed == "rewired":
-        store.feeds = lambda name: workload.graph.senders(name) - {"a"}  # not a sender in all versions
+        store.feeds = lambda name: workload.graph.bounds(name) - {"a"}  # not a sender in all versions
     if workload.feed != "idle" and not whole:  # that has its second burst late
         kernel.at(kernel.now, end_sources, store, workload)
     for at in range(workload.redrive_us, until_us, workload.redrive_us) if workload.redrive_us else ():

@@ -58,8 +58,9 @@ def test_a_loop_is_cut_where_it_begins_and_its_floor_takes_the_place_of_who_send
     (loop,) = graph.loops
     assert (loop.name, loop.members) == ("loop:there", ("back", "there"))
     assert loop.back_edges == (("back", "back"), ("back", "there"))
-    assert graph.senders("there") == {"first", "loop:there"}
-    assert graph.senders("back") == {"there", "loop:there"}
+    assert (graph.senders("there"), graph.bounds("there")) == ({"first", "back"}, {"first", "loop:there"})
+    assert (graph.senders("back"), graph.bounds("back")) == ({"there", "back"}, {"there", "loop:there"})
+    assert graph.bounds("second") == graph.senders("second")
     assert graph.senders("second") == {"source:text", "first", "back"}
     assert graph.order() == ["first", "there", "back", "second"]
     assert [s.name for s in graph.back_subscriptions("back")] == ["back<c", "there<b"]

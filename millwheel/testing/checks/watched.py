@@ -60,7 +60,7 @@ class WatchedStore:
         """What the hooks of an interval have done, by its sequencer."""
         self.honest = honest
         """Computations whose watermark is checked exactly at every persist (I10)."""
-        self.feeds: Callable[[str], set[str]] = graph.senders
+        self.feeds: Callable[[str], set[str]] = graph.bounds
         """What sends to a computation in every version of the pipeline."""
         self._seen: set[tuple[IntervalId, Sequencer, Seq]] = set()
         """(interval, sequencer, seq) of every checkpoint that became durable."""

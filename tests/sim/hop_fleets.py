@@ -1,0 +1,68 @@
+"""Pipelines with loops on a cluster: intervals of a loop move, split and merge while tokens hop, and leaders change."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+
+from millwheel.model import SECOND
+from millwheel.testing.checks.ending import check_end
+from millwheel.testing.checks.shared import SharedWatchedStore
+from millwheel.testing.faults.nemesis import Faults, Seeded
+from millwheel.testing.world.echoes import Echoes
+from millwheel.testing.world.fleet import ClusterSimulation
+from millwheel.testing.world.kernel import Kernel, Violation
+from millwheel_storage.memory import MemoryStore
+from tests.sim.fleets import faults_of_cluster
+from tests.sim.harness import Verdict, ask_redrives
+from tests.sim.hops import KEYS, check_hops, draw_hops
+from tests.sim.workload.drawing import START_US, shrunk
+
+
+def simulate_hops_on_a_cluster(seed: int, faults: Faults | None = None) -> Verdict:
+    """Run a seed with a loop on several workers; raises `Violation` with the story when an invariant breaks."""
+    workload, kernel = draw_hops(seed), Kernel(seed, start_us=START_US)
+    for parts in workload.scripts.values():
+        for script in parts:
+            script.arrivals = [at + kernel.now for at in script.arrivals]
+    faults = faults_of_cluster(seed) if faults is None else faults
+    if workload.clocked:
+        faults = msgspec.structs.replace(faults, clock_step=0)
+    assert workload.graph is not None
+    until_us, rng = (8 + 2 * (seed % 3)) * SECOND, random.Random(f"cluster {seed}")
+    nemesis = Seeded(faults, kernel.rng)
+    honest = frozenset(workload.graph.computations)
+    store = SharedWatchedStore(MemoryStore(lambda: kernel.now), workload.graph, kernel, honest)
+    simulation = ClusterSimulation(
+        graph=workload.graph, tables={}, kernel=kernel, nemesis=nemesis, store=store,
+        roles={"controller": rng.choice((1, 2, 2, 3)), "worker": rng.choice((1, 2, 2, 3, 4))},
+        faults_until_us=until_us, mend_us=until_us, strict=seed % 3 != 0,
+    )  # fmt: skip
+    simulation.on_mend = lambda: ask_redrives(store)
+    simulation.hold_open = lambda: any(durable.fifo for durable in store.truth.durable.values())
+    if seed % 3 == 0:
+        simulation.echoes = Echoes(store.truth, random.Random(f"echoes {seed}"), 100_000)
+    for at in range(SECOND, until_us, SECOND) if seed % 2 else ():
+        kernel.at(kernel.now + at, simulation.order_something, [f"k{number}" for number in range(KEYS)])
+    with shrunk(workload.exotic):
+        try:
+            simulation.run()
+        except Violation:
+            raise
+        except Exception as error:
+            raise Violation(f"{type(error).__name__}: {error}", kernel.story()) from error
+    check_end(store)
+    check_hops(workload, store.inner.key_state)
+    return Verdict(
+        seed, kernel.events, dict(sorted(nemesis.struck.items())), dict(sorted(kernel.probes.items())),
+        kernel.trace_hash(), kernel.now, 0, 0,
+    )  # fmt: skip
+
+
+def try_hops_on_a_cluster(seed: int) -> Verdict | str:
+    """A verdict, or what broke."""
+    try:
+        return simulate_hops_on_a_cluster(seed)
+    except Violation as violation:
+        return f"hops on a cluster, seed {seed}: {violation.summary}"
