@@ -556,6 +556,9 @@ PARQUET_DECODE_ROWS: Final = 65_536
 PARQUET_SCAN_ROWS: Final = 8_192
 """Rows per block of an exact watermark."""
 
+WAITING_SPANS: Final = 64
+"""Spans into which the lateness of a join is cut: with n timers that wait under one key, to add one costs n / 64 and 64."""
+
 JOIN_BUCKET_US: Final = 1_000_000
 """A join that aggregates drops partners that it no longer needs by so much event time at once, at least: with less, a key
 with many partners would set a timer for each."""

@@ -79,11 +79,14 @@ class Lines(logging.Handler):
             self._display.show(progress, rate)
         elif not self._quiet:
             print(f"millwheel: {summary(progress, rate)}", flush=True)
-            for name, watermark in progress.watermarks.items() if self._verbose else ():
-                print(f"millwheel: watermark of {name}: {format_time(watermark)}", flush=True)
+            self._watermarks(progress)
         if progress.waits_for != self._waited_for:
             self._waited_for = progress.waits_for
             self._waits(progress.waits_for)
+
+    def _watermarks(self, progress: Progress) -> None:
+        for name, watermark in progress.watermarks.items() if self._verbose else ():
+            print(f"millwheel: watermark of {name}: {format_time(watermark)}", flush=True)
 
     def _waits(self, what: str) -> None:
         if what:
@@ -102,6 +105,7 @@ class Lines(logging.Handler):
             self._display = None
         if not self._quiet:
             print(f"millwheel: {summary(progress)}", flush=True)
+            self._watermarks(progress)
 
 
 def summary(progress: Progress, rate: float | None = None) -> str:

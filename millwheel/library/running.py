@@ -81,7 +81,7 @@ class RunningAggregate(BufferingOperator[Running[Any, Any]]):
         if not self.due(context, timer, time):
             return
         # Older records whose timer had to be set again have their turn first, though that timer is still to come.
-        for older in sorted(stamp for stamp in self.waiting.get().values() if stamp < time):
+        for older in self.waits_before(time):
             self._turn(context, older)
             context.cancel_timer(f"r{older}")
             self.no_longer(context, f"r{older}")

@@ -11,6 +11,7 @@ watermark back.
 
 from __future__ import annotations
 
+from bisect import insort
 from typing import Any, TypeVar
 
 from millwheel.api.context import Context
@@ -18,20 +19,30 @@ from millwheel.api.state import MapCell, ValueCell
 from millwheel.coders import Coder, JsonCoder, MsgpackCoder
 from millwheel.library.matches import Kept, KeptCoder
 from millwheel.library.wiring import Operator, Wiring, meant
+from millwheel.limits import WAITING_SPANS
 from millwheel.model import Timer
 
 R = TypeVar("R")
 
 
 class WaitingOperator(Operator[R]):
-    """`lateness`, us: how far behind the watermark a record still counts."""
+    """`lateness`, us: how far behind the watermark a record still counts.
 
-    waiting = ValueCell[dict[str, int]](MsgpackCoder(dict[str, int]), default={})
+    A key may have as many timers that wait as it has records within the lateness.  So their stamps lie in spans of a
+    sixty-fourth of that, and to add or to remove one costs by its span.
+    """
+
+    waiting = MapCell[int](JsonCoder(int))
     """Timers that had to be set again, and the event times of what they will emit."""
+    stamps = MapCell[list[int]](MsgpackCoder(list[int]))
+    """By span: these times, in order."""
+    oldest = ValueCell[dict[str, int]](MsgpackCoder(dict[str, int]), default={})
+    """By span: the first of them."""
 
     def __init__(self, wiring: Wiring[R], lateness: int) -> None:
         super().__init__(wiring)
         self.lateness = lateness
+        self._span_us = max(1, lateness // WAITING_SPANS)
 
     def sure(self, stamp: int) -> int:
         """The watermark at which no record at or before `stamp` can come any more."""
@@ -40,7 +51,9 @@ class WaitingOperator(Operator[R]):
     def due(self, context: Context, timer: Timer, stamp: int) -> bool:
         """Whether it is sure now; if not, the timer fires again when it is."""
         if context.watermark < self.sure(stamp):
-            self._hold(context, {**self.waiting.get(), timer.tag: stamp})
+            self._leave(timer.tag)
+            self._enter(timer.tag, stamp)
+            self._hold(context)
             context.set_timer(timer.tag, self.sure(stamp))
             return False
         self.no_longer(context, timer.tag)
@@ -48,16 +61,49 @@ class WaitingOperator(Operator[R]):
 
     def no_longer(self, context: Context, tag: str) -> None:
         """The timer `tag` has fired, or is not needed."""
-        waiting = self.waiting.get()
-        if waiting.pop(tag, None) is not None:
-            self._hold(context, waiting)
+        if self._leave(tag):
+            self._hold(context)
 
-    def _hold(self, context: Context, waiting: dict[str, int]) -> None:
-        if waiting:
-            self.waiting.set(waiting)
-            context.hold(min(waiting.values()))
+    def waits_before(self, time: int) -> list[int]:
+        """Stamps before `time` that wait, in order."""
+        spans = sorted((first, span) for span, first in self.oldest.get().items() if first < time)
+        return [stamp for _, span in spans for stamp in self.stamps.get(span, []) if stamp < time]
+
+    def _enter(self, tag: str, stamp: int) -> None:
+        span, oldest = str(stamp // self._span_us), self.oldest.get()
+        stamps = self.stamps.get(span, [])
+        insort(stamps, stamp)
+        self.waiting.set(tag, stamp)
+        self.stamps.set(span, stamps)
+        oldest[span] = stamps[0]
+        self.oldest.set(oldest)
+
+    def _leave(self, tag: str) -> bool:
+        """False for a timer that does not wait."""
+        stamp = self.waiting.get(tag)
+        if stamp is None:
+            return False
+        self.waiting.delete(tag)
+        span, oldest = str(stamp // self._span_us), self.oldest.get()
+        stamps = self.stamps.get(span, [])
+        stamps.remove(stamp)
+        if stamps:
+            self.stamps.set(span, stamps)
+            oldest[span] = stamps[0]
         else:
-            self.waiting.clear()
+            self.stamps.delete(span)
+            del oldest[span]
+        if oldest:
+            self.oldest.set(oldest)
+        else:
+            self.oldest.clear()
+        return True
+
+    def _hold(self, context: Context) -> None:
+        oldest = self.oldest.get()
+        if oldest:
+            context.hold(min(oldest.values()))
+        else:
             context.release_hold()
 
 

@@ -263,6 +263,8 @@ def test_quiet_says_nothing_when_all_is_well_and_verbose_says_every_watermark(sh
     status, out, err = shell("run", "words:pipeline", "-v", "--data", "a", COUNT="20000", SLOW="1")
     assert (status, err) == (0, "")
     assert re.search(r"^millwheel: watermark of source:text: 1970", out, re.MULTILINE)
+    assert "watermark of source:text: the end of time" in "".join(out.splitlines()[-2:])
+    assert "millwheel: watermark of" in shell("run", "words:pipeline", "-v", "--data", "a", COUNT="20000")[1]
     status, out, err = shell("run", "words:pipeline", "--quiet", "--data", "b", BROKEN="1", MILLWHEEL_VERBOSE="1")
     assert (status, out) == (3, "")
     assert "RuntimeError: not today" in err
