@@ -31,6 +31,7 @@ from millwheel.ports import PipelineShape, WatermarkWrite
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
 from millwheel_storage.postgres.membership import session_name
+from millwheel_storage.postgres.reader import reset
 from millwheel_storage.statements import committing
 
 pytestmark = pytest.mark.postgres
@@ -568,5 +569,17 @@ def test_a_pipeline_runs_embedded_and_as_a_cluster_and_embedded_again(cluster: C
         assert [(row.name, row.alive) for row in agreed.members] == [("c", False), ("c2", True)]
         assert await store.place(Placement(leader.epoch, agreed.version, {IntervalId(1): member}, {})) is not None
         assert await owner(store, (await store.cluster_map()).intervals[0].sequencer, 6) == b"4"
+
+    run(cluster, main())
+
+
+def test_a_store_that_live_members_use_is_not_dropped(cluster: Cluster) -> None:
+    async def main() -> None:
+        store, incarnation = await cluster.member("w")
+        with pytest.raises(StoreInUse, match="worker 'w'"):
+            reset(cluster.url, cluster.pipeline)
+        assert await store.renew(incarnation, LEASE_US)
+        await cluster.expire(incarnation)
+        assert reset(cluster.url, cluster.pipeline)
 
     run(cluster, main())

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 
 from millwheel.bundles import (
@@ -32,6 +33,7 @@ from millwheel.ports import ClusterStore, FoldWrite, MarkWrite, PipelineShape
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.memory import MemoryStore
 from millwheel_storage.postgres import PostgresStore
+from millwheel_storage.statements import opening, ordering
 from millwheel_storage.testing import postgres_tables
 
 pytestmark = pytest.mark.postgres
@@ -317,6 +319,37 @@ def test_senders_are_the_owners_their_predecessors_in_the_log_and_whatever_is_no
         assert len(found.owners) == 5
 
     on_both(postgres, pipeline, test)
+
+
+def test_who_may_still_send_is_found_without_reading_what_they_sent(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    async def main() -> None:
+        led = Led(PostgresStore(postgres.url, pipeline), pipeline)
+        await led.open()
+        await led.store.close()
+
+    asyncio.run(main())
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute(opening.CONFIGURE, (pipeline, "15000", "60000", "10000"))  # as sessions of the store
+        for table in ("production", "checkpoint_log"):
+            for low in (0, 50_000):
+                connection.execute(FILL[table].encode(), (low, low + 50_000))
+                statement = ordering.SENDING_CHANNELS if table == "production" else ordering.SENDING_OWNERS
+                assert pages(connection, statement) < 100
+            connection.execute(f"VACUUM ANALYZE {table}".encode())
+            assert pages(connection, statement) < 100
+
+
+FILL = {
+    "production": "INSERT INTO production SELECT 1, 1, n / 25000, n, 'k', 'v', n FROM generate_series(%s, %s - 1) n",
+    "checkpoint_log": "INSERT INTO checkpoint_log SELECT 1, n / 25000, n, 0, 'x' FROM generate_series(%s, %s - 1) n",
+}
+
+
+def pages(connection: psycopg.Connection[Any], statement: str) -> int:
+    row = connection.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}".encode()).fetchone()
+    assert row is not None
+    plan = row[0][0]["Plan"]
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 
 # Orders

@@ -19,20 +19,21 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from millwheel.bundles import Checkpoint
-from millwheel.cluster import Overview
+from millwheel.cluster import Member, Overview
 from millwheel.errors import InvariantError, StoreError, StoreUnavailable
 from millwheel.ids import IntervalId, SubscriptionId
 from millwheel.limits import STORE_RECONNECT_LIMIT_US, TAIL_CHUNK_ROWS
 from millwheel.model import MAX_TIME
 from millwheel.ports import IntervalRow, PipelineShape, QuarantineRow, SourcePosition
 from millwheel.shape import PUBLISH_PREFIX
+from millwheel_storage.decisions import Alive, check_unused
 from millwheel_storage.decode import decode_image, quarantine_entry
 from millwheel_storage.fold import Cells, Folded, fifo_rows, fold, quarantine_row
 from millwheel_storage.postgres import overseen
 from millwheel_storage.postgres.connection import translated
 from millwheel_storage.schema.evolution import places_of
 from millwheel_storage.schema.shape_checks import schema_name
-from millwheel_storage.statements import advancing, loading, opening, quarantining, viewing
+from millwheel_storage.statements import advancing, loading, opening, placing, quarantining, viewing
 
 
 class ReaderConnection(psycopg.Connection[tuple[Any, ...]]):
@@ -436,7 +437,8 @@ def reachable(url: str, autocommit: bool = False) -> ReaderConnection:
 def reset(url: str, pipeline: str) -> bool:
     """Drop everything that a pipeline stored, its sink tables too; False when there was nothing.
 
-    Refuses a schema that is not millwheel's.  The pipeline must not run.
+    Refuses a schema that is not millwheel's, and one that live members of a cluster use (`StoreInUse`).  An embedded run must
+    have ended.
     """
     schema = schema_name(pipeline)
     with reachable(url) as connection:
@@ -446,6 +448,10 @@ def reset(url: str, pipeline: str) -> bool:
             return False
         if not {"meta", "migration", "checkpoint_log"} <= tables:
             raise StoreError(f"schema {schema!r} is not a millwheel pipeline's; it was not touched")
+        if "lease" in tables:
+            connection.execute("SELECT set_config('search_path', %s, true)", (f'"{schema}"',))
+            living = connection.execute(placing.LIVING_MEMBERS).fetchall()
+            check_unused(pipeline, [Alive(Member(*member), until) for *member, until in living])
         connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(schema)))
     return True
 
