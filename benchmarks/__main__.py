@@ -34,6 +34,7 @@ from benchmarks.common import Result
 GROUPS: Final[dict[str, dict[str, Callable[[], Result]]]] = {
     "streaming": {
         "throughput": throughput.throughput,
+        "throughput_snapshots": throughput.throughput_snapshots,
         "throughput_new_keys": throughput.throughput_new_keys,
         "throughput_opaque_ids": throughput.throughput_opaque_ids,
         "latency": latency.latency,

@@ -12,11 +12,13 @@ from typing import Any, Final
 
 from millwheel import (
     BytesCoder,
+    Checkpoints,
     Computation,
     Context,
     MsgpackCoder,
     Pipeline,
     Record,
+    Snapshots,
     Stream,
     Table,
     ValueCell,
@@ -97,9 +99,16 @@ class Shown(Computation[bytes]):
         context.upsert(SEEN, {"number": number_of(record.value), "count": count})
 
 
-def two_stages(name: str, source: Source, *, shown: bool = False, **settings: Any) -> Pipeline:
+def two_stages(
+    name: str,
+    source: Source,
+    *,
+    shown: bool = False,
+    durability: Checkpoints | Snapshots | None = None,
+    **settings: Any,
+) -> Pipeline:
     """The keyed count in two stages; `shown` adds the sink rows."""
-    pipeline = Pipeline(name)
+    pipeline = Pipeline(name, durability=durability)
     pipeline.inject(source, into=ENTERED)
     if shown:
         pipeline.sink(SEEN)

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from benchmarks import common, flows
 from benchmarks.common import Reference, Result
+from millwheel import Snapshots
 from millwheel.launch import run as run_on
 from millwheel_storage.postgres.reader import Reader
 
@@ -39,6 +40,22 @@ def throughput() -> Result:
         Reference("Bytewax 0.21.1, stateful_map twice, recovery store, snapshots every second", reference, "records/s"),
         value / reference, "at least 1.0 times Bytewax", value >= reference,
         {"millwheel": ours, "bytewax": theirs, "records": RECORDS, "keys": KEYS},
+    )  # fmt: skip
+
+
+def throughput_snapshots() -> Result:
+    """The same with barrier snapshots every second, on both sides, beside checkpoints of each bundle."""
+    snapshots, logged, theirs = _rounds(
+        "throughput_snapshots", [("snapshots", KEYS), ("millwheel", KEYS), ("bytewax", KEYS)]
+    )
+    value, reference = common.median(_rates(snapshots)), common.median(_rates(logged))
+    beside = common.median(_rates(theirs))
+    return Result(
+        "throughput_snapshots", value, "records/s",
+        Reference("the same under Checkpoints()", reference, "records/s"),
+        value / reference, "at least 1.5 times checkpoints, and 2.0 times Bytewax",
+        value >= 1.5 * reference and value >= 2.0 * beside,
+        {"snapshots": snapshots, "checkpoints": logged, "bytewax": theirs, "records": RECORDS, "keys": KEYS},
     )  # fmt: skip
 
 
@@ -102,7 +119,8 @@ def _millwheel(given: dict[str, Any]) -> None:
         rows = _with_ids(rows)
     source = flows.Ready("rows", rows)
     source.record_id = flows.id_of if opaque else None
-    pipeline = flows.two_stages(given["name"], source)
+    durability = Snapshots(every_ms=1_000) if given["system"] == "snapshots" else None
+    pipeline = flows.two_stages(given["name"], source, durability=durability)
     profile = cProfile.Profile() if given.get("profile") else None
     cpu, began = time.process_time(), time.perf_counter()
     if profile is not None:

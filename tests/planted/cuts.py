@@ -20,7 +20,7 @@ from millwheel.host.restated import Restated
 from millwheel.ids import IntervalId, Seq
 from millwheel.ports import Declaration
 from millwheel_storage.memory import MemoryStore
-from tests.planted import Patches, cut
+from tests.planted import Patches, cut, only
 
 
 @cut
@@ -162,7 +162,7 @@ def folded_undeclared() -> Patches:
     return {(DurableEpochs, "committed"): committed}
 
 
-@cut
+@only("tests/unit/core/interval/test_watermark.py")
 def later_watermark_applied() -> Patches:
     """A watermark that rests on reports of the next epoch is applied at once."""
     original = LowWatermark.move

@@ -12,6 +12,7 @@ from tests.sim.cores import Answers, on_all_cores
 
 BUDGET_SEEDS = 100
 SLOW = {
+    "The watermarks that are stored with an epoch are the newest ones": 36,
     "A receiver says nothing after a cut: what was lost is not sent again": 8,
     "After a cut a sender counts on, while the receiver begins anew": 13,
     "Watermark reported past timers that are not in memory": 8,

@@ -112,10 +112,11 @@ class Bench:
         sequencer: Sequencer = SEQUENCER,
         live: Collection[Channel] | None = None,
         slacks: Mapping[SubscriptionId, int] | None = None,
+        label: int | None = None,
         **settings: Any,
     ) -> None:
         routes = {OUT: Ranges([("", TARGET)])}
-        config = Config(INTERVAL, sequencer, "c", "1", Settings(**settings), routes, slacks=slacks or {})
+        config = Config(INTERVAL, sequencer, "c", "1", Settings(**settings), routes, slacks=slacks or {}, label=label)
         self.core = IntervalCore(config, recover or recovered(), inherited)
         self.now = 0
         self.effects = self.core.start(0, live)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from millwheel.bundles import Bundle
+from millwheel.core.channel.outbox import NO_SUBSCRIPTION, UNKNOWN
 from millwheel.core.interval import events as ev
-from tests.unit.core.bench import TARGET, Bench, outcome, produced, recovered, timer_writes
+from millwheel.ids import ProducerId
+from tests.unit.core.bench import INTERVAL, SENDER, TARGET, Bench, outcome, produced, recovered, timer_writes
 
 
 def test_blame_names_what_is_still_to_be_done_the_oldest_first() -> None:
@@ -40,3 +43,18 @@ def test_a_timer_that_is_not_in_memory_is_said_to_be() -> None:
     assert ("timer", 60, "not in memory yet") in bench.core.blame()
     bench(ev.TimersLoaded("watermark", timer_writes(("s", "v", "watermark", 70)), False))
     assert ("timer", 70, "key 's' tag 'v'") in bench.core.blame()
+
+
+def test_what_rests_on_reports_of_the_next_epoch_waits_for_its_barrier() -> None:
+    bench = Bench(recovered(timers=[("t", "u", "watermark", 60)]), label=3)
+    bench(ev.EpochBegun(4, {SENDER}))
+    assert bench(ev.WatermarkMoved(50, 3)).core.watermark == 50
+    assert bench(ev.WatermarkMoved(70, 4)).core.watermark == 50
+    assert not bench.of(ev.Load)
+    barrier = Bundle(
+        NO_SUBSCRIPTION, SENDER, 9, INTERVAL, ProducerId(1), UNKNOWN, [], [], [], [], 3, barrier=4
+    )  # fmt: skip
+    bench(ev.BundleArrived(barrier))
+    assert [written.epoch for written in bench.of(ev.PartWritten)] == [4]
+    assert (bench.core.watermark, bench.core.label) == (70, 4)
+    assert bench.of(ev.Load) or bench.of(ev.Invoke)  # the timer is of the next epoch
