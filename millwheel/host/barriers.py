@@ -7,22 +7,50 @@ partitions of the worker pass a barrier in one step, so that no row is in the ep
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import IntervalCore
-from millwheel.host.actors import Actor
-from millwheel.host.messages import EpochBased, EpochOpened, EpochWanted, ImageWritten
+from millwheel.host.actors import Actor, Actors
+from millwheel.host.messages import EpochBased, EpochOpened, EpochWanted, ImageWritten, Message
+from millwheel.host.partitions import Partitions
 from millwheel.ids import IntervalId
 
-if TYPE_CHECKING:
-    from millwheel.host.worker import WorkerHost
+
+class WentBack(Exception):
+    """The database refuses rows of an epoch.  The worker is void, and the next one goes on from the last declared epoch.
+
+    `inherited` is for its cores: what wrote the rows is not to run again.
+    """
+
+    def __init__(self, inherited: dict[IntervalId, ev.Inherited]) -> None:
+        super().__init__("the database refuses rows of an epoch")
+        self.inherited = inherited
+
+
+class Crew(Protocol):
+    """The worker, as far as its epochs need it."""
+
+    actors: Actors
+    partitions: Partitions
+
+    def handle_core(self, actor: Actor, event: ev.Event) -> None:
+        """Give a core an event now."""
+        ...
+
+    def inform(self, message: Message) -> None:
+        """Send a message to the controller."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """End the run by an error."""
+        ...
 
 
 class Epochs:
     """The epochs of one worker.  Without `enabled` there are none."""
 
-    def __init__(self, worker: WorkerHost, enabled: bool) -> None:
+    def __init__(self, worker: Crew, enabled: bool) -> None:
         self._worker = worker
         self.enabled = enabled
         self.begun = 0
@@ -90,6 +118,12 @@ class Epochs:
         noted, self._noted = self._noted, []
         for actor, position in noted:
             self._worker.partitions.advanced(actor, position.position, position.finished)
+
+    def go_back(self, actor: Actor, inherited: ev.Inherited) -> None:
+        """Rows of an interval are refused, so its core is void.  All others have gone further than it may become durable."""
+        left = {other.interval: core.give_up() for other, core in self._worker.actors.intervals()}
+        left[actor.interval] = inherited
+        self._worker.fail(WentBack(left))
 
     def want(self) -> None:
         """Have the next epoch begin soon."""

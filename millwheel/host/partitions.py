@@ -19,7 +19,6 @@ from millwheel.errors import InvariantError, SourceError
 from millwheel.graph import Graph
 from millwheel.host.actors import Actor, Actors
 from millwheel.host.alphabet import Discover, Discovery, Pause, ReadRows, Resume, RowsArrived, Seek, Wish
-from millwheel.host.barriers import Epochs
 from millwheel.host.credit import Account
 from millwheel.host.messages import (
     Claimed,
@@ -62,7 +61,6 @@ class Owner(Protocol):
     values: dict[str, int]
     """Published watermarks, us."""
     now: int
-    epochs: Epochs
 
     def begin(self, steps: Steps) -> None:
         """Start a procedure."""
@@ -72,6 +70,10 @@ class Owner(Protocol):
         self, source: str, intervals: Sequence[IntervalId]
     ) -> Generator[Wish, Any, dict[IntervalId, Sequencer] | None]:
         """New sequencers for partitions of a source; None when another worker has the source."""
+        ...
+
+    def label(self) -> int | None:
+        """The last barrier that has passed here; None without snapshots."""
         ...
 
     def tell(self, actor: Actor, event: ev.Event) -> None:
@@ -349,7 +351,7 @@ class Partitions:
         owner = self._owner
         self._positions[position.interval] = position
         routes = owner.routes.of([stream])
-        answers, label = self._graph.sources[source].source.served, owner.epochs.label
+        answers, label = self._graph.sources[source].source.served, owner.label()
         core = InjectorCore(position.interval, position, routes, sequencer, label=label, answers=answers)
         receivers = frozenset(interval for ranges in routes.values() for interval in ranges.ids)
         actor = Actor(

@@ -10,7 +10,7 @@ sources (`partitions`) and `routes`.  Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Final, assert_never
 
 import msgspec
@@ -21,7 +21,7 @@ from millwheel.core.ids.dedup import Channel
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.core.source.injector import InjectorCore
-from millwheel.errors import InvariantError, RowRefused, StoreError
+from millwheel.errors import InvariantError, RowRefused
 from millwheel.graph import Graph
 from millwheel.host import alphabet as he
 from millwheel.host import folded
@@ -105,6 +105,7 @@ class WorkerHost:
         tolerance: Tolerance | None = None,
         first_records: int | None = None,
         ownership: Callable[[WorkerHost], Ownership] = WholeOwnership,
+        inherited: Mapping[IntervalId, ev.Inherited] | None = None,
     ) -> None:
         self.graph = graph
         self.name = name
@@ -152,6 +153,8 @@ class WorkerHost:
         self.serving = False
         self._redrives_read = False
         """All redrives that were asked for at the start are known.  A run does not end before that."""
+        self._left = dict(inherited or {})
+        """What the cores of a worker that went back have left to the first ones of this one."""
         self.epochs = Epochs(self, graph.snapshot_every_us > 0)
         self.ownership = ownership(self)
 
@@ -210,6 +213,10 @@ class WorkerHost:
     ) -> Generator[he.Wish, Any, dict[IntervalId, Sequencer] | None]:
         """New sequencers for partitions of a source; None when another worker has the source."""
         return (yield from self.ownership.sequencers(source, intervals))
+
+    def label(self) -> int | None:
+        """The last barrier that has passed here; None without snapshots."""
+        return self.epochs.label
 
     def tell(self, actor: Actor, event: ev.Event) -> None:
         """Give a core an event, after what is queued."""
@@ -340,6 +347,7 @@ class WorkerHost:
     ) -> Generator[he.Wish, Any, Actor | None]:
         """Recover one interval; its core is not started yet.  None when another one owns it."""
         interval, owner = row.id, row.computation
+        inherited = inherited or self._left.pop(interval, None)
         recovered = yield Recover(interval, sequencer)
         if recovered is None:
             return None
@@ -573,12 +581,7 @@ class WorkerHost:
                 case ev.Mark() | ev.Unmark():
                     self._marks.perform(actor, effect)
                 case ev.RestartInterval(inherited) if self.epochs.enabled:
-                    self.fail(
-                        StoreError(
-                            f"{actor.owner}: the database refuses rows of a sink table, and under snapshots "
-                            "they cannot be quarantined yet: use Checkpoints(), or mend the table or the hook"
-                        )
-                    )
+                    self.epochs.go_back(actor, inherited)
                 case ev.RestartInterval(inherited):
                     self.restart(actor, inherited)
                 case ev.Settled():

@@ -9,12 +9,15 @@ from collections.abc import Callable, Mapping
 
 from millwheel import limits
 from millwheel.api.table import Table
+from millwheel.core.interval.events import Inherited
 from millwheel.errors import SourceError
 from millwheel.graph import Graph
+from millwheel.host.barriers import WentBack
 from millwheel.host.controller import ControllerHost
 from millwheel.host.messages import Message
 from millwheel.host.progress import Progress, explain
 from millwheel.host.worker import Tolerance, WorkerHost
+from millwheel.ids import IntervalId
 from millwheel.ports import Store, Transport
 from millwheel.runtime.failures import OnFailure, log_failure
 from millwheel.runtime.shell import Shell, wall_clock_us
@@ -37,30 +40,42 @@ class EmbeddedRun(Shell):
         tolerance: Tolerance | None = None,
         transport: Transport[Message] | None = None,
     ) -> None:
-        worker = WorkerHost(
-            graph=graph,
-            name=WORKER,
-            controller=CONTROLLER,
-            tolerance=tolerance,
-            first_records=limits.FIRST_WORK_RECORDS,
-        )
-        super().__init__(
-            store=store,
-            transport=transport or LocalTransport(),
-            worker=worker,
-            others=[ControllerHost([WORKER], CONTROLLER, graph.snapshot_every_us)],
-            tables=tables,
-            clock=clock,
-            on_failure=on_failure,
-        )
+        def begin(inherited: Mapping[IntervalId, Inherited]) -> None:
+            worker = WorkerHost(
+                graph=graph,
+                name=WORKER,
+                controller=CONTROLLER,
+                tolerance=tolerance,
+                first_records=limits.FIRST_WORK_RECORDS,
+                inherited=inherited,
+            )
+            super(EmbeddedRun, self).__init__(
+                store=store,
+                transport=transport or LocalTransport(),
+                worker=worker,
+                others=[ControllerHost([WORKER], CONTROLLER, graph.snapshot_every_us)],
+                tables=tables,
+                clock=clock,
+                on_failure=on_failure,
+            )
+
+        self._begin = begin
+        begin({})
 
     async def run(self) -> Progress:
         """Run until every source is finished and everything is committed and folded, or `stop` is called.
 
         Raises `Fenced` when another run takes the store over, `SourceError`, `StoreError`, `IncompatibleStore`.
         """
-        await self.serve()
-        return self.progress()
+        while True:
+            try:
+                await self.serve()
+            except WentBack as back:
+                self._begin(
+                    back.inherited
+                )  # other hosts, in the same process: as after a crash, but for what they know
+            else:
+                return self.progress()
 
     def explain(self, computation: str) -> list[tuple[str, str, int, str]]:
         """(who, what, timestamp us, detail) of everything that holds `computation`'s watermark, oldest first."""

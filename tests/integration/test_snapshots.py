@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import signal
 import subprocess
@@ -10,11 +11,26 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
+from psycopg import sql
 
-from millwheel import Checkpoints, Snapshots
+from millwheel import (
+    Checkpoints,
+    Computation,
+    Context,
+    JsonCoder,
+    ListCell,
+    Pipeline,
+    Record,
+    Snapshots,
+    Stream,
+    Table,
+    subscribe,
+)
 from millwheel.core.source import injector
 from millwheel.runtime.embedded import EmbeddedRun
+from millwheel_injectors import IterableSource
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
 from millwheel_storage.postgres.reader import Reader
@@ -192,3 +208,68 @@ def test_killed_at_random_moments_nothing_is_lost_or_doubled(home: Home) -> None
     rows = text_lines(20_000, seed=2)
     run_to_end(word_count(home.name, rows, durability=OFTEN), home.store())
     home.check(rows)
+
+
+# --- rows that the database refuses -------------------------------------------------------------------------------
+
+numbers = Stream("numbers", JsonCoder(int))
+passed = Stream("passed", JsonCoder(int))
+ledger = Table("ledger", {"number": "bigint"}, ("number",))
+
+
+class Pass(Computation[int]):
+    """Hands numbers on."""
+
+    def ProcessRecord(self, context: Context, record: Record[int]) -> None:
+        context.produce(passed, record.value)
+
+
+class Write(Computation[int]):
+    """Lists its numbers, and writes a row for each."""
+
+    seen = ListCell(JsonCoder(int))
+
+    def ProcessRecord(self, context: Context, record: Record[int]) -> None:
+        self.seen.append(record.value)
+        context.upsert(ledger, {"number": record.value})
+
+
+def writing(name: str, direct: bool) -> Pipeline:
+    pipeline = Pipeline(name, durability=OFTEN)
+    pipeline.inject(IterableSource("rows", [(n, n) for n in range(300)]), into=numbers)
+    pipeline.add(Pass, [subscribe(numbers, str)], [passed])
+    pipeline.add(Write, [subscribe(numbers if direct else passed, lambda n: f"key {n % 7}")], work_limit_records=9)
+    pipeline.sink(ledger)
+    return pipeline
+
+
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.usefixtures("small_reads")
+def test_a_refused_row_sends_its_key_to_quarantine_and_the_rest_goes_on(home: Home, direct: bool) -> None:
+    """`direct`: the records have the same ids after the whole pipeline went back; else they have others."""
+
+    async def make() -> None:
+        store = home.store()
+        await store.open_pipeline(writing(home.name, direct).graph().shape())
+        await store.close()
+
+    asyncio.run(make())
+    place = sql.Identifier(home.name)
+    with psycopg.connect(home.url, autocommit=True) as connection:
+        connection.execute(sql.SQL("ALTER TABLE {}.ledger ADD CONSTRAINT nope CHECK (number <> 150)").format(place))
+        progress = run_to_end(writing(home.name, direct), home.store())
+        poisoned = f"key {150 % 7}"
+        assert (progress.quarantined, progress.in_quarantine) == (1, 1)
+        with Reader(home.url, home.name) as reader:
+            assert [key for _, key, _ in reader.quarantined()] == [poisoned]
+            waits = [msgspec.json.decode(row.value) for row in reader.quarantine_rows("Write", poisoned)]
+            rows = {row["number"] for row in reader.sink_rows("ledger")}
+            reader.request_redrive("Write", poisoned)
+        assert 150 in waits
+        assert rows == {*range(300)} - {*waits}
+        connection.execute(sql.SQL("ALTER TABLE {}.ledger DROP CONSTRAINT nope").format(place))
+    run_to_end(writing(home.name, direct), home.store())
+    with Reader(home.url, home.name) as reader:
+        assert {row["number"] for row in reader.sink_rows("ledger")} == {*range(300)}
+    seen = [n for cells in home.cells("Write").values() for cell, n in cells.items() if cell.startswith("seen[")]
+    assert sorted(seen) == [*range(300)]

@@ -10,13 +10,18 @@ from collections.abc import Iterable
 
 from millwheel.bundles import QuarantineEntry
 from millwheel.limits import REDRIVE_AGAIN_US
-from millwheel.work import Cause, cause_of
+from millwheel.work import Cause, RecordCause, cause_of
 
 
 class RefusedRows:
-    """Culprits by key, with the database's answer."""
+    """Culprits by key, with the database's answer.
 
-    def __init__(self) -> None:
+    `renumbered`: after a restart, records from other intervals come under other ids.  Then the first record of a culprit's
+    key on its subscription stands for the culprit: it goes to quarantine, and all that follow wait behind it.
+    """
+
+    def __init__(self, renumbered: bool = False) -> None:
+        self._renumbered = renumbered
         self._by_key: dict[str, dict[Cause, str]] = {}
         self._redrives: dict[str, tuple[Cause, int]] = {}
 
@@ -33,13 +38,24 @@ class RefusedRows:
 
     def answer(self, cause: Cause) -> str | None:
         """Why a record or timer must not run; None when it may."""
-        return self._by_key.get(cause.key, {}).get(cause)
+        known = self._by_key.get(cause.key)
+        if not known:
+            return None
+        return known[cause] if cause in known else next((known[other] for other in self._meant(cause)), None)
+
+    def _meant(self, cause: Cause) -> list[Cause]:
+        """Culprits that a record stands for, when ids are not what they were."""
+        if not self._renumbered or not isinstance(cause, RecordCause):
+            return []
+        known = self._by_key.get(cause.key, {})
+        return [other for other in known if isinstance(other, RecordCause) and other.subscription == cause.subscription]
 
     def settled(self, entries: Iterable[QuarantineEntry]) -> None:
         """The quarantine of `entries` is durable."""
         for entry in entries if self._by_key else ():
             causes = self._by_key.get(entry.key, {})
-            causes.pop(cause_of(entry), None)
+            for cause in (cause_of(entry), *self._meant(cause_of(entry))):
+                causes.pop(cause, None)
             if not causes:
                 self._by_key.pop(entry.key, None)
 

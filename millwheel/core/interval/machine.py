@@ -80,7 +80,7 @@ class IntervalCore:
         settings = config.settings
         self.config = config
         self.counters = inherited.counters if inherited else ev.Counters()
-        self._refused = inherited.refused if inherited else RefusedRows()
+        self._refused = inherited.refused if inherited else RefusedRows(renumbered=config.label is not None)
         self._inherited = inherited.channels if inherited else []
         self.suspects = inherited.suspects if inherited else Suspects(recovered.ends, recovered.suspicion)
         self._trust_at = MAX_TIME
@@ -278,11 +278,15 @@ class IntervalCore:
         )  # fmt: skip
 
     def give_up(self) -> ev.Inherited:
-        """The core is void from now on.  Returns what the next one in this process begins with."""
+        """The core is void from now on.  Returns what the next one in this process begins with.
+
+        Under snapshots the whole graph goes back, watermarks too, and nobody has anything of this core.
+        """
         self.halted = True
-        return ev.Inherited(
-            self._refused, self._outbox.channels(), self.counters, self.suspects.interrupted(), self.watermark
-        )
+        channels, watermark = self._outbox.channels(), self.watermark
+        if self._epochs is not None:
+            channels, watermark = [], MIN_TIME
+        return ev.Inherited(self._refused, channels, self.counters, self.suspects.interrupted(), watermark)
 
     def doubts(self, bundle: Bundle) -> bool:
         """Whether it would take a bundle for a copy, because nobody has told it of the sender."""
