@@ -477,6 +477,24 @@ MOVES_AT_ONCE: Final = 8
 LEAD_EVERY_US: Final = 500_000
 """Between two extensions of a leader's lease, and between two attempts of the others to lead."""
 
+LOAD_EVERY_US: Final = 5 * 1_000_000
+"""Between two reports of a worker's loads: long enough that a burst is not taken for a load."""
+
+LOAD_SAMPLE_BUNDLES: Final = 16
+"""Of so many bundles one key is remembered: a sample costs nothing that is felt."""
+
+LOAD_SAMPLE_KEYS: Final = 128
+"""Keys that are remembered of an interval; the median of so many is within a tenth of the middle nearly always."""
+
+LOAD_GAP_PERMILLE: Final = 400
+"""Loads that differ by less of a core are left alone: a move costs more than it brings."""
+
+LOAD_REPORTS: Final = 3
+"""Reports in a row that say so before anything moves."""
+
+LOAD_REST_US: Final = 30 * 1_000_000
+"""After a move or a split for the sake of load, until the next one: its effect has to be seen first."""
+
 STRANGER_LOOKS: Final = 4
 """Looks at the map during which words of a worker are kept that the map does not name yet."""
 

@@ -10,13 +10,15 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from millwheel.testing.world.kernel import Violation
-from tests.planted import CUT, LOOPED, MUTANTS, UNIT_ONLY, planted, unit_test_notices
+from tests.planted import CLUSTERED, CUT, LOOPED, MUTANTS, UNIT_ONLY, planted, unit_test_notices
 from tests.planted import accounts as accounts  # they register their own
 from tests.planted import checkpoints as checkpoints
+from tests.planted import clusters as clusters
 from tests.planted import cuts as cuts
 from tests.planted import deaths as deaths
 from tests.planted import deliveries as deliveries
@@ -37,6 +39,7 @@ from tests.planted import weak as weak
 from tests.planted import zeitgeist as zeitgeist
 from tests.sim import ci
 from tests.sim.cuts import simulate_cuts
+from tests.sim.fleets import simulate_cluster
 from tests.sim.harness import simulate_seed
 from tests.sim.hops import simulate_hops
 from tests.sim.scenarios import SCENARIOS
@@ -47,7 +50,11 @@ def seeds_to_detect(name: str, budget: int, first: int = 0) -> tuple[int, str] |
 
     Raises what Python says of a mutant that does not fit the code any more: it is not noticed, it is broken.
     """
-    simulate = simulate_hops if name in LOOPED else simulate_cuts if name in CUT else simulate_seed
+    simulate: Callable[[int], object] = (
+        simulate_hops if name in LOOPED else simulate_cuts if name in CUT else simulate_seed
+    )
+    if name in CLUSTERED:
+        simulate = simulate_cluster
     with planted(name):
         for seed in range(first, first + budget):
             try:

@@ -19,7 +19,7 @@ from millwheel.core.authority import Authority
 from millwheel.errors import Fenced, InvariantError
 from millwheel.host import alphabet as he
 from millwheel.host.controller import heed
-from millwheel.host.master import Assign, Bury, Cut, Decision, Finish, LetGo, Master, Settle
+from millwheel.host.master import Assign, Bury, Cut, Decision, Finish, LetGo, Master, Propose, Settle
 from millwheel.host.messages import (
     Claimed,
     Disowned,
@@ -28,6 +28,7 @@ from millwheel.host.messages import (
     HandOver,
     IntervalSettled,
     Led,
+    LoadReport,
     MapChanged,
     Message,
     RoundAnswered,
@@ -39,6 +40,7 @@ from millwheel.host.messages import (
 from millwheel.host.procedures import Procedures, Steps
 from millwheel.host.requests import (
     Expel,
+    GiveOrder,
     Lead,
     Leave,
     PersistLedWatermarks,
@@ -166,6 +168,8 @@ class ClusterController:
         elif isinstance(message, HandedOver):
             self._master.handed_over(_incarnation(peer), (*message.intervals, *message.sources))
             self._act()
+        elif isinstance(message, LoadReport):
+            self._master.relief.loaded(_incarnation(peer), message.loads)
         elif isinstance(message, Drained):
             self._master.drained(message.incarnation, message.version)
             self._act()
@@ -301,6 +305,11 @@ class ClusterController:
                 yield Expel(incarnations)
                 for incarnation in incarnations:
                     yield Leave(incarnation)
+            case Propose(wanted):
+                yield GiveOrder(wanted)
+                self._out.append(
+                    he.Notice(f"load: {wanted.kind} of {[*wanted.intervals]} {wanted.to or wanted.split_keys}")
+                )
             case Finish():
                 self._finishing = True
             case _:

@@ -22,7 +22,18 @@ from millwheel.core.source.injector import InjectorCore
 from millwheel.errors import Fenced, WiringError
 from millwheel.host import alphabet as he
 from millwheel.host.actors import Actor
-from millwheel.host.messages import Claimed, Delivery, Drained, HandedOver, HandOver, Led, MapChanged, RunEnded
+from millwheel.host.loads import Loads
+from millwheel.host.messages import (
+    Claimed,
+    Delivery,
+    Drained,
+    HandedOver,
+    HandOver,
+    Led,
+    LoadReport,
+    MapChanged,
+    RunEnded,
+)
 from millwheel.host.procedures import Steps
 from millwheel.host.requests import (
     Leave,
@@ -73,6 +84,7 @@ class MappedOwnership:
         """Those that are being handed over."""
         self._doubtful: dict[tuple[IntervalId, IntervalId], list[tuple[str, Delivery]]] = {}
         """By receiver and sender: bundles that wait until the store has said whether the sender may still send."""
+        self._loads = Loads()
         self._swept = -1
         """The version of the map after which ids of producers that are gone were collected."""
         self._sweeping = False
@@ -130,6 +142,9 @@ class MappedOwnership:
         self._reroute(found)
         self._own(found)
         self._serve(found)
+        loads = self._loads.report(self._worker.now, sorted(self._mine))
+        if loads:
+            self._worker.answer(LoadReport(loads))
         if self._swept != found.version and not self._starting and not self._sweeping:
             self._sweeping = True
             self._worker.begin(self._sweep(found.version))
@@ -256,6 +271,7 @@ class MappedOwnership:
         A sequencer may be given out before that of a receiver, and be seen only after the receiver has asked who sends.
         """
         place, core = (actor.interval, delivery.bundle.sender), actor.core
+        self._loads.came(actor.interval, delivery.bundle.keys)
         waiting = self._doubtful.get(place)
         if waiting is None and isinstance(core, IntervalCore) and core.doubts(delivery.bundle):
             waiting = self._doubtful[place] = []
@@ -281,6 +297,10 @@ class MappedOwnership:
             worker.tell_now(actor, ev.ChannelsEnded(tuple(sorted(ended))))
         for peer, delivery in waiting:
             worker.hear(peer, delivery)
+
+    def ran(self, interval: IntervalId, elapsed_us: int) -> None:
+        """See `Ownership`."""
+        self._loads.ran(interval, elapsed_us)
 
     def fenced(self, actor: Actor, reason: str) -> None:
         """See `Ownership`: the interval is lost, and nothing else."""

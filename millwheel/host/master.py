@@ -19,6 +19,7 @@ import msgspec
 
 from millwheel import limits
 from millwheel.cluster import ClusterMap, MapOrder, PlacedInterval
+from millwheel.host.relief import Relief
 from millwheel.ids import IntervalId
 
 Place = IntervalId | str
@@ -63,11 +64,17 @@ class Bury(msgspec.Struct, frozen=True):
     incarnations: tuple[int, ...]
 
 
+class Propose(msgspec.Struct, frozen=True):
+    """Give this order, which the loads of workers call for.  It is carried out as an operator's."""
+
+    order: MapOrder
+
+
 class Finish(msgspec.Struct, frozen=True):
     """The run is over."""
 
 
-Decision = LetGo | Assign | Cut | Settle | Bury | Finish
+Decision = LetGo | Assign | Cut | Settle | Bury | Propose | Finish
 
 
 class Move(msgspec.Struct):
@@ -88,6 +95,7 @@ class Master:
     def __init__(self) -> None:
         self._moves: dict[Place, Move] = {}
         self._orders: dict[int, MapOrder] = {}
+        self.relief = Relief()
         self._last: dict[Place, Move] = {}
         """What the last assignment has carried out."""
         self._ready: set[Place] = set()
@@ -146,6 +154,7 @@ class Master:
             or self._finish_moves(view, now)
             or self._carry_out(view, now)
             or self._balance(view, now)
+            or self._relieve(view, now)
             or self._finish(view)
         )
 
@@ -238,13 +247,19 @@ class Master:
         while len(self._moves) < limits.MOVES_AT_ONCE:
             most = max(view.workers, key=lambda worker: (counts[worker], -worker))
             least = min(view.workers, key=lambda worker: (counts[worker], worker))
-            if counts[most] - counts[least] < 2:
-                break
+            if counts[most] - counts[least] < 2 or (counts[least] and self.relief.matters()):
+                break  # who is busy is relieved by load, and not by number
             place = view.spare(most, least, self._moves)
             self.move(place, most, least, now)
             counts[most] -= 1
             counts[least] += 1
         return self._finish_moves(view, now)
+
+    def _relieve(self, view: MapView, now: int) -> Decision | None:
+        if self._moves or self._orders or self._is_over(view):
+            return None
+        order = self.relief.propose(view.workers, view.intervals, now)
+        return None if order is None else Propose(order)
 
     def _is_over(self, view: MapView) -> bool:
         return all(self._drained.get(worker) == view.version for worker in view.workers)

@@ -212,6 +212,23 @@ class HandedOver(msgspec.Struct, frozen=True, gc=False):
     sources: tuple[str, ...]
 
 
+class IntervalLoad(msgspec.Struct, frozen=True, gc=False):
+    """How busy an interval is: thousandths of a core that its hooks took.
+
+    About half of the keys that come are below `median`.  It is "" when nobody knows.
+    """
+
+    interval: IntervalId
+    permille: int
+    median: str
+
+
+class LoadReport(msgspec.Struct, frozen=True, gc=False):
+    """The loads of a worker's intervals since its last report."""
+
+    loads: tuple[IntervalLoad, ...]
+
+
 class Drained(msgspec.Struct, frozen=True, gc=False):
     """All that this version of the map gives to the worker is at the end of time, committed and folded."""
 
@@ -276,6 +293,6 @@ class EpochRefused(msgspec.Struct, frozen=True, gc=False):
 Message = (
     Hello | Delivery | Receipt | Credit | Expected | WorkerJoined | Claimed | Unsettled | IntervalSettled | Excused
     | Concluded | Open | WatermarkReport | SourceBound | WatermarksRaised | Disowned | MapChanged | Led | HandOver
-    | HandedOver | Drained | RunEnded | RoundAsked | RoundAnswered
+    | HandedOver | LoadReport | Drained | RunEnded | RoundAsked | RoundAnswered
     | EpochBased | EpochStarted | EpochOpened | ImageWritten | EpochWanted | EpochDeclared | EpochRefused
 )  # fmt: skip

@@ -59,6 +59,10 @@ class Ownership(Protocol):
         """A source has another owner."""
         ...
 
+    def ran(self, interval: IntervalId, elapsed_us: int) -> None:
+        """Hooks of an interval took so long."""
+        ...
+
     def sequencers(
         self, source: str, intervals: Sequence[IntervalId]
     ) -> Generator[he.Wish, Any, dict[IntervalId, Sequencer] | None]:
@@ -142,6 +146,9 @@ class WholeOwnership:
     def expects(self, channels: tuple[Channel, ...]) -> tuple[Channel, ...]:
         """See `Ownership`: all, because the sender is of this process, which has not been superseded if it sends."""
         return channels
+
+    def ran(self, interval: IntervalId, elapsed_us: int) -> None:
+        """See `Ownership`: there is nobody to share it with."""
 
     def source_lost(self, name: str) -> None:
         """See `Ownership`."""

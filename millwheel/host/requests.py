@@ -12,7 +12,7 @@ from typing import Any, ClassVar, cast
 import msgspec
 
 from millwheel.bundles import LogWrite
-from millwheel.cluster import Placement, Reshaping
+from millwheel.cluster import MapOrder, Placement, Reshaping
 from millwheel.core.interval import events as ev
 from millwheel.errors import StoreError, StoreUnavailable
 from millwheel.ids import IntervalId, SequenceNumber, Sequencer
@@ -477,6 +477,17 @@ class ReadOrders(ClusterCall, frozen=True):
     async def ask(self, store: ClusterStore) -> Any:
         """See `ClusterStore.orders`."""
         return await store.orders()
+
+
+class GiveOrder(ClusterCall, frozen=True):
+    """The leader itself wants the map to be changed; the number of the order."""
+
+    step: ClassVar[str] = "orders"
+    order: MapOrder
+
+    async def ask(self, store: ClusterStore) -> Any:
+        """See `ClusterStore.order`."""
+        return await store.order(self.order)
 
 
 class SettleOrder(ClusterCall, frozen=True):

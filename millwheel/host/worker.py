@@ -52,6 +52,7 @@ from millwheel.host.messages import (
     ImageWritten,
     IntervalSettled,
     Led,
+    LoadReport,
     MapChanged,
     Message,
     Open,
@@ -170,6 +171,7 @@ class WorkerHost:
             case he.Due(interval, sequencer, work):
                 self._due(interval, sequencer, work)
             case he.Returned(interval, sequencer, outcome, elapsed_us):
+                self.ownership.ran(interval, elapsed_us)
                 self._give(interval, sequencer, ev.Invoked(outcome, elapsed_us))
             case he.Told(interval, sequencer, told):
                 self._give(interval, sequencer, told)
@@ -475,7 +477,7 @@ class WorkerHost:
                     self._handle(actor, ev.ChannelsExpected(channels))
             case (
                 WorkerJoined() | Claimed() | Unsettled() | IntervalSettled() | Excused() | Concluded() | Open()
-                | WatermarkReport() | SourceBound() | HandedOver() | Drained() | RoundAnswered()
+                | WatermarkReport() | SourceBound() | HandedOver() | Drained() | LoadReport() | RoundAnswered()
                 | EpochBased() | EpochOpened() | ImageWritten() | EpochWanted()
             ):  # fmt: skip
                 raise AssertionError(f"a worker was told {type(message).__name__}")

@@ -56,6 +56,18 @@ def cut(make: Callable[[], Patches]) -> Callable[[], Patches]:
     return make
 
 
+CLUSTERED: set[str] = set()
+"""Mutants that seeds of clusters are to notice (`tests.sim.fleets`)."""
+
+
+def clustered(make: Callable[[], Patches]) -> Callable[[], Patches]:
+    """Register a mutant of what only clusters have."""
+    mutant(make)
+    assert make.__doc__ is not None
+    CLUSTERED.add(make.__doc__.splitlines()[0].rstrip("."))
+    return make
+
+
 def only(path: str) -> Callable[[Callable[[], Patches]], Callable[[], Patches]]:
     """Register a mutant that only the unit tests in `path` notice; `path` may name one test, if the others take long."""
 

@@ -100,6 +100,8 @@ class Body:
         self.frozen_until = 0
         self.hosts: tuple[SimulatedHost, ...] = ()
         self.transport: SimulatedTransport
+        self.weights: Mapping[str, int] = {"restart": RESTART_WEIGHT}
+        """By step: how many times as likely as elsewhere the process is stopped when it asks the store for that."""
         self.calls = Calls(self)
         self._wakes: dict[str, int] = {}
         """By host: wall time of its next tick, us.  As in a shell there is one at a time, which is the earliest."""
@@ -216,7 +218,8 @@ class Body:
             self.transport.again(host.name, effect.peer, effect.message)
         if action == "crash after":
             raise Crash
-        self._mishap(RESTART_WEIGHT if isinstance(effect, he.Ask) and _is_restart(effect.wish) else 1)
+        wish = effect.wish if isinstance(effect, he.Ask) else None
+        self._mishap(self.weights.get(wish.step, 1) if isinstance(wish, StoreCall) else 1)
 
     def _mishap(self, weight: int = 1) -> None:
         nemesis = self.world.nemesis
@@ -323,7 +326,3 @@ class Body:
     def declined(self, host: SimulatedHost, token: int, refusal: RowRefused) -> None:
         """The database has refused a row."""
         self.give(host, he.Declined(token, refusal))
-
-
-def _is_restart(wish: he.Wish) -> bool:
-    return isinstance(wish, StoreCall) and wish.step == "restart"

@@ -103,6 +103,8 @@ class ControllerMember(Body):
         self.controller = ClusterController(member.incarnation, world.lease_us)
         self.member = member
         self.hosts = (self.controller,)
+        # Controllers do little: that one is followed just when it decides is what there is to see.
+        self.weights = {"place": 300, "persist": 30, "map": 3}
         self.transport = NetworkEnd(world.network, self.controller.name)
         world.network.attach(self, self.controller)
         self._lease = Lease(world, self, member)

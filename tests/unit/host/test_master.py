@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from millwheel import limits
 from millwheel.cluster import ClusterMap, MapOrder, Member, PlacedInterval, PlacedSource
-from millwheel.host.master import Assign, Bury, Cut, Decision, Finish, LetGo, Master, Settle
+from millwheel.host.master import Assign, Bury, Cut, Decision, Finish, LetGo, Master, Propose, Settle
+from millwheel.host.messages import IntervalLoad
 from millwheel.ids import IntervalId, Sequencer
 
 LOWS = ("", "b", "d", "f", "h", "k", "m", "p")
@@ -211,6 +212,24 @@ def test_an_order_that_cannot_be_carried_out_is_refused_with_a_reason(order: Map
     refused = hand.decide()
     assert isinstance(refused, Settle)
     assert says in refused.refusal
+
+
+def test_loads_that_differ_for_long_give_an_order_and_number_counts_less() -> None:
+    hand = Hand(2, 4)
+    hand.settle()
+    mine = [i for i, owner in hand.owners().items() if owner == 1]
+    loads = [IntervalLoad(IntervalId(i), 300, "") for i in mine]
+    for _ in range(limits.LOAD_REPORTS + 1):
+        hand.master.relief.loaded(1, loads)
+        hand.master.relief.loaded(2, [])
+    assert hand.decide() == Propose(MapOrder("move", ids(mine[0]), to="w2"))
+    hand.master.ordered({1: MapOrder("move", ids(mine[0]), to="w2")})
+    while (decision := hand.decide()) != Settle(1, ""):
+        assert decision is not None
+        hand.carry_out(decision)
+    hand.master.ordered({})
+    assert hand.counts() == {1: 1, 2: 3}
+    assert hand.decide() is None, "it is not given back because of the number"
 
 
 def test_a_run_ends_when_all_have_said_twice_that_nothing_is_left() -> None:
