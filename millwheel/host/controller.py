@@ -165,6 +165,8 @@ class ControllerHost:
             self._tell(self._workers, {}, risen)
         if isinstance(message, Claimed | IntervalSettled):
             self._hurry()
+        elif isinstance(message, WorkerJoined) and self._rounds is not None:
+            self._rounds.again()  # a cut has lost questions, or answers
 
     def _hear_of_epochs(self, message: EpochBased | EpochOpened | ImageWritten | EpochWanted) -> None:
         if self._epochs is None:

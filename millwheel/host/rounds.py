@@ -44,8 +44,17 @@ class Rounds:
             if not owners or (rounds.is_of(owners) and outside == self._outside.get(loop)):
                 continue
             self._outside[loop] = outside
-            self._turns[loop] += 1
-            self._begin(self._steps(loop, self._turns[loop]))
+            self._hurry(loop)
+
+    def again(self) -> None:
+        """Questions and answers may be lost: ask at once where the floor is behind."""
+        for loop in self._rounds:
+            if self._authority.value(loop) < self._authority.outside(loop):
+                self._hurry(loop)
+
+    def _hurry(self, loop: str) -> None:
+        self._turns[loop] += 1
+        self._begin(self._steps(loop, self._turns[loop]))
 
     def answered(self, answer: RoundAnswered) -> None:
         """An interval has answered."""

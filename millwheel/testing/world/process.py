@@ -96,6 +96,10 @@ class CodeBody(Body):
             self.give(self.worker, he.Received(self.worker.name, delivery))
         self.later(echoes.every_us, self._echo)
 
+    def join_again(self) -> None:
+        """The worker says everything again to the controller, as after a cut."""
+        self.give(self.worker, he.ChannelOpened(CONTROLLER))
+
     def unpark(self) -> None:
         """Read what was handed to manual sources."""
         parked, self._parked = self._parked, []

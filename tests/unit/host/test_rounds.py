@@ -154,3 +154,15 @@ def test_the_last_interval_to_have_no_owner_is_waited_for_while_a_round_runs() -
     hand.answer()
     hand.pause()
     assert [asked.round for asked in hand.asked] == [1]
+
+
+def test_after_a_cut_all_are_asked_again_at_once_where_there_is_anything_to_ask() -> None:
+    hand = Hand()
+    hand.outside(50)
+    hand.rounds.again()
+    assert hand.asked == [RoundAsked(1, "loop:a", 50)] * 2
+    hand.answer()
+    hand.pause()
+    hand.answer()
+    hand.rounds.again()
+    assert len(hand.asked) == 3, "the floor is where its inputs are"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from millwheel import (
+    MAX_TIME,
     SECOND,
     Computation,
     Context,
@@ -209,3 +210,80 @@ def test_the_documentation_runs() -> None:
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(blocks) >= 2
     exec(compile("\n".join(blocks), "docs/testing.md", "exec"), {"__name__": "docs_testing"})
+
+
+class Halve(Computation[int]):
+    """Sends a number round until it is odd, and sleeps at each multiple of three."""
+
+    halved = ListCell(JsonCoder(int))
+
+    def ProcessRecord(self, context: Context, record: Record[int]) -> None:
+        self.halved.append(record.value)
+        if record.value % 2:
+            return
+        if record.value % 3:
+            context.produce(HALVES, record.value // 2)
+        else:
+            context.set_timer(str(record.value // 2), record.timestamp + 5)
+
+    def ProcessTimer(self, context: Context, timer: Timer) -> None:
+        context.produce(HALVES, int(timer.tag))
+
+
+NUMBERS, HALVES = (Stream(name, JsonCoder(int)) for name in ("numbers", "halves"))
+
+
+def halving(**settings: Any) -> Pipeline:
+    pipeline = Pipeline("halving")
+    inputs = [subscribe(stream, lambda _: "all") for stream in (NUMBERS, HALVES)]
+    pipeline.add(Halve, inputs, [HALVES], **settings)
+    return pipeline
+
+
+def test_a_loop_lets_time_pass_when_it_has_run_dry_of_what_is_older() -> None:
+    stepper = Stepper(halving())
+    stepper.send(NUMBERS, 24, 10)
+    assert stepper.state("Halve", "all") == {"halved": [24]}
+    stepper.advance_watermark(12)
+    assert stepper.watermark("Halve") == 12
+    stepper.advance_watermark(17)
+    assert stepper.state("Halve", "all") == {"halved": [24, 12]}
+    assert stepper.watermark("Halve") == 17
+    stepper.restart()
+    stepper.send(NUMBERS, 1, 17)
+    stepper.finish()
+    assert stepper.state("Halve", "all") == {"halved": [24, 12, 1, 6, 3]}
+    assert stepper.watermark("Halve") == MAX_TIME
+
+
+def test_a_loop_ends_as_it_must_whatever_breaks() -> None:
+    rows = [(48, 10), (7, 20), (40, 30)]
+    wanted = [3, 5, 6, 7, 10, 12, 20, 24, 40, 48]
+    for seed in range(3):
+        found = simulate(halving(), {"numbers": rows}, seed)
+        assert sorted(found.state("Halve", "all")["halved"]) == wanted
+    assert found.faults
+
+
+def test_a_timer_before_its_cause_fails_in_a_loop() -> None:
+    class Early(Halve):
+        def ProcessRecord(self, context: Context, record: Record[int]) -> None:
+            context.set_timer("early", record.timestamp - 1)
+
+    pipeline = Pipeline("early")
+    pipeline.add(Early, [subscribe(stream, str) for stream in (NUMBERS, HALVES)], [HALVES])
+    with pytest.raises(HookFailed, match=r"is older than its cause .*, and this computation is in a loop"):
+        Stepper(pipeline).send(NUMBERS, 1, 10)
+
+
+def test_a_hold_before_its_cause_fails_in_a_loop_and_nowhere_else() -> None:
+    class Holds(Halve):
+        def ProcessRecord(self, context: Context, record: Record[int]) -> None:
+            context.hold(record.timestamp - 1)
+
+    looped, straight = Pipeline("looped"), Pipeline("straight")
+    looped.add(Holds, [subscribe(stream, str) for stream in (NUMBERS, HALVES)], [HALVES])
+    straight.add(Holds, [subscribe(NUMBERS, str)], [HALVES])
+    with pytest.raises(HookFailed, match=r"hold for key '1' at .* is older than its cause"):
+        Stepper(looped).send(NUMBERS, 1, 10)
+    Stepper(straight).send(NUMBERS, 1, 10)
