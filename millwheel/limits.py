@@ -700,3 +700,12 @@ PUSH_PATIENCE_S: Final = 120.0
 OVERVIEW_ROWS: Final = 2_000
 """Rows of a kind that a look at the whole store counts for one interval at most.  The log of an interval that folds has
 fewer."""
+
+ORDER_WAIT_S: Final = 30.0
+"""How long `millwheel interval` waits for the leader: a worker may take some seconds to let go of an interval."""
+
+ORDER_LOOK_S: Final = 0.1
+"""How often it looks meanwhile."""
+
+STATUS_EVERY_S: Final = 1.0
+"""How often `millwheel status --follow` looks at the store."""

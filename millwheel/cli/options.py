@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from millwheel.api.pipeline import Pipeline
     from millwheel.committed import Committed
+    from millwheel.overview import ClusterOffice
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,6 +61,12 @@ class Place(NamedTuple):
         from millwheel.committed import Committed
 
         return Committed(self.pipeline(), self.store, self.data)
+
+    def office(self) -> ClusterOffice:
+        """Its cluster; a context manager."""
+        from millwheel.overview import ClusterOffice
+
+        return ClusterOffice(self.pipeline(), self.store, self.data)
 
 
 def variable(name: str) -> str:

@@ -11,6 +11,8 @@ from millwheel import __version__
 from millwheel.cli.certs import certs
 from millwheel.cli.check import check
 from millwheel.cli.completion import completion
+from millwheel.cli.interval import interval
+from millwheel.cli.overview import status
 from millwheel.cli.quarantine import quarantine
 from millwheel.cli.reset import reset
 from millwheel.cli.roles import roles
@@ -28,6 +30,8 @@ COMMANDS = (
     up,
     worker,
     controller,
+    status,
+    interval,
     check,
     state,
     tail,

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -43,7 +44,10 @@ class Count(Computation[str]):
         context.upsert(counts, {"word": record.key, "seen": self.seen.get()})
 
 pipeline = Pipeline(os.environ["PIPELINE"])
-pipeline.inject(FileSource("text", "*.jsonl", JsonLines(str), event_time=lambda line: 1_000_000), into=lines)
+source = FileSource(
+    "text", "*.jsonl", JsonLines(str), event_time=lambda line: 1_000_000, tail="TAIL" in os.environ
+)
+pipeline.inject(source, into=lines)
 pipeline.add(Split, [subscribe(lines, lambda line: line[:1])], [words], split_keys=("n",), work_limit_records=50)
 pipeline.add(Count, [subscribe(words, lambda word: word)], split_keys=("g", "n", "t"))
 pipeline.sink(counts)
@@ -71,10 +75,10 @@ class Place:
                     self.expected.update(line)
                     file.write(json.dumps(" ".join(line)) + "\n")
 
-    def command(self, *words: str, sleep_s: float = 0.0) -> subprocess.Popen[str]:
+    def command(self, *words: str, sleep_s: float = 0.0, **more: str) -> subprocess.Popen[str]:
         environment = {
             **os.environ, "PIPELINE": self.name, "MILLWHEEL_STORE": self.url, "SLEEP_S": str(sleep_s),
-            "PYTHONUNBUFFERED": "1",
+            "PYTHONUNBUFFERED": "1", **more,
         }  # fmt: skip
         process = subprocess.Popen(
             [sys.executable, "-m", "millwheel", *words], cwd=self.directory, env=environment, text=True,
@@ -83,8 +87,8 @@ class Place:
         self.processes.append(process)
         return process
 
-    def up(self, *more: str, sleep_s: float = 0.0) -> subprocess.Popen[str]:
-        return self.command("up", "words:pipeline", "--lease", "2.5", *more, sleep_s=sleep_s)
+    def up(self, *words: str, sleep_s: float = 0.0, **more: str) -> subprocess.Popen[str]:
+        return self.command("up", "words:pipeline", "--lease", "2.5", *words, sleep_s=sleep_s, **more)
 
     def rows(self) -> dict[str, int]:
         with psycopg.connect(self.url) as connection:
@@ -216,3 +220,60 @@ def test_processes_of_a_cluster_are_started_one_by_one_and_end_at_the_end_of_the
     said = [ended(process, 60) for process in (processes[2], *processes[:2])]
     assert [status for status, _ in said] == [0, 0, 0], said
     assert place.rows() == place.expected
+
+
+def test_status_shows_the_cluster_and_intervals_are_split_moved_and_merged_while_it_runs(place: Place) -> None:
+    cluster = place.up("--workers", "2", sleep_s=0.004, TAIL="1")  # it does not end by itself
+    place.until_counted(0.1)
+
+    def ask(*words: str) -> tuple[int, str]:
+        return ended(place.command(*words), 60)
+
+    def seen() -> dict[str, Any]:
+        status, out = ask("status", "words:pipeline", "--json")
+        assert status == 0, out
+        return dict(json.loads(out))
+
+    found = seen()
+    assert sorted((m["name"], m["role"], m["leads"]) for m in found["members"]) == [
+        ("controller-1", "controller", True), ("worker-1", "worker", False), ("worker-2", "worker", False),
+    ]  # fmt: skip
+    assert {i["computation"] for i in found["intervals"]} == {"Split", "Count"}
+    assert {i["owner"] for i in found["intervals"]} <= {"worker-1", "worker-2", None}
+    assert [source["name"] for source in found["sources"]] == ["text"]
+    whole = next(i for i in found["intervals"] if i["computation"] == "Count" and i["low"] == "g")
+
+    status, out = ask("interval", "split", "words:pipeline", str(whole["id"]), "j")
+    assert (status, out) == (0, f"millwheel: interval {whole['id']} is split\n")
+    parts = [i for i in seen()["intervals"] if i["computation"] == "Count" and "g" <= i["low"] < "n"]
+    assert [(i["low"], i["high"]) for i in parts] == [("g", "j"), ("j", "n")]
+    until(lambda: all(i["owner"] is not None for i in seen()["intervals"]), 30)
+
+    first = next(i for i in seen()["intervals"] if i["id"] == parts[0]["id"])
+    other = "worker-1" if first["owner"] == "worker-2" else "worker-2"
+    status, out = ask("interval", "move", "words:pipeline", str(first["id"]), "--to", other)
+    assert (status, out) == (0, f"millwheel: {first['id']} moved to {other}\n")
+
+    numbers = [str(i["id"]) for i in parts]
+    status, out = ask("interval", "merge", "words:pipeline", *numbers)
+    assert (status, out) == (0, f"millwheel: {', '.join(numbers)} are one interval now\n")
+    assert [i["high"] for i in seen()["intervals"] if i["computation"] == "Count" and i["low"] == "g"] == ["n"]
+
+    status, out = ask("interval", "split", "words:pipeline", str(parts[0]["id"]), "zebra")
+    assert status == 1
+    assert "the leader refuses: split keys lie inside of the interval" in out
+    status, out = ask("interval", "move", "words:pipeline", "999", "--to", other)
+    assert status == 1
+    assert "there is no interval 999" in out
+
+    cluster.send_signal(signal.SIGINT)
+    status, out = ended(cluster)
+    assert status == 130, out
+    status, out = ended(place.up("--workers", "2"))
+    assert status == 0, out
+    assert place.rows() == place.expected
+    status, out = ask("status", "words:pipeline")  # while nothing runs
+    assert status == 0
+    assert "nobody" in out
+    assert "watermark\tCount\tthe end of time" in out
+    assert out.splitlines()[-1] == "lag\t-"

@@ -244,6 +244,11 @@ class Reader:
         rows = self._connection.execute(advancing.READ_OPEN_SOURCES, {"source": source}).fetchall()
         return [SourcePosition(*row) for row in rows]
 
+    def log_lengths(self) -> dict[IntervalId, int]:
+        """By interval, checkpoints that are not folded into the tables yet; an interval without any is absent."""
+        rows = self._connection.execute(viewing.LOG_LENGTHS).fetchall()
+        return {IntervalId(interval): count for interval, count in rows}
+
     def oldest_productions(self) -> list[Oldest]:
         """Per interval, the oldest production that its receiver has not acked."""
         found = []

@@ -12,6 +12,7 @@ ORDER BY key, cell, entry
 """
 READ_TIMERS: Final = "SELECT key, kind, tag, timestamp FROM timer WHERE computation = %(computation)s"
 READ_HOLDS: Final = "SELECT key, timestamp FROM hold WHERE computation = %(computation)s"
+LOG_LENGTHS: Final = "SELECT interval_id, count(*) FROM checkpoint_log GROUP BY interval_id"
 PENDING_PRODUCTIONS: Final = """
 SELECT subscription, producer, sequence, key, timestamp FROM production WHERE interval_id = %s
 """

@@ -1,0 +1,73 @@
+"""What `millwheel status` prints of a cluster."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from millwheel.cli.overview import drawn, json_line, lines
+from millwheel.model import MAX_TIME, MIN_TIME, SECOND
+from millwheel.overview import ClusterPicture, SeenInterval, SeenMember, SeenSource
+
+FOUND = ClusterPicture(
+    version=7,
+    members=(
+        SeenMember("controller-1", "c1", "controller", "here:1", True, True),
+        SeenMember("worker\x1b-1", "w2", "worker", "here:2", False, False),
+    ),
+    intervals=(
+        SeenInterval(1, "Count", "", "m\t", "worker-1", 1_200),
+        SeenInterval(2, "Count", "m\t", None, None, 0),
+    ),
+    sources=(SeenSource("text", "worker-1", 2_000, 3),),
+    watermarks={"Count": 10 * SECOND, "source:text": 25 * SECOND},
+    seen_at=4.0,
+)
+EARLIER = msgspec.structs.replace(FOUND, sources=(SeenSource("text", "worker-1", 1_000, 3),), seen_at=2.0)
+
+
+def test_each_thing_is_a_line() -> None:
+    assert lines(FOUND, EARLIER) == [
+        "member\tcontroller-1\tc1\tcontroller (leads)\there:1\talive",
+        "member\tworker\\x1b-1\tw2\tworker\there:2\tdead",
+        "interval\t1\tCount\tthe first key to before m\\t\tworker-1\tbacklog 1,200",
+        "interval\t2\tCount\tm\\t to the last key\tnobody\tbacklog 0",
+        "source\ttext\tworker-1\t3 open, 2,000 rows, 500 rows/s",
+        "watermark\tCount\t1970-01-01T00:00:10+00:00",
+        "watermark\tsource:text\t1970-01-01T00:00:25+00:00",
+        "lag\t15.0 s",
+    ]
+    assert "rows/s" not in "".join(lines(FOUND))
+
+
+def test_json_has_the_same() -> None:
+    found = json.loads(json_line(FOUND, EARLIER))
+    assert found["rows_a_second"] == {"text": 500.0}
+    assert found["lag_us"] == 15 * SECOND
+    assert found["intervals"][1] == {
+        "id": 2, "computation": "Count", "low": "m\t", "high": None, "owner": None, "backlog": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("watermarks", [
+    {}, {"Count": MIN_TIME, "source:text": SECOND}, {"Count": SECOND, "source:text": MAX_TIME},
+])  # fmt: skip
+def test_there_is_no_lag_at_the_ends_of_time(watermarks: dict[str, int]) -> None:
+    found = msgspec.structs.replace(FOUND, watermarks=watermarks)
+    assert found.lag_us is None
+    assert lines(found)[-1] == "lag\t-"
+
+
+def test_a_source_that_is_read_to_its_end_has_no_negative_rate() -> None:
+    assert EARLIER.rows_a_second(msgspec.structs.replace(FOUND, seen_at=1.0)) == {"text": 0.0}
+
+
+def test_the_display_has_every_process_interval_and_source() -> None:
+    console = Console(width=160, record=True, force_terminal=False)
+    console.print(drawn(FOUND, EARLIER))
+    shown = console.export_text()
+    for text in ("map 7, lag 15.0 s", "controller (leads)", "dead", "nobody", "1,200", "500", "m\\t to the last key"):
+        assert text in shown
