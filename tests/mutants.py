@@ -17,6 +17,7 @@ from typing import Any
 from millwheel.testing.world.kernel import Violation
 from tests.planted import CLUSTERED, CUT, LOOPED, MUTANTS, UNIT_ONLY, planted, unit_test_notices
 from tests.planted import accounts as accounts  # they register their own
+from tests.planted import agreements as agreements
 from tests.planted import checkpoints as checkpoints
 from tests.planted import clusters as clusters
 from tests.planted import cuts as cuts
