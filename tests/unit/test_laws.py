@@ -148,7 +148,6 @@ TESTED_IN = {
     "core/durability/durability": "unit/core/durability/test_log.py",
     "host/barriers": "integration/test_snapshots.py",
     "host/messages": "unit/host/test_worker.py",
-    "host/mapped": "sim/test_clusters.py",
     "host/owning": "sim/test_superseded.py",
     "host/progress": "unit/runtime/test_progress.py",
     "host/requests": "unit/host/test_worker.py",

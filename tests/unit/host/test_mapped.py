@@ -1,0 +1,197 @@
+"""A worker of a cluster by hand: the map changes, and it follows."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import msgspec
+import pytest
+
+from millwheel import Computation, Context, Pipeline, Record, Stream, TextCoder, limits, subscribe
+from millwheel.bundles import Bundle
+from millwheel.cluster import Placement
+from millwheel.core.interval import events as ev
+from millwheel.errors import Fenced, WiringError
+from millwheel.host import alphabet as he
+from millwheel.host.mapped import MappedOwnership
+from millwheel.host.messages import Delivery, HandedOver, HandOver, Hello, MapChanged, Message, Receipt
+from millwheel.host.requests import Reacquire, ReadSenders, StoreCall
+from millwheel.host.worker import WorkerHost
+from millwheel.ids import IntervalId, ProducerId, SequenceNumber, Sequencer, sequence_numbers
+from millwheel.testing.world.calls import run
+from millwheel.work import InvocationOutcome
+from millwheel_injectors import IterableSource
+from millwheel_storage.memory import MemoryStore
+
+LEASE_US = 3_600_000_000
+ONE, TWO, SENDER = IntervalId(1), IntervalId(2), IntervalId(99)
+words = Stream("words", TextCoder())
+
+
+class Keep(Computation[str]):
+    def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+        pass
+
+
+class ClusterHand:
+    """One worker, a leader that this test plays, and another member.  Two intervals; the source is nobody's."""
+
+    def __init__(self) -> None:
+        pipeline = Pipeline("hand")
+        pipeline.inject(IterableSource("text", []), into=words)
+        pipeline.add(Keep, [subscribe(words, lambda word: word)], name="keep", split_keys=("m",))
+        self.now = 1_000
+        self.store = MemoryStore(lambda: self.now)
+        self.mine = run(self.store.join("mine", "worker", "here:1", LEASE_US, b"1")).incarnation
+        self.other = run(self.store.join("other", "worker", "here:2", LEASE_US, b"2")).incarnation
+        leader = run(self.store.join("leader", "controller", "here:3", LEASE_US, b"3")).incarnation
+        self.leader = f"c{leader}"
+        run(self.store.open_pipeline(pipeline.graph().shape()))
+        led = run(self.store.lead(leader, LEASE_US))
+        assert led is not None
+        self.epoch = led.epoch
+        ownership = partial(MappedOwnership, incarnation=self.mine)
+        self.worker = WorkerHost(graph=pipeline.graph(), name=f"w{self.mine}", controller=None, ownership=ownership)
+        self.told: list[tuple[str, Message]] = []
+        self.asked: list[StoreCall] = []
+        self.held: type[StoreCall] | None = None
+        """Calls that are not answered yet."""
+        self.waiting: list[he.Ask] = []
+        self.pauses: list[he.Ask] = []
+        self.ran: list[IntervalId] = []
+
+    def give(self, event: he.HostEvent) -> None:
+        for effect in self.worker.handle(event, self.now):
+            match effect:
+                case he.Tell(peer, message):
+                    self.told.append((peer, message))
+                case he.Ask(_, StoreCall() as request):
+                    self.asked.append(request)
+                    if self.held is not None and isinstance(request, self.held):
+                        self.waiting.append(effect)
+                    else:
+                        self.answer(effect)
+                case he.Ask(token, he.Prepare()):
+                    self.give(he.Answered(token, None))
+                case he.Ask():
+                    self.pauses.append(effect)
+                case he.Post(posted):
+                    self.give(posted)
+                case he.RunHooks(_, interval, sequencer, _):
+                    self.ran.append(interval)
+                    self.give(he.Returned(interval, sequencer, InvocationOutcome(), 0))
+                case _:
+                    pass
+
+    def answer(self, ask: he.Ask) -> None:
+        assert isinstance(ask.wish, StoreCall)
+        self.give(he.Answered(ask.token, run(ask.wish.call(self.store))))
+
+    def place(self, *intervals: IntervalId, owner: int | None) -> None:
+        found = run(self.store.cluster_map())
+        version = run(self.store.place(Placement(self.epoch, found.version, dict.fromkeys(intervals, owner), {})))
+        assert version is not None
+        self.give(he.Received(self.leader, MapChanged(version)))
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        found = [message for _, message in self.told if isinstance(message, kind)]
+        self.told = [(peer, message) for peer, message in self.told if not isinstance(message, kind)]
+        return found
+
+    def owned(self) -> set[IntervalId]:
+        return {actor.interval for actor, _ in self.worker.actors.intervals()}
+
+    def deliver(self, producer: int, peer: str) -> None:
+        actor = self.worker.actors.all[ONE]
+        (number,) = self.worker.routes.subscriptions.values()
+        records = Bundle(
+            number, SENDER, (producer << 32) + 1, ONE, ProducerId(producer), SequenceNumber(0), sequence_numbers([0]),
+            ["k"], [b"v"], [1],
+        )  # fmt: skip
+        self.give(he.Received(peer, Delivery(records, actor.sequencer, False)))
+
+
+@pytest.fixture
+def hand() -> ClusterHand:
+    made = ClusterHand()
+    made.give(he.Started())
+    return made
+
+
+def test_a_worker_takes_what_the_map_gives_to_it_and_says_hello_to_all(hand: ClusterHand) -> None:
+    assert hand.owned() == set()
+    hand.place(ONE, owner=hand.mine)
+    assert hand.owned() == {ONE}
+    peers = {peer for peer, message in hand.told if isinstance(message, Hello)}
+    assert peers == {f"w{hand.mine}", f"w{hand.other}"}
+    (hello, _) = hand.of(Hello)
+    assert (hello.interval, hello.low, hello.high) == (ONE, "", "m")
+
+
+def test_an_interval_that_another_worker_gets_is_dropped_and_the_others_go_on(hand: ClusterHand) -> None:
+    hand.place(ONE, TWO, owner=hand.mine)
+    hand.place(ONE, owner=hand.other)
+    assert hand.owned() == {TWO}
+
+
+def test_a_fenced_write_costs_the_one_interval(hand: ClusterHand) -> None:
+    hand.place(ONE, TWO, owner=hand.mine)
+    found = run(hand.store.cluster_map())
+    run(hand.store.place(Placement(hand.epoch, found.version, {ONE: hand.other}, {})))
+    actor = hand.worker.actors.all[ONE]
+    hand.give(he.Told(ONE, actor.sequencer, ev.WriteFenced()))
+    assert hand.owned() == {TWO}
+
+
+def test_a_process_that_is_no_member_any_more_ends(hand: ClusterHand) -> None:
+    hand.now += LEASE_US
+    with pytest.raises(Fenced, match="is not a member of this cluster any more"):
+        hand.give(he.Received(hand.leader, MapChanged(99)))
+
+
+def test_no_core_is_made_twice_under_one_sequencer(hand: ClusterHand) -> None:
+    hand.place(ONE, owner=hand.mine)
+    first = hand.worker.actors.all[ONE].sequencer
+    hand.give(he.Received(hand.leader, HandOver((ONE,), (), acked=False)))
+    assert hand.of(HandedOver) == [HandedOver((ONE,), ())]
+    assert hand.owned() == set()
+    hand.give(he.Received(hand.leader, MapChanged(99)))
+    assert hand.owned() == set(), "the leader has its time to place it elsewhere"
+    hand.now += limits.HAND_OVER_LIMIT_US
+    hand.give(he.Received(hand.leader, MapChanged(99)))
+    assert hand.worker.actors.all[ONE].sequencer > first
+    assert any(isinstance(request, Reacquire) for request in hand.asked)
+
+
+def test_words_of_a_worker_that_is_not_known_yet_are_kept_until_the_map_names_it(hand: ClusterHand) -> None:
+    hand.place(ONE, owner=hand.mine)
+    newest = run(hand.store.join("third", "worker", "here:4", LEASE_US, b"4")).incarnation
+    hand.give(he.Received(f"w{newest}", Hello(TWO, Sequencer(7), 0, "m", None)))
+    assert hand.worker._receivers.place(hand.worker.routes.rows[TWO]) == (f"w{newest}", 7)
+
+
+@pytest.mark.parametrize("sends", [True, False])
+def test_what_an_unknown_producer_sends_waits_until_the_store_says_who_it_is(hand: ClusterHand, sends: bool) -> None:
+    hand.place(ONE, owner=hand.mine)
+    producer = hand.worker.actors.all[ONE].sequencer - 1
+    (number,) = hand.worker.routes.subscriptions.values()
+    hand.held = ReadSenders
+    hand.deliver(producer, f"w{hand.other}")
+    assert hand.ran == []
+    assert not hand.of(Receipt)
+    if sends:  # it was given out before, and was not seen when this core has asked
+        rows = {SequenceNumber(0): ("k", b"v", 1)}
+        hand.store.folded.productions[SENDER] = {(number, ProducerId(producer)): rows}
+    (ask,) = hand.waiting
+    hand.answer(ask)
+    hand.give(he.TurnEnded())
+    assert hand.ran == ([ONE] if sends else [])
+    assert [receipt.number for receipt in hand.of(Receipt)] == [(producer << 32) + 1]
+
+
+def test_pipelines_under_snapshots_are_refused() -> None:
+    hand = ClusterHand()
+    hand.worker.graph = msgspec.structs.replace(hand.worker.graph, snapshot_every_us=5)
+    with pytest.raises(WiringError, match="takes snapshots, which a cluster does not do yet"):
+        hand.give(he.Started())
