@@ -275,6 +275,10 @@ OWNER_CHECK_US: Final = 1_000_000
 SNAPSHOT_LEAST_MS: Final = 10
 """Least time between two snapshots: each is a transaction with a sync of the disk, which takes 1 to 10 ms."""
 
+EPOCH_LIMIT_WRITES: Final = 131_072
+"""Writes that an interval may have in memory for the next epoch.  When there are more, sources wait, and an epoch begins at
+once.  As many as the keys that an interval may have in its log (`UNFOLDED_LIMIT_KEYS`)."""
+
 EPOCH_LOOK_US: Final = 20_000
 """How often the controller looks whether the next epoch is due: an epoch that a worker waits for begins so soon."""
 

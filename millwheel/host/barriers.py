@@ -59,6 +59,8 @@ class Epochs:
         self._noted: list[tuple[Actor, ev.PositionNoted]] = []
         self._wanted = -1
         """An epoch is wanted after this one."""
+        self.pressed = False
+        """No partition is read."""
         self._last: int | None = None
         """What had begun when everything was done."""
 
@@ -124,6 +126,16 @@ class Epochs:
         left = {other.interval: core.give_up() for other, core in self._worker.actors.intervals()}
         left[actor.interval] = inherited
         self._worker.fail(WentBack(left))
+
+    def press(self) -> None:
+        """After a turn: while an interval has too much in memory for the next epoch, no partition is read."""
+        if not self.enabled:
+            return
+        before, self.pressed = self.pressed, any(core.pressed for _, core in self._worker.actors.intervals())
+        if self.pressed:
+            self.want()
+        elif before:
+            self._worker.partitions.go_on()
 
     def want(self) -> None:
         """Have the next epoch begin soon."""

@@ -72,6 +72,10 @@ class Owner(Protocol):
         """New sequencers for partitions of a source; None when another worker has the source."""
         ...
 
+    def pressed(self) -> bool:
+        """Whether no partition is read now, because an epoch must end first."""
+        ...
+
     def label(self) -> int | None:
         """The last barrier that has passed here; None without snapshots."""
         ...
@@ -377,12 +381,16 @@ class Partitions:
     def read(self, actor: Actor, limit: int) -> None:
         """At most `limit` rows, now or when there is room for them."""
         wait = self._paces.wait(actor)
-        if actor.interval in self._resting or wait != 0 or not self._has_credit(actor):
+        if actor.interval in self._resting or wait != 0 or self._owner.pressed() or not self._has_credit(actor):
             self._parked[actor.interval] = (actor, limit)
             if wait and actor.interval not in self._resting:
                 self._let_rest(actor, wait)
         else:
             self._owner.read(ReadRows(actor.interval, actor.sequencer, limit, self._paces.upto(actor)))
+
+    def go_on(self) -> None:
+        """Try again what had to wait for the end of an epoch."""
+        self._retry([*self._parked])
 
     def _has_credit(self, actor: Actor) -> bool:
         """Back-pressure: a partition is read only when all of its receivers take more."""

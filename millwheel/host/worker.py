@@ -216,6 +216,10 @@ class WorkerHost:
         """New sequencers for partitions of a source; None when another worker has the source."""
         return (yield from self.ownership.sequencers(source, intervals))
 
+    def pressed(self) -> bool:
+        """Whether no partition is read now, because an epoch must end first."""
+        return self.epochs.pressed
+
     def label(self) -> int | None:
         """The last barrier that has passed here; None without snapshots."""
         return self.epochs.label
@@ -632,6 +636,7 @@ class WorkerHost:
         for group in self._lanes.ready():
             self.begin(self._commit(group))
         self._marks.flush()
+        self.epochs.press()
         self.partitions.flush()
 
     def _commit(self, group: Group) -> Steps:

@@ -26,6 +26,7 @@ from millwheel import (
     Snapshots,
     Stream,
     Table,
+    limits,
     subscribe,
 )
 from millwheel.core.source import injector
@@ -157,6 +158,15 @@ def test_a_run_goes_on_under_the_other_durability_wherever_it_was_cut_off(home: 
     run_to_end(word_count(home.name, ROWS, split, count, ways[seed % 2]), home.store())
     home.check()
     assert home.tables()["checkpoint_log"] == home.tables()["production"] == []
+
+
+@pytest.mark.usefixtures("small_reads")
+def test_an_epoch_with_too_many_changes_ends_before_its_time(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No epoch would end within an hour; sources wait until one has, and go on."""
+    monkeypatch.setattr(limits, "EPOCH_LIMIT_WRITES", 1_000)
+    run_to_end(word_count(home.name, ROWS, {}, {}, Snapshots(every_ms=3_600_000)), home.store())
+    home.check()
+    assert home.tables()["declared_epoch"][0][0] > 5
 
 
 def test_what_is_not_declared_is_not_seen(home: Home) -> None:

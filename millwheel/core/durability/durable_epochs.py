@@ -239,6 +239,10 @@ class DurableEpochs:
             return False
         return not (self.pending() or self._committed or self._folding)
 
+    def pressed(self) -> bool:
+        """True when so much has changed in the epoch that runs that nothing more should come in."""
+        return self._overlay.writes() >= limits.EPOCH_LIMIT_WRITES
+
     def quiet(self) -> bool:
         """See `Durability`."""
         return not (

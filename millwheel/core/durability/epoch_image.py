@@ -130,6 +130,10 @@ class EpochImage:
         """Writes of keys' state that are left, about."""
         return sum(map(len, self._values.values())) + sum(map(len, self._entries.values()))
 
+    def writes(self) -> int:
+        """What is in memory: writes of keys' state, timers and sink rows, about."""
+        return self.keys() + len(self._timers) + len(self.sinks)
+
     def image(self, epoch: int) -> Checkpoint:
         """The one image of all."""
         quarantined, redriven, released = self._quarantine()

@@ -325,6 +325,11 @@ class IntervalCore:
         return self._barriers_to
 
     @property
+    def pressed(self) -> bool:
+        """Whether sources must wait for an epoch to end."""
+        return self._epochs is not None and self._epochs.pressed()
+
+    @property
     def wants_epoch(self) -> bool:
         """Whether anything is left that only an epoch makes durable."""
         return self._epochs is not None and (self._epochs.pending() or not self._arrivals.quiet())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from millwheel import limits
 from millwheel.bundles import (
     CHECKPOINT_FORMAT,
     Bundle,
@@ -197,3 +198,16 @@ def test_acks_alone_are_worth_a_row_with_a_number_of_its_own() -> None:
     part.epochs.acked(adopted.number, 0)
     (write,) = part.cut(5)
     assert write.seq == 2
+
+
+def test_too_many_changes_of_one_epoch_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "EPOCH_LIMIT_WRITES", 3)
+    part = Part()
+    part.put("a")
+    part.put("a")
+    assert not part.epochs.pressed()
+    part.put("b", sinks=1)
+    assert part.epochs.pressed()
+    assert part.epochs.has_room()  # or its barrier would not come through
+    part.cut(4)
+    assert not part.epochs.pressed()
