@@ -353,6 +353,9 @@ READ_LIMIT_ROWS: Final = 4_096
 READ_LIMIT_BYTES: Final = 4 * 1024 * 1024
 """Bytes of one read: they stay in memory until they are acked."""
 
+LONG_ROWS: Final = 16
+"""Rows in Python that are taken at once before their length is looked at: with the longest values, 64 MiB."""
+
 FIRST_READ_ROWS: Final = 1_024
 """Rows of a partition's first read, when nobody knows yet how long its rows are."""
 

@@ -14,7 +14,7 @@ import msgspec
 from typing_extensions import TypeVar
 
 from millwheel.errors import SourceError, TimestampError
-from millwheel.limits import OUTSIDE_SLACK_US
+from millwheel.limits import LONG_ROWS, OUTSIDE_SLACK_US, READ_LIMIT_BYTES
 from millwheel.model import MAX_TIME, MIN_TIME, Time, to_us
 from millwheel.ports import Batch, RecordId, Source, SourcePartition, SourcePosition
 from millwheel.search import Find, Search
@@ -133,8 +133,15 @@ class IterablePartition:
         return self._next
 
     def read(self, limit: int) -> Batch | None:
-        """The next rows."""
-        rows = list(islice(self._rest(), limit))
+        """The next rows; fewer when they are long texts or bytes, for all of a read are in memory at once."""
+        rows: list[Row] = []
+        size = 0
+        while len(rows) < limit and size < READ_LIMIT_BYTES:
+            piece = list(islice(self._rest(), min(LONG_ROWS, limit - len(rows))))
+            if not piece:
+                break
+            rows += piece
+            size += sum(len(value) for value, _ in piece if type(value) is str or type(value) is bytes)
         if not rows:
             self._finished = True
             return None

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel.errors import SourceError
+from millwheel.limits import LONG_ROWS, READ_LIMIT_BYTES
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import Batch
 from millwheel_injectors import BoundedDisorder, Exact, FileCreation, IterableSource
@@ -61,6 +62,15 @@ def test_rows_behind_an_end_are_not_lost_in_silence(rows: Any) -> None:
     short.finish("rows", 2, b"{}")
     with pytest.raises(SourceError, match="source s: it ended after 2 rows in an earlier run, and has more now"):
         short.search()
+
+
+@pytest.mark.parametrize("long", ["x" * 1_000_000, b"x" * 1_000_000])
+def test_a_read_of_long_rows_is_short(long: Any) -> None:
+    """All rows of a read are in memory at once, and a source without a file may have any number of long ones."""
+    partition = only(IterableSource("long", lambda: ((long, row) for row in range(100))))
+    sizes = [len(batch.rows) for batch in read_all(partition, 4_096)]
+    assert sum(sizes) == 100
+    assert max(sizes) <= READ_LIMIT_BYTES // 1_000_000 + LONG_ROWS
 
 
 def test_promises_that_cannot_be_kept_are_refused() -> None:
