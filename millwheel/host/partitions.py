@@ -334,6 +334,10 @@ class Partitions:
         owner = self._owner
         self._feeds[source].meet(position.partition for position in ended)
         known = [p for p in ended if owner.routes.channels(p.producer, stream) & owner.routes.live]
+        # What ended before receivers were told whom to expect is expected by nobody, and was claimed all the same.
+        for position in ended:
+            if position not in known:
+                owner.inform(Concluded(f"source:{source}", position.interval))
         sequencers = yield from self._take(source, known)
         for position in known:
             routes, sequencer = owner.routes.of([stream]), sequencers[position.interval]
