@@ -624,6 +624,9 @@ CHANNEL_STREAMS_LIMIT: Final = 1_024
 CHANNEL_CLOSE_LIMIT_S: Final = 2.0
 """How long a process that ends waits until its last words are out, s."""
 
+CHANNEL_FAREWELL_S: Final = 10.0
+"""For how long nobody is warned that a peer does not answer that has closed its channel in order, s: it ends."""
+
 DIAL_FIRST_DELAY_S: Final = 0.05
 """Before the second try to reach a peer, s.  Each further one waits twice as long, more or less by chance."""
 

@@ -81,6 +81,8 @@ class Link:
         """Of the newest stream that the peer has opened; see `Greeting`."""
         self.said = ""
         """What was logged last, so that it is not said with every try."""
+        self.farewell_at: float | None = None
+        """When the peer closed the channel in order, by the loop's clock: it ends, and will soon be no peer any more."""
 
     @property
     def caller(self) -> bool:
@@ -238,7 +240,7 @@ class GrpcTransport:
             link.conversation.end(f"{link.peer} has opened another stream")
         here = self._hosts[link.me]
         conversation = Conversation(stream, lambda message: here.heard(link.peer, message))
-        link.conversation = conversation
+        link.conversation, link.farewell_at = conversation, None
         here.opened(link.peer)
         if link.said:
             link.said = ""
@@ -249,9 +251,14 @@ class GrpcTransport:
             if link.conversation is conversation:
                 link.conversation = None
                 self._say(link, conversation.why, logging.INFO if conversation.orderly else logging.WARNING)
+                if conversation.orderly:
+                    link.farewell_at = asyncio.get_running_loop().time()
         return conversation
 
     def _say(self, link: Link, why: str, level: int = logging.WARNING) -> None:
+        at = link.farewell_at
+        if at is not None and asyncio.get_running_loop().time() - at < limits.CHANNEL_FAREWELL_S:
+            return
         if why != link.said and self._links.get((link.me, link.peer)) is link:
             link.said = why
             logger.log(level, "the channel from %s to %s (%s) is cut: %s", link.me, link.peer, link.address, why)

@@ -74,6 +74,24 @@ def test_hosts_of_one_process_are_told_directly_and_peers_by_their_own_channels(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("patience_s", [10.0, 0.1])
+def test_a_peer_that_ended_in_order_is_warned_of_only_when_it_stays_a_peer(
+    patience_s: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    quick(monkeypatch)
+    monkeypatch.setattr(limits, "CHANNEL_FAREWELL_S", patience_s)
+
+    async def scenario() -> None:
+        async with pair_of_nodes() as (a, b, _):
+            await b.transport.close()
+            await until(lambda: not a.transport.open_channels())
+            await asyncio.sleep(0.5)
+
+    asyncio.run(scenario())
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert bool(warnings) == (patience_s < 1), warnings
+
+
 def test_what_is_told_before_a_channel_is_open_is_lost() -> None:
     async def scenario() -> None:
         a, b = Node("a"), Node("b")
