@@ -268,16 +268,19 @@ def check_hops(workload: Hops, key_state: dict[str, dict[str, dict[tuple[str, st
                 raise Violation(f"I1: {where}: missing {dict(wanted - seen)}, too much {dict(seen - wanted)}")
 
 
-def simulate_hops(seed: int, nemesis: Nemesis | None = None) -> Verdict:
+def simulate_hops(seed: int) -> Verdict:
     """Run a seed with a loop; raises `Violation` with the story when an invariant breaks."""
     workload, kernel = draw_hops(seed), Kernel(seed, start_us=START_US)
+    faults = msgspec.structs.replace(faults_of(seed), clock_step=0) if workload.clocked else faults_of(seed)
+    return run_hops(seed, workload, kernel, Seeded(faults, kernel.rng), 8 * SECOND)
+
+
+def run_hops(seed: int, workload: Hops, kernel: Kernel, nemesis: Nemesis, until_us: int) -> Verdict:
+    """Run a workload with a loop under a nemesis, to its verdict."""
     for parts in workload.scripts.values():
         for script in parts:
             script.arrivals = [at + kernel.now for at in script.arrivals]
-    faults = msgspec.structs.replace(faults_of(seed), clock_step=0) if workload.clocked else faults_of(seed)
-    nemesis = nemesis or Seeded(faults, kernel.rng)
     assert workload.graph is not None
-    until_us = 8 * SECOND
     store = WatchedStore(MemoryStore(), workload.graph, kernel, frozenset(workload.graph.computations))
     simulation = Simulation(
         graph=workload.graph, tables={}, kernel=kernel, nemesis=nemesis, store=store, faults_until_us=until_us
@@ -285,7 +288,7 @@ def simulate_hops(seed: int, nemesis: Nemesis | None = None) -> Verdict:
     # Kills from outside may hit one record three times while it runs alone: it waits until somebody asks for it.
     simulation.on_mend = lambda: ask_redrives(store)
     simulation.hold_open = lambda: any(durable.fifo for durable in store.truth.durable.values())
-    if seed % 3 == 0:
+    if seed % 3 == 0 and isinstance(nemesis, Seeded):
         simulation.echoes = Echoes(store.truth, random.Random(f"echoes {seed}"), 100_000)
     with shrunk(workload.exotic):
         try:
@@ -300,3 +303,19 @@ def simulate_hops(seed: int, nemesis: Nemesis | None = None) -> Verdict:
         seed, kernel.events, dict(sorted(nemesis.struck.items())), dict(sorted(kernel.probes.items())),
         kernel.trace_hash(), kernel.now, 0, 0,
     )  # fmt: skip
+
+
+def few_hops(shape: str) -> Hops:
+    """A fresh small workload: a token that waits for a timer, and one that waits behind a hold."""
+    edges = EDGES[shape]
+    hoppers = [Hopper(f"t{i}", 2, "a") for i in range(1_000)]
+    tokens = [next(token for token in hoppers if _draw(token, "way", WAYS) == way) for way in (2, 0)]
+    given = [(token, SECOND + 70_000 * i) for i, token in enumerate(tokens)]
+    scripts = {"a": [Script("a.0", given, [4_000 * i for i in range(len(given))])]}
+    exotic: dict[str, float] = {
+        "FOLD_TRIGGER_CHECKPOINTS": 2, "LOG_LIMIT_CHECKPOINTS": 4, "IDLE_RECORD_DELAY_US": 20_000,
+        "OUTBOX_LIMIT_BUNDLES": 1, "TIMER_PAGE_ROWS": 2, "TIMERS_IN_MEMORY": 2,
+    }  # fmt: skip
+    workload = Hops(edges, scripts, False, False, False, exotic)
+    workload.graph = build_hops(workload, random.Random(f"few {shape}")).graph()
+    return workload
