@@ -101,6 +101,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "tiny cache": ({"cache_limit_bytes": 1}, {"cache_limit_bytes": 1}),
     "small works": ({"work_limit_records": 7}, {"work_limit_records": 3}),
     "weak productions": ({"productions": "weak"}, {}),
+    "not exactly once": ({"exactly_once": False}, {"exactly_once": False}),
     "all": ({**SPLITS[0], "cache_limit_bytes": 1}, {**SPLITS[1], "cache_limit_bytes": 1, "work_limit_records": 50}),
 }
 
@@ -166,7 +167,7 @@ def test_an_epoch_with_too_many_changes_ends_before_its_time(home: Home, monkeyp
     monkeypatch.setattr(limits, "EPOCH_LIMIT_WRITES", 1_000)
     run_to_end(word_count(home.name, ROWS, {}, {}, Snapshots(every_ms=3_600_000)), home.store())
     home.check()
-    assert home.tables()["declared_epoch"][0][0] > 5
+    assert home.tables()["declared_epoch"][0][0] > 2  # two end a run of any length
 
 
 def test_what_is_not_declared_is_not_seen(home: Home) -> None:
