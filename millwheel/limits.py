@@ -503,7 +503,7 @@ LOAD_REST_US: Final = 30 * 1_000_000
 """After a move or a split for the sake of load, until the next one: its effect has to be seen first."""
 
 STRANGER_LOOKS: Final = 4
-"""Looks at the map during which words of a worker are kept that the map does not name yet."""
+"""Looks at the map, at least, during which words of a worker are kept that the map does not name yet."""
 
 # The store
 

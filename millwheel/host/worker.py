@@ -142,6 +142,8 @@ class WorkerHost:
         """Intervals that take nothing in any more, because they go to another worker."""
         self._strangers: dict[str, list[Message]] = {}
         """Words of workers that this one does not know yet."""
+        self._long_strangers: set[str] = set()
+        """Those of them that were not known at the last look for such."""
         self._restated = Restated()
         """What the controller must hear again after a cut."""
         self._unsettled: set[IntervalId] = set()
@@ -297,8 +299,9 @@ class WorkerHost:
             windows.pop(peer, None)
 
     def forget_strangers(self) -> None:
-        """Nobody will ever introduce them."""
-        self._strangers.clear()
+        """Forget those that were strangers at the last call already: nobody will ever introduce them."""
+        self._strangers = {p: words for p, words in self._strangers.items() if p not in self._long_strangers}
+        self._long_strangers = {*self._strangers}
 
     @property
     def peers(self) -> tuple[str, ...]:

@@ -171,6 +171,15 @@ def test_words_of_a_worker_that_is_not_known_yet_are_kept_until_the_map_names_it
     assert hand.worker._receivers.place(hand.worker.routes.rows[TWO]) == (f"w{newest}", 7)
 
 
+def test_a_stranger_is_forgotten_after_a_while_and_not_at_once(hand: ClusterHand) -> None:
+    hand.worker.forget_strangers()
+    hand.give(he.Received("w77", Hello(TWO, Sequencer(7), 0, "m", None)))
+    hand.worker.forget_strangers()
+    assert "w77" in hand.worker._strangers, "the map may have been read before it joined"
+    hand.worker.forget_strangers()
+    assert hand.worker._strangers == {}
+
+
 @pytest.mark.parametrize("sends", [True, False])
 def test_what_an_unknown_producer_sends_waits_until_the_store_says_who_it_is(hand: ClusterHand, sends: bool) -> None:
     hand.place(ONE, owner=hand.mine)
