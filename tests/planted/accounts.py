@@ -12,6 +12,7 @@ from millwheel.bundles import Acked, Checkpoint, TimerWrites
 from millwheel.core.channel.outbox import Outbox
 from millwheel.core.durability import inflight
 from millwheel.core.durability.inflight import Inflight
+from millwheel.core.faults.quarantine import Quarantine, quarantine_hold
 from millwheel.core.ids.dedup import DeliveredIds
 from millwheel.core.interval import events as ev
 from millwheel.core.keys.expiry import Expiry
@@ -204,6 +205,82 @@ def lives_from_the_record() -> Patches:
 def the_end_is_time() -> Patches:
     """The end of the input expires what is left."""
     return {(Expiry, "until"): staticmethod(lambda watermark: watermark)}
+
+
+@mutant
+def only_the_first_cell() -> Patches:
+    """A write to any but the first cell of a checkpoint does not extend the life of its key."""
+    original = Expiry.renew
+
+    def renew(self: Expiry, state: Any, *arguments: Any) -> None:
+        original(self, msgspec.structs.replace(state, cells=state.cells[:1]), *arguments)
+
+    return {(Expiry, "renew"): renew}
+
+
+@only("tests/unit/core/keys/test_expiry.py")
+def kept_once() -> Patches:
+    """A key that is kept once, because it has a timer or a hold, is never looked at again."""
+    return {(Expiry, "drop"): lambda self, due, seq, watermark, writes: _dropped(self, due, seq)}
+
+
+def _dropped(expiry: Expiry, due: Any, seq: Seq) -> list[str]:
+    expired = [key for key in due if not expiry.keeps(key)]
+    expiry._keyed.forget(expired, seq)
+    return expired
+
+
+@only("tests/unit/core/keys/test_expiry.py")
+def kept_and_clean() -> Patches:
+    """A key that is kept may leave memory before its next expiry is in the tables."""
+    return {(KeyedState, "keep"): lambda self, key, seq: None}
+
+
+# --- culprits and quarantine ------------------------------------------------------------------------------------------
+
+
+@only("tests/unit/core/durability/test_inflight.py")
+def culprit_settled_when_handed_over() -> Patches:
+    """A culprit is forgotten when its quarantine is handed over, before that is durable."""
+    original = Inflight._hand_over
+
+    def hand_over(self: Inflight, entry: Any, effects: list[ev.Effect]) -> None:
+        original(self, entry, effects)
+        self._refused.settled(entry.image.quarantined)
+
+    return {(Inflight, "_hand_over"): hand_over}
+
+
+@only("tests/unit/core/durability/test_checkpoint.py")
+def put_before_it_is_released() -> Patches:
+    """A key that is released and fails again in one checkpoint loses the hold of its new quarantine."""
+    original = Quarantine.take_released
+
+    def take_released(self: Quarantine, seq: Seq, holds: Any) -> list[str]:
+        self._late = [*self._released]  # type: ignore[attr-defined]
+        return original(self, seq, holds)
+
+    def put(self: Quarantine, entries: Any, seq: Seq, work: Any, holds: Any) -> None:
+        original_put(self, entries, seq, work, holds)
+        for key in self._late:  # type: ignore[attr-defined]
+            self._keyed.release(quarantine_hold(key), holds)
+
+    original_put = Quarantine.put
+    return {(Quarantine, "take_released"): take_released, (Quarantine, "put"): put}
+
+
+@only("tests/unit/core/durability/test_inflight.py")
+def releases_are_nothing() -> Patches:
+    """A checkpoint with nothing in it but the release of a key is not written."""
+    original = inflight.is_empty
+    return {(inflight, "is_empty"): lambda image: original(msgspec.structs.replace(image, released=[]))}
+
+
+@only("tests/unit/core/durability/test_inflight.py")
+def forgotten_is_nothing() -> Patches:
+    """A checkpoint with nothing in it but keys that expire is not written."""
+    original = inflight.is_empty
+    return {(inflight, "is_empty"): lambda image: original(msgspec.structs.replace(image, forgotten=[]))}
 
 
 # --- producers that are no more -------------------------------------------------------------------------------------------

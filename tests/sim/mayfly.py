@@ -89,7 +89,8 @@ class Mayfly(Computation[Any]):
             else:
                 context.release_hold()
         elif kind < 5 or kind in (13, 14):
-            self.count.set(self.count.get() + 1)
+            if kind != 4:  # else it writes nothing but an entry
+                self.count.set(self.count.get() + 1)
             self.entries.set(str(kind), self.count.get())
         elif kind == 5:  # a hold until a timer ends it
             context.hold(at)

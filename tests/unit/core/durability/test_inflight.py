@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import msgspec
 import pytest
 
 from millwheel import limits
 from millwheel.bundles import (
     CHECKPOINT_FORMAT,
+    CellWrites,
     Checkpoint,
     HoldWrites,
     Ids,
+    QuarantineEntry,
+    SinkRow,
     StateWrites,
     TimerWrites,
     decode_checkpoint,
@@ -25,8 +30,9 @@ from millwheel.errors import InvariantError
 from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.intervals import Ranges
 from millwheel.model import MAX_TIME
-from millwheel.work import Columns
+from millwheel.work import Columns, cause_of
 
+CULPRIT = QuarantineEntry("k", SubscriptionId(7), ProducerId(55), SequenceNumber(3), b"v", 5, error="no")
 SENDER, PRODUCER, SUB = IntervalId(60), ProducerId(100), SubscriptionId(8)
 
 
@@ -36,14 +42,14 @@ class Interval:
     def __init__(self, weak: bool = False) -> None:
         self.outbox = Outbox(SENDER, PRODUCER, {SUB: Ranges([("", IntervalId(70))])})
         self.log = CommittedLog(self.outbox.frontier)
-        self.counters = ev.Counters()
+        self.counters, self.refused = ev.Counters(), RefusedRows()
         self.queue = Inflight(
             interval=SENDER,
             sequencer=Sequencer(PRODUCER),
             weak=weak,
             outbox=self.outbox,
             committed=self.log,
-            refused=RefusedRows(),
+            refused=self.refused,
             counters=self.counters,
         )
         self.seq = 0
@@ -68,6 +74,16 @@ class Interval:
         self.queue.put(entry, self.effects, now)
         self.queue.submit(self.effects, now)
         return [bundle.number for bundle in bundles]
+
+    def put_only(self, **changes: Any) -> None:
+        """A checkpoint with nothing in it but this."""
+        self.seq += 1
+        nothing = Checkpoint(
+            CHECKPOINT_FORMAT, "1", 0, [], [], [], StateWrites([]), TimerWrites(), HoldWrites([], []), [], []
+        )
+        image = msgspec.structs.replace(nothing, **changes)
+        self.queue.put(Uncommitted(Seq(self.seq), image, [], [], MAX_TIME, ev.Counters()), self.effects, 0)
+        self.queue.submit(self.effects, 0)
 
     def commit(self, seq: Seq) -> Interval:
         self.effects.clear()
@@ -184,3 +200,49 @@ def test_a_refusal_of_what_is_not_under_way_is_a_bug(seq: Seq) -> None:
     interval.commit(Seq(1))
     with pytest.raises(InvariantError, match="not under way"):
         interval.queue.refused(seq, [])
+
+
+# What is written, and what is known of it
+
+
+@pytest.mark.parametrize("weak", [False, True])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ids": [Ids(SubscriptionId(7), ProducerId(55), SequenceNumber(0), [SequenceNumber(1)])]},
+        {"state": StateWrites([CellWrites("c", ["k"], [b"1"])])},
+        {"timers": TimerWrites(["k"], ["t"], ["wall"], [None])},
+        {"holds": HoldWrites(["k"], [None])},
+        {"sinks": [SinkRow("t", b"{}")]},
+        {"quarantined": [CULPRIT]},
+        {"forgotten": ["k"]},
+        {"redriven": [("k", 1)]},
+        {"released": ["k"]},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_a_checkpoint_with_anything_in_it_is_written(changes: dict[str, Any], weak: bool) -> None:
+    interval = Interval(weak)
+    interval.put_only(**changes)
+    assert interval.commits() == [1]
+
+
+def test_a_checkpoint_with_nothing_in_it_is_done_without_a_row() -> None:
+    interval = Interval()
+    interval.put_only()
+    assert interval.commits() == []
+    assert not interval.queue
+
+
+def test_a_culprit_is_remembered_until_its_quarantine_and_all_before_it_are_durable() -> None:
+    """A refusal of an earlier checkpoint makes the quarantine void: the culprit must not run again."""
+    interval = Interval()
+    interval.refused.add(cause_of(CULPRIT), "no")
+    interval.put()
+    interval.put_only(quarantined=[CULPRIT])
+    assert interval.commits() == [1, 2]
+    assert interval.refused.answer(cause_of(CULPRIT)) == "no", "its quarantine is only handed over"
+    interval.commit(Seq(2))
+    assert interval.refused.answer(cause_of(CULPRIT)) == "no", "what is before it may be refused"
+    interval.commit(Seq(1))
+    assert not interval.refused

@@ -65,6 +65,14 @@ def test_a_write_extends_the_life_by_an_eighth_at_once_and_not_each_time() -> No
     assert later >= 1_001 + AFTER // 8 + AFTER
 
 
+def test_every_cell_that_is_written_extends_the_life_of_its_keys() -> None:
+    interval = Interval()
+    work = Work([], [], {}, {}, {}, 100, 0)
+    cells = [CellWrites("c", ["a"], [b"1"]), CellWrites("d", ["b"], [b"1"], ["x"])]
+    interval.expiry.renew(StateWrites(cells), work, 100, interval.writes)
+    assert [interval.timers.expiry(key) for key in ("a", "b")] == [100 + AFTER + AFTER // 8] * 2
+
+
 def test_nothing_expires_without_a_time_to_live() -> None:
     assert Interval(None).write("a", record=1_000) is None
 
@@ -99,6 +107,7 @@ def test_what_keeps_a_key(keeper: str) -> None:
     assert interval.drop({"gone": 10, "kept": 10}, watermark=100) == ["gone"]
     asked_again = interval.timers.expiry("kept")
     assert asked_again == 100 + AFTER, "sooner than its timer, which may be cancelled"
+    assert interval.cache.unfolded == 2, "neither may leave memory before that is in the tables"
     interval.timers.remove("kept", "watermark", "t")
     interval.holds.remove("kept")
     interval.quarantine.keys.clear()

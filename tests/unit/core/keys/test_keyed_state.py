@@ -168,6 +168,18 @@ def test_writing_a_hold_that_is_not_there_is_an_error(name: str, at: int | None)
         state.check_written(TimerWrites(), writes)
 
 
+def test_writes_of_several_kinds_and_of_keys_that_sleep_are_looked_up_one_by_one() -> None:
+    state, writes = keyed(("a", "t", "wall", 5), ("b", "t", "watermark", 6)), TimerWrites()
+    writes.add("a", "t", "wall", 5)
+    state.sleep("a", keeps_hold=True)
+    state.check_written(writes, HoldWrites())
+    writes.add("b", "t", "watermark", 6)
+    state.check_written(writes, HoldWrites())
+    writes.add("b", "t", "watermark", 7)
+    with pytest.raises(InvariantError, match="I8"):
+        state.check_written(writes, HoldWrites())
+
+
 def test_of_two_writes_of_one_timer_the_last_counts() -> None:
     state, writes = keyed(("a", "t", "wall", 5)), TimerWrites()
     writes.add("a", "t", "wall", 9)
