@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millwheel.cli.lines import Lines
+from millwheel.cli.metrics import served
 from millwheel.cli.options import Place, option, place
 from millwheel.cli.outcome import outcome, tell
 from millwheel.cli.status import Status, status_of
@@ -21,6 +22,7 @@ from millwheel.limits import LEASE_LONGEST_S, LEASE_SHORTEST_S, LEASE_US
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from millwheel.host.progress import Progress
     from millwheel.processes import ProcessPlan
 
 STOPPED = "stopped; others go on with what it had"
@@ -47,9 +49,10 @@ def member(function: Callable[..., int]) -> Callable[..., int]:
 
 @click.command(short_help="A worker of a cluster, until the run is over.")
 @member
+@option("--metrics", metavar="HOST:PORT", help="Where figures for Prometheus are served; nowhere, if not given.")
 @option("-q", "--quiet", is_flag=True, help="No progress, only warnings and errors; goes before --verbose.")
 @option("-v", "--verbose", is_flag=True, help="The watermark of every computation, and more of what goes on.")
-def worker(place: Place, quiet: bool, verbose: bool, with_parent: bool, **given: Any) -> int:
+def worker(place: Place, metrics: str | None, quiet: bool, verbose: bool, with_parent: bool, **given: Any) -> int:
     """Serve intervals and sources of a pipeline, as a process of a cluster, until the run is over, Ctrl-C or SIGTERM.
 
     What it serves the leading controller decides.  A worker may be added, and may end, at any time.
@@ -59,10 +62,19 @@ def worker(place: Place, quiet: bool, verbose: bool, with_parent: bool, **given:
     plan = _plan(place, "worker", given)
     from millwheel import processes
 
-    with Lines(quiet, verbose and not quiet) as lines, place.opened() as url:
+    with (
+        served(metrics, plan.pipeline.name) as figures,
+        Lines(quiet, verbose and not quiet) as lines,
+        place.opened() as url,
+    ):
+
+        def report(progress: Progress, seconds: float) -> None:
+            figures.update(progress, seconds)
+            lines.progress(progress, seconds)
+
         try:
             progress, over = processes.run_worker(
-                plan._replace(url=url), lines.progress, lambda failure: tell(lines, place, failure)
+                plan._replace(url=url), report, lambda failure: tell(lines, place, failure)
             )
         except MillwheelError as error:
             lines.say(logging.ERROR, " ".join(str(error).split()))

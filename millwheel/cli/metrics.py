@@ -1,0 +1,95 @@
+"""Figures of a process for Prometheus, over HTTP.
+
+Lives here: which figures, and their names.  Never here: how they come about; each is a number of the last progress report, so
+that a scrape never looks into a run from another thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from millwheel.errors import ChannelError
+from millwheel.model import MAX_TIME, MIN_TIME, SECOND
+from millwheel.transport.addresses import host_and_port
+
+if TYPE_CHECKING:
+    from millwheel.host.progress import Progress
+
+COUNTS = {
+    "injected": "Rows that sources gave, once for each subscription.",
+    "records": "Records that hooks got.",
+    "rejected": "Rows that could not be encoded or keyed.",
+    "late": "Records that came behind the watermark.",
+    "duplicates": "Records that were delivered again, and dropped.",
+    "repeated": "Rows whose outside id was taken before, and that were dropped.",
+    "checkpoints": "Checkpoints that are durable.",
+    "redriven": "Elements of quarantines that a redrive has run.",
+}
+"""Fields of a report, and what they say.  They are of what the process owns now: they fall when it lets go of an interval."""
+
+
+class Figures:
+    """What a scrape is answered with: the newest report."""
+
+    def __init__(self, pipeline: str) -> None:
+        self._pipeline = pipeline
+        self._newest: Progress | None = None
+
+    def update(self, progress: Progress, seconds: float) -> None:
+        """Take a report; `seconds` are since the start."""
+        self._newest = progress
+
+    def collect(self) -> Iterator[Any]:
+        """As `prometheus_client` asks a collector."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        def family(name: str, says: str, *labels: str) -> Any:
+            return GaugeMetricFamily(f"millwheel_{name}", says, labels=["pipeline", *labels])
+
+        progress = self._newest
+        if progress is None:
+            return
+        for field, says in COUNTS.items():
+            count = family(field, says)
+            count.add_metric([self._pipeline], getattr(progress, field))
+            yield count
+        waiting = family("quarantined_keys", "Keys that are in quarantine now.")
+        waiting.add_metric([self._pipeline], progress.in_quarantine)
+        yield waiting
+        watermark = family("watermark_seconds", "Low watermark, seconds since 1970; none at the ends of time.", "name")
+        for name, value in progress.watermarks.items():
+            if MIN_TIME < value < MAX_TIME:
+                watermark.add_metric([self._pipeline, name], value / SECOND)
+        yield watermark
+        if progress.lag_us is not None:
+            lag = family("lag_seconds", "Event time by which the slowest computation is behind its sources.")
+            lag.add_metric([self._pipeline], max(0, progress.lag_us) / SECOND)
+            yield lag
+
+
+@contextmanager
+def served(address: str | None, pipeline: str) -> Iterator[Figures]:
+    """Serve the figures at host:port while the block runs; None: nowhere.  Raises `ChannelError` when that cannot be."""
+    figures = Figures(pipeline)
+    if address is None:
+        yield figures
+        return
+    host, port = host_and_port(address)
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server
+    except ModuleNotFoundError as error:
+        raise ChannelError(f"{error.name} is missing: pip install 'millwheel-streams[cluster]'") from error
+    registry = CollectorRegistry()
+    registry.register(figures)
+    try:
+        server, thread = start_http_server(port, host.strip("[]"), registry)
+    except OSError as error:
+        raise ChannelError(f"nothing can listen on {address}: {error.strerror}; choose another --metrics") from error
+    try:
+        yield figures
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

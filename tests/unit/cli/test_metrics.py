@@ -1,0 +1,65 @@
+"""Figures for Prometheus, scraped over HTTP."""
+
+from __future__ import annotations
+
+import socket
+from urllib.request import urlopen
+
+import pytest
+
+from millwheel.cli.metrics import COUNTS, served
+from millwheel.errors import ChannelError
+from millwheel.host.progress import Progress
+from millwheel.model import MAX_TIME, MIN_TIME, SECOND
+
+PROGRESS = Progress(
+    records=7, injected=5, rejected=1, late=2, duplicates=3, repeated=0, quarantined=1, backdated=0, checkpoints=4,
+    watermarks={"Count": 10 * SECOND, "source:text": 12 * SECOND, "Other": MAX_TIME, "Young": MIN_TIME}, finished=False,
+    in_quarantine=1,
+)  # fmt: skip
+
+
+def scraped(address: str) -> dict[str, float]:
+    with urlopen(f"http://{address}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
+
+
+def free_address() -> str:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{found.getsockname()[1]}"
+
+
+def test_a_scrape_has_the_newest_report() -> None:
+    address = free_address()
+    with served(address, "words") as figures:
+        assert scraped(address) == {}
+        figures.update(PROGRESS, 1.0)
+        found = scraped(address)
+    for field in COUNTS:
+        assert found[f'millwheel_{field}{{pipeline="words"}}'] == getattr(PROGRESS, field)
+    assert found['millwheel_quarantined_keys{pipeline="words"}'] == 1
+    assert {name: value for name, value in found.items() if name.startswith("millwheel_watermark")} == {
+        'millwheel_watermark_seconds{name="Count",pipeline="words"}': 10.0,
+        'millwheel_watermark_seconds{name="source:text",pipeline="words"}': 12.0,
+    }
+    with pytest.raises(OSError, match="refused"):
+        scraped(address)
+
+
+def test_a_port_that_is_taken_and_an_address_that_is_none_are_errors() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ChannelError, match="choose another --metrics"):
+            served(address, "words").__enter__()
+    with pytest.raises(ChannelError, match="is no address"):
+        served("here", "words").__enter__()
+
+
+def test_without_an_address_nothing_is_served() -> None:
+    with served(None, "words") as figures:
+        figures.update(PROGRESS, 1.0)
+        assert [family.name for family in figures.collect()][:2] == ["millwheel_injected", "millwheel_records"]
