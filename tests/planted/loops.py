@@ -98,7 +98,7 @@ def old_owner_counts() -> Patches:
     return {(LoopRounds, "answered"): answered}
 
 
-@looped
+@only("tests/unit/host/test_rounds.py")
 def bound_of_the_end() -> Patches:
     """The floor is bounded by what outside promises when the round ends, and not when it began"""
 

@@ -12,6 +12,8 @@ from tests.sim.cores import Answers, on_all_cores
 
 BUDGET_SEEDS = 100
 SLOW = {
+    "Live reports of a loop are combined, and not what was held since the last ones": 5,
+    "A wall timer speaks of times before what its interval has answered": 13,
     "The watermarks that are stored with an epoch are the newest ones": 36,
     "A receiver says nothing after a cut: what was lost is not sent again": 8,
     "After a cut a sender counts on, while the receiver begins anew": 13,

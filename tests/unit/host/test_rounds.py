@@ -166,3 +166,14 @@ def test_after_a_cut_all_are_asked_again_at_once_where_there_is_anything_to_ask(
     hand.answer()
     hand.rounds.again()
     assert len(hand.asked) == 3, "the floor is where its inputs are"
+
+
+def test_what_outside_promises_while_a_round_runs_is_for_the_next_one() -> None:
+    hand = Hand()
+    hand.outside(50)
+    hand.answer()
+    hand.pause()
+    hand.authority.bound("source:s", 60)
+    hand.authority.adopt(hand.authority.changes())
+    hand.answer()
+    assert hand.floor == 50
