@@ -202,10 +202,7 @@ class MappedOwnership:
     def _own(self, found: ClusterMap) -> None:
         worker = self._worker
         rows = worker.routes.rows
-        before = self._mine
         self._mine = {i.id: i for i in found.intervals if i.owner == self._incarnation and i.id in rows}
-        same = {i for i, placed in self._mine.items() if i in before and before[i].sequencer == placed.sequencer}
-        worker.closed &= same  # what was placed anew is not being handed over any more
         for actor, _ in worker.actors.intervals():
             placed = self._mine.get(actor.interval)
             lost = placed is None or placed.sequencer > actor.sequencer
@@ -252,6 +249,7 @@ class MappedOwnership:
         self._used[interval] = actor.sequencer
         worker.inform(Claimed(((actor.owner, interval, actor.sequencer),)))
         worker.say_settled(actor)
+        worker.closed.discard(interval)  # a core that was handed over is gone, and this one has turned nothing away
         worker.start(actor)
 
     def expecting(self) -> Generator[he.Wish, Any, None]:
@@ -376,7 +374,7 @@ class MappedOwnership:
     def _hand_over(self, order: HandOver) -> Steps:
         """Let go of intervals and sources when nothing of them is under way, or go on with them if that takes too long."""
         worker, until = self._worker, self._worker.now + limits.HAND_OVER_LIMIT_US
-        intervals = {i: self._mine[i] for i in order.intervals if i in self._mine and i not in self._leaving}
+        intervals = [i for i in order.intervals if i in self._mine and i not in self._leaving]
         sources = [name for name in order.sources if name in self._sources and name not in self._leaving]
         self._leaving |= {*intervals, *sources}
         worker.closed |= {*intervals}
@@ -385,14 +383,15 @@ class MappedOwnership:
             worker.partitions.pause(name)
         left = [*intervals]
         while worker.now < until:
-            left = [i for i in left if i in self._mine and self._mine[i].sequencer == intervals[i].sequencer]
+            left = [i for i in left if i in self._mine]
             if not self._busy(left, sources, order.acked):
                 yield from self._last_words(left)
                 if not self._busy(left, sources, order.acked):
                     break
             yield he.Pause(limits.HAND_OVER_LOOK_US)
         self._leaving -= {*intervals, *sources}
-        worker.closed -= {*intervals}  # those that are placed anew meanwhile, here or elsewhere, too
+        # A core that has turned something away never takes in what comes behind it: it is dropped, or starts anew.
+        worker.closed -= {*intervals}
         if worker.now < until:
             self._let_go(left, sources)
         else:

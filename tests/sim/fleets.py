@@ -52,8 +52,12 @@ def workload_of(seed: int) -> Workload:
     raise AssertionError("there are infinitely many")
 
 
-def simulate_cluster(seed: int, faults: Faults | None = None) -> Verdict:
-    """Run a seed; raises `Violation` with the story when an invariant breaks."""
+def simulate_cluster(seed: int, faults: Faults | None = None, order_every_us: int | None = None) -> Verdict:
+    """Run a seed; raises `Violation` with the story when an invariant breaks.
+
+    Operators order something every `order_every_us`; by default every second in every other seed.
+    """
+    order_every_us = order_every_us or (SECOND if seed % 2 else None)
     workload = workload_of(seed)
     kernel = Kernel(seed, start_us=START_US)
     for parts in workload.scripts.values():
@@ -82,7 +86,7 @@ def simulate_cluster(seed: int, faults: Faults | None = None) -> Verdict:
     if workload.feed != "idle":
         kernel.at(kernel.now, end_sources, store, workload)
     keys = [side + key for side in "lr" for key in KEYS]
-    for at in range(SECOND, until_us, SECOND) if seed % 2 else ():
+    for at in range(SECOND, until_us, order_every_us) if order_every_us else ():
         kernel.at(kernel.now + at, simulation.order_something, keys)
     with shrunk(workload.exotic):
         try:
