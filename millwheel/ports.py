@@ -157,7 +157,7 @@ class Store(Protocol):
         ...
 
     async def recover(self, interval: IntervalId, sequencer: Sequencer) -> RecoveredInterval | None:
-        """Fold the interval's whole log, then load what it needs to serve; None when fenced."""
+        """Fold the interval's whole log, then load what it needs to serve; None when fenced, or merged away."""
         ...
 
     async def load(self, interval: IntervalId, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from millwheel.bundles import (
+    BEFORE_TIMERS,
     CHECKPOINT_FORMAT,
     Acked,
     Checkpoint,
@@ -195,8 +196,11 @@ def test_a_merge_unites_what_was_delivered_and_what_is_not_acked(postgres: Embed
         assert recovered.outside == [OutsideBucket(IN, 50, 3), OutsideBucket(IN, 70, 1)]
         asked = [b"w", b"x", b"y", b"z", b"q"]
         assert await led.store.find_outside_ids(ONE, IN, 0, asked) == {b"w", b"x", b"y", b"z"}
-        with pytest.raises(StoreError, match="interval 2 does not exist"):
-            await led.store.recover(TWO, Sequencer(1))
+        # A worker that was to have the one that is gone is fenced, and goes on with the others.
+        gone = Sequencer(owned[ONE] - 1)
+        assert await led.store.recover(TWO, gone) is None
+        assert await led.store.load_timers(TWO, gone, "watermark", BEFORE_TIMERS, 1) is None
+        assert not await led.store.fold(FoldWrite(TWO, gone, Seq(1), [checkpoint()]))
         # And apart again, and together: nothing multiplies.
         await led.store.mark([MarkWrite(ONE, owned[ONE], b"", 0)])
         await led.place(ONE)

@@ -215,9 +215,9 @@ class SoloMemoryStore:
 
     async def recover(self, interval: IntervalId, sequencer: Sequencer) -> RecoveredInterval | None:
         """See `Store.recover`."""
-        row = self._row(interval)
-        if self.ownership[interval] != sequencer:
+        if self.ownership.get(interval) != sequencer:  # one that was merged away has no owner
             return None
+        row = self._row(interval)
         keys = sorted(key for key in self.log if key[0] == interval)
         valid = [self.log[key] for key in keys if self.log[key].epoch <= self.declared]
         self.folded.apply(row, fold(decode_image(write.payload) for write in valid))
@@ -256,9 +256,9 @@ class SoloMemoryStore:
         self, interval: IntervalId, sequencer: Sequencer, kind: str, after: TimerPlace, limit: int
     ) -> TimerWrites | None:
         """See `Store.load_timers`."""
-        row = self._row(interval)
-        if self.ownership[interval] != sequencer:
+        if self.ownership.get(interval) != sequencer:
             return None
+        row = self._row(interval)
         return timer_writes(self.folded.timer_page(row, kind, after, limit))
 
     async def find_ids(
@@ -343,9 +343,9 @@ class SoloMemoryStore:
 
     async def fold(self, write: FoldWrite) -> bool:
         """See `Store.fold`; folding again what is folded already changes nothing."""
-        row, owner = self._row(write.interval), (write.interval, write.sequencer)
-        if self.ownership[write.interval] != write.sequencer:
+        if self.ownership.get(write.interval) != write.sequencer:
             return False
+        row, owner = self._row(write.interval), (write.interval, write.sequencer)
         keys = [key for key in self.log if key[:2] == owner and key[2] <= write.upto]
         if not keys:
             return True

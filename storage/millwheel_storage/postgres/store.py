@@ -111,6 +111,8 @@ class PostgresStore:
         """See `Store.recover`."""
 
         async def work(connection: Connection) -> RecoveredInterval | None:
+            if not await ownership.owned(connection, interval, sequencer):
+                return None  # it may have been merged away: then there is no place to look for
             place = await self._catalogue.place(connection, interval, anew=True)  # it may have been split
             return await recovery.recover(connection, place, sequencer)
 
