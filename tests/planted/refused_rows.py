@@ -53,8 +53,8 @@ def numbers_from_one() -> Patches:
     """Every owner of an interval numbers its bundles from one: an ack for the last owner acks the next one's."""
     original = Outbox.__init__
 
-    def init(self: Outbox, sender: IntervalId, producer: ProducerId, routes: Any) -> None:
-        original(self, sender, producer, routes)
+    def init(self: Outbox, sender: IntervalId, producer: ProducerId, routes: Any, *more: Any) -> None:
+        original(self, sender, producer, routes, *more)
         self._next_number = 1
 
     return {(Outbox, "__init__"): init}

@@ -28,6 +28,7 @@ SLOW = {
     "A key expires though it is in quarantine": 21,
     "The life of a key is counted from its record, also when the watermark is past that": 20,
     "The end of the input expires what is left": 8,
+    "A key expires though it has a hold": 199,
     "When a row of one interval is refused, the whole group counts as committed": 8,
     "After a cut a sender goes on before the receiver has said hello: what was lost comes later": 57,
     "The watermark does not wait for a partition until it has reported": 21,
