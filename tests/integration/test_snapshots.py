@@ -33,11 +33,9 @@ from millwheel.core.source import injector
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel_injectors import IterableSource
 from millwheel_storage.embedded import EmbeddedPostgres
-from millwheel_storage.postgres import PostgresStore
 from millwheel_storage.postgres.reader import Reader
-from millwheel_storage.testing import postgres_tables
+from tests.integration.places import Place
 from tests.unit.runtime.drive import (
-    Cells,
     Line,
     expected_counts,
     run_cancelled,
@@ -56,32 +54,13 @@ OFTEN = Snapshots(every_ms=20)
 forgiving = pytest.mark.filterwarnings("ignore:.*was deleted while still open:ResourceWarning")
 
 
-class Home:
-    """Where one test's pipeline lives."""
-
-    def __init__(self, url: str, name: str) -> None:
-        self.url = url
-        self.name = name
-
-    def store(self) -> PostgresStore:
-        return PostgresStore(self.url, self.name)
-
-    def cells(self, computation: str) -> Cells:
-        """Committed state of a computation."""
-        found: Cells = {}
-        with Reader(self.url, self.name) as reader:
-            for row in reader.scan_state(computation):
-                cell = f"{row.cell}[{row.entry}]" if row.entry else row.cell
-                found.setdefault(row.key, {})[cell] = msgspec.json.decode(row.value)
-        return found
+class Home(Place):
+    """Where a word count lives."""
 
     def check(self, rows: list[tuple[Line, int]] = ROWS) -> None:
         by_line, by_word = expected_counts(rows)
         assert self.cells("Split") == by_line
         assert self.cells("Count") == by_word
-
-    def tables(self) -> dict[str, list[tuple[Any, ...]]]:
-        return postgres_tables(self.url, self.name)
 
 
 @pytest.fixture

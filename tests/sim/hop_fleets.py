@@ -7,7 +7,6 @@ import random
 import msgspec
 
 from millwheel.model import SECOND
-from millwheel.testing.checks.ending import check_end
 from millwheel.testing.checks.shared import SharedWatchedStore
 from millwheel.testing.faults.nemesis import Faults, Seeded
 from millwheel.testing.world.echoes import Echoes
@@ -16,8 +15,8 @@ from millwheel.testing.world.kernel import Kernel, Violation
 from millwheel_storage.memory import MemoryStore
 from tests.sim.fleets import faults_of_cluster
 from tests.sim.harness import Verdict, ask_redrives
-from tests.sim.hops import KEYS, check_hops, draw_hops
-from tests.sim.workload.drawing import START_US, shrunk
+from tests.sim.hops import KEYS, draw_hops, judged
+from tests.sim.workload.drawing import START_US
 
 
 def simulate_hops_on_a_cluster(seed: int, faults: Faults | None = None) -> Verdict:
@@ -45,19 +44,7 @@ def simulate_hops_on_a_cluster(seed: int, faults: Faults | None = None) -> Verdi
         simulation.echoes = Echoes(store.truth, random.Random(f"echoes {seed}"), 100_000)
     for at in range(SECOND, until_us, SECOND) if seed % 2 else ():
         kernel.at(kernel.now + at, simulation.order_something, [f"k{number}" for number in range(KEYS)])
-    with shrunk(workload.exotic):
-        try:
-            simulation.run()
-        except Violation:
-            raise
-        except Exception as error:
-            raise Violation(f"{type(error).__name__}: {error}", kernel.story()) from error
-    check_end(store)
-    check_hops(workload, store.inner.key_state)
-    return Verdict(
-        seed, kernel.events, dict(sorted(nemesis.struck.items())), dict(sorted(kernel.probes.items())),
-        kernel.trace_hash(), kernel.now, 0, 0,
-    )  # fmt: skip
+    return judged(seed, workload, simulation, store, nemesis)
 
 
 def try_hops_on_a_cluster(seed: int) -> Verdict | str:

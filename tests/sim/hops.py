@@ -11,7 +11,7 @@ import random
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -290,6 +290,19 @@ def run_hops(seed: int, workload: Hops, kernel: Kernel, nemesis: Nemesis, until_
     simulation.hold_open = lambda: any(durable.fifo for durable in store.truth.durable.values())
     if seed % 3 == 0 and isinstance(nemesis, Seeded):
         simulation.echoes = Echoes(store.truth, random.Random(f"echoes {seed}"), 100_000)
+    return judged(seed, workload, simulation, store, nemesis)
+
+
+class Runs(Protocol):
+    """A simulation of one process at a time, or of a cluster."""
+
+    def run(self) -> None:
+        """To the end."""
+
+
+def judged(seed: int, workload: Hops, simulation: Runs, store: WatchedStore, nemesis: Nemesis) -> Verdict:
+    """Run to the end and compare it with what it must be."""
+    kernel = store.truth.kernel
     with shrunk(workload.exotic):
         try:
             simulation.run()
