@@ -17,10 +17,11 @@ from millwheel_storage.testing import fresh_name
 pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.timeout(300)]
 
 LINKS = 2_000
+MANY_LINKS = 5_000  # more than any machine runs in the moments between six kills
 
 
-def job(postgres: EmbeddedPostgres, **more: object) -> Reachability:
-    return Reachability(url=postgres.url, pipeline=fresh_name("reach"), links=LINKS, **more)  # type: ignore[arg-type]
+def job(postgres: EmbeddedPostgres, links: int = LINKS, **more: object) -> Reachability:
+    return Reachability(url=postgres.url, pipeline=fresh_name("reach"), links=links, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("split_keys", [(), ("p3", "p6")])
@@ -37,9 +38,9 @@ def test_after_every_prefix_the_pages_are_those_of_networkx(
 
 
 def test_killed_while_records_are_in_the_loop(postgres: EmbeddedPostgres) -> None:
-    asked = job(postgres, split_keys=("p5",), seed=3)
-    kills = killed(asked, 6, seed=3)
-    assert difference(arriving(LINKS, asked.seed), asked.since(), 200) is None
+    asked = job(postgres, split_keys=("p5",), seed=3, links=MANY_LINKS)
+    kills = killed(asked, 6, seed=3, wait_s=(0.0, 0.1))
+    assert difference(arriving(MANY_LINKS, asked.seed), asked.since(), 200) is None
     assert kills == 6
 
 

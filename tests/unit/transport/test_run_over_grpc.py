@@ -43,7 +43,7 @@ def test_a_run_over_grpc_whose_connection_breaks_counts_each_word_once(
 ) -> None:
     quick(monkeypatch)
     monkeypatch.setattr(injector, "READ_LIMIT_ROWS", 20)
-    rows = text_lines(6_000, seed=7)
+    rows = text_lines(int(600_000 * gap_s), seed=7)  # so many that it is cut often, however fast the machine
     pipeline = word_count("grpc", rows, {"work_limit_records": 20}, {"split_keys": ("m",)})
     store, transport = MemoryStore(), OneEach()
     run = EmbeddedRun(pipeline.graph(), store, pipeline.tables, transport=transport)
