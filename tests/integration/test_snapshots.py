@@ -143,9 +143,10 @@ def test_a_run_goes_on_under_the_other_durability_wherever_it_was_cut_off(home: 
 @pytest.mark.usefixtures("small_reads")
 def test_an_epoch_with_too_many_changes_ends_before_its_time(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """No epoch would end within an hour; sources wait until one has, and go on."""
-    monkeypatch.setattr(limits, "EPOCH_LIMIT_WRITES", 1_000)
-    run_to_end(word_count(home.name, ROWS, {}, {}, Snapshots(every_ms=3_600_000)), home.store())
-    home.check()
+    rows = text_lines(12_000, seed=1)
+    monkeypatch.setattr(limits, "EPOCH_LIMIT_WRITES", 500)
+    run_to_end(word_count(home.name, rows, {}, {}, Snapshots(every_ms=3_600_000)), home.store())
+    home.check(rows)
     assert home.tables()["declared_epoch"][0][0] > 2  # two end a run of any length
 
 
