@@ -48,11 +48,12 @@ class Bundle(msgspec.Struct, frozen=True, gc=False):
     inherited: bool = False
     """An earlier owner of the sender produced the records, so they are in the tables until their ack is."""
     size_bytes: int = 0
-    """See `size`; counted when the bundle is made."""
+    """See `size`; counted when the bundle is made.  A copy with the same records keeps it."""
 
     def __post_init__(self) -> None:
-        size = sum(map(len, self.values)) + RECORD_OVERHEAD_BYTES * len(self.values)
-        msgspec.structs.force_setattr(self, "size_bytes", size)
+        if self.values and not self.size_bytes:
+            size = sum(map(len, self.values)) + RECORD_OVERHEAD_BYTES * len(self.values)
+            msgspec.structs.force_setattr(self, "size_bytes", size)
 
     def oldest(self) -> int:
         """The smallest event time in the bundle, which must not be one that only carries a frontier."""

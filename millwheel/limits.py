@@ -41,6 +41,15 @@ checkpoint has 96 MiB at most, and eight of them can wait for their commit or be
 WRITE_OVERHEAD_BYTES: Final = 40
 """Key, time and place of one production or written entry in a checkpoint, roughly."""
 
+WHOLE_BUNDLES_RECORDS: Final = 1_024
+"""An invocation that has so many records does not cut the next bundle to fill up.  Otherwise one short invocation would have
+every later bundle cut at the same place, and a cut costs a twentieth of what the hooks do with the records."""
+
+HEAVY_VALUE_BYTES: Final = 16 * 1024
+"""A value above this is weighed when it is produced or set.  Lighter productions are weighed about a thousand at a time: to
+add up each one's size took a twentieth of a hook's time.  Lighter values of one-value cells are not weighed: the records of
+an invocation bound their number."""
+
 GROUP_LIMIT_BYTES: Final = 64 * 1024 * 1024
 """Checkpoints of a group commit, unless a single one is larger: they travel to Postgres in one message, which may have no
 gigabyte."""

@@ -20,7 +20,7 @@ from millwheel.bundles import SinkRow
 from millwheel.coders import AS_IT_IS
 from millwheel.errors import CoderError, LimitError, RowError, TimestampError, WiringError
 from millwheel.ids import SubscriptionId
-from millwheel.limits import VALUE_LIMIT_BYTES, WRITE_OVERHEAD_BYTES
+from millwheel.limits import HEAVY_VALUE_BYTES, VALUE_LIMIT_BYTES
 from millwheel.model import MAX_TIME, MIN_TIME, TimerKind, format_time, whole_time
 from millwheel.rows import check_key as check_row_key
 from millwheel.rows import check_row
@@ -116,18 +116,19 @@ class Context:
                 data = encode(value)  # raises again, with a name and a reason
         else:
             data = encode(value)
-        if len(data) > VALUE_LIMIT_BYTES:
-            raise LimitError(f"value of {len(data)} bytes on {name!r}; limit {VALUE_LIMIT_BYTES}")
+        if len(data) > HEAVY_VALUE_BYTES:
+            if len(data) > VALUE_LIMIT_BYTES:
+                raise LimitError(f"value of {len(data)} bytes on {name!r}; limit {VALUE_LIMIT_BYTES}")
+            frame.light = 0
         for subscription, extract in routes:
             key = extract(value)
             if key is not None:
                 if type(key) is not str or len(key) > 256 or not key.isascii():
                     check_key(key, name)
-                total = frame.written_bytes + len(data) + WRITE_OVERHEAD_BYTES
-                if total > frame.ceiling_bytes:
-                    frame.grow(len(data))
-                frame.written_bytes = total
-                frame.pending.extend((subscription, key, data, timestamp))
+                pending = frame.pending
+                pending.extend((subscription, key, data, timestamp))
+                if len(pending) > frame.light:
+                    frame.weigh()
 
     def set_timer(self, tag: str, timestamp: int, kind: TimerKind = "watermark") -> None:
         """Set, or move, the timer `tag` of this key to `timestamp`, us of event time ("watermark") or wall time.

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from millwheel import limits
 from millwheel.bundles import QuarantineEntry, SinkRow
 from millwheel.errors import LimitError
-from millwheel.limits import WRITE_OVERHEAD_BYTES
+from millwheel.limits import HEAVY_VALUE_BYTES, WRITE_OVERHEAD_BYTES
 from millwheel.model import MIN_TIME, Timer
 from millwheel.work import Cause, Columns, Entries, InvocationOutcome, Known, Suspended, Values, Wanted, Work
 
@@ -59,7 +59,7 @@ class Column:
         """Set or clear the value of the current key."""
         frame, written = self._frame, self.written
         old = written.get(frame.key, MISSING)
-        frame.grow_over(old, data)
+        frame.grow_over(old, data, HEAVY_VALUE_BYTES)
         frame.journal.append((written, frame.key, old))
         written[frame.key] = data
 
@@ -113,15 +113,17 @@ class EntryColumn:
 class Frame:
     """One computation's invocation, as its hooks leave it.  One object is reused for all of them.
 
-    State writes and productions go straight to those of the invocation.  The executor notes the lengths of the journal and of
-    the productions when a hook begins, and `rollback` cuts them back to these lengths.
+    State writes and productions go straight to those of the invocation.  The lengths of the journal and of the
+    productions are noted when a hook begins, and `rollback` cuts them back to these lengths.
+
+    What hooks make is bounded, a call's and an invocation's.  Not each production is weighed for that: as many as may be made
+    without passing a bound, however heavy they are, are weighed together.
     """
 
     __slots__ = (
-        "_columns", "_entries", "_entry_columns", "_places", "_values", "cause", "ceiling_bytes", "chain", "effects", "hold",
-        "input_hold",
-        "journal", "key", "lacking", "partial", "pending", "produced_late", "sinks", "stream", "timers", "wall_time",
-        "watermark", "written_bytes",
+        "_columns", "_earlier_bytes", "_entries", "_entry_columns", "_grown_bytes", "_places", "_values", "_weighed", "began",
+        "cause", "chain", "effects", "hold", "input_hold", "journal", "key", "lacking", "light", "own_bytes", "partial",
+        "pending", "produced_late", "sinks", "stream", "timers", "wall_time", "watermark",
     )  # fmt: skip
 
     def __init__(self, places: Mapping[str, str] = _NOTHING) -> None:
@@ -161,10 +163,18 @@ class Frame:
         """Productions of the hook that are older than their cause."""
         self.chain: TimerOrder | None = None
         """Told what the hooks of timers set."""
-        self.written_bytes = 0
-        """What the hooks of the invocation have produced and written so far."""
-        self.ceiling_bytes = 0
-        """What it may be when the hook returns."""
+        self.began = 0
+        """The length of `pending` when the hook began."""
+        self.light = 0
+        """The length of `pending` up to which no limit can be passed, as long as all values are light."""
+        self.own_bytes = 0
+        """What the hook has written, and produced before the last weighing."""
+        self._earlier_bytes = 0
+        """The same of the hooks before it."""
+        self._weighed = 0
+        """The length of `pending` at the last weighing."""
+        self._grown_bytes = 0
+        """What `own_bytes` may be before all has to be weighed."""
 
     # --- for state cells --------------------------------------------------------------------------------------
 
@@ -197,35 +207,76 @@ class Frame:
             self.lacking += lacking
             raise NotLoaded
 
-    def grow_over(self, old: Any, data: bytes | None) -> None:
-        """The hook writes `data` in the place of `old`, which counts only if this invocation has written it."""
-        if type(old) is bytes:
-            self.written_bytes -= len(old) + WRITE_OVERHEAD_BYTES
-        if data is not None:
+    def grow_over(self, old: Any, data: bytes | None, above_bytes: int = -1) -> None:
+        """The hook writes `data` in the place of `old`, which counts only if this invocation has written it.
+
+        Values of up to `above_bytes` do not count.
+        """
+        if type(old) is bytes and len(old) > above_bytes:
+            self.own_bytes -= len(old) + WRITE_OVERHEAD_BYTES
+        if data is not None and len(data) > above_bytes:
             self.grow(len(data))
 
     def grow(self, size_bytes: int) -> None:
-        """The hook produces or writes so much; raises `LimitError` when that is more than one call may."""
-        total = self.written_bytes + size_bytes + WRITE_OVERHEAD_BYTES
-        if total > self.ceiling_bytes:
+        """The hook writes so much; raises `LimitError` when that is more than one call may."""
+        self.own_bytes += size_bytes + WRITE_OVERHEAD_BYTES
+        if self.own_bytes > self._grown_bytes:
+            self.weigh()
+
+    def weigh(self) -> None:
+        """Add up what was produced since the last time, and say how much more need not be weighed.
+
+        Raises `LimitError` when the hook has produced and written more than one call may.
+        """
+        began, pending = self.began, self.pending
+        if self._weighed < began:
+            self._earlier_bytes += _weight(pending[self._weighed + 2 : began : 4])
+            self._weighed = began
+        self.own_bytes += _weight(pending[self._weighed + 2 :: 4])
+        self._weighed = len(pending)
+        room = limits.CALL_LIMIT_BYTES - self.own_bytes
+        if room < 0:
             raise LimitError(
                 f"a hook produces and writes more than {limits.CALL_LIMIT_BYTES:,} bytes in one call: spread it over several"
                 " records or timers"
             )
-        self.written_bytes = total
+        left = limits.OUTCOME_LIMIT_BYTES - self._earlier_bytes - self.own_bytes
+        if left >= 0:
+            room = min(room, left)
+        else:
+            self.effects = True  # so that the executor looks whether another hook may run
+        # Half of the room is for what is written and half for productions, each as heavy as a light one can be.
+        self._grown_bytes = self.own_bytes + room // 2
+        self.light = self._weighed + 4 * (room // 2 // (HEAVY_VALUE_BYTES + WRITE_OVERHEAD_BYTES))
 
     # --- for the executor -------------------------------------------------------------------------------------
 
     def enter(self) -> None:
         """A hook is called."""
-        self.ceiling_bytes = self.written_bytes + limits.CALL_LIMIT_BYTES
+        self.began = len(self.pending)
+        if self.own_bytes:
+            self.settle()
+
+    def settle(self) -> None:
+        """What the last hook has written is that of an earlier one now."""
+        self._earlier_bytes += self.own_bytes
+        self._grown_bytes -= self.own_bytes
+        self.own_bytes = 0
+
+    def written_bytes(self) -> int:
+        """What the hooks of the invocation have produced and written so far."""
+        return self._earlier_bytes + self.own_bytes + _weight(self.pending[self._weighed + 2 :: 4])
+
+    def full(self) -> bool:
+        """Whether hooks have made so much that no other one may run in this invocation."""
+        return self._earlier_bytes + self.own_bytes > limits.OUTCOME_LIMIT_BYTES
 
     def start(self, work: Work) -> None:
         """An invocation begins, or goes on."""
         self.watermark, self.wall_time = work.watermark, work.wall_time
         self._values, self._entries, self.partial = work.values, work.entries, work.partial
         before = work.suspended
-        self.written_bytes = before.outcome.written_bytes if before else 0
+        self._earlier_bytes, self.own_bytes = before.outcome.written_bytes if before else 0, 0
         for cell, column in self._columns.items():
             column.base, column.written = work.values.get(cell, _NOTHING), before.values.get(cell, {}) if before else {}
         for cell, entries in self._entry_columns.items():
@@ -235,12 +286,14 @@ class Frame:
             )
         if before:
             self.pending += before.produced
+        self.began = self._weighed = len(self.pending)
+        self.weigh()
 
     def suspend(self, outcome: InvocationOutcome, waiting: list[QuarantineEntry | Timer]) -> Suspended:
         """The invocation waits.  Until it goes on, others may use this frame."""
         values = {cell: column.written for cell, column in self._columns.items()}
         entries = {cell: column.written for cell, column in self._entry_columns.items()}
-        outcome.written_bytes = self.written_bytes
+        outcome.written_bytes = self.written_bytes()
         suspended = Suspended(outcome, values, entries, [*self.pending], waiting)
         self.pending.clear()
         self.journal.clear()
@@ -266,21 +319,22 @@ class Frame:
         self.produced_late = 0
         self.effects = False
 
-    def rollback(self, journal: int, pending: int) -> None:
-        """Forget everything the hook that just raised has done; it began at these lengths."""
+    def rollback(self, journal: int) -> None:
+        """Forget everything the hook that just raised has done; the journal had this length when it began."""
         for written, name, old in reversed(self.journal[journal:]):
             if old is MISSING:
                 del written[name]
             else:
                 written[name] = old
         del self.journal[journal:]
-        del self.pending[pending:]
+        del self.pending[self.began :]
         self.timers.clear()
         self.sinks.clear()
         self.hold = MISSING
         self.produced_late = 0
         self.effects = False
-        self.written_bytes = self.ceiling_bytes - limits.CALL_LIMIT_BYTES
+        self.own_bytes = 0
+        self.weigh()
 
     def abandon(self) -> None:
         """Forget everything that the hooks of the invocation have done."""
@@ -289,7 +343,7 @@ class Frame:
 
     def finish(self, outcome: InvocationOutcome) -> None:
         """The invocation is over: hand over its state writes and its productions, as columns."""
-        outcome.written_bytes = self.written_bytes
+        outcome.written_bytes = self.written_bytes()
         subscriptions, *columns = (self.pending[column::4] for column in range(4))
         different = sorted(set(subscriptions))
         for subscription in different:
@@ -305,3 +359,8 @@ class Frame:
             kept = {key: written for key, written in entries.written.items() if written}
             if kept:
                 outcome.entries[cell] = kept
+
+
+def _weight(values: list[bytes]) -> int:
+    """What these productions take in a checkpoint, bytes."""
+    return sum(map(len, values)) + WRITE_OVERHEAD_BYTES * len(values)

@@ -21,7 +21,7 @@ from millwheel import limits
 from millwheel.api.frame import MISSING
 from millwheel.coders import Coder, checked, raw
 from millwheel.errors import InvariantError, LimitError, WiringError
-from millwheel.limits import VALUE_LIMIT_BYTES
+from millwheel.limits import HEAVY_VALUE_BYTES
 from millwheel.work import Slot
 
 if TYPE_CHECKING:
@@ -93,11 +93,14 @@ class BoundValue(_Bound, Generic[T]):
                 data = self._encode(value)  # raises again, with a name and a reason
         else:
             data = self._encode(value)
-        if len(data) > VALUE_LIMIT_BYTES:
-            data = self._data(value)
         frame, written = self._frame, self._column.written
         key = frame.key
-        frame.journal.append((written, key, written.get(key, MISSING)))
+        old = written.get(key, MISSING)
+        if len(data) > HEAVY_VALUE_BYTES:
+            if len(data) > limits.VALUE_LIMIT_BYTES:
+                data = self._data(value)  # raises, with a name
+            frame.grow_over(old, data, HEAVY_VALUE_BYTES)
+        frame.journal.append((written, key, old))
         written[key] = data
 
     def clear(self) -> None:

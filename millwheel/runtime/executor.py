@@ -148,7 +148,7 @@ class Executor:
 
     def _full(self) -> bool:
         """Whether hooks have made so much that no other one may run in this invocation."""
-        return self._frame.written_bytes > limits.OUTCOME_LIMIT_BYTES
+        return self._frame.full()
 
     def _tell(self, hook: str, key: str, error: BaseException, redriven: bool = False) -> None:
         if self.on_failure is not None:
@@ -180,11 +180,11 @@ class Executor:
         # Holds are rare.  Without any, nothing has to be looked up per record.
         frame.input_hold = None
         late = 0
-        full, call_limit = limits.OUTCOME_LIMIT_BYTES, limits.CALL_LIMIT_BYTES
+        full = self._full()
         for key, value, timestamp, sequence in zip(
             part.keys, part.values, part.timestamps, part.sequences, strict=True
         ):
-            if frame.written_bytes > full:
+            if full:
                 outcome.fits = outcome.processed + part.sequences.index(sequence)
                 return
             if key in closed:
@@ -199,19 +199,22 @@ class Executor:
             frame.cause = timestamp
             if work.holds or outcome.holds:
                 self._enter(key, work, outcome)
-            began, produced = len(journal), len(pending)
-            frame.ceiling_bytes = frame.written_bytes + call_limit
+            began, frame.began = len(journal), len(pending)
+            if frame.own_bytes:
+                frame.settle()
             is_late = timestamp < watermark
             try:
                 hook(context, Record(key, decode(value), timestamp, is_late, producer, sequence))
                 if frame.effects:
                     frame.commit(outcome, RecordCause(key, part.subscription, producer, sequence))
+                    full = frame.full()
             except (Exception, NotLoaded) as error:
-                frame.rollback(began, produced)
+                frame.rollback(began)
                 entry = QuarantineEntry(key, part.subscription, producer, sequence, value, timestamp)
                 done = self._waits(entry) or self._try_record(entry, self._attempts - 1, work, outcome, error)
                 if not done or key in self._waiting_keys:
                     closed.add(key)
+                full = frame.full()
             if is_late:
                 late += 1
         outcome.processed += len(part.keys)
@@ -222,12 +225,12 @@ class Executor:
     ) -> BaseException | None:
         """Call a hook for `it`.  Returns the error if it raised, and then nothing of it is left.  None also if it waits."""
         frame = self._frame
-        began, produced = len(frame.journal), len(frame.pending)
+        began = len(frame.journal)
         frame.enter()
         try:
             call(it, work, outcome)
         except (Exception, NotLoaded) as error:
-            frame.rollback(began, produced)
+            frame.rollback(began)
             return None if self._waits(it) else error
         return None
 

@@ -122,8 +122,8 @@ def no_rollback() -> Patches:
     """State that a hook wrote before it raised is kept."""
     original = Frame.rollback
 
-    def rollback(self: Frame, journal: int, pending: int) -> None:
+    def rollback(self: Frame, journal: int) -> None:
         self.journal.clear()
-        original(self, journal, pending)
+        original(self, journal)
 
     return {(Frame, "rollback"): rollback}

@@ -46,13 +46,16 @@ class Inbox:
         return min(self._items, key=lambda item: item.oldest)
 
     def take(self, records: int, suspects: Suspects) -> list[Item]:
-        """What runs next, at most `records` records, and what is suspected of killing the process by itself."""
+        """What runs next, at most `records` records, and what is suspected of killing the process by itself.
+
+        A bundle is cut only where it would leave the invocation small.
+        """
         items: list[Item] = []
         taken = size = 0
         while self._items and taken < records and size < limits.WORK_LIMIT_BYTES:
             part = self._items[0].part
             room = suspects.room(part, records - taken, taken > 0)
-            if not room:
+            if not room or (taken >= limits.WHOLE_BUNDLES_RECORDS and part is not None and len(part.keys) > room):
                 break
             item = self._take_first(room, limits.WORK_LIMIT_BYTES - size)
             self.size_bytes -= item.size_bytes

@@ -54,9 +54,9 @@ class WatchedFrame(Frame):
         calls, self.calls = self.calls, {}
         self.watch(self.key, calls, cause)
 
-    def rollback(self, journal: int, pending: int) -> None:
+    def rollback(self, journal: int) -> None:
         """A hook has raised: it has called for nothing."""
-        super().rollback(journal, pending)
+        super().rollback(journal)
         self.calls = {}
 
 

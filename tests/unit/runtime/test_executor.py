@@ -6,8 +6,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from millwheel import Computation, Context, JsonCoder, ListCell, Record, Timer, limits
+from millwheel import Computation, Context, JsonCoder, ListCell, Record, Timer, ValueCell, limits
 from millwheel.bundles import QuarantineEntry
 from millwheel.ids import ProducerId, SequenceNumber, SubscriptionId
 from tests.unit.api.hooks import IN, OUT, computation_of, executor_of, out, part, run, work
@@ -230,3 +232,54 @@ def test_elements_of_a_redrive_for_which_there_is_no_room_wait(monkeypatch: pyte
     entries = [entry(f"{'abcd'[n]}=1", SequenceNumber(n)) for n in range(4)]
     done = executor_of(computation_of(producing([]))).run(work(redrive=entries))
     assert done.redriven == {"a": 1, "b": 1}
+
+
+class Mixes(Computation[str]):
+    """Produces and writes as its values say: p, P produce and w, W write, small and large ones; ! fails."""
+
+    count = ValueCell(JsonCoder(str), "")
+    seen = ListCell(JsonCoder(str))
+
+    def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+        for what in record.value:
+            size = limits.HEAVY_VALUE_BYTES + 100 if what.isupper() else 100
+            if what in "pP":
+                context.produce(out, f"{record.key}={'o' * size}")
+            elif what == "W":
+                self.count.set("c" * size)
+            elif what == "w":
+                self.seen.append("l" * size)
+            elif what == "!":
+                raise RuntimeError("no")
+
+
+@given(st.lists(st.text("pPwW!", max_size=8), min_size=1, max_size=12), st.integers(3, 20), st.integers(1, 20))
+def test_what_hooks_make_is_weighed_as_if_each_call_were_weighed_alone(
+    calls: list[str], call_kb: int, outcome_kb: int
+) -> None:
+    """Whatever was weighed together, and whoever failed: the same calls are too large, and as many fit."""
+    rows = [(f"k{n:02}={calls[n]}", n) for n in range(len(calls))]
+    most, all_of_them = call_kb * 8_000, outcome_kb * 8_000
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "CALL_LIMIT_BYTES", 1 << 40)
+        patch.setattr(limits, "OUTCOME_LIMIT_BYTES", 1 << 40)
+        alone = [executor_of(Mixes, hook_attempts=1).run(work(part(row))) for row in rows]
+        sizes = [one.written_bytes for one in alone]
+        patch.setattr(limits, "CALL_LIMIT_BYTES", most)
+        patch.setattr(limits, "OUTCOME_LIMIT_BYTES", all_of_them)
+        done = executor_of(Mixes, hook_attempts=1).run(work(*(part(row) for row in rows)))
+    total = fit = 0
+    failed = []
+    for n, (size, one) in enumerate(zip(sizes, alone, strict=True)):
+        if total > all_of_them:
+            break
+        fit += 1
+        if one.quarantined or size > most:
+            failed.append(rows[n][0].partition("=")[0])
+        else:
+            total += size
+    assert not any(one.quarantined for n, one in enumerate(alone) if "!" not in calls[n])
+    if fit < len(rows):
+        assert done.fits == fit
+    else:
+        assert (done.fits, done.written_bytes, [entry.key for entry in done.quarantined]) == (0, total, failed)

@@ -127,3 +127,15 @@ def test_a_suspect_does_not_join_what_was_taken_before_it() -> None:
     waiting = inbox(item(1, 1), item(2, 2))
     assert taken(waiting.take(9, suspecting("k", 2))) == [(1, [1])]
     assert taken(waiting.take(9, suspecting("k", 2))) == [(2, [2])]
+
+
+def test_a_large_invocation_ends_where_a_bundle_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once bundles are cut at one place, they stay whole after that."""
+    monkeypatch.setattr(limits, "WHOLE_BUNDLES_RECORDS", 2)
+    waiting = inbox(item(1, 1, 2, 3), item(2, 4, 5, 6, 7), item(3, 8, 9, 10, 11), item(4, 12, 13, 14, 15, 16))
+    assert taken(waiting.take(1, FREE)) == [(0, [1])]
+    assert taken(waiting.take(4, FREE)) == [(1, [2, 3])]
+    assert taken(waiting.take(4, FREE)) == [(2, [4, 5, 6, 7])]
+    assert taken(waiting.take(5, FREE)) == [(3, [8, 9, 10, 11])]
+    assert taken(waiting.take(3, FREE)) == [(0, [12, 13, 14])]
+    assert waiting.size_bytes == 2 * (1 + limits.RECORD_OVERHEAD_BYTES)
