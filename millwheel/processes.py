@@ -11,6 +11,7 @@ processes there are (`millwheel.runtime.family`, systemd, Kubernetes).  Invarian
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -38,6 +39,8 @@ from millwheel.transport.addresses import host_and_port
 from millwheel.transport.certificates import Certificates
 from millwheel.transport.grpc_channels import GrpcTransport
 from millwheel_storage.postgres import PostgresStore
+
+logger = logging.getLogger("millwheel")
 
 WILDCARDS = ("0.0.0.0", "[::]")
 
@@ -129,6 +132,8 @@ async def _joined(plan: ProcessPlan, role: str) -> AsyncIterator[Membership]:
         await store.open_pipeline(plan.pipeline.graph().shape())
         before, key = boot_ns(), secrets.token_bytes(16)
         member = await until_answered("join", lambda: store.join(plan.name, role, address, plan.lease_us, key))
+        logger.info("this process is member %d of the cluster, reached at %s", member.incarnation, address,
+                    extra={"facts": {"host": f"{role[0]}{member.incarnation}", "address": address}})  # fmt: skip
         of = LeaseOf(plan.url, store.schema, member.incarnation, plan.lease_us)
         with KeptLease(of, before) as lease:
             yield Membership(member.incarnation, store, transport, lease)

@@ -1,17 +1,21 @@
 """What a run prints: progress, warnings, errors.
 
 Lives here: one line per event, each beginning with `millwheel:` and a word that says what it is, so that a log of it can
-be searched; and the display that takes the place of the progress lines on a terminal (`display`).
+be searched; the same as JSON objects (`log_format`); and the display that takes the place of the progress lines on a
+terminal (`display`).
 """
 
 from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections import deque
+from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
+from millwheel.cli.log_format import FACTS, log_object
 from millwheel.escapes import harmless
 from millwheel.limits import RATE_REPORTS
 from millwheel.model import MIN_TIME, SECOND, format_time
@@ -27,11 +31,13 @@ WORDS: Final = {logging.ERROR: "error: ", logging.WARNING: "warning: "}
 class Lines(logging.Handler):
     """Prints a run; takes the records of the logger `millwheel` as well.  Use as a context manager.
 
-    Progress goes to standard output, everything else to standard error.
+    Progress goes to standard output, everything else to standard error.  With `facts` each line is a JSON object that has
+    them; without, it is for people.
     """
 
-    def __init__(self, quiet: bool, verbose: bool) -> None:
+    def __init__(self, quiet: bool, verbose: bool, facts: Mapping[str, str] | None = None) -> None:
         super().__init__(logging.INFO if verbose else logging.WARNING)
+        self._facts = facts
         self._quiet = quiet
         self._verbose = verbose
         self._rates: deque[tuple[float, int]] = deque([(0.0, 0)], maxlen=RATE_REPORTS)
@@ -44,7 +50,7 @@ class Lines(logging.Handler):
         self._before = (logger.propagate, logger.level)
         logger.propagate = False
         logger.setLevel(self.level)
-        if not self._quiet and sys.stdout.isatty():
+        if not self._quiet and self._facts is None and sys.stdout.isatty():
             from millwheel.cli.display import Display
 
             self._display = Display(self._verbose)
@@ -62,15 +68,31 @@ class Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """A record of the log."""
+        facts: Mapping[str, Any] = getattr(record, FACTS, {})
+        if self._facts is not None:
+            if record.exc_info:
+                facts = {**facts, "trace": logging.Formatter().formatException(record.exc_info)}
+            self._print(sys.stderr, record.levelno, record.getMessage(), facts)
+            return
         level = max(level for level in (logging.INFO, *WORDS) if level <= max(record.levelno, logging.INFO))
         self.say(level, record.getMessage() if record.exc_info is None else self.format(record), always=True)
 
-    def say(self, level: int, text: str, always: bool = False) -> None:
-        """A message to standard error, each of its lines with what it is in front; information only if not quiet."""
+    def say(self, level: int, text: str, always: bool = False, facts: Mapping[str, Any] | None = None) -> None:
+        """A message to standard error, each of its lines with what it is in front; information only if not quiet.
+
+        `facts` say the same for programs, and are seen in JSON only.
+        """
         if level < logging.WARNING and self._quiet and not always:
+            return
+        if self._facts is not None:
+            self._print(sys.stderr, level, text, facts or {})
             return
         lines = [f"millwheel: {WORDS.get(level, '')}{harmless(line)}" for line in text.split("\n")]
         print("\n".join(lines), file=sys.stderr, flush=True)
+
+    def _print(self, to: TextIO, level: int, text: str, facts: Mapping[str, Any]) -> None:
+        """One object; a message that comes from the logger may overwrite none of what is said of the process."""
+        print(log_object(time.time(), level, text, {**facts, **(self._facts or {})}), file=to, flush=True)
 
     def progress(self, progress: Progress, seconds: float) -> None:
         """A report, about once a second."""
@@ -78,13 +100,16 @@ class Lines(logging.Handler):
         if self._display is not None:
             self._display.show(progress, rate)
         elif not self._quiet:
-            print(f"millwheel: {summary(progress, rate)}", flush=True)
-            self._watermarks(progress)
+            self._report(progress, rate)
         if progress.waits_for != self._waited_for:
             self._waited_for = progress.waits_for
             self._waits(progress.waits_for)
 
-    def _watermarks(self, progress: Progress) -> None:
+    def _report(self, progress: Progress, rate: float | None = None) -> None:
+        if self._facts is not None:
+            self._print(sys.stdout, logging.INFO, summary(progress, rate), figures(progress, rate))
+            return
+        print(f"millwheel: {summary(progress, rate)}", flush=True)
         for name, watermark in progress.watermarks.items() if self._verbose else ():
             print(f"millwheel: watermark of {name}: {format_time(watermark)}", flush=True)
 
@@ -104,8 +129,7 @@ class Lines(logging.Handler):
             self._display.close()
             self._display = None
         if not self._quiet:
-            print(f"millwheel: {summary(progress)}", flush=True)
-            self._watermarks(progress)
+            self._report(progress)
 
 
 def summary(progress: Progress, rate: float | None = None) -> str:
@@ -116,6 +140,16 @@ def summary(progress: Progress, rate: float | None = None) -> str:
     parts += [f"lag {lag(progress)}"] if progress.lag_us is not None else []
     parts += [f"{name} {count:,}" for name, count in noted(progress).items() if count]
     return ", ".join(parts)
+
+
+def figures(progress: Progress, rate: float | None = None) -> dict[str, Any]:
+    """A report as fields: counts since the start of the process, rows a second, times in us."""
+    return {
+        "rows": progress.injected, "records": progress.records, "rows_a_second": None if rate is None else round(rate, 1),
+        "lag_us": progress.lag_us, "late": progress.late, "rejected": progress.rejected, "repeated": progress.repeated,
+        "quarantined_keys": progress.in_quarantine, "redriven": progress.redriven,
+        "checkpoints": progress.checkpoints, "watermarks_us": dict(progress.watermarks),
+    }  # fmt: skip
 
 
 def lag(progress: Progress) -> str:

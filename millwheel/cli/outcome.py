@@ -41,7 +41,14 @@ def tell(lines: Lines, place: Place, failure: Failure) -> None:
     if failure.quarantined:
         look = ("quarantine show", failure.computation, escaped(failure.key)) if failure.trace else ("quarantine list",)
         text += f"\nmore of the same is only counted; see {_command(place, *look)}"
-    lines.say(logging.ERROR, text)
+    facts = {"computation": failure.computation, "hook": failure.hook, "key": failure.key}
+    lines.say(logging.ERROR, text, facts=facts)
+
+
+def log_facts(form: str, pipeline: str, role: str, member: str = "") -> dict[str, str] | None:
+    """What each line of the log says of this process, or None when the log is for people."""
+    facts = {"pipeline": pipeline, "role": role, **({"member": member} if member else {})}
+    return facts if form == "json" else None
 
 
 def _command(place: Place, words: str, *arguments: str) -> str:

@@ -7,8 +7,9 @@ import logging
 import click
 
 from millwheel.cli.lines import Lines
+from millwheel.cli.log_format import log_format
 from millwheel.cli.options import Place, option, place
-from millwheel.cli.outcome import outcome, tell
+from millwheel.cli.outcome import log_facts, outcome, tell
 from millwheel.cli.status import status_of
 from millwheel.errors import MillwheelError
 
@@ -23,7 +24,10 @@ COUNT = click.IntRange(min=0)
         help="End with status 0 when up to N rows are rejected; stop at more.")  # fmt: skip
 @option("-q", "--quiet", is_flag=True, help="No progress, only warnings and errors; goes before --verbose.")
 @option("-v", "--verbose", is_flag=True, help="The watermark of every computation, and more of what goes on.")
-def run(place: Place, allow_quarantine: int | None, allow_rejected: int | None, quiet: bool, verbose: bool) -> int:
+@log_format
+def run(
+    place: Place, allow_quarantine: int | None, allow_rejected: int | None, quiet: bool, verbose: bool, log_format: str
+) -> int:
     """Run a pipeline until its sources are finished, Ctrl-C or SIGTERM; run it again to resume.
 
     Keys in quarantine and rejected rows make the status 3 at the end of the run, unless they are allowed.
@@ -31,7 +35,7 @@ def run(place: Place, allow_quarantine: int | None, allow_rejected: int | None, 
     pipeline = place.pipeline()
     from millwheel import launch
 
-    with Lines(quiet, verbose and not quiet) as lines:
+    with Lines(quiet, verbose and not quiet, log_facts(log_format, pipeline.name, "run")) as lines:
         try:
             progress = launch.run(
                 pipeline, place.store, place.data, lines.progress,

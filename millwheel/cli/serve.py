@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millwheel.cli.lines import Lines
+from millwheel.cli.log_format import log_format
 from millwheel.cli.metrics import served
 from millwheel.cli.options import Place, option, place
-from millwheel.cli.outcome import outcome, tell
+from millwheel.cli.outcome import log_facts, outcome, tell
 from millwheel.cli.status import Status, status_of
 from millwheel.errors import ChannelError, MillwheelError
 from millwheel.limits import LEASE_LONGEST_S, LEASE_SHORTEST_S, LEASE_US
@@ -31,6 +32,7 @@ STOPPED = "stopped; others go on with what it had"
 def member(function: Callable[..., int]) -> Callable[..., int]:
     """Give a command the options that every process of a cluster has."""
     for added in (
+        log_format,
         click.option("--with-parent", is_flag=True, hidden=True,
                      help="End in order when standard input ends."),
         option("--lease", type=click.FloatRange(LEASE_SHORTEST_S, LEASE_LONGEST_S), default=LEASE_US / 1e6,
@@ -52,7 +54,9 @@ def member(function: Callable[..., int]) -> Callable[..., int]:
 @option("--metrics", metavar="HOST:PORT", help="Where figures for Prometheus are served; nowhere, if not given.")
 @option("-q", "--quiet", is_flag=True, help="No progress, only warnings and errors; goes before --verbose.")
 @option("-v", "--verbose", is_flag=True, help="The watermark of every computation, and more of what goes on.")
-def worker(place: Place, metrics: str | None, quiet: bool, verbose: bool, with_parent: bool, **given: Any) -> int:
+def worker(
+    place: Place, metrics: str | None, quiet: bool, verbose: bool, with_parent: bool, log_format: str, **given: Any
+) -> int:
     """Serve intervals and sources of a pipeline, as a process of a cluster, until the run is over, Ctrl-C or SIGTERM.
 
     What it serves the leading controller decides.  A worker may be added, and may end, at any time.
@@ -64,7 +68,7 @@ def worker(place: Place, metrics: str | None, quiet: bool, verbose: bool, with_p
 
     with (
         served(metrics, plan.pipeline.name) as figures,
-        Lines(quiet, verbose and not quiet) as lines,
+        Lines(quiet, verbose and not quiet, log_facts(log_format, plan.pipeline.name, "worker", plan.name)) as lines,
         place.opened() as url,
     ):
 
@@ -86,7 +90,7 @@ def worker(place: Place, metrics: str | None, quiet: bool, verbose: bool, with_p
 @click.command(short_help="A controller of a cluster, until the run is over.")
 @member
 @option("-v", "--verbose", is_flag=True, help="More of what goes on.")
-def controller(place: Place, verbose: bool, with_parent: bool, **given: Any) -> int:
+def controller(place: Place, verbose: bool, with_parent: bool, log_format: str, **given: Any) -> int:
     """Decide who serves what, and how far time has come, as a process of a cluster.
 
     One controller leads, and others stand by: start two on different machines, so that a dead one is replaced in seconds.
@@ -96,7 +100,8 @@ def controller(place: Place, verbose: bool, with_parent: bool, **given: Any) -> 
     plan = _plan(place, "controller", given)
     from millwheel import processes
 
-    with Lines(quiet=True, verbose=verbose) as lines, place.opened() as url:
+    facts = log_facts(log_format, plan.pipeline.name, "controller", plan.name)
+    with Lines(quiet=True, verbose=verbose, facts=facts) as lines, place.opened() as url:
         try:
             over = processes.run_controller(plan._replace(url=url))
         except MillwheelError as error:

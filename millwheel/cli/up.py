@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
+from millwheel.cli.log_format import is_log_object, log_format, log_object
 from millwheel.cli.options import Place, option, place, variable
 from millwheel.cli.status import Status
 from millwheel.escapes import harmless
 from millwheel.limits import LEASE_LONGEST_S, LEASE_SHORTEST_S, LEASE_US
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from millwheel.runtime.supervisor import ChildPlan
+
+UP = "up"
+"""What the supervisor calls itself."""
 
 
 @click.command(short_help="A whole cluster on this machine.")
@@ -28,7 +35,8 @@ if TYPE_CHECKING:
         metavar="SECONDS", help="How soon others take over what a dead process had.")  # fmt: skip
 @option("-q", "--quiet", is_flag=True, help="No progress, only warnings and errors; goes before --verbose.")
 @option("-v", "--verbose", is_flag=True, help="More of what goes on.")
-def up(place: Place, workers: int, controllers: int, lease: float, quiet: bool, verbose: bool) -> int:
+@log_format
+def up(place: Place, workers: int, controllers: int, lease: float, quiet: bool, verbose: bool, log_format: str) -> int:
     """Start workers and controllers of a pipeline on this machine, until its sources are finished, Ctrl-C or SIGTERM.
 
     Each line that a process prints begins with its name.  A process that dies is started again; what it served goes to the
@@ -38,15 +46,21 @@ def up(place: Place, workers: int, controllers: int, lease: float, quiet: bool, 
 
     from millwheel.runtime.embedded import check_sources
 
-    check_sources(place.pipeline().graph())  # one error here, and not one of each process
-    more = ["--lease", f"{lease:g}", *(["--verbose"] if verbose and not quiet else [])]
+    pipeline = place.pipeline()
+    check_sources(pipeline.graph())  # one error here, and not one of each process
+    more = ["--lease", f"{lease:g}", "--log-format", log_format, *(["--verbose"] if verbose and not quiet else [])]
     plans = plan(place.path, workers, controllers, [*more, *(["--quiet"] if quiet else [])], more)
     with place.opened() as url:
         # In the environment and not on the command lines, which other users of the machine can read.
         environment = {**os.environ, variable("--store"): url}
-        status = asyncio.run(_run(plans, environment))
+        say = partial(_print_object, pipeline.name) if log_format == "json" else _print
+        status = asyncio.run(_run(plans, say, environment))
     if status is None:
-        click.echo("millwheel: stopped; run it again to resume", err=True)
+        stopped = "stopped; run it again to resume"
+        if log_format == "json":
+            _print_object(pipeline.name, UP, True, stopped, logging.INFO)
+        else:
+            click.echo(f"millwheel: {stopped}", err=True)
         return Status.STOPPED
     return status if status >= 0 else Status.FAILED
 
@@ -65,7 +79,9 @@ def plan(
     return [ChildPlan(name, role == "worker", command(role, name, more)) for role, name, more in found]
 
 
-async def _run(plans: Sequence[ChildPlan], environment: dict[str, str]) -> int | None:
+async def _run(
+    plans: Sequence[ChildPlan], say: Callable[[str, bool, str], None], environment: dict[str, str]
+) -> int | None:
     import asyncio
     import signal
 
@@ -78,7 +94,7 @@ async def _run(plans: Sequence[ChildPlan], environment: dict[str, str]) -> int |
     )
     width = max(len(plan.name) for plan in plans)
     supervisor = Supervisor(
-        plans, verdicts, lambda name, is_error, line: _print(name.ljust(width), is_error, line), environment
+        plans, verdicts, lambda name, is_error, line: say(name.ljust(width), is_error, line), environment
     )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -88,3 +104,14 @@ async def _run(plans: Sequence[ChildPlan], environment: dict[str, str]) -> int |
 
 def _print(name: str, is_error: bool, line: str) -> None:
     print(f"{name} | {harmless(line)}", file=sys.stderr if is_error else sys.stdout, flush=True)
+
+
+def _print_object(pipeline: str, name: str, is_error: bool, line: str, level: int | None = None) -> None:
+    """A line as it is when it is an object already; else one of it, because user code and interpreters print as well."""
+    if not is_log_object(line):
+        if level is None:
+            level = logging.WARNING if is_error else logging.INFO
+        name = name.strip()
+        role = name if name == UP else name.partition("-")[0]
+        line = log_object(time.time(), level, line, {"pipeline": pipeline, "role": role, "member": name})
+    print(line, file=sys.stderr if is_error else sys.stdout, flush=True)

@@ -234,9 +234,11 @@ class WakeAt(msgspec.Struct, frozen=True, gc=False):
 
 
 class Notice(msgspec.Struct, frozen=True, gc=False):
-    """Something that an operator should know."""
+    """Something that an operator should know, or with `info` one that looks closely; `facts` name what it is about."""
 
     text: str
+    info: bool = False
+    facts: Mapping[str, str | int] = {}
 
 
 class Declare(msgspec.Struct, frozen=True, gc=False):

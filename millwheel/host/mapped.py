@@ -217,6 +217,7 @@ class MappedOwnership:
                 worker.begin(self._take(placed))
 
     def _drop(self, actor: Actor) -> None:
+        self._worker.note(f"interval {actor.interval} of {actor.owner} is served here no more", actor, info=True)
         self._used[actor.interval] = max(self._used.get(actor.interval, NEVER), actor.sequencer)
         self._worker.drop(actor)
 
@@ -251,6 +252,7 @@ class MappedOwnership:
         worker.say_settled(actor)
         worker.closed.discard(interval)  # a core that was handed over is gone, and this one has turned nothing away
         worker.start(actor)
+        worker.note(f"interval {interval} of {actor.owner} is served here", actor, info=True)
 
     def expecting(self) -> Generator[he.Wish, Any, None]:
         """See `Ownership`: the store says who may send, whatever was known before."""

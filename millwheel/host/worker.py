@@ -259,9 +259,12 @@ class WorkerHost:
         self.actors.drop(actor)
         self._out.append(he.Release(actor.interval, finished))
 
-    def note(self, text: str) -> None:
-        """Tell the operator."""
-        self._out.append(he.Notice(text))
+    def note(self, text: str, about: Actor | None = None, info: bool = False) -> None:
+        """Tell the operator, or with `info` one that looks closely."""
+        facts: dict[str, str | int] = {}
+        if about is not None:
+            facts = {"computation": about.owner, "interval": about.interval, "sequencer": about.sequencer}
+        self._out.append(he.Notice(text, info, facts))
 
     def fail(self, error: Exception) -> None:
         """End the run by an error."""

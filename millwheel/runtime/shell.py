@@ -310,8 +310,9 @@ class Shell:
             case he.WakeAt(at):
                 self._wakes[host] = min(at, self._wakes.get(host, MAX_TIME))
                 self._wake_at = min(self._wake_at, at)
-            case he.Notice(text):
-                logger.warning("%s", text)
+            case he.Notice():
+                level = logging.INFO if effect.info else logging.WARNING
+                logger.log(level, "%s", effect.text, extra={"facts": effect.facts})
             case he.Declare(computation, answers):
                 for answer in answers:
                     self._failures.refused(computation, answer)

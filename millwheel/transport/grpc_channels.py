@@ -244,7 +244,7 @@ class GrpcTransport:
         here.opened(link.peer)
         if link.said:
             link.said = ""
-            logger.info("the channel from %s to %s (%s) is open", link.me, link.peer, link.address)
+            logger.info("the channel from %s to %s (%s) is open", link.me, link.peer, link.address, extra=_facts(link))
         try:
             await conversation.run()
         finally:
@@ -261,7 +261,15 @@ class GrpcTransport:
             return
         if why != link.said and self._links.get((link.me, link.peer)) is link:
             link.said = why
-            logger.log(level, "the channel from %s to %s (%s) is cut: %s", link.me, link.peer, link.address, why)
+            logger.log(
+                level,
+                "the channel from %s to %s (%s) is cut: %s",
+                link.me,
+                link.peer,
+                link.address,
+                why,
+                extra=_facts(link),
+            )
 
     # --- the end that calls --------------------------------------------------------------------------------------
 
@@ -440,6 +448,11 @@ class CalledStream:
     async def _why(self) -> str:
         code, details = await self._call.code(), await self._call.details()
         return f"{details or 'it broke'} ({code.name})"
+
+
+def _facts(link: Link) -> dict[str, dict[str, str]]:
+    """The same for a log that programs read."""
+    return {"facts": {"host": link.me, "peer": link.peer, "address": link.address}}
 
 
 class AnsweredStream:
