@@ -25,6 +25,7 @@ from millwheel.launch import DEFAULT_DATA, open_store
 from millwheel.model import MAX_TIME, MIN_TIME, format_time
 from millwheel.ports import QuarantineRow, SourcePosition
 from millwheel.shape import PUBLISH_PREFIX
+from millwheel.stored_values import unreadable
 from millwheel.work import QUARANTINE_HOLD
 from millwheel_storage.postgres.planned import Report
 from millwheel_storage.postgres.planned import check as check_store
@@ -297,13 +298,18 @@ class Committed:
 
 
 def check(pipeline: Pipeline, store: str | None = None, data: str | Path = DEFAULT_DATA) -> Report:
-    """What a start of `pipeline` would change in its store, and for what it would be refused; writes nothing.
+    """What a start of `pipeline` would change in its store, for what it would be refused, and what it could not read.
 
-    A directory without a store is a `StoreError`, a store of a later version of millwheel an `IncompatibleStore`.
+    Every stored value of every cell is read; nothing is written.  A directory without a store is a `StoreError`, a store of
+    a later version of millwheel an `IncompatibleStore`.
     """
     graph = pipeline.graph()
     with open_store(store, data, create=False) as url:
-        return check_store(url, graph.shape())
+        found = check_store(url, graph.shape())
+        if not found.exists:
+            return found
+        with Reader(url, pipeline.name) as reader:
+            return msgspec.structs.replace(found, unreadable=unreadable(pipeline, reader))
 
 
 def reset(pipeline: Pipeline, store: str | None = None, data: str | Path = DEFAULT_DATA) -> bool:

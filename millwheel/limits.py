@@ -144,6 +144,9 @@ FAILURE_KINDS: Final = 20
 FAILURE_LINE_CHARS: Final = 500
 """What is said of a failure on one line: a message may quote a whole record."""
 
+CHECK_KEYS_SHOWN: Final = 3
+"""Keys that `millwheel check` names of each cell that it cannot read: enough to look at, and few enough for a line."""
+
 REJECT_KINDS: Final = 20
 """Kinds of rejected rows of a source that are counted apart: memory does not follow what stands in the rows."""
 

@@ -12,9 +12,10 @@ from millwheel.escapes import harmless
 @click.command(short_help="What a start would change in the store; writes nothing.")
 @place
 def check(place: Place) -> int:
-    """Compare the code with what the store holds, and write nothing.
+    """Compare the code with what the store holds, read all state with it, and write nothing.
 
-    One line for each change that a start would make, and one for each reason to refuse it.
+    One line for each change that a start would make, for each reason to refuse it, and for each cell with values that cannot
+    be read.
     """
     from millwheel import committed
 
@@ -26,6 +27,8 @@ def check(place: Place) -> int:
         click.echo(f"change\t{harmless(change)}")
     for refusal in found.refusals:
         click.echo(f"refused\t{harmless(refusal)}")
-    if not (found.changes or found.refusals) and found.exists:
+    for cell in found.unreadable:
+        click.echo(f"unreadable\t{cell}")
+    if not (found.changes or found.refusals or found.unreadable) and found.exists:
         click.echo("same\tnothing changes")
-    return Status.FAILED if found.refusals else Status.DONE
+    return Status.FAILED if found.refusals or found.unreadable else Status.DONE

@@ -79,12 +79,13 @@ def check_unused(pipeline: str, alive: Sequence[Alive]) -> None:
         )
 
 
-def check_same(pipeline: str, alive: Sequence[Alive]) -> None:
-    """Raises `StoreInUse` for a process whose pipeline has another shape than the store's, while members use that."""
-    if alive:
+def check_same(pipeline: str, alive: Sequence[Alive], differences: Sequence[str]) -> None:
+    """Raises `StoreInUse` for a process whose version cannot run beside that of the members who use the store."""
+    if alive and differences:
         raise StoreInUse(
-            f"the pipeline has another shape than when it was opened last, and {_described(pipeline, alive)}; stop all "
-            "processes of the earlier version, then start those of this one"
+            f"this version cannot run beside the one that runs ({'; '.join(differences)}), and "
+            f"{_described(pipeline, alive)}; stop all processes of the earlier version, "
+            "then start those of this one"
         )
 
 

@@ -235,6 +235,68 @@ def test_check_tells_all_of_it_and_writes_nothing(pipeline: str, postgres: Embed
     assert check(new(pipeline), url).changes == []
 
 
+class OwnCoder:
+    """Bytes of a user's own; the second version of the code reads less under the same name."""
+
+    fingerprint = "own:1"
+
+    def __init__(self, reads: bytes) -> None:
+        self._reads = reads
+
+    def encode(self, value: str) -> bytes:
+        return b"a" + value.encode() if value in ("u1", "u2\t") else b"b" + value.encode()
+
+    def decode(self, data: bytes) -> str:
+        if data[:1] not in self._reads:
+            raise ValueError(f"no {data[:1]!r}")
+        return data[1:].decode()
+
+
+class Own(Computation[Click]):
+    last = ValueCell(OwnCoder(b"ab"), default="")
+    users = MapCell(OwnCoder(b"ab"))
+
+    def ProcessRecord(self, context: Context, record: Record[Click]) -> None:
+        self.last.set(record.key)
+        self.users.set(record.key, record.key)
+
+
+class Reading(Own):
+    """Reads less than `Own` has written."""
+
+    last = ValueCell(OwnCoder(b"b"), default="")
+    users = MapCell(OwnCoder(b"b"))
+
+
+class Renamed(Computation[Click]):
+    newest = ValueCell(OwnCoder(b"b"), default="", formerly="last")
+    users = MapCell(OwnCoder(b"ab"))
+
+    def ProcessRecord(self, context: Context, record: Record[Click]) -> None:
+        pass
+
+
+def own(pipeline_name: str, class_: type[Computation[Click]], **settings: Any) -> Pipeline:
+    pipeline = Pipeline(pipeline_name)
+    rows = [(Click(user, 1), 1) for user in ("u1", "u2\t", "u3")]
+    pipeline.inject(IterableSource("rows", lambda: rows), into=old_clicks)
+    pipeline.add(class_, [subscribe(old_clicks, lambda click: click.user)], **settings)
+    return pipeline
+
+
+def test_check_reads_every_value_and_names_what_it_cannot_read(pipeline: str, postgres: EmbeddedPostgres) -> None:
+    run(own(pipeline, Own, name="Own"), PostgresStore(postgres.url, pipeline))
+    before = postgres_tables(postgres.url, pipeline)
+    assert check(own(pipeline, Own, name="Own"), postgres.url).unreadable == []
+    found = check(own(pipeline, Reading, name="Own"), postgres.url)
+    what = "2 values cannot be read, for example of 'u1', 'u2\\t': ValueError: no b'a'"
+    assert (found.changes, found.refusals) == ([], [])
+    assert found.unreadable == [f"cell 'Own.{cell}': {what}" for cell in ("last", "users")]
+    renamed = check(own(pipeline, Renamed, name="New", formerly="Own"), postgres.url)
+    assert renamed.unreadable == [f"cell 'New.newest': {what}"]
+    assert postgres_tables(postgres.url, pipeline) == before
+
+
 class Plain(Computation[Click]):
     last = ValueCell(MsgpackCoder(Click), default=Click("", 0))
 

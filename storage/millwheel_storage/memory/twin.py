@@ -54,6 +54,7 @@ from millwheel_storage.schema.shape_checks import (
     check_shape,
     ranges,
 )
+from millwheel_storage.schema.side_by_side import differences
 from millwheel_storage.sink_rows import blame, coalesce, parts, sink_intervals
 
 LogKey = tuple[IntervalId, Sequencer, Seq]
@@ -113,10 +114,10 @@ class SoloMemoryStore:
         """See `Store.open_pipeline`."""
         check_shape(shape, RESERVED_NAMES)
         opened_as = shape_digest(shape)
-        if self._agreements.shape not in (b"", opened_as):
-            check_same(shape.name, self._agreements.living())
         planned = first(shape) if self.shape is None else self._plan(self.shape, shape)
         planned.check()
+        if self.shape is not None and self._agreements.shape not in (b"", opened_as):
+            check_same(shape.name, self._agreements.living(), differences(self.shape, shape))
         self._carry_out(planned)
         for computation in sorted(shape.computations):
             self._add_computation(computation, shape.computations[computation])

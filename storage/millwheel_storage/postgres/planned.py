@@ -27,6 +27,8 @@ class Report(msgspec.Struct, frozen=True):
     """Whether the pipeline has ever run on the store."""
     changes: list[str] = []
     refusals: list[str] = []
+    unreadable: list[str] = []
+    """Cells with stored values that the code cannot read, which only trying tells."""
 
 
 def check(url: str, shape: PipelineShape) -> Report:

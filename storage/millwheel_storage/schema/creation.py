@@ -38,10 +38,10 @@ async def open_schema(connection: Connection, schema: str, shape: PipelineShape)
         await _migrate(connection, schema)
         opened_as = shape_digest(shape)
         stored = await _stored_shape(connection)
-        if stored not in (b"", opened_as):
-            check_same(schema, await living(connection))
         found = await _ask(connection, examine(shape))
         found.plan.check()
+        if stored not in (b"", opened_as):
+            check_same(schema, await living(connection), found.beside)
         await _carry_out(connection, found)
         remembered = found.plan.shape
         opened = await _register(connection, shape, await _fed(connection, remembered))

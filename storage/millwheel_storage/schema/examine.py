@@ -17,6 +17,7 @@ from millwheel_storage.decode import decode_image
 from millwheel_storage.fold import Folded, fold
 from millwheel_storage.schema.evolution import Plan, StoredCell, first, holders, plan, touched
 from millwheel_storage.schema.shape_checks import STORE_FORMAT, check_formats
+from millwheel_storage.schema.side_by_side import differences
 from millwheel_storage.statements import loading, opening
 
 Question: TypeAlias = tuple[Any, tuple[Any, ...]]
@@ -36,6 +37,8 @@ class Examined(msgspec.Struct):
     """Of (kind, old name)."""
     new_tables: list[SinkTable] = []
     alterations: list[sql.Composed] = []
+    beside: list[str] = []
+    """Why processes of the stored version cannot run beside those of this one."""
 
 
 def examine(shape: PipelineShape) -> Generator[Question, list[Any], Examined]:
@@ -47,7 +50,7 @@ def examine(shape: PipelineShape) -> Generator[Question, list[Any], Examined]:
     else:
         check_formats(STORE_FORMAT, rows[0][0])
         stored = msgspec.json.decode(rows[0][1], type=PipelineShape)
-        found = Examined(plan(stored, shape), numbers)
+        found = Examined(plan(stored, shape), numbers, beside=differences(stored, shape))
         yield from _count(stored, found)
     for table in shape.sinks:
         yield from _table(table, found)

@@ -89,7 +89,8 @@ def alive(count: int) -> list[Alive]:
 
 def test_who_uses_a_store_is_named_with_what_to_do() -> None:
     check_unused("demo", [])
-    check_same("demo", [])
+    check_same("demo", [], ["sink table 'x' is new"])
+    check_same("demo", alive(5), [])
     with pytest.raises(StoreInUse) as one:
         check_unused("demo", alive(1))
     assert str(one.value) == (
@@ -97,11 +98,12 @@ def test_who_uses_a_store_is_named_with_what_to_do() -> None:
         "22:13:21 UTC; stop it, or wait until its lease has run out, or start a worker of the cluster instead"
     )
     with pytest.raises(StoreInUse) as many:
-        check_same("demo", alive(5))
+        check_same("demo", alive(5), ["sink table 'x' is new", "cell 'c.y' is gone"])
     assert str(many.value) == (
-        "the pipeline has another shape than when it was opened last, and 5 live members of a cluster use the store of "
-        "'demo': worker 'w1' (1) at h:1, worker 'w2' (2) at h:2, worker 'w3' (3) at h:3 and 2 more, whose leases last until "
-        "2023-11-14 22:13:25 UTC; stop all processes of the earlier version, then start those of this one"
+        "this version cannot run beside the one that runs (sink table 'x' is new; cell 'c.y' is gone), and 5 live members "
+        "of a cluster use the store of 'demo': worker 'w1' (1) at h:1, worker 'w2' (2) at h:2, worker 'w3' (3) at h:3 and 2 "
+        "more, whose leases last until 2023-11-14 22:13:25 UTC; stop all processes of the earlier version, then start "
+        "those of this one"
     )
 
 
