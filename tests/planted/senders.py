@@ -15,7 +15,7 @@ from millwheel.host.routes import Routes
 from millwheel.ids import ProducerId, SubscriptionId
 from millwheel.model import MAX_TIME
 from millwheel_storage.memory import MemoryStore
-from tests.planted import Patches, mutant
+from tests.planted import Patches, mutant, only
 from tests.planted.durability import newest
 
 
@@ -98,7 +98,7 @@ def injector_position_ahead() -> Patches:
     return {(InjectorCore, "_pop_acked"): pop}
 
 
-@mutant
+@only("tests/unit/host/test_worker.py")
 def ended_still_expected() -> Patches:
     """The next owner of a receiver still expects what an earlier owner of a sender has sent, all of which is acked."""
     return {(Routes, "ended"): lambda self, channel: None}

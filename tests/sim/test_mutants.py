@@ -74,18 +74,9 @@ AT_CRASH_POINTS = {
 }
 """Those that a crash point sees and no seed does."""
 
-OWED = {
-    "Receivers are not told of the next owner of a sender: one that starts anew beside it refuses its records",
-    "The next owner of a receiver still expects what an earlier owner of a sender has sent, all of which is acked",
-}
-"""Those that seeds saw until the simulator's timers were bundled: since then, 400 seeds and all crash points pass them by.
-A scenario of their own is owed."""
-
 
 def noticed(name: str) -> bool:
     """Whether anything sees the bug `name`."""
-    if name in OWED:
-        return False
     if name in UNIT_ONLY:
         return unit_test_notices(name)
     if name in AT_CRASH_POINTS:
@@ -101,6 +92,4 @@ def answers(request: pytest.FixtureRequest) -> Iterator[Answers]:
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_planted_bug_is_noticed(name: str, answers: Answers) -> None:
-    if name in OWED:
-        pytest.xfail("nothing reaches the moment at which this bug shows")
     assert answers[name].get(), f"nobody noticed: {name}"
