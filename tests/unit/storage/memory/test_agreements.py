@@ -213,7 +213,7 @@ def test_a_pipeline_that_changes_changes_the_map(cluster: Cluster) -> None:
     run(cluster.store.open_pipeline(SHAPE))
     assert cluster.version == version
     changed = PipelineShape("demo", {"a": ("m",), "b": (), "c": ()}, {}, {}, (), ("src", "new"))
-    with pytest.raises(StoreInUse, match="another shape"):
+    with pytest.raises(StoreInUse, match="computation 'c' is new; source 'new' is new"):
         run(cluster.store.open_pipeline(changed))
     assert cluster.version == version
     cluster.now += LEASE_US
