@@ -25,8 +25,8 @@ import uvloop
 
 from millwheel.api.pipeline import Pipeline
 from millwheel.errors import MillwheelError, PipelineFailed, StoreError, WiringError
+from millwheel.host.over import Tolerance
 from millwheel.host.progress import Progress
-from millwheel.host.worker import Tolerance
 from millwheel.limits import PROGRESS_DELAY_S, WATCH_DELAY_S
 from millwheel.runtime.embedded import EmbeddedRun, check_sources
 from millwheel.runtime.failures import OnFailure, log_failure

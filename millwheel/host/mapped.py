@@ -167,7 +167,7 @@ class MappedOwnership:
                 worker.meet(peer)
         self._looks += 1
         if self._looks % limits.STRANGER_LOOKS == 0:
-            worker.forget_strangers()
+            worker.strangers.forget()
 
     def _listen(self, leader: Leader | None) -> None:
         known = self._leader

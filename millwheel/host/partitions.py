@@ -6,8 +6,8 @@ for an interval that has promised no more credit.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Generator, Iterable, Mapping
+from typing import Any
 
 from millwheel import limits
 from millwheel.core.ids.dedup import Channel
@@ -17,8 +17,8 @@ from millwheel.core.source.injector import InjectorCore
 from millwheel.core.source.short_reads import ShortReads
 from millwheel.errors import InvariantError, SourceError
 from millwheel.graph import Graph
-from millwheel.host.actors import Actor, Actors
-from millwheel.host.alphabet import Discover, Discovery, Pause, ReadRows, Resume, RowsArrived, Seek, Wish
+from millwheel.host.actors import Actor
+from millwheel.host.alphabet import Discovery, Pause, ReadRows, Resume, RowsArrived, Wish
 from millwheel.host.credit import Account
 from millwheel.host.messages import (
     Claimed,
@@ -27,11 +27,11 @@ from millwheel.host.messages import (
     Excused,
     Expected,
     Hello,
-    Message,
     Open,
     SourceBound,
 )
 from millwheel.host.paces import Paces
+from millwheel.host.part_owner import PartOwner
 from millwheel.host.procedures import Steps
 from millwheel.host.requests import (
     AddSigns,
@@ -39,84 +39,22 @@ from millwheel.host.requests import (
     FindPartitions,
     ListPartitions,
     OpenPartitions,
-    UnknownSigns,
 )
-from millwheel.host.routes import Routes
+from millwheel.host.searching import search
 from millwheel.host.stalls import NOTHING_YET, Stalls, why_it_waits
 from millwheel.ids import IntervalId, Sequencer
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import PositionWrite, SourcePosition
-from millwheel.search import Find, GiveWay, MoreSigns, Step, Unknown
 
 
 class SourceLost(Exception):
     """Another worker has the source."""
 
 
-class Owner(Protocol):
-    """The worker, as far as its partitions need it."""
-
-    actors: Actors
-    routes: Routes
-    values: dict[str, int]
-    """Published watermarks, us."""
-    now: int
-
-    def begin(self, steps: Steps) -> None:
-        """Start a procedure."""
-        ...
-
-    def sequencers(
-        self, source: str, intervals: Sequence[IntervalId]
-    ) -> Generator[Wish, Any, dict[IntervalId, Sequencer] | None]:
-        """New sequencers for partitions of a source; None when another worker has the source."""
-        ...
-
-    def pressed(self) -> bool:
-        """Whether no partition is read now, because an epoch must end first."""
-        ...
-
-    def label(self) -> int | None:
-        """The last barrier that has passed here; None without snapshots."""
-        ...
-
-    def tell(self, actor: Actor, event: ev.Event) -> None:
-        """Give a core an event, after what is queued."""
-        ...
-
-    def perform(self, actor: Actor, effects: list[ev.Effect]) -> None:
-        """Perform effects of a core."""
-        ...
-
-    def inform(self, message: Message) -> None:
-        """Send a message to the controller."""
-        ...
-
-    def announce(self, message: Message) -> None:
-        """Send a message to every worker."""
-        ...
-
-    def read(self, effect: ReadRows) -> None:
-        """Have rows read."""
-        ...
-
-    def release(self, actor: Actor, finished: bool = True) -> None:
-        """Forget a partition that is finished, or that another worker goes on with."""
-        ...
-
-    def source_lost(self, name: str) -> None:
-        """Another worker has a source, as the store says."""
-        ...
-
-    def note(self, text: str) -> None:
-        """Tell the operator."""
-        ...
-
-
 class Partitions:
     """All partitions of all sources of the graph."""
 
-    def __init__(self, graph: Graph, owner: Owner) -> None:
+    def __init__(self, graph: Graph, owner: PartOwner) -> None:
         self._graph = graph
         self._owner = owner
         self._feeds: dict[str, Feed] = {}
@@ -198,7 +136,7 @@ class Partitions:
     def _discover_in(self, name: str, known: tuple[SourcePosition, ...] | None) -> Generator[Wish, Any, bool]:
         """Look for partitions of one source, and open them.  Returns whether it will never have another one."""
         spec = self._graph.sources[name]
-        discovery = yield from self._discover(name, known)
+        discovery = yield from search(name, known, lambda: self._feeds[name].stir(self._owner.now))
         yield from self._meet(name, discovery)
         for first in range(0, len(discovery.found), limits.OPEN_PARTITIONS):
             found = dict(discovery.found[first : first + limits.OPEN_PARTITIONS])
@@ -276,30 +214,6 @@ class Partitions:
         if not held or oldest > self._bounds[name]:
             return why_it_waits(source)
         return why_it_waits(source, source.title(self._positions[interval]))
-
-    def _discover(self, name: str, earlier: tuple[SourcePosition, ...] | None) -> Generator[Wish, Any, Discovery]:
-        """One search: what it asks the store is put to the store."""
-        step: Step | Discovery = yield Discover(name, earlier)
-        while not isinstance(step, Discovery):
-            answer = yield from self._look_up(name, step)
-            step = yield Seek(name, answer)
-        return step
-
-    def _look_up(self, name: str, step: Step) -> Generator[Wish, Any, Any]:
-        match step:
-            case GiveWay():
-                return (yield Pause(0))
-            case Unknown(signs):
-                unknown = yield UnknownSigns(name, signs)
-                if len(unknown) < len({*signs}):
-                    self._feeds[name].stir(self._owner.now)
-                return unknown
-            case Find(signs, names):
-                return (yield FindPartitions(name, signs, names))
-            case MoreSigns(noted):
-                return (yield AddSigns(name, noted))
-            case _:
-                raise AssertionError(f"a shell left {type(step).__name__} of a search to its host")
 
     def _meet(self, name: str, discovery: Discovery) -> Steps:
         """Check for missing partitions before anything is read.

@@ -29,7 +29,6 @@ from millwheel.host.actors import Actor, Actors
 from millwheel.host.alarms import Alarms
 from millwheel.host.barriers import Epochs
 from millwheel.host.commits import CommitLanes, Group
-from millwheel.host.credit import CreditWindow
 from millwheel.host.marks import Marks
 from millwheel.host.messages import (
     Claimed,
@@ -67,14 +66,17 @@ from millwheel.host.messages import (
     WorkerJoined,
 )
 from millwheel.host.origins import Origins
+from millwheel.host.over import Tolerance, consumed, too_much
 from millwheel.host.owning import Ownership, WholeOwnership
 from millwheel.host.partitions import Partitions
 from millwheel.host.procedures import Procedures, Steps
+from millwheel.host.promises import Grants
 from millwheel.host.receivers import Receivers
 from millwheel.host.redrives import Redrives
 from millwheel.host.requests import CommitGroup, ListRedrives, Reacquire, ReadWatermarks, Recover, WriteMarks
-from millwheel.host.restated import Restated
 from millwheel.host.routes import Routes
+from millwheel.host.strangers import Strangers
+from millwheel.host.voice import Voice
 from millwheel.ids import IntervalId, Seq, SequenceNumber, Sequencer
 from millwheel.model import MAX_TIME, MIN_TIME, format_time
 from millwheel.ports import IntervalRow, MarkWrite
@@ -84,14 +86,7 @@ NOBODY: Final = IntervalId(0)
 """The sender of what no interval says."""
 
 
-class Tolerance(msgspec.Struct, frozen=True):
-    """How many keys a run may put into quarantine, and how many rows its sources may reject, before it stops."""
-
-    quarantined: int | None = None
-    rejected: int | None = None
-
-
-class WorkerHost:
+class WorkerHost(Voice):
     """One worker.  `name` is its own address, `controller` that of the controller.
 
     `ownership` makes the part that decides which intervals and sources are its own.
@@ -108,14 +103,8 @@ class WorkerHost:
         ownership: Callable[[WorkerHost], Ownership] = WholeOwnership,
         inherited: Mapping[IntervalId, ev.Inherited] | None = None,
     ) -> None:
+        super().__init__(name, controller)
         self.graph = graph
-        self.name = name
-        self._controller = controller
-        """None: there is none at the moment."""
-        self._peers: tuple[str, ...] = (name,)
-        """Workers, this one included."""
-        self.now = 0
-        self._out: list[he.HostEffect] = []
         self.actors = Actors()
         self.routes = Routes(graph)
         self.values: dict[str, int] = {}
@@ -125,8 +114,7 @@ class WorkerHost:
         """The controller has told what is stored."""
         self._receivers = Receivers()
         self._origins = Origins()
-        self._windows: dict[IntervalId, dict[str, CreditWindow]] = {}
-        """Credit that this worker's intervals give to the sources of each worker."""
+        self._grants = Grants()
         self._reads: dict[IntervalId, int] = {}
         """Rows that were asked for of each partition that is being read."""
         self._alarms = Alarms()
@@ -140,12 +128,7 @@ class WorkerHost:
         """By loop: the newest round."""
         self.closed: set[IntervalId] = set()
         """Intervals that take nothing in any more, because they go to another worker."""
-        self._strangers: dict[str, list[Message]] = {}
-        """Words of workers that this one does not know yet."""
-        self._long_strangers: set[str] = set()
-        """Those of them that were not known at the last look for such."""
-        self._restated = Restated()
-        """What the controller must hear again after a cut."""
+        self.strangers = Strangers()
         self._unsettled: set[IntervalId] = set()
         """Intervals with productions of an earlier version of the pipeline, on streams that they no longer list."""
         self._tolerance = tolerance or Tolerance()
@@ -154,7 +137,7 @@ class WorkerHost:
         self.stopped = ""
         """Why the run stops before its end."""
         self.serving = False
-        self._redrives_read = False
+        self.redrives_read = False
         """All redrives that were asked for at the start are known.  A run does not end before that."""
         self._left = dict(inherited or {})
         """What the cores of a worker that went back have left to the first ones of this one."""
@@ -199,9 +182,6 @@ class WorkerHost:
                 assert_never(event)
         return out
 
-    def _asked(self, ask: he.Ask) -> None:
-        self._out.append(ask)
-
     # --- what parts call --------------------------------------------------------------------------------------
 
     def begin(self, steps: Steps) -> None:
@@ -226,29 +206,6 @@ class WorkerHost:
         """The last barrier that has passed here; None without snapshots."""
         return self.epochs.label
 
-    def tell(self, actor: Actor, event: ev.Event) -> None:
-        """Give a core an event, after what is queued."""
-        self._out.append(he.Post(he.Told(actor.interval, actor.sequencer, event)))
-
-    def inform(self, message: Message) -> None:
-        """Send a message to the controller."""
-        self._restated.note(message)
-        if self._controller is not None:
-            self._out.append(he.Tell(self._controller, message))
-
-    def answer(self, message: Message) -> None:
-        """Tell the controller something that nobody needs to hear again."""
-        if self._controller is not None:
-            self._out.append(he.Tell(self._controller, message))
-
-    def say(self, peer: str, message: Message) -> None:
-        """Send a message to one host."""
-        self._out.append(he.Tell(peer, message))
-
-    def announce(self, message: Message) -> None:
-        """Send a message to every worker."""
-        self._out += [he.Tell(peer, message) for peer in self._peers]
-
     def read(self, effect: he.ReadRows) -> None:
         """Have rows read."""
         self._reads[effect.interval] = effect.limit
@@ -259,30 +216,7 @@ class WorkerHost:
         self.actors.drop(actor)
         self._out.append(he.Release(actor.interval, finished))
 
-    def note(self, text: str, about: Actor | None = None, info: bool = False) -> None:
-        """Tell the operator, or with `info` one that looks closely."""
-        facts: dict[str, str | int] = {}
-        if about is not None:
-            facts = {"computation": about.owner, "interval": about.interval, "sequencer": about.sequencer}
-        self._out.append(he.Notice(text, info, facts))
-
-    def fail(self, error: Exception) -> None:
-        """End the run by an error."""
-        self._out.append(he.Failed(error))
-
-    def end(self) -> None:
-        """The run is over."""
-        self._out.append(he.Ended())
-
-    def wake(self, delay_us: int) -> None:
-        """Have a look again after so long."""
-        self._out.append(he.WakeAt(self.now + delay_us))
-
     # --- other processes --------------------------------------------------------------------------------------
-
-    def reach(self, addresses: dict[str, str]) -> None:
-        """Where the hosts of other processes are."""
-        self._out.append(he.Reach(addresses))
 
     def meet(self, peer: str) -> None:
         """There is another worker: say hello, and hear what it has said already."""
@@ -290,7 +224,7 @@ class WorkerHost:
         for actor, _ in self.actors.intervals():
             if not actor.core.halted:
                 self._greet(actor, peer)
-        for message in self._strangers.pop(peer, ()):
+        for message in self.strangers.known(peer):
             self.hear(peer, message)
 
     def part(self, peer: str) -> None:
@@ -298,33 +232,7 @@ class WorkerHost:
         self._peers = tuple(other for other in self._peers if other != peer)
         self._receivers.cut(peer)
         self._origins.forget(peer)
-        for windows in self._windows.values():
-            windows.pop(peer, None)
-
-    def forget_strangers(self) -> None:
-        """Forget those that were strangers at the last call already: nobody will ever introduce them."""
-        self._strangers = {p: words for p, words in self._strangers.items() if p not in self._long_strangers}
-        self._long_strangers = {*self._strangers}
-
-    @property
-    def peers(self) -> tuple[str, ...]:
-        """All live workers that this one knows, itself included."""
-        return self._peers
-
-    @property
-    def controller(self) -> str | None:
-        """Who decides, as far as this worker knows."""
-        return self._controller
-
-    def obey(self, controller: str | None) -> None:
-        """A controller begins to decide, and has to hear everything; None: nobody decides."""
-        self._controller = controller
-        if controller is not None:
-            self._out += [he.Tell(controller, message) for message in self._restated.all()]
-
-    def forget_source(self, name: str) -> None:
-        """Another worker speaks for a source."""
-        self._restated.forget_source(f"source:{name}")
+        self._grants.part(peer)
 
     def source_lost(self, name: str) -> None:
         """Another worker has a source, as the store says."""
@@ -337,7 +245,7 @@ class WorkerHost:
         self._marks.leave(actor)
         if self.actors.all.get(actor.interval) is actor:
             self.actors.drop(actor)
-        self._windows.pop(actor.interval, None)
+        self._grants.drop(actor.interval)
         self._unsettled.discard(actor.interval)
         self._restated.forget(actor.owner, actor.interval)
         self.restarting.discard(actor.interval)
@@ -416,11 +324,8 @@ class WorkerHost:
 
     def _greet(self, actor: Actor, peer: str) -> None:
         """Say that an interval is served here, and what its sources may send."""
-        windows = self._windows.setdefault(actor.interval, {})
-        before = windows.get(peer)
-        window = windows[peer] = CreditWindow(before.round + 1 if before else 0)
-        row = self.routes.rows[actor.interval]
-        self._out.append(he.Tell(peer, Hello(actor.interval, actor.sequencer, window.round, row.low, row.high)))
+        round_, row = self._grants.open(actor.interval, peer), self.routes.rows[actor.interval]
+        self._out.append(he.Tell(peer, Hello(actor.interval, actor.sequencer, round_, row.low, row.high)))
         self._grant(actor)
 
     def _reopened(self, peer: str) -> None:
@@ -451,7 +356,7 @@ class WorkerHost:
                 if not self.ownership.doubts(actor, peer, message):
                     self._origins.note(peer, bundle)
                     if metered:
-                        self._windows[actor.interval][peer].received += bundle.size()
+                        self._grants.received(actor.interval, peer, bundle.size())
                     self._handle(actor, ev.BundleArrived(bundle))
                     if bundle.frontier == MAX_TIME:
                         self.routes.ended((bundle.subscription, bundle.producer))
@@ -460,7 +365,7 @@ class WorkerHost:
                 if actor is not None:
                     self._handle(actor, ev.AckArrived(number))
             case Hello() | Credit() if peer not in self._peers:
-                self._strangers.setdefault(peer, []).append(message)
+                self.strangers.keep(peer, message)
                 self.ownership.look()
             case Credit():
                 self.partitions.credit(message)
@@ -546,16 +451,14 @@ class WorkerHost:
 
     def _handle(self, actor: Actor, event: ev.Event) -> None:
         self.perform(actor, actor.core.handle(event, self.now))
-        if actor.interval in self._windows:
+        if self._grants.has(actor.interval):
             self._grant(actor)
 
     def _grant(self, actor: Actor) -> None:
         if not isinstance(actor.core, IntervalCore):
             raise InvariantError("actor.core is no IntervalCore")
-        for peer, window in self._windows[actor.interval].items():
-            upto = window.grant(actor.core.inbox_bytes)
-            if upto is not None:
-                self._out.append(he.Tell(peer, Credit(actor.interval, actor.sequencer, window.round, upto)))
+        for peer, credit in self._grants.due(actor.interval, actor.sequencer, actor.core.inbox_bytes):
+            self._out.append(he.Tell(peer, credit))
 
     def _due(self, interval: IntervalId, sequencer: Sequencer, work: Work) -> None:
         actor = self.actors.current(interval, sequencer)
@@ -719,18 +622,12 @@ class WorkerHost:
             for interval, keys in redrives.read(found).items():
                 if interval in self.actors.all:  # else another worker has it
                     self.tell(self.actors.all[interval], ev.RedriveAsked(keys))
-            self._redrives_read = self._redrives_read or not redrives.more
-            if self._redrives_read:
+            self.redrives_read = self.redrives_read or not redrives.more
+            if self.redrives_read:
                 yield he.Pause(limits.REDRIVE_DELAY_US)
 
     def _stop_at_too_much(self) -> None:
-        allowed, rejected = self._tolerance, self.partitions.rejected
-        if allowed.rejected is not None and rejected > allowed.rejected:
-            self.stopped = f"{rejected:,} rows are rejected, {allowed.rejected:,} are allowed"
-        if allowed.quarantined is not None:
-            opened = sum(core.counters.quarantined for _, core in self.actors.intervals())
-            if opened > allowed.quarantined:
-                self.stopped = f"{opened:,} keys went into quarantine, {allowed.quarantined:,} are allowed"
+        self.stopped = too_much(self, self._tolerance) or self.stopped
         if self.stopped:
             self.end()
 
@@ -751,15 +648,7 @@ class WorkerHost:
 
     def finished(self) -> bool:
         """True when all input is consumed."""
-        return (
-            self.serving
-            and self._redrives_read
-            and self.partitions.complete
-            and all(self.values.get(name, MIN_TIME) >= MAX_TIME for name in self.graph.computations)
-            and not self.restarting
-            and self.ownership.served()
-            and all(core.quiet() for _, core in self.actors.partitions())
-        )
+        return consumed(self)
 
     def all_committed(self) -> bool:
         """True when no checkpoint waits for its commit."""

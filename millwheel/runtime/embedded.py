@@ -15,8 +15,9 @@ from millwheel.graph import Graph
 from millwheel.host.barriers import WentBack
 from millwheel.host.controller import ControllerHost
 from millwheel.host.messages import Message
+from millwheel.host.over import Tolerance
 from millwheel.host.progress import Progress, explain
-from millwheel.host.worker import Tolerance, WorkerHost
+from millwheel.host.worker import WorkerHost
 from millwheel.ids import IntervalId
 from millwheel.ports import Store, Transport
 from millwheel.runtime.failures import OnFailure, log_failure

@@ -152,7 +152,7 @@ def stranger_is_not_heard() -> Patches:
     original = WorkerHost.meet
 
     def meet(self: WorkerHost, peer: str) -> None:
-        self._strangers.pop(peer, None)
+        self.strangers.known(peer)
         original(self, peer)
 
     return {(WorkerHost, "meet"): meet}

@@ -380,11 +380,11 @@ def ends_before_redrives() -> Patches:
     original = WorkerHost.finished
 
     def finished(self: WorkerHost) -> bool:
-        before, self._redrives_read = self._redrives_read, True
+        before, self.redrives_read = self.redrives_read, True
         try:
             return original(self)
         finally:
-            self._redrives_read = before
+            self.redrives_read = before
 
     return {(WorkerHost, "finished"): finished}
 

@@ -149,6 +149,7 @@ TESTED_IN = {
     "host/barriers": "integration/test_snapshots.py",
     "host/messages": "unit/host/test_worker.py",
     "host/owning": "sim/test_superseded.py",
+    "host/part_owner": "unit/host/test_partitions.py",
     "host/progress": "unit/runtime/test_progress.py",
     "host/requests": "unit/host/test_worker.py",
     "storage/embedded": "integration/test_launch.py",

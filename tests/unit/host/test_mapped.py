@@ -172,12 +172,12 @@ def test_words_of_a_worker_that_is_not_known_yet_are_kept_until_the_map_names_it
 
 
 def test_a_stranger_is_forgotten_after_a_while_and_not_at_once(hand: ClusterHand) -> None:
-    hand.worker.forget_strangers()
+    hand.worker.strangers.forget()
     hand.give(he.Received("w77", Hello(TWO, Sequencer(7), 0, "m", None)))
-    hand.worker.forget_strangers()
-    assert "w77" in hand.worker._strangers, "the map may have been read before it joined"
-    hand.worker.forget_strangers()
-    assert hand.worker._strangers == {}
+    hand.worker.strangers.forget()
+    assert "w77" in hand.worker.strangers._words, "the map may have been read before it joined"
+    hand.worker.strangers.forget()
+    assert hand.worker.strangers._words == {}
 
 
 @pytest.mark.parametrize("sends", [True, False])

@@ -11,8 +11,8 @@ import pytest
 
 from millwheel import SECOND, Computation, Context, Pipeline, Record, Stream, TextCoder, Timer, subscribe
 from millwheel.errors import HooksFail
+from millwheel.host.over import Tolerance
 from millwheel.host.progress import Progress
-from millwheel.host.worker import Tolerance
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel.runtime.failures import Failure
 from millwheel_injectors import IterableSource

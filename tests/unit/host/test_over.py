@@ -1,0 +1,56 @@
+"""When a run is over: too much has failed, or all input is consumed."""
+
+from __future__ import annotations
+
+import pytest
+
+from millwheel.host import alphabet as he
+from millwheel.host.messages import WatermarksRaised
+from millwheel.host.over import Tolerance, too_much
+from millwheel.model import MAX_TIME
+from tests.unit.host.test_worker import Hand, started
+
+
+@pytest.mark.parametrize(
+    ("quarantined", "rejected", "why"),
+    [
+        (3, 5, ""),
+        (2, 5, "3 keys went into quarantine, 2 are allowed"),
+        (3, 4, "5 rows are rejected, 4 are allowed"),
+        (0, 0, "3 keys went into quarantine, 0 are allowed"),
+        (None, None, ""),
+    ],
+)
+def test_a_run_stops_at_more_than_is_allowed(quarantined: int | None, rejected: int | None, why: str) -> None:
+    hand, _ = started()
+    ((_, core),) = hand.worker.actors.intervals()
+    core.counters.quarantined, hand.worker.partitions.rejected = 3, 5
+    assert too_much(hand.worker, Tolerance(quarantined, rejected)) == why
+
+
+def consumed() -> Hand:
+    hand, _ = started()
+    for ask in [*hand.waiting]:
+        if isinstance(ask.wish, he.Discover):
+            hand.give(he.Answered(ask.token, he.Discovery((), True, MAX_TIME, 0)))
+    hand.give(he.Received("controller", WatermarksRaised({"Keep": MAX_TIME}, {"Keep": MAX_TIME})))
+    return hand
+
+
+def test_a_run_is_over_when_all_of_it_is() -> None:
+    assert consumed().worker.finished()
+
+
+@pytest.mark.parametrize("lacks", ["serving", "partitions", "watermark", "restart"])
+def test_a_run_is_not_over_while_anything_is_left(lacks: str) -> None:
+    worker = consumed().worker
+    match lacks:
+        case "serving":
+            worker.serving = False
+        case "partitions":
+            worker.partitions.complete = False
+        case "watermark":
+            worker.values["Keep"] = MAX_TIME - 1
+        case _:
+            worker.restarting.add(next(iter(worker.actors.all)))
+    assert not worker.finished()
