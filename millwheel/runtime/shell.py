@@ -92,6 +92,8 @@ class Shell:
         self._reopening: set[tuple[str, str]] = set()
         """Channels, (from, to), that are open again, which the host has not heard yet."""
         self._queue: deque[tuple[Host, he.HostEvent]] = deque()
+        self._answers: deque[tuple[Host, he.HostEvent]] = deque()
+        """What the store and others have answered.  It comes before the queue, because the next commit waits for it."""
         self._wake = asyncio.Event()
         """Set to end the loop's sleep."""
         self._wakes: dict[Host, int] = {}
@@ -155,7 +157,7 @@ class Shell:
         self._draining = True
         with suppress(TimeoutError):
             async with asyncio.timeout(limits.STOP_GRACE_S):
-                while self._failure is None and (self._queue or not worker.all_committed()):
+                while self._failure is None and (self._queue or self._answers or not worker.all_committed()):
                     self._turn()
                     self._give(worker, he.TurnEnded())
                     await asyncio.sleep(0.001)
@@ -201,7 +203,7 @@ class Shell:
             self._check_permit()
             if self._turn():
                 self._end_turn()
-            if self._queue or self._ended:
+            if self._queue or self._answers or self._ended:
                 await asyncio.sleep(0)
             else:
                 await self._sleep()
@@ -209,6 +211,10 @@ class Shell:
     def _turn(self) -> bool:
         """Handle events for a few milliseconds, then let I/O go on.  False: there was nothing to handle."""
         handled = self._wake_hosts()
+        if self._answers:
+            while self._answers:
+                self._give(*self._answers.popleft())
+            return True  # what hosts ask next leaves before hooks run
         until = time.perf_counter_ns() + TURN_US * 1_000
         queue = self._queue
         while queue and time.perf_counter_ns() < until:
@@ -379,7 +385,7 @@ class Shell:
         self._found(host, token, source, self._user.seek(he.Seek(source, answer)))
 
     def _answer(self, host: Host, token: int, answer: Any) -> None:
-        self._queue.append((host, he.Answered(token, answer)))
+        self._answers.append((host, he.Answered(token, answer)))
         self._wake.set()
 
     async def _call(self, host: Host, token: int, request: StoreCall) -> None:
@@ -389,7 +395,7 @@ class Shell:
             else:
                 answer = await request.call(self._store)
         except RowRefused as refusal:
-            self._queue.append((host, he.Declined(token, refusal)))
+            self._answers.append((host, he.Declined(token, refusal)))
             self._wake.set()
         else:
             self._answer(host, token, answer)
