@@ -14,6 +14,7 @@ from typing import Final
 from benchmarks import (
     cache,
     channels,
+    cluster,
     common,
     expiry,
     files,
@@ -65,6 +66,15 @@ GROUPS: Final[dict[str, dict[str, Callable[[], Result]]]] = {
         "windows_bytewax": windows.windows_bytewax,
         "windows_state": windows.windows_state,
         "nexmark": nexmark.nexmark,
+    },
+    "clusters": {
+        "cluster_throughput": cluster.cluster_throughput,
+        "cluster_latency": cluster.cluster_latency,
+        "cluster_latency_weak": cluster.cluster_latency_weak,
+        "cluster_lag": cluster.cluster_lag,
+        "cluster_worker_death": cluster.cluster_worker_death,
+        "cluster_failover": cluster.cluster_failover,
+        "cluster_straggler": cluster.cluster_straggler,
     },
 }
 BENCHMARKS: Final = {name: run for group in GROUPS.values() for name, run in group.items()}

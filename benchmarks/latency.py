@@ -10,7 +10,9 @@ commits on the same server: interleaved, and not slowed down by the load.
 from __future__ import annotations
 
 import struct
+import subprocess
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 import psycopg
@@ -61,22 +63,29 @@ def _result(name: str, found: dict[str, Any], target: str, met: bool) -> Result:
     return Result(name, found["p50_ms"], "ms", reference, found["p50_ms"] / raw, target, met, found, reason)
 
 
+Starts = Callable[[dict[str, Any]], list["subprocess.Popen[bytes]"]]
+"""Starts what is measured, from what all its processes are told; the first one answers."""
+
+
 def _measure(name: str, **settings: Any) -> dict[str, Any]:
+    return measure(name, lambda shared: [common.start("latency", role="pipeline", settings=settings, **shared)])
+
+
+def measure(name: str, starts: Starts, lead_s: float = LEAD_S) -> dict[str, Any]:
+    """The figures of the pipeline that `starts` starts, `lead_s` before its first record is due."""
     records = int(RATE * ON_S) * ROUNDS
     with common.server(name) as url:
         raw = RawCommit(url)
         for _ in range(50):
             raw.once()
         raw.close()
-        begin = time.monotonic() + LEAD_S + 1.0
+        begin = time.monotonic() + lead_s + 1.0
         shared: dict[str, Any] = {"url": url, "name": name, "begin": begin, "records": records}
-        consumer = common.start("latency", role="consumer", **shared)
-        pipeline = common.start("latency", role="pipeline", settings=settings, **shared)
+        processes = [common.start("latency", role="consumer", **shared), *starts(shared)]
         try:
-            seen = _answer(consumer)
-            progress = _answer(pipeline)
+            seen, progress, *_ = [_answer(process) for process in processes]
         finally:
-            for process in (consumer, pipeline):
+            for process in processes:
                 if process.poll() is None:
                     process.kill()
                 process.communicate()
@@ -90,7 +99,7 @@ def _measure(name: str, **settings: Any) -> dict[str, Any]:
     kept, raws = delays[warm:], [one * 1e3 for one in seen["raw"]]
     per_round = [kept[i : i + int(RATE * ON_S)] for i in range(0, len(kept), int(RATE * ON_S))]
     return {
-        "p50_ms": common.quantile(kept, 0.5), "p90_ms": common.quantile(kept, 0.9),
+        "p50_ms": common.quantile(kept, 0.5), "p90_ms": common.quantile(kept, 0.9), "p95_ms": common.quantile(kept, 0.95),
         "p99_ms": common.quantile(kept, 0.99), "max_ms": max(kept), "records": len(kept),
         "p50_by_round_ms": [common.quantile(part, 0.5) for part in per_round],
         "p99_by_round_ms": [common.quantile(part, 0.99) for part in per_round],
@@ -104,7 +113,7 @@ def _measure(name: str, **settings: Any) -> dict[str, Any]:
 def _answer(process: Any) -> dict[str, Any]:
     import json
 
-    out, _ = process.communicate(timeout=LEAD_S + ROUNDS * (ON_S + OFF_S) + 2 * DRAIN_S)
+    out, _ = process.communicate(timeout=10 * LEAD_S + ROUNDS * (ON_S + OFF_S) + 2 * DRAIN_S)
     if process.returncode != 0:
         raise RuntimeError(f"a helper of the latency benchmark ended with status {process.returncode}")
     found: dict[str, Any] = json.loads(out.decode().strip().splitlines()[-1])
@@ -120,15 +129,19 @@ def due_at(begin: float, number: int) -> float:
 # --- in the subprocesses ------------------------------------------------------------------------------------------
 
 
-def _pipeline(given: dict[str, Any]) -> None:
+def live_rows(given: dict[str, Any]) -> flows.Rows:
+    """The source: one row a millisecond, but for the pauses."""
     begin = given["begin"]
-    source = flows.Rows(
+    return flows.Rows(
         "live",
         lambda number: (flows.value_of(flows.spread(number, KEYS), number), number * 1_000),
         given["records"],
         due=lambda number: due_at(begin, number),
     )
-    pipeline = flows.two_stages(given["name"], source, shown=True, **given["settings"])
+
+
+def _pipeline(given: dict[str, Any]) -> None:
+    pipeline = flows.two_stages(given["name"], live_rows(given), shown=True, **given["settings"])
     progress = run_on(pipeline, given["url"])
     common.answer(checkpoints=progress.checkpoints, records=progress.records, cpu_s=time.process_time())
 

@@ -17,6 +17,7 @@ import psycopg
 
 from benchmarks import common, flows
 from benchmarks.common import Reference, Result
+from benchmarks.latency import Starts
 from millwheel import (
     BytesCoder,
     Computation,
@@ -69,19 +70,25 @@ def straggler() -> Result:
 
 
 def _round(name: str, patience_us: int) -> dict[str, Any]:
+    return measure(name, lambda shared: [common.start("straggler", patience_us=patience_us, **shared)])
+
+
+def measure(name: str, starts: Starts) -> dict[str, Any]:
+    """One round of the pipeline that `starts` starts."""
     records = PERIOD * STRAGGLERS
     with common.server(name) as url:
         begin = time.monotonic() + LEAD_S
-        process = common.start("straggler", url=url, name=name, begin=begin, patience_us=patience_us, records=records)
+        processes = starts({"url": url, "name": name, "begin": begin, "records": records})
         try:
             durable = _watch(url, name, begin, records)
-            out, _ = process.communicate(timeout=DRAIN_S)
+            out, *_ = [process.communicate(timeout=DRAIN_S)[0] for process in processes]
         finally:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
-    if process.returncode != 0:
-        raise RuntimeError(f"the pipeline ended with status {process.returncode}")
+            for process in processes:
+                if process.poll() is None:
+                    process.kill()
+                    process.communicate()
+    if statuses := [process.returncode for process in processes if process.returncode]:
+        raise RuntimeError(f"processes of the pipeline ended with {statuses}")
     delays = {n: (at - begin - n / RATE) * 1e3 for n, at in durable.items() if n >= WARM}
     others = [delay for n, delay in delays.items() if n % PERIOD]
     slow = [delay for n, delay in delays.items() if not n % PERIOD]
@@ -146,9 +153,10 @@ class Keep(Computation[bytes]):
         context.upsert(KEPT, {"number": flows.number_of(record.value)})
 
 
-def _pipeline(given: dict[str, Any]) -> None:
+def wired(given: dict[str, Any]) -> Pipeline:
+    """The pipeline, in a process that does not fold: the log is watched."""
     limits.STRAGGLER_PATIENCE_US = given["patience_us"]  # type: ignore[misc]  # Final, but for this
-    limits.FOLD_TRIGGER_CHECKPOINTS = limits.LOG_LIMIT_CHECKPOINTS = NEVER_US  # type: ignore[misc]  # the log is watched
+    limits.FOLD_TRIGGER_CHECKPOINTS = limits.LOG_LIMIT_CHECKPOINTS = NEVER_US  # type: ignore[misc]
     begin = given["begin"]
     source = flows.Rows(
         "live",
@@ -163,7 +171,11 @@ def _pipeline(given: dict[str, Any]) -> None:
     pipeline.add(First, [subscribe(flows.ENTERED, key=flows.key_of)], both, name="first", productions="weak")
     pipeline.add(flows.Second, [subscribe(flows.COUNTED, key=flows.key_of)], name="second")
     pipeline.add(Keep, [subscribe(SLOW, key=flows.key_of)], name="keep")
-    progress = run_on(pipeline, given["url"])
+    return pipeline
+
+
+def _pipeline(given: dict[str, Any]) -> None:
+    progress = run_on(wired(given), given["url"])
     common.answer(checkpoints=progress.checkpoints)
 
 

@@ -25,6 +25,10 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.timeout(60)]
 
 SIZES = {"RECORDS": "500", "KEYS": "40", "FILES": "4", "EVENTS": "500", "ROUNDS": "1", "BUNDLES": "5", "TRIPS": "5"}
 FEW: dict[str, Any] = {"records": 300, "keys": 20}
+CLUSTER: dict[str, dict[str, Any]] = {
+    "counted": {"records": 300, "keys": 20, "reads": True}, "live": {"records": 100, "settings": {}},
+    "chained": {"records": 100, "rate": 1_000}, "kept": {"records": 100, "keys": 16, "rate": 1_000},
+}  # fmt: skip
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "throughput": ("throughput", {"system": "millwheel", **FEW}),
     "throughput, opaque ids": ("throughput", {"system": "opaque", **FEW}),
@@ -39,6 +43,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "cache": ("cache", {"workload": "windows", "order": "lru"}),
     "expiry": ("expiry", {}),
     "channels": ("channels", {"role": "round"}),
+    **{
+        f"cluster, {kind}": ("cluster_processes", {"role": "embedded", "pipeline": kind, "begin": 0.0, **few})
+        for kind, few in CLUSTER.items()
+    },
 }
 BYTEWAX: dict[str, tuple[str, dict[str, Any]]] = {
     "throughput": ("throughput", {"system": "bytewax", **FEW}),
@@ -78,6 +86,20 @@ def test_a_measured_process_of_bytewax_runs(name: str, tmp_path: Path) -> None:
     pytest.importorskip("bytewax", reason="it has wheels for Python up to 3.12")
     module, given = BYTEWAX[name]
     assert answer(module, path=str(tmp_path), **given)["cpu_seconds"] > 0
+
+
+def test_a_cluster_is_measured_beside_an_embedded_run(tmp_path: Path) -> None:
+    """The command itself, on few rows: the processes of a cluster start, count every row, and end."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "cluster_throughput"], cwd=common.ROOT,
+        env=environment() | {f"{common.SIZES}OUT": str(tmp_path), f"{common.SIZES}LEAD_S": "3"},
+        capture_output=True, text=True, timeout=55, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((tmp_path / "cluster_throughput.json").read_text())
+    assert result["value"] > 0
+    assert not result["met"]
+    assert len(result["samples"]["cluster"][0]["cpu_s"]) == 2
 
 
 def test_files_are_read(tmp_path: Path) -> None:
@@ -125,7 +147,7 @@ def test_nexmark_is_measured_and_published(tmp_path: Path) -> None:
 
 def test_every_benchmark_is_here_or_has_a_reason() -> None:
     modules = {run.__module__.removeprefix("benchmarks.") for run in command.BENCHMARKS.values()} - {"others"}
-    started = {module for module, _ in CASES.values()} | {"files", "restart"}
+    started = {module for module, _ in CASES.values()} | {"files", "restart", "cluster"}
     assert modules - started <= NOT_HERE
 
 

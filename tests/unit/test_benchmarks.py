@@ -35,7 +35,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (["iterations"], list(command.GROUPS["iterations"])),
         (["expiry", "latency", "expiry"], ["expiry", "latency"]),
         (
-            ["latency", "streaming", "iterations", "library"],
+            ["latency", "streaming", "iterations", "library", "clusters"],
             ["latency", *(n for n in command.BENCHMARKS if n != "latency")],
         ),
     ],
@@ -50,4 +50,6 @@ def test_a_name_is_a_benchmark_or_a_group_and_each_runs_once(
 def test_an_unknown_name_is_told_before_anything_runs(ran: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["latency", "lunch"]) == 2
     assert ran == []
-    assert "['lunch'] unknown; there are streaming, iterations, library, throughput," in capsys.readouterr().err
+    assert (
+        "['lunch'] unknown; there are streaming, iterations, library, clusters, throughput," in capsys.readouterr().err
+    )
