@@ -12,7 +12,11 @@ import pytest
 
 from benchmarks import common, others
 from tests.sim import ci, report
+from tests.sim.cuts import simulate_cuts
+from tests.sim.fleets import simulate_cluster
 from tests.sim.harness import simulate_seed
+from tests.sim.hop_fleets import simulate_hops_on_a_cluster
+from tests.sim.hops import simulate_hops
 
 
 @pytest.mark.every_core
@@ -72,14 +76,22 @@ def test_the_published_figures_hide_nothing() -> None:
     assert " of which 0 failed |" in text or "| seeds |" not in text
 
 
-@pytest.mark.parametrize("seed", [3, 17])
-def test_the_same_seed_gives_the_same_trace_whatever_the_hash_seed(seed: int) -> None:
-    here = simulate_seed(seed).trace_hash
-    assert simulate_seed(seed).trace_hash == here
-    code = f"from tests.sim.harness import simulate_seed; print(simulate_seed({seed}).trace_hash)"
+def traces() -> list[str]:
+    """What one seed of each kind of simulation leaves, and two of the first."""
+    embedded = [simulate_seed(seed).trace_hash for seed in (3, 17)]
+    return [
+        *embedded, simulate_cuts(2).trace_hash(), simulate_cluster(3).trace_hash, simulate_hops(5).trace_hash,
+        simulate_hops_on_a_cluster(1).trace_hash,
+    ]  # fmt: skip
+
+
+def test_the_same_seed_gives_the_same_trace_whatever_the_hash_seed() -> None:
+    here = traces()
+    assert len({*here}) == len(here)
+    code = "from tests.sim.test_simulator import traces; print(*traces())"
     for hash_seed in ("0", "1", "4711"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         answer = subprocess.run(
             [sys.executable, "-c", code], env=environment, cwd=ci.ROOT, capture_output=True, text=True, check=True
         )
-        assert answer.stdout.strip() == here
+        assert answer.stdout.split() == here
