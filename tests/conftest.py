@@ -1,10 +1,15 @@
 """What holds for every test."""
 
+from __future__ import annotations
+
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
+from millwheel_storage.embedded import EmbeddedPostgres
+from millwheel_storage.testing import fresh_name, temporary_postgres
 from tests import effort
 
 # A busy machine is no wrong answer: the first example of a test that imports much took over Hypothesis' 200 ms in 30 of 48
@@ -28,3 +33,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         name = item.nodeid.partition("::")[0]
         longest[name] = max(longest.get(name, 0), limit.args[0] if limit else 0)
     items.sort(key=lambda item: longest[item.nodeid.partition("::")[0]], reverse=True)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[EmbeddedPostgres]:
+    """One server for all tests of a session; each test takes a pipeline name of its own."""
+    with temporary_postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def pipeline() -> str:
+    return fresh_name()

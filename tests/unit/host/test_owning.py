@@ -1,0 +1,104 @@
+"""Everything is the worker's own, until another run has taken the store over: then it ends, and says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millwheel.bundles import RecoveredInterval
+from millwheel.errors import Fenced, InvariantError
+from millwheel.host import alphabet as he
+from millwheel.host.messages import Claimed, Disowned, MapChanged
+from millwheel.host.requests import Recover, StillOwned, StoreCall
+from millwheel.ids import IntervalId, Sequencer
+from millwheel.testing.world.calls import run
+from tests.unit.host.test_worker import Hand, started
+
+
+def answer(hand: Hand, kind: type[Any]) -> list[he.HostEffect]:
+    """Let the first wish of this kind go on: a pause ends, or the store answers."""
+    ask = next(ask for ask in hand.waiting if isinstance(ask.wish, kind))
+    hand.waiting.remove(ask)
+    wish = ask.wish
+    found = run(wish.call(hand.store)) if isinstance(wish, StoreCall) else None
+    return hand.give(he.Answered(ask.token, found))
+
+
+def superseded(hand: Hand) -> None:
+    """Another run takes everything over."""
+    run(hand.store.acquire([actor.interval for actor, _ in hand.worker.actors.intervals()]))
+
+
+def looks(hand: Hand) -> None:
+    """All pauses end once: one of them is that between two looks at who owns what."""
+    for ask in [ask for ask in hand.waiting if isinstance(ask.wish, he.Pause)]:
+        hand.waiting.remove(ask)
+        hand.give(he.Answered(ask.token, None))
+
+
+def test_an_idle_worker_asks_now_and_then_and_goes_on_while_all_is_its_own() -> None:
+    hand, _ = started()
+    for _ in range(3):
+        looks(hand)
+    assert hand.worker.serving
+
+
+def test_an_idle_worker_that_was_superseded_ends() -> None:
+    hand, hello = started()
+    superseded(hand)
+    with pytest.raises(
+        Fenced, match=f"interval {hello.interval} of 'Keep': another run owns this pipeline's store now"
+    ):
+        looks(hand)
+
+
+def test_a_refused_watermark_is_no_reason_to_end_while_the_intervals_are_its_own() -> None:
+    hand, hello = started()
+    hand.give(he.Received("controller", Disowned(((hello.interval, hello.sequencer),))))
+    superseded(hand)
+    hand.give(he.Received("controller", Disowned(((hello.interval, Sequencer(hello.sequencer - 1)),))))
+    hand.give(he.Received("controller", Disowned(((IntervalId(99), hello.sequencer),))))
+    with pytest.raises(Fenced):
+        hand.give(he.Received("controller", Disowned(((hello.interval, hello.sequencer),))))
+
+
+def test_an_interval_that_is_just_getting_another_sequencer_is_not_lost() -> None:
+    hand, hello = started()
+    superseded(hand)
+    hand.worker.restarting.add(hello.interval)
+    hand.give(he.Received("controller", Disowned(((hello.interval, hello.sequencer),))))
+    looks(hand)
+    assert hand.worker.serving
+
+
+def test_a_restart_between_the_question_and_the_answer_is_not_a_loss() -> None:
+    hand = Hand(StillOwned)
+    hand.give(he.Started())
+    ((actor, _),) = hand.worker.actors.intervals()
+    hand.give(he.Received("controller", Disowned(((actor.interval, actor.sequencer),))))
+    superseded(hand)
+    hand.worker.restarting.add(actor.interval)
+    answer(hand, StillOwned)
+    assert hand.worker.serving
+
+
+def test_a_worker_that_is_superseded_while_it_starts_claims_nothing() -> None:
+    hand = Hand(Recover)
+    hand.give(he.Started())
+    (ask,) = [ask for ask in hand.waiting if isinstance(ask.wish, Recover)]
+    assert isinstance(ask.wish, Recover)
+    run(hand.store.acquire([ask.wish.interval]))
+    found: RecoveredInterval | None = run(ask.wish.call(hand.store))
+    assert found is None
+    with pytest.raises(Fenced, match="another run owns this pipeline's store now"):
+        hand.give(he.Answered(ask.token, found))
+    assert hand.of(Claimed) == []
+
+
+def test_a_run_in_one_process_hears_nothing_of_a_cluster() -> None:
+    hand, _ = started()
+    with pytest.raises(InvariantError, match=r"was told MapChanged by w2"):
+        hand.give(he.Received("w2", MapChanged(3)))
+    with pytest.raises(InvariantError, match="has lost source text"):
+        hand.worker.source_lost("text")
