@@ -17,6 +17,7 @@ from millwheel.cli.quarantine import quarantine
 from millwheel.cli.reset import reset
 from millwheel.cli.roles import roles
 from millwheel.cli.run import run
+from millwheel.cli.savepoint import savepoint
 from millwheel.cli.serve import controller, worker
 from millwheel.cli.settings import DEFAULT_FILE, PRECEDENCE, read_settings
 from millwheel.cli.source import source
@@ -39,6 +40,7 @@ COMMANDS = (
     quarantine,
     source,
     rows,
+    savepoint,
     reset,
     roles,
     certs,

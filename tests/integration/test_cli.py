@@ -391,6 +391,21 @@ def test_roles_are_printed_and_no_store_is_made(shell: Shell) -> None:
     assert shell("roles", "words:nothing")[0] == 1
 
 
+def test_a_savepoint_is_made_listed_put_back_and_dropped(shell: Shell) -> None:
+    assert shell("run", "words:pipeline", COUNT="10")[0] == 0
+    status, out, _ = shell("savepoint", "create", "words:pipeline", "ten")
+    assert (status, bool(re.fullmatch(r"millwheel: savepoint 'ten' has [\d,]+ bytes, as of 20\S+\n", out))) == (0, True)
+    status, out, err = shell("savepoint", "create", "words:pipeline", "ten")
+    assert (status, out, "drop it, or choose another" in err) == (1, "", True)
+    assert shell("savepoint", "restore", "words:pipeline", "ten")[0] == 2
+    status, out, _ = shell("savepoint", "restore", "words:pipeline", "ten", "--yes")
+    assert (status, out.startswith("millwheel: 'words' is as it was at 20")) == (0, True)
+    assert shell("state", "get", "words:pipeline", "Count", "word 1")[1] == "word 1\tseen\t2\n"
+    assert shell("savepoint", "list", "words:pipeline")[1].startswith("ten\t20")
+    assert shell("savepoint", "drop", "words:pipeline", "ten") == (0, "millwheel: savepoint 'ten' is gone\n", "")
+    assert shell("savepoint", "list", "words:pipeline") == (0, "", "")
+
+
 def test_reset_asks_first_and_then_forgets_all(shell: Shell) -> None:
     assert shell("run", "words:pipeline", COUNT="10")[0] == 0
     assert shell("reset", "words:pipeline")[0] == 2

@@ -1,0 +1,189 @@
+"""A savepoint is one moment of the store.  What is put back goes on from there, exactly, and nobody from before writes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from millwheel import Checkpoints, Snapshots
+from millwheel.core.source import injector
+from millwheel.errors import IncompatibleStore, StoreError, StoreInUse, WiringError
+from millwheel_storage.embedded import EmbeddedPostgres
+from millwheel_storage.postgres.copies import Savepoints
+from millwheel_storage.postgres.reader import reset
+from tests.integration.places import Place
+from tests.unit.runtime.drive import expected_counts, run_to_end, text_lines, word_count
+
+pytestmark = pytest.mark.postgres
+
+ROWS = text_lines(4_000, seed=4)
+NOT_OF_THE_MOMENT = {"ownership", "interval_owner", "source_owner", "cluster", "map_order"}
+DURABILITIES = {"checkpoints": Checkpoints(), "snapshots": Snapshots(every_ms=20)}
+
+
+class Home(Place):
+    """Where a word count lives."""
+
+    @property
+    def savepoints(self) -> Savepoints:
+        return Savepoints(self.url, self.name)
+
+    def check(self, count: int = len(ROWS)) -> None:
+        assert (self.cells("Split"), self.cells("Count")) == expected_counts(ROWS[:count])
+
+    def stored(self) -> dict[str, Any]:
+        return {table: rows for table, rows in self.tables().items() if table not in NOT_OF_THE_MOMENT}
+
+    def execute(self, statement: str) -> None:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(sql.SQL(statement).format(sql.Identifier(self.name)))
+
+
+@pytest.fixture
+def home(postgres: EmbeddedPostgres, pipeline: str) -> Home:
+    return Home(postgres.url, pipeline)
+
+
+@pytest.mark.filterwarnings("ignore:.*was deleted while still open:ResourceWarning")
+@pytest.mark.parametrize("durability", DURABILITIES.values(), ids=DURABILITIES)
+def test_what_is_put_back_is_what_was_there_and_goes_on_to_the_same_end(
+    home: Home, durability: Checkpoints | Snapshots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(injector, "READ_LIMIT_ROWS", 20)
+    few = {"work_limit_records": 20}
+    taken: list[dict[str, Any]] = []
+
+    def take() -> None:
+        while True:
+            with contextlib.suppress(StoreError, psycopg.Error):  # until there are tables
+                if home.cells("Count"):
+                    break
+        home.savepoints.create("half")
+
+    taker = threading.Thread(target=take)
+    taker.start()
+    run_to_end(word_count(home.name, ROWS, few, few, durability), home.store())
+    taker.join()
+    home.check()
+    at_the_end = home.stored()
+    for _ in range(2):  # a savepoint stays when it is put back
+        home.savepoints.restore("half")
+        taken.append(home.stored())
+        run_to_end(word_count(home.name, ROWS, few, few, durability), home.store())
+        home.check()
+        assert home.stored()["key_state"] == at_the_end["key_state"]
+    assert taken[0] == taken[1] != at_the_end
+
+
+def test_a_process_that_writes_is_fenced_by_a_restore(home: Home) -> None:
+    run_to_end(word_count(home.name, ROWS[:50]), home.store())
+    home.savepoints.create("early")
+
+    async def scenario() -> None:
+        store = home.store()
+        opened = await store.open_pipeline(word_count(home.name, ROWS[:50]).graph().shape())
+        intervals = [row.id for row in opened.intervals]
+        owned = await store.acquire(intervals)
+        await asyncio.to_thread(home.savepoints.restore, "early")
+        for interval in intervals:
+            assert await store.recover(interval, owned[interval]) is None
+        await store.close()
+
+    asyncio.run(scenario())
+    run_to_end(word_count(home.name, ROWS[:50]), home.store())
+    home.check(50)
+
+
+def test_rows_of_another_table_that_has_come_since_are_gone(home: Home) -> None:
+    run_to_end(word_count(home.name, ROWS[:50]), home.store())
+    home.savepoints.create("early")
+    home.execute("CREATE TABLE {}.later (n bigint PRIMARY KEY)")
+    home.execute("INSERT INTO {}.later VALUES (1)")
+    home.savepoints.restore("early")
+    with psycopg.connect(home.url) as connection:
+        query = sql.SQL("SELECT count(*) FROM {}.later").format(sql.Identifier(home.name))
+        assert connection.execute(query).fetchone() == (0,)
+
+
+def test_savepoints_are_listed_and_dropped(home: Home) -> None:
+    run_to_end(word_count(home.name, ROWS[:50]), home.store())
+    assert home.savepoints.found() == []
+    first, second = home.savepoints.create("first"), home.savepoints.create("second")
+    assert home.savepoints.found() == [first, second]
+    assert first.made_us < second.made_us
+    assert first.size_bytes > 0
+    home.savepoints.drop("first")
+    assert [one.name for one in home.savepoints.found()] == ["second"]
+    home.check(50)
+
+
+def test_wrong_names_are_refused_with_what_there_is(home: Home) -> None:
+    with pytest.raises(StoreError, match=f"there is no pipeline '{home.name}' in this store; run it first"):
+        home.savepoints.create("one")
+    run_to_end(word_count(home.name, ROWS[:50]), home.store())
+    home.savepoints.create("one")
+    with pytest.raises(StoreError, match=r"there is a savepoint 'one' .* already; drop it, or choose another"):
+        home.savepoints.create("one")
+    for call in (home.savepoints.restore, home.savepoints.drop):
+        with pytest.raises(StoreError, match=r"there is no savepoint 'two' of .*; there are \['one'\]"):
+            call("two")
+    with pytest.raises(WiringError, match="savepoint 'One': use up to 20 of a-z"):
+        home.savepoints.create("One")
+
+
+def test_a_cluster_that_lives_keeps_its_store(home: Home) -> None:
+    run_to_end(word_count(home.name, ROWS[:50]), home.store())
+
+    async def join() -> None:
+        store = home.store()
+        await store.join("w", "worker", "w:1", 60_000_000, b"w")
+        await store.close()
+
+    asyncio.run(join())
+    home.savepoints.create("alive")
+    with pytest.raises(StoreInUse, match="worker 'w'"):
+        home.savepoints.restore("alive")
+    home.check(50)
+
+
+def test_what_does_not_fit_is_refused_and_nothing_is_changed(home: Home) -> None:
+    run_to_end(word_count(home.name, ROWS[:50]), home.store())
+    home.execute("CREATE TABLE {}.mine (n bigint PRIMARY KEY, m bigint)")
+    home.savepoints.create("full")
+    home.execute("ALTER TABLE {}.mine DROP COLUMN m")
+    with pytest.raises(
+        StoreError, match=r"rows for table 'mine', which has no columns \['m'\] any more: run the version"
+    ):
+        home.savepoints.restore("full")
+    home.execute("DROP TABLE {}.mine")
+    with pytest.raises(StoreError, match="rows for table 'mine', which is not there any more: run the version"):
+        home.savepoints.restore("full")
+    home.execute("INSERT INTO {}.migration (version) VALUES (99)")
+    with pytest.raises(IncompatibleStore, match="the store has format 99, this version of millwheel knows"):
+        home.savepoints.restore("full")
+    home.check(50)
+
+
+def test_a_schema_that_is_not_ours_is_not_touched(home: Home) -> None:
+    home.execute("CREATE SCHEMA {}")
+    home.execute("CREATE TABLE {}.theirs (n bigint)")
+    with pytest.raises(StoreError, match="is not a millwheel pipeline's; it was not touched"):
+        home.savepoints.create("one")
+    home.execute("DROP SCHEMA {} CASCADE")
+
+
+def test_a_savepoint_outlives_a_reset_and_is_put_back_when_the_pipeline_has_run_again(home: Home) -> None:
+    run_to_end(word_count(home.name, ROWS), home.store())
+    home.savepoints.create("whole")
+    reset(home.url, home.name)
+    run_to_end(word_count(home.name, ROWS[:5]), home.store())
+    home.savepoints.restore("whole")
+    home.check()
+    again = run_to_end(word_count(home.name, ROWS), home.store())
+    assert again.records == 0
