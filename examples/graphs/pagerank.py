@@ -1,9 +1,9 @@
 """PageRank as a bulk iteration; rank of pages without links goes to all. The ranks of all pages add up to 1.
 
-Two compensations. `spread`, the paper's: the lost mass evenly over the lost pages. It keeps the total, costs one pass,
-and puts the lost pages about as far from the fixpoint as they were at the start: convergence is linear, so it saves
-few supersteps or none. `relax` solves the lost pages' equations with the surviving ranks held fixed: then they are about as
-good as the survivors are, and the iteration goes on where it was. It brings the lost pages' links to the driver.
+Two compensations. `spread`, the paper's: the lost mass evenly over the lost pages. It keeps the total and costs one pass. It
+puts the lost pages about as far from the fixpoint as they were at the start. Convergence is linear, so it saves few
+supersteps or none. `relax` solves the lost pages' equations with the surviving ranks held fixed: then they are about as good
+as the survivors are, and the iteration goes on where it was. It brings the lost pages' links to the driver.
 """
 
 from __future__ import annotations

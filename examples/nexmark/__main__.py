@@ -1,8 +1,8 @@
 """`python -m examples.nexmark`: every query, alone, in every order of arrival, cut and killed, judged by SQL; and timed.
 
-Lives here: the matrix, and its table.  Latency is that of a run at a steady rate, below what the query can take: from a
-result's event time (of a window: its end) to the commit of its row, so it holds the 2 s for which events may be
-out of order where a result has to wait for them.
+Lives here: the matrix, and its table.  Latency is that of a run at a steady rate, below what the query can take.  It goes
+from a result's event time, or the end of its window, to the commit of its row.  Events may be out of order for 2 s, so the
+latency of a result that waits for them includes these 2 s.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Events as Nexmark draws them, and the orders in which they arrive.
 
-Lives here: the seeded generator, and `arrivals`.  Of 50 events one is a person, three are auctions and 46 are bids;
-half of the bids are for the newest hundredth auction, three quarters of them by the newest hundredth bidder, and three
-quarters of the auctions by the newest hundredth seller.  Invariant: the same arguments give the same events.
+Lives here: the seeded generator, and `arrivals`.  Of 50 events one is a person, three are auctions and 46 are bids.  Half of
+the bids are for the newest hundredth auction, and three quarters of them by the newest hundredth bidder.  Three quarters of
+the auctions are by the newest hundredth seller.  Invariant: the same arguments give the same events.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Queries that gather statistics: 15, 16, 17, 18 and 19.
 
-Lives here: their aggregations, pipelines and SQL.  What is distinct is found under keys of its own, never in a set under
-one key: each bidder and each auction of a day has a window, and their results are added up.
+Lives here: their aggregations, pipelines and SQL.  What is distinct is found under keys of its own, never in a set under one
+key.  Each bidder and each auction of a day has a window, and their results are added up.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Judges the detector on counts that come in bursts: seeded series with events whose times are known.
 
-`python -m examples.zeitgeist.bursty [--seeds 1000 1040]` draws one series a seed, as of a name that is mentioned by
-people who read each other, and prints how the detector does. Each has 55 days of five-minute counts with a rhythm of
-days and weeks, a level that wanders, noise wider than Poisson's, and bursts with a heavy tail several times a day, all
-of which is normal. Two to four events are added: a surge of hours, a burst larger than a week's largest, or a silence.
+`python -m examples.zeitgeist.bursty [--seeds 1000 1040]` draws one series a seed, as of a name that is mentioned by people
+who read each other, and prints how the detector does. Each has 55 days of five-minute counts with a rhythm of days and weeks
+and a level that wanders.  Its noise is wider than Poisson's, and it has bursts with a heavy tail several times a day.  All of
+this is normal. Two to four events are added: a surge of hours, a burst larger than a week's largest, or a silence.
 
 The score is the usual one for such data. An event has a window around it, and all windows together are a tenth of the
 series. An event that an episode touches counts 1, one that none touches -1, an episode outside all windows -0.11.

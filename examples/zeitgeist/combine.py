@@ -2,10 +2,10 @@
 
 Runs in Spark, on batches: stretches of the log in its order.  What comes out is exact, late requests included:
 
-* A combined row tells how many requests each window had.  It stands at the place of its first request, with its time.
-  A window is open there if it was open for any of its requests, for no request moves to a later place.
-* Requests that are late by the declared disorder, seen from their own place in the batch, are combined apart and
-  marked.  The stream's watermark cannot be trusted to find them again, for the rows that moved it may be combined too.
+* A combined row tells how many requests each window had.  It stands at the place of its first request, with its time. A
+  window is open there if it was open for any of its requests, because no request moves to a later place.
+* Requests that are late by the declared disorder, seen from their own place in the batch, are combined apart and marked.  The
+  stream's watermark cannot be trusted to find them again, because the rows that moved it may be combined too.
 * What is late for the stretches before its batch is late at that place, and is found there by the stream's watermark.
 """
 

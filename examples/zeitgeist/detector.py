@@ -1,18 +1,17 @@
 """Finds spikes and dips in one key's windows: the step that Zeitgeist's window counts are fed to.
 
-A window is judged by its evidence: the logarithm (nats) of how much likelier its count is if traffic had
-tripled (spike) or fallen to a tenth (dip) than if it were as forecast. Counts are taken as Poisson and the
-evidence divided by the key's spread, the usual quasi-likelihood for counts that come in bunches. Evidence
-adds up over windows and is dropped once it falls to nothing (Page's CUSUM test), so that one wild window of
-a busy key, or several odd ones of a quiet key, raise the alarm. `ALARM` is a likelihood ratio of a hundred
-thousand: with counts as random as assumed, at most one false alarm in as many windows. A key whose counts are
-wilder than that needs as much more as its own past shows (`noise`). The alternatives
-also say what is worth reporting at all: what stays below 1.8 times or above 0.4 of the forecast is evidence
-*against* an anomaly, however many requests there are. That dead zone is also what absorbs a level that is
-a bit off, which is why the spread measures only the bunching.
+A window is judged by its evidence: the logarithm (nats) of a ratio.  The ratio says how much likelier its count is if traffic
+had tripled (spike) or fallen to a tenth (dip) than if it were as forecast. Counts are taken as Poisson and the evidence
+divided by the key's spread, the usual quasi-likelihood for counts that come in bunches. Evidence adds up over windows and is
+dropped once it falls to nothing (Page's CUSUM test).  So one wild window of a busy key raises the alarm, and so do several
+odd ones of a quiet key. `ALARM` is a likelihood ratio of a hundred thousand: with counts as random as assumed, at most one
+false alarm in as many windows. A key whose counts are wilder than that needs as much more as its own past shows (`noise`).
+The alternatives also say what is worth reporting at all.  What stays below 1.8 times or above 0.4 of the forecast is evidence
+*against* an anomaly, however many requests there are. That dead zone is also what absorbs a level that is a bit off, which is
+why the spread measures only the bunching.
 
-A silence may be shorter than a window: the site's counts come with those of ten seconds each, and a stretch
-without any is a dip by itself if enough was due in it (`silence`).
+A silence may be shorter than a window.  The site's counts come with those of ten seconds each.  A stretch without any is a
+dip by itself if enough was due in it (`silence`).
 
 An episode is one run of evidence. It begins with the first window that spoke for it, ends with the last, and
 is reported after half an hour with no other. After three hours a change is no news any more: the model

@@ -1,12 +1,11 @@
 """Runs Zeitgeist's model over a log offline: the oracle of the pipeline's output, and a test of its quality.
 
-`python -m examples.zeitgeist.evaluate LOG [--report OUT.html] [--trials N]` prints the anomalies per day and
-how many of N seeded disturbances per scope are found: from a random minute on, a key's traffic is multiplied
-by five or dropped to nothing for fifteen minutes. It is found if an episode of its kind overlaps it and was
-raised by the end of the window after it. Keys are the site, and pages of which the forecast for those fifteen
-minutes is at least `ENOUGH` requests. Any time counts for which the key is past its warm-up, except where
-traffic was anomalous already: the key has an episode within half an hour, or the site had less than half its
-forecast.
+`python -m examples.zeitgeist.evaluate LOG [--report OUT.html] [--trials N]` prints the anomalies per day, and how many of N
+seeded disturbances per scope are found.  A disturbance multiplies a key's traffic by five, or drops it to nothing, for
+fifteen minutes from a random minute on. It is found if an episode of its kind overlaps it and was raised by the end of the
+window after it. Keys are the site, and pages of which the forecast for those fifteen minutes is at least `ENOUGH` requests.
+Any time counts for which the key is past its warm-up, except where traffic was anomalous already.  It was if the key has an
+episode within half an hour, or the site had less than half its forecast.
 
 It also prints how many of the site's dips the log itself does not bear out (`founded`).
 """

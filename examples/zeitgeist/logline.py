@@ -4,10 +4,10 @@ Another program that is to agree with this one needs only this:
 
 * The line, without its line ending and decoded as Latin-1, must match `PATTERN` from end to end and carry a
   date that exists. The pattern uses nothing that Java's regular expressions lack or read differently.
-* The path is the request's second word up to the first `?` or `#`. Case, `%` escapes, `//` and a final `/`
-  are kept: what looks like two pages to the server's users may be two pages.
-* Every line that parses counts for the site. It counts for a page if it is a `GET` answered with a status
-  below 400: pictures, redirects and answers from a cache (304) are traffic, names that do not exist are not.
+* The path is the request's second word up to the first `?` or `#`. Case, `%` escapes, `//` and a final `/` are kept, because
+  what looks like two pages to the server's users may be two pages.
+* Every line that parses counts for the site. It counts for a page if it is a `GET` answered with a status below 400.
+  Pictures, redirects and answers from a cache (304) are traffic.  Names that do not exist are not.
 """
 
 import re

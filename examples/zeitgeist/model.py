@@ -5,17 +5,17 @@ of five minutes, the rhythm once an hour, so they are kept apart. Two forecaster
 
 * `recent`, an exponential mean of the last hour or so, knows nothing of the clock. It is all there is on
   a key's first day, on its first weekend, and for keys too sparse to have a measurable rhythm.
-* the rhythm, 24 hourly means for workdays and 24 for weekend days, scaled by the ratio of the last hours'
-  traffic to what the rhythm said. It expects the morning rise instead of chasing it, so its ratio can be
-  slow (a half-life of six hours), and a day that climbs threefold over a morning stands out.
+* the rhythm, 24 hourly means for workdays and 24 for weekend days, scaled by the ratio of the last hours' traffic to what the
+  rhythm said. It expects the morning rise instead of chasing it.  So its ratio can be slow, with a half-life of six hours,
+  and a day that climbs threefold over a morning stands out.
 
-A forecast mixes the two by evidence: the rhythm counts for n / (n + k), n being the requests it was
-learned from and k the spread over the square of `CLOCK_ERROR`, the relative error made by ignoring the
-clock. An hour never seen has n = 0 and falls back on `recent`; cold starts need no other rule.
+A forecast mixes the two by evidence: the rhythm counts for n / (n + k).  Here n is the number of requests that it was learned
+from, and k the spread over the square of `CLOCK_ERROR`.  `CLOCK_ERROR` is the relative error made by ignoring the clock. An
+hour never seen has n = 0 and falls back on `recent`; cold starts need no other rule.
 
-Counts are over-dispersed (a visit fetches many things), so their variance is taken as a spread times the
-mean. The spread is learned from the key's own residuals; where the clock is ignored, the forecast is right only to
-`CLOCK_ERROR`, and the detector gives it the benefit of that doubt.
+Counts are over-dispersed (a visit fetches many things), so their variance is taken as a spread times the mean. The spread is
+learned from the key's own residuals.  Where the clock is ignored, the forecast is right only to `CLOCK_ERROR`, and the
+detector gives it the benefit of that doubt.
 
 Learning stops only in an outage (`stand_still`: the detector says when). Else a count is first clipped to about
 half to twice its forecast, so that one wild hour costs a rhythm little and a lasting change is still followed.
@@ -23,11 +23,11 @@ half to twice its forecast, so that one wild hour costs a rhythm little and a la
 Empty windows of a key that expects next to nothing are learned by the hour, in one step (`pass_silence`). A key's
 steps are cut at its requests and at times that follow from its state, so equal counts give equal states.
 
-Why five minutes: a disturbance of fifteen minutes then covers two whole windows wherever it begins, while
-a page of forty requests an hour still has three or four in each, enough for evidence to add up.
+Why five minutes: a disturbance of fifteen minutes then covers two whole windows wherever it begins.  A page of forty requests
+an hour still has three or four in each, enough for evidence to add up.
 
-Days are counted in UTC. For a log from another zone the weekend's edges are off by the zone's offset, which
-costs a few quiet evening hours twice a week; in exchange the state needs no calendar.
+Days are counted in UTC. For a log from another zone the weekend's edges are off by the zone's offset.  That costs a few quiet
+evening hours twice a week; in exchange the state needs no calendar.
 """
 
 from functools import lru_cache

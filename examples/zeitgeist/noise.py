@@ -1,16 +1,16 @@
 """How much surprise is normal for a key: the tail of its own past.
 
-A forecast with a spread knows how much one window varies. It does not know how often traffic comes in bursts, and how
-large they get: a name that is passed on from reader to reader bursts several times a day, and none of that is news.
-So each key remembers how surprising its runs of evidence for a spike were, and an alarm asks for more than such a key
-shows once in `RETURN_DAYS` anyway.
+A forecast with a spread knows how much one window varies. It does not know how often traffic comes in bursts, and how large
+they get.  A name that is passed on from reader to reader bursts several times a day, and none of that is news. So each key
+remembers how surprising its runs of evidence for a spike were, and an alarm asks for more than such a key shows once in
+`RETURN_DAYS` anyway.
 
-This is the method of peaks over a threshold, with a Pareto tail. A run that ended with more than `NOTABLE` nats is a
-peak. The mean logarithm of the peaks over `NOTABLE` is the tail's index (Hill's estimator), their number a day its
-rate, and from both follows the level that is passed once in so many days. A key without a past starts from a light tail.
+This is the method of peaks over a threshold, with a Pareto tail. A run that ended with more than `NOTABLE` nats is a peak.
+The mean logarithm of the peaks over `NOTABLE` is the tail's index (Hill's estimator), and their number a day is its rate.
+From both follows the level that is passed once in so many days. A key without a past starts from a light tail.
 
-What is an anomaly must not become normal by having happened once: a peak may claim `LARGEST_EXCESS` at most, and all
-of the past fades with a time constant of `MEMORY_DAYS`.
+What is an anomaly must not become normal by having happened once.  So a peak may claim `LARGEST_EXCESS` at most, and all of
+the past fades with a time constant of `MEMORY_DAYS`.
 """
 
 import math

@@ -166,9 +166,9 @@ OF_PAGE: Final = RequestCounts(Fixed(HOUR_US), COUNTED)
 class WindowCounter(Operator[WindowCounts]):
     """Counts requests per key and window; a window's count goes on when the low watermark has closed it.
 
-    It is an operator of the example's own, made of the library's windows and accumulators.  The library's `aggregate`
-    gives a pane for each window.  Here the windows of a page with so few requests that they cannot raise an alarm wait
-    for others until the hour ends, and all that are closed by then go on together (ADR 0027).
+    It is an operator of the example's own, made of the library's windows and accumulators.  The library's `aggregate` gives a
+    pane for each window.  Windows of a page with few requests cannot raise an alarm.  Here they wait until the hour ends, and
+    all that are closed by then go on together (ADR 0027).
     """
 
     counts = MapCell(OF_PAGE.accumulator)
@@ -240,8 +240,8 @@ class WindowCounter(Operator[WindowCounts]):
 
 
 def closing(of: RequestCounts, start_us: int, had: Sequence[int]) -> int:
-    """When some of the counts that begin at `start_us` can go on: those of the site when their window is closed, those of
-    a page when `SPARSE` requests are, or the hour is."""
+    """When some of the counts that begin at `start_us` can go on.  Those of the site go on when their window is closed, those
+    of a page when `SPARSE` requests are, or the hour is."""
     if of is OF_PAGE and sum(had) >= SPARSE:
         at = next(at for at, number in enumerate(accumulate(had)) if number >= SPARSE)
         return COUNTED.end(start_us + at * WINDOW_US)

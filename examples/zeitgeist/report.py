@@ -1,8 +1,8 @@
 """Writes Zeitgeist's findings as one HTML file that tells what happened, with nothing to fetch.
 
-First in words and in one picture of the whole period, then the anomalies with a picture each: of the site, of pages,
-what was more than expected before what was less, the strongest first. `templates/report.html.j2` has the page,
-`pictures` draws. Each key's windows are walked once, and only of keys with a picture.
+It begins with words and one picture of the whole period.  Then come the anomalies with a picture each: of the site, then of
+pages.  What was more than expected comes before what was less, and the strongest first. `templates/report.html.j2` has the
+page, `pictures` draws. Each key's windows are walked once, and only of keys with a picture.
 """
 
 from __future__ import annotations

@@ -149,8 +149,8 @@ def parsed(spark: SparkSession, path: str) -> DataFrame:
 def observed(rows: DataFrame, seen: Observation) -> DataFrame:
     """The same lines; `seen` gets the figures of a `Summary` when they have passed.
 
-    Filters belong behind this.  Spark takes none past an observation; past the columns of `parsed` it would, and compute
-    what they are made of again for each place in which the filter needs it: a pass over the lines took 2.5 times as long.
+    Filters belong behind this.  Spark takes none past an observation.  Past the columns of `parsed` it would take it, and
+    compute them again for each place in which the filter needs them.  A pass over the lines then took 2.5 times as long.
     """
     from pyspark.sql import functions as F
 

@@ -80,25 +80,24 @@ class FileSource(Source[T]):
     grow and appear, and a last line without a newline is not a row yet; without it the files are complete.
 
     `event_time` is the name of a field, or a function of a value.  It gives int microseconds since 1970, a datetime with a
-    zone, or ISO 8601 text with one; anything else, a float or a time without a zone for example, makes the row malformed.
-    None stands for the wall time of reading: then a row has another time when it is read again after a crash, so results
-    that depend on event time are not the same in every run.
+    zone, or ISO 8601 text with one.  Anything else makes the row malformed, for example a float or a time without a zone.
+    None stands for the wall time of reading.  Then a row has another time when it is read again after a crash, and results
+    that depend on event time differ from run to run.
 
-    `ordered` says that the files, in `sort_key` order (default: by path), are in event time order within the
-    bound; they are then read one after the other.  A tailed file is finished when it was not written for
-    `quiet_us` and, if the source is ordered or its watermark is `FileCreation`, a later file exists (there
-    the default is 5 s). `later_files_not_before` bounds the event times in files not there yet.  Malformed
-    rows go to the file `rejects`, or to the log.
+    `ordered` says that the files, in `sort_key` order (default: by path), are in event time order within the bound.  They are
+    then read one after the other.  A tailed file is finished when it was not written for `quiet_us`.  If the source is
+    ordered or its watermark is `FileCreation`, a later file must exist as well, and the default of `quiet_us` is 5 s.
+    `later_files_not_before` bounds the event times in files not there yet.  Malformed rows go to the file `rejects`, or to
+    the log.
 
-    `record_id` gives the id by which an outside client knows a value (text or bytes): of several rows with one id, in
-    whichever file and whichever run, only the first is delivered, for `id_slack` us of wall time at least.  A row that is
-    sent again must have the same content, so that it gets the same key.
+    `record_id` gives the id, text or bytes, by which an outside client knows a value.  Of several rows with one id, only the
+    first is delivered, whichever files and runs they are in.  This holds for at least `id_slack` us of wall time.  A row that
+    is sent again must have the same content, so that it gets the same key.
 
-    After `idle_after_us` of silence the runtime may advance
-    the watermark to wall time minus the bound.
+    After `idle_after_us` of silence the runtime may advance the watermark to wall time minus the bound.
 
-    `pace` replays complete files at so many us of event time in each us of wall time: a row comes no earlier than the
-    newest event time up to it says, on a clock that starts at the first row with the run.
+    `pace` replays complete files at so many us of event time in each us of wall time, on a clock that starts with the run at
+    the first row.  A row comes no earlier than that clock reaches the newest event time up to the row.
     """
 
     @overload

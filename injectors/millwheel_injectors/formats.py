@@ -1,9 +1,8 @@
 """What a raw row of a text file is, and its value.
 
-Lives here: `TextLines`, `JsonLines` and `Csv`, which turn lines into rows.  Never here: files, positions,
-event time. Invariant: every raw row is a value, a reject, or (blank, header) deliberately nothing; and where
-rows begin does not depend on how many lines were offered at once, so that row numbers are the same after any
-restart.
+Lives here: `TextLines`, `JsonLines` and `Csv`, which turn lines into rows.  Never here: files, positions, event time.
+Invariants: every raw row is a value, a reject, or deliberately nothing (a blank line, a header).  Where rows begin does not
+depend on how many lines were offered at once, so row numbers are the same after any restart.
 """
 
 from __future__ import annotations
@@ -200,10 +199,9 @@ class _JsonParser:
 class Csv(Generic[T]):
     """Delimited records; a quoted field may hold newlines, and then one record is one raw row.
 
-    `type` (a `msgspec.Struct` or dataclass) gets the fields by column name, numbers parsed; without it a
-    value is a dict by column name, or a list when there are no names.  Names come from `columns`, else from
-    the header, else from the type's fields.  The header, when there is one, is raw row 0.  `quote=None` reads
-    quotes as text.
+    `type` (a `msgspec.Struct` or dataclass) gets the fields by column name, numbers parsed.  Without `type`, a value is a
+    dict by column name, or a list when there are no names.  Names come from `columns`, else from the header, else from the
+    type's fields.  The header, when there is one, is raw row 0.  `quote=None` reads quotes as text.
 
     >>> Csv(header=True).parser().parse([b"a,b", b"1,2"], row=0, limit=10, final=True).values
     [{'a': '1', 'b': '2'}]

@@ -4,10 +4,10 @@ Lives here: fingerprints and the catalog that matches them with the files on dis
 Invariants: one name means one file for ever; a file whose read beginning changed is refused, never read as if
 it were the same or a new one.  The catalog remembers what is not finished; of the rest the store is asked, by signs.
 
-A partition's name is the hash of the file's first line (with a header, its first two), another hash behind it
-when several files begin alike.  The name is only a label: a file is recognised by its *fingerprint*, which is
-stored with the position: the hash of its first bytes (as many as were there, at most 4 kB, uncompressed), and
-for files that begin alike also inode and path, or the hash of the last bytes read.
+A partition's name is the hash of the file's first line (with a header, its first two), another hash behind it when several
+files begin alike.  The name is only a label.  A file is recognised by its *fingerprint*, which is stored with the position.
+The fingerprint is the hash of the file's first bytes: as many as were there, at most 4 kB, uncompressed.  For files that
+begin alike, it also has inode and path, or the hash of the last bytes that were read.
 """
 
 from __future__ import annotations

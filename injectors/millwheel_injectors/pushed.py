@@ -4,8 +4,8 @@ Lives here: the source, which gives what clients have brought to the injector, a
 clients.  Never here: gRPC, which is in `millwheel.transport`.  Invariants:
 
 * a client hears that a record is done only when it is durable at every receiver, or refused;
-* no two records ever have one row number of one partition: a process has a partition of its own, and what an earlier
-  process had read and not made durable, its clients bring again, with the same ids.
+* no two records ever have one row number of one partition.  Each process has a partition of its own.  What an earlier process
+  had read and not made durable, clients bring again, with the same ids.
 """
 
 from __future__ import annotations

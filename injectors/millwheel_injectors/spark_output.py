@@ -53,12 +53,11 @@ class SparkOptions(TypedDict, total=False):
 class SparkOutputSource(Source[T]):
     """Rows that Spark committed below `directory`: Parquet or JSON (or text and CSV, with `format`).
 
-    A streaming sink's directory is read through its `_spark_metadata`; a batch output only once it has
-    `_SUCCESS`. `directory` may also hold several batch outputs, one directory per run.  `event_time` is a
-    column name or a function of a value, as in `FileSource`; a timestamp column is int us in values, and one
-    without a zone is taken as UTC.  Values are of `type` (a `msgspec.Struct` or dataclass whose fields name
-    columns) or dicts, of all columns or of `columns` (Parquet).  Directories like `day=2026-01-01` are columns.
-    With `tail` the source waits for what Spark commits later.
+    A streaming sink's directory is read through its `_spark_metadata`; a batch output only once it has `_SUCCESS`.
+    `directory` may also hold several batch outputs, one directory per run.  `event_time` is a column name or a function of a
+    value, as in `FileSource`.  A timestamp column is int us in values.  One without a zone is taken as UTC.  Values are of
+    `type` (a `msgspec.Struct` or dataclass whose fields name columns) or dicts, of all columns or of `columns` (Parquet).
+    Directories like `day=2026-01-01` are columns. With `tail` the source waits for what Spark commits later.
 
     `record_id` is as in `FileSource`, or the name of a column that values have.
 

@@ -1,8 +1,8 @@
 """What a run prints: progress, warnings, errors.
 
-Lives here: one line per event, each beginning with `millwheel:` and a word that says what it is, so that a log of it can
-be searched; the same as JSON objects (`log_format`); and the display that takes the place of the progress lines on a
-terminal (`display`).
+Lives here: one line per event.  Each begins with `millwheel:` and a word that says what it is, so that a log can be searched.
+On demand the lines are JSON objects (`log_format`).  On a terminal, a display takes the place of the progress lines
+(`display`).
 """
 
 from __future__ import annotations

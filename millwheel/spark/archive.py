@@ -1,12 +1,12 @@
 """A class archive, with which Spark's JVM starts in half the time.
 
-Such a JVM loads some 20,000 classes from 270 files, checks and links them, before it does anything: most of a short job's
-time.  A JVM can write what it has loaded into a file when it ends, and a later one maps that file ("class data sharing",
-JEP 310 and 350; docs/adr/0016-class-archive.md).
+Before such a JVM does anything, it loads, checks and links some 20,000 classes from 270 files.  That takes most of the time
+of a short job.  A JVM can write what it has loaded into a file when it ends, and a later one maps that file ("class data
+sharing", JEP 310 and 350; docs/adr/0016-class-archive.md).
 
 Lives here: where the file lies, who writes it, who may use it.  Never here: what a job does.  Invariants: an archive has all
-that a job needed, to its end; one that does not fit (another Java, other classes) is not used, without a word: the JVM sees
-to that.
+that a job needed, to its end.  The JVM silently ignores an archive that does not fit, because it is of another Java or of
+other classes.
 """
 
 from __future__ import annotations

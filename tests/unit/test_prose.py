@@ -125,3 +125,31 @@ def test_another_beginning_is_noticed(beginning: str) -> None:
 )
 def test_a_paragraph_is_a_beginning(beginning: str) -> None:
     assert PARAGRAPH_START.match(opening(f"# Title\n\n{beginning}\n"))
+
+
+# The newcomer's hour
+
+WORDS_A_MINUTE = 200
+PATH_STEP = re.compile(r"[`\[]([\w./]+\.(?:py|md))[`\]](?:\([\w./]+\))? \((\d+)\)")
+
+
+def path_to_the_heart() -> list[tuple[Path, int]]:
+    """Files that the README tells a newcomer to read first, and how many minutes it says that each takes."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = text.partition("## The path to the heart")[2].partition("The second hour")[0]
+    assert section, "the README has a path to the heart"
+    folder, found = ROOT, []
+    for name, minutes in PATH_STEP.findall(section):
+        path = ROOT / name if "/" in name else folder / name
+        folder = path.parent
+        found.append((path, int(minutes)))
+    return found
+
+
+def test_the_path_to_the_heart_is_read_aloud_in_an_hour() -> None:
+    steps = path_to_the_heart()
+    assert len(steps) >= 7
+    words = {path.name: len(path.read_text(encoding="utf-8").split()) for path, _ in steps}
+    assert sum(words.values()) <= 58 * WORDS_A_MINUTE, "two minutes are for the example in the README itself"
+    told = {path.name: minutes for path, minutes in steps}
+    assert {name: n / WORDS_A_MINUTE for name, n in words.items() if abs(n / WORDS_A_MINUTE - told[name]) > 2} == {}

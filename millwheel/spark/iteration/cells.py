@@ -1,8 +1,8 @@
 """What one partition of an iteration's state is in Spark's cache, and everything that runs in the executors on it.
 
-Lives here: functions of one partition. Never here: a SparkContext. The invariant: a `PartitionCell` is whole (rows, workset
-and figures of one superstep in one element), so that a loss takes all of a partition or nothing of it, and a partition's
-figures are always those of the content that was kept.
+Lives here: functions of one partition. Never here: a SparkContext. The invariant: a `PartitionCell` is whole. One element has
+the rows, the workset and the figures of one superstep. So a loss takes all of a partition or nothing of it, and figures are
+always those of the content that was kept.
 """
 
 from __future__ import annotations

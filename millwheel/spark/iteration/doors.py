@@ -4,10 +4,10 @@ Tested against PySpark 4.3 (`TESTED`); `ready` refuses another version unless as
 
 * `_jrdd.count()` materialises an RDD without a pass through Python, which `RDD.count` makes.
 * `_reserialize` with the serializer that a shuffle uses, so that a union of the two needs no pass through Python.
-* `RDD.localCheckpoint` is public, but that its loss shows as `CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND` is not documented.
-* `statusStore().rdd(id)` names the blocks that are still held. The store is fed by a listener, so it is read only
-  after `listenerBus().waitUntilEmpty`: without that, a block stored a moment ago looks lost. `SparkEnv.blockManager`
-  would answer without delay, but to look at its class through py4j ends the gateway (a class it names is not there).
+* `RDD.localCheckpoint` is public. Its loss shows as `CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND`, which is not documented.
+* `statusStore().rdd(id)` names the blocks that are still held. The store is fed by a listener, so it is read only after
+  `listenerBus().waitUntilEmpty`: without that, a block stored a moment ago looks lost. `SparkEnv.blockManager` would answer
+  without delay. But it names a class that is not there, and py4j's gateway ends when it looks at that.
 * `PartitionPruningRDD.create` reads the partitions that survive, without computing those that are gone.
 """
 
@@ -30,8 +30,8 @@ from millwheel.spark.iteration.errors import SparkVersionError
 TESTED: Final = "4.3"
 BLOCK_LOST: Final = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
 JobFailed: Final = (Py4JJavaError, PySparkException)
-"""What PySpark raises when a job fails, whoever started it: the second where a SparkSession was ever made, which turns
-some of the JVM's exceptions (an error of user code among them) into its own."""
+"""What PySpark raises when a job fails, whoever started it.  The second one comes where a SparkSession was ever made: it
+turns some exceptions of the JVM into its own, errors of user code among them."""
 
 _EXECUTOR_TROUBLE: Final = re.compile(
     r"ExecutorLostFailure|FetchFailed|MetadataFetchFailed|Could not find (?:Cored|Coarse)|executor .{0,60}(?:lost|exit)"

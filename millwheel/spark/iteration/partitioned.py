@@ -58,8 +58,8 @@ class Partitioned(Generic[T]):
     def map(self, f: Callable[..., U], *beside: Partitioned[Any]) -> Partitioned[U]:
         """`f(element, *elements beside it)` in every partition; nothing moves.
 
-        When all of them come from one cached RDD this is only a view of it, and `f` runs wherever the view is read: a
-        Python worker less in the task (each takes about half a second to start where none is waiting).
+        When all of them come from one cached RDD, this is only a view of it, and `f` runs wherever the view is read. That
+        saves a Python worker in the task. Where none is waiting, a worker takes about half a second to start.
         """
         rdd, slots = _aligned([self, *beside])
         call = _Call(slots, f)

@@ -19,8 +19,8 @@ V = TypeVar("V")
 class Superstep:
     """One completed superstep.
 
-    `changed`: rows that differ from before (bulk) or the size of the next workset (delta); `norm`: infinity norm
-    between the states; `total`: of the conserved column, else 0; `checkpoint`: the superstep of the newest complete
+    `changed` is how many rows differ from before (bulk), or the size of the next workset (delta). `norm` is the infinity norm
+    between the states. `total` is that of the conserved column, or 0. `checkpoint` is the superstep of the newest complete
     checkpoint, or None.
     """
 

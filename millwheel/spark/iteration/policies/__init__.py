@@ -1,8 +1,8 @@
 """The recovery policies: what the user chooses, and what each of them does in a run.
 
-Terms after Guo et al., 2020: a *blocking* checkpoint stands between two supersteps, a *tail* checkpoint is written in the
-pass that produces a state, a *head* checkpoint in the pass that reads it; *optimistic* recovery writes nothing and asks
-the user's function for consistent content in place of what was lost (after Schelter et al., CIKM 2013).
+Three terms are those of Guo et al., 2020. A *blocking* checkpoint stands between two supersteps. A *tail* checkpoint is
+written in the pass that produces a state, and a *head* checkpoint in the pass that reads it. *Optimistic* recovery is that of
+Schelter et al., CIKM 2013. It writes nothing, and asks the user's function for consistent content in place of what was lost.
 """
 
 from typing import TypeAlias

@@ -29,11 +29,11 @@ from millwheel.spark.iteration.states import Beside, State, States, whole
 class Loss:
     """What a compensation function gets.
 
-    `superstep` is the last completed one. `survivors` is the state after it, in which every lost partition is empty;
-    `initial` is the state the iteration began with, all of it; `lost` are the numbers of the lost partitions, ascending.
-    For every partition, lost or not, `rows` is how many rows it had and `totals` the sum of its conserved column (0 if
-    none is): known to the driver, so that asking costs no pass over the data, each of which would make the recovery longer.
-    In a delta iteration the state is the solution, and `pending` is the surviving workset; else it is None.
+    `superstep` is the last completed one. `survivors` is the state after it, in which every lost partition is empty.
+    `initial` is the whole state with which the iteration began. `lost` has the numbers of the lost partitions, ascending. For
+    every partition, lost or not, `rows` is how many rows it had, and `totals` is the sum of its conserved column, or 0 if
+    none is conserved. The driver knows both, so asking for them costs no pass over the data. In a delta iteration the state
+    is the solution, and `pending` is the surviving workset. In others `pending` is None.
 
     A function that runs in the executors may refer to a `Loss`: its plain fields travel, its data is None there.
     """
@@ -54,8 +54,8 @@ class Loss:
 class Repair:
     """What the compensation of a delta iteration returns.
 
-    `solution`: the lost partitions' rows, all of them; every other partition empty. `wake`: in any partition, the keys
-    that must be in the next workset so that the fixpoint is that of an undisturbed run; their values are taken from the
+    `solution` has all rows of the lost partitions; every other partition is empty. `wake` has, in any partition, the keys
+    that must be in the next workset, so that the fixpoint is that of an undisturbed run. Their values are taken from the
     repaired solution, so columns of `wake` are not looked at. What survives of the workset stays in it.
     """
 
@@ -70,8 +70,8 @@ Compensate: TypeAlias = Callable[[Loss], Partitioned[Part]] | Callable[[Loss], R
 class Optimistic:
     """Write nothing; after a loss, `compensate` gives the lost partitions content, and the iteration goes on.
 
-    `check(part, initial part)` returns None, or says what is wrong, naming the key; `conserved` names a column whose
-    total over all partitions must be what it was at the start, to one part in 10^9.
+    `check(part, initial part)` returns None, or says what is wrong and names the key. `conserved` names a column whose total
+    over all partitions must be what it was at the start, to one part in 10^9.
     """
 
     compensate: Callable[[Loss], Any]
