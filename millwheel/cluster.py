@@ -6,7 +6,7 @@ process that starts again is another member.  A *lease* is judged by the clock o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -113,6 +113,19 @@ class MapOrder(msgspec.Struct, frozen=True):
     intervals: tuple[IntervalId, ...]
     to: str = ""
     split_keys: tuple[str, ...] = ()
+
+
+class HotKey(msgspec.Struct, frozen=True, gc=False):
+    """A key that an interval gets often: at least `permille` thousandths of its records, of late."""
+
+    interval: IntervalId
+    key: str
+    permille: int
+
+
+def in_order(keys: Iterable[HotKey]) -> list[HotKey]:
+    """By interval, the largest share first."""
+    return sorted(keys, key=lambda one: (one.interval, -one.permille, one.key))
 
 
 class MemberLease(msgspec.Struct, frozen=True):

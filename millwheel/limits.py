@@ -505,6 +505,21 @@ LOAD_SAMPLE_BUNDLES: Final = 16
 LOAD_SAMPLE_KEYS: Final = 128
 """Keys that are remembered of an interval; the median of so many is within a tenth of the middle nearly always."""
 
+HOT_KEY_BUNDLES: Final = 4
+"""Of so many bundles for an interval one is counted.  What that costs is in docs/benchmarks.md."""
+
+HOT_KEY_ROOM: Final = 64
+"""Keys that a sketch remembers at least: a share is too low by a 64th at most, and a hot key has several times that."""
+
+HOT_KEY_PERMILLE: Final = 50
+"""A key is hot from this share of its interval's records on: with twenty such keys no split by keys makes it even."""
+
+HOT_KEYS_SHOWN: Final = 5
+"""Hot keys of an interval that are told: who spreads one spreads the first of them."""
+
+HOT_KEY_LEAST_RECORDS: Final = 200
+"""Counted records below which nothing is said: of fewer, any key may be a large share by chance."""
+
 LOAD_GAP_PERMILLE: Final = 400
 """Loads that differ by less of a core are left alone: a move costs more than it brings."""
 

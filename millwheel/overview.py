@@ -39,6 +39,13 @@ class SeenMember(msgspec.Struct, frozen=True):
     leads: bool
 
 
+class SeenHotKey(msgspec.Struct, frozen=True):
+    """A key, and the share of its interval's records that it is at least, 0 to 1."""
+
+    key: str
+    share: float
+
+
 class SeenInterval(msgspec.Struct, frozen=True):
     """A key interval [low, high), its owner's name, and its backlog: checkpoints that are not folded yet."""
 
@@ -48,6 +55,8 @@ class SeenInterval(msgspec.Struct, frozen=True):
     high: str | None
     owner: str | None
     backlog: int
+    hot: tuple[SeenHotKey, ...] = ()
+    """The keys that it gets most, if any is a large share of its records."""
 
 
 class SeenSource(msgspec.Struct, frozen=True):
@@ -121,6 +130,9 @@ class ClusterOffice:
         found: ClusterMap = runner.run(store.cluster_map())
         names = {member.incarnation: member.name for member in found.members}
         backlog = reader.log_lengths()
+        hot: dict[int, list[SeenHotKey]] = {}
+        for one in runner.run(store.hot_keys()):
+            hot.setdefault(one.interval, []).append(SeenHotKey(one.key, one.permille / 1_000))
         leader = found.leader.incarnation if found.leader is not None else None
 
         def owner(incarnation: int | None) -> str | None:
@@ -131,7 +143,9 @@ class ClusterOffice:
             for m in found.members
         )
         intervals = tuple(
-            SeenInterval(i.id, i.computation, i.low, i.high, owner(i.owner), backlog.get(i.id, 0))
+            SeenInterval(
+                i.id, i.computation, i.low, i.high, owner(i.owner), backlog.get(i.id, 0), tuple(hot.get(i.id, ()))
+            )
             for i in sorted(found.intervals, key=lambda i: (i.computation, i.low))
         )
         sources = []

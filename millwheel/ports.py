@@ -22,7 +22,7 @@ from millwheel.bundles import (
     TimerPlace,
     TimerWrites,
 )
-from millwheel.cluster import ClusterMap, Leader, MapOrder, Member, Placement, Reshaping, Senders
+from millwheel.cluster import ClusterMap, HotKey, Leader, MapOrder, Member, Placement, Reshaping, Senders
 from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.shape import PipelineShape as PipelineShape
 from millwheel.shape import SinkTable as SinkTable
@@ -392,6 +392,14 @@ class ClusterStore(Store, Protocol):
 
     async def settle_order(self, epoch: int, number: int, refusal: str) -> bool:
         """An order is carried out (""), or refused for this reason.  False: the epoch is not current."""
+        ...
+
+    async def note_hot_keys(self, incarnation: int, keys: Sequence[HotKey]) -> None:
+        """Remember what a worker's intervals get most of, in the place of what it has said before, while it is a member."""
+        ...
+
+    async def hot_keys(self) -> list[HotKey]:
+        """What members have said, by interval, the largest share first; of one that is gone nothing."""
         ...
 
     async def refusal(self, number: int) -> str | None:

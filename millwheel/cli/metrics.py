@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from millwheel.errors import ChannelError
+from millwheel.escapes import escaped
 from millwheel.model import MAX_TIME, MIN_TIME, SECOND
 from millwheel.transport.addresses import host_and_port
 
@@ -58,6 +59,12 @@ class Figures:
         waiting = family("quarantined_keys", "Keys that are in quarantine now.")
         waiting.add_metric([self._pipeline], progress.in_quarantine)
         yield waiting
+        hot = family(
+            "hot_key_share", "Share of an interval's records that a key is at least, 0 to 1.", "interval", "key"
+        )
+        for one in progress.hot_keys:
+            hot.add_metric([self._pipeline, str(one.interval), escaped(one.key)], one.permille / 1_000)
+        yield hot
         watermark = family("watermark_seconds", "Low watermark, seconds since 1970; none at the ends of time.", "name")
         for name, value in progress.watermarks.items():
             if MIN_TIME < value < MAX_TIME:

@@ -60,6 +60,9 @@ def lines(found: ClusterPicture, earlier: ClusterPicture | None = None) -> list[
         for i in found.intervals
     ]
     said += [
+        f"hot key\t{i.id}\t{i.computation}\t{escaped(h.key)}\t{h.share:.0%}" for i in found.intervals for h in i.hot
+    ]
+    said += [
         f"source\t{s.name}\t{owner(s.owner)}\t{s.open_partitions:,} open, {s.rows:,} rows"
         + (f", {rates[s.name]:,.0f} rows/s" if s.name in rates else "")
         for s in found.sources
@@ -128,9 +131,14 @@ def drawn(found: ClusterPicture, earlier: ClusterPicture | None) -> Group:
         watermark = format_time(found.watermarks[i.computation]) if i.computation in found.watermarks else "-"
         who = Text(owner(i.owner), "bold red" if i.owner is None else "")
         intervals.add_row(str(i.id), i.computation, Text(keys(i.low, i.high)), who, f"{i.backlog:,}", watermark)
+    hot = table("hot key", "interval", "computation", "share of its records")
+    for i in found.intervals:
+        for h in i.hot:
+            hot.add_row(Text(escaped(h.key), "bold yellow"), str(i.id), i.computation, f"{h.share:.0%}")
     sources = table("source", "owner", "open", "rows", "rows/s", "watermark")
     for s in found.sources:
         watermark = format_time(found.watermarks[f"source:{s.name}"]) if f"source:{s.name}" in found.watermarks else "-"
         rate = f"{rates[s.name]:,.0f}" if s.name in rates else "-"
         sources.add_row(s.name, owner(s.owner), f"{s.open_partitions:,}", f"{s.rows:,}", rate, watermark)
-    return Group(Text(f"map {found.version}, lag {lag(found)}", "bold"), members, intervals, sources)
+    head = Text(f"map {found.version}, lag {lag(found)}", "bold")
+    return Group(head, members, intervals, *([hot] if hot.row_count else []), sources)

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from millwheel import limits
+from millwheel.host.hot_keys import HotKeys
 from millwheel.host.messages import IntervalLoad
 from millwheel.ids import IntervalId
 
@@ -23,6 +24,7 @@ class Loads:
         self._busy_us: dict[IntervalId, int] = {}
         self._bundles: dict[IntervalId, int] = {}
         self._keys: dict[IntervalId, deque[str]] = {}
+        self.hot = HotKeys()
 
     def ran(self, interval: IntervalId, elapsed_us: int) -> None:
         """Hooks of an interval took so long."""
@@ -30,6 +32,7 @@ class Loads:
 
     def came(self, interval: IntervalId, keys: Sequence[str]) -> None:
         """Records of these keys came for an interval; of some of them one key is remembered."""
+        self.hot.came(interval, keys)
         count = self._bundles[interval] = self._bundles.get(interval, 0) + 1
         if keys and count % limits.LOAD_SAMPLE_BUNDLES == 1:
             known = self._keys.setdefault(interval, deque(maxlen=limits.LOAD_SAMPLE_KEYS))

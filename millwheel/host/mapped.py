@@ -14,7 +14,7 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from millwheel import limits
-from millwheel.cluster import ClusterMap, Leader, PlacedInterval, Senders
+from millwheel.cluster import ClusterMap, HotKey, Leader, PlacedInterval, Senders
 from millwheel.core.ids.dedup import Channel
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import IntervalCore
@@ -38,6 +38,7 @@ from millwheel.host.procedures import Steps
 from millwheel.host.requests import (
     Leave,
     ListUnfinished,
+    NoteHotKeys,
     OpenPipeline,
     Reacquire,
     ReadMap,
@@ -85,6 +86,8 @@ class MappedOwnership:
         self._doubtful: dict[tuple[IntervalId, IntervalId], list[tuple[str, Delivery]]] = {}
         """By receiver and sender: bundles that wait until the store has said whether the sender may still send."""
         self._loads = Loads()
+        self._hot: tuple[HotKey, ...] = ()
+        """What the store was told last."""
         self._swept = -1
         """The version of the map after which ids of producers that are gone were collected."""
         self._sweeping = False
@@ -145,9 +148,16 @@ class MappedOwnership:
         loads = self._loads.report(self._worker.now, sorted(self._mine))
         if loads:
             self._worker.answer(LoadReport(loads))
+            hot = self._loads.hot.report(sorted(self._mine))
+            if hot != self._hot:  # mostly there are none
+                self._hot = hot
+                self._worker.begin(self._note_hot(hot))
         if self._swept != found.version and not self._starting and not self._sweeping:
             self._sweeping = True
             self._worker.begin(self._sweep(found.version))
+
+    def _note_hot(self, hot: tuple[HotKey, ...]) -> Steps:
+        yield NoteHotKeys(self._incarnation, hot)
 
     def _meet(self, found: ClusterMap) -> None:
         """Other workers: those that are new hear who is served here, and those that are gone are sent nothing."""
@@ -344,6 +354,10 @@ class MappedOwnership:
         """See `Ownership`."""
         taken: dict[IntervalId, Sequencer] | None = yield TakePartitions(source, self._incarnation, tuple(intervals))
         return taken
+
+    def hot_keys(self) -> tuple[HotKey, ...]:
+        """See `Ownership`: as of the last report of loads."""
+        return self._hot
 
     def source_lost(self, name: str) -> None:
         """See `Ownership`."""

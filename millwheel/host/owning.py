@@ -11,6 +11,7 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from millwheel import limits
+from millwheel.cluster import HotKey
 from millwheel.core.ids.dedup import Channel
 from millwheel.errors import Fenced, InvariantError
 from millwheel.host import alphabet as he
@@ -53,6 +54,10 @@ class Ownership(Protocol):
 
     def expects(self, channels: tuple[Channel, ...]) -> tuple[Channel, ...]:
         """Which of the channels that a sender names its receivers believe to carry something that is new."""
+        ...
+
+    def hot_keys(self) -> tuple[HotKey, ...]:
+        """Keys that this worker's intervals get most of; nothing where they are not counted."""
         ...
 
     def source_lost(self, name: str) -> None:
@@ -149,6 +154,10 @@ class WholeOwnership:
 
     def ran(self, interval: IntervalId, elapsed_us: int) -> None:
         """See `Ownership`: there is nobody to share it with."""
+
+    def hot_keys(self) -> tuple[HotKey, ...]:
+        """See `Ownership`: a worker that is alone has nobody to tell, and does not count."""
+        return ()
 
     def source_lost(self, name: str) -> None:
         """See `Ownership`."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from millwheel.cluster import HotKey
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.errors import InvariantError
 from millwheel.host.worker import WorkerHost
@@ -39,6 +40,8 @@ class Progress(msgspec.Struct, frozen=True):
     """Why the run stopped before its end, unless it was told to."""
     redriven: int = 0
     """Quarantined elements that a redrive has run."""
+    hot_keys: tuple[HotKey, ...] = ()
+    """Keys that the intervals of a worker of a cluster get most of."""
     waits_for: str = ""
     """Why the run does not end although all input is read: the hold or quarantine that keeps the watermark."""
 
@@ -77,6 +80,7 @@ def progress_of(worker: WorkerHost, rejections: Mapping[str, Mapping[str, int]])
         rejections=rejections,
         stopped=worker.stopped,
         redriven=sum(core.counters.redriven for core in cores),
+        hot_keys=worker.ownership.hot_keys(),
         waits_for=_waits_for(worker),
     )
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, cast
 import msgspec
 
 from millwheel.bundles import LogWrite
-from millwheel.cluster import MapOrder, Placement, Reshaping
+from millwheel.cluster import HotKey, MapOrder, Placement, Reshaping
 from millwheel.core.interval import events as ev
 from millwheel.errors import StoreError, StoreUnavailable
 from millwheel.ids import IntervalId, SequenceNumber, Sequencer
@@ -394,6 +394,18 @@ class TakePartitions(ClusterCall, frozen=True):
     async def ask(self, store: ClusterStore) -> Any:
         """See `ClusterStore.take_partitions`."""
         return await store.take_partitions(self.source, self.incarnation, self.intervals)
+
+
+class NoteHotKeys(ClusterCall, frozen=True):
+    """What the intervals of this worker get most of."""
+
+    step: ClassVar[str] = "note hot keys"
+    incarnation: int
+    keys: tuple[HotKey, ...]
+
+    async def ask(self, store: ClusterStore) -> Any:
+        """See `ClusterStore.note_hot_keys`."""
+        await store.note_hot_keys(self.incarnation, self.keys)
 
 
 class Leave(ClusterCall, frozen=True):

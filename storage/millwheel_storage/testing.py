@@ -62,6 +62,7 @@ _TABLES: Final[dict[str, str]] = {
     "cluster_leader": "SELECT epoch, incarnation FROM cluster_leader",
     "cluster_member": "SELECT incarnation, name, role, address FROM cluster_member",
     "interval_owner": "SELECT interval_id, owner FROM interval_owner",
+    "hot_key": "SELECT incarnation FROM hot_key",
     "map_order": "SELECT number, refusal FROM map_order",
     "source_owner": "SELECT source, owner FROM source_owner",
     "source_sign": "SELECT source, sign, interval_id FROM source_sign",

@@ -24,7 +24,7 @@ from millwheel.bundles import (
     TimerWrites,
     encode_checkpoint,
 )
-from millwheel.cluster import Leader, Placement
+from millwheel.cluster import HotKey, Leader, Placement
 from millwheel.errors import IncompatibleStore, StoreError, StoreInUse
 from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.ports import PipelineShape, WatermarkWrite
@@ -487,6 +487,26 @@ def test_an_ordinary_role_ends_the_sessions_of_the_dead_and_of_nobody_else(
         assert await store.renew(living, LEASE_US)
 
     run(ordinary, main())
+
+
+def test_hot_keys_are_those_that_members_have_said_last(cluster: Cluster) -> None:
+    async def main() -> None:
+        store, one = await cluster.member("w")
+        _, two = await cluster.member("v")
+        first, second = IntervalId(1), IntervalId(2)
+        await store.note_hot_keys(one, [HotKey(second, "z", 90), HotKey(second, "\x00", 500)])
+        await store.note_hot_keys(two, [HotKey(first, "a", 100)])
+        assert await store.hot_keys() == [
+            HotKey(first, "a", 100), HotKey(second, "\x00", 500), HotKey(second, "z", 90),
+        ]  # fmt: skip
+        await store.note_hot_keys(one, [])
+        assert await store.hot_keys() == [HotKey(first, "a", 100)]
+        await store.leave(two)
+        assert await store.hot_keys() == []
+        await store.note_hot_keys(two, [HotKey(first, "a", 100)])
+        assert await store.hot_keys() == []
+
+    run(cluster, main())
 
 
 def test_sessions_bear_the_name_of_their_member(cluster: Cluster) -> None:

@@ -8,10 +8,11 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from millwheel_storage.embedded import EmbeddedPostgres
-from tests.integration.test_cluster_run import WORDS, Place, ended, until
+from tests.integration.test_cluster_run import LINES, WORDS, Place, ended, until
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
 
@@ -28,12 +29,16 @@ OTHER_STATE = WORDS.replace(
     "seen = ValueCell(JsonCoder(int), default=0)", "seen = ValueCell(JsonCoder(str), default='0')"
 )
 WIDER_STATE = WORDS.replace("JsonCoder(int), default=0", "JsonCoder(float), default=0.0")
-SLOW = "0.004"
+SLOW = "0.006"
 
 
 @pytest.fixture
 def place(postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path) -> Iterator[Place]:
     made = Place(tmp_path, postgres.url, pipeline)
+    for file in tmp_path.glob("*.jsonl"):  # a word that is in every line, and so is hot
+        lines = [json.loads(line) + " the" for line in file.read_text().splitlines()]
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    made.expected["the"] += LINES
     yield made
     for process in made.processes:
         if process.poll() is None:
@@ -44,6 +49,11 @@ def place(postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path) -> Iterator
 def worker(place: Place, name: str) -> subprocess.Popen[str]:
     logs = ("--log-format", "json", "--verbose")
     return place.command("worker", "words:pipeline", "--name", name, "--lease", "2.5", *logs, sleep_s=float(SLOW))
+
+
+def hot_keys(place: Place) -> str:
+    with psycopg.connect(place.url) as connection:
+        return str([bytes(keys) for (keys,) in connection.execute(f'SELECT keys FROM "{place.name}".hot_key')])
 
 
 def test_workers_are_restarted_one_by_one_with_other_code_and_nothing_is_lost(place: Place) -> None:
@@ -60,6 +70,8 @@ def test_workers_are_restarted_one_by_one_with_other_code_and_nothing_is_lost(pl
         status, out = ended(worker(place, "w3"))
         assert (status, named in out) == (1, True), out
         assert place.owners() <= {"w1", "w2"}
+    until(lambda: '"the"' in hot_keys(place))
+
     module.write_text(SECOND)
     for name in ("w1", "w2"):
         running[name].send_signal(signal.SIGTERM)

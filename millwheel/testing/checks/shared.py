@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from millwheel.cluster import ClusterMap, Leader, MapOrder, Member, Placement, Reshaping, Senders
+from millwheel.cluster import ClusterMap, HotKey, Leader, MapOrder, Member, Placement, Reshaping, Senders
 from millwheel.ids import IntervalId, ProducerId, Sequencer
 from millwheel.ports import Opened, PipelineShape, WatermarkWrite
 from millwheel.testing.checks.watched import WatchedStore
@@ -143,6 +143,14 @@ class SharedWatchedStore(WatchedStore):
         """See `ClusterStore`."""
         self.truth.kernel.probes["order refused" if refusal else "order carried out"] += 1
         return await self.inner.settle_order(epoch, number, refusal)
+
+    async def note_hot_keys(self, incarnation: int, keys: Sequence[HotKey]) -> None:
+        """See `ClusterStore`."""
+        await self.inner.note_hot_keys(incarnation, keys)
+
+    async def hot_keys(self) -> list[HotKey]:
+        """See `ClusterStore`."""
+        return await self.inner.hot_keys()
 
     async def refusal(self, number: int) -> str | None:
         """See `ClusterStore`."""

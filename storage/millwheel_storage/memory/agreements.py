@@ -6,12 +6,12 @@ Invariant: the answers are those of the statements `joining` and `placing` on Po
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from typing import Any
 
 import msgspec
 
-from millwheel.cluster import Leader, MapOrder, Member, PlacedSource, Placement, Reshaping
+from millwheel.cluster import HotKey, Leader, MapOrder, Member, PlacedSource, Placement, Reshaping, in_order
 from millwheel.errors import StoreError
 from millwheel.ids import IntervalId
 from millwheel.ports import WallClock
@@ -45,6 +45,7 @@ class MemoryAgreements:
         self.shape = b""
         """`decisions.shape_digest` of what was opened last."""
         self._orders: list[tuple[MapOrder, str | None]] = []
+        self._hot: dict[int, Sequence[HotKey]] = {}
         """By number from 1: what an operator wants, and None while it is open."""
 
     def expect(self, intervals: Set[IntervalId], sources: Set[str]) -> None:
@@ -176,6 +177,17 @@ class MemoryAgreements:
         """See `ClusterStore.orders`."""
         return [(number, order) for number, (order, refusal) in enumerate(self._orders, 1) if refusal is None]
 
+    def note_hot_keys(self, incarnation: int, keys: Sequence[HotKey]) -> None:
+        """See `ClusterStore.note_hot_keys`."""
+        members = {member.incarnation for member in self.all_members()}
+        noted = {**self._hot, incarnation: keys}
+        self._hot = {member: keys for member, keys in noted.items() if member in members}
+
+    def hot_keys(self) -> list[HotKey]:
+        """See `ClusterStore.hot_keys`."""
+        members = {member.incarnation for member in self.all_members()}
+        return in_order(key for member, keys in self._hot.items() if member in members for key in keys)
+
     def settle(self, epoch: int, number: int, refusal: str) -> bool:
         """See `ClusterStore.settle_order`."""
         if epoch == self.epoch and 0 < number <= len(self._orders) and self._orders[number - 1][1] is None:
@@ -196,5 +208,6 @@ class MemoryAgreements:
             "cluster_member": [(row.incarnation, row.name, row.role, row.address) for row in self.all_members()],
             "interval_owner": sorted(self.interval_owners.items()),
             "source_owner": sorted(self.source_owners.items()),
+            "hot_key": [(member,) for member in sorted(self._hot)],
             "map_order": [(number, refusal) for number, (_, refusal) in enumerate(self._orders, 1)],
         }

@@ -10,7 +10,17 @@ from collections.abc import Sequence
 
 import msgspec
 
-from millwheel.cluster import ClusterMap, Leader, MapOrder, Member, PlacedInterval, Placement, Reshaping, Senders
+from millwheel.cluster import (
+    ClusterMap,
+    HotKey,
+    Leader,
+    MapOrder,
+    Member,
+    PlacedInterval,
+    Placement,
+    Reshaping,
+    Senders,
+)
 from millwheel.core.faults.suspects import unite_marks
 from millwheel.errors import StoreError
 from millwheel.ids import IntervalId, Sequencer
@@ -158,6 +168,14 @@ class MemoryStore(SoloMemoryStore):
     async def settle_order(self, epoch: int, number: int, refusal: str) -> bool:
         """See `ClusterStore.settle_order`."""
         return self._agreements.settle(epoch, number, refusal)
+
+    async def note_hot_keys(self, incarnation: int, keys: Sequence[HotKey]) -> None:
+        """See `ClusterStore.note_hot_keys`."""
+        self._agreements.note_hot_keys(incarnation, keys)
+
+    async def hot_keys(self) -> list[HotKey]:
+        """See `ClusterStore.hot_keys`."""
+        return self._agreements.hot_keys()
 
     async def refusal(self, number: int) -> str | None:
         """See `ClusterStore.refusal`."""

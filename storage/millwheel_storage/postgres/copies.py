@@ -26,7 +26,17 @@ from millwheel_storage.statements import keeping, opening, placing
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,19}")
 _NOT_KEPT: Final = frozenset(
-    {"cluster", "cluster_leader", "cluster_member", "interval_owner", "lease", "map_order", "migration", "source_owner"}
+    {
+        "cluster",
+        "cluster_leader",
+        "cluster_member",
+        "hot_key",
+        "interval_owner",
+        "lease",
+        "map_order",
+        "migration",
+        "source_owner",
+    }
 )
 """Tables about processes that live, and the format of the others."""
 _FOUND_WITH: Final = {"meta", "migration", "checkpoint_log"}

@@ -5,9 +5,11 @@ Lives here: small reads and writes that a leader and the command line share.  Ne
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
-from millwheel.cluster import MapOrder, Senders
+from millwheel.cluster import HotKey, MapOrder, Senders, in_order
 from millwheel.errors import InvariantError, StoreError
 from millwheel_storage.decisions import check_order
 from millwheel_storage.postgres import query
@@ -15,6 +17,7 @@ from millwheel_storage.postgres.prepared import Connection
 from millwheel_storage.statements import opening, ordering
 
 _decoder = msgspec.json.Decoder(MapOrder)
+_hot_decoder = msgspec.json.Decoder(list[HotKey])
 
 
 async def senders(connection: Connection) -> Senders:
@@ -50,6 +53,20 @@ async def settle(connection: Connection, epoch: int, number: int, refusal: str) 
     """See `ClusterStore.settle_order`; what was said first stays."""
     given = {"epoch": epoch, "number": number, "refusal": refusal}
     return await query.first(connection, ordering.SETTLE_ORDER, given) is not None
+
+
+async def note_hot_keys(connection: Connection, incarnation: int, keys: Sequence[HotKey]) -> None:
+    """See `ClusterStore.note_hot_keys`; what members said that are gone goes with it."""
+    async with connection.transaction():
+        await connection.execute(ordering.FORGET_HOT_KEYS)
+        given = {"incarnation": incarnation, "keys": msgspec.json.encode(keys)}
+        await connection.execute(ordering.NOTE_HOT_KEYS, given)
+
+
+async def hot_keys(connection: Connection) -> list[HotKey]:
+    """See `ClusterStore.hot_keys`."""
+    rows = await query.rows(connection, ordering.READ_HOT_KEYS)
+    return in_order(key for (keys,) in rows for key in _hot_decoder.decode(keys))
 
 
 async def refusal(connection: Connection, number: int) -> str | None:

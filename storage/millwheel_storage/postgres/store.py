@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from millwheel.bundles import KeyRows, LogWrite, QuarantineEntry, RecoveredInterval, StateRow, TimerPlace, TimerWrites
-from millwheel.cluster import ClusterMap, Leader, MapOrder, Member, Placement, Reshaping, Senders
+from millwheel.cluster import ClusterMap, HotKey, Leader, MapOrder, Member, Placement, Reshaping, Senders
 from millwheel.errors import StoreError
 from millwheel.ids import IntervalId, ProducerId, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.ports import (
@@ -331,6 +331,14 @@ class PostgresStore:
     async def settle_order(self, epoch: int, number: int, refusal: str) -> bool:
         """See `ClusterStore.settle_order`."""
         return await self._agreements.run(lambda connection: orders.settle(connection, epoch, number, refusal))
+
+    async def note_hot_keys(self, incarnation: int, keys: Sequence[HotKey]) -> None:
+        """See `ClusterStore.note_hot_keys`."""
+        await self._agreements.run(lambda connection: orders.note_hot_keys(connection, incarnation, keys))
+
+    async def hot_keys(self) -> list[HotKey]:
+        """See `ClusterStore.hot_keys`."""
+        return await self._agreements.run(orders.hot_keys)
 
     async def refusal(self, number: int) -> str | None:
         """See `ClusterStore.refusal`."""

@@ -34,6 +34,7 @@ RESERVED_NAMES: Final = frozenset(
         "interval_owner",
         "source_owner",
         "map_order",
+        "hot_key",
         "sequencer",
         "interval_number",
         "incarnation",

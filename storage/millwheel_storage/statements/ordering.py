@@ -19,6 +19,15 @@ WITH led AS MATERIALIZED (
 )
 SELECT FROM led
 """
+FORGET_HOT_KEYS: Final = """
+DELETE FROM hot_key h WHERE NOT EXISTS (SELECT FROM cluster_member m WHERE m.incarnation = h.incarnation)
+"""
+NOTE_HOT_KEYS: Final = """
+INSERT INTO hot_key (incarnation, keys)
+SELECT m.incarnation, %(keys)s::bytea FROM cluster_member m WHERE m.incarnation = %(incarnation)s
+ON CONFLICT (incarnation) DO UPDATE SET keys = excluded.keys
+"""
+READ_HOT_KEYS: Final = "SELECT h.keys FROM hot_key h JOIN cluster_member m USING (incarnation) ORDER BY h.incarnation"
 READ_REFUSAL: Final = "SELECT refusal FROM map_order WHERE number = %s"
 
 SENDING_OWNERS: Final = """

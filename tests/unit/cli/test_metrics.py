@@ -8,14 +8,16 @@ from urllib.request import urlopen
 import pytest
 
 from millwheel.cli.metrics import COUNTS, served
+from millwheel.cluster import HotKey
 from millwheel.errors import ChannelError
 from millwheel.host.progress import Progress
+from millwheel.ids import IntervalId
 from millwheel.model import MAX_TIME, MIN_TIME, SECOND
 
 PROGRESS = Progress(
     records=7, injected=5, rejected=1, late=2, duplicates=3, repeated=0, quarantined=1, backdated=0, checkpoints=4,
     watermarks={"Count": 10 * SECOND, "source:text": 12 * SECOND, "Other": MAX_TIME, "Young": MIN_TIME}, finished=False,
-    in_quarantine=1,
+    in_quarantine=1, hot_keys=(HotKey(IntervalId(3), "the\n", 420),),
 )  # fmt: skip
 
 
@@ -39,6 +41,7 @@ def test_a_scrape_has_the_newest_report() -> None:
         found = scraped(address)
     for field in COUNTS:
         assert found[f'millwheel_{field}{{pipeline="words"}}'] == getattr(PROGRESS, field)
+    assert found[r'millwheel_hot_key_share{interval="3",key="the\\n",pipeline="words"}'] == 0.42
     assert found['millwheel_quarantined_keys{pipeline="words"}'] == 1
     assert {name: value for name, value in found.items() if name.startswith("millwheel_watermark")} == {
         'millwheel_watermark_seconds{name="Count",pipeline="words"}': 10.0,

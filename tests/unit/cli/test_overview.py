@@ -10,7 +10,7 @@ from rich.console import Console
 
 from millwheel.cli.overview import drawn, json_line, lines
 from millwheel.model import MAX_TIME, MIN_TIME, SECOND
-from millwheel.overview import ClusterPicture, SeenInterval, SeenMember, SeenSource
+from millwheel.overview import ClusterPicture, SeenHotKey, SeenInterval, SeenMember, SeenSource
 
 FOUND = ClusterPicture(
     version=7,
@@ -49,6 +49,7 @@ def test_json_has_the_same() -> None:
     assert found["lag_us"] == 15 * SECOND
     assert found["intervals"][1] == {
         "id": 2, "computation": "Count", "low": "m\t", "high": None, "owner": None, "backlog": 0,
+        "hot": [],
     }  # fmt: skip
 
 
@@ -59,6 +60,19 @@ def test_there_is_no_lag_at_the_ends_of_time(watermarks: dict[str, int]) -> None
     found = msgspec.structs.replace(FOUND, watermarks=watermarks)
     assert found.lag_us is None
     assert lines(found)[-1] == "lag\t-"
+
+
+def test_hot_keys_are_shown_with_their_share() -> None:
+    first, second = FOUND.intervals
+    hot = (SeenHotKey("a\x1b", 0.42), SeenHotKey("b", 0.056))
+    found = msgspec.structs.replace(FOUND, intervals=(msgspec.structs.replace(first, hot=hot), second))
+    assert [line for line in lines(found) if line.startswith("hot key")] == [
+        "hot key\t1\tCount\ta\\x1b\t42%", "hot key\t1\tCount\tb\t6%",
+    ]  # fmt: skip
+    assert json.loads(json_line(found))["intervals"][0]["hot"][0] == {"key": "a\x1b", "share": 0.42}
+    console = Console(width=160, record=True, force_terminal=False)
+    console.print(drawn(found, None))
+    assert "42%" in console.export_text()
 
 
 def test_a_source_that_is_read_to_its_end_has_no_negative_rate() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millwheel.bundles import LogWrite
-from millwheel.cluster import Leader, Member, PlacedInterval, PlacedSource, Placement
+from millwheel.cluster import HotKey, Leader, Member, PlacedInterval, PlacedSource, Placement
 from millwheel.errors import StoreError, StoreInUse
 from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.ports import PipelineShape, PositionWrite, WatermarkWrite
@@ -222,3 +222,17 @@ def test_a_pipeline_that_changes_changes_the_map(cluster: Cluster) -> None:
     assert (agreed.version, len(agreed.intervals)) == (version + 1, 4)
     assert agreed.intervals[0].owner == worker
     assert [source.name for source in agreed.sources] == ["new", "src"]
+
+
+def test_hot_keys_are_those_that_members_have_said_last(cluster: Cluster) -> None:
+    one, two = cluster.join("w"), cluster.join("v")
+    first, second = IntervalId(1), IntervalId(2)
+    run(cluster.store.note_hot_keys(one, [HotKey(second, "z", 90), HotKey(second, "y", 500)]))
+    run(cluster.store.note_hot_keys(two, [HotKey(first, "a", 100)]))
+    assert run(cluster.store.hot_keys()) == [
+        HotKey(first, "a", 100), HotKey(second, "y", 500), HotKey(second, "z", 90),
+    ]  # fmt: skip
+    run(cluster.store.note_hot_keys(one, []))
+    run(cluster.store.leave(two))
+    run(cluster.store.note_hot_keys(two, [HotKey(first, "a", 100)]))
+    assert run(cluster.store.hot_keys()) == []
