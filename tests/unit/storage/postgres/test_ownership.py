@@ -1,0 +1,53 @@
+"""A new owner takes the locks of one that is stopped in a transaction."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from millwheel.bundles import (
+    LogWrite,
+)
+from millwheel.errors import (
+    CommitUnknown,
+)
+from millwheel.ids import Seq
+from millwheel_storage.embedded import EmbeddedPostgres
+from millwheel_storage.postgres import PostgresStore
+from millwheel_storage.postgres import connection as connection_module
+from millwheel_storage.postgres.prepared import Connection
+from tests.unit.storage.samples import shape
+
+pytestmark = pytest.mark.postgres
+
+
+def test_a_zombie_in_a_transaction_loses_its_locks(
+    postgres: EmbeddedPostgres, pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "STORE_IDLE_TRANSACTION_TIMEOUT_MS", 300)
+
+    async def main() -> None:
+        zombie, successor = PostgresStore(postgres.url, pipeline), PostgresStore(postgres.url, pipeline)
+        first = (await zombie.open_pipeline(shape(pipeline))).intervals[0].id
+        owned = await zombie.acquire([first])
+        stuck = asyncio.Event()
+
+        async def freeze(connection: Connection) -> None:
+            async with connection.transaction():
+                await connection.execute("SELECT 1 FROM ownership WHERE interval_id = %s FOR SHARE", (first,))
+                stuck.set()
+                await asyncio.sleep(1)
+                await connection.execute("SELECT 1")
+
+        frozen = asyncio.create_task(zombie._groups.run(freeze, repeatable=False))
+        await stuck.wait()
+        taken = await asyncio.wait_for(successor.acquire([first]), 5)
+        assert taken[first] > owned[first]
+        with pytest.raises(CommitUnknown):
+            await frozen
+        assert await zombie.commit([LogWrite(first, owned[first], Seq(1), 0, b"x")]) == set()
+        await zombie.close()
+        await successor.close()
+
+    asyncio.run(main())

@@ -1,0 +1,134 @@
+"""A recovery reads what is pending, and neither keys nor ids."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import psycopg
+import pytest
+
+from millwheel.bundles import (
+    Delivered,
+    Ids,
+    LogWrite,
+    Produced,
+    SinkRow,
+    encode_checkpoint,
+)
+from millwheel.ids import ProducerId, Seq, SequenceNumber, SubscriptionId, sequence_numbers
+from millwheel.ports import FoldWrite
+from millwheel_storage.embedded import EmbeddedPostgres
+from millwheel_storage.postgres import PostgresStore
+from millwheel_storage.testing import postgres_tables
+from tests.unit.storage.samples import image, shape
+
+pytestmark = pytest.mark.postgres
+
+
+def gone(**key: object) -> SinkRow:
+    return SinkRow("out", msgspec.json.encode(key), deleted=True)
+
+
+def test_one_shot_keys_leave_no_rows_and_recovery_does_not_read_keys(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        first = (await store.open_pipeline(shape(pipeline))).intervals[0].id
+        sequencer = (await store.acquire([first]))[first]
+        for seq in range(1, 21, 2):
+            keys = [f"a{seq}-{n}" for n in range(2_000)]
+            kept, gone = image(keys), image([])
+            kept.ids[:] = [
+                Ids(
+                    SubscriptionId(1),
+                    ProducerId(5),
+                    SequenceNumber(seq * 2_000),
+                    sequence_numbers(range(seq * 2_000, seq * 2_000 + 2_000)),
+                )
+            ]
+            kept.produced[:] = [
+                Produced(SubscriptionId(1), ProducerId(sequencer), SequenceNumber(seq * 10), ["k"], [b"v"], [1])
+            ]
+            gone.forgotten[:] = keys
+            for number, one in ((seq, kept), (seq + 1, gone)):
+                await store.commit([LogWrite(first, sequencer, Seq(number), 0, encode_checkpoint(one))])
+                assert await store.fold(FoldWrite(first, sequencer, Seq(number), [one]))
+        tables = postgres_tables(postgres.url, pipeline)
+        assert tables["key_state"] == []
+        assert tables["checkpoint_log"] == []
+        assert len(tables["delivered"]) == 2_000
+        with psycopg.connect(postgres.url) as connection:
+            assert connection.execute(f'SELECT count(*) FROM "{pipeline}".delivered').fetchone() == (1,)
+        sequencer = (await store.acquire([first]))[first]
+        recovered = await store.recover(first, sequencer)
+        assert recovered is not None
+        assert [len(bundle.keys) for bundle in recovered.productions] == [10]
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_recovery_does_not_read_ids_and_one_is_found_among_a_million(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        first = (await store.open_pipeline(shape(pipeline))).intervals[0].id
+        sequencer = (await store.acquire([first]))[first]
+        for number in range(1, 26):  # 40,000 ids a fold, every third of the producer's
+            one = image([])
+            one.ids[:] = [
+                Ids(
+                    SubscriptionId(1),
+                    ProducerId(5),
+                    SequenceNumber(0),
+                    sequence_numbers(range(number * 120_000, (number + 1) * 120_000, 3)),
+                )
+            ]
+            await store.commit([LogWrite(first, sequencer, Seq(number), 0, encode_checkpoint(one))])
+            assert await store.fold(FoldWrite(first, sequencer, Seq(number), [one]))
+        sequencer = (await store.acquire([first]))[first]
+        recovered = await store.recover(first, sequencer)
+        assert recovered is not None
+        assert recovered.ids == [
+            Delivered(SubscriptionId(1), ProducerId(5), SequenceNumber(0), SequenceNumber(26 * 120_000 - 3))
+        ]
+        asked = [119_997, 120_000, 600_000, 600_001, 26 * 120_000 - 3]
+        assert await store.find_ids(first, SubscriptionId(1), ProducerId(5), sequence_numbers(asked)) == {
+            120_000,
+            600_000,
+            26 * 120_000 - 3,
+        }
+        assert await store.find_ids(first, SubscriptionId(1), ProducerId(6), sequence_numbers(asked)) == set()
+        await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("what", ["state", "a timer", "state in the log", "state that is gone"])
+def test_a_store_is_blank_until_a_key_has_something(postgres: EmbeddedPostgres, pipeline: str, what: str) -> None:
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        first, other = [row.id for row in (await store.open_pipeline(shape(pipeline))).intervals]
+        for number in range(2):  # nothing of keys in the log and in the tables
+            sequencer = (await store.acquire([first]))[first]
+            recovered = await store.recover(first, sequencer)
+            assert recovered is not None
+            assert recovered.blank
+            nothing = image([])
+            nothing.ids[:] = [Ids(SubscriptionId(1), ProducerId(5), SequenceNumber(0), sequence_numbers([number]))]
+            await store.commit([LogWrite(first, sequencer, Seq(1), 0, encode_checkpoint(nothing))])
+        one, gone = image(["a"] if what != "a timer" else []), image([])
+        if what == "a timer":
+            one.timers.add("a", "", "wall", 7)
+        gone.forgotten[:] = ["a"]
+        for number, each in enumerate([one, gone] if what == "state that is gone" else [one], 2):
+            await store.commit([LogWrite(first, sequencer, Seq(number), 0, encode_checkpoint(each))])
+            if what != "state in the log":
+                images = [nothing, each] if number == 2 else [each]
+                assert await store.fold(FoldWrite(first, sequencer, Seq(number), images))
+        for interval in (first, other):
+            recovered = await store.recover(interval, (await store.acquire([interval]))[interval])
+            assert recovered is not None
+            assert not recovered.blank
+        await store.close()
+
+    asyncio.run(main())

@@ -1,0 +1,144 @@
+"""A schema is made once, found again with the same numbers, and never taken from somebody else."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+import pytest
+
+from millwheel.bundles import (
+    Delivered,
+    Ids,
+    LogWrite,
+    encode_checkpoint,
+)
+from millwheel.errors import (
+    IncompatibleStore,
+    StoreError,
+    WiringError,
+)
+from millwheel.ids import ProducerId, Seq, SequenceNumber, SubscriptionId, sequence_numbers
+from millwheel.ports import FoldWrite, SinkTable
+from millwheel_storage.embedded import EmbeddedPostgres
+from millwheel_storage.postgres import PostgresStore
+from millwheel_storage.postgres.reader import Reader, reset
+from tests.unit.storage.samples import image, shape
+
+pytestmark = pytest.mark.postgres
+
+
+def test_a_store_reopens_with_the_same_numbers(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        opened = await store.open_pipeline(shape(pipeline))
+        more = shape(pipeline, computations={"0": (), "a": ("m",)}, subscriptions={"0<s": "s", "a<s": "s"})
+        again = await store.open_pipeline(more)
+        assert [r for r in again.intervals if r.computation == "a"] == list(opened.intervals)
+        assert again.subscriptions == {"a<s": 1, "0<s": 2}
+        await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"coders": {"stream:s": "json"}}, IncompatibleStore),
+        ({"computations": {"b": ()}}, IncompatibleStore),
+        ({"computations": {"a": ("x", "y")}}, IncompatibleStore),
+        ({"streams": {"text": "other"}}, IncompatibleStore),
+        ({"subscriptions": {}}, IncompatibleStore),
+        ({"sinks": (SinkTable("out", {"k": "text", "n": "text"}, ("k",)),)}, IncompatibleStore),
+        ({"sinks": (SinkTable("out", {"k": "text", "n": "bigint"}, ("n",)),)}, IncompatibleStore),
+        ({"sinks": (SinkTable("timer", {"k": "text"}, ("k",)),)}, WiringError),
+        ({"sinks": (SinkTable("o", {"k": "text; DROP"}, ("k",)),)}, WiringError),
+    ],
+)
+def test_an_incompatible_shape_is_refused_before_any_write(
+    postgres: EmbeddedPostgres, pipeline: str, changes: dict[str, object], error: type[Exception]
+) -> None:
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        await store.open_pipeline(shape(pipeline))
+        with pytest.raises(error):
+            await store.open_pipeline(shape(pipeline, **changes))
+        await store.close()
+
+    asyncio.run(main())
+    with Reader(postgres.url, pipeline) as reader:
+        assert reader.shape() == shape(pipeline)
+
+
+def test_a_schema_of_somebody_else_is_left_alone(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {pipeline}")
+        connection.execute(f"CREATE TABLE {pipeline}.precious (x int)")
+
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        with pytest.raises(IncompatibleStore, match="not millwheel's"):
+            await store.open_pipeline(shape(pipeline))
+        await store.close()
+
+    asyncio.run(main())
+    with pytest.raises(StoreError, match="not touched"):
+        reset(postgres.url, pipeline)
+
+
+def test_two_openers_at_once_make_one_schema(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    async def main() -> None:
+        stores = [PostgresStore(postgres.url, pipeline) for _ in range(4)]
+        opened = await asyncio.gather(*[store.open_pipeline(shape(pipeline)) for store in stores])
+        assert all(one == opened[0] for one in opened)
+        partitions = await asyncio.gather(*[store.open_source("s", {"p": b"", "q": b""}) for store in stores])
+        assert all(one == partitions[0] for one in partitions)
+        for store in stores:
+            await store.close()
+
+    asyncio.run(main())
+    assert reset(postgres.url, pipeline)
+    assert not reset(postgres.url, pipeline)
+
+
+def test_a_store_of_the_first_format_gets_what_came_later(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    """There a channel whose sender had not advertised a frontier had ids, but no frontier; tables came, and an index."""
+    tables = ("opaque_bucket", "opaque_id", "suspicion", "cluster", "cluster_leader", "cluster_member", "lease")
+    later = dict.fromkeys((*tables, "interval_owner", "source_owner", "map_order", "hot_key"), "TABLE")
+    later |= {"timer_by_time": "INDEX", "incarnation": "SEQUENCE"}
+
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        first = (await store.open_pipeline(shape(pipeline))).intervals[0].id
+        sequencer = (await store.acquire([first]))[first]
+        one = image([])
+        one.ids[:] = [
+            Ids(SubscriptionId(1), ProducerId(5), SequenceNumber(0), sequence_numbers([3, 4])),
+            Ids(SubscriptionId(1), ProducerId(6), SequenceNumber(2), sequence_numbers([7])),
+        ]
+        await store.commit([LogWrite(first, sequencer, Seq(1), 0, encode_checkpoint(one))])
+        assert await store.fold(FoldWrite(first, sequencer, Seq(1), [one]))
+        await store.close()
+        with psycopg.connect(postgres.url) as connection:
+            connection.execute(f'DELETE FROM "{pipeline}".delivered_frontier WHERE frontier = 0')
+            connection.execute(f'DELETE FROM "{pipeline}".migration WHERE version > 1')
+            for name, kind in later.items():
+                connection.execute(f'DROP {kind} "{pipeline}".{name}')
+        store = PostgresStore(postgres.url, pipeline)
+        await store.open_pipeline(shape(pipeline))
+        sequencer = (await store.acquire([first]))[first]
+        recovered = await store.recover(first, sequencer)
+        assert recovered is not None
+        assert recovered.ids == [
+            Delivered(SubscriptionId(1), ProducerId(5), SequenceNumber(0), SequenceNumber(4)),
+            Delivered(SubscriptionId(1), ProducerId(6), SequenceNumber(2), SequenceNumber(7)),
+        ]
+        assert (await store.join("w", "worker", "h:1", 1_000_000, b"key")).incarnation == 1
+        assert [row.id for row in (await store.cluster_map()).intervals] == [1, 2]
+        await store.close()
+        with psycopg.connect(postgres.url) as connection:
+            for name in later:
+                found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (f'"{pipeline}".{name}',)).fetchone()
+                assert found == (True,), name
+
+    asyncio.run(main())

@@ -1,0 +1,128 @@
+"""The embedded server under what breaks it: kills, signals, orphans, long paths."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from millwheel_storage.embedded import EmbeddedPostgres
+
+pytestmark = pytest.mark.postgres
+
+
+@contextlib.contextmanager
+def short_directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="mw-", dir="/tmp") as directory:
+        yield Path(directory)
+
+
+def test_what_was_written_is_there_after_a_restart() -> None:
+    with short_directory() as directory:
+        with EmbeddedPostgres(directory) as server, psycopg.connect(server.url) as connection:
+            connection.execute("CREATE TABLE t AS SELECT 1 AS x")
+            pid = server.pid
+        assert server.pid is None
+        with EmbeddedPostgres(directory) as server, psycopg.connect(server.url) as connection:
+            assert server.pid not in (None, pid)
+            assert connection.execute("SELECT x FROM t").fetchall() == [(1,)]
+            assert connection.execute("SHOW listen_addresses").fetchone() == ("",)
+            for setting in ("fsync", "full_page_writes", "synchronous_commit"):
+                assert connection.execute(f"SHOW {setting}").fetchone() == ("on",)
+
+
+def test_a_long_path_gets_a_short_socket() -> None:
+    with short_directory() as directory:
+        deep = directory / ("d" * 90) / "it's deep"
+        with EmbeddedPostgres(deep) as server, psycopg.connect(server.url) as connection:
+            assert len(str(server.socket_directory)) < 60
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_killed_server_starts_again_and_lost_nothing() -> None:
+    with short_directory() as directory, EmbeddedPostgres(directory) as server:
+        with psycopg.connect(server.url) as connection:
+            connection.execute("CREATE TABLE t AS SELECT 1 AS x")
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGKILL)
+        server.ensure_running()
+        with psycopg.connect(server.url) as connection:
+            assert connection.execute("SELECT x FROM t").fetchall() == [(1,)]
+
+
+def test_a_reused_pid_in_the_pid_file_does_not_hinder() -> None:
+    with short_directory() as directory:
+        with EmbeddedPostgres(directory):
+            pid_file = directory / "postgres" / "postmaster.pid"
+            text = pid_file.read_text()
+        lines = text.splitlines()
+        pid_file.write_text("\n".join([str(os.getpid()), *lines[1:]]) + "\n")
+        with EmbeddedPostgres(directory) as server, psycopg.connect(server.url) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_the_last_user_stops_the_server() -> None:
+    with short_directory() as directory:
+        with EmbeddedPostgres(directory) as first:
+            with EmbeddedPostgres(directory) as second:
+                assert second.pid == first.pid
+            assert first.pid is not None
+        assert first.pid is None
+
+
+CHILD = """
+import sys, time
+from millwheel_storage.embedded import EmbeddedPostgres
+with EmbeddedPostgres(sys.argv[1]) as server:
+    print(server.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+@contextlib.contextmanager
+def child(directory: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(directory)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environ,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield process, int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_ends_the_run_ends_the_server(number: signal.Signals) -> None:
+    with short_directory() as directory, child(directory) as (process, _):
+        process.send_signal(number)
+        process.wait(20)
+        assert EmbeddedPostgres(directory).pid is None
+
+
+def test_an_orphan_of_a_killed_run_is_adopted_and_then_stopped() -> None:
+    with short_directory() as directory:
+        with child(directory) as (process, pid):
+            process.kill()
+            process.wait(5)
+            assert EmbeddedPostgres(directory).pid == pid
+        started = time.monotonic()
+        with EmbeddedPostgres(directory) as server:
+            assert server.pid == pid
+            assert time.monotonic() - started < 2
+            with psycopg.connect(server.url) as connection:
+                assert connection.execute("SELECT 1").fetchone() == (1,)
+        assert server.pid is None
