@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,13 +75,16 @@ class Place:
                     self.expected.update(line)
                     file.write(json.dumps(" ".join(line)) + "\n")
 
-    def command(self, *words: str, sleep_s: float = 0.0, **more: str) -> subprocess.Popen[str]:
+    def command(
+        self, *words: str, sleep_s: float = 0.0, prefix: Sequence[str] = (), **more: str
+    ) -> subprocess.Popen[str]:
+        """A process of `millwheel`; with a `prefix`, which enters another place, on the other side of it."""
         environment = {
             **os.environ, "PIPELINE": self.name, "MILLWHEEL_STORE": self.url, "SLEEP_S": str(sleep_s),
             "PYTHONUNBUFFERED": "1", **more,
         }  # fmt: skip
         process = subprocess.Popen(
-            [sys.executable, "-m", "millwheel", *words], cwd=self.directory, env=environment, text=True,
+            [*prefix, sys.executable, "-m", "millwheel", *words], cwd=self.directory, env=environment, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         self.processes.append(process)
