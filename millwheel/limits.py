@@ -256,6 +256,14 @@ STORE_CONFLICT_ATTEMPTS: Final = 8
 FAREWELLS: Final = 3
 """How often a controller that stands by tells the leader that the run is over, before it leaves: a channel may be cut."""
 
+DESERTED_US: Final = 60_000_000
+"""How long a leader of a finished pipeline waits for a worker.  Processes that start on many machines, or on Spark, need tens
+of seconds; one of them may bring a source that the store has not seen."""
+
+SETTLED_ORDERS: Final = 100
+"""How many orders to the leader are kept after they were carried out or refused.  Whoever gave one reads its end within
+seconds."""
+
 LEASE_US: Final = 5_000_000
 """How long a member of a cluster may act without a renewal, and so how soon others take over what a dead one owned.  Postgres
 may restart within it."""

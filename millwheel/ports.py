@@ -391,7 +391,10 @@ class ClusterStore(Store, Protocol):
         ...
 
     async def settle_order(self, epoch: int, number: int, refusal: str) -> bool:
-        """An order is carried out (""), or refused for this reason.  False: the epoch is not current."""
+        """An order is carried out (""), or refused for this reason.  False: the epoch is not current.
+
+        Settled orders that are `limits.SETTLED_ORDERS` older than this one are forgotten.
+        """
         ...
 
     async def note_hot_keys(self, incarnation: int, keys: Sequence[HotKey]) -> None:

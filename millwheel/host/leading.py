@@ -19,6 +19,7 @@ from millwheel.core.authority import Authority
 from millwheel.errors import Fenced, InvariantError
 from millwheel.host import alphabet as he
 from millwheel.host.controller import heed
+from millwheel.host.deserted import Deserted
 from millwheel.host.master import Assign, Bury, Cut, Decision, Finish, LetGo, Master, Propose, Settle
 from millwheel.host.messages import (
     Claimed,
@@ -88,6 +89,7 @@ class ClusterController:
         """What workers have said before the stored watermarks were read."""
         self._standing = Standing()
         self._master = Master()
+        self._deserted = Deserted()
         self._persisting: Authority | None = None
         self._fresh: set[int] = set()
         """Workers that were given something: they have to say what they know of it."""
@@ -155,6 +157,7 @@ class ClusterController:
         self._epoch, self._authority, self._loading = None, None, False
         self._rounds = None
         self._early, self._standing, self._master, self._fresh = [], Standing(), Master(), set()
+        self._deserted = Deserted()
 
     # --- what is heard ----------------------------------------------------------------------------------------
 
@@ -278,6 +281,10 @@ class ClusterController:
 
     def _lead_on(self, found: ClusterMap, epoch: int) -> Generator[he.Wish, Any, None]:
         """One step, if there is one to be done."""
+        if (yield from self._deserted.over(found, self.now)):
+            self._finishing = True
+            yield from self._finish()
+            return
         orders = yield ReadOrders()
         if self._epoch != epoch:
             return

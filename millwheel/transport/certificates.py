@@ -83,13 +83,8 @@ class Certificates(msgspec.Struct, frozen=True):
             raise ChannelError(
                 f"the key beside {file} is not the one of this certificate: make both with millwheel certs"
             )
-        authority = _parsed(self.authority, f"the authority of {file}")
-        try:
-            certificate.verify_directly_issued_by(authority)
-        except (ValueError, TypeError, InvalidSignature) as error:
-            raise ChannelError(
-                f"{file} is not of the authority beside it: make another one with millwheel certs"
-            ) from error
+        if not any(_signed(certificate, one) for one in _all_parsed(self.authority, f"the authority of {file}")):
+            raise ChannelError(f"{file} is not of the authority beside it: make another one with millwheel certs")
         if ends - now < timedelta(days=limits.CERTIFICATE_WARNING_DAYS):
             logger.warning("%s is valid until %s: make another one with millwheel certs", file, f"{ends:%Y-%m-%d}")
 
@@ -105,7 +100,9 @@ class OwnAuthority:
     def make(cls, now: datetime | None = None) -> OwnAuthority:
         """A new one, valid for `AUTHORITY_LIFETIME_DAYS`."""
         key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "millwheel authority")])
+        # Where two authorities are trusted, TLS looks for the one that has signed by its name: no two have the same.
+        digest = x509.SubjectKeyIdentifier.from_public_key(key.public_key()).digest.hex()
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"millwheel authority {digest[:16]}")])
         builder = _builder(name, name, key, now or datetime.now(UTC), limits.AUTHORITY_LIFETIME_DAYS)
         usage = _usage(key_cert_sign=True, crl_sign=True)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -242,6 +239,22 @@ def _host(host: str) -> x509.GeneralName:
     if not _DNS_NAME.fullmatch(host):
         raise ChannelError(f"{host!r} is no name of a host and no IP address; the port is not a part of it")
     return x509.DNSName(host)
+
+
+def _signed(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _all_parsed(pem: bytes, file: str) -> list[x509.Certificate]:
+    """An authority, or several while one takes the place of another."""
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except ValueError as error:
+        raise ChannelError(f"{file} is no certificate: make another one with millwheel certs") from error
 
 
 def _parsed(pem: bytes, file: str) -> x509.Certificate:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from millwheel import limits
 from millwheel.cluster import HotKey, Leader, MapOrder, Member, PlacedSource, Placement, Reshaping, in_order
 from millwheel.errors import StoreError
 from millwheel.ids import IntervalId
@@ -44,9 +45,11 @@ class MemoryAgreements:
         self._incarnation = 0
         self.shape = b""
         """`decisions.shape_digest` of what was opened last."""
-        self._orders: list[tuple[MapOrder, str | None]] = []
+        self._orders: dict[int, tuple[MapOrder, str | None]] = {}
+        """By number: what an operator wants, and None while it is open."""
+        self._ordered = 0
+        """The number of the last order."""
         self._hot: dict[int, Sequence[HotKey]] = {}
-        """By number from 1: what an operator wants, and None while it is open."""
 
     def expect(self, intervals: Set[IntervalId], sources: Set[str]) -> None:
         """The map covers these intervals and sources, and no others."""
@@ -169,13 +172,14 @@ class MemoryAgreements:
 
     def order(self, order: MapOrder) -> int:
         """See `ClusterStore.order`."""
-        if (order, None) not in self._orders:
-            self._orders.append((order, None))
-        return len(self._orders) - self._orders[::-1].index((order, None))
+        if (order, None) not in self._orders.values():
+            self._ordered += 1
+            self._orders[self._ordered] = (order, None)
+        return max(number for number, (wanted, _) in self._orders.items() if wanted == order)
 
     def orders(self) -> list[tuple[int, MapOrder]]:
         """See `ClusterStore.orders`."""
-        return [(number, order) for number, (order, refusal) in enumerate(self._orders, 1) if refusal is None]
+        return [(number, order) for number, (order, refusal) in self._orders.items() if refusal is None]
 
     def note_hot_keys(self, incarnation: int, keys: Sequence[HotKey]) -> None:
         """See `ClusterStore.note_hot_keys`."""
@@ -190,15 +194,19 @@ class MemoryAgreements:
 
     def settle(self, epoch: int, number: int, refusal: str) -> bool:
         """See `ClusterStore.settle_order`."""
-        if epoch == self.epoch and 0 < number <= len(self._orders) and self._orders[number - 1][1] is None:
-            self._orders[number - 1] = (self._orders[number - 1][0], refusal)
-        return epoch == self.epoch
+        if epoch != self.epoch:
+            return False
+        if number in self._orders and self._orders[number][1] is None:
+            self._orders[number] = (self._orders[number][0], refusal)
+        oldest = number - limits.SETTLED_ORDERS
+        self._orders = {n: kept for n, kept in self._orders.items() if n > oldest or kept[1] is None}
+        return True
 
     def refusal(self, number: int) -> str | None:
         """See `ClusterStore.refusal`."""
-        if not 0 < number <= len(self._orders):
+        if number not in self._orders:
             raise StoreError(f"there is no order {number}")
-        return self._orders[number - 1][1]
+        return self._orders[number][1]
 
     def rows(self) -> dict[str, list[tuple[Any, ...]]]:
         """See `MemoryStore.tables`."""
@@ -209,5 +217,5 @@ class MemoryAgreements:
             "interval_owner": sorted(self.interval_owners.items()),
             "source_owner": sorted(self.source_owners.items()),
             "hot_key": [(member,) for member in sorted(self._hot)],
-            "map_order": [(number, refusal) for number, (_, refusal) in enumerate(self._orders, 1)],
+            "map_order": [(number, refusal) for number, (_, refusal) in self._orders.items()],
         }

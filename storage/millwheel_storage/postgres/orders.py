@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from millwheel import limits
 from millwheel.cluster import HotKey, MapOrder, Senders, in_order
 from millwheel.errors import InvariantError, StoreError
 from millwheel_storage.decisions import check_order
@@ -50,8 +51,8 @@ async def orders(connection: Connection) -> list[tuple[int, MapOrder]]:
 
 
 async def settle(connection: Connection, epoch: int, number: int, refusal: str) -> bool:
-    """See `ClusterStore.settle_order`; what was said first stays."""
-    given = {"epoch": epoch, "number": number, "refusal": refusal}
+    """See `ClusterStore.settle_order`; what was said first stays, as long as the order is kept."""
+    given = {"epoch": epoch, "number": number, "refusal": refusal, "oldest": number - limits.SETTLED_ORDERS}
     return await query.first(connection, ordering.SETTLE_ORDER, given) is not None
 
 

@@ -29,7 +29,8 @@ it may change owners."""
 CONTROLLER: Final[dict[str, str]] = {
     "SELECT": "cluster, cluster_leader, declared_epoch, meta, migration, name, source, source_owner, watermark",
     "INSERT": "watermark",
-    "UPDATE": "cluster, cluster_leader, map_order, source_owner, watermark",
+    "UPDATE": "cluster, cluster_leader, source_owner, watermark",
+    "UPDATE, DELETE": "map_order",
     "SELECT (interval_id, sequencer, seq)": "checkpoint_log",
     "SELECT (interval_id, subscription, producer, sequence)": "production",
     "UPDATE (interval_id)": "production",

@@ -16,9 +16,12 @@ WITH led AS MATERIALIZED (
 ), settled AS (
     UPDATE map_order SET refusal = %(refusal)s
     WHERE number = %(number)s AND refusal IS NULL AND EXISTS (SELECT FROM led)
+), pruned AS (
+    DELETE FROM map_order WHERE number <= %(oldest)s AND refusal IS NOT NULL AND EXISTS (SELECT FROM led)
 )
 SELECT FROM led
 """
+"""What was settled long before goes; what is open stays, however old it is."""
 FORGET_HOT_KEYS: Final = """
 DELETE FROM hot_key h WHERE NOT EXISTS (SELECT FROM cluster_member m WHERE m.incarnation = h.incarnation)
 """

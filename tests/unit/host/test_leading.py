@@ -10,7 +10,8 @@ from millwheel.host import alphabet as he
 from millwheel.host.leading import ClusterController
 from millwheel.host.messages import Drained, Message, RunEnded
 from millwheel.host.requests import StoreCall
-from millwheel.model import SECOND
+from millwheel.model import MAX_TIME, SECOND
+from millwheel.ports import PipelineShape, WatermarkWrite
 from millwheel.testing.world.calls import run
 from millwheel_storage.memory import MemoryStore
 
@@ -139,3 +140,26 @@ def test_another_leader_who_never_heard_of_the_end_is_told_by_the_earlier_one() 
     room.cut.clear()
     room.let_pass(2 * limits.FAREWELLS)
     assert sorted(room.ended) == sorted([earlier, later])
+
+
+def test_a_controller_that_leads_only_after_all_workers_have_left_a_finished_pipeline_ends() -> None:
+    # Whoever knew that the run is over was gone by then, and a worker to say it never came: it waited for ever.
+    room = Room()
+    run(room.store.open_pipeline(PipelineShape("demo", {"a": ()}, {}, {}, (), ("src",))))
+    late = room.join("controller")
+    room.let_pass(2)
+    found = run(room.store.cluster_map())
+    assert found.leader is not None
+    writes = [WatermarkWrite(name, MAX_TIME - 1, {}) for name in ("a", "source:src")]
+    assert run(room.store.persist_led_watermarks(found.leader.epoch, writes)) == {"a", "source:src"}
+    room.let_pass(2 * limits.DESERTED_US / SECOND)
+    assert room.ended == []  # something is left to be done: it waits for workers
+    writes = [WatermarkWrite(write.name, MAX_TIME, {}) for write in writes]
+    assert run(room.store.persist_led_watermarks(found.leader.epoch, writes)) == {"a", "source:src"}
+    worker = room.join("worker")
+    room.let_pass(2 * limits.DESERTED_US / SECOND)
+    assert room.ended == []
+    room.leave(worker)
+    other = room.join("controller")
+    room.let_pass(2 * limits.DESERTED_US / SECOND)
+    assert sorted(room.ended) == sorted([late, other])

@@ -38,9 +38,9 @@ def node(name: str, certificates: Certificates | None = None) -> Node:
 
 
 @asynccontextmanager
-async def served() -> AsyncIterator[Node]:
+async def served(certificates: Certificates | None = None) -> AsyncIterator[Node]:
     """The host "w9", which knows w1 and c1, and listens with a certificate."""
-    called = node("w9")
+    called = node("w9", certificates)
     called.address = await called.transport.start()
     called.transport.peers({"w1": "127.0.0.1:1", "c1": "127.0.0.1:1"})
     try:
@@ -144,6 +144,43 @@ def test_a_method_is_open_to_the_roles_of_the_table_and_to_nobody_else(method: s
                 assert f"a certificate of the role {role}" in found[1]
             else:
                 assert found[0] is grpc.StatusCode.UNAVAILABLE
+
+    asyncio.run(scenario())
+
+
+OLD, NEW = ("old",), ("new",)
+BOTH = (*OLD, *NEW)
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "talk"),
+    [
+        (("old", OLD), ("old", BOTH), True),
+        (("old", BOTH), ("old", OLD), True),
+        (("old", BOTH), ("new", BOTH), True),
+        (("new", BOTH), ("old", BOTH), True),
+        (("new", NEW), ("new", BOTH), True),
+        (("new", NEW), ("old", BOTH), False),
+        (("old", OLD), ("new", BOTH), False),
+    ],
+)
+def test_an_authority_is_changed_by_processes_that_trust_both(
+    here: tuple[str, tuple[str, ...]], there: tuple[str, tuple[str, ...]], talk: bool
+) -> None:
+    # Each pair that meets while the steps of the guide are done one process at a time.
+    authorities = {"old": AUTHORITY, "new": OTHER}
+
+    def made(signer: str, trusted: tuple[str, ...]) -> Certificates:
+        own = authorities[signer].issue(Role.WORKER, HERE)
+        both = Certificates(b"".join(authorities[name].pem for name in trusted), own.certificate, own.key)
+        both.check("the file", datetime.now(UTC))
+        return both
+
+    async def scenario() -> None:
+        async with served(made(*here)) as called:
+            found = await answer(called.address, CONVERSE, caller_credentials(made(*there)), greeting("w1"))
+            assert isinstance(found, bytes) == talk
+            assert called.heard == ([("w1", OPENED)] if talk else [])
 
     asyncio.run(scenario())
 

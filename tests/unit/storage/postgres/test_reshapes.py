@@ -10,6 +10,7 @@ import msgspec
 import psycopg
 import pytest
 
+from millwheel import limits
 from millwheel.bundles import (
     BEFORE_TIMERS,
     CHECKPOINT_FORMAT,
@@ -378,5 +379,26 @@ def test_an_order_is_open_until_the_leader_has_settled_it(postgres: EmbeddedPost
         assert await store.order(move) == 3
         with pytest.raises(StoreError, match="an order is one of move, split, merge"):
             await store.order(MapOrder("stop", (ONE,)))
+
+    on_both(postgres, pipeline, test)
+
+
+def test_settled_orders_are_forgotten_after_a_while_and_open_ones_never(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    async def test(led: Led) -> None:
+        store, kept = led.store, limits.SETTLED_ORDERS
+        open_one = MapOrder("move", (ONE,), to="nobody")
+        assert await store.order(open_one) == 1
+        for number in range(2, kept + 4):
+            assert await store.order(MapOrder("move", (ONE,), to=f"w{number}")) == number
+            assert await store.settle_order(led.epoch, number, "no")
+        assert await store.orders() == [(1, open_one)]
+        with pytest.raises(StoreError, match="there is no order 3"):
+            await store.refusal(3)
+        assert await store.refusal(4) == "no"
+        # A leader of the past forgets nothing.
+        assert not await store.settle_order(led.epoch - 1, kept + 50, "no")
+        assert await store.refusal(4) == "no"
 
     on_both(postgres, pipeline, test)
