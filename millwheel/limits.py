@@ -707,6 +707,24 @@ UP_CONTROLLER_LIMIT_S: Final = 5.0
 UP_LINE_LIMIT_BYTES: Final = 1024 * 1024
 """The longest line of a process that is passed on in one piece."""
 
+HOSTED_TAIL_LINES: Final = 20
+"""Lines of a worker on an executor that the driver is told when it has ended; Spark keeps all of them."""
+
+HOSTED_JOIN_S: Final = 1.0
+"""How long a task waits for the last lines of a worker that has ended."""
+
+HOSTED_LOOK_S: Final = 0.5
+"""How often a task looks whether Spark's daemon above it still lives; it costs a system call."""
+
+HOSTING_LOOK_S: Final = 0.5
+"""How often a driver looks after the jobs of its workers: an operator who scales sees it at once."""
+
+HOSTING_PROGRESS_S: Final = 5.0
+"""How often `millwheel up --on` says how far the run is; it asks Postgres for that."""
+
+HOSTING_PATIENCE_S: Final = 15.0
+"""How long a worker waits for a core before that is said: an executor that was killed comes back in about eight seconds."""
+
 # Records that outside clients push
 
 PUSH_CLIENT_RECORDS: Final = 65_536

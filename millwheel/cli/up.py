@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,21 +26,34 @@ UP = "up"
 """What the supervisor calls itself."""
 
 
-@click.command(short_help="A whole cluster on this machine.")
+@click.command(short_help="A whole cluster on this machine, or on Spark.")
 @place
 @option("--workers", type=click.IntRange(min=1), default=2, show_default=True, metavar="N", help="How many workers.")
-@option("--controllers", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
-        help="How many controllers; one leads.")  # fmt: skip
+@option("--controllers", type=click.IntRange(min=0), default=1, show_default=True, metavar="N",
+        help="How many controllers; one leads.  0, with --on: they run elsewhere.")  # fmt: skip
+@option("--on", metavar="MASTER",
+        help="Workers are jobs on this Spark: spark://HOST:7077, local-cluster[2,1,1024], local[2].")  # fmt: skip
+@option("--conf", multiple=True, metavar="NAME=VALUE", help="With --on: a setting of Spark; can be given again.")
+@option("--py-files", multiple=True, metavar="FILE", type=click.Path(exists=True, dir_okay=False),
+        help="With --on: code that the pipeline imports, .py or .zip; can be given again.")  # fmt: skip
+@option("--certs", metavar="DIRECTORY", type=click.Path(file_okay=False),
+        help="With --on: certificates, in this directory on every machine.")  # fmt: skip
 @option("--lease", type=click.FloatRange(LEASE_SHORTEST_S, LEASE_LONGEST_S), default=LEASE_US / 1e6, show_default=True,
         metavar="SECONDS", help="How soon others take over what a dead process had.")  # fmt: skip
 @option("-q", "--quiet", is_flag=True, help="No progress, only warnings and errors; goes before --verbose.")
 @option("-v", "--verbose", is_flag=True, help="More of what goes on.")
 @log_format
-def up(place: Place, workers: int, controllers: int, lease: float, quiet: bool, verbose: bool, log_format: str) -> int:
+def up(
+    place: Place, workers: int, controllers: int, lease: float, quiet: bool, verbose: bool, log_format: str,
+    on: str | None, **given: Any,
+) -> int:  # fmt: skip
     """Start workers and controllers of a pipeline on this machine, until its sources are finished, Ctrl-C or SIGTERM.
 
     Each line that a process prints begins with its name.  A process that dies is started again; what it served goes to the
     others meanwhile.
+
+    With --on, workers are jobs on the executors of Spark, and the controllers run here.  SIGTTIN to this process adds a
+    worker, and SIGTTOU takes one away.
     """
     import asyncio
 
@@ -49,12 +62,17 @@ def up(place: Place, workers: int, controllers: int, lease: float, quiet: bool, 
     pipeline = place.pipeline()
     check_sources(pipeline.graph())  # one error here, and not one of each process
     more = ["--lease", f"{lease:g}", "--log-format", log_format, *(["--verbose"] if verbose and not quiet else [])]
-    plans = plan(place.path, workers, controllers, [*more, *(["--quiet"] if quiet else [])], more)
-    with place.opened() as url:
-        # In the environment and not on the command lines, which other users of the machine can read.
-        environment = {**os.environ, variable("--store"): url}
-        say = partial(_print_object, pipeline.name) if log_format == "json" else _print
-        status = asyncio.run(_run(plans, say, environment))
+    say = partial(_print_object, pipeline.name) if log_format == "json" else _print
+    if on is not None:
+        status = _on_spark(place, workers, controllers, more, quiet, say, on, given)
+    else:
+        _check_on_is_there({**given, "controllers 0": not controllers})
+        for_worker = [*more, *(["--quiet"] if quiet else [])]
+        plans = plan(place.path, workers, controllers, for_worker, more)
+        with place.opened() as url:
+            # In the environment and not on the command lines, which other users of the machine can read.
+            environment = {**os.environ, variable("--store"): url}
+            status = asyncio.run(_run(plans, say, environment))
     if status is None:
         stopped = "stopped; run it again to resume"
         if log_format == "json":
@@ -63,6 +81,25 @@ def up(place: Place, workers: int, controllers: int, lease: float, quiet: bool, 
             click.echo(f"millwheel: {stopped}", err=True)
         return Status.STOPPED
     return status if status >= 0 else Status.FAILED
+
+
+def _on_spark(
+    place: Place, workers: int, controllers: int, more: Sequence[str], quiet: bool,
+    say: Callable[[str, bool, str], None], on: str, given: dict[str, Any],
+) -> int | None:  # fmt: skip
+    from millwheel.cli.on_spark import OnSpark, up_on_spark
+
+    asked = OnSpark(
+        master=on, workers=workers, controllers=controllers, options=tuple(more), settings=given["conf"],
+        py_files=given["py_files"], certs=given["certs"], quiet=quiet,
+    )  # fmt: skip
+    return up_on_spark(place, asked, say)
+
+
+def _check_on_is_there(given: dict[str, Any]) -> None:
+    wrong = [name.replace("_", "-") for name, value in given.items() if value]
+    if wrong:
+        raise click.UsageError(f"--{wrong[0]} goes with --on, which says where Spark is")
 
 
 def plan(
@@ -85,16 +122,11 @@ async def _run(
     import asyncio
     import signal
 
-    from millwheel.runtime.supervisor import Supervisor, Verdicts
+    from millwheel.runtime.supervisor import ENDS, Supervisor
 
-    verdicts = Verdicts(
-        finished=frozenset({Status.DONE, Status.LEFT_OVER}),
-        hopeless=frozenset({Status.USAGE, Status.BROKEN_HOOKS}),
-        doubtful=frozenset({Status.FAILED}),
-    )
     width = max(len(plan.name) for plan in plans)
     supervisor = Supervisor(
-        plans, verdicts, lambda name, is_error, line: say(name.ljust(width), is_error, line), environment
+        plans, ENDS, lambda name, is_error, line: say(name.ljust(width), is_error, line), environment
     )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

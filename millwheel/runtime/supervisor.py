@@ -14,6 +14,7 @@ import signal
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Final
 
 import msgspec
 
@@ -38,6 +39,10 @@ class Verdicts(msgspec.Struct, frozen=True):
     """The same command would end like this again."""
     doubtful: frozenset[int]
     """It may be so; after some tries it is."""
+
+
+ENDS: Final = Verdicts(finished=frozenset({0, 3}), hopeless=frozenset({2, 4}), doubtful=frozenset({1}))
+"""Of workers and controllers (docs/guide-command-line.md lists their exit statuses)."""
 
 
 class Child(msgspec.Struct):

@@ -1,1 +1,1 @@
-"""What of millwheel runs on Spark: a Java for it, its class archive, and iterations that survive the loss of executors."""
+"""What of millwheel runs on Spark: a Java for it and its class archive, clusters of workers, and iterations."""

@@ -1,0 +1,113 @@
+"""What is decided before a job is given to Spark, and what follows when one has ended."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import click
+import pytest
+
+from millwheel.cli.on_spark import settings_of
+from millwheel.cli.status import Status
+from millwheel.errors import ChannelError, WiringError
+from millwheel.runtime.supervisor import ENDS
+from millwheel.spark import hosted
+from millwheel.spark.hosted import HostedWorker, command_of, task_of
+from millwheel.spark.masters import check_master, check_reachable, is_local
+from millwheel.spark.packing import packed
+
+LOCAL = ["local", "local[2]", "local[*]", "local[2,4]", "local-cluster[2,1,1024]"]
+ELSEWHERE = ["spark://host:7077", "spark://a:7077,b:7077", "spark://127.0.0.1:7077", "yarn", "k8s://https://host:443"]
+
+
+def worker(**given: object) -> HostedWorker:
+    fields = {
+        "name": "worker-1", "path": "words:pipeline", "url": "postgresql://secret@db/x", "options": ("--lease", "5"),
+        "directory": None, "beyond": False,
+    }  # fmt: skip
+    return HostedWorker(**{**fields, **given})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("master", [*LOCAL, *ELSEWHERE])
+def test_workers_listen_beyond_their_machine_with_certificates_only(master: str) -> None:
+    check_master(master)
+    check_reachable(master, has_certificates=True)
+    assert is_local(master) == (master in LOCAL)
+    if master in LOCAL:
+        check_reachable(master, has_certificates=False)
+    else:
+        with pytest.raises(ChannelError, match="name it with --certs"):
+            check_reachable(master, has_certificates=False)
+
+
+@pytest.mark.parametrize("master", ["", "spark", "localhost:7077", "local-cluster[2]", "mesos://x"])
+def test_what_is_no_master_is_refused(master: str) -> None:
+    with pytest.raises(WiringError, match="is no master of Spark: write spark://HOST:7077"):
+        check_master(master)
+
+
+def test_a_worker_listens_on_the_loopback_interface_or_says_how_others_reach_its_executor() -> None:
+    near, far = worker(), worker(beyond=True)
+    assert "--listen" not in command_of(near, {}, "m1")
+    assert command_of(far, {}, "m1")[-6:] == ["--listen", "0.0.0.0:0", "--advertise", "m1", "--lease", "5"]
+    assert "m1.cluster" in command_of(far, {"SPARK_LOCAL_HOSTNAME": "m1.cluster"}, "m1")
+    assert "--advertise" not in command_of(far, {"MILLWHEEL_ADVERTISE": "10.0.0.7"}, "m1")  # it reads that itself
+    assert not [word for word in command_of(far, {}, "m1") if "secret" in word]
+
+
+def test_an_executor_without_millwheel_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = task_of(worker())
+    monkeypatch.delattr("millwheel.spark.hosted")
+    monkeypatch.setitem(sys.modules, "millwheel.spark.hosted", None)
+    ((status, _, lines),) = task([0])
+    assert status in ENDS.hopeless
+    assert "cannot import millwheel" in lines[0]
+
+
+def test_a_task_returns_how_its_worker_ended_and_what_it_said_last(tmp_path: Path) -> None:
+    fields = {"directory": str(tmp_path), "path": "nowhere:pipeline"}
+    status, _, lines = hosted.serve({name: getattr(worker(**fields), name) for name in HostedWorker.__struct_fields__})
+    assert status == Status.FAILED
+    assert "there is no module 'nowhere'" in lines[-1]
+
+
+def test_statuses_mean_to_a_driver_what_they_say() -> None:
+    assert ENDS.finished == {Status.DONE, Status.LEFT_OVER}
+    assert ENDS.hopeless == {Status.USAGE, Status.BROKEN_HOOKS}
+    assert ENDS.doubtful == {Status.FAILED}
+
+
+def test_settings_of_spark() -> None:
+    assert settings_of(["spark.a=1", "spark.b=x=y"]) == {"spark.a": "1", "spark.b": "x=y"}
+    for wrong in ("spark.a", "a=1", "=1"):
+        with pytest.raises(click.UsageError, match="is no setting of Spark"):
+            settings_of([wrong])
+
+
+def test_the_pipelines_module_is_sent_and_changed_code_is_another_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "sent_single.py").write_text("A = 1\n")
+    package = tmp_path / "sent_package"
+    (package / "inner" / "__pycache__").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "inner" / "__init__.py").write_text("B = 2\n")
+    (package / "inner" / "__pycache__" / "x.pyc").write_text("")
+    (one,) = packed("sent_single", tmp_path)
+    (same,) = packed("sent_single", tmp_path)
+    (whole,) = packed("sent_package.inner", tmp_path)
+    assert one == same
+    assert zipfile.ZipFile(whole).namelist() == ["sent_package/__init__.py", "sent_package/inner/__init__.py"]
+    found = subprocess.run(
+        [sys.executable, "-c", "import sent_single, sent_package.inner as i; print(sent_single.A + i.B)"],
+        env={"PYTHONPATH": f"{one}:{whole}"}, cwd="/", capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert found.stdout == "3\n"
+    (tmp_path / "sent_single.py").write_text("A = 2\n")
+    (changed,) = packed("sent_single", tmp_path)
+    assert changed != one
+    assert packed("json", tmp_path) == []
