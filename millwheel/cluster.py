@@ -65,6 +65,8 @@ class ClusterMap(msgspec.Struct, frozen=True):
     """Members that have not left, those whose lease has run out included."""
     intervals: tuple[PlacedInterval, ...]
     sources: tuple[PlacedSource, ...]
+    declared: int = 0
+    """The last declared epoch under snapshots; 0: there was none."""
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -75,6 +77,8 @@ class Placement(msgspec.Struct, frozen=True):
     """The version of the map that the decision was made on.  It is refused when the map has another one."""
     intervals: Mapping[IntervalId, int | None]
     sources: Mapping[str, int | None]
+    back: bool = False
+    """All goes back to the last declared epoch: what the log has of a later one is dropped, in the same transaction."""
 
 
 class Reshaping(msgspec.Struct, frozen=True):

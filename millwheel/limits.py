@@ -302,6 +302,13 @@ once.  As many as the keys that an interval may have in its log (`UNFOLDED_LIMIT
 EPOCH_LOOK_US: Final = 20_000
 """How often the controller looks whether the next epoch is due: an epoch that a worker waits for begins so soon."""
 
+GATHER_US: Final = 1_000_000
+"""Under snapshots all that a cluster owns is placed at once, so a leader that finds nothing placed waits so long for workers
+that start at the same time."""
+
+RETURN_LIMIT_US: Final = 5_000_000
+"""For workers that were dismissed to join again: one look at the map, a new session and a new lease take about a second."""
+
 RECOVERY_CHUNK_BYTES: Final = 8 * 1024 * 1024
 """Log bytes that a recovery decodes and folds at a time: bounds its memory."""
 

@@ -100,6 +100,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
 
     It is fenced by `owners`, which are all intervals of the graph, and by the sequencers of the positions.  `sinks` are the
     log rows, as (interval, seq), whose sink rows are to be written.  `watermarks` are by computation or "source:name", us.
+    In a cluster it is fenced by the epoch of the leader, its `term`, too; 0 outside of one.
     """
 
     epoch: int
@@ -107,6 +108,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     positions: Sequence[PositionWrite] = ()
     watermarks: Mapping[str, int] = {}
     sinks: Sequence[tuple[int, int]] = ()
+    term: int = 0
 
 
 class MarkWrite(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
 
@@ -21,11 +21,15 @@ import uvloop
 
 from millwheel import limits
 from millwheel.api.pipeline import Pipeline
+from millwheel.core.interval.events import Inherited
 from millwheel.errors import ChannelError, Fenced, StoreError
+from millwheel.graph import Graph
+from millwheel.host.barriers import WentBack
 from millwheel.host.leading import ClusterController
 from millwheel.host.mapped import MappedOwnership
 from millwheel.host.progress import Progress
 from millwheel.host.worker import WorkerHost
+from millwheel.ids import IntervalId
 from millwheel.launch import OnProgress, report, unhurried_collector
 from millwheel.ports import ClusterStore
 from millwheel.runtime.embedded import check_sources
@@ -89,12 +93,34 @@ def run_controller(plan: ProcessPlan) -> bool:
 
 
 async def _worker(plan: ProcessPlan, on_progress: OnProgress | None, on_failure: OnFailure) -> tuple[Progress, bool]:
+    graph, inherited = plan.pipeline.graph(), dict[IntervalId, Inherited]()
+    while True:
+        try:
+            return await _member(plan, graph, inherited, on_progress, on_failure)
+        except WentBack as back:
+            inherited = back.inherited
+        except Fenced as fenced:  # whoever was taken for dead begins anew, too: all has gone back
+            if not graph.snapshot_every_us:
+                raise
+            logger.warning("%s", fenced)
+            inherited = {}
+        logger.info("all goes back to the last declared epoch: this process joins again, as another member")
+
+
+async def _member(
+    plan: ProcessPlan,
+    graph: Graph,
+    inherited: Mapping[IntervalId, Inherited],
+    on_progress: OnProgress | None,
+    on_failure: OnFailure,
+) -> tuple[Progress, bool]:
     async with _joined(plan, "worker") as member:
         host = WorkerHost(
-            graph=plan.pipeline.graph(),
+            graph=graph,
             name=f"w{member.incarnation}",
             controller=None,
             first_records=limits.FIRST_WORK_RECORDS,
+            inherited=inherited,
             ownership=lambda worker: MappedOwnership(worker, member.incarnation),
         )
         shell = Shell(
@@ -112,7 +138,7 @@ async def _worker(plan: ProcessPlan, on_progress: OnProgress | None, on_failure:
 
 async def _controller(plan: ProcessPlan) -> bool:
     async with _joined(plan, "controller") as member:
-        host = ClusterController(member.incarnation, plan.lease_us)
+        host = ClusterController(member.incarnation, plan.lease_us, plan.pipeline.graph().snapshot_every_us)
         shell = Shell(store=member.store, transport=member.transport, permit=member.lease, others=[host])
         await _served(shell)
         return not shell.stopped
@@ -141,7 +167,7 @@ async def _joined(plan: ProcessPlan, role: str) -> AsyncIterator[Membership]:
             with suppress(StoreError, TimeoutError):  # then others wait for the lease to run out
                 async with asyncio.timeout(limits.LAST_WORDS_LIMIT_S):
                     await store.leave(member.incarnation)
-    except Fenced:
+    except (Fenced, WentBack):
         transport.abandon()
         raise
     finally:

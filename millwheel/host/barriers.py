@@ -11,20 +11,24 @@ from typing import Protocol
 
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import IntervalCore
+from millwheel.errors import InvariantError
 from millwheel.host.actors import Actor, Actors
-from millwheel.host.messages import EpochBased, EpochOpened, EpochWanted, ImageWritten, Message
+from millwheel.host.messages import BarriersNamed, EpochBased, EpochOpened, EpochWanted, ImageWritten, Message
 from millwheel.host.partitions import Partitions
+from millwheel.host.procedures import Steps
 from millwheel.ids import IntervalId
 
 
 class WentBack(Exception):
-    """The database refuses rows of an epoch.  The worker is void, and the next one goes on from the last declared epoch.
+    """The worker is void, and the next one goes on from the last declared epoch.
+
+    The database refuses rows of an epoch, or in a cluster all goes back.
 
     `inherited` is for its cores: what wrote the rows is not to run again.
     """
 
     def __init__(self, inherited: dict[IntervalId, ev.Inherited]) -> None:
-        super().__init__("the database refuses rows of an epoch")
+        super().__init__("all goes back to the last declared epoch")
         self.inherited = inherited
 
 
@@ -40,6 +44,14 @@ class Crew(Protocol):
 
     def inform(self, message: Message) -> None:
         """Send a message to the controller."""
+        ...
+
+    def answer(self, message: Message) -> None:
+        """Send the controller a message that it need not hear again."""
+        ...
+
+    def begin(self, steps: Steps) -> None:
+        """Start a procedure."""
         ...
 
     def fail(self, error: Exception) -> None:
@@ -92,6 +104,10 @@ class Epochs:
             worker.handle_core(actor, ev.BarrierAsked(epoch))
         positions = tuple(worker.partitions.noted(actor, noted) for actor, noted in self._noted)
         worker.inform(EpochOpened(epoch, owners, positions))
+
+    def named(self, message: BarriersNamed) -> None:
+        """In a cluster: who sends barriers to whom."""
+        raise InvariantError("a worker without others was told of barriers of others")
 
     def _senders(self) -> dict[IntervalId, set[IntervalId]]:
         """By interval: who sends it a barrier.  Partitions that open later have passed it already."""

@@ -44,11 +44,14 @@ class Declaring:
         begin: Callable[[Steps], None],
         tell: Callable[[Message], None],
         values: Callable[[], Mapping[str, int]],
+        term: int = 0,
     ) -> None:
         self._every_us = every_us
         self._begin = begin
         self._tell = tell
         self._values = values
+        self._term = term
+        """Of the leader, in a cluster."""
         self.now = 0
         self._declared: int | None = None
         """None: the store was not brought back to the last epoch yet."""
@@ -58,7 +61,8 @@ class Declaring:
         self._written: dict[IntervalId, ImageWritten] = {}
         self._declaring = False
         self._wanted = False
-        self._refused = False
+        self._over = False
+        """Nothing more is declared: rows were refused, or all has gone back."""
         self.label = 0
         """The highest label of a report that was heard."""
         self._stored: dict[str, int] | None = None
@@ -73,13 +77,25 @@ class Declaring:
 
     def _run(self) -> Steps:
         since = self.now
-        while not self._refused:
+        while True:
             yield Pause(min(self._every_us, limits.EPOCH_LOOK_US))
+            if self._over:
+                return
             if self._epoch == 0 and (self._wanted or self.now - since >= self._every_us):
-                since, self._wanted = self.now, False
-                self._epoch, self._opened, self._stored = (self._declared or 0) + 1, None, None
-                self._written.clear()
-                self._tell(EpochStarted(self._epoch))
+                since = self.now
+                self._start((self._declared or 0) + 1)
+            else:
+                self._remind()
+
+    def _start(self, epoch: int) -> None:
+        self._wanted, self._epoch, self._opened = False, epoch, None
+        if self.label < epoch:  # else an earlier leader has begun it, and a report from behind its barrier was heard
+            self._stored = None
+        self._written.clear()
+        self._tell(EpochStarted(epoch))
+
+    def _remind(self) -> None:
+        """Nothing is to be begun."""
 
     def restate(self) -> list[Message]:
         """What a worker must hear again after a cut."""
@@ -114,7 +130,7 @@ class Declaring:
         if self._opened is None or self._declaring or self._epoch == 0:
             return
         written = {interval: part.sequencer for interval, part in self._written.items()}
-        if written == self._opened.owners:
+        if written == self._opened.owners and not self._over:
             self._declaring = True
             self._begin(self._declare(self._opened))
 
@@ -126,15 +142,20 @@ class Declaring:
             positions=opened.positions,
             watermarks={name: value for name, value in stored.items() if value > MIN_TIME},
             sinks=[(i, Seq(part.sinks)) for i, part in sorted(self._written.items()) if part.sinks],
+            term=self._term,
         )
         try:
             while not (yield DeclareEpoch(declaration)):
+                if self._over:
+                    return
                 owners = {**opened.owners, **{write.interval: write.sequencer for write in opened.positions}}
                 self._tell(Disowned(tuple(sorted(owners.items()))))
                 yield Pause(limits.OWNER_CHECK_US)
         except RowRefused as refusal:
-            self._refused = True
+            self._over = True
             self._tell(EpochRefused(self._epoch, refusal.interval, refusal.seq, refusal.rows))
+            return
+        if self._over:
             return
         if declaration.epoch != self._epoch:
             raise InvariantError(f"epoch {declaration.epoch} is declared while {self._epoch} runs")

@@ -20,13 +20,18 @@ from millwheel.errors import Fenced, InvariantError
 from millwheel.host import alphabet as he
 from millwheel.host.controller import heed
 from millwheel.host.deserted import Deserted
-from millwheel.host.master import Assign, Bury, Cut, Decision, Finish, LetGo, Master, Propose, Settle
+from millwheel.host.generations import Generation, WholeMaster, generation_of
+from millwheel.host.led_epochs import LedEpochs
+from millwheel.host.master import Assign, Bury, Cut, Decision, Dismiss, Finish, LetGo, Master, Propose, Settle
 from millwheel.host.messages import (
     Claimed,
     Disowned,
     Drained,
+    EpochOpened,
+    EpochWanted,
     HandedOver,
     HandOver,
+    ImageWritten,
     IntervalSettled,
     Led,
     LoadReport,
@@ -35,6 +40,7 @@ from millwheel.host.messages import (
     RoundAnswered,
     RoundAsked,
     RunEnded,
+    WatermarkReport,
     WatermarksRaised,
     WorkerJoined,
 )
@@ -65,7 +71,8 @@ def host_name(member: Member) -> str:
 class ClusterController:
     """The member `incarnation` of a cluster, as a controller.  A lease as leader is one of `lease_us`."""
 
-    def __init__(self, incarnation: int, lease_us: int) -> None:
+    def __init__(self, incarnation: int, lease_us: int, snapshot_every_us: int = 0) -> None:
+        """Under snapshots there is one every `snapshot_every_us`."""
         self.name = f"c{incarnation}"
         self.now = 0
         self._incarnation = incarnation
@@ -88,7 +95,13 @@ class ClusterController:
         self._early: list[tuple[str, Message]] = []
         """What workers have said before the stored watermarks were read."""
         self._standing = Standing()
-        self._master = Master()
+        self._every_us = snapshot_every_us
+        self._master = self._new_master()
+        self._generation: Generation | None = None
+        """Under snapshots: the owners of which the authority and the epochs are."""
+        self._epochs: LedEpochs | None = None
+        self._joined: tuple[str, WorkerJoined] | None = None
+        """The last worker that has said who sends to whom."""
         self._deserted = Deserted()
         self._persisting: Authority | None = None
         self._fresh: set[int] = set()
@@ -104,11 +117,15 @@ class ClusterController:
         """React to one event at wall time `now`, us."""
         self.now = now
         out = self._out = []
+        if self._epochs is not None:
+            self._epochs.now = now
         match event:
             case he.Received(peer, message):
                 self._hear(peer, message)
             case he.Answered(token, answer):
                 self._procedures.answered(token, answer)
+            case he.Declined(token, refusal):
+                self._procedures.declined(token, refusal)
             case he.Started():
                 self._procedures.start(self._campaign())
             case he.ChannelOpened(peer):
@@ -116,8 +133,6 @@ class ClusterController:
                     self._welcome(peer)
             case he.TurnEnded() | he.Rested() | he.Tick():
                 self._persist()
-            case he.Declined():
-                raise InvariantError("a controller writes no sink rows")
             case he.Told() | he.Due() | he.Returned() | he.RowsArrived():
                 raise InvariantError(f"a controller got {type(event).__name__}")
             case _:
@@ -134,6 +149,16 @@ class ClusterController:
 
     def _tell(self, peers: Iterable[str], message: Message) -> None:
         self._out += [he.Tell(peer, message) for peer in peers]
+
+    def _new_master(self) -> Master:
+        return WholeMaster() if self._every_us else Master()
+
+    def _serving(self) -> list[str]:
+        """Workers that hear of watermarks.  Under snapshots one that owns nothing hears of none: when it gets something, all
+        has gone back."""
+        if not self._every_us:
+            return self._workers()
+        return [] if self._generation is None else [f"w{owner}" for owner in sorted(self._generation.members)]
 
     def _workers(self) -> list[str]:
         return [name for name, member in self._others.items() if member.role == "worker"]
@@ -155,9 +180,26 @@ class ClusterController:
     def _stand_down(self) -> None:
         """Whatever was known in a term is void."""
         self._epoch, self._authority, self._loading = None, None, False
-        self._rounds = None
-        self._early, self._standing, self._master, self._fresh = [], Standing(), Master(), set()
+        self._rounds, self._generation, self._joined = None, None, None
+        self._end_epochs()
+        self._early, self._standing, self._master, self._fresh = [], Standing(), self._new_master(), set()
         self._deserted = Deserted()
+
+    def _end_epochs(self) -> None:
+        if self._epochs is not None:
+            self._epochs.end()
+        self._epochs = None
+
+    def _renew(self, found: ClusterMap) -> None:
+        """Under snapshots, what was known of watermarks is void when all goes back."""
+        shown = generation_of(found)
+        if shown == self._generation:
+            return
+        self._generation, self._authority, self._loading, self._rounds = shown, None, False, None
+        self._end_epochs()
+        self._standing = Standing()
+        if self._joined is not None and self._joined not in self._early:
+            self._early.insert(0, self._joined)
 
     # --- what is heard ----------------------------------------------------------------------------------------
 
@@ -168,6 +210,8 @@ class ClusterController:
                 self._act()
         elif self._epoch is None:
             pass  # who leads says so, and is told everything
+        elif isinstance(message, EpochOpened | ImageWritten | EpochWanted):
+            self._hear_of_epochs(peer, message)
         elif isinstance(message, HandedOver):
             self._master.handed_over(_incarnation(peer), (*message.intervals, *message.sources))
             self._act()
@@ -177,6 +221,8 @@ class ClusterController:
             self._master.drained(message.incarnation, message.version)
             self._act()
         elif self._authority is None:
+            if isinstance(message, WorkerJoined):
+                self._joined = (peer, message)
             self._early.append((peer, message))
             self._load_if_due()
         else:
@@ -184,16 +230,21 @@ class ClusterController:
 
     def _heed(self, authority: Authority, peer: str, message: Message) -> None:
         if isinstance(message, WorkerJoined):
-            self._tell([peer], WatermarksRaised(authority.values(), authority.inputs()))
+            self._joined = (peer, message)
+            if peer in self._serving():
+                self._tell([peer], self._raised(authority.values(), authority.inputs()))
         admitted = self._standing.admit(peer, message)
         if admitted is None or self._rounds is None:
             return
         if isinstance(admitted, RoundAnswered):
             self._rounds.answered(admitted)
             return
+        if isinstance(admitted, WatermarkReport) and self._epochs is not None and admitted.label > self._epochs.label:
+            self._tell_changes(authority)
+            self._epochs.reported(admitted.label)
         risen = heed(authority, admitted)
         if risen:
-            self._tell(self._workers(), WatermarksRaised({}, risen))
+            self._tell(self._serving(), self._raised({}, risen))
         if isinstance(admitted, Claimed | IntervalSettled):
             self._rounds.hurry()
 
@@ -203,23 +254,60 @@ class ClusterController:
     def _load_if_due(self) -> None:
         """When the map is known, and a worker has said who sends to whom."""
         joined = [message for _, message in self._early if isinstance(message, WorkerJoined)]
-        if joined and self._map is not None and not self._loading:
+        placed = not self._every_us or self._generation is not None
+        if joined and placed and self._map is not None and not self._loading:
             self._loading = True
             self._procedures.start(self._load(joined[0], self._epoch))
 
     def _load(self, joined: WorkerJoined, epoch: int | None) -> Steps:
+        generation = self._generation
+        found: ClusterMap = yield ReadMap()  # read since this one leads: nobody else declares an epoch any more
         stored: dict[str, int] = yield ReadWatermarks()
-        if self._epoch is None or epoch != self._epoch or self._map is None:
+        if self._epoch is None or epoch != self._epoch or self._map is None or generation != self._generation:
             return
         authority = self._authority = Authority(joined.senders, stored, joined.loops)
         # Workers know the numbers of earlier leaders' rounds: those of this one are larger.
         self._rounds = Rounds(authority, self._procedures.start, self._ask_round, self._epoch << 32)
         self._adjust(authority, self._map)
+        if generation is not None:
+            self._begin_epochs(generation, authority, found.declared, self._epoch)
         early, self._early = self._early, []
         for peer, message in early:
             self._heed(authority, peer, message)
-        self._tell(self._workers(), WatermarksRaised(authority.values(), authority.inputs()))
+        self._tell(self._serving(), self._raised(authority.values(), authority.inputs()))
         self._rounds.hurry()
+
+    def _begin_epochs(self, generation: Generation, authority: Authority, declared: int, epoch: int) -> None:
+        self._epochs = LedEpochs(
+            workers=self._serving(), owners={interval: sequencer for interval, _, sequencer in generation.owners},
+            term=epoch, every_us=self._every_us, begin=self._procedures.start,
+            tell=lambda message: self._tell(self._serving(), message), values=authority.values,
+        )  # fmt: skip
+        self._epochs.now = self.now
+        self._epochs.based(declared)
+
+    def _hear_of_epochs(self, peer: str, message: EpochOpened | ImageWritten | EpochWanted) -> None:
+        """What comes before there are epochs is said again when one begins."""
+        if self._epochs is None or peer not in self._serving():
+            return
+        match message:
+            case EpochOpened():
+                self._epochs.begun(peer, message)
+            case ImageWritten():
+                self._epochs.written(message)
+            case EpochWanted():
+                self._epochs.wanted(message)
+
+    def _raised(self, values: Mapping[str, int], inputs: Mapping[str, int]) -> WatermarksRaised:
+        return WatermarksRaised(dict(values), dict(inputs), 0 if self._epochs is None else self._epochs.label)
+
+    def _tell_changes(self, authority: Authority) -> None:
+        """Under snapshots a watermark is told when it is reached, and stored with an epoch."""
+        changed = authority.changes()
+        if changed:
+            self._tell(self._serving(), self._raised(changed, authority.adopt(changed)))
+            if self._rounds is not None:
+                self._rounds.hurry()
 
     def _adjust(self, authority: Authority, found: ClusterMap) -> None:
         """Every interval of the map is expected, whoever owns it.  One with another owner holds until that has reported."""
@@ -236,8 +324,10 @@ class ClusterController:
         """A worker may not know what was told, and what it has said may be lost."""
         if self._epoch is not None:
             self._tell([peer], Led(self._epoch))
-        if self._authority is not None:
-            self._tell([peer], WatermarksRaised(self._authority.values(), self._authority.inputs()))
+        if self._authority is not None and peer in self._serving():
+            self._tell([peer], self._raised(self._authority.values(), self._authority.inputs()))
+        for message in self._epochs.restate() if self._epochs is not None and peer in self._serving() else ():
+            self._tell([peer], message)
 
     # --- the map ----------------------------------------------------------------------------------------------
 
@@ -270,6 +360,8 @@ class ClusterController:
         self._out.append(he.Reach({name: member.address for name, member in self._others.items()}))
         if self._epoch is None:
             return
+        if self._every_us:
+            self._renew(found)
         if self._authority is not None:
             self._adjust(self._authority, found)
         self._standing.resume()
@@ -289,6 +381,8 @@ class ClusterController:
         if self._epoch != epoch:
             return
         self._master.ordered(dict(orders))
+        if isinstance(self._master, WholeMaster):
+            self._master.resting = self._epochs is not None and self._epochs.resting
         decision = self._master.decide(found, self.now)
         if decision is not None:
             self._again = (yield from self._carry_out(decision, found, epoch)) or self._again
@@ -298,8 +392,11 @@ class ClusterController:
         match decision:
             case LetGo(owner, intervals, sources, acked):
                 self._tell([f"w{owner}"], HandOver(intervals, sources, acked))
-            case Assign(intervals, sources):
-                return (yield from self._assign(intervals, sources, found, epoch))
+            case Assign():
+                return (yield from self._assign(decision, found, epoch))
+            case Dismiss(incarnations):
+                self._end_epochs()
+                yield from self._dismiss(incarnations, found)
             case Cut(intervals, split_keys, order):
                 answer = yield Reshape(Reshaping(epoch, found.version, intervals, split_keys))
                 if answer is None or self._epoch != epoch:
@@ -319,20 +416,20 @@ class ClusterController:
                 )
             case Finish():
                 self._finishing = True
+                self._end_epochs()
             case _:
                 assert_never(decision)
         return True
 
-    def _assign(
-        self, intervals: Mapping[Any, int | None], sources: Mapping[str, int | None], found: ClusterMap, epoch: int
-    ) -> Generator[he.Wish, Any, bool]:
+    def _assign(self, decision: Assign, found: ClusterMap, epoch: int) -> Generator[he.Wish, Any, bool]:
+        intervals, sources = decision.intervals, decision.sources
         dead = tuple(member.incarnation for member in found.members if not member.alive)
         if dead:
             yield Expel(dead)
         if self._epoch != epoch:
             return False
         self._standing.suspend(intervals, sources)
-        version: int | None = yield PlaceAnew(Placement(epoch, found.version, intervals, sources))
+        version: int | None = yield PlaceAnew(Placement(epoch, found.version, intervals, sources, decision.back))
         if self._epoch != epoch:
             return False
         if version is None:  # the map has changed meanwhile, or somebody else leads; `_follow` resumes
@@ -342,11 +439,22 @@ class ClusterController:
         self._tell(self._workers(), MapChanged(version))
         return True
 
+    def _dismiss(self, incarnations: tuple[int, ...], found: ClusterMap) -> Steps:
+        dead = tuple(member.incarnation for member in found.members if not member.alive)
+        if dead:
+            yield Expel(dead)
+        for incarnation in incarnations:
+            yield Leave(incarnation)
+        self._tell(self._workers(), MapChanged(found.version + 1))
+
     # --- watermarks -------------------------------------------------------------------------------------------
 
     def _persist(self) -> None:
         authority = self._authority
-        if authority is not None and self._epoch is not None and authority.changed() and self._persisting is None:
+        if self._every_us:
+            if authority is not None and self._epoch is not None and self._epochs is not None:
+                self._tell_changes(authority)
+        elif authority is not None and self._epoch is not None and authority.changed() and self._persisting is None:
             self._persisting = authority
             self._procedures.start(self._persist_all(authority, self._epoch))
 

@@ -19,9 +19,10 @@ from millwheel.core.ids.dedup import Channel
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.core.source.injector import InjectorCore
-from millwheel.errors import Fenced, WiringError
+from millwheel.errors import Fenced
 from millwheel.host import alphabet as he
 from millwheel.host.actors import Actor
+from millwheel.host.barriers import WentBack
 from millwheel.host.loads import Loads
 from millwheel.host.messages import (
     Claimed,
@@ -46,6 +47,7 @@ from millwheel.host.requests import (
     TakePartitions,
     WriteMarks,
 )
+from millwheel.host.shared_epochs import SharedEpochs
 from millwheel.ids import IntervalId, Sequencer
 from millwheel.ports import IntervalRow, MarkWrite, Opened
 
@@ -94,17 +96,15 @@ class MappedOwnership:
         self._drained: tuple[int, str | None, int] = (-1, None, 0)
         """The version of which the leader was told that all is done, the leader, and when, us."""
         self._ended = False
+        enabled = worker.graph.snapshot_every_us > 0
+        worker.epochs = self._epochs = SharedEpochs(worker, enabled, incarnation, self._serves)
+        self._based = not enabled
 
     # --- the start --------------------------------------------------------------------------------------------
 
     def boot(self) -> Steps:
         """See `Ownership`."""
         worker = self._worker
-        if worker.graph.snapshot_every_us:
-            raise WiringError(
-                f"pipeline {worker.graph.name!r} takes snapshots, which a cluster does not do yet: run it with "
-                "`millwheel run`, or with durability=Checkpoints()"
-            )
         opened: Opened = yield OpenPipeline(worker.graph.shape())
         worker.routes.open(opened)
         yield he.Prepare(opened.subscriptions, opened.places)
@@ -138,8 +138,13 @@ class MappedOwnership:
 
     def _follow(self, found: ClusterMap) -> None:
         if not any(member.incarnation == self._incarnation and member.alive for member in found.members):
+            if self._epochs.enabled:  # all goes back, and this process begins anew as another member
+                self._ended = True
+                self._worker.fail(WentBack({}))
+                return
             raise Fenced(f"worker {self._incarnation} is not a member of this cluster any more; this process ends")
         self._map = found
+        self._base(found)
         self._meet(found)
         self._listen(found.leader)
         self._reroute(found)
@@ -158,6 +163,18 @@ class MappedOwnership:
 
     def _note_hot(self, hot: tuple[HotKey, ...]) -> Steps:
         yield NoteHotKeys(self._incarnation, hot)
+
+    def _base(self, found: ClusterMap) -> None:
+        """Under snapshots a member gets all that it will ever own at once.  Nothing is declared then before it takes part."""
+        owners = {*(placed.owner for placed in found.intervals), *(source.owner for source in found.sources)}
+        if self._incarnation in owners and not self._based:
+            self._based = True
+            self._epochs.base(found.declared)
+
+    def _serves(self) -> bool:
+        """Whether all that the map gives to this worker has its core."""
+        actors = self._worker.actors.all
+        return self._map is not None and not self._starting and all(interval in actors for interval in self._mine)
 
     def _meet(self, found: ClusterMap) -> None:
         """Other workers: those that are new hear who is served here, and those that are gone are sent nothing."""
@@ -283,7 +300,8 @@ class MappedOwnership:
         place, core = (actor.interval, delivery.bundle.sender), actor.core
         self._loads.came(actor.interval, delivery.bundle.keys)
         waiting = self._doubtful.get(place)
-        if waiting is None and isinstance(core, IntervalCore) and core.doubts(delivery.bundle):
+        doubted = not delivery.bundle.barrier and isinstance(core, IntervalCore) and core.doubts(delivery.bundle)
+        if waiting is None and doubted:
             waiting = self._doubtful[place] = []
             self._worker.begin(self._verify(place))
         if waiting is not None:  # those behind it wait too, because order is per sender
@@ -507,7 +525,8 @@ class MappedOwnership:
     def _leave(self) -> Steps:
         intervals = [actor.interval for actor, _ in self._worker.actors.intervals()]
         self._worker.closed |= {*intervals}
-        while True:
+        # Under snapshots all is declared and folded.  An epoch that runs now holds nothing, and nobody needs its end.
+        while not self._epochs.enabled:
             if not self._busy(intervals, [], acked=False):  # what came since it was drained: frontiers, and copies
                 yield from self._last_words(intervals)
                 if not self._busy(intervals, [], acked=False):  # a frontier may have been recorded meanwhile

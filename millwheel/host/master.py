@@ -41,6 +41,14 @@ class Assign(msgspec.Struct, frozen=True):
 
     intervals: Mapping[IntervalId, int | None]
     sources: Mapping[str, int | None]
+    back: bool = False
+    """All of them, and everything goes back to the last declared epoch."""
+
+
+class Dismiss(msgspec.Struct, frozen=True):
+    """Under snapshots: these members are members no more, and what they own has no owner."""
+
+    incarnations: tuple[int, ...]
 
 
 class Cut(msgspec.Struct, frozen=True):
@@ -74,7 +82,7 @@ class Finish(msgspec.Struct, frozen=True):
     """The run is over."""
 
 
-Decision = LetGo | Assign | Cut | Settle | Bury | Propose | Finish
+Decision = LetGo | Assign | Dismiss | Cut | Settle | Bury | Propose | Finish
 
 
 class Move(msgspec.Struct):

@@ -253,11 +253,22 @@ class EpochStarted(msgspec.Struct, frozen=True, gc=False):
 
 
 class EpochOpened(msgspec.Struct, frozen=True, gc=False):
-    """The worker has begun an epoch: its intervals, whose parts belong to it, and the positions that its partitions noted."""
+    """The worker has begun an epoch: its intervals, whose parts belong to it, and the positions that its partitions noted.
+
+    In a cluster `barriers` has, by sender, all that get a barrier from this worker's partitions and intervals.
+    """
 
     epoch: int
     owners: dict[IntervalId, Sequencer]
     positions: tuple[PositionWrite, ...]
+    barriers: dict[IntervalId, tuple[IntervalId, ...]] = {}
+
+
+class BarriersNamed(msgspec.Struct, frozen=True, gc=False):
+    """In a cluster: all workers have begun an epoch, and these barriers are on their way, receivers by sender."""
+
+    epoch: int
+    barriers: dict[IntervalId, tuple[IntervalId, ...]]
 
 
 class ImageWritten(msgspec.Struct, frozen=True, gc=False):
@@ -294,5 +305,5 @@ Message = (
     Hello | Delivery | Receipt | Credit | Expected | WorkerJoined | Claimed | Unsettled | IntervalSettled | Excused
     | Concluded | Open | WatermarkReport | SourceBound | WatermarksRaised | Disowned | MapChanged | Led | HandOver
     | HandedOver | LoadReport | Drained | RunEnded | RoundAsked | RoundAnswered
-    | EpochBased | EpochStarted | EpochOpened | ImageWritten | EpochWanted | EpochDeclared | EpochRefused
+    | EpochBased | EpochStarted | EpochOpened | BarriersNamed | ImageWritten | EpochWanted | EpochDeclared | EpochRefused
 )  # fmt: skip

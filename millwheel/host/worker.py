@@ -31,6 +31,7 @@ from millwheel.host.barriers import Epochs
 from millwheel.host.commits import CommitLanes, Group
 from millwheel.host.marks import Marks
 from millwheel.host.messages import (
+    BarriersNamed,
     Claimed,
     Concluded,
     Credit,
@@ -373,6 +374,8 @@ class WorkerHost(Voice):
                 self._raised(values, inputs, label)
             case EpochStarted(epoch):
                 self.epochs.begin(epoch)
+            case BarriersNamed():
+                self.epochs.named(message)
             case EpochDeclared(epoch):
                 self.epochs.declared(epoch)
             case EpochRefused(_, interval, seq, rows):

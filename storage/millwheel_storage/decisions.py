@@ -27,7 +27,7 @@ def digest(decision: Placement | Reshaping) -> bytes:
     """
     what: tuple[object, ...]
     if isinstance(decision, Placement):
-        what = ("place", sorted(decision.intervals.items()), sorted(decision.sources.items()))
+        what = ("place", sorted(decision.intervals.items()), sorted(decision.sources.items()), decision.back)
     else:
         what = ("reshape", [*decision.intervals], [*decision.split_keys])
     return hashlib.sha256(msgspec.msgpack.encode((decision.epoch, decision.version, *what))).digest()

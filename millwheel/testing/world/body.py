@@ -214,7 +214,7 @@ class Body:
         if action == "crash before":
             raise Crash
         self.perform(host, effect)
-        if action == "duplicate" and isinstance(effect, he.Tell):
+        if action == "duplicate" and isinstance(effect, he.Tell) and (host.name, effect.peer) not in self._deaf:
             self.transport.again(host.name, effect.peer, effect.message)
         if action == "crash after":
             raise Crash

@@ -24,7 +24,7 @@ from millwheel.cluster import (
 from millwheel.core.faults.suspects import unite_marks
 from millwheel.errors import StoreError
 from millwheel.ids import IntervalId, Sequencer
-from millwheel.ports import WatermarkWrite
+from millwheel.ports import Declaration, WatermarkWrite
 from millwheel_storage.decisions import check_named, check_order, reshaped
 from millwheel_storage.memory.agreements import Holdings
 from millwheel_storage.memory.twin import SoloMemoryStore
@@ -69,7 +69,8 @@ class MemoryStore(SoloMemoryStore):
             PlacedInterval(row.id, row.computation, row.low, row.high, owner, self.ownership[row.id])
             for row, owner in rows
         )
-        return ClusterMap(agreed.version, agreed.leader(), agreed.all_members(), intervals, agreed.placed_sources())
+        members, sources = agreed.all_members(), agreed.placed_sources()
+        return ClusterMap(agreed.version, agreed.leader(), members, intervals, sources, self.declared)
 
     async def place(self, placement: Placement) -> int | None:
         """See `ClusterStore.place`."""
@@ -78,7 +79,15 @@ class MemoryStore(SoloMemoryStore):
             return None
         version, owned = placed
         self._fence(self._all_of(owned))
+        if placement.back:
+            self._drop_later()
         return version
+
+    async def declare(self, declaration: Declaration) -> bool:
+        """See `Store.declare`."""
+        if declaration.term not in (0, self._agreements.epoch):
+            return False
+        return await super().declare(declaration)
 
     async def take_partitions(
         self, source: str, incarnation: int, intervals: Sequence[IntervalId]

@@ -364,9 +364,13 @@ class SoloMemoryStore:
         for interval, row in sorted(self.intervals.items()):
             if interval not in owners and not row.computation.startswith(SOURCE_PREFIX):
                 self.ownership[interval] = self._next_sequencer()
+        self._drop_later()
+        return self.declared
+
+    def _drop_later(self) -> None:
+        """What the log has of an epoch that is not declared is gone."""
         for place in [place for place, write in self.log.items() if write.epoch > self.declared]:
             del self.log[place]
-        return self.declared
 
     async def declare(self, declaration: Declaration) -> bool:
         """See `Store.declare`."""

@@ -25,7 +25,7 @@ from millwheel_storage.schema.shape_checks import SOURCE_PREFIX
 from millwheel_storage.statements import committing, declaring
 
 
-class _PartitionFenced(Exception):
+class _DeclarationFenced(Exception):
     """Nothing of the declaration is to stay."""
 
 
@@ -46,7 +46,7 @@ async def declare(connection: Connection, commits: Commits, declaration: Declara
     try:
         async with connection.transaction():
             return await _declare(connection, commits, declaration)
-    except _PartitionFenced:
+    except _DeclarationFenced:
         return False
     except psycopg.Error as error:
         if not refuses_a_row(error):
@@ -65,10 +65,12 @@ async def _declare(connection: Connection, commits: Commits, declaration: Declar
     for write in await _sinks(connection, declaration):
         await commits.write(connection, write)
     if declaration.positions and await positions.advance(connection, declaration.positions) != written.keys():
-        raise _PartitionFenced
+        raise _DeclarationFenced
     if declaration.watermarks:
         names, values = TextArray([*declaration.watermarks]), BigintArray([*declaration.watermarks.values()])
         await connection.execute(declaring.RAISE_WATERMARKS, (names, values))
+    if declaration.term and await query.first(connection, declaring.HOLD_TERM, (Int8(declaration.term),)) is None:
+        raise _DeclarationFenced
     return True
 
 

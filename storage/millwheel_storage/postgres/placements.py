@@ -17,7 +17,7 @@ from millwheel.ids import IntervalId, Sequencer
 from millwheel_storage.decisions import digest
 from millwheel_storage.postgres import query
 from millwheel_storage.postgres.prepared import Connection
-from millwheel_storage.statements import opening, placing
+from millwheel_storage.statements import declaring, opening, placing
 
 
 async def cluster_map(connection: Connection) -> ClusterMap:
@@ -28,6 +28,7 @@ async def cluster_map(connection: Connection) -> ClusterMap:
         members = await query.rows(connection, placing.READ_MEMBERS)
         intervals = await query.rows(connection, placing.READ_PLACED)
         sources = await query.rows(connection, placing.READ_PLACED_SOURCES)
+        declared = await query.first(connection, declaring.READ_DECLARED)
     if first is None:
         raise InvariantError("there is no row")
     version, *leader = first
@@ -40,6 +41,7 @@ async def cluster_map(connection: Connection) -> ClusterMap:
             for id_, name, low, high, owner, sequencer in intervals
         ),
         sources=tuple(PlacedSource(*row) for row in sources),
+        declared=0 if declared is None else int(declared[0]),
     )
 
 
@@ -56,6 +58,8 @@ async def place(connection: Connection, placement: Placement) -> int | None:
         await _own(connection, placement)
         parameters = {"intervals": [Int8(id_) for id_ in placement.intervals], "sources": [*placement.sources]}
         await connection.execute(placing.FENCE_OWNERS, parameters)
+        if placement.back:  # no earlier owner writes any more
+            await connection.execute(declaring.DROP_UNDECLARED)
         row = await query.first(connection, placing.DECIDED, (placement.epoch, decision))
         if row is None:  # a new leader came while this waited for an interval
             raise psycopg.Rollback(transaction)

@@ -39,3 +39,6 @@ FROM (
 ) AS others WHERE o.interval_id = others.interval_id
 """
 DROP_LATER: Final = "DELETE FROM checkpoint_log WHERE epoch > %s"
+DROP_UNDECLARED: Final = "DELETE FROM checkpoint_log WHERE epoch > coalesce((SELECT number FROM declared_epoch), 0)"
+HOLD_TERM: Final = "SELECT FROM cluster_leader WHERE epoch = %b FOR SHARE"
+"""No row when another one leads.  It comes last: whoever waits for an interval keeps nobody from leading."""

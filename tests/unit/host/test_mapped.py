@@ -5,14 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import msgspec
 import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, TextCoder, limits, subscribe
 from millwheel.bundles import Bundle
 from millwheel.cluster import Placement
 from millwheel.core.interval import events as ev
-from millwheel.errors import Fenced, WiringError
+from millwheel.errors import Fenced
 from millwheel.host import alphabet as he
 from millwheel.host.mapped import MappedOwnership
 from millwheel.host.messages import Delivery, HandedOver, HandOver, Hello, MapChanged, Message, Receipt
@@ -197,10 +196,3 @@ def test_what_an_unknown_producer_sends_waits_until_the_store_says_who_it_is(han
     hand.give(he.TurnEnded())
     assert hand.ran == ([ONE] if sends else [])
     assert [receipt.number for receipt in hand.of(Receipt)] == [(producer << 32) + 1]
-
-
-def test_pipelines_under_snapshots_are_refused() -> None:
-    hand = ClusterHand()
-    hand.worker.graph = msgspec.structs.replace(hand.worker.graph, snapshot_every_us=5)
-    with pytest.raises(WiringError, match="takes snapshots, which a cluster does not do yet"):
-        hand.give(he.Started())

@@ -1,0 +1,132 @@
+"""Clusters of real processes under snapshots: the same rows as an embedded run, whoever is killed or stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from millwheel.bundles import (
+    CHECKPOINT_FORMAT,
+    Checkpoint,
+    HoldWrites,
+    LogWrite,
+    StateWrites,
+    TimerWrites,
+    encode_checkpoint,
+)
+from millwheel.cluster import Placement
+from millwheel.ids import IntervalId, Seq
+from millwheel.ports import Declaration, PipelineShape
+from millwheel_storage.embedded import EmbeddedPostgres
+from millwheel_storage.postgres import PostgresStore
+from tests.integration.test_cluster_run import WORDS, Place, children, ended, until
+
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
+
+NAMED = 'Pipeline(os.environ["PIPELINE"])'
+UNDER_SNAPSHOTS = 'Pipeline(os.environ["PIPELINE"], durability=Snapshots(every_ms=200))'
+LEASE_US = 3_600_000_000
+
+
+@pytest.fixture
+def place(postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path, postgres.url, pipeline)
+    assert NAMED in WORDS
+    text = WORDS.replace(NAMED, UNDER_SNAPSHOTS).replace("Pipeline,", "Pipeline, Snapshots,")
+    (tmp_path / "words.py").write_text(text)
+    yield made
+    for process in made.processes:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def declared(place: Place) -> int:
+    """The number of the last declared epoch."""
+    with psycopg.connect(place.url) as connection:
+        found = connection.execute(f'SELECT number FROM "{place.name}".declared_epoch').fetchone()
+    return 0 if found is None else int(found[0])
+
+
+def until_opened(place: Place, partitions: int) -> None:
+    """Wait until so many files were found: what is in the last of them runs, and no epoch has it yet."""
+
+    def found() -> bool:
+        with psycopg.connect(place.url) as connection:
+            return connection.execute(f'SELECT count(*) FROM "{place.name}".source').fetchone() == (partitions,)
+
+    until(found)
+
+
+def test_kills_in_the_middle_of_epochs_lose_and_double_nothing(place: Place) -> None:
+    kept = [place.directory / f"{number}.jsonl" for number in (1, 2)]
+    for file in kept:
+        file.rename(file.with_suffix(".kept"))
+    cluster = place.up("--workers", "2", sleep_s=0.002, TAIL="1")  # it does not end by itself
+    place.until_counted(1 / 3)
+    assert place.owners() == {"worker-1", "worker-2"}
+    before = declared(place)
+    for number, (file, victim) in enumerate(zip(kept, ("worker-1", "controller-1"), strict=True), 2):
+        file.with_suffix(".kept").rename(file)
+        until_opened(place, number)
+        (process,) = children(cluster.pid, victim)
+        os.kill(process, signal.SIGKILL)
+        place.until_counted(number / 3)
+    until(lambda: place.rows() == place.expected)
+    assert declared(place) > before
+    cluster.send_signal(signal.SIGINT)
+    status, out = ended(cluster)
+    assert status == 130, out
+    assert "worker-1 was killed by SIGKILL; it is started again" in out
+    assert "controller-1 was killed by SIGKILL; it is started again" in out
+    status, out = ended(place.up("--workers", "1"))  # the files are not tailed any more, and nothing is left to do
+    assert status == 0, out
+    assert place.rows() == place.expected
+
+
+def test_a_placement_goes_back_and_an_earlier_leader_declares_nothing(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    one, payload = IntervalId(1), StateWrites.of([("a", "", "", b"1")])
+    image = Checkpoint(CHECKPOINT_FORMAT, "", 1, [], [], [], payload, TimerWrites(), HoldWrites(), [], [])
+
+    async def log(store: PostgresStore, epoch: int) -> list[int]:
+        owner = next(placed for placed in (await store.cluster_map()).intervals if placed.id == one)
+        await store.commit([LogWrite(one, owner.sequencer, Seq(epoch), epoch, encode_checkpoint(image))])
+        async with await psycopg.AsyncConnection.connect(postgres.url) as connection:
+            cursor = await connection.execute(f'SELECT epoch FROM "{pipeline}".checkpoint_log ORDER BY epoch')
+            return [epoch for (epoch,) in await cursor.fetchall()]
+
+    async def all_of_it() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        try:
+            await store.open_pipeline(PipelineShape(pipeline, {"a": ()}, {}, {}, (), ("src",)))
+            worker = (await store.join("w", "worker", "w:1", LEASE_US, b"w")).incarnation
+            leader = (await store.join("c", "controller", "c:1", LEASE_US, b"c")).incarnation
+            led = await store.lead(leader, LEASE_US)
+            assert led is not None
+            every = Placement(led.epoch, (await store.cluster_map()).version, {one: worker}, {"src": worker}, back=True)
+            assert await store.place(every) is not None
+            assert await log(store, 1) == [1]
+            found = await store.cluster_map()
+            owners = {placed.id: placed.sequencer for placed in found.intervals}
+            assert found.declared == 0
+            assert not await store.declare(Declaration(epoch=1, owners=owners, term=led.epoch + 1))
+            assert (await store.cluster_map()).declared == 0
+            assert await store.declare(Declaration(epoch=1, owners=owners, term=led.epoch))
+            assert (await store.cluster_map()).declared == 1
+            assert await log(store, 2) == [1, 2]
+            again = Placement(led.epoch, found.version, {one: worker}, {"src": worker}, back=True)
+            assert await store.place(again) is not None
+            assert await log(store, 2) == [1, 2]  # its own: what the earlier owner had written is gone
+            assert not await store.declare(Declaration(epoch=2, owners=owners, term=led.epoch))
+        finally:
+            await store.close()
+
+    asyncio.run(all_of_it())

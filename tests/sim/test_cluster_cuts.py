@@ -1,0 +1,39 @@
+"""Clusters under snapshots: every cut is one cut, whoever dies, freezes or leads meanwhile."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from millwheel.testing.faults.nemesis import NO_FAULTS
+from tests.sim.cluster_cuts import simulate_cluster_cuts
+
+SEEDS = 12
+PROBES = (
+    "channel cut",
+    "controller died",
+    "epoch declared",
+    "leader changed",
+    "message lost in a cut",
+    "process ended by its own lease",
+    "worker died",
+    "worker frozen",
+)
+"""What must happen somewhere among them."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_every_seed_keeps_every_invariant_and_together_they_reach_every_probe() -> None:
+    probes: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        probes.update(simulate_cluster_cuts(seed).probes)
+    assert not [name for name in PROBES if not probes[name]]
+
+
+@pytest.mark.parametrize("seed", [0, 2, 9])
+def test_without_faults_all_is_placed_once_and_the_run_ends(seed: int) -> None:
+    kernel = simulate_cluster_cuts(seed, NO_FAULTS)
+    assert kernel.probes["epoch declared"] > 1
+    assert kernel.probes["placement"] == 1

@@ -1,0 +1,148 @@
+"""The epochs of a cluster at the leader: whom an epoch waits for, and what is said again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millwheel import limits
+from millwheel.host.led_epochs import LedEpochs
+from millwheel.host.messages import BarriersNamed, EpochDeclared, EpochOpened, EpochStarted, ImageWritten, Message
+from millwheel.host.procedures import Procedures
+from millwheel.host.requests import DeclareEpoch
+from millwheel.ids import IntervalId, Sequencer
+from millwheel.ports import PositionWrite
+
+ONE, TWO, PART = IntervalId(1), IntervalId(2), IntervalId(3)
+OWNERS = {ONE: Sequencer(11), TWO: Sequencer(12)}
+POSITION = PositionWrite(PART, Sequencer(13), 40, False, b"s")
+FIRST = EpochOpened(5, {ONE: Sequencer(11)}, (POSITION,), {PART: (ONE, TWO)})
+SECOND = EpochOpened(5, {TWO: Sequencer(12)}, (), {})
+
+
+class Leader:
+    """A leader with the workers w1 and w2, whose fifth epoch runs."""
+
+    def __init__(self) -> None:
+        self.asks: list[Any] = []
+        self.told: list[Message] = []
+        self.values = {"a": 5}
+        self.procedures = Procedures(self.asks.append)
+        self.epochs = LedEpochs(
+            workers=("w1", "w2"), owners=OWNERS, term=7, every_us=1_000_000, begin=self.procedures.start,
+            tell=lambda message: self.told.append(message), values=lambda: self.values,
+        )  # fmt: skip
+        self.epochs.based(4)
+        self.wait(2_000_000)
+        assert self.of(EpochStarted) == [EpochStarted(5)]
+
+    def wait(self, now: int) -> None:
+        self.epochs.now = now
+        self.procedures.answered(self.asks.pop(0).token, None)
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        found = [message for message in self.told if isinstance(message, kind)]
+        self.told = [message for message in self.told if not isinstance(message, kind)]
+        return found
+
+    def write(self, *intervals: IntervalId) -> None:
+        for interval in intervals:
+            self.epochs.written(ImageWritten(5, interval, OWNERS[interval], 0))
+
+    def declared(self) -> list[Any]:
+        return [ask.wish.declaration for ask in self.asks if isinstance(ask.wish, DeclareEpoch)]
+
+
+def test_barriers_are_named_when_all_workers_have_begun() -> None:
+    leader = Leader()
+    leader.epochs.begun("w1", FIRST)
+    leader.epochs.begun("w1", FIRST)
+    assert leader.of(BarriersNamed) == []
+    leader.epochs.begun("w3", SECOND)  # it owns nothing
+    assert leader.of(BarriersNamed) == []
+    leader.epochs.begun("w2", SECOND)
+    assert leader.of(BarriersNamed) == [BarriersNamed(5, {PART: (ONE, TWO)})]
+
+
+def test_an_epoch_is_declared_with_all_parts_and_the_leaders_term() -> None:
+    leader = Leader()
+    leader.write(ONE, TWO)
+    leader.epochs.begun("w1", FIRST)
+    assert leader.declared() == []
+    leader.epochs.begun("w2", SECOND)
+    (declaration,) = leader.declared()
+    assert (declaration.epoch, declaration.term, declaration.owners) == (5, 7, OWNERS)
+    assert declaration.positions == (POSITION,)
+
+
+def test_an_image_of_an_earlier_owner_does_not_count() -> None:
+    leader = Leader()
+    leader.epochs.begun("w1", FIRST)
+    leader.epochs.begun("w2", SECOND)
+    leader.write(ONE)
+    leader.epochs.written(ImageWritten(5, TWO, Sequencer(2), 0))
+    assert leader.declared() == []
+    leader.write(TWO)
+    assert len(leader.declared()) == 1
+
+
+def test_owners_that_are_not_those_of_the_map_declare_nothing() -> None:
+    leader = Leader()
+    leader.epochs.begun("w1", FIRST)
+    leader.epochs.begun("w2", EpochOpened(5, {TWO: Sequencer(2)}, (), {}))
+    leader.write(ONE, TWO)
+    assert leader.of(BarriersNamed) == []
+    assert leader.declared() == []
+
+
+def test_what_may_be_lost_is_said_again_until_the_epoch_ends() -> None:
+    leader = Leader()
+    leader.epochs.begun("w1", FIRST)
+    leader.epochs.begun("w2", SECOND)
+    leader.told.clear()
+    leader.wait(2_000_000 + limits.EPOCH_LOOK_US)
+    assert leader.told == []
+    leader.wait(2_000_000 + limits.CLUSTER_LOOK_US)
+    assert leader.told == [EpochDeclared(4), EpochStarted(5), BarriersNamed(5, {PART: (ONE, TWO)})]
+
+
+def test_nothing_is_begun_or_declared_after_the_owners_have_changed() -> None:
+    leader = Leader()
+    leader.epochs.begun("w1", FIRST)
+    leader.epochs.begun("w2", SECOND)
+    leader.epochs.end()
+    leader.write(ONE, TWO)
+    assert leader.declared() == []
+    leader.told.clear()
+    leader.wait(9_000_000)
+    assert leader.told == []
+
+
+def test_a_declaration_that_is_answered_after_the_end_changes_nothing() -> None:
+    leader = Leader()
+    leader.epochs.begun("w1", FIRST)
+    leader.epochs.begun("w2", SECOND)
+    leader.write(ONE, TWO)
+    leader.epochs.end()
+    leader.told.clear()
+    (ask,) = [ask for ask in leader.asks if isinstance(ask.wish, DeclareEpoch)]
+    leader.procedures.answered(ask.token, False)
+    assert leader.told == []
+
+
+def test_watermarks_from_behind_a_barrier_that_an_earlier_leader_began_are_not_stored() -> None:
+    leader = Leader()
+    later = LedEpochs(
+        workers=("w1", "w2"), owners=OWNERS, term=8, every_us=1_000_000, begin=leader.procedures.start,
+        tell=lambda message: leader.told.append(message), values=lambda: leader.values,
+    )  # fmt: skip
+    leader.asks.clear()
+    later.based(4)
+    leader.epochs = later
+    assert later.reported(5)  # a worker says again what it said after its barrier
+    leader.values = {"a": 9}
+    leader.wait(4_000_000)
+    later.begun("w1", FIRST)
+    later.begun("w2", SECOND)
+    leader.write(ONE, TWO)
+    (declaration,) = leader.declared()
+    assert declaration.watermarks == {"a": 5}

@@ -1,0 +1,138 @@
+"""A worker of a cluster under snapshots by hand: an epoch begins, its barriers are named, and all goes back."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from millwheel import Computation, Context, Pipeline, Record, Snapshots, Stream, TextCoder, subscribe
+from millwheel.cluster import Placement
+from millwheel.host import alphabet as he
+from millwheel.host.barriers import WentBack
+from millwheel.host.mapped import MappedOwnership
+from millwheel.host.messages import (
+    BarriersNamed,
+    EpochDeclared,
+    EpochOpened,
+    EpochStarted,
+    ImageWritten,
+    Led,
+    MapChanged,
+    Message,
+)
+from millwheel.host.requests import StoreCall
+from millwheel.host.worker import WorkerHost
+from millwheel.ids import IntervalId
+from millwheel.testing.world.calls import run
+from millwheel_injectors import IterableSource
+from millwheel_storage.memory import MemoryStore
+
+LEASE_US = 3_600_000_000
+ONE, TWO = IntervalId(1), IntervalId(2)
+words = Stream("words", TextCoder())
+
+
+class Hold(Computation[str]):
+    def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+        pass
+
+
+class SnapshotHand:
+    """One worker that has both intervals.  The source is another member's."""
+
+    def __init__(self) -> None:
+        pipeline = Pipeline("hand", durability=Snapshots(every_ms=1_000))
+        pipeline.inject(IterableSource("text", []), into=words)
+        pipeline.add(Hold, [subscribe(words, lambda word: word)], name="hold", split_keys=("m",))
+        self.store = MemoryStore(lambda: 1_000)
+        self.mine = run(self.store.join("mine", "worker", "here:1", LEASE_US, b"1")).incarnation
+        self.other = run(self.store.join("other", "worker", "here:2", LEASE_US, b"2")).incarnation
+        leader = run(self.store.join("leader", "controller", "here:3", LEASE_US, b"3")).incarnation
+        self.leader = f"c{leader}"
+        run(self.store.open_pipeline(pipeline.graph().shape()))
+        led = run(self.store.lead(leader, LEASE_US))
+        assert led is not None
+        found = run(self.store.cluster_map())
+        placement = Placement(
+            led.epoch, found.version, {ONE: self.mine, TWO: self.mine}, {"text": self.other}, back=True
+        )
+        run(self.store.place(placement))
+        ownership = partial(MappedOwnership, incarnation=self.mine)
+        self.worker = WorkerHost(graph=pipeline.graph(), name=f"w{self.mine}", controller=None, ownership=ownership)
+        self.told: list[Message] = []
+        self.failed: list[Exception] = []
+        self.give(he.Started())
+        self.hear(Led(led.epoch))
+
+    def give(self, event: he.HostEvent) -> None:
+        for effect in self.worker.handle(event, 1_000):
+            match effect:
+                case he.Tell(peer, message) if peer == self.leader:
+                    self.told.append(message)
+                case he.Ask(token, StoreCall() as request):
+                    self.give(he.Answered(token, run(request.call(self.store))))
+                case he.Ask(token, he.Prepare()):
+                    self.give(he.Answered(token, None))
+                case he.Post(posted):
+                    self.give(posted)
+                case he.Failed(error):
+                    self.failed.append(error)
+                case _:
+                    pass
+
+    def hear(self, message: Message) -> None:
+        self.give(he.Received(self.leader, message))
+        self.give(he.TurnEnded())
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        found = [message for message in self.told if isinstance(message, kind)]
+        self.told = [message for message in self.told if not isinstance(message, kind)]
+        return found
+
+
+@pytest.fixture
+def hand() -> SnapshotHand:
+    return SnapshotHand()
+
+
+def test_an_interval_aligns_when_all_barriers_are_named_and_not_before(hand: SnapshotHand) -> None:
+    hand.hear(EpochStarted(1))
+    (opened,) = hand.of(EpochOpened)
+    assert opened.owners.keys() == {ONE, TWO}
+    assert hand.of(ImageWritten) == []
+    hand.hear(BarriersNamed(1, {}))
+    assert {written.interval for written in hand.of(ImageWritten)} == {ONE, TWO}
+
+
+def test_barriers_of_others_are_waited_for(hand: SnapshotHand) -> None:
+    hand.hear(EpochStarted(1))
+    hand.hear(BarriersNamed(1, {IntervalId(77): (TWO,)}))
+    assert [written.interval for written in hand.of(ImageWritten)] == [ONE]
+
+
+def test_a_begin_that_is_said_again_is_answered_again_and_begins_nothing(hand: SnapshotHand) -> None:
+    hand.hear(EpochStarted(1))
+    hand.hear(BarriersNamed(1, {}))
+    said = (hand.of(EpochOpened), hand.of(ImageWritten))
+    hand.hear(EpochStarted(1))
+    hand.hear(BarriersNamed(1, {}))
+    assert (hand.of(EpochOpened), hand.of(ImageWritten)) == said
+
+
+def test_no_epoch_begins_before_the_one_before_it_is_declared(hand: SnapshotHand) -> None:
+    hand.hear(EpochStarted(1))
+    hand.hear(BarriersNamed(1, {}))
+    hand.of(EpochOpened)
+    hand.hear(EpochStarted(2))
+    assert hand.of(EpochOpened) == []
+    hand.hear(EpochDeclared(1))
+    hand.hear(EpochStarted(2))
+    assert [opened.epoch for opened in hand.of(EpochOpened)] == [2]
+
+
+def test_a_worker_that_was_dismissed_goes_back(hand: SnapshotHand) -> None:
+    run(hand.store.leave(hand.mine))
+    hand.hear(MapChanged(99))
+    assert [type(error) for error in hand.failed] == [WentBack]
