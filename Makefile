@@ -84,7 +84,7 @@ bench: $(STAMP) ## the benchmarks of streaming, or others: NAME=latency, NAME=it
 proto: $(STAMP) ## generate millwheel/transport/proto from proto/; a test holds the two together
 	$(PY) scripts/proto.py
 
-mutants: $(STAMP) ## break the code on purpose and see that a test notices
+mutants: $(STAMP) ## break the code on purpose and see that a test notices; ARGS=--resume goes on where a run was stopped
 	$(PY) -m tests.mutants $(ARGS)
 
 reliability: $(STAMP) ## simulator, crash points, planted bugs, new property examples; figures into docs/reliability.md

@@ -1,8 +1,8 @@
 """Planted bugs: each is a known way to break a system like this one, and each must be noticed.
 
-`python -m tests.mutants` prints a table: how many seeds, or crash points, until an invariant breaks, and adds it to
-`build/reliability.json`.  A mutant replaces one piece of the shipping code; what is not noticed within the budget is a
-hole in the tests.
+`python -m tests.mutants` prints a table: how many seeds, or crash points, until an invariant breaks.  Each line is added to
+`build/reliability.json` at once, so a run that was stopped goes on with `--resume`.  A mutant replaces one piece of the
+shipping code; what is not noticed within the budget is a hole in the tests.
 """
 
 from __future__ import annotations
@@ -101,15 +101,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--budget", type=int, default=350, help="seeds per mutant")
     parser.add_argument("--only", default="", help="part of a mutant's name")
+    parser.add_argument("--resume", action="store_true", help="only those that no run has counted yet")
     arguments = parser.parse_args()
     figures: dict[str, Any] = {}
-    names = [name for name in MUTANTS if arguments.only in name]
+    counted = ci.published("mutants") if arguments.resume else {}
+    names = [name for name in MUTANTS if arguments.only in name and not counted.get(name)]
+    if not (arguments.only or arguments.resume):
+        ci.publish("mutants", {})
     with multiprocessing.Pool() as pool:
         for name, kind, found, took in pool.imap(partial(_detect, arguments.budget), names):
             figures[name] = {"tried": found[0], "kind": kind, "by": found[1].split(":")[0]} if found else {}
             told = f"{found[0]:4} {kind:12} {found[1][:90]}" if found else "NOT NOTICED"
             print(f"{name[:75]:76} {told} ({took:.1f} s)", flush=True)
-    ci.publish("mutants", figures, more=bool(arguments.only))
+            ci.publish("mutants", {name: figures[name]}, more=True)
     return 0 if all(figures.values()) else 1
 
 

@@ -163,6 +163,13 @@ def publish(part: str, values: dict[str, Any], more: bool = False) -> None:
         file.write(msgspec.json.format(msgspec.json.encode(known)) + b"\n")
 
 
+def published(part: str) -> dict[str, Any]:
+    """What runs have left of one part."""
+    path = ROOT / "build" / "reliability.json"
+    known: dict[str, dict[str, Any]] = msgspec.json.decode(path.read_bytes()) if path.exists() else {}
+    return known.get(part, {})
+
+
 def main() -> int:
     """Run and print."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else SEEDS

@@ -11,6 +11,8 @@ import msgspec
 import pytest
 
 from benchmarks import common, others
+from tests import mutants
+from tests.planted import MUTANTS
 from tests.sim import ci, report
 from tests.sim.cuts import simulate_cuts
 from tests.sim.fleets import simulate_cluster
@@ -52,6 +54,41 @@ def test_figures_that_tests_publish_side_by_side_are_all_there(tmp_path: Path) -
     assert len(part) == 400
 
 
+def test_planted_bugs_that_were_counted_are_not_counted_again_when_a_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ci, "ROOT", tmp_path)
+    first, second = [*MUTANTS][:2]
+    ci.publish("mutants", {name: {"tried": 1, "kind": "seeds", "by": "I5"} for name in MUTANTS if name != second})
+    ci.publish("mutants", {first: {}}, more=True)
+    tried: list[str] = []
+
+    def detect(budget: int, name: str) -> tuple[str, str, tuple[int, str] | None, float]:
+        tried.append(name)
+        return name, "seeds", (7, "I8: early"), 0.0
+
+    monkeypatch.setattr(mutants, "_detect", detect)
+    monkeypatch.setattr("multiprocessing.Pool", InOneProcess)
+    monkeypatch.setattr(sys, "argv", ["mutants", "--resume"])
+    assert mutants.main() == 0
+    assert tried == [first, second], "one was not noticed the last time"
+    assert ci.published("mutants")[second] == {"tried": 7, "kind": "seeds", "by": "I8"}
+    assert len(ci.published("mutants")) == len(MUTANTS)
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+class InOneProcess:
+    """A pool without processes: what is patched here counts in it."""
+
+    def __enter__(self) -> InOneProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    imap = staticmethod(map)
+
+
 def test_the_report_shows_what_the_runs_found_and_nothing_else_of_the_page_changes(tmp_path: Path) -> None:
     figures = {
         "simulator": ci.figures([simulate_seed(3)], ["seed 4: I1: lost"], 2.0, 2.0),
@@ -67,6 +104,7 @@ def test_the_report_shows_what_the_runs_found_and_nothing_else_of_the_page_chang
     for line in ("| seeds | 2, of which 1 failed |", "| all | 1,600 |", "| no fence | 3 seeds | I5 |"):
         assert line in text.splitlines()
     assert "| no lunch | **not noticed** |  |" in text
+    assert f"| {next(iter(MUTANTS))} | not counted yet |  |" in text, "a run that was stopped hides nothing either"
 
 
 def test_the_published_figures_hide_nothing() -> None:
