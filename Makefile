@@ -16,7 +16,7 @@ PIP_INSTALL := $(PY) -m pip install --quiet --quiet --disable-pip-version-check 
 TYPED := $(foreach d,millwheel storage injectors examples tests benchmarks,$(if $(shell find $(d) -name '*.py' -print -quit 2>/dev/null),$(d)))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test lint format types wheel-test zeitgeist queries reachability nexmark nexmark-figures bench proto mutants reliability chaos chaos-zeitgeist chaos-partition iteration-grid lock clean
+.PHONY: help venv test lint format types wheel-test zeitgeist queries reachability nexmark nexmark-figures bench proto mutants reliability chaos chaos-zeitgeist chaos-partition chaos-spark iteration-grid lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -102,6 +102,9 @@ chaos-zeitgeist: $(STAMP) ## Zeitgeist on a cluster whose workers are killed, ag
 
 chaos-partition: $(STAMP) ## two workers that a parted network keeps apart, in network namespaces; needs Linux
 	$(PY) -m pytest -m grid tests/chaos/test_partition.py
+
+chaos-spark: $(STAMP) ## a cluster on executors of Spark that are killed and stopped, and the exact ledger; ARGS="--minutes 10 --seed 3"
+	$(PY) -m tests.chaos.spark $(ARGS)
 
 iteration-grid: $(STAMP) ## iterations on Spark: every policy x algorithm x kill, then memory over 200 supersteps; ARGS="--policy head"
 	$(PY) -m pytest -m grid tests/integration/test_iteration.py
