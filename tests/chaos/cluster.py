@@ -9,6 +9,7 @@ run comes to its end, and this is counted:
 * commits under a sequencer that was not the current one, as a trigger in the database has seen them.
 
     python -m tests.chaos.cluster --minutes 10 --seed 3
+    python -m tests.chaos.cluster --minutes 30 --rate 900       # more than 3,000,000 records
 """
 
 from __future__ import annotations
@@ -150,17 +151,17 @@ class Expected(NamedTuple):
     rows: int
 
 
-def write_ledger(directory: Path, seconds: float, seed: int) -> Expected:
-    """Write the pipeline and its files; a row is due every 1/120 s of event time."""
+def write_ledger(directory: Path, seconds: float, seed: int, rate: int = ROWS_A_SECOND) -> Expected:
+    """Write the pipeline and its files; so many rows a second are due, by event time."""
     (directory / "ledger.py").write_text(LEDGER)
     dice = random.Random(f"ledger {seed}")
     accounts: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     windows: Counter[tuple[str, int]] = Counter()
-    rows = int(seconds * ROWS_A_SECOND)
+    rows = int(seconds * rate)
     names = [f"{side}-{number}.jsonl" for side in SIDES for number in range(FILES_A_SIDE)]
     files = [(directory / name).open("w") for name in names]
     for id_ in range(1, rows + 1):
-        at = 1_000_000 + id_ * 1_000_000 // ROWS_A_SECOND
+        at = 1_000_000 + id_ * 1_000_000 // rate
         source, to = (f"a{dice.randrange(ACCOUNTS):03}" for _ in range(2))
         cents = dice.randrange(1, 10_000)
         row = {"id": id_, "from": source, "to": to, "cents": cents, "at": at}
@@ -404,17 +405,18 @@ def judged(url: str, expected: Expected) -> dict[str, int]:
 
 def chaos(
     minutes: float, seed: int, *, workers: int = 3, controllers: int = 2, lease_s: float = 2.5, every_s: float = 4.0,
-    log: Callable[[str], None],
+    rate: int = ROWS_A_SECOND, log: Callable[[str], None],
 ) -> dict[str, int]:  # fmt: skip
     """One run; counts of what went wrong, all of which have to be zero."""
     plan = plan_of(seed, minutes, lease_s, every_s)
     with temporary_postgres() as postgres, tempfile.TemporaryDirectory(prefix="mw-chaos-", dir="/tmp") as directory:
-        expected = write_ledger(Path(directory), minutes * 60 + 10, seed)
+        expected = write_ledger(Path(directory), minutes * 60 + 10, seed, rate)
         log(f"seed {seed}: {len(plan)} blows in {minutes:g} minutes, {expected.rows:,} rows")
         run = Chaos(Path(directory), postgres, lease_s, log)
         status = asyncio.run(run.run(plan, workers, controllers, 120 + 2 * minutes * 60))
         found = {**judged(postgres.url, expected), "watermarks that went back": len(run.regressions)}
         found["ended with a status"] = int(status != 0)
+    log(f"{run.performed.total()} blows, {expected.rows:,} rows, each a record of both computations")
     log(f"blows: {dict(sorted(run.performed.items()))}")
     log(f"found: {found}" + "".join(f"\n  {line}" for line in run.regressions[:10]))
     return found
@@ -427,10 +429,11 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--controllers", type=int, default=2)
     parser.add_argument("--every", type=float, default=4.0, help="seconds between two blows, on average")
+    parser.add_argument("--rate", type=int, default=ROWS_A_SECOND, help=f"rows a second (default {ROWS_A_SECOND})")
     given = parser.parse_args()
     began = time.monotonic()
     found = chaos(
-        given.minutes, given.seed, workers=given.workers, controllers=given.controllers, every_s=given.every,
+        given.minutes, given.seed, workers=given.workers, controllers=given.controllers, every_s=given.every, rate=given.rate,
         log=lambda line: print(f"{time.monotonic() - began:7.1f} {line}", flush=True),
     )  # fmt: skip
     return int(any(found.values()))
