@@ -522,7 +522,17 @@ class MappedOwnership:
             worker.answer(Drained(self._incarnation, self._map.version))
             worker.wake(limits.CLUSTER_LOOK_US)
 
+    def _retire_all(self) -> None:
+        """Nothing will be sent again, so no id is needed any more.  A frontier may be lost in a channel that is cut."""
+        for actor, core in [*self._worker.actors.intervals()]:
+            if not core.halted:
+                for channel in core.heard():
+                    self._worker.retire(actor, channel)
+                self._worker.perform(actor, core.flush(self._worker.now))  # the ends are recorded before it leaves
+
     def _leave(self) -> Steps:
+        if not self._epochs.enabled:
+            self._retire_all()
         intervals = [actor.interval for actor, _ in self._worker.actors.intervals()]
         self._worker.closed |= {*intervals}
         # Under snapshots all is declared and folded.  An epoch that runs now holds nothing, and nobody needs its end.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+from collections.abc import Callable
 from itertools import count
 
 import msgspec
@@ -14,7 +15,7 @@ from millwheel.testing.checks.ending import check_end, delivered
 from millwheel.testing.checks.shared import SharedWatchedStore
 from millwheel.testing.faults.nemesis import Faults, Seeded
 from millwheel.testing.world.echoes import Echoes
-from millwheel.testing.world.fleet import ClusterSimulation
+from millwheel.testing.world.fleet import ClusterSimulation, Roles
 from millwheel.testing.world.kernel import Kernel, Violation
 from millwheel_storage.memory import MemoryStore
 from tests.sim.harness import LedgerStore, Verdict, end_sources, mend, unmended
@@ -52,10 +53,17 @@ def workload_of(seed: int) -> Workload:
     raise AssertionError("there are infinitely many")
 
 
-def simulate_cluster(seed: int, faults: Faults | None = None, order_every_us: int | None = None) -> Verdict:
+def simulate_cluster(
+    seed: int,
+    faults: Faults | None = None,
+    order_every_us: int | None = None,
+    roles: Roles | None = None,
+    prepare: Callable[[ClusterSimulation], None] = lambda simulation: None,
+) -> Verdict:
     """Run a seed; raises `Violation` with the story when an invariant breaks.
 
-    Operators order something every `order_every_us`; by default every second in every other seed.
+    Operators order something every `order_every_us`; by default every second in every other seed.  `roles` are drawn from the
+    seed if not given.  `prepare` plans more for a simulation before it runs.
     """
     order_every_us = order_every_us or (SECOND if seed % 2 else None)
     workload = workload_of(seed)
@@ -74,9 +82,10 @@ def simulate_cluster(seed: int, faults: Faults | None = None, order_every_us: in
     store.check = check_commit(workload)
     store.inner.constraint = workload.world.constraint
     rng = random.Random(f"cluster {seed}")
+    drawn = {"controller": rng.choice((1, 2, 2, 3)), "worker": rng.choice((1, 2, 2, 3, 4))}
     simulation = ClusterSimulation(
         graph=workload.graph, tables=workload.tables, kernel=kernel, nemesis=nemesis, store=store,
-        roles={"controller": rng.choice((1, 2, 2, 3)), "worker": rng.choice((1, 2, 2, 3, 4))},
+        roles=drawn if roles is None else roles,
         faults_until_us=until_us, mend_us=mend_us, strict=seed % 3 != 0,
     )  # fmt: skip
     simulation.on_mend = lambda: mend(workload, store)
@@ -85,6 +94,7 @@ def simulate_cluster(seed: int, faults: Faults | None = None, order_every_us: in
         simulation.echoes = Echoes(store.truth, random.Random(f"echoes {seed}"), 100_000)
     if workload.feed != "idle":
         kernel.at(kernel.now, end_sources, store, workload)
+    prepare(simulation)
     keys = [side + key for side in "lr" for key in KEYS]
     for at in range(SECOND, until_us, order_every_us) if order_every_us else ():
         kernel.at(kernel.now + at, simulation.order_something, keys)
