@@ -17,6 +17,7 @@ from millwheel import limits
 from millwheel.api.computation import Computation
 from millwheel.api.context import Context, Output
 from millwheel.api.frame import Frame, NotLoaded
+from millwheel.api.returned import check_returned
 from millwheel.api.table import Table
 from millwheel.bundles import QuarantineEntry
 from millwheel.coders import AS_IT_IS, checked, raw
@@ -26,6 +27,9 @@ from millwheel.ids import SubscriptionId
 from millwheel.model import MAX_TIME, MIN_TIME, Record, Timer, TimerKind
 from millwheel.runtime.chain import TimerChain
 from millwheel.work import BundlePart, InvocationOutcome, RecordCause, TimerCause, Wanted, Work
+
+Hook = Callable[[Context, Any], object]
+"""As user code may be: what a hook returns is nobody's, but not all of it may be ignored (`check_returned`)."""
 
 OnFailed = Callable[[str, str, BaseException, bool], None]
 """(hook, key, error, whether it was redriven)."""
@@ -172,7 +176,8 @@ class Executor:
         self._frame.input_hold = outcome.holds[key] if key in outcome.holds else work.holds.get(key)
 
     def _records(self, part: BundlePart, work: Work, outcome: InvocationOutcome) -> None:
-        frame, context, hook = self._frame, self._context, self.computation.ProcessRecord
+        frame, context = self._frame, self._context
+        hook: Hook = self.computation.ProcessRecord
         producer, watermark = part.producer, work.watermark
         pending, journal = frame.pending, frame.journal
         decode, frame.stream = self._raw[part.subscription], self._inputs[part.subscription][1]
@@ -204,7 +209,10 @@ class Executor:
                 frame.settle()
             is_late = timestamp < watermark
             try:
-                hook(context, Record(key, decode(value), timestamp, is_late, producer, sequence))
+                if (
+                    made := hook(context, Record(key, decode(value), timestamp, is_late, producer, sequence))
+                ) is not None:
+                    check_returned(made)
                 if frame.effects:
                     frame.commit(outcome, RecordCause(key, part.subscription, producer, sequence))
                     full = frame.full()
@@ -264,9 +272,12 @@ class Executor:
         self._enter(entry.key, work, outcome)
         frame.cause = entry.timestamp
         late = entry.timestamp < work.watermark
-        self.computation.ProcessRecord(
-            self._context,
-            Record(entry.key, decode(entry.value), entry.timestamp, late, entry.producer, entry.sequence),
+        hook: Hook = self.computation.ProcessRecord
+        check_returned(
+            hook(
+                self._context,
+                Record(entry.key, decode(entry.value), entry.timestamp, late, entry.producer, entry.sequence),
+            )
         )
         frame.commit(outcome, RecordCause(entry.key, entry.subscription, entry.producer, entry.sequence))
 
@@ -320,7 +331,8 @@ class Executor:
             frame.cause = timer.timestamp
         else:  # wall time says nothing about event time: the watermark is the oldest it may speak of
             frame.cause = min(max(work.watermark, work.promised, MIN_TIME + 1), MAX_TIME - 1)
-        self.computation.ProcessTimer(self._context, timer)
+        hook: Hook = self.computation.ProcessTimer
+        check_returned(hook(self._context, timer))
         frame.commit(outcome, TimerCause(timer.key, timer.kind, timer.tag, timer.timestamp))
 
     def _redrive(self, entry: QuarantineEntry, work: Work, outcome: InvocationOutcome) -> None:

@@ -137,10 +137,11 @@ def watch_values(executor: Executor) -> None:
         computation.__dict__[hook] = _checked(getattr(computation, hook), watch)
 
 
-def _checked(hook: Callable[[Any, Any], None], watch: Watch) -> Callable[[Any, Any], None]:
-    def checked(context: Any, given: Any) -> None:
+def _checked(hook: Callable[[Any, Any], object], watch: Watch) -> Callable[[Any, Any], object]:
+    def checked(context: Any, given: Any) -> object:
         watch.begin()
-        hook(context, given)
+        made = hook(context, given)
         watch.check(given.key)
+        return made
 
     return checked
