@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from millwheel.core.authority import Authority
 from millwheel.core.interval import events as ev
 from millwheel.errors import SourceError
 from millwheel.host import alphabet as he
-from millwheel.host.messages import Claimed, Concluded, Credit, Hello, SourceBound
+from millwheel.host.messages import Claimed, Concluded, Credit, Excused, Hello, SourceBound, WatermarkReport
 from millwheel.ids import Sequencer, SubscriptionId, sequence_numbers
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import PositionWrite, SourcePosition
@@ -136,6 +137,46 @@ def test_a_partition_is_forgotten_when_its_end_is_durable_and_everybody_has_acke
     assert stored.finished
     assert position.interval in hand.worker.actors.all, "its receivers have not heard of it"
     assert hand.of(Concluded) == []
+
+
+HEARD: Any = (Claimed, Excused, WatermarkReport, SourceBound)
+
+
+def watermarks(hand: Hand, authority: Authority) -> dict[str, int]:
+    """What the authority makes of all that the worker has said since the last call."""
+    for message in hand.of(HEARD):
+        match message:
+            case Claimed(intervals):
+                for owner, interval, sequencer in intervals:
+                    authority.expect(owner, interval, sequencer)
+            case Excused(owner, interval):
+                authority.excuse(owner, interval)
+            case WatermarkReport(owner, interval, value):
+                authority.report(owner, interval, value)
+            case SourceBound(source, value):
+                authority.bound(source, value)
+    return {name: value for name, value in authority.changes().items() if name.startswith("source:")}
+
+
+def test_the_watermark_of_an_ordered_source_follows_the_partition_whose_turn_it_is() -> None:
+    hand, authority = begun("a", "b"), Authority({"Keep": ["source:text"]}, {})
+    hand.worker.graph.sources["text"].source.ordered = True
+    hand.give(he.Started())
+    answer(hand, he.Discover, found("a", "b"))
+    first, second = opened(hand).values()
+    assert watermarks(hand, authority) == {}
+    quiet = ev.RowsRead({}, 0, 0, b"", 50, False, False)
+    for message in [*hand.of(Hello), *hand.of(Credit)]:
+        for read in reads(hand.give(he.Received("worker", message))):
+            assert read.interval == first.interval, "the other one waits for its turn"
+            hand.give(he.RowsArrived(read.interval, read.sequencer, quiet, 0))
+    assert watermarks(hand, authority) == {"source:text": 50}
+    actor = hand.worker.actors.all[first.interval]
+    hand.worker.partitions.read(actor, 10)
+    hand.give(he.RowsArrived(first.interval, actor.sequencer, rows(first, finished=True), 0))
+    assert not getattr(hand.worker.actors.all[second.interval].core, "paused", True)
+    claimed = [interval for claim in hand.of(Claimed) for _, interval, _ in claim.intervals]
+    assert claimed == [second.interval], "from now on the watermark waits for it"
 
 
 def test_rows_of_another_owner_are_not_taken() -> None:
