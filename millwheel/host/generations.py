@@ -58,7 +58,7 @@ class WholeMaster(Master):
         self._since: int | None = None
         """When places without an owner were seen first, us."""
         self._returning = 0
-        """How many live workers were dismissed: their processes join again."""
+        """How many workers there were when owners were dismissed: the processes of these join again."""
 
     def decide(self, found: ClusterMap, now: int) -> Decision | None:
         """See `Master`."""
@@ -77,7 +77,7 @@ class WholeMaster(Master):
             self._since = now
         owners = {owner for owner in view.owners.values() if owner is not None}
         if owners:
-            self._returning = len(owners.intersection(view.workers))
+            self._returning = len(view.workers)
             return Dismiss(tuple(sorted(owners)))
         limit = limits.RETURN_LIMIT_US if self._returning else limits.GATHER_US
         here = self._returning and len(view.workers) >= self._returning
@@ -98,5 +98,5 @@ class WholeMaster(Master):
         counts = Counter(owner for owner in view.owners.values() if owner is not None)
         if all(counts[worker] for worker in view.workers) or max(counts.values(), default=0) < 2:
             return None
-        self._returning = len(counts)
+        self._returning = len(view.workers)
         return Dismiss(tuple(sorted(counts)))

@@ -140,7 +140,8 @@ class MappedOwnership:
         if not any(member.incarnation == self._incarnation and member.alive for member in found.members):
             if self._epochs.enabled:  # all goes back, and this process begins anew as another member
                 self._ended = True
-                self._worker.fail(WentBack({}))
+                cores = [(actor.interval, core) for actor, core in self._worker.actors.intervals() if not core.halted]
+                self._worker.fail(WentBack({interval: core.give_up() for interval, core in cores}))
                 return
             raise Fenced(f"worker {self._incarnation} is not a member of this cluster any more; this process ends")
         self._map = found

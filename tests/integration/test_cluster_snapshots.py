@@ -90,6 +90,25 @@ def test_kills_in_the_middle_of_epochs_lose_and_double_nothing(place: Place) -> 
     assert place.rows() == place.expected
 
 
+def test_a_worker_that_was_stopped_for_longer_than_its_lease_joins_again(place: Place) -> None:
+    kept = place.directory / "2.jsonl"
+    kept.rename(kept.with_suffix(".kept"))
+    cluster = place.up("--workers", "2", TAIL="1")
+    place.until_counted(2 / 3)
+    (worker,) = children(cluster.pid, "worker-2")
+    os.kill(worker, signal.SIGSTOP)
+    until(lambda: place.owners() == {"worker-1"})
+    kept.with_suffix(".kept").rename(kept)
+    place.until_counted(1)
+    os.kill(worker, signal.SIGCONT)
+    until(lambda: place.owners() == {"worker-1", "worker-2"})  # it has its share again
+    assert place.rows() == place.expected
+    cluster.send_signal(signal.SIGINT)
+    status, out = ended(cluster)
+    assert status == 130, out
+    assert "worker-2 ended" not in out
+
+
 def test_a_placement_goes_back_and_an_earlier_leader_declares_nothing(
     postgres: EmbeddedPostgres, pipeline: str
 ) -> None:

@@ -76,6 +76,12 @@ def test_a_worker_with_nothing_gets_its_share_between_two_epochs(master: WholeMa
     assert master.decide(found, 0) is None
     master.resting = True
     assert master.decide(found, 0) == Dismiss((7,))
+    # The one that is dismissed comes back.  It was not waited for once, and found that it had nothing, and so on for ever.
+    nobody = {ONE: None, TWO: None}
+    assert master.decide(the_map(nobody, None, 8), 100) is None
+    decision = master.decide(the_map(nobody, None, 8, 9), 200)
+    assert isinstance(decision, Assign)
+    assert {*decision.intervals.values(), *decision.sources.values()} == {8, 9}
 
 
 def test_more_workers_than_places_are_left_alone(master: WholeMaster) -> None:
