@@ -15,10 +15,11 @@ from functools import partial
 from typing import Any
 
 from millwheel.testing.world.kernel import Violation
-from tests.planted import CLUSTERED, CUT, LOOPED, MUTANTS, UNIT_ONLY, planted, unit_test_notices
+from tests.planted import CLUSTERED, CUT, LOOPED, MUTANTS, SHARED_CUT, UNIT_ONLY, planted, unit_test_notices
 from tests.planted import accounts as accounts  # they register their own
 from tests.planted import agreements as agreements
 from tests.planted import checkpoints as checkpoints
+from tests.planted import cluster_cuts as cluster_cuts
 from tests.planted import clusters as clusters
 from tests.planted import cuts as cuts
 from tests.planted import deaths as deaths
@@ -39,6 +40,7 @@ from tests.planted import versions as versions
 from tests.planted import weak as weak
 from tests.planted import zeitgeist as zeitgeist
 from tests.sim import ci
+from tests.sim.cluster_cuts import simulate_cluster_cuts
 from tests.sim.cuts import simulate_cuts
 from tests.sim.fleets import simulate_cluster
 from tests.sim.harness import simulate_seed
@@ -56,6 +58,8 @@ def seeds_to_detect(name: str, budget: int, first: int = 0) -> tuple[int, str] |
     )
     if name in CLUSTERED:
         simulate = simulate_cluster
+    if name in SHARED_CUT:
+        simulate = simulate_cluster_cuts
     with planted(name):
         for seed in range(first, first + budget):
             try:

@@ -56,6 +56,18 @@ def cut(make: Callable[[], Patches]) -> Callable[[], Patches]:
     return make
 
 
+SHARED_CUT: set[str] = set()
+"""Mutants that seeds of clusters under snapshots are to notice (`tests.sim.cluster_cuts`)."""
+
+
+def shared_cut(make: Callable[[], Patches]) -> Callable[[], Patches]:
+    """Register a mutant of what only clusters under snapshots have."""
+    mutant(make)
+    assert make.__doc__ is not None
+    SHARED_CUT.add(make.__doc__.splitlines()[0].rstrip("."))
+    return make
+
+
 CLUSTERED: set[str] = set()
 """Mutants that seeds of clusters are to notice (`tests.sim.fleets`)."""
 

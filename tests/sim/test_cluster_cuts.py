@@ -9,7 +9,7 @@ import pytest
 from millwheel.testing.faults.nemesis import NO_FAULTS
 from tests.sim.cluster_cuts import simulate_cluster_cuts
 
-SEEDS = 12
+SEEDS = 8
 PROBES = (
     "channel cut",
     "controller died",

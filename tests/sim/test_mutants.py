@@ -12,6 +12,13 @@ from tests.sim.cores import Answers, on_all_cores
 
 BUDGET_SEEDS = 100
 SLOW = {
+    "A leader says only once that an epoch begins": 4,
+    "A partition that opens while an epoch runs begins before its barrier": 5,
+    "An epoch begins at a worker that does not serve all yet that is its own": 2,
+    "Barriers are named when the first worker has begun the epoch": 2,
+    "The first cores after a going back have passed no barrier": 4,
+    "Workers that own nothing hear of watermarks, and get something when all has gone back": 3,
+    "What a leader knows of watermarks outlives a going back": 1,
     "Live reports of a loop are combined, and not what was held since the last ones": 5,
     "A wall timer speaks of times before what its interval has answered": 13,
     "The watermarks that are stored with an epoch are the newest ones": 36,

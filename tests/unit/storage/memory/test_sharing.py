@@ -18,7 +18,7 @@ from millwheel.bundles import (
 from millwheel.cluster import MapOrder, Placement, Reshaping, Senders
 from millwheel.errors import StoreError
 from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
-from millwheel.ports import ClusterStore, PipelineShape
+from millwheel.ports import ClusterStore, Declaration, PipelineShape
 from millwheel_storage.memory import MemoryStore
 from tests.unit.storage.memory.stepping import run
 
@@ -92,3 +92,32 @@ def test_a_merge_keeps_the_larger_frontier_and_everything_above_it(first: int, s
     assert recovered(store, epoch, ONE) == ([(9, 11)], [["a", "z"], ["a", "z"]])
     assert run(store.find_ids(ONE, IN, SENDER, [SequenceNumber(n) for n in range(12)])) == {9, 11}
     assert [row.id for row in run(store.cluster_map()).intervals] == [ONE]
+
+
+def test_a_placement_goes_back_and_only_the_leader_declares() -> None:
+    store = MemoryStore(lambda: 7)
+    run(store.open_pipeline(PipelineShape("demo", {"a": ()}, {}, {}, (), ())))
+    worker = run(store.join("w", "worker", "here:1", 100, b"w")).incarnation
+    leader = run(store.lead(run(store.join("c", "controller", "here:2", 100, b"c")).incarnation, 100))
+    assert leader is not None
+
+    def place() -> dict[IntervalId, Sequencer]:
+        version = run(store.cluster_map()).version
+        assert run(store.place(Placement(leader.epoch, version, {ONE: worker}, {}, back=True))) is not None
+        return {placed.id: placed.sequencer for placed in run(store.cluster_map()).intervals}
+
+    def log(owners: dict[IntervalId, Sequencer], epoch: int) -> None:
+        image = Checkpoint(CHECKPOINT_FORMAT, "", epoch, [], [], [], StateWrites(), TimerWrites(), HoldWrites(), [], [])
+        run(store.commit([LogWrite(ONE, owners[ONE], Seq(epoch), epoch, encode_checkpoint(image))]))
+
+    owners = place()
+    log(owners, 1)
+    assert not run(store.declare(Declaration(epoch=1, owners=owners, term=leader.epoch + 1)))
+    assert run(store.declare(Declaration(epoch=1, owners=owners, term=leader.epoch)))
+    log(owners, 2)
+    assert [write.epoch for write in store.log.values()] == [1, 2]
+    later = place()
+    assert [write.epoch for write in store.log.values()] == [1]
+    assert not run(store.declare(Declaration(epoch=2, owners=owners, term=leader.epoch)))
+    assert run(store.declare(Declaration(epoch=2, owners=later, term=leader.epoch)))
+    assert run(store.cluster_map()).declared == 2

@@ -1,0 +1,158 @@
+"""Planted bugs in snapshots on a cluster; `tests.sim.cluster_cuts` is to notice them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millwheel.host.epoch_keeper import Declaring
+from millwheel.host.generations import WholeMaster
+from millwheel.host.leading import ClusterController
+from millwheel.host.led_epochs import LedEpochs
+from millwheel.host.mapped import MappedOwnership
+from millwheel.host.master import Assign, Master, assign
+from millwheel.host.messages import BarriersNamed
+from millwheel.host.rounds import Rounds
+from millwheel.host.shared_epochs import SharedEpochs
+from millwheel_storage.memory import MemoryStore
+from millwheel_storage.memory.twin import SoloMemoryStore
+from tests.planted import Patches, only, shared_cut
+
+
+@only("tests/unit/storage/memory/test_sharing.py")
+def later_rows_stay() -> Patches:
+    """A going back leaves what the log has of an epoch that was given up"""
+    return {(MemoryStore, "_drop_later"): lambda self: None}
+
+
+@only("tests/unit/storage/memory/test_sharing.py")
+def term_not_looked_at() -> Patches:
+    """A leader that was followed declares an epoch"""
+    return {(MemoryStore, "declare"): SoloMemoryStore.declare}
+
+
+@shared_cut
+def named_too_early() -> Patches:
+    """Barriers are named when the first worker has begun the epoch"""
+    begun = LedEpochs.begun
+
+    def early(self: LedEpochs, worker: str, message: Any) -> None:
+        if message.epoch == self._epoch and not self._parts:
+            self._tell(BarriersNamed(message.epoch, message.barriers))
+        begun(self, worker, message)
+
+    return {(LedEpochs, "begun"): early}
+
+
+@shared_cut
+def parts_missing() -> Patches:
+    """An epoch is declared before the last interval has written its part"""
+
+    def complete(self: LedEpochs) -> None:
+        if self._opened is not None and not self._declaring and len(self._written) >= len(self._opened.owners) - 1:
+            self._declaring = True
+            self._begin(self._declare(self._opened))
+
+    return {(LedEpochs, "_complete"): complete}
+
+
+@shared_cut
+def only_the_dead() -> Patches:
+    """When a worker dies, only what it had is placed anew"""
+    return {(WholeMaster, "_share_out"): lambda self, view, now: Master._adopt_orphans(self, view)}
+
+
+@shared_cut
+def nobody_is_dismissed() -> Patches:
+    """All is placed anew, and nobody was dismissed before that"""
+
+    def share_out(self: WholeMaster, view: Any, now: int) -> Any:
+        if view.workers and any(owner not in view.workers for owner in view.owners.values()):
+            every = assign({place: view.give(place) for place in view.owners})
+            return Assign(every.intervals, every.sources, back=True)
+        return None
+
+    return {(WholeMaster, "_share_out"): share_out}
+
+
+@shared_cut
+def never_answered_again() -> Patches:
+    """A worker that hears of the begin of an epoch again says nothing again"""
+    begin = SharedEpochs.begin
+    return {(SharedEpochs, "begin"): lambda self, epoch: begin(self, epoch) if epoch != self.begun else None}
+
+
+@shared_cut
+def never_said_again() -> Patches:
+    """A leader says only once that an epoch begins"""
+    return {(LedEpochs, "_remind"): lambda self: None}
+
+
+@shared_cut
+def begun_in_part() -> Patches:
+    """An epoch begins at a worker that does not serve all yet that is its own"""
+    return {(MappedOwnership, "_serves"): lambda self: True}
+
+
+@shared_cut
+def label_of_the_last() -> Patches:
+    """A partition that opens while an epoch runs begins before its barrier"""
+    return {(SharedEpochs, "label"): property(lambda self: self._declared if self.enabled else None)}
+
+
+@shared_cut
+def authority_goes_on() -> Patches:
+    """What a leader knows of watermarks outlives a going back"""
+    renew = ClusterController._renew
+
+    def kept(self: Any, found: Any) -> None:
+        before, generation = self._authority, self._generation
+        renew(self, found)
+        if before is not None and self._authority is None:
+            self._left_over = before
+        left = getattr(self, "_left_over", None)
+        if left is not None and self._generation not in (None, generation):
+            self._authority, self._rounds = left, Rounds(left, self._procedures.start, self._ask_round, 0)
+            self._loading = True
+            self._begin_epochs(self._generation, left, found.declared, self._epoch)
+
+    return {(ClusterController, "_renew"): kept}
+
+
+@shared_cut
+def label_from_zero() -> Patches:
+    """The first cores after a going back have passed no barrier"""
+    return {(SharedEpochs, "base"): lambda self, declared: None}
+
+
+@shared_cut
+def everybody_hears() -> Patches:
+    """Workers that own nothing hear of watermarks, and get something when all has gone back"""
+    return {(ClusterController, "_serving"): lambda self: self._workers()}
+
+
+@shared_cut
+def whole_without_sources() -> Patches:
+    """A source without an owner sends nothing back"""
+
+    share_out = WholeMaster._share_out
+
+    def blind(self: WholeMaster, view: Any, now: int) -> Any:
+        owners = {place: owner for place, owner in view.owners.items() if not isinstance(place, str)}
+        if owners and all(owner in view.workers for owner in owners.values()):
+            lost = [p for p, owner in view.owners.items() if owner not in view.workers]
+            return assign({place: view.give(place) for place in lost}) if lost else None
+        return share_out(self, view, now)
+
+    return {(WholeMaster, "_share_out"): blind}
+
+
+@only("tests/unit/host/test_led_epochs.py")
+def newest_watermarks_of_a_new_leader() -> Patches:
+    """A new leader stores the newest watermarks with an epoch that an earlier one has begun"""
+    start = Declaring._start
+
+    def forget(self: Declaring, epoch: int) -> None:
+        start(self, epoch)
+        self._stored = None
+
+    return {(Declaring, "_start"): forget}
