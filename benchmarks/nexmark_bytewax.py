@@ -22,6 +22,9 @@ WAIT: Final = timedelta(seconds=10)
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 LENGTH: Final = timedelta(microseconds=WINDOW_US)
+GAP: Final = LENGTH - timedelta(microseconds=1)
+"""Its sessions hold two events that are exactly a gap apart; ours and those of SQL are over by then."""
+
 
 Build = Callable[[Any], Any]
 """Makes the stream of results of that of the events."""
@@ -100,7 +103,7 @@ def _queries() -> dict[str, Build]:
 
     return {
         "q0": lambda entered: op.map("rows", bids(entered), row), "q1": q1, "q2": q2, "q3": q3, "q5": q5, "q7": q7,
-        "q8": q8, "q11": counted_by_bidder(win.SessionWindower(gap=LENGTH), clock),
+        "q8": q8, "q11": counted_by_bidder(win.SessionWindower(gap=GAP), clock),
         "q12": counted_by_bidder(tumbling, win.SystemClock),
     }  # fmt: skip
 

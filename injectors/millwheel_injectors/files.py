@@ -453,7 +453,8 @@ def _scan(directory: Path, names: re.Pattern[str] | None) -> Iterator[Listed]:
             if entry.name.startswith(".") or (names is not None and names.match(entry.name) is None):
                 continue
             with suppress(FileNotFoundError):
-                if entry.is_file():
+                # A link that leads in a circle is no file to `Path`, and an error to `os.DirEntry`.
+                if Path(entry.path).is_file() if entry.is_symlink() else entry.is_file():
                     status = entry.stat()
                     yield Listed(entry.path, entry.name, status.st_ino, status.st_size, status.st_mtime_ns)
 

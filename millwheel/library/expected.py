@@ -29,3 +29,17 @@ def check_aggregation(aggregation: object) -> None:
         name = getattr(aggregation, "__name__", "")
         example = f"call it, {name}(...)" if name and name != "<lambda>" else "for example count()"
         raise WiringError(f"an aggregation is expected, got {aggregation!r:.80}: {example}")
+
+
+def not_of_windows(chain: object, name: str, of_keyed: bool) -> Exception:
+    """What to say when values in windows are asked for `name`, which values by key may have."""
+    if name.startswith("join") or name in ("coder", "ports"):
+        return WiringError(
+            "values in windows cannot be joined: give the windows to the join, as in a.join(b, Fixed(minutes=10)); "
+            "a row comes as soon as its values have met, in sessions at their end, so there is no trigger"
+        )
+    if of_keyed and not name.startswith("_"):
+        return WiringError(
+            f"{name}(...) is a step of values by key: call it without .window(...), or after .aggregate(...)"
+        )
+    return AttributeError(f"values in windows have no {name!r}: call .aggregate(...) first", name=name, obj=chain)

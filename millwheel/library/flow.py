@@ -199,6 +199,8 @@ class Chain(Generic[T]):
 
         def __getattr__(self, name: str) -> Any:
             """A keyed step that was asked of values without a key."""
+            if name in ("coder", "ports"):  # asked by a join
+                raise WiringError("values by key are expected: call .key_by(...) on each chain that is joined")
             if not name.startswith("_") and hasattr(KeyedChain, name):
                 raise WiringError(f"{name}(...) is a step of values by key: call .key_by(...) before it")
             raise AttributeError(f"a chain has no {name!r}", name=name, obj=self)

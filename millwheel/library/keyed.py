@@ -18,7 +18,7 @@ from millwheel.library.aggregations import Aggregation
 from millwheel.library.combining import Combiner, combined
 from millwheel.library.daily import deduplicate, distinct_until_changed, throttle
 from millwheel.library.durations import Duration, duration
-from millwheel.library.expected import check_aggregation, check_trigger, check_windows
+from millwheel.library.expected import check_aggregation, check_trigger, check_windows, not_of_windows
 from millwheel.library.firing import Firing, Panes
 from millwheel.library.interval_join import Interval, join_in_interval
 from millwheel.library.lookups import Enriched, LookUp, enrich
@@ -303,6 +303,12 @@ class WindowedChain(Generic[T]):
         self._keyed = keyed
         self._windows = windows
         self._firing = firing
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """What is asked of values in windows, and is a step of something else."""
+            raise not_of_windows(self, name, hasattr(KeyedChain, name))
 
     def aggregate(
         self,

@@ -18,7 +18,7 @@ from millwheel.errors import WiringError
 from millwheel.library.matches import How, Joined, JoinedCoder, Kept, Match, RowOf, match_coder, required
 from millwheel.library.session_join import SessionJoin
 from millwheel.library.waiting import BufferingOperator, buffers
-from millwheel.library.windows import Aligned, Sessions, Window
+from millwheel.library.windows import Aligned, Sessions, Validity, Wall, Window
 from millwheel.library.wiring import Operation, Wiring
 from millwheel.model import Record, Timer
 
@@ -116,6 +116,8 @@ def _operation(
     windows: Aligned | Sessions, needed: frozenset[int], lateness: int, coders: list[Coder[Any]],
     dropped: Sequence[Stream[Any] | None], row: RowOf[R], output: Coder[R],
 ) -> Operation[R]:  # fmt: skip
+    if not isinstance(windows, Aligned | Sessions | Validity | Wall):
+        raise WiringError(f"a join needs windows or an Interval, got {windows!r:.80}; for example Fixed(minutes=10)")
     if not isinstance(windows, Aligned | Sessions):
         raise WiringError(
             f"streams cannot be joined in {type(windows).__name__} windows: a record does not say its own"

@@ -215,6 +215,24 @@ def test_a_log_keeps_its_position_when_rotation_compresses_it(tmp_path: Path) ->
     assert texts(packed) == [f"line {n}" for n in range(1500, 2000)]
 
 
+@pytest.mark.parametrize("pattern", ["", "*", "*.log", "**/*.log"])
+def test_links_that_lead_nowhere_are_no_files(tmp_path: Path, pattern: str) -> None:
+    (tmp_path / "a.log").write_bytes(b"line\n")
+    (tmp_path / "circle.log").symlink_to("circle.log")
+    (tmp_path / "there.log").symlink_to("back.log")
+    (tmp_path / "back.log").symlink_to("there.log")
+    (tmp_path / "gone.log").symlink_to("nothing")
+    assert texts(only(FileSource("s", tmp_path / pattern))) == ["line"]
+
+
+def test_a_link_to_a_file_is_one(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "a").write_bytes(b"line\n")
+    (tmp_path / "read").mkdir()
+    (tmp_path / "read" / "a").symlink_to(tmp_path / "kept" / "a")
+    assert texts(only(FileSource("s", tmp_path / "read"))) == ["line"]
+
+
 def test_files_with_the_same_first_bytes_are_two_partitions(tmp_path: Path) -> None:
     head = b"x" * 5000 + b"\n"
     (tmp_path / "a").write_bytes(head + b"1\n")

@@ -22,6 +22,10 @@ def chain(pipeline: Pipeline) -> Any:
     return Flow(pipeline).inject(IterableSource("text", []), into=words)
 
 
+def in_windows(words: Any) -> Any:
+    return words.key_by(str).window(Fixed(minutes=1))
+
+
 @pytest.mark.parametrize(
     ("write", "says"),
     [
@@ -35,6 +39,13 @@ def chain(pipeline: Pipeline) -> Any:
             lambda words: words.key_by(str).join_aggregate(words.key_by(str), lambda word: minutes(1), "count"),
             r"got 'count': for example count\(\)",
         ),
+        (lambda words: in_windows(words).join(words.key_by(str), Fixed(minutes=1)), "give the windows to the join"),
+        (lambda words: words.key_by(str).join(in_windows(words), Fixed(minutes=1)), "give the windows to the join"),
+        (lambda words: in_windows(words).join_as_of(words.key_by(str)), "so there is no trigger"),
+        (lambda words: words.flow.join_all([words.key_by(str), in_windows(words)], Fixed(minutes=1)), "give the windows"),
+        (lambda words: words.key_by(str).join(words, Fixed(minutes=1)), r"call .key_by\(...\) on each chain that is"),
+        (lambda words: words.key_by(str).join(words.key_by(str), "1m"), "a join needs windows or an Interval, got '1m'"),
+        (lambda words: in_windows(words).throttle(1, minutes(1)), r"throttle\(...\) is a step of values by key"),
         (lambda words: words.to("counts"), r"to\(...\) needs a Stream, got 'counts'"),
     ],
 )  # fmt: skip
@@ -48,6 +59,9 @@ def test_what_no_chain_has_is_missing_as_ever() -> None:
     with pytest.raises(AttributeError, match="a chain has no 'windwo'"):
         _ = words.windwo
     assert not hasattr(words, "__length_hint__")
+    with pytest.raises(AttributeError, match=r"values in windows have no 'map': call .aggregate\(...\) first"):
+        _ = in_windows(words).map
+    assert not hasattr(in_windows(words), "__length_hint__")
 
 
 def test_a_keyed_step_that_goes_nowhere_is_refused() -> None:
