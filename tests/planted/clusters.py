@@ -271,7 +271,7 @@ def heard_while_it_is_placed() -> Patches:
 # --- the end ------------------------------------------------------------------------------------------------------
 
 
-@clustered
+@only("tests/unit/host/test_over.py")
 def drained_too_early() -> Patches:
     """A worker says that it is drained as soon as all input is consumed, with acks and log rows left."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from millwheel.host import alphabet as he
-from millwheel.host.messages import WatermarksRaised
+from millwheel.host.messages import Delivery, WatermarksRaised
 from millwheel.host.over import Tolerance, too_much
 from millwheel.model import MAX_TIME
-from tests.unit.host.test_worker import Hand, started
+from tests.unit.host.test_worker import Hand, bundle, started
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,15 @@ def test_a_run_is_not_over_while_anything_is_left(lacks: str) -> None:
         case _:
             worker.restarting.add(next(iter(worker.actors.all)))
     assert not worker.finished()
+
+
+def test_a_worker_that_has_something_to_record_does_not_end_yet() -> None:
+    hand = consumed()
+    ((actor, _),) = hand.worker.actors.intervals()
+    hand.give(he.Received("worker", Delivery(bundle(actor.interval), actor.sequencer, True)))
+    assert hand.worker.finished()
+    assert he.Ended() not in hand.give(he.Rested())
+
+
+def test_a_worker_with_nothing_left_ends() -> None:
+    assert he.Ended() in consumed().give(he.Rested())
