@@ -153,7 +153,6 @@ TESTED_IN = {
     "storage/postgres/planned": "integration/test_change.py",
     "storage/postgres/positions": "unit/storage/postgres/test_placements.py",
     "storage/postgres/query": "unit/storage/postgres/test_recovery.py",
-    "storage/postgres/reader": "unit/storage/postgres/test_log_appends.py",
     "storage/postgres/reads": "unit/storage/postgres/test_recovery.py",
     "storage/schema/ddl": "unit/storage/schema/test_reserved.py",
     "storage/schema/examine": "integration/test_change.py",

@@ -18,9 +18,9 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from millwheel.bundles import Checkpoint
+from millwheel.bundles import CHECKPOINT_FORMAT, Checkpoint
 from millwheel.cluster import Member, Overview
-from millwheel.errors import InvariantError, StoreError, StoreUnavailable
+from millwheel.errors import IncompatibleStore, InvariantError, StoreError, StoreUnavailable
 from millwheel.ids import IntervalId, SubscriptionId
 from millwheel.limits import STORE_RECONNECT_LIMIT_US, TAIL_CHUNK_ROWS
 from millwheel.model import MAX_TIME
@@ -32,7 +32,7 @@ from millwheel_storage.fold import Cells, Folded, fifo_rows, fold, quarantine_ro
 from millwheel_storage.postgres import overseen
 from millwheel_storage.postgres.connection import translated
 from millwheel_storage.schema.evolution import places_of
-from millwheel_storage.schema.shape_checks import schema_name
+from millwheel_storage.schema.shape_checks import STORE_FORMAT, check_formats, schema_name
 from millwheel_storage.statements import advancing, loading, opening, placing, quarantining, viewing
 
 
@@ -101,7 +101,12 @@ class Reader:
         if not connection.execute(opening.SCHEMA_TABLES, (self.schema,)).fetchone():
             connection.close()
             raise StoreError(f"there is no pipeline {self._pipeline!r} in this store; run it first")
-        connection.execute("SELECT set_config('search_path', %s, false)", (f'"{self.schema}"',))
+        try:
+            connection.execute("SELECT set_config('search_path', %s, false)", (f'"{self.schema}"',))
+            _check_readable(connection, self._pipeline)
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def __enter__(self) -> Reader:
@@ -437,6 +442,26 @@ def reachable(url: str, autocommit: bool = False) -> ReaderConnection:
         return ReaderConnection.connect(url, autocommit=autocommit)
     except psycopg.OperationalError as error:
         raise StoreUnavailable(f"cannot connect to Postgres: {error}") from error
+
+
+def _check_readable(connection: ReaderConnection, pipeline: str) -> None:
+    """Whether the tables that the search path names first have the format of this version.
+
+    Raises `StoreError` when they are not millwheel's, `IncompatibleStore` when another version of it has made them.
+    """
+    schema = schema_name(pipeline)
+    tables = {row[0] for row in connection.execute(opening.SCHEMA_TABLES, (schema,))}
+    if not {"migration", "meta"} <= tables:
+        raise StoreError(f"schema {schema!r} is not a millwheel pipeline's; use another pipeline name")
+    row = connection.execute(opening.APPLIED_MIGRATION).fetchone()
+    if row is None:
+        raise InvariantError("there is no row")
+    check_formats(row[0], CHECKPOINT_FORMAT)
+    if row[0] < STORE_FORMAT:
+        raise IncompatibleStore(
+            f"the store of {pipeline!r} has format {row[0]}, this version reads {STORE_FORMAT}: start the pipeline once with "
+            "this version, which brings the tables up to date; `millwheel check` says what that changes"
+        )
 
 
 def reset(url: str, pipeline: str) -> bool:
