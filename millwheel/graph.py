@@ -143,6 +143,18 @@ class Graph(msgspec.Struct, frozen=True):
         outputs = self.computations[computation].outputs
         return [s for name in sorted(to) for s in self.computations[name].inputs if s.stream in outputs]
 
+    def is_back(self, sender: str, receiver: str) -> bool:
+        """Whether what `sender` sends to `receiver` goes on a back edge: also what it has logged, and sends to itself."""
+        loop = self.loop_of(sender)
+        return sender == receiver or (loop is not None and (sender, receiver) in loop.back_edges)
+
+    def back_inputs(self, computation: str) -> list[SubscriptionSpec]:
+        """Subscriptions on which `computation` receives on back edges."""
+        loop = self.loop_of(computation)
+        senders = {sender for sender, to in loop.back_edges if to == computation} if loop is not None else ()
+        streams = {stream for name in senders for stream in self.computations[name].outputs}
+        return [s for s in self.computations[computation].inputs if s.stream in streams]
+
     def slack(self, stream: str) -> int | None:
         """How long ids that outside clients gave to rows of `stream` are remembered, us; None when rows have none."""
         found = [s.source for s in self.sources.values() if s.stream == stream and s.source.record_id is not None]
@@ -222,11 +234,6 @@ def check_graph(graph: Graph) -> Graph:
 
 def _check_loop(graph: Graph, loop: Loop) -> None:
     members = [*loop.members]
-    if graph.snapshot_every_us:
-        raise WiringError(
-            f"pipeline {graph.name!r}: the computations {members} form a loop, and barriers do not go round loops yet; use "
-            "durability=Checkpoints()"
-        )
     if not set[str]().union(*map(graph.senders, members)).difference(members):
         raise WiringError(
             f"pipeline {graph.name!r}: the computations {members} send to each other in a circle, and nothing from outside "

@@ -299,6 +299,11 @@ EPOCH_LIMIT_WRITES: Final = 131_072
 """Writes that an interval may have in memory for the next epoch.  When there are more, sources wait, and an epoch begins at
 once.  As many as the keys that an interval may have in its log (`UNFOLDED_LIMIT_KEYS`)."""
 
+LOOP_LOG_LIMIT_BYTES: Final = 8_388_608
+"""Bytes that the head of a loop logs while a barrier goes round, before sources wait for the end of the epoch.  The log goes
+on, because the barrier comes behind what it holds: it ends with what was in the loop when the head cut.  A quarter of what an
+inbox holds (`INBOX_LIMIT_BYTES`)."""
+
 EPOCH_LOOK_US: Final = 20_000
 """How often the controller looks whether the next epoch is due: an epoch that a worker waits for begins so soon."""
 

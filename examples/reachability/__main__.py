@@ -24,13 +24,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=3, help="how often the process is killed (default: %(default)s)")
     parser.add_argument("--prefixes", type=int, default=100, help="how many are compared (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the links (default: %(default)s)")
+    parser.add_argument("--durability", choices=("checkpoints", "snapshots"), default="checkpoints")
+    parser.add_argument("--every-ms", type=int, default=200, help="between two snapshots (default: %(default)s)")
     options = parser.parse_args(arguments)
     if options.links < 1 or options.prefixes < 1:
         parser.error("--links and --prefixes are at least 1")
     with temporary_postgres() as postgres:
         job = Reachability(
-            url=postgres.url, pipeline="reachability", links=options.links, seed=options.seed, split_keys=("p3", "p6")
-        )
+            url=postgres.url, pipeline="reachability", links=options.links, seed=options.seed, split_keys=("p3", "p6"),
+            snapshot_every_ms=options.every_ms if options.durability == "snapshots" else 0,
+        )  # fmt: skip
         began = time.monotonic()
         kills = killed(job, options.kills, wait_s=(0.5, 3.0))
         took_s = time.monotonic() - began

@@ -19,12 +19,14 @@ from typing import Final
 
 from examples.reachability.links import ROOT_PAGE, START_US, PageLink
 from millwheel import (
+    Checkpoints,
     Computation,
     Context,
     JsonCoder,
     MapCell,
     Pipeline,
     Record,
+    Snapshots,
     Stream,
     Table,
     TextCoder,
@@ -115,10 +117,16 @@ class Growth(Computation[str]):
 
 
 def build(
-    links: Sequence[tuple[PageLink, int]], name: str = "reachability", split_keys: Sequence[str] = ()
+    links: Sequence[tuple[PageLink, int]],
+    name: str = "reachability",
+    split_keys: Sequence[str] = (),
+    snapshot_every_ms: int = 0,
 ) -> Pipeline:
-    """The pipeline over links with their event times, us, in order; `split_keys` cut `LinkedPage` into intervals."""
-    pipeline = Pipeline(name)
+    """The pipeline over links with their event times, us, in order; `split_keys` cut `LinkedPage` into intervals.
+
+    It takes snapshots every `snapshot_every_ms`, or, when that is 0, a checkpoint for each bundle.
+    """
+    pipeline = Pipeline(name, durability=Snapshots(every_ms=snapshot_every_ms) if snapshot_every_ms else Checkpoints())
     pipeline.inject(IterableSource("links", links), into=LINKS)
     pipeline.inject(IterableSource("roots", [(ROOT_PAGE, START_US)]), into=VISITS)
     pipeline.add(

@@ -33,10 +33,13 @@ class Reachability(msgspec.Struct, frozen=True, kw_only=True):
     links: int
     seed: int = 1
     split_keys: tuple[str, ...] = ()
+    snapshot_every_ms: int = 0
+    """0: checkpoints."""
 
     def work(self) -> None:
         """Run, or go on, in this process."""
-        progress = run(build(arriving(self.links, self.seed), self.pipeline, self.split_keys), self.url)
+        made = build(arriving(self.links, self.seed), self.pipeline, self.split_keys, self.snapshot_every_ms)
+        progress = run(made, self.url)
         if progress.late or progress.quarantined or not progress.finished:
             raise SystemExit(f"the run has late records or failed hooks, or did not end: {progress}")
 
@@ -65,6 +68,21 @@ class Reachability(msgspec.Struct, frozen=True, kw_only=True):
         query = f"SELECT coalesce(max(sequencer), 0) FROM {self.pipeline}.checkpoint_log"
         row = connection.execute(query.encode()).fetchone()
         return int(row[0]) if row is not None else 0
+
+
+def cut_off(job: Reachability, seed: int = 1) -> bool:
+    """Run `job` and end its process by signal 9 once it has committed something.  Returns whether it was still running."""
+    dice, process = random.Random(seed), job.start()
+    try:
+        with psycopg.connect(job.url, autocommit=True) as connection:
+            before = job.newest(connection)
+            while process.poll() is None and job.newest(connection) <= before:
+                time.sleep(POLL_S)
+            time.sleep(dice.uniform(0.0, 0.1))
+        return process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
 
 
 def killed(job: Reachability, kills: int, seed: int = 1, wait_s: tuple[float, float] = (0.0, 0.3)) -> int:

@@ -12,6 +12,7 @@ from typing import Protocol
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.errors import InvariantError
+from millwheel.graph import Graph
 from millwheel.host.actors import Actor, Actors
 from millwheel.host.messages import BarriersNamed, EpochBased, EpochOpened, EpochWanted, ImageWritten, Message
 from millwheel.host.partitions import Partitions
@@ -35,6 +36,7 @@ class WentBack(Exception):
 class Crew(Protocol):
     """The worker, as far as its epochs need it."""
 
+    graph: Graph
     actors: Actors
     partitions: Partitions
 
@@ -96,10 +98,12 @@ class Epochs:
             return
         self.begun, self._noted = epoch, []
         worker = self._worker
-        senders = self._senders()
+        senders, back = self._senders()
         owners = {actor.interval: actor.sequencer for actor, _ in worker.actors.intervals()}
         for actor, _ in worker.actors.intervals():
-            worker.handle_core(actor, ev.EpochBegun(epoch, senders.get(actor.interval, set())))
+            worker.handle_core(
+                actor, ev.EpochBegun(epoch, senders.get(actor.interval, set()), back.get(actor.interval, set()))
+            )
         for actor, _ in worker.actors.partitions():
             worker.handle_core(actor, ev.BarrierAsked(epoch))
         positions = tuple(worker.partitions.noted(actor, noted) for actor, noted in self._noted)
@@ -109,14 +113,20 @@ class Epochs:
         """In a cluster: who sends barriers to whom."""
         raise InvariantError("a worker without others was told of barriers of others")
 
-    def _senders(self) -> dict[IntervalId, set[IntervalId]]:
-        """By interval: who sends it a barrier.  Partitions that open later have passed it already."""
+    def _senders(self) -> tuple[dict[IntervalId, set[IntervalId]], dict[IntervalId, set[IntervalId]]]:
+        """By interval: who sends it a barrier, and who sends it one on a back edge of a loop.
+
+        Partitions that open later have passed it already.
+        """
         senders: dict[IntervalId, set[IntervalId]] = {}
+        back: dict[IntervalId, set[IntervalId]] = {}
+        actors, graph = self._worker.actors.all, self._worker.graph
         for actor in self._worker.actors.all.values():
             targets = actor.core.sends_to if isinstance(actor.core, IntervalCore) else actor.receivers
             for target in targets:
-                senders.setdefault(target, set()).add(actor.interval)
-        return senders
+                found = back if target in actors and graph.is_back(actor.owner, actors[target].owner) else senders
+                found.setdefault(target, set()).add(actor.interval)
+        return senders, back
 
     def noted(self, actor: Actor, noted: ev.PositionNoted) -> None:
         """The effect of a partition."""

@@ -150,6 +150,8 @@ class ControllerHost:
                 self._loading = True
                 self._procedures.start(self._load(message))
             return
+        if isinstance(message, WatermarkReport | RoundAnswered) and self._epochs is not None:
+            self._passed(self._authority, message.label, self._epochs)
         if isinstance(message, RoundAnswered):
             if self._rounds is not None:
                 self._rounds.answered(message)
@@ -157,9 +159,6 @@ class ControllerHost:
         if isinstance(message, EpochBased | EpochOpened | ImageWritten | EpochWanted):
             self._hear_of_epochs(message)
             return
-        if isinstance(message, WatermarkReport) and self._epochs is not None and message.label > self._epochs.label:
-            self._tell_changes(self._authority)
-            self._epochs.reported(message.label)
         risen = heed(self._authority, message)
         if risen:
             self._tell(self._workers, {}, risen)
@@ -167,6 +166,12 @@ class ControllerHost:
             self._hurry()
         elif isinstance(message, WorkerJoined) and self._rounds is not None:
             self._rounds.again()  # a cut has lost questions, or answers
+
+    def _passed(self, authority: Authority, label: int, epochs: Declaring) -> None:
+        """What is heard comes from behind the barrier `label`: what was reached before is told, and stored with its epoch."""
+        if label > epochs.label:
+            self._tell_changes(authority)
+            epochs.reported(label)
 
     def _hear_of_epochs(self, message: EpochBased | EpochOpened | ImageWritten | EpochWanted) -> None:
         if self._epochs is None:
@@ -210,6 +215,7 @@ class ControllerHost:
         changed = authority.changes()
         if changed:
             self._tell(self._workers, changed, authority.adopt(changed))
+            self._hurry()
 
     def _told(self) -> dict[str, int]:
         return {} if self._authority is None else self._authority.values()

@@ -163,6 +163,8 @@ class RoundAnswered(msgspec.Struct, frozen=True, gc=False):
     sequencer: Sequencer
     round: int
     minimum: int
+    label: int = 0
+    """The last barrier that it has passed."""
 
 
 class SourceBound(msgspec.Struct, frozen=True, gc=False):

@@ -92,7 +92,8 @@ class Routes:
         # All routes, because durable productions go to all who subscribe, also on streams this version does not list.
         routes, outputs = self.of(self._graph.streams), frozenset(self.of(spec.outputs))
         loop = self._graph.loop_of(spec.name)
-        back = frozenset(self.subscriptions[s.name] for s in self._graph.back_subscriptions(spec.name))
+        ways = self._graph.back_subscriptions(spec.name) + self._graph.back_inputs(spec.name)
+        back = frozenset(self.subscriptions[s.name] for s in ways)
         return Config(
             row.id, sequencer, spec.name, SHAPE_VERSION, spec.settings, routes, row.low, row.high, outputs, slacks,
             back, "" if loop is None else loop.name,
@@ -134,7 +135,7 @@ class Routes:
         if config.outputs is None:
             raise InvariantError("there is no config.outputs")
         names = {number: name for name, number in self.subscriptions.items()}
-        left = {bundle.subscription for bundle in recovered.productions} - set(config.outputs)
+        left = {bundle.subscription for bundle in recovered.productions} - {*config.outputs, *config.back}
         return {self._receiver[names[number]] for number in left & config.routes.keys()}
 
     def channels(self, producer: ProducerId, stream: str) -> set[Channel]:

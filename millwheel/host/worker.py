@@ -361,10 +361,10 @@ class WorkerHost(Voice):
                     self._handle(actor, ev.BundleArrived(bundle))
                     if bundle.frontier == MAX_TIME:
                         self.routes.ended((bundle.subscription, bundle.producer))
-            case Receipt(_, sender, number):
+            case Receipt(_, sender, number, epoch):
                 actor = self.actors.all.get(sender)
                 if actor is not None:
-                    self._handle(actor, ev.AckArrived(number))
+                    self._handle(actor, ev.AckArrived(number, epoch))
             case Hello() | Credit() if peer not in self._peers:
                 self.strangers.keep(peer, message)
                 self.ownership.look()
@@ -486,7 +486,7 @@ class WorkerHost(Voice):
                 case ev.ReportWatermark(value):
                     self.inform(WatermarkReport(actor.owner, actor.interval, value, actor.sequencer, actor.core.label))
                 case ev.AnswerRound(round_, minimum):
-                    self.answer(RoundAnswered(actor.interval, actor.sequencer, round_, minimum))
+                    self.answer(RoundAnswered(actor.interval, actor.sequencer, round_, minimum, actor.core.label))
                 case ev.SetAlarm(at):
                     if self._alarms.set(at, actor.interval):
                         self._out.append(he.WakeAt(at))

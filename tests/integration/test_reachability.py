@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from examples.reachability.__main__ import main
 from examples.reachability.links import arriving
 from examples.reachability.oracle import difference, prefixes
 from examples.reachability.pages import build
-from examples.reachability.runs import Reachability, killed
+from examples.reachability.runs import Reachability, cut_off, killed
 from millwheel.committed import Committed
 from millwheel.launch import run
 from millwheel_storage.embedded import EmbeddedPostgres
@@ -42,6 +43,22 @@ def test_killed_while_records_are_in_the_loop(postgres: EmbeddedPostgres) -> Non
     kills = killed(asked, 6, seed=3, wait_s=(0.0, 0.1))
     assert difference(arriving(MANY_LINKS, asked.seed), asked.since(), 200) is None
     assert kills == 6
+
+
+def test_killed_under_snapshots_while_records_are_in_the_loop(postgres: EmbeddedPostgres) -> None:
+    asked = job(postgres, split_keys=("p5",), seed=3, links=MANY_LINKS, snapshot_every_ms=20)
+    kills = killed(asked, 4, seed=3, wait_s=(0.0, 0.1))
+    assert difference(arriving(MANY_LINKS, asked.seed), asked.since(), 200) is None
+    assert kills == 4
+
+
+def test_the_durability_of_a_loop_changes_on_one_store(postgres: EmbeddedPostgres) -> None:
+    asked = job(postgres, split_keys=("p5",), seed=4, links=MANY_LINKS)
+    for turn, every_ms in enumerate((20, 0, 20)):
+        half = msgspec.structs.replace(asked, snapshot_every_ms=every_ms)
+        assert cut_off(half, seed=turn), "the run must be under way when it is cut off"
+    asked.work()
+    assert difference(arriving(MANY_LINKS, asked.seed), asked.since(), 200) is None
 
 
 def test_a_wrong_time_is_noticed() -> None:

@@ -68,6 +68,18 @@ def shared_cut(make: Callable[[], Patches]) -> Callable[[], Patches]:
     return make
 
 
+LOOP_CUT: set[str] = set()
+"""Mutants that seeds of pipelines with loops under snapshots are to notice (`tests.sim.loop_cuts`)."""
+
+
+def cut_in_loop(make: Callable[[], Patches]) -> Callable[[], Patches]:
+    """Register a mutant of what only loops under snapshots have."""
+    mutant(make)
+    assert make.__doc__ is not None
+    LOOP_CUT.add(make.__doc__.splitlines()[0].rstrip("."))
+    return make
+
+
 CLUSTERED: set[str] = set()
 """Mutants that seeds of clusters are to notice (`tests.sim.fleets`)."""
 

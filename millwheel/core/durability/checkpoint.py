@@ -63,7 +63,8 @@ class Checkpointer:
         """Checkpoint `seq` of an interval in which nothing runs: frontiers, and outside ids that have expired."""
         image = self.image(seq, ScheduledWork(Work([], [], {}, {}, {}, watermark, now)), InvocationOutcome(), watermark)
         ids, outside = self._arrivals.checkpointed([], now, idle=True)
-        return msgspec.structs.replace(image, ids=ids, outside=outside)
+        # Under snapshots the first image has taken the frontiers already.
+        return msgspec.structs.replace(image, ids=[*image.ids, *ids], outside=[*image.outside, *outside])
 
     def oldest_undone(self, work: Work, outcome: InvocationOutcome) -> int:
         """The oldest time of the timers and holds that `outcome` moves, ends or puts to sleep.

@@ -49,8 +49,8 @@ class Durability(Protocol):
 
     # --- what is heard --------------------------------------------------------------------------------------------
 
-    def acked(self, number: int, now: int) -> None:
-        """A receiver has made a bundle durable."""
+    def acked(self, number: int, now: int, epoch: int = 0) -> None:
+        """A receiver has made a bundle durable, under the label `epoch`."""
         ...
 
     def committed(self, seq: Seq, effects: list[ev.Effect]) -> None:

@@ -8,6 +8,8 @@ reasons.  Invariants:
   belong to;
 * an image holds what changed since the last one, and neither productions nor ids.  Acks of productions of earlier owners,
   which are in the tables, are in it;
+* an ack that was given behind a barrier which this interval has not passed is of the next epoch, like what it acks;
+* at the head of a loop, the log of back edges (`loop_log`) is one more row of the epoch;
 * nothing of an epoch is folded before it is declared.
 """
 
@@ -29,13 +31,14 @@ from millwheel.core.channel.outbox import Outbox
 from millwheel.core.durability.epoch_image import EpochImage
 from millwheel.core.durability.inflight import Uncommitted, is_empty
 from millwheel.core.durability.log import Records
+from millwheel.core.durability.loop_log import LoopLog
 from millwheel.core.durability.unfolded import CommittedLog
 from millwheel.core.faults.refused import RefusedRows
 from millwheel.core.interval import events as ev
-from millwheel.core.interval.arrivals import Arrivals
+from millwheel.core.interval.arrivals import Arrivals, Item
 from millwheel.core.keys.keyed_state import KeyedState
 from millwheel.errors import InvariantError
-from millwheel.ids import IntervalId, Seq, Sequencer
+from millwheel.ids import IntervalId, ProducerId, Seq, Sequencer
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.work import Cause
 
@@ -101,7 +104,10 @@ class DurableEpochs:
         """Of the epoch that runs."""
         self._written: EpochPart | None = None
         """Of the epoch that is not declared yet."""
-        self._committed = CommittedLog(outbox.frontier)
+        self._loop_log = LoopLog(ProducerId(sequencer))
+        self._early: list[int] = []
+        """Bundles of earlier owners that were acked behind a barrier which this interval has not passed."""
+        self._committed = CommittedLog(self._loop_log.frontier)
         self._folding = False
         self._fold_goal = NO_ROW
         self._idle_since: int | None = None
@@ -142,10 +148,12 @@ class DurableEpochs:
 
     # --- an epoch -------------------------------------------------------------------------------------------------
 
-    def cut(self, epoch: int, receivers: Iterable[IntervalId], effects: list[ev.Effect], now: int) -> None:
+    def cut(
+        self, epoch: int, receivers: Iterable[IntervalId], effects: list[ev.Effect], now: int, *, logs: bool = False
+    ) -> None:
         """All barriers of `epoch` are here, and nothing runs: what was put until now is its part of it.
 
-        The barrier goes on to `receivers`.
+        The barrier goes on to `receivers`.  With `logs`, a log of back edges begins, which `logged` ends.
         """
         if self._written is not None:
             raise InvariantError(f"epoch {epoch} is cut while {self._written.epoch} is not declared")
@@ -157,7 +165,8 @@ class DurableEpochs:
         overlay, part = self._overlay, self._open
         self._overlay, self._open, self._written = EpochImage(), _part(), part
         part.epoch = epoch
-        image = msgspec.structs.replace(overlay.image(epoch), acked=self._outbox.record_acks(Seq(epoch)), sinks=[])
+        acked = self._outbox.record_acks(Seq(epoch)) + self._loop_log.drop()
+        image = msgspec.structs.replace(overlay.image(epoch), acked=acked, sinks=[])
         sinks = overlay.sinks
         part.rows = []
         if not is_empty(image) or image.acked or image.outside:
@@ -170,12 +179,43 @@ class DurableEpochs:
             part.sinks = self.seq
         part.waits = {row.seq for row in part.rows}
         for row in part.rows:
-            write = LogWrite(self._interval, self._sequencer, row.seq, epoch, encode_checkpoint(row.image))
-            row.size_bytes = len(write.payload)
-            effects.append(ev.Commit(write))
+            self._write(epoch, row, effects)
+        if logs:  # invocations of the next epoch have higher seqs
+            self._loop_log.begin(self.next_seq())
+            part.waits.add(self._loop_log.seq)
         effects += map(ev.Send, self._outbox.barriers(epoch, receivers))
         self._outbox.epoch = epoch
+        early, self._early = self._early, []
+        for number in early:
+            self._outbox.ack(number)
         self._tell_written(part, effects)
+
+    def log(self, item: Item) -> None:
+        """Records come in that were sent before the barrier of the last cut, on a back edge.
+
+        Those of earlier owners are in the tables until the receiver's ack is, so they need no log.
+        """
+        if item.part is not None and not item.inherited:
+            self._loop_log.add(item.part, item.size_bytes)
+
+    def logged(self, effects: list[ev.Effect]) -> None:
+        """The barrier has come round on all back edges: the log is complete."""
+        part, seq = self._written, self._loop_log.seq
+        if part is None or seq not in part.waits:
+            return
+        produced = self._loop_log.end()
+        if produced:
+            row = self._row(msgspec.structs.replace(EpochImage().image(part.epoch), produced=produced), seq)
+            part.rows.append(row)
+            self._write(part.epoch, row, effects)
+        else:
+            part.waits.discard(seq)
+            self._tell_written(part, effects)
+
+    def _write(self, epoch: int, row: WrittenRow, effects: list[ev.Effect]) -> None:
+        write = LogWrite(self._interval, self._sequencer, row.seq, epoch, encode_checkpoint(row.image))
+        row.size_bytes = len(write.payload)
+        effects.append(ev.Commit(write))
 
     def _row(self, image: Checkpoint, seq: Seq) -> WrittenRow:
         return WrittenRow(seq, 0, image)
@@ -203,6 +243,7 @@ class DurableEpochs:
         self._counters.checkpoints += len(part.rows)
         self._refused.settled(part.quarantined)
         self._outbox.recorded(Seq(epoch))
+        self._loop_log.declared()
         for row in part.rows:
             self._committed.add(row.seq, row.size_bytes, row.image)
 
@@ -212,9 +253,12 @@ class DurableEpochs:
             raise InvariantError("sink rows of an epoch were refused that is not under way")
         return self._written.causes
 
-    def acked(self, number: int, now: int) -> None:
+    def acked(self, number: int, now: int, epoch: int = 0) -> None:
         """A receiver has run a bundle.  Of an earlier owner's, which is in the tables, the ack is recorded."""
         bundle = self._outbox.unacked.get(number)
+        if bundle is not None and bundle.inherited and epoch > self.epoch:
+            self._early.append(number)
+            return
         if self._outbox.ack(number) and bundle is not None and not bundle.inherited:
             self._outbox.forget(number)
 
@@ -231,7 +275,8 @@ class DurableEpochs:
 
     def pending(self) -> bool:
         """Whether there is anything for the next epoch, or for the one that is not declared."""
-        return bool(self._written or self._overlay.images or self._outbox.has_unrecorded())
+        held = self._outbox.has_unrecorded() or self._early or self._loop_log
+        return bool(self._written or self._overlay.images or held)
 
     def settled(self, acked: bool) -> bool:
         """See `Durability`."""
@@ -241,7 +286,10 @@ class DurableEpochs:
 
     def pressed(self) -> bool:
         """True when so much has changed in the epoch that runs that nothing more should come in."""
-        return self._overlay.writes() >= limits.EPOCH_LIMIT_WRITES
+        return (
+            self._overlay.writes() >= limits.EPOCH_LIMIT_WRITES
+            or self._loop_log.size_bytes >= limits.LOOP_LOG_LIMIT_BYTES
+        )
 
     def quiet(self) -> bool:
         """See `Durability`."""

@@ -102,7 +102,7 @@ class DurableLog:
 
     # --- what is heard --------------------------------------------------------------------------------------------
 
-    def acked(self, number: int, now: int) -> None:
+    def acked(self, number: int, now: int, epoch: int = 0) -> None:
         """See `Durability`."""
         self._inflight.acked(number, now)
 

@@ -39,6 +39,8 @@ class Item(msgspec.Struct, gc=False):
     dropped: list[SequenceNumber] = []
     inherited: bool = False
     """See `Bundle.inherited`."""
+    epoch: int = 0
+    """The label of its sender."""
 
 
 class Arrivals:
@@ -186,7 +188,7 @@ class Arrivals:
         dropped = [sequence for i, sequence in enumerate(part.sequences) if i not in stays]
         self._counters.repeated += len(dropped)
         left = pick(part, kept)
-        return Item(left, item.sender, item.number, oldest_of(left), size_of(left), dropped, item.inherited)
+        return Item(left, item.sender, item.number, oldest_of(left), size_of(left), dropped, item.inherited, item.epoch)
 
     # --- out ----------------------------------------------------------------------------------------------------
 
@@ -273,7 +275,7 @@ def _item(bundle: Bundle, fresh: list[int] | None) -> Item:
     if fresh is not None:
         part = pick(part, fresh)
     size = bundle.size() if fresh is None else size_of(part)
-    return Item(part, bundle.sender, bundle.number, oldest_of(part), size)
+    return Item(part, bundle.sender, bundle.number, oldest_of(part), size, epoch=bundle.epoch)
 
 
 def pick(part: BundlePart, at: list[int]) -> BundlePart:

@@ -127,9 +127,10 @@ class OutsideIdsRead(Struct, frozen=True, gc=False):
 
 
 class AckArrived(Struct, frozen=True, gc=False):
-    """A receiver made the bundle `number` durable."""
+    """A receiver made the bundle `number` durable.  `epoch` is the label that it had then."""
 
     number: int
+    epoch: int = 0
 
 
 class AlarmRang(Struct, frozen=True, gc=False):
@@ -208,6 +209,8 @@ class EpochBegun(Struct, frozen=True, gc=False):
 
     epoch: int
     senders: Set[IntervalId]
+    back: Set[IntervalId] | None = None
+    """Those that send theirs on back edges of a loop; None: nobody has told them apart."""
 
 
 class EpochEnded(Struct, frozen=True, gc=False):

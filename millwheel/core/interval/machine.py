@@ -64,7 +64,7 @@ class Config(msgspec.Struct, frozen=True):
     slacks: Mapping[SubscriptionId, int] = {}
     """Subscriptions on which outside clients choose record ids, and how long these are remembered, us."""
     back: Collection[SubscriptionId] = ()
-    """Subscriptions to which it produces on back edges of its loop."""
+    """Subscriptions to which it produces on back edges of its loop, and those on which it receives on back edges."""
     loop: str = ""
     """The loop that the computation is in, if any."""
     promised: int = MIN_TIME
@@ -175,7 +175,8 @@ class IntervalCore:
                 # They are durable, so they are sent also on a stream that this version does not list any more.
                 bundles = self._outbox.adopt(bundle)
                 self._barriers_to |= {b.target for b in bundles}
-                self._unsettled |= {b.number for b in bundles} if not self._produces(bundle.subscription) else set()
+                listed = self._produces(bundle.subscription) or bundle.subscription in self.config.back
+                self._unsettled |= {b.number for b in bundles} if not listed else set()
                 self._send(bundles, effects)
             else:
                 self._outbox.abandon(bundle)  # of a stream that is no longer published
@@ -205,8 +206,8 @@ class IntervalCore:
                     self._invoked(outcome, now, effects)
             case ev.CommitDone(seq):
                 self._durability.committed(seq, effects)
-            case ev.AckArrived(number):
-                self._durability.acked(number, now)
+            case ev.AckArrived(number, epoch):
+                self._durability.acked(number, now, epoch)
                 self._settle(number, effects)
             case ev.WatermarkMoved(value, label):
                 self._watermark.move(value, label)
@@ -380,6 +381,8 @@ class IntervalCore:
         if self._held is not None:
             self._held.note(min([self._arrivals.oldest(), *(item.oldest for item in items)]))
         for item in items:
+            if self._epochs is not None and item.epoch < self._alignment.label:
+                self._epochs.log(item)
             if item.part is None and not (self._inbox or self._invocation or self._durability):
                 effects.append(ev.Ack(item.sender, item.number))
                 continue
@@ -396,6 +399,8 @@ class IntervalCore:
         self._durability.submit(effects, now)
         while self._cut(effects, now) or self._pump(effects, now):
             self._durability.submit(effects, now)
+        if self._epochs is not None and self._alignment.came_round() and not self._arrivals.waiting:
+            self._epochs.logged(effects)
         self._schedule.page_timers(effects, self._watermark.input, now)
         self._durability.rest(bool(self._inbox or self._invocation), effects, now)
         self._arrivals.read(effects)
@@ -411,7 +416,9 @@ class IntervalCore:
 
     def _hear_of_epoch(self, event: ev.EpochBegun | ev.EpochEnded) -> None:
         if isinstance(event, ev.EpochBegun):
-            self._alignment.open(event.epoch, event.senders)
+            if event.back is None and self.config.loop:
+                raise InvariantError(f"nobody has said which barriers go round the loop of {self.config.computation!r}")
+            self._alignment.open(event.epoch, event.senders, event.back or ())
         else:
             self._under_snapshots().declared(event.epoch)
 
@@ -424,7 +431,8 @@ class IntervalCore:
         """End an epoch when all of it has run.  Returns true when it has: what waited behind the barriers comes in."""
         if not self._alignment.complete() or self._inbox or self._invocation or self._arrivals.waiting:
             return False
-        self._under_snapshots().cut(self._alignment.opened, self._barriers_to, effects, now)
+        epochs = self._under_snapshots()
+        epochs.cut(self._alignment.opened, self._barriers_to, effects, now, logs=self._alignment.heads)
         for bundle in self._alignment.cut():
             self._arrive(bundle, now, effects)
         self._watermark.passed()

@@ -16,7 +16,7 @@ from millwheel.graph import Graph
 from millwheel.host.alphabet import RunHooks
 from millwheel.host.messages import Message
 from millwheel.host.requests import StoreCall
-from millwheel.ids import IntervalId, Seq, Sequencer
+from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.model import MAX_TIME
 from millwheel.ports import Declaration, FoldWrite, PositionWrite, WatermarkWrite
 from millwheel.testing.checks.truth import apply_keys
@@ -71,6 +71,16 @@ class CutStore(WatchedStore):
     async def load(self, interval: IntervalId, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
         """See `Store`; hooks are checked against what other hooks have left (`accounts`)."""
         return await self.inner.load(interval, keys, timers)
+
+    async def find_ids(
+        self,
+        interval: IntervalId,
+        subscription: SubscriptionId,
+        producer: ProducerId,
+        sequences: Sequence[SequenceNumber],
+    ) -> set[SequenceNumber]:
+        """See `Store`; only ids of records that an earlier owner has left are stored."""
+        return await self.inner.find_ids(interval, subscription, producer, sequences)
 
     async def commit(self, writes: Sequence[LogWrite]) -> set[tuple[IntervalId, Seq]]:
         """See `Store`; an image changes nothing that is visible (I23)."""

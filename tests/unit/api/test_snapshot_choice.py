@@ -50,8 +50,7 @@ def test_what_is_no_durability_is_refused() -> None:
         snapshot_every_us(1_000)  # type: ignore[arg-type]
 
 
-def test_loops_are_not_for_snapshots_yet() -> None:
+def test_a_loop_may_take_snapshots() -> None:
     made = pipeline(Snapshots())
     made.add(Echo, [subscribe(texts, key=str), subscribe(again, key=str)], [again])
-    with pytest.raises(WiringError, match="barriers do not go round loops yet"):
-        made.graph()
+    assert [loop.back_edges for loop in made.graph().loops] == [(("Echo", "Echo"),)]

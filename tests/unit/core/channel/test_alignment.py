@@ -143,3 +143,45 @@ def test_a_sender_that_overtakes_its_own_barrier_is_found_out() -> None:
     alignment.open(1, ids(1, 2))
     with pytest.raises(InvariantError, match="before its barrier"):
         alignment.parks(bundle(IntervalId(1), 1))
+
+
+def test_an_epoch_is_cut_without_the_barriers_of_back_edges_and_waits_for_them_afterwards() -> None:
+    alignment = Alignment()
+    alignment.open(1, ids(1), ids(2, 3))
+    alignment.barrier(IntervalId(3), 1)
+    assert not alignment.complete()
+    alignment.barrier(IntervalId(1), 1)
+    assert alignment.complete()
+    assert alignment.heads
+    assert alignment.cut() == []
+    assert not alignment.came_round()
+    assert alignment.busy()
+    alignment.barrier(IntervalId(2), 1)
+    assert alignment.came_round()
+    assert not alignment.busy()
+
+
+def test_what_comes_on_a_back_edge_before_the_cut_is_held_once_the_other_barriers_are_here() -> None:
+    alignment = Alignment()
+    alignment.open(1, ids(1), ids(2))
+    assert not alignment.parks(bundle(IntervalId(2), 0)), "the epoch has not come to its end here"
+    alignment.barrier(IntervalId(1), 1)
+    before, behind = bundle(IntervalId(2), 0, at=3), bundle(IntervalId(2), 1)
+    assert alignment.parks(before)
+    assert alignment.parks(before), "a copy"
+    alignment.barrier(IntervalId(2), 1)
+    assert alignment.parks(behind)
+    assert alignment.oldest(9) == 3
+    assert alignment.size_bytes == before.size() + behind.size()
+    assert alignment.cut() == [before, behind]
+    assert alignment.size_bytes == 0
+    assert alignment.came_round()
+
+
+def test_the_next_epoch_does_not_begin_while_a_barrier_goes_round() -> None:
+    alignment = Alignment()
+    alignment.open(1, ids(1), ids(2))
+    alignment.barrier(IntervalId(1), 1)
+    alignment.cut()
+    with pytest.raises(InvariantError, match=r"barriers of \[2\] go round"):
+        alignment.open(2, ids(1), ids(2))
