@@ -107,8 +107,8 @@ class MappedOwnership:
         worker = self._worker
         if worker.graph.snapshot_every_us and worker.graph.loops:
             raise WiringError(
-                f"pipeline {worker.graph.name!r}: the computations {[*worker.graph.loops[0].members]} form a loop, and a cluster "
-                "takes no snapshots of loops yet: run it with `millwheel run`, or with durability=Checkpoints()"
+                f"pipeline {worker.graph.name!r}: the computations {[*worker.graph.loops[0].members]} form a loop, and a "
+                "cluster takes no snapshots of loops yet: run it with `millwheel run`, or with durability=Checkpoints()"
             )
         opened: Opened = yield OpenPipeline(worker.graph.shape())
         worker.routes.open(opened)
