@@ -21,13 +21,13 @@ from millwheel.core.durability.durable_epochs import DurableEpochs
 from millwheel.core.durability.inflight import Uncommitted
 from millwheel.core.faults.refused import RefusedRows
 from millwheel.core.interval import events as ev
-from millwheel.core.interval.arrivals import Arrivals
+from millwheel.core.interval.arrivals import Arrivals, Item
 from millwheel.core.keys.keyed_state import KeyedState
 from millwheel.errors import InvariantError
 from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId, sequence_numbers
 from millwheel.intervals import Ranges
 from millwheel.model import MAX_TIME
-from millwheel.work import Columns, RecordCause
+from millwheel.work import BundlePart, Columns, RecordCause
 
 ME, OWNER, TARGET, SUB = IntervalId(10), Sequencer(77), IntervalId(20), SubscriptionId(4)
 
@@ -211,3 +211,21 @@ def test_too_many_changes_of_one_epoch_are_told(monkeypatch: pytest.MonkeyPatch)
     assert part.epochs.has_room()  # or its barrier would not come through
     part.cut(4)
     assert not part.epochs.pressed()
+
+
+def test_the_log_of_a_loop_is_a_row_of_its_epoch_and_numbered_before_what_runs_next() -> None:
+    part = Part()
+    part.put()
+    part.epochs.cut(4, [], part.effects, 0, logs=True)
+    assert not [e for e in part.effects if isinstance(e, ev.PartWritten)]
+    log = part.epochs.seq
+    part.put("b")
+    came = BundlePart(SUB, ProducerId(5), SequenceNumber(0), sequence_numbers([9]), ["k"], [b"v"], [1])
+    part.epochs.log(Item(came, IntervalId(9), 6, 1, 10))
+    part.epochs.logged(part.effects)
+    writes = [e.write for e in part.effects if isinstance(e, ev.Commit)]
+    assert [(write.seq, write.epoch) for write in writes] == [(Seq(1), 4), (log, 4)]
+    assert decode_checkpoint(writes[1].payload).produced[0].keys == ["k"]
+    for write in writes:
+        part.epochs.committed(write.seq, part.effects)
+    assert [e for e in part.effects if isinstance(e, ev.PartWritten)] == [ev.PartWritten(4, Seq(0))]
