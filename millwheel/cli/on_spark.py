@@ -58,17 +58,18 @@ def up_on_spark(place: Place, on: OnSpark, say: Say) -> int | None:
     if place.store is None and not on.controllers:
         raise click.UsageError("--controllers 0 joins a cluster that runs elsewhere: name its Postgres with --store")
     settings = settings_of(on.settings)
-    with place.opened() as url:
+    with _signals(on.workers) as wishes, place.opened() as url:
         plan = HostingPlan(
             path=place.path, url=url, controllers=on.controllers, options=on.options, certs=on.certs,
             py_files=tuple(on.py_files),
         )  # fmt: skip
         session = masters.made_session(on.master, f"millwheel {place.path}", settings)
         try:
+            wishes.heed()  # Spark has put a handler of its own in the place of Ctrl-C's
             session.sparkContext.setLogLevel("ERROR")  # a worker that is replaced is in our own lines
             if not on.quiet and (pages := session.sparkContext.uiWebUrl):
                 say(ME, False, f"what workers print is in the logs of executors: {pages}/executors/")
-            with SparkCluster(session, plan, say) as cluster, _signals(on.workers) as wishes:
+            with SparkCluster(session, plan, say) as cluster:
                 status = _followed(place, url, cluster, wishes, None if on.quiet else say)
         finally:
             session.stop()
@@ -92,26 +93,35 @@ def settings_of(given: Sequence[str]) -> Mapping[str, str]:
 class Wishes:
     """What an operator wants, as signals say it."""
 
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGTTIN, signal.SIGTTOU)
+
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self.stop = False
 
+    def heed(self) -> None:
+        """From now on signals are wishes."""
+        for number in self.SIGNALS:
+            signal.signal(number, self._handle)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGTTIN:
+            self.workers += 1
+        elif number == signal.SIGTTOU:
+            self.workers = max(0, self.workers - 1)
+        else:
+            self.stop = True
+
 
 @contextmanager
 def _signals(workers: int) -> Iterator[Wishes]:
-    """SIGINT and SIGTERM end the cluster; SIGTTIN adds a worker, and SIGTTOU takes one away, as other servers have it."""
+    """SIGINT and SIGTERM end the cluster; SIGTTIN adds a worker, and SIGTTOU takes one away, as other servers have it.
+
+    They are heeded before Spark starts, which takes seconds: to a process without a handler SIGTTIN means to stop for ever.
+    """
     wishes = Wishes(workers)
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGTTIN:
-            wishes.workers += 1
-        elif number == signal.SIGTTOU:
-            wishes.workers = max(0, wishes.workers - 1)
-        else:
-            wishes.stop = True
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGTTIN, signal.SIGTTOU)
-    before = {number: signal.signal(number, handle) for number in numbers}
+    before = {number: signal.getsignal(number) for number in Wishes.SIGNALS}
+    wishes.heed()
     try:
         yield wishes
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import zipfile
@@ -10,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from millwheel.cli.on_spark import settings_of
+from millwheel.cli.on_spark import Wishes, settings_of
 from millwheel.cli.status import Status
 from millwheel.errors import ChannelError, WiringError
 from millwheel.runtime.supervisor import ENDS
@@ -111,3 +112,18 @@ def test_the_pipelines_module_is_sent_and_changed_code_is_another_file(
     (changed,) = packed("sent_single", tmp_path)
     assert changed != one
     assert packed("json", tmp_path) == []
+
+
+def test_signals_add_and_take_away_workers_and_end_the_cluster() -> None:
+    before = {number: signal.getsignal(number) for number in Wishes.SIGNALS}
+    wishes = Wishes(1)
+    try:
+        wishes.heed()
+        for number, wanted in ((signal.SIGTTIN, 2), (signal.SIGTTOU, 1), (signal.SIGTTOU, 0), (signal.SIGTTOU, 0)):
+            signal.raise_signal(number)
+            assert (wishes.workers, wishes.stop) == (wanted, False)
+        signal.raise_signal(signal.SIGTERM)
+        assert wishes.stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
