@@ -91,8 +91,8 @@ class _Place:
         self.wanted = True
         self.group = ""
         """The job group of the job that runs."""
-        self.asked_at = 0.0
-        """When that job was given to Spark, by the monotonic clock."""
+        self.waits_since = 0.0
+        """When its task ran last, or when the job was given to Spark, by the monotonic clock."""
         self.told = False
         """It was said that this job waits."""
         self.deaths = 0
@@ -237,7 +237,7 @@ class SparkCluster:
         with self._lock:
             if self._stopping or not place.wanted:
                 return None
-            place.group, place.asked_at, place.told = f"millwheel-{uuid.uuid4().hex}", time.monotonic(), False
+            place.group, place.waits_since, place.told = f"millwheel-{uuid.uuid4().hex}", time.monotonic(), False
         try:
             context.setJobGroup(place.group, f"millwheel {place.name} of {plan.path}", interruptOnCancel=True)
             task = task_of(self._hosted(place))
@@ -306,11 +306,13 @@ class SparkCluster:
         if not group:
             return
         runs = self._runs(group)
+        if runs:
+            place.waits_since, place.told = time.monotonic(), False
         if self._stopping or not place.wanted or late or (self._over and not runs):
             with suppress(Exception):  # Spark may have ended
                 self._context.cancelJobGroup(group)
             return
-        waits = not runs and time.monotonic() > place.asked_at + limits.HOSTING_PATIENCE_S
+        waits = not runs and time.monotonic() > place.waits_since + limits.HOSTING_PATIENCE_S
         with self._lock:
             place.state = "runs" if runs else "waits for a core" if waits else place.state
         if waits and not place.told:

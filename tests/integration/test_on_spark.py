@@ -220,6 +220,6 @@ def test_a_ledger_is_exact_after_kills_and_stops_of_whole_executors(
     said: list[str] = []
     kinds = {kind: KINDS[kind] for kind in ("kill worker", "kill daemon", "kill machine", "stop machine")}
     found = chaos(
-        0.15, 11, spark=spark, directory=tmp_path, workers=2, every_s=3.0, kinds=kinds, log=said.append
+        0.1, 34, spark=spark, directory=tmp_path, workers=2, every_s=2.0, kinds=kinds, log=said.append
     )  # fmt: skip
     assert not any(found.values()), "\n".join(said)
