@@ -56,7 +56,7 @@ BYTEWAX: dict[str, tuple[str, dict[str, Any]]] = {
         for query in ("q3", "q5", "q8", "q12")
     },
 }
-NOT_HERE = {"zeitgeist", "simulator", "nexmark", "iteration"}
+NOT_HERE = {"zeitgeist", "simulator", "nexmark", "iteration", "hosted"}
 """What these start has tests of its own."""
 
 
