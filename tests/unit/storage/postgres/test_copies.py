@@ -75,6 +75,7 @@ def test_what_is_put_back_is_what_was_there_and_goes_on_to_the_same_end(
     for _ in range(2):  # a savepoint stays when it is put back
         home.savepoints.restore("half")
         taken.append(home.stored())
+        assert home.cells("Count"), "it was made when there was something"
         run_to_end(word_count(home.name, ROWS, few, few, durability), home.store())
         home.check()
         assert home.stored()["key_state"] == at_the_end["key_state"]
@@ -82,14 +83,15 @@ def test_what_is_put_back_is_what_was_there_and_goes_on_to_the_same_end(
 
 
 def test_a_process_that_writes_is_fenced_by_a_restore(home: Home) -> None:
+    """Also one that owned the intervals when the savepoint was made, so that the copy has its sequencers."""
     run_to_end(word_count(home.name, ROWS[:50]), home.store())
-    home.savepoints.create("early")
 
     async def scenario() -> None:
         store = home.store()
         opened = await store.open_pipeline(word_count(home.name, ROWS[:50]).graph().shape())
         intervals = [row.id for row in opened.intervals]
         owned = await store.acquire(intervals)
+        await asyncio.to_thread(home.savepoints.create, "early")
         await asyncio.to_thread(home.savepoints.restore, "early")
         for interval in intervals:
             assert await store.recover(interval, owned[interval]) is None
