@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -40,6 +41,15 @@ def postgres() -> Iterator[EmbeddedPostgres]:
     """One server for all tests of a session; each test takes a pipeline name of its own."""
     with temporary_postgres() as server:
         yield server
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_spark_is_left() -> Iterator[None]:
+    """Spark has one context in a process: a session that a file leaves behind is what the next file gets for its own."""
+    yield
+    pyspark = sys.modules.get("pyspark")
+    left = pyspark and pyspark.SparkContext._active_spark_context
+    assert not left, "this file has left a session of Spark behind: its fixture must stop it"
 
 
 @pytest.fixture

@@ -58,15 +58,23 @@ def check_reachable(master: str, has_certificates: bool) -> None:
 
 
 def made_session(master: str, name: str, settings: Mapping[str, str]) -> SparkSession:
-    """A session of its own.  `settings` go before what suits hosting; spark-defaults.conf goes after both."""
+    """A session of its own.  `settings` go before what suits hosting; spark-defaults.conf goes after both.
+
+    Raises `WiringError` when this process has a session already: its master, settings and Python are not those asked for.
+    """
     check_master(master)
     try:
         ensure_java()
+        from pyspark import SparkContext
         from pyspark.sql import SparkSession
     except JavaNotFoundError as error:
         raise WiringError(str(error)) from error
     except ModuleNotFoundError as error:
         raise WiringError(f"{error.name} is missing: pip install 'millwheel-streams[cluster,spark]'") from error
+    if SparkContext._active_spark_context is not None:
+        raise WiringError(
+            "this process has a session of Spark already: hand it to millwheel.spark.hosting.up, or stop it"
+        )
     if is_local(master):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master).appName(name)

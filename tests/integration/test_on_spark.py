@@ -18,6 +18,7 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
+from millwheel.errors import WiringError
 from millwheel.spark import hosting, masters
 from millwheel.spark.hosting import SparkCluster
 from millwheel_storage.embedded import EmbeddedPostgres
@@ -140,6 +141,13 @@ def place(postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path, monkeypatch
 
 def up(place: Place, spark: SparkSession, workers: int = 2) -> SparkCluster:
     return hosting.up(place.path, place.url, spark=spark, workers=workers, lease_s=LEASE_S)
+
+
+def test_a_session_of_its_own_is_not_another_one_that_is_there(spark: SparkSession) -> None:
+    with pytest.raises(
+        WiringError, match=r"this process has a session of Spark already: hand it to .*hosting\.up, or stop it"
+    ):
+        masters.made_session("local[1]", "another", {})
 
 
 def test_whatever_is_killed_under_a_worker_it_comes_back_as_another_member_and_each_word_counts_once(

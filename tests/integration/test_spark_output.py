@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ class Row(msgspec.Struct):
 
 
 @pytest.fixture(scope="module")
-def spark() -> Any:
+def spark() -> Iterator[Any]:
     ensure_java()
     sql = pytest.importorskip("pyspark.sql")
     builder = sql.SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
@@ -36,7 +36,8 @@ def spark() -> Any:
     session.conf.set("spark.sql.session.timeZone", "UTC")
     session.conf.set("spark.sql.streaming.fileSink.log.compactInterval", "3")
     session.sparkContext.setLogLevel("ERROR")
-    return session
+    yield session
+    session.stop()
 
 
 def frame(spark: Any, first: int, last: int, parts: int) -> Any:

@@ -22,9 +22,6 @@ KEYS = 30
 
 @pytest.fixture(scope="module")
 def context() -> Iterator[SparkContext]:
-    active = SparkContext._active_spark_context
-    if active is not None:  # another module's, which has ended; Spark has one context a process
-        active.stop()
     with spark(0) as made:
         yield made
 
