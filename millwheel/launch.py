@@ -82,9 +82,10 @@ def _kept_running(postgres: EmbeddedPostgres) -> Iterator[None]:
             if postgres.pid is None:
                 logger.warning("the embedded Postgres in %s died; starting it again", postgres.directory)
                 try:
-                    postgres.ensure_running()
-                except (MillwheelError, OSError):
-                    logger.exception("the embedded Postgres does not start; trying again")
+                    postgres.ensure_running(unless=ended.is_set)
+                except (MillwheelError, OSError) as error:
+                    if not ended.is_set():
+                        logger.warning("%s; trying again", error)
 
     watcher = threading.Thread(target=watch, name="millwheel-postgres-watch", daemon=True)
     watcher.start()

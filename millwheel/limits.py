@@ -469,6 +469,9 @@ LAST_WORDS_LIMIT_S: Final = 2.0
 STORE_RETRY_DELAY_S: Final = 0.2
 """Between two tries of a call that the store did not answer, s."""
 
+WARNING_DELAY_S: Final = 10.0
+"""Between two warnings of the same failure, s."""
+
 PROGRESS_DELAY_S: Final = 1.0
 """Between two reports of progress, s."""
 
@@ -574,6 +577,9 @@ SERVER_START_LIMIT_S: Final = 120.0
 
 SERVER_STOP_LIMIT_S: Final = 30.0
 """What an embedded server may take to stop, s: it writes what it has in memory first."""
+
+LOG_TAIL_BYTES: Final = 65_536
+"""Of an embedded server's log, where the reason of its end is looked for."""
 
 SERVER_POLL_S: Final = 0.01
 """Between two looks whether an embedded server has started or stopped, s."""

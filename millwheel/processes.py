@@ -36,7 +36,7 @@ from millwheel.runtime.embedded import check_sources
 from millwheel.runtime.failures import OnFailure, log_failure
 from millwheel.runtime.lease import KeptLease, LeaseOf
 from millwheel.runtime.lease_keeper import boot_ns
-from millwheel.runtime.retry import until_answered
+from millwheel.runtime.retry import Retries
 from millwheel.runtime.shell import Shell
 from millwheel.runtime.signals import signals_restored, signals_stop
 from millwheel.transport.addresses import host_and_port
@@ -157,7 +157,9 @@ async def _joined(plan: ProcessPlan, role: str) -> AsyncIterator[Membership]:
         address = advertised(await transport.start(), plan.advertise)
         await store.open_pipeline(plan.pipeline.graph().shape())
         before, key = boot_ns(), secrets.token_bytes(16)
-        member = await until_answered("join", lambda: store.join(plan.name, role, address, plan.lease_us, key))
+        member = await Retries().until_answered(
+            "join", lambda: store.join(plan.name, role, address, plan.lease_us, key)
+        )
         logger.info("this process is member %d of the cluster, reached at %s", member.incarnation, address,
                     extra={"facts": {"host": f"{role[0]}{member.incarnation}", "address": address}})  # fmt: skip
         of = LeaseOf(plan.url, store.schema, member.incarnation, plan.lease_us)

@@ -37,7 +37,7 @@ from millwheel.model import MAX_TIME
 from millwheel.ports import Store, Transport
 from millwheel.runtime.failures import Failures, OnFailure, log_failure
 from millwheel.runtime.lease import Permit
-from millwheel.runtime.retry import until_answered
+from millwheel.runtime.retry import Retries
 from millwheel.runtime.usercode import UserCode
 from millwheel.search import BlockingCall, Step
 
@@ -93,6 +93,7 @@ class Shell:
         """Channels, (from, to), that are open again, which the host has not heard yet."""
         self._queue: deque[tuple[Host, he.HostEvent]] = deque()
         self._answers: deque[tuple[Host, he.HostEvent]] = deque()
+        self._retries = Retries()
         """What the store and others have answered.  It comes before the queue, because the next commit waits for it."""
         self._wake = asyncio.Event()
         """Set to end the loop's sleep."""
@@ -391,7 +392,7 @@ class Shell:
     async def _call(self, host: Host, token: int, request: StoreCall) -> None:
         try:
             if request.patient:
-                answer = await until_answered(request.step, lambda: request.call(self._store))
+                answer = await self._retries.until_answered(request.step, lambda: request.call(self._store))
             else:
                 answer = await request.call(self._store)
         except RowRefused as refusal:

@@ -17,12 +17,13 @@ import fcntl
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO, Any, Final
@@ -31,7 +32,13 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from millwheel.errors import InvariantError, StoreError, StoreUnavailable
-from millwheel.limits import SERVER_POLL_S, SERVER_START_LIMIT_S, SERVER_STOP_LIMIT_S, SOCKET_PATH_LIMIT_BYTES
+from millwheel.limits import (
+    LOG_TAIL_BYTES,
+    SERVER_POLL_S,
+    SERVER_START_LIMIT_S,
+    SERVER_STOP_LIMIT_S,
+    SOCKET_PATH_LIMIT_BYTES,
+)
 from millwheel_storage.privileges import HERE, can_stand_in, closed_to, reachable_programs, server_user
 
 SETTINGS: Final = {
@@ -124,7 +131,7 @@ class EmbeddedPostgres:
         """Start the server, or adopt the one that runs; returns when it accepts connections.  Idempotent."""
         self._prepare_directory()
         with self._mutex():
-            self._ensure_running()
+            self._ensure_running(unless=lambda: False)
             if self._users is None:
                 self._users = (self.directory / "users").open("ab")
                 fcntl.flock(self._users, fcntl.LOCK_SH)
@@ -132,10 +139,13 @@ class EmbeddedPostgres:
         atexit.register(self.stop)
         _exit_on_sigterm()
 
-    def ensure_running(self) -> None:
-        """Start the server again if it died; a no-op when it runs."""
+    def ensure_running(self, unless: Callable[[], bool] = lambda: False) -> None:
+        """Start the server again if it died; a no-op when it runs.
+
+        Raises `StoreError` when it does not start, and soon after `unless` is true.
+        """
         with self._mutex():
-            self._ensure_running()
+            self._ensure_running(unless)
 
     def stop(self) -> None:
         """Leave; the last process to leave stops the server.  Idempotent; a no-op in a forked child."""
@@ -201,15 +211,15 @@ class EmbeddedPostgres:
     def _uid(self) -> int:
         return os.geteuid() if self._user is None else self._user.pw_uid
 
-    def _ensure_running(self) -> None:
-        if self._answers():
+    def _ensure_running(self, unless: Callable[[], bool]) -> None:
+        if self._answers(unless):
             return
         if not (self._data / "PG_VERSION").exists():
             self._initialise()
         self._remove_stale_locks()
-        self._launch()
+        self._launch(unless)
 
-    def _answers(self) -> bool:
+    def _answers(self, unless: Callable[[], bool]) -> bool:
         """Whether this directory's server accepts connections; waits while one is starting or stopping."""
         deadline = time.monotonic() + SERVER_START_LIMIT_S
         while self.pid is not None:
@@ -218,7 +228,7 @@ class EmbeddedPostgres:
                     row = connection.execute("SHOW data_directory").fetchone()
                     return row is not None and (row[0] == HERE or Path(row[0]).samefile(self._data))
             except psycopg.OperationalError as error:
-                if time.monotonic() > deadline:
+                if time.monotonic() > deadline or unless():
                     raise StoreUnavailable(f"Postgres in {self._data} runs but does not answer: {error}") from error
                 time.sleep(SERVER_POLL_S)
         return False
@@ -255,16 +265,18 @@ class EmbeddedPostgres:
         for lock in (self._data / "postmaster.pid", self.socket_directory / ".s.PGSQL.5432.lock"):
             lock.unlink(missing_ok=True)
 
-    def _launch(self) -> None:
+    def _launch(self, unless: Callable[[], bool]) -> None:
         """Start `postgres`.  Workers of a killed server may hold its memory for a moment, so this may take two tries."""
         deadline = time.monotonic() + SERVER_START_LIMIT_S
-        while not self._launch_once(deadline):
-            if time.monotonic() > deadline:
-                raise StoreError(f"Postgres does not start; see {self.directory / 'postgres.log'}:\n{self._log_tail()}")
+        while not self._launch_once(deadline, unless):
+            if time.monotonic() > deadline or unless():
+                raise StoreError(
+                    f"Postgres does not start: {self._last_words()}; see {self.directory / 'postgres.log'}"
+                )
             time.sleep(0.2)
             self._remove_stale_locks()
 
-    def _launch_once(self, deadline: float) -> bool:
+    def _launch_once(self, deadline: float, unless: Callable[[], bool]) -> bool:
         settings = {**SETTINGS, "unix_socket_directories": str(self.socket_directory), MARK: str(self._data)}
         command = [str(self._bin / "postgres"), "-D", self._name_of(self._data)]
         for name, value in settings.items():
@@ -280,15 +292,19 @@ class EmbeddedPostgres:
                 start_new_session=True,
                 **self._where(self._data),
             )
-        while time.monotonic() < deadline and self._process.poll() is None:
+        while time.monotonic() < deadline and not unless() and self._process.poll() is None:
             if _status(self._data) == "ready":
                 return True
             time.sleep(SERVER_POLL_S)
         return False
 
-    def _log_tail(self) -> str:
-        lines = (self.directory / "postgres.log").read_text(errors="replace").splitlines()
-        return "\n".join(lines[-10:])
+    def _last_words(self) -> str:
+        """Why the server ended: the last line of its log that says so, without its time."""
+        with (self.directory / "postgres.log").open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+            lines = log.read().decode(errors="replace").splitlines()
+        fatal = [line for line in lines if re.search(r"\b(FATAL|PANIC|ERROR):", line)] or lines
+        return re.sub(r"^.*?\b(?=(FATAL|PANIC|ERROR):)", "", fatal[-1]) if fatal else "its log is empty"
 
     def _shut_down(self) -> None:
         """Shut down fast: a checkpoint, then the exit.  If that takes too long, stop at once, which costs a WAL replay."""

@@ -169,6 +169,7 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
 def _flushed(pgconn: pq.abc.PGconn) -> PQGen[None]:
     """Send all of the request.  What comes back meanwhile is read, because the server might wait for that."""
     while pgconn.flush():
-        ready = yield waiting.Wait.RW
+        while not (ready := (yield waiting.Wait.RW)):  # when it goes on after a cancellation, psycopg tells it nothing
+            continue
         if ready & waiting.Ready.R:
             pgconn.consume_input()

@@ -15,6 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from millwheel.errors import StoreError
 from millwheel_storage.embedded import EmbeddedPostgres
 
 pytestmark = pytest.mark.postgres
@@ -59,6 +60,18 @@ def test_a_killed_server_starts_again_and_lost_nothing() -> None:
             assert connection.execute("SELECT x FROM t").fetchall() == [(1,)]
 
 
+def test_a_server_that_cannot_start_says_why_and_nobody_waits_for_it_who_wants_to_end() -> None:
+    with short_directory() as directory, EmbeddedPostgres(directory) as server:
+        assert server.pid is not None
+        with (directory / "postgres" / "postgresql.conf").open("a") as settings:
+            settings.write("\nnonsense = 1\n")
+        os.kill(server.pid, signal.SIGKILL)
+        began = time.monotonic()
+        with pytest.raises(StoreError, match=r"^Postgres does not start: FATAL: .*; see .*postgres\.log$"):
+            server.ensure_running(unless=lambda: time.monotonic() > began + 0.5)
+        assert time.monotonic() - began < 5
+
+
 def test_a_reused_pid_in_the_pid_file_does_not_hinder() -> None:
     with short_directory() as directory:
         with EmbeddedPostgres(directory):
@@ -81,6 +94,7 @@ def test_the_last_user_stops_the_server() -> None:
 
 CHILD = """
 import sys, time
+from millwheel.errors import StoreError
 from millwheel_storage.embedded import EmbeddedPostgres
 with EmbeddedPostgres(sys.argv[1]) as server:
     print(server.pid, flush=True)

@@ -159,6 +159,25 @@ def test_what_nobody_waits_for_any_more_ends_in_the_server(
     on(scenario)
 
 
+def test_a_request_that_is_cancelled_while_it_is_sent_ends_in_order(
+    on: Callable[[Scenario], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(connection: Connection) -> None:
+        assert await connection.pairs(LENGTH, [bigint(1), b""]) == [(1, 0)]
+        backend = connection.info.backend_pid
+        os.kill(backend, signal.SIGSTOP)
+        sent = asyncio.create_task(connection.pairs(LENGTH, [bigint(1), bytes(50_000_000)]))
+        await asyncio.sleep(0.2)
+        sent.cancel()
+        await asyncio.sleep(0.05)
+        os.kill(backend, signal.SIGCONT)
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(asyncio.shield(sent), 20)
+
+    on(scenario)
+    assert caplog.messages == []
+
+
 @pytest.mark.parametrize("when", ["waiting", "idle"])
 def test_a_lost_connection_is_said_to_be_broken(
     on: Callable[[Scenario], None], postgres: EmbeddedPostgres, when: str
