@@ -85,13 +85,15 @@ class Reshaping(msgspec.Struct, frozen=True):
     """A decision of a leader to split or to merge intervals of one computation.
 
     A split names one interval and the keys at which the new intervals begin.  A merge names neighbours, in order, and no
-    keys.  Nobody may own any of them, and their logs must be empty.
+    keys.  Nobody may own any of them, and their logs must be empty, unless `back` is true.
     """
 
     epoch: int
     version: int
     intervals: Sequence[IntervalId]
     split_keys: Sequence[str] = ()
+    back: bool = False
+    """All goes back to the last declared epoch: their logs are folded to its end, and what comes after that is dropped."""
 
 
 class Senders(msgspec.Struct, frozen=True):

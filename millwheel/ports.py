@@ -361,8 +361,10 @@ class ClusterStore(Store, Protocol):
         included.  Unacked productions of an interval that is split stay with the first, because the frontier that a sender
         tells rests on all that its producer has sent.  Those of intervals that are merged are the first's.
 
+        With `back`, what their logs have up to the last declared epoch is folded first, and what comes after that is dropped.
+
         None: the epoch or the version is not current.  `StoreError` is raised when an interval is owned, when its log is not
-        empty, and when keys or neighbours do not fit.
+        empty (without `back`), and when keys or neighbours do not fit.
         """
         ...
 

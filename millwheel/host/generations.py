@@ -7,7 +7,7 @@ Invariants:
 
 * while anything has no live owner, whoever owns something is dismissed, and then all is placed by one decision;
 * a worker that has owned something never gets anything again: its process joins anew, as another member;
-* nothing is changed on purpose while an epoch runs.
+* what is changed on purpose is changed at the end of an epoch, and an order is carried out while nobody owns anything.
 """
 
 from __future__ import annotations
@@ -18,13 +18,20 @@ import msgspec
 
 from millwheel import limits
 from millwheel.cluster import ClusterMap
-from millwheel.host.master import Assign, Decision, Dismiss, MapView, Master, Settle, assign
-from millwheel.ids import IntervalId, Sequencer
-
-REFUSAL = (
-    "the pipeline takes snapshots, and its intervals are not moved, split or merged by order: stop it and start it with "
-    "durability=Checkpoints(), or start and stop workers, among which all is shared out anew"
+from millwheel.host.master import (
+    Assign,
+    Cut,
+    Decision,
+    Dismiss,
+    Hasten,
+    MapView,
+    Master,
+    Place,
+    Settle,
+    assign,
+    refused,
 )
+from millwheel.ids import IntervalId, Sequencer
 
 
 class Generation(msgspec.Struct, frozen=True):
@@ -54,49 +61,119 @@ class WholeMaster(Master):
     def __init__(self) -> None:
         super().__init__()
         self.resting = False
-        """No epoch runs, so what was done since the last one is little."""
+        """No epoch runs."""
+        self.declared = 0
+        """The last declared epoch."""
+        self._awaited = 0
+        """The epoch at whose end something is to be changed on purpose; 0: nothing is."""
         self._since: int | None = None
         """When places without an owner were seen first, us."""
         self._returning = 0
         """How many workers there were when owners were dismissed: the processes of these join again."""
+        self._targets: dict[int, str] = {}
+        """By order to move that was begun: what the worker is called, which joins again under another number."""
 
     def decide(self, found: ClusterMap, now: int) -> Decision | None:
         """See `Master`."""
         view = MapView(found)
-        decision = self._share_out(view, now) or self._bury(view) or self._settle_orders() or self._even_out(view)
-        if decision is not None or self._since is not None or not self.resting:
+        decision = self._share_out(view, now) or self._bury(view)
+        if decision is not None or self._since is not None:
             return decision
+        decision = self._settle_order(view)
+        if decision is not None:
+            return decision
+        if self._orders or self._is_uneven(view):
+            return self._at_the_end(view)
+        self._awaited = 0
+        if not self.resting:
+            return None
         view.workers = tuple(sorted({owner for owner in view.owners.values() if owner is not None}))
         return self._finish(view)  # who owns nothing hears of no watermark
+
+    @property
+    def waits(self) -> bool:
+        """Whether something is to be changed at the end of an epoch."""
+        return self._awaited > 0
+
+    # --- going back -------------------------------------------------------------------------------------------
 
     def _share_out(self, view: MapView, now: int) -> Decision | None:
         if view.owners and all(owner in view.workers for owner in view.owners.values()):
             self._since = None
             return None
         if self._since is None:
-            self._since = now
+            self._since, self._awaited = now, 0
         owners = {owner for owner in view.owners.values() if owner is not None}
         if owners:
-            self._returning = len(view.workers)
-            return Dismiss(tuple(sorted(owners)))
+            return self._dismiss(view)
         limit = limits.RETURN_LIMIT_US if self._returning else limits.GATHER_US
         here = self._returning and len(view.workers) >= self._returning
         if not view.workers or not view.owners or (now - self._since < limit and not here):
             return None
-        self._returning = 0
-        self._last = {}
-        every: Assign = assign({place: view.give(place) for place in view.owners})
+        return self._reshape(view) or self._place_all(view)
+
+    def _dismiss(self, view: MapView) -> Dismiss:
+        self._returning = len(view.workers)
+        return Dismiss(tuple(sorted({owner for owner in view.owners.values() if owner is not None})))
+
+    def _place_all(self, view: MapView) -> Assign:
+        self._returning, self._last = 0, {}
+        wanted = self._moved(view)
+        for place, owner in wanted.items():
+            view.take(place, owner)
+        every = assign({place: wanted[place] if place in wanted else view.give(place) for place in view.owners})
         return Assign(every.intervals, every.sources, back=True)
 
-    def _settle_orders(self) -> Decision | None:
-        return next((Settle(number, REFUSAL) for number in self._orders), None)
+    # --- changes on purpose -----------------------------------------------------------------------------------
 
-    def _even_out(self, view: MapView) -> Decision | None:
-        """A worker has nothing, and another one has more than one thing: all is shared out anew, between two epochs."""
-        if not self.resting or self._since is not None or self._is_over(view):
+    def _at_the_end(self, view: MapView) -> Decision | None:
+        """At the end of an epoch all are dismissed.  It is hastened, so that little is repeated."""
+        if not self._awaited:
+            self._awaited = self.declared + 1
+            return Hasten()
+        if not self.resting or self.declared < self._awaited:
             return None
+        moves = {number: order.to for number, order in self._orders.items() if order.to in view.named}
+        self._targets = {number: view.names[view.named[to]] for number, to in moves.items()}
+        return self._dismiss(view)
+
+    def _is_uneven(self, view: MapView) -> bool:
+        """A worker has nothing, and another one has more than one thing."""
         counts = Counter(owner for owner in view.owners.values() if owner is not None)
-        if all(counts[worker] for worker in view.workers) or max(counts.values(), default=0) < 2:
-            return None
-        self._returning = len(view.workers)
-        return Dismiss(tuple(sorted(counts)))
+        idle = not all(counts[worker] for worker in view.workers)
+        return idle and max(counts.values(), default=0) > 1 and not self._is_over(view)
+
+    def _settle_order(self, view: MapView) -> Settle | None:
+        """What is to be said of the first order, if it is carried out or cannot be.  Those behind it may rest on it."""
+        for number, order in self._orders.items():
+            begun = self._targets.get(number)
+            wanted = order if begun is None else msgspec.structs.replace(order, to=begun)
+            answer = refused(wanted, view)
+            if not answer and order.kind == "move":
+                others = [i for i in order.intervals if view.owners[i] != view.named[wanted.to]]
+                if others and begun is None:
+                    return None
+                answer = (
+                    f"the intervals {others} were given to other workers, because {begun} was gone" if others else ""
+                )
+            elif not answer:
+                return None
+            return Settle(number, answer)
+        return None
+
+    def _reshape(self, view: MapView) -> Decision | None:
+        """Splits and merges come first, while nobody owns anything."""
+        for number, order in self._orders.items():
+            if order.kind != "move":
+                refusal = refused(order, view)
+                return Settle(number, refusal) if refusal else Cut(order.intervals, order.split_keys, number, back=True)
+        return None
+
+    def _moved(self, view: MapView) -> dict[Place, int]:
+        """What orders want, of the workers that are here."""
+        found: dict[Place, int] = {}
+        for number, order in self._orders.items():
+            target = view.named.get(self._targets.get(number, ""))
+            if target is not None:
+                found |= dict.fromkeys((interval for interval in order.intervals if interval in view.owners), target)
+        return found

@@ -22,11 +22,12 @@ from millwheel.host.controller import heed
 from millwheel.host.deserted import Deserted
 from millwheel.host.generations import Generation, WholeMaster, generation_of
 from millwheel.host.led_epochs import LedEpochs
-from millwheel.host.master import Assign, Bury, Cut, Decision, Dismiss, Finish, LetGo, Master, Propose, Settle
+from millwheel.host.master import Assign, Bury, Cut, Decision, Dismiss, Finish, Hasten, LetGo, Master, Propose, Settle
 from millwheel.host.messages import (
     Claimed,
     Disowned,
     Drained,
+    EpochDeclared,
     EpochOpened,
     EpochWanted,
     HandedOver,
@@ -281,10 +282,15 @@ class ClusterController:
         self._epochs = LedEpochs(
             workers=self._serving(), owners={interval: sequencer for interval, _, sequencer in generation.owners},
             term=epoch, every_us=self._every_us, begin=self._procedures.start,
-            tell=lambda message: self._tell(self._serving(), message), values=authority.values,
+            tell=self._tell_of_epochs, values=authority.values,
         )  # fmt: skip
         self._epochs.now = self.now
         self._epochs.based(declared)
+
+    def _tell_of_epochs(self, message: Message) -> None:
+        self._tell(self._serving(), message)
+        if isinstance(message, EpochDeclared) and isinstance(self._master, WholeMaster) and self._master.waits:
+            self._act()
 
     def _hear_of_epochs(self, peer: str, message: EpochOpened | ImageWritten | EpochWanted) -> None:
         """What comes before there are epochs is said again when one begins."""
@@ -383,6 +389,7 @@ class ClusterController:
         self._master.ordered(dict(orders))
         if isinstance(self._master, WholeMaster):
             self._master.resting = self._epochs is not None and self._epochs.resting
+            self._master.declared = found.declared if self._epochs is None else self._epochs.declared
         decision = self._master.decide(found, self.now)
         if decision is not None:
             self._again = (yield from self._carry_out(decision, found, epoch)) or self._again
@@ -397,8 +404,12 @@ class ClusterController:
             case Dismiss(incarnations):
                 self._end_epochs()
                 yield from self._dismiss(incarnations, found)
-            case Cut(intervals, split_keys, order):
-                answer = yield Reshape(Reshaping(epoch, found.version, intervals, split_keys))
+            case Hasten():
+                if self._epochs is not None:
+                    self._epochs.wanted(EpochWanted(self._epochs.declared))
+                return False
+            case Cut(intervals, split_keys, order, back):
+                answer = yield Reshape(Reshaping(epoch, found.version, intervals, split_keys, back))
                 if answer is None or self._epoch != epoch:
                     return False
                 yield SettleOrder(epoch, order, answer if isinstance(answer, str) else "")

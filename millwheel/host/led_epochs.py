@@ -53,6 +53,11 @@ class LedEpochs(Declaring):
         """Whether no epoch runs."""
         return self._epoch == 0
 
+    @property
+    def declared(self) -> int:
+        """The last declared epoch."""
+        return self._declared or 0
+
     def _start(self, epoch: int) -> None:
         self._parts.clear()
         self._reminded_at = self.now

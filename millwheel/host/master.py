@@ -57,6 +57,12 @@ class Cut(msgspec.Struct, frozen=True):
     intervals: tuple[IntervalId, ...]
     split_keys: tuple[str, ...]
     order: int
+    back: bool = False
+    """Nobody owns anything, and all goes back to the last declared epoch."""
+
+
+class Hasten(msgspec.Struct, frozen=True):
+    """Under snapshots: let an epoch begin now, because something is going to change at its end."""
 
 
 class Settle(msgspec.Struct, frozen=True):
@@ -82,7 +88,7 @@ class Finish(msgspec.Struct, frozen=True):
     """The run is over."""
 
 
-Decision = LetGo | Assign | Dismiss | Cut | Settle | Bury | Propose | Finish
+Decision = LetGo | Assign | Dismiss | Hasten | Cut | Settle | Bury | Propose | Finish
 
 
 class Move(msgspec.Struct):
@@ -291,6 +297,7 @@ class MapView:
         self.workers = tuple(sorted(member.incarnation for member in live))
         self.named = {f"w{member.incarnation}": member.incarnation for member in live}
         self.named |= {member.name: member.incarnation for member in live}
+        self.names = {member.incarnation: member.name for member in live}
         self.dead = tuple(sorted(member.incarnation for member in found.members if not member.alive))
         self.intervals: dict[IntervalId, PlacedInterval] = {i.id: i for i in found.intervals}
         ordered = sorted(found.intervals, key=lambda i: (i.computation, i.low))
@@ -313,6 +320,10 @@ class MapView:
         worker = min(self.workers, key=lambda worker: (counts[worker], kinds[worker], worker))
         self._given[place] = worker
         return worker
+
+    def take(self, place: Place, owner: int) -> None:
+        """A place is given to this worker."""
+        self._given[place] = owner
 
     def spare(self, owner: int, to: int, moves: Mapping[Place, Move]) -> Place:
         """What `owner` gives away to `to`: of the computation of which it has most more."""

@@ -29,7 +29,7 @@ def digest(decision: Placement | Reshaping) -> bytes:
     if isinstance(decision, Placement):
         what = ("place", sorted(decision.intervals.items()), sorted(decision.sources.items()), decision.back)
     else:
-        what = ("reshape", [*decision.intervals], [*decision.split_keys])
+        what = ("reshape", [*decision.intervals], [*decision.split_keys], decision.back)
     return hashlib.sha256(msgspec.msgpack.encode((decision.epoch, decision.version, *what))).digest()
 
 

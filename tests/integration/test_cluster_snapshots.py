@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -107,6 +109,37 @@ def test_a_worker_that_was_stopped_for_longer_than_its_lease_joins_again(place: 
     status, out = ended(cluster)
     assert status == 130, out
     assert "worker-2 ended" not in out
+
+
+def test_intervals_are_split_moved_and_merged_between_two_epochs(place: Place) -> None:
+    cluster = place.up("--workers", "2", sleep_s=0.004, TAIL="1")
+    place.until_counted(0.1)
+
+    def ask(*words: str) -> None:
+        status, out = ended(place.command("interval", words[0], "words:pipeline", *words[1:]), 60)
+        assert status == 0, out
+
+    def seen() -> list[dict[str, Any]]:
+        status, out = ended(place.command("status", "words:pipeline", "--json"), 60)
+        assert status == 0, out
+        return [found for found in json.loads(out)["intervals"] if found["computation"] == "Count"]
+
+    def halves() -> list[dict[str, Any]]:
+        return [found for found in seen() if "g" <= found["low"] < "n"]
+
+    (whole,) = halves()
+    ask("split", str(whole["id"]), "j")
+    assert [(half["low"], half["high"]) for half in halves()] == [("g", "j"), ("j", "n")]
+    until(lambda: all(found["owner"] is not None for found in seen()))
+    first, second = halves()
+    other = "worker-1" if first["owner"] == "worker-2" else "worker-2"
+    ask("move", str(first["id"]), "--to", other)
+    assert {half["id"]: half["owner"] for half in halves()}[first["id"]] == other
+    ask("merge", str(first["id"]), str(second["id"]))
+    assert [(half["low"], half["high"]) for half in halves()] == [("g", "n")]
+    until(lambda: place.rows() == place.expected)
+    cluster.send_signal(signal.SIGINT)
+    assert ended(cluster)[0] == 130
 
 
 def test_a_placement_goes_back_and_an_earlier_leader_declares_nothing(

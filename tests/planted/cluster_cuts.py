@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from millwheel.bundles import decode_checkpoint
 from millwheel.host.epoch_keeper import Declaring
 from millwheel.host.generations import WholeMaster
 from millwheel.host.leading import ClusterController
 from millwheel.host.led_epochs import LedEpochs
 from millwheel.host.mapped import MappedOwnership
-from millwheel.host.master import Assign, Master, assign
+from millwheel.host.master import Assign, Dismiss, Hasten, Master, Settle, assign, refused
 from millwheel.host.messages import BarriersNamed
 from millwheel.host.rounds import Rounds
 from millwheel.host.shared_epochs import SharedEpochs
+from millwheel_storage.fold import fold
 from millwheel_storage.memory import MemoryStore
 from millwheel_storage.memory.twin import SoloMemoryStore
 from tests.planted import Patches, only, shared_cut
+
+AT_THE_END = WholeMaster._at_the_end
+GOES_BACK = "test_when_all_goes_back_logs_are_folded_to_the_declared_epoch_and_no_further"
 
 
 @only("tests/unit/storage/memory/test_sharing.py")
@@ -156,3 +161,91 @@ def newest_watermarks_of_a_new_leader() -> Patches:
         self._stored = None
 
     return {(Declaring, "_start"): forget}
+
+
+@only(f"tests/unit/storage/postgres/test_reshapes.py::{GOES_BACK}")
+def reshaped_from_later() -> Patches:
+    """A split or a merge folds what the log has of an epoch that was given up"""
+
+    def fold_log(self: MemoryStore, row: Any) -> None:
+        places = sorted(place for place in self.log if place[0] == row.id)
+        self.folded.apply(row, fold(decode_checkpoint(self.log.pop(place).payload) for place in places))
+
+    return {(MemoryStore, "_fold_log"): fold_log}
+
+
+@shared_cut
+def reshaped_without_fold() -> Patches:
+    """A split or a merge leaves the log as it is"""
+    reshape, fold_log = MemoryStore.reshape, MemoryStore._fold_log
+
+    async def unfolded(self: MemoryStore, reshaping: Any) -> Any:
+        self._reshapes = True  # type: ignore[attr-defined]
+        try:
+            return await reshape(self, reshaping)
+        finally:
+            self._reshapes = False  # type: ignore[attr-defined]
+
+    def skip(self: MemoryStore, row: Any) -> None:
+        if not getattr(self, "_reshapes", False):
+            fold_log(self, row)
+
+    return {(MemoryStore, "reshape"): unfolded, (MemoryStore, "_fold_log"): skip}
+
+
+@only("tests/unit/host/test_generations.py")
+def in_the_middle_of_an_epoch() -> Patches:
+    """An order under snapshots is carried out at once, and what was done since the last epoch is repeated"""
+    return {(WholeMaster, "_at_the_end"): lambda self, view: self._dismiss(view)}
+
+
+@only("tests/unit/host/test_generations.py")
+def moved_by_number() -> Patches:
+    """A worker that is dismissed for a move is looked for under the number that it had"""
+
+    def at_the_end(self: WholeMaster, view: Any) -> Any:
+        decision = AT_THE_END(self, view)
+        if isinstance(decision, Dismiss):
+            self._targets = {number: order.to for number, order in self._orders.items() if order.kind == "move"}
+        return decision
+
+    return {(WholeMaster, "_at_the_end"): at_the_end}
+
+
+@only("tests/unit/host/test_generations.py")
+def moves_for_ever() -> Patches:
+    """A move whose target is gone is tried again and again, and all goes back each time"""
+    settle = WholeMaster._settle_order
+
+    def forget(self: WholeMaster, view: Any) -> Any:
+        self._targets.clear()
+        return settle(self, view)
+
+    return {(WholeMaster, "_settle_order"): forget}
+
+
+@only("tests/unit/host/test_generations.py")
+def refused_too_early() -> Patches:
+    """An order that rests on one before it is refused while that is not carried out"""
+    settle = WholeMaster._settle_order
+
+    def all_of_them(self: WholeMaster, view: Any) -> Any:
+        for number, order in self._orders.items():
+            if refused(order, view):
+                return Settle(number, refused(order, view))
+        return settle(self, view)
+
+    return {(WholeMaster, "_settle_order"): all_of_them}
+
+
+@only("tests/unit/host/test_leading.py")
+def epoch_not_hastened() -> Patches:
+    """A change waits for an epoch that nobody hastens"""
+    carry_out = ClusterController._carry_out
+
+    def slowly(self: Any, decision: Any, found: Any, epoch: int) -> Any:
+        if isinstance(decision, Hasten):
+            return False
+        return (yield from carry_out(self, decision, found, epoch))
+
+    return {(ClusterController, "_carry_out"): slowly}

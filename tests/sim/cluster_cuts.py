@@ -6,6 +6,8 @@ import random
 from unittest.mock import patch
 
 from millwheel import SECOND, limits
+from millwheel.cluster import Reshaping
+from millwheel.ids import IntervalId
 from millwheel.testing.checks.cuts import CutStore
 from millwheel.testing.checks.shared import SharedWatchedStore
 from millwheel.testing.faults.nemesis import Faults, Nemesis, Seeded
@@ -15,21 +17,32 @@ from millwheel_storage.memory import MemoryStore
 from tests.sim.cuts import START_US, Stage
 from tests.sim.fleets import faults_of_cluster
 
+KEYS = ("is", "not", "or", "p1", "p2", "that")
+"""Where operators split."""
+
 
 class SharedCutStore(CutStore, SharedWatchedStore):
     """A shared store of which only declared epochs may be seen."""
 
+    async def reshape(self, reshaping: Reshaping) -> tuple[int, tuple[IntervalId, ...]] | None:
+        """See `ClusterStore`; what is visible stays as it was (I23)."""
+        answer = await super().reshape(reshaping)
+        self._compare("a split or a merge")
+        return answer
+
 
 def run_cluster_stage(
-    stage: Stage, kernel: Kernel, nemesis: Nemesis, until_us: int, workers: int, controllers: int
+    stage: Stage, kernel: Kernel, nemesis: Nemesis, until_us: int, workers: int, controllers: int, orders: int = 0
 ) -> Kernel:
-    """Run it to its end, under a nemesis."""
+    """Run it to its end, under a nemesis, while operators give so many orders."""
     store = SharedCutStore(MemoryStore(lambda: kernel.now), stage.graph, kernel)
     stage.store, store.on_cut = store, stage.check_cut
     simulation = ClusterSimulation(
         graph=stage.graph, tables=stage.pipeline.tables, kernel=kernel, nemesis=nemesis, store=store,
         roles={"controller": controllers, "worker": workers}, faults_until_us=until_us,
     )  # fmt: skip
+    for _ in range(orders):
+        kernel.at(kernel.now + kernel.rng.randrange(until_us), simulation.order_something, [*KEYS])
     try:
         simulation.run()
     except Violation:
@@ -40,13 +53,14 @@ def run_cluster_stage(
     return kernel
 
 
-def simulate_cluster_cuts(seed: int, faults: Faults | None = None) -> Kernel:
-    """One seed; raises `Violation` with the story when an invariant breaks."""
+def simulate_cluster_cuts(seed: int, faults: Faults | None = None, orders: int | None = None) -> Kernel:
+    """One seed, with so many orders if that is not drawn; raises `Violation` with the story when an invariant breaks."""
     kernel, rng = Kernel(seed, start_us=START_US), random.Random(f"cluster cuts {seed}")
     if faults is None:
         faults = faults_of_cluster(seed)
     with patch.object(limits, "EPOCH_LIMIT_WRITES", 12 if seed % 4 == 1 else limits.EPOCH_LIMIT_WRITES):
         nemesis = Seeded(faults, kernel.rng)
+        workers, controllers, drawn = rng.choice((1, 2, 2, 3)), rng.choice((1, 2, 2)), rng.choice((0, 2, 5))
         return run_cluster_stage(
-            Stage(seed), kernel, nemesis, 10 * SECOND, rng.choice((1, 2, 2, 3)), rng.choice((1, 2, 2))
+            Stage(seed), kernel, nemesis, 10 * SECOND, workers, controllers, drawn if orders is None else orders
         )

@@ -94,12 +94,14 @@ class ClusterSimulation:
             for _ in range(count):
                 self.kernel.at(self.kernel.now + self.nemesis.delay_us("restart"), self.launch, role)
 
-    def launch(self, role: str) -> None:
-        """Another process joins."""
+    def launch(self, role: str, name: str = "") -> None:
+        """Another process joins, or one that is called as that in whose place it is."""
         if self._ending:
             return
         number = len(self.members) + 1
-        member = run(self.store.join(f"{role} {number}", role, f"here:{number}", self.lease_us, str(number).encode()))
+        member = run(
+            self.store.join(name or f"{role} {number}", role, f"here:{number}", self.lease_us, str(number).encode())
+        )
         process: WorkerMember | ControllerMember
         if role == "worker":
             process = WorkerMember(self, number, self.graph, member)
@@ -117,7 +119,8 @@ class ClusterSimulation:
         """Somebody starts another process in its place."""
         self.kernel.probes[f"{process.member.role} died"] += 1
         if not self._ending:
-            self.kernel.at(self.kernel.now + self.nemesis.delay_us("restart"), self.launch, process.member.role)
+            delay = self.nemesis.delay_us("restart")
+            self.kernel.at(self.kernel.now + delay, self.launch, process.member.role, process.member.name)
         self._look_at_end()
 
     def overtaken(self, process: WorkerMember | ControllerMember) -> None:
@@ -161,7 +164,8 @@ class ClusterSimulation:
             return
         row = rng.choice(rows)
         kind = rng.choice(("move", "split", "merge"))
-        order = MapOrder("move", (row.id,), to=f"w{rng.choice(workers).member.incarnation}")
+        member = rng.choice(workers).member
+        order = MapOrder("move", (row.id,), to=rng.choice((f"w{member.incarnation}", member.name)))
         if kind == "split":
             order = MapOrder("split", (row.id,), split_keys=(rng.choice(keys),))
         elif kind == "merge":

@@ -219,14 +219,18 @@ class SoloMemoryStore:
         if self.ownership.get(interval) != sequencer:  # one that was merged away has no owner
             return None
         row = self._row(interval)
-        keys = sorted(key for key in self.log if key[0] == interval)
+        self._fold_log(row)
+        ends, suspicion = self.suspicions.get(interval, (0, b""))
+        self.suspicions[interval] = ends + 1, suspicion
+        return self.folded.recovered(row, self.watermark.get(row.computation, MIN_TIME), ends, suspicion)
+
+    def _fold_log(self, row: IntervalRow) -> None:
+        """Bring the tables to the end of what counts of an interval's log."""
+        keys = sorted(key for key in self.log if key[0] == row.id)
         valid = [self.log[key] for key in keys if self.log[key].epoch <= self.declared]
         self.folded.apply(row, fold(decode_image(write.payload) for write in valid))
         for key in keys:
             del self.log[key]
-        ends, suspicion = self.suspicions.get(interval, (0, b""))
-        self.suspicions[interval] = ends + 1, suspicion
-        return self.folded.recovered(row, self.watermark.get(row.computation, MIN_TIME), ends, suspicion)
 
     async def load(self, interval: IntervalId, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
         """See `Store.load`."""

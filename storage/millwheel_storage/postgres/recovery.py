@@ -2,7 +2,7 @@
 
 Lives here: the fold of a prefix by the owner, and the recovery by a new owner, which folds the whole log and loads what
 it needs.  Never here: the merge (`fold`), or its statements (`writes`).  Invariant: a log row is deleted by the
-interval's owner, in the transaction that applies it.
+interval's owner, or by a decision about an interval that nobody owns, in the transaction that applies it.
 """
 
 from __future__ import annotations
@@ -52,13 +52,19 @@ async def recover(connection: Connection, place: IntervalPlace, sequencer: Seque
         if not await ownership.owned(connection, interval, sequencer):
             return None
         # The lock keeps every other writer of the interval out until this transaction ends.
-        async for images in _log_chunks(connection, interval):
-            await query.apply(connection, fold_steps(interval, place.computation, fold(images)))
-        await connection.execute(loading.DELETE_LOG, (interval,))
+        await fold_log(connection, place)
         suspicion = await query.first(connection, quarantining.BEGIN_SUSPICION, (interval,))
         if suspicion is None:
             raise InvariantError("there is no suspicion")
         return await _recovered(connection, place, *suspicion)
+
+
+async def fold_log(connection: Connection, place: IntervalPlace) -> None:
+    """Bring the tables to the end of what counts of an interval's log, in a transaction that keeps all its writers out."""
+    interval = place.row.id
+    async for images in _log_chunks(connection, interval):
+        await query.apply(connection, fold_steps(interval, place.computation, fold(images)))
+    await connection.execute(loading.DELETE_LOG, (interval,))
 
 
 async def _log_chunks(connection: Connection, interval: IntervalId) -> AsyncIterator[list[Checkpoint]]:

@@ -18,7 +18,9 @@ from millwheel.ids import IntervalId
 from millwheel.ports import IntervalRow
 from millwheel_storage.decisions import check_named, digest, reshaped
 from millwheel_storage.postgres import query
+from millwheel_storage.postgres.catalogue import IntervalPlace
 from millwheel_storage.postgres.prepared import Connection
+from millwheel_storage.postgres.recovery import fold_log
 from millwheel_storage.schema.creation import add_interval
 from millwheel_storage.statements import placing, reshaping
 
@@ -51,6 +53,9 @@ async def _changed(connection: Connection, decision: Reshaping) -> tuple[Interva
     named = [Int8(id_) for id_ in decision.intervals]
     await connection.execute(reshaping.LOCK_INTERVALS, (named,))
     rows, computation = await _named(connection, decision)
+    if decision.back:
+        for row in rows:
+            await fold_log(connection, IntervalPlace(computation, row))
     logged = await query.first(connection, reshaping.LOGGED, (named,))
     if logged is not None:
         raise StoreError(f"the log of interval {logged[0]} is not empty: its owner has to fold all of it")

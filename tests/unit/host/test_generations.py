@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
 import pytest
 
 from millwheel import limits
 from millwheel.cluster import ClusterMap, Leader, MapOrder, Member, PlacedInterval, PlacedSource
-from millwheel.host.generations import REFUSAL, WholeMaster, generation_of
-from millwheel.host.master import Assign, Bury, Dismiss, Finish, Settle
+from millwheel.host.generations import WholeMaster, generation_of
+from millwheel.host.master import Assign, Bury, Cut, Decision, Dismiss, Finish, Hasten, Settle
 from millwheel.ids import IntervalId, Sequencer
 
 ONE, TWO, THREE = IntervalId(1), IntervalId(2), IntervalId(3)
@@ -70,12 +71,19 @@ def test_workers_that_were_dismissed_are_waited_for_but_not_for_ever(master: Who
     assert isinstance(master.decide(the_map(nobody, None, 9), limits.RETURN_LIMIT_US), Assign)
 
 
-def test_a_worker_with_nothing_gets_its_share_between_two_epochs(master: WholeMaster) -> None:
-    found = the_map({ONE: 7, TWO: 7}, 7, 7, 8)
+def at_the_end(master: WholeMaster, found: ClusterMap) -> Decision | None:
+    """What is decided at the end of the epoch that the master lets begin."""
+    assert master.decide(found, 0) == Hasten()
+    assert master.waits
+    assert master.decide(found, 0) is None  # it has not begun
     master.resting = False
     assert master.decide(found, 0) is None
-    master.resting = True
-    assert master.decide(found, 0) == Dismiss((7,))
+    master.resting, master.declared = True, master.declared + 1
+    return master.decide(found, 0)
+
+
+def test_a_worker_with_nothing_gets_its_share_at_the_end_of_an_epoch(master: WholeMaster) -> None:
+    assert at_the_end(master, the_map({ONE: 7, TWO: 7}, 7, 7, 8)) == Dismiss((7,))
     # The one that is dismissed comes back.  It was not waited for once, and found that it had nothing, and so on for ever.
     nobody = {ONE: None, TWO: None}
     assert master.decide(the_map(nobody, None, 8), 100) is None
@@ -88,9 +96,78 @@ def test_more_workers_than_places_are_left_alone(master: WholeMaster) -> None:
     assert master.decide(the_map({ONE: 7}, 8, 7, 8, 9), 0) is None
 
 
-def test_orders_are_refused_with_a_reason(master: WholeMaster) -> None:
+def test_what_cannot_be_ordered_is_refused_and_nothing_goes_back(master: WholeMaster) -> None:
+    master.ordered({3: MapOrder("move", (ONE,), to="n9"), 4: MapOrder("move", (THREE,), to="n8")})
+    found = the_map({ONE: 7}, 8, 7, 8)
+    assert master.decide(found, 0) == Settle(3, "there is no live worker 'n9'; there are n7, n8, w7, w8")
+    master.ordered({4: MapOrder("move", (THREE,), to="n8")})
+    decision = master.decide(found, 0)
+    assert isinstance(decision, Settle)
+    assert decision.refusal.startswith(f"there are no intervals {[THREE]}")
+    assert not master.waits
+
+
+def test_what_an_order_wants_already_is_done(master: WholeMaster) -> None:
+    master.ordered({3: MapOrder("move", (ONE,), to="w7")})
+    assert master.decide(the_map({ONE: 7}, 8, 7, 8), 0) == Settle(3, "")
+
+
+def test_a_move_is_made_at_the_end_of_an_epoch_to_a_worker_that_joins_again(master: WholeMaster) -> None:
+    move = MapOrder("move", (ONE, TWO), to="w8")
+    master.ordered({3: move})
+    assert at_the_end(master, the_map({ONE: 7, TWO: 8, THREE: 7}, 7, 7, 8)) == Dismiss((7, 8))
+    nobody = {ONE: None, TWO: None, THREE: None}
+    assert master.decide(the_map(nobody, None), 100) is None
+    joined = the_map(nobody, None, 9, 10)
+    joined = msgspec.structs.replace(
+        joined, members=(Member(9, "n8", "worker", "a:1"), Member(10, "n7", "worker", "a:1"))
+    )
+    decision = master.decide(joined, 200)
+    assert decision == Assign({ONE: 9, TWO: 9, THREE: 10}, {"text": 10}, back=True)
+    placed = msgspec.structs.replace(the_map({ONE: 9, TWO: 9, THREE: 10}, 10), members=joined.members)
+    assert master.decide(placed, 300) == Settle(3, "")
+
+
+def test_a_move_whose_target_has_not_come_again_is_refused_and_not_tried_for_ever(master: WholeMaster) -> None:
     master.ordered({3: MapOrder("move", (ONE,), to="n8")})
-    assert master.decide(the_map({ONE: 7}, 8, 7, 8), 0) == Settle(3, REFUSAL)
+    at_the_end(master, the_map({ONE: 7, TWO: 8}, 7, 7, 8))
+    assert master.decide(the_map({ONE: None, TWO: None}, None), 0) is None
+    nobody = the_map({ONE: None, TWO: None}, None, 9)
+    assert isinstance(master.decide(nobody, limits.RETURN_LIMIT_US), Assign)
+    decision = master.decide(the_map({ONE: 9, TWO: 9}, 9, 9), limits.RETURN_LIMIT_US)
+    assert decision == Settle(3, "there is no live worker 'n8'; there are n9, w9")
+    master.ordered({})
+    assert master.decide(the_map({ONE: 9, TWO: 9}, 9, 9), limits.RETURN_LIMIT_US) is None
+
+
+def test_what_another_death_has_placed_elsewhere_is_told(master: WholeMaster) -> None:
+    master.ordered({3: MapOrder("move", (ONE,), to="n8")})
+    at_the_end(master, the_map({ONE: 7, TWO: 8}, 7, 7, 8))
+    decision = master.decide(the_map({ONE: 7, TWO: 8}, 7, 7, 8), 0)
+    assert decision == Settle(3, f"the intervals {[ONE]} were given to other workers, because n8 was gone")
+
+
+def test_splits_and_merges_are_made_while_nobody_owns_anything(master: WholeMaster) -> None:
+    split, merge = MapOrder("split", (ONE,), split_keys=("11",)), MapOrder("merge", (ONE, TWO))
+    master.ordered({3: split, 4: merge})
+    assert at_the_end(master, the_map({ONE: 7, TWO: 7}, 7, 7)) == Dismiss((7,))
+    nobody = the_map({ONE: None, TWO: None}, None, 9)
+    assert master.decide(nobody, 100) == Cut((ONE,), ("11",), 3, back=True)
+    master.ordered({4: merge})
+    decision = master.decide(nobody, 200)
+    assert isinstance(decision, Settle)
+    assert "neighbours" in decision.refusal
+    master.ordered({})
+    assert isinstance(master.decide(nobody, 300), Assign)
+
+
+def test_an_order_that_is_taken_back_leaves_nothing_behind(master: WholeMaster) -> None:
+    found = the_map({ONE: 7, TWO: 8}, 7, 7, 8)
+    master.ordered({3: MapOrder("move", (ONE,), to="n8")})
+    assert master.decide(found, 0) == Hasten()
+    master.ordered({})
+    assert master.decide(found, 0) is None
+    assert not master.waits
 
 
 def test_a_dead_member_that_owns_nothing_is_buried(master: WholeMaster) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from millwheel import limits
-from millwheel.cluster import Member
+from millwheel.cluster import MapOrder, Member
 from millwheel.host import alphabet as he
 from millwheel.host.leading import ClusterController
-from millwheel.host.messages import Drained, Message, RunEnded
+from millwheel.host.messages import Drained, EpochOpened, EpochStarted, ImageWritten, Message, RunEnded, WorkerJoined
 from millwheel.host.requests import StoreCall
 from millwheel.model import MAX_TIME, SECOND
 from millwheel.ports import PipelineShape, WatermarkWrite
@@ -21,8 +21,9 @@ LEASE_US = 5 * SECOND
 class Room:
     """A store, its clock, and controllers that hear each other at once; what is said to workers is kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, snapshot_every_us: int = 0) -> None:
         self.now = 0
+        self.snapshot_every_us = snapshot_every_us
         self.store = MemoryStore(lambda: self.now)
         self.members: dict[str, Member] = {}
         self.controllers: dict[str, ClusterController] = {}
@@ -38,7 +39,7 @@ class Room:
         host = f"{role[0]}{member.incarnation}"
         self.members[host] = member
         if role == "controller":
-            self.controllers[host] = ClusterController(member.incarnation, LEASE_US)
+            self.controllers[host] = ClusterController(member.incarnation, LEASE_US, self.snapshot_every_us)
             self.give(host, he.Started())
         return host
 
@@ -163,3 +164,31 @@ def test_a_controller_that_leads_only_after_all_workers_have_left_a_finished_pip
     other = room.join("controller")
     room.let_pass(2 * limits.DESERTED_US / SECOND)
     assert sorted(room.ended) == sorted([late, other])
+
+
+def test_an_order_under_snapshots_is_carried_out_at_the_end_of_an_epoch_that_begins_for_it() -> None:
+    room = Room(snapshot_every_us=3_600 * SECOND)
+    run(room.store.open_pipeline(PipelineShape("p", {"count": ()}, {}, {}, (), ())))
+    leader, worker = room.join("controller"), room.join("worker")
+    room.let_pass(10)
+    room.give(leader, he.Received(worker, WorkerJoined({"count": ()}, {})))
+    room.let_pass(2)
+    (placed,) = run(room.store.cluster_map()).intervals
+    assert placed.owner == room.members[worker].incarnation
+    assert (leader, worker, EpochStarted(1)) not in room.told
+    run(room.store.order(MapOrder("split", (placed.id,), split_keys=("m",))))
+    room.let_pass(2)
+    assert (leader, worker, EpochStarted(1)) in room.told
+    assert run(room.store.cluster_map()).intervals == (placed,)
+    room.give(leader, he.Received(worker, EpochOpened(1, {placed.id: placed.sequencer}, (), {})))
+    room.give(leader, he.Received(worker, ImageWritten(1, placed.id, placed.sequencer, 0)))
+    found = run(room.store.cluster_map())
+    assert found.declared == 1
+    assert [row.owner for row in found.intervals] == [None]  # at once, and not when the leader looks the next time
+    again = room.join("worker")
+    room.let_pass(2)
+    found = run(room.store.cluster_map())
+    assert [(row.low, row.owner) for row in found.intervals] == [
+        (key, room.members[again].incarnation) for key in ("", "m")
+    ]
+    assert run(room.store.orders()) == []

@@ -31,7 +31,7 @@ from millwheel.cluster import MapOrder, Placement, Reshaping, Senders
 from millwheel.core.faults.suspects import Suspicion, read_mark
 from millwheel.errors import StoreError
 from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId, sequence_numbers
-from millwheel.ports import ClusterStore, FoldWrite, MarkWrite, PipelineShape
+from millwheel.ports import ClusterStore, Declaration, FoldWrite, MarkWrite, PipelineShape
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.memory import MemoryStore
 from millwheel_storage.postgres import PostgresStore
@@ -265,6 +265,34 @@ def test_a_reshaping_is_refused_whole(postgres: EmbeddedPostgres, pipeline: str)
         version = await led.version()
         await refused("the log of interval 2 is not empty", [ONE, TWO])
         assert await led.version() == version
+
+    on_both(postgres, pipeline, test)
+
+
+@pytest.mark.parametrize("way", ["split", "merge"])
+def test_when_all_goes_back_logs_are_folded_to_the_declared_epoch_and_no_further(
+    postgres: EmbeddedPostgres, pipeline: str, way: str
+) -> None:
+    async def test(led: Led) -> None:
+        owners = await led.place(ONE, TWO, owner=led.worker)
+        for epoch, value in (1, b"1"), (2, b"2"):
+            for id_, key in (ONE, "a"), (TWO, "z"):
+                state = StateWrites.of([(key, "", "", value)])
+                image = encode_checkpoint(checkpoint(state=state))
+                assert await led.store.commit([LogWrite(id_, owners[id_], Seq(epoch), epoch, image)])
+            if epoch == 1:
+                assert await led.store.declare(Declaration(epoch=1, owners=owners, term=led.epoch))
+        await led.place(ONE, TWO)
+        named, keys = ([ONE], ("b",)) if way == "split" else ([ONE, TWO], ())
+        decision = Reshaping(led.epoch, await led.version(), named, keys, back=True)
+        made = await led.store.reshape(decision)
+        assert made is not None
+        assert await led.store.reshape(decision) == made  # its reply was lost
+        again = await led.place(*made[1], owner=led.worker)
+        assert all([await led.store.recover(id_, sequencer) is not None for id_, sequencer in again.items()])
+        found = await led.store.load(ONE, ["a", *(["z"] if way == "merge" else [])])
+        assert [row.cells for row in found] == [{("", ""): b"1"}] * len(found)
+        assert len(found) == len(named)
 
     on_both(postgres, pipeline, test)
 
