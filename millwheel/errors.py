@@ -43,6 +43,10 @@ class LimitError(MillwheelError):
     """A key, value, tag or row is larger than `millwheel.limits` allows."""
 
 
+class LateCall(MillwheelError):
+    """A context or a cell was used outside the hook that it serves: what it did would count for another key."""
+
+
 class HooksFail(MillwheelError):
     """A hook has failed for every key that it was called for: its code is wrong, and the run was stopped."""
 

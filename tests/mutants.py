@@ -28,6 +28,7 @@ from tests.planted import durability as durability
 from tests.planted import event_time as event_time
 from tests.planted import host as host
 from tests.planted import ids as ids
+from tests.planted import kept as kept
 from tests.planted import keys as keys
 from tests.planted import loop_cuts as loop_cuts
 from tests.planted import loops as loops

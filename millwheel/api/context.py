@@ -7,12 +7,14 @@ I/O.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from copy import copy
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import msgspec
 
 from millwheel import limits
 from millwheel.api.frame import Frame
+from millwheel.api.late import Gone
 from millwheel.api.stream import Stream
 from millwheel.api.table import Fields, Table
 from millwheel.api.typed import Row
@@ -49,7 +51,7 @@ class Output(NamedTuple):
 
 
 class Context:
-    """What `ProcessRecord` and `ProcessTimer` may do.  One object is reused for all of them: never keep it."""
+    """What `ProcessRecord` and `ProcessTimer` may do.  Never keep it: once its hook is over, every call raises `LateCall`."""
 
     __slots__ = ("_frame", "_looped", "_outputs", "_strict", "_tables")
 
@@ -255,6 +257,13 @@ class Context:
             )
         frame.effects = True
         frame.produced_late += 1
+
+
+def succeeded(context: Context, computation: str) -> Context:
+    """Another context in the place of this one, which user code may have kept: from now on each of its calls raises."""
+    other = copy(context)
+    context._frame = cast("Frame", Gone(computation))  # noqa: SLF001  # no method: users would see it
+    return other
 
 
 def check_key(key: Any, where: str) -> None:

@@ -8,12 +8,14 @@ Invariant: what a hook did is kept only when it returns.  A hook that raises lea
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from threading import get_ident
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from millwheel import limits
+from millwheel.api.late import NoKey, late_call
 from millwheel.bundles import QuarantineEntry, SinkRow
-from millwheel.errors import LimitError
+from millwheel.errors import LateCall, LimitError
 from millwheel.limits import HEAVY_VALUE_BYTES, WRITE_OVERHEAD_BYTES
 from millwheel.model import MIN_TIME, Timer
 from millwheel.work import Cause, Columns, Entries, InvocationOutcome, Known, Suspended, Values, Wanted, Work
@@ -47,7 +49,7 @@ class Column:
 
     def read(self) -> bytes | None:
         """The value of the current key."""
-        key = self._frame.key
+        key = self._frame.here()
         data: bytes | None = self.written.get(key, MISSING)
         if data is MISSING:
             data = self.base.get(key)
@@ -58,10 +60,11 @@ class Column:
     def write(self, data: bytes | None) -> None:
         """Set or clear the value of the current key."""
         frame, written = self._frame, self.written
-        old = written.get(frame.key, MISSING)
+        key = frame.here()
+        old = written.get(key, MISSING)
         frame.grow_over(old, data, HEAVY_VALUE_BYTES)
-        frame.journal.append((written, frame.key, old))
-        written[frame.key] = data
+        frame.journal.append((written, key, old))
+        written[key] = data
 
 
 class EntryColumn:
@@ -77,7 +80,7 @@ class EntryColumn:
 
     def read(self, entry: str) -> bytes | None:
         """The value of one entry of the current key."""
-        key = self._frame.key
+        key = self._frame.here()
         data: bytes | None = self.written.get(key, _NOTHING).get(entry, MISSING)
         if data is MISSING:
             data = self.base.get(key, _NOTHING).get(entry)
@@ -87,14 +90,14 @@ class EntryColumn:
 
     def need(self, entries: Iterable[str]) -> None:
         """Have all of these in memory, at the price of one wait."""
-        key, frame = self._frame.key, self._frame
+        key, frame = self._frame.here(), self._frame
         if key in frame.partial:
             known, written = self.base.get(key, _NOTHING), self.written.get(key, _NOTHING)
             frame.want(self._cell, *(entry for entry in entries if entry not in known and entry not in written))
 
     def write(self, entry: str, data: bytes | None) -> None:
         """Set or remove one entry of the current key."""
-        written = self.written.setdefault(self._frame.key, {})
+        written = self.written.setdefault(self._frame.here(), {})
         old = written.get(entry, MISSING)
         self._frame.grow_over(old, data)
         self._frame.journal.append((written, entry, old))
@@ -102,7 +105,7 @@ class EntryColumn:
 
     def names(self) -> list[str]:
         """Entries of the current key that exist now, sorted."""
-        key = self._frame.key
+        key = self._frame.here()
         if key in self._frame.partial:
             self._frame.want(self._cell, None)
         written: Mapping[str, bytes | None] = self.written.get(key, _NOTHING)
@@ -116,24 +119,32 @@ class Frame:
     State writes and productions go straight to those of the invocation.  The lengths of the journal and of the
     productions are noted when a hook begins, and `rollback` cuts them back to these lengths.
 
+    A cell is the same object for every hook, so it knows its hook by the thread that runs the invocation.  Only the value of
+    a `ValueCell` may be read in other threads while a hook runs: to ask for the thread each time would cost too much.
+
     What hooks make is bounded, a call's and an invocation's.  Not each production is weighed for that: as many as may be made
     without passing a bound, however heavy they are, are weighed together.
     """
 
     __slots__ = (
-        "_columns", "_earlier_bytes", "_entries", "_entry_columns", "_grown_bytes", "_places", "_values", "_weighed", "began",
-        "cause", "chain", "effects", "hold", "input_hold", "journal", "key", "lacking", "light", "own_bytes", "partial",
-        "pending", "produced_late", "sinks", "stream", "timers", "wall_time", "watermark",
+        "_columns", "_computation", "_earlier_bytes", "_entries", "_entry_columns", "_grown_bytes", "_no_key", "_places",
+        "_values", "_weighed", "began", "cause", "chain", "effects", "hold", "input_hold", "journal", "key", "lacking",
+        "light", "own_bytes", "partial", "pending", "produced_late", "sinks", "stream", "thread", "timers", "wall_time",
+        "watermark",
     )  # fmt: skip
 
-    def __init__(self, places: Mapping[str, str] = _NOTHING) -> None:
+    def __init__(self, places: Mapping[str, str] = _NOTHING, computation: str = "") -> None:
         self._places = places
+        self._computation = computation
         self._columns: dict[str, Column] = {}
         self._entry_columns: dict[str, EntryColumn] = {}
         self._values: Values = _NOTHING
         self._entries: Entries = _NOTHING
-        self.key = ""
+        self._no_key: Any = NoKey(computation)
+        self.key: str = self._no_key
         """The key that a hook runs for."""
+        self.thread = 0
+        """The thread that runs the invocation; 0 between two of them."""
         self.stream = ""
         """The stream of its record; "" for a timer."""
         self.cause = MIN_TIME
@@ -177,6 +188,16 @@ class Frame:
         """What `own_bytes` may be before all has to be weighed."""
 
     # --- for state cells --------------------------------------------------------------------------------------
+
+    def here(self) -> str:
+        """The key that a hook runs for, for this hook only: raises `LateCall` for whoever else asks."""
+        if get_ident() != self.thread:
+            raise self.late()
+        return self.key
+
+    def late(self) -> LateCall:
+        """The error for a call that no hook has made."""
+        return late_call(self._computation)
 
     def place(self, cell: str) -> str:
         """The name under which the store keeps a cell: its own, or the one that it had at first."""
@@ -273,6 +294,7 @@ class Frame:
 
     def start(self, work: Work) -> None:
         """An invocation begins, or goes on."""
+        self.thread = get_ident()
         self.watermark, self.wall_time = work.watermark, work.wall_time
         self._values, self._entries, self.partial = work.values, work.entries, work.partial
         before = work.suspended
@@ -295,8 +317,7 @@ class Frame:
         entries = {cell: column.written for cell, column in self._entry_columns.items()}
         outcome.written_bytes = self.written_bytes()
         suspended = Suspended(outcome, values, entries, [*self.pending], waiting)
-        self.pending.clear()
-        self.journal.clear()
+        self.abandon()
         return suspended
 
     def commit(self, outcome: InvocationOutcome, cause: Cause) -> None:
@@ -337,7 +358,8 @@ class Frame:
         self.weigh()
 
     def abandon(self) -> None:
-        """Forget everything that the hooks of the invocation have done."""
+        """Forget everything that the hooks of the invocation have done: it is over, or waits."""
+        self.thread, self.key = 0, self._no_key
         self.pending.clear()
         self.journal.clear()
 
@@ -352,8 +374,7 @@ class Frame:
                 at = [i for i, found in enumerate(subscriptions) if found == subscription]
                 cut = [[column[i] for i in at] for column in columns]
             outcome.produced[subscription] = Columns(*cut)
-        self.pending.clear()
-        self.journal.clear()
+        self.abandon()
         outcome.values = {cell: column.written for cell, column in self._columns.items() if column.written}
         for cell, entries in self._entry_columns.items():
             kept = {key: written for key, written in entries.written.items() if written}

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, overload
 
 from millwheel import limits
@@ -26,7 +27,7 @@ from millwheel.work import Slot
 
 if TYPE_CHECKING:
     from millwheel.api.computation import Computation
-    from millwheel.api.frame import Frame
+    from millwheel.api.frame import EntryColumn, Frame
 
 T = TypeVar("T")
 
@@ -53,6 +54,14 @@ class _Bound:
             )
         return data
 
+    def _names(self, column: EntryColumn) -> Iterator[str]:
+        """Entries of the current key, for an iterator, which is of no use to the hook of another one."""
+        key = self._frame.key
+        for name in column.names():
+            if self._frame.key is not key:
+                raise self._frame.late()
+            yield name
+
 
 class BoundValue(_Bound, Generic[T]):
     """One value per key."""
@@ -70,12 +79,13 @@ class BoundValue(_Bound, Generic[T]):
 
     def get(self) -> T:
         """The value, or the declared default."""
-        column, key = self._column, self._frame.key
+        column, frame = self._column, self._frame
+        key = frame.key  # between invocations its hash raises: the hottest call asks for no more
         data = column.written.get(key, MISSING)
         if data is MISSING:
             data = column.base.get(key)
-            if data is None and key in self._frame.partial:
-                self._frame.want(self._cell, "")
+            if data is None and key in frame.partial:
+                frame.want(self._cell, "")
         if data is None:
             return self._default if self._default_is_shared else deepcopy(self._default)
         try:
@@ -94,6 +104,8 @@ class BoundValue(_Bound, Generic[T]):
         else:
             data = self._encode(value)
         frame, written = self._frame, self._column.written
+        if get_ident() != frame.thread:
+            raise frame.late()
         key = frame.key
         old = written.get(key, MISSING)
         if len(data) > HEAVY_VALUE_BYTES:
@@ -126,7 +138,7 @@ class BoundList(_Bound, Generic[T]):
         self._tail.write(b"%d" % (count + 1))
 
     def __iter__(self) -> Iterator[T]:
-        for name in self._elements.names():
+        for name in self._names(self._elements):
             data = self._elements.read(name)
             if data is None:
                 raise InvariantError("there is no data")
@@ -182,7 +194,7 @@ class BoundMap(_Bound, Generic[T]):
 
     def items(self) -> Iterator[tuple[str, T]]:
         """(entry, value) in entry order."""
-        for name in self._entries.names():
+        for name in self._names(self._entries):
             data = self._entries.read(name)
             if data is None:
                 raise InvariantError("there is no data")

@@ -1,13 +1,17 @@
 """Runs user code: one tight synchronous loop per invocation.
 
 Lives here: calling hooks and keeping a bad record to its key.  Never here: durability, order
-between invocations.  Invariant: a hook that raised has left nothing in the outcome.
+between invocations.  Invariants:
+
+* a hook that raised has left nothing in the outcome;
+* a context that user code has kept is of no use to it: the next hook gets another one.
 """
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
+from sys import getrefcount
 from types import MappingProxyType
 from typing import Any
 
@@ -15,7 +19,7 @@ import msgspec
 
 from millwheel import limits
 from millwheel.api.computation import Computation
-from millwheel.api.context import Context, Output
+from millwheel.api.context import Context, Output, succeeded
 from millwheel.api.frame import Frame, NotLoaded
 from millwheel.api.returned import check_returned
 from millwheel.api.table import Table
@@ -54,9 +58,11 @@ class Executor:
         self.spec = spec
         self._attempts = spec.settings.hook_attempts
         outputs = outputs_of(graph, spec, subscriptions)
-        self._frame = self.frame_type(places)
+        self._frame = self.frame_type(places, spec.name)
         looped = graph.loop_of(spec.name) is not None
         self._context = self.context_type(self._frame, outputs, tables, spec.settings.strict_timestamps, looped)
+        self._alone = getrefcount(self._context)
+        """What is counted of references to a context that user code has not kept."""
         self._inputs: dict[SubscriptionId, tuple[Callable[[bytes], Any], str]] = {
             subscriptions[s.name]: (AS_IT_IS if spec.encoded else graph.streams[s.stream].coder.decode, s.stream)
             for s in spec.inputs
@@ -171,12 +177,17 @@ class Executor:
         self._waiting_keys.add(it.key)
         return True
 
+    def _succeed(self) -> None:
+        """Later hooks get another context: user code has kept this one, or may have, in the traceback of an error."""
+        self._context = succeeded(self._context, self.spec.name)
+
     def _enter(self, key: str, work: Work, outcome: InvocationOutcome) -> None:
         self._frame.key = key
         self._frame.input_hold = outcome.holds[key] if key in outcome.holds else work.holds.get(key)
 
     def _records(self, part: BundlePart, work: Work, outcome: InvocationOutcome) -> None:
         frame, context = self._frame, self._context
+        alone = getrefcount(context)
         hook: Hook = self.computation.ProcessRecord
         producer, watermark = part.producer, work.watermark
         pending, journal = frame.pending, frame.journal
@@ -218,11 +229,15 @@ class Executor:
                     full = frame.full()
             except (Exception, NotLoaded) as error:
                 frame.rollback(began)
+                self._succeed()
                 entry = QuarantineEntry(key, part.subscription, producer, sequence, value, timestamp)
                 done = self._waits(entry) or self._try_record(entry, self._attempts - 1, work, outcome, error)
                 if not done or key in self._waiting_keys:
                     closed.add(key)
-                full = frame.full()
+                full, context = frame.full(), self._context
+            if getrefcount(context) != alone:
+                self._succeed()
+                context = self._context
             if is_late:
                 late += 1
         outcome.processed += len(part.keys)
@@ -239,7 +254,10 @@ class Executor:
             call(it, work, outcome)
         except (Exception, NotLoaded) as error:
             frame.rollback(began)
+            self._succeed()
             return None if self._waits(it) else error
+        if getrefcount(self._context) != self._alone:
+            self._succeed()
         return None
 
     def _try_record(
