@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from threading import get_ident
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from millwheel import limits
 from millwheel.api.late import NoKey, late_call
@@ -140,8 +140,8 @@ class Frame:
         self._entry_columns: dict[str, EntryColumn] = {}
         self._values: Values = _NOTHING
         self._entries: Entries = _NOTHING
-        self._no_key: Any = NoKey(computation)
-        self.key: str = self._no_key
+        self._no_key = cast("str", NoKey(computation))
+        self.key = self._no_key
         """The key that a hook runs for."""
         self.thread = 0
         """The thread that runs the invocation; 0 between two of them."""
