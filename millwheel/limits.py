@@ -62,7 +62,8 @@ INBOX_LIMIT_BYTES: Final = 32 * 1024 * 1024
 
 UNACKED_LIMIT_BYTES: Final = 32 * 1024 * 1024
 """Unacked bytes above which a sender pauses: an injector reads no more, and an interval runs no user code.  Senders keep
-unacked bundles in case they must be sent again, so this also bounds what waits at a receiver."""
+unacked bundles in case they must be sent again, so this also bounds what waits at a receiver.  Under snapshots a receiver
+parks what comes behind barriers, so all intervals that send to it share this much."""
 
 OUTBOX_LIMIT_BUNDLES: Final = 256
 """Unacked bundles of one interval before its user code pauses (back-pressure)."""

@@ -96,8 +96,18 @@ class Routes:
         back = frozenset(self.subscriptions[s.name] for s in ways)
         return Config(
             row.id, sequencer, spec.name, SHAPE_VERSION, spec.settings, routes, row.low, row.high, outputs, slacks,
-            back, "" if loop is None else loop.name,
+            back, "" if loop is None else loop.name, self._crowds(),
         )  # fmt: skip
+
+    def _crowds(self) -> dict[SubscriptionId, int]:
+        """By subscription: how many intervals send to the computation that subscribes."""
+        return {
+            self.subscriptions[s.name]: sum(
+                len(self._maps[o].ids) for o in self._graph.senders(name) if o in self._maps
+            )
+            for name, spec in self._graph.computations.items()
+            for s in spec.inputs
+        }
 
     def bounds(self) -> dict[str, set[str]]:
         """Computation to the names of what bounds its input; a source that is left out may come back, and counts."""

@@ -5,6 +5,8 @@ Lives here: the sender's side of exactly-once delivery.  Invariants:
 * ids are dense per subscription and producer;
 * a bundle stays here, byte for byte, until its receiver has acked it;
 * the frontier never passes a production whose ack is not durably recorded;
+* under snapshots, what all intervals together have on its way to one receiver is bounded as that of one: it parks what comes
+  behind barriers, for as long as the slowest of them takes;
 * what is unacked on back edges of a loop does not count for back-pressure.  Otherwise two intervals that send to each other
   could both wait for room, and neither would take what makes room for the other.
 """
@@ -43,7 +45,15 @@ class Outbox:
         producer: ProducerId,
         routes: Mapping[SubscriptionId, Ranges],
         back: Collection[SubscriptionId] = (),
+        *,
+        crowds: Mapping[SubscriptionId, int] | None = None,
     ) -> None:
+        """`crowds` says how many intervals share the room of a receiver; None: each has all of it."""
+        self._crowds = crowds or {}
+        self._waiting: dict[IntervalId, int] = {}
+        """Unacked bytes by receiver, where room is shared."""
+        self._crowded: set[IntervalId] = set()
+        """Receivers of which this interval has used up its share."""
         self._back = frozenset(back)
         self._unacked_back = 0
         """Bundles on back edges."""
@@ -166,9 +176,20 @@ class Outbox:
             self._unacked_back += by
         else:
             self.unacked_bytes += by * bundle.size()
+            if bundle.subscription in self._crowds:
+                self._share(bundle, by)
+
+    def _share(self, bundle: Bundle, by: int) -> None:
+        waiting = self._waiting[bundle.target] = self._waiting.get(bundle.target, 0) + by * bundle.size()
+        if waiting >= limits.UNACKED_LIMIT_BYTES // max(1, self._crowds[bundle.subscription]):
+            self._crowded.add(bundle.target)
+        else:
+            self._crowded.discard(bundle.target)
 
     def full(self) -> bool:
         """True when so much is unacked on regular edges that no user code may run."""
+        if self._crowded:
+            return True
         bundles = len(self.unacked) - self._unacked_back
         return bundles >= limits.OUTBOX_LIMIT_BUNDLES or self.unacked_bytes >= limits.UNACKED_LIMIT_BYTES
 

@@ -67,6 +67,8 @@ class Config(msgspec.Struct, frozen=True):
     """Subscriptions to which it produces on back edges of its loop, and those on which it receives on back edges."""
     loop: str = ""
     """The loop that the computation is in, if any."""
+    crowds: Mapping[SubscriptionId, int] = {}
+    """By subscription: how many intervals send to each of its receivers."""
     promised: int = MIN_TIME
     """The floor of the loop may have come so far, us."""
     label: int | None = None
@@ -118,7 +120,10 @@ class IntervalCore:
             quarantine=self._quarantine,
         )
         # What becomes durable, and goes out.
-        self._outbox = Outbox(config.interval, ProducerId(config.sequencer), config.routes, config.back)
+        self._outbox = Outbox(
+            config.interval, ProducerId(config.sequencer), config.routes, config.back,
+            crowds=None if config.label is None else config.crowds,
+        )  # fmt: skip
         self._unsettled: set[int] = set()
         """Bundles without an ack, on streams that only earlier versions of the computation list as outputs."""
         self._durability: Durability

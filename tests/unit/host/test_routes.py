@@ -43,5 +43,19 @@ def test_receivers_of_what_is_left_on_a_stream_that_is_no_output_any_more_wait_f
     assert routes.unsettled(config, _recovered([])) == set()
 
 
+def test_an_interval_is_told_how_many_send_to_its_receivers_sources_apart() -> None:
+    made = Pipeline("crowd")
+    made.inject(IterableSource("text", []), into=words)
+    made.add(Pass, [subscribe(words, lambda word: word)], [longer], name="First", split_keys=["g", "p"])
+    made.add(Pass, [subscribe(words, lambda word: word)], [longer], name="Other")
+    made.add(Pass, [subscribe(longer, lambda word: word)], name="Second", split_keys=["m"])
+    graph = made.graph()
+    opened = run(MemoryStore().open_pipeline(graph.shape()))
+    routes = Routes(graph)
+    (row, *_) = routes.open(opened)
+    crowds = routes.config(row, Sequencer(7)).crowds
+    assert crowds == {number: 4 if name.startswith("Second") else 0 for name, number in opened.subscriptions.items()}
+
+
 def _recovered(productions: list[Bundle]) -> RecoveredInterval:
     return RecoveredInterval([], productions, TimerWrites([], [], [], []), HoldWrites([], []), [], MIN_TIME)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
-from millwheel import BytesCoder, Computation, Context, Pipeline, Record, Stream, limits, subscribe
+from millwheel import BytesCoder, Computation, Context, Pipeline, Record, Snapshots, Stream, limits, subscribe
+from millwheel.bundles import KeyRows
+from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.core.source import injector
 from millwheel.core.source.injector import InjectorCore
 from millwheel.host.alphabet import ReadRows, RowsArrived
+from millwheel.host.routes import Routes
+from millwheel.ids import IntervalId
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel.runtime.usercode import UserCode
 from millwheel_injectors import IterableSource
@@ -124,3 +128,81 @@ def test_how_many_rows_are_a_reads_worth_is_learnt(monkeypatch: pytest.MonkeyPat
     peaks_of(1)
     assert asked[0] == 4
     assert set(asked[2:]) == {50 * KIB // (ROW_BYTES + limits.RECORD_OVERHEAD_BYTES)}
+
+
+# --- behind a barrier -----------------------------------------------------------------------------------------------------
+
+BEHIND_S = 0.5
+FAST = 4
+"""Intervals that are ahead of the slow one."""
+
+late_rows, late_copies = Stream("late-rows", BytesCoder()), Stream("late-copies", BytesCoder())
+
+
+class SlowOnce(MemoryStore):
+    """One key takes its time."""
+
+    async def load(self, interval: IntervalId, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
+        if "late" in keys:
+            await asyncio.sleep(BEHIND_S)
+        return await super().load(interval, keys, timers)
+
+
+class Late(Computation[bytes]):
+    def ProcessRecord(self, context: Context, record: Record[bytes]) -> None:
+        context.produce(late_copies, record.value)
+
+
+class Once(Computation[bytes]):
+    def ProcessRecord(self, context: Context, record: Record[bytes]) -> None:
+        context.produce(copies, record.value)
+
+
+class Meet(Computation[bytes]):
+    def ProcessRecord(self, context: Context, record: Record[bytes]) -> None:
+        """What has come is forgotten."""
+
+
+def first(value: bytes) -> str:
+    return value[:4].decode()
+
+
+def parked_while_one_input_is_late(monkeypatch: pytest.MonkeyPatch) -> int:
+    """The most bytes that were held back behind barriers."""
+    peak = 0
+    handle = IntervalCore.handle
+
+    def watched(self: IntervalCore, event: ev.Event, now: int) -> list[ev.Effect]:
+        nonlocal peak
+        effects = handle(self, event, now)
+        peak = max(peak, self._alignment.size_bytes)
+        return effects
+
+    monkeypatch.setattr(IntervalCore, "handle", watched)
+    slow = [(b"%04d" % (n % 10) if n != 200 else b"late", n) for n in range(600)]
+    fast = ((b"%04d" % (n % 40) + b"x" * ROW_BYTES, n) for n in range(ROWS))
+    pipeline = Pipeline("p", durability=Snapshots(every_ms=20))
+    pipeline.inject(IterableSource("slow", slow), into=late_rows)
+    pipeline.inject(IterableSource("fast", lambda: fast), into=blobs)
+    pipeline.add(Late, [subscribe(late_rows, first)], [late_copies], work_limit_records=1)
+    splits = [f"{40 * n // FAST:04d}" for n in range(1, FAST)]
+    pipeline.add(Once, [subscribe(blobs, first)], [copies], work_limit_records=1, split_keys=splits)
+    pipeline.add(Meet, [subscribe(late_copies, lambda _: "k"), subscribe(copies, lambda _: "k")])
+    run = EmbeddedRun(pipeline.graph(), SlowOnce(), {})
+    assert asyncio.run(run.run()).injected == len(slow) + ROWS
+    return peak
+
+
+def test_what_is_parked_behind_a_late_barrier_is_bounded_for_all_senders_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "UNACKED_LIMIT_BYTES", 2 * LIMIT_BYTES)
+    # Each sender may pass its share by one invocation's productions, which is one record here.
+    parked = parked_while_one_input_is_late(monkeypatch)
+    assert LIMIT_BYTES < parked < 2 * LIMIT_BYTES + FAST * (ROW_BYTES + limits.RECORD_OVERHEAD_BYTES)
+
+
+def test_if_senders_shared_no_room_more_would_be_parked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "UNACKED_LIMIT_BYTES", 2 * LIMIT_BYTES)
+    monkeypatch.setattr(Routes, "_crowds", lambda self: {})
+    assert parked_while_one_input_is_late(monkeypatch) > 4 * LIMIT_BYTES

@@ -71,6 +71,21 @@ def test_what_is_unacked_on_back_edges_leaves_room(monkeypatch: pytest.MonkeyPat
     assert not box.full()
 
 
+def test_a_receiver_whose_room_is_shared_stops_its_senders_at_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranges = Ranges([("", IntervalId(1)), ("m", IntervalId(2))])
+    box = Outbox(SENDER, PRODUCER, {SUB: ranges, BACK: ranges}, crowds={SUB: 3})
+    _, (bundle,) = box.number(SUB, columns("a"))
+    monkeypatch.setattr(limits, "UNACKED_LIMIT_BYTES", 9 * bundle.size())
+    box.number(BACK, columns(*"abcd"))  # of which nobody says that room is shared
+    box.number(SUB, columns("b"))
+    box.number(SUB, columns(*"xy"))  # for another receiver
+    assert not box.full()
+    box.number(SUB, columns("c"))
+    assert box.full()
+    box.ack(bundle.number)
+    assert not box.full()
+
+
 def test_the_frontier_waits_until_the_ack_is_durable() -> None:
     box = outbox()
     _, (first,) = box.number(SUB, columns("a", "b"))
