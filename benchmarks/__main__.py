@@ -74,6 +74,7 @@ GROUPS: Final[dict[str, dict[str, Callable[[], Result]]]] = {
         "cluster_latency_weak": cluster.cluster_latency_weak,
         "cluster_lag": cluster.cluster_lag,
         "cluster_worker_death": cluster.cluster_worker_death,
+        "snapshots_worker_death": cluster.snapshots_worker_death,
         "cluster_executor_death": hosted.cluster_executor_death,
         "cluster_failover": cluster.cluster_failover,
         "cluster_straggler": cluster.cluster_straggler,

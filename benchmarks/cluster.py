@@ -39,6 +39,10 @@ DEATH_S: Final = 60.0
 """For how long rows come while a process is dead."""
 READY_S: Final = 120.0
 POLL_S: Final = 0.005
+EVERY_MS: Final = 1_000
+"""Between two snapshots."""
+BACK_S: Final = 4.0
+"""From the end of a dead worker's lease until the whole pipeline, which goes back, shows rows again."""
 BETWEEN_S: Final = 5.0
 """From everything owned until the kill: the load is steady by then."""
 
@@ -220,12 +224,24 @@ def cluster_worker_death() -> Result:
     )  # fmt: skip
 
 
-def _worker_dies(name: str) -> dict[str, Any]:
+def snapshots_worker_death() -> Result:
+    """The same under snapshots, where all goes back, and how many rows are read again."""
+    gaps = [_worker_dies(f"back_{turn}", EVERY_MS) for turn in range(PAIRS)]
+    worst, lease_s = max(gap["gap_s"] for gap in gaps), limits.LEASE_US / 1e6
+    value = common.median([gap["gap_s"] for gap in gaps])
+    return Result(
+        "snapshots_worker_death", value, "s", Reference("the lease", lease_s, "s"), value / lease_s,
+        f"at most {lease_s + BACK_S:g} s, the lease and {BACK_S:g} s", worst <= lease_s + BACK_S,
+        {"rounds": gaps, "keys": HELD_KEYS, "worst_s": worst, "every_ms": EVERY_MS},
+    )  # fmt: skip
+
+
+def _worker_dies(name: str, every_ms: int | None = None) -> dict[str, Any]:
     with common.server(name) as url:
         begin = time.monotonic() + LEAD_S + HELD_KEYS / FILL_RATE
         members = Members(
             2, pipeline="kept", url=url, name=name, keys=HELD_KEYS, rate=DEATH_RATE, begin=begin,
-            records=int(DEATH_RATE * DEATH_S),
+            records=int(DEATH_RATE * DEATH_S), every_ms=every_ms,
         )  # fmt: skip
         try:
             with _office(members) as office:
@@ -239,7 +255,8 @@ def _worker_dies(name: str) -> dict[str, Any]:
                     gap = _gap(connection, name, lost, lambda: members.kill(victim))
         finally:
             members.end()
-    return {**gap, "intervals": len(lost)}
+    due = int((gap["killed"] - begin) * DEATH_RATE)
+    return {**gap, "intervals": len(lost), "due": due, "repeated": due - gap["since"]}
 
 
 def _gap(connection: psycopg.Connection[Any], name: str, lost: set[str], kill: Callable[[], float]) -> dict[str, Any]:
@@ -249,13 +266,12 @@ def _gap(connection: psycopg.Connection[Any], name: str, lost: set[str], kill: C
     time.sleep(0.3)  # what the server has got is committed by then
     number = connection.execute(f"SELECT coalesce(max(number), 0) FROM {name}.seen").fetchone()
     newest = int(number[0]) if number is not None else 0
-    before = newest
     back: dict[str, float] = {}
     while len(back) < len(lost):
         if time.monotonic() - killed > DEATH_S / 2:
             raise AssertionError(f"after {DEATH_S / 2:.0f} s only {len(back)} of {len(lost)} intervals go on")
         rows = connection.execute(
-            f"SELECT number FROM {name}.seen WHERE number > %s ORDER BY number", (before,), prepare=True
+            f"SELECT number FROM {name}.seen WHERE number > %s ORDER BY number", (newest,), prepare=True
         ).fetchall()
         now = time.monotonic()
         for (shown,) in rows:
@@ -264,7 +280,7 @@ def _gap(connection: psycopg.Connection[Any], name: str, lost: set[str], kill: C
             if low in lost:
                 back.setdefault(low, now - killed)
         time.sleep(POLL_S)
-    return {"gap_s": max(back.values()), "first_s": min(back.values()), "since": before}
+    return {"gap_s": max(back.values()), "first_s": min(back.values()), "since": newest, "killed": killed}
 
 
 def cluster_failover() -> Result:

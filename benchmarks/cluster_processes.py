@@ -19,6 +19,7 @@ from millwheel import (
     MsgpackCoder,
     Pipeline,
     Record,
+    Snapshots,
     Stream,
     ValueCell,
     limits,
@@ -105,7 +106,8 @@ def kept(given: dict[str, Any]) -> Pipeline:
         keys + given["records"],
         due=lambda number: 0.0 if number < keys else begin + (number - keys) / rate,
     )
-    pipeline = Pipeline(given["name"])
+    every_ms = given.get("every_ms")
+    pipeline = Pipeline(given["name"], durability=Snapshots(every_ms) if every_ms else None)
     pipeline.inject(source, into=flows.ENTERED)
     pipeline.sink(flows.SEEN)
     splits = [f"{keys * n // KILLED_INTERVALS:09d}" for n in range(1, KILLED_INTERVALS)]

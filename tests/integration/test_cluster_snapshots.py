@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,13 @@ def declared(place: Place) -> int:
     """The number of the last declared epoch."""
     with psycopg.connect(place.url) as connection:
         found = connection.execute(f'SELECT number FROM "{place.name}".declared_epoch').fetchone()
+    return 0 if found is None else int(found[0])
+
+
+def orders(place: Place) -> int:
+    """How many orders are not settled."""
+    with psycopg.connect(place.url) as connection:
+        found = connection.execute(f'SELECT count(*) FROM "{place.name}".map_order WHERE refusal IS NULL').fetchone()
     return 0 if found is None else int(found[0])
 
 
@@ -140,6 +149,59 @@ def test_intervals_are_split_moved_and_merged_between_two_epochs(place: Place) -
     until(lambda: place.rows() == place.expected)
     cluster.send_signal(signal.SIGINT)
     assert ended(cluster)[0] == 130
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.3, 1.0])
+def test_a_worker_that_is_killed_while_orders_are_carried_out_costs_no_row(place: Place, wait_s: float) -> None:
+    cluster = place.up("--workers", "2", sleep_s=0.004, TAIL="1")
+    place.until_counted(0.1)
+
+    def seen() -> list[dict[str, Any]]:
+        status, out = ended(place.command("status", "words:pipeline", "--json"), 60)
+        assert status == 0, out
+        return [found for found in json.loads(out)["intervals"] if found["computation"] == "Count"]
+
+    before = seen()
+    split = place.command("interval", "split", "words:pipeline", str(before[-1]["id"]), "u")
+    move = place.command("interval", "move", "words:pipeline", str(before[0]["id"]), "--to", "worker-2")
+    until(lambda: orders(place) > 0)
+    time.sleep(wait_s)
+    (victim,) = children(cluster.pid, "worker-2")
+    os.kill(victim, signal.SIGKILL)
+    assert ended(split, 60)[0] == 0  # whoever lives carries it out
+    assert ended(move, 60)[0] in (0, 1)  # there may be no worker-2 when it is looked at
+    assert [found["low"] for found in seen()] == [*(found["low"] for found in before), "u"]
+    until(lambda: place.rows() == place.expected)
+    assert orders(place) == 0
+    cluster.send_signal(signal.SIGINT)
+    assert ended(cluster)[0] == 130
+
+
+def test_workers_are_restarted_one_by_one_and_others_are_added_and_taken_away(place: Place) -> None:
+    def worker(name: str) -> subprocess.Popen[str]:
+        words = ("--name", name, "--lease", "2.5")
+        return place.command("worker", "words:pipeline", *words, sleep_s=0.004, TAIL="1")
+
+    controller = place.command("controller", "words:pipeline", "--name", "c", "--lease", "2.5", TAIL="1")
+    running = {name: worker(name) for name in ("w1", "w2")}
+    place.until_counted(0.05)
+    until(lambda: place.owners() == {"w1", "w2"})
+    for name in ("w1", "w2"):
+        running[name].send_signal(signal.SIGTERM)
+        status, out = ended(running[name])
+        assert status == 130, out
+        running[name] = worker(name)
+        until(lambda: place.owners() == {"w1", "w2"})
+    running["w3"] = worker("w3")
+    until(lambda: place.owners() == {"w1", "w2", "w3"})
+    leaver = running.pop("w1")
+    leaver.send_signal(signal.SIGTERM)
+    assert ended(leaver)[0] == 130
+    until(lambda: place.owners() == {"w2", "w3"})
+    until(lambda: place.rows() == place.expected)
+    for process in (*running.values(), controller):
+        process.send_signal(signal.SIGTERM)
+    assert {ended(process)[0] for process in (*running.values(), controller)} == {130}
 
 
 def test_a_placement_goes_back_and_an_earlier_leader_declares_nothing(
