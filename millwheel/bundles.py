@@ -59,6 +59,10 @@ class Bundle(msgspec.Struct, frozen=True, gc=False):
         """The smallest event time in the bundle, which must not be one that only carries a frontier."""
         return min(self.timestamps)
 
+    def oldest_key(self) -> str:
+        """The key of the record with that event time."""
+        return self.keys[self.timestamps.index(min(self.timestamps))]
+
     def size(self) -> int:
         """What it takes in memory, bytes, roughly."""
         return self.size_bytes

@@ -129,6 +129,28 @@ class HotKey(msgspec.Struct, frozen=True, gc=False):
     permille: int
 
 
+class Standstill(msgspec.Struct, frozen=True, gc=False):
+    """What has kept the low watermark of `name`, a computation or "source:name", at `timestamp`, and since when.
+
+    `interval` is the one that has it, 0 for a source as a whole.  `kind` is a record, timer, hold and so on, and `detail`
+    says which.  `since_us` is wall time of the worker that says so, us.
+    """
+
+    name: str
+    interval: IntervalId
+    kind: str
+    timestamp: int
+    detail: str
+    since_us: int = 0
+
+
+class StandsAt(msgspec.Struct, frozen=True):
+    """What a member has said of a watermark that stands."""
+
+    member: str
+    standstill: Standstill
+
+
 def in_order(keys: Iterable[HotKey]) -> list[HotKey]:
     """By interval, the largest share first."""
     return sorted(keys, key=lambda one: (one.interval, -one.permille, one.key))

@@ -18,8 +18,10 @@ from millwheel.api.pipeline import Pipeline
 from millwheel.api.state import Cell, decoded_state
 from millwheel.api.stream import Stream
 from millwheel.api.table import Table
+from millwheel.cluster import Standstill
 from millwheel.errors import StoreError, WiringError
 from millwheel.graph import ComputationSpec
+from millwheel.host.keepers import keepers
 from millwheel.host.stalls import NOTHING_YET, why_it_waits
 from millwheel.launch import DEFAULT_DATA, open_store
 from millwheel.model import MAX_TIME, MIN_TIME, format_time
@@ -53,9 +55,12 @@ class Held(msgspec.Struct, frozen=True):
     kind: str
     timestamp: int
     what: str
+    since: int | None = None
+    """Since when it keeps the watermark, us of wall time; None where that is not known."""
 
     def __str__(self) -> str:
-        return f"{self.kind}\t{format_time(self.timestamp)}\t{self.what}"
+        since = "" if self.since is None else f"\tsince {format_time(self.since)}"
+        return f"{self.kind}\t{format_time(self.timestamp)}\t{self.what}{since}"
 
 
 class Committed:
@@ -134,6 +139,8 @@ class Committed:
     def explain(self, computation: str, limit: int = 10) -> list[Held]:
         """What `computation`'s low watermark waits for: its senders, then what is oldest of its own.
 
+        On a cluster the first of them is what keeps it where it stands, wherever that is upstream, as its worker says:
+        source, interval, key, and the record, timer or hold, with `since`; and what nobody serves there.
         Watermarks of everything that bounds its input and its own; the edges that close a loop at it; sources that feed it,
         are not read to their end and are left out of the pipeline; of other sources the first `limit` partitions that are
         not read to their end; its first `limit` timers, its first `limit` holds, those
@@ -142,7 +149,8 @@ class Committed:
         self._spec(computation)
         watermarks = self.reader.watermarks()
         left_out = self._left_out(computation)
-        found = [
+        found = self._keeping(computation, watermarks)
+        found += [
             Held("watermark", watermarks.get(name, MIN_TIME), name)
             for name in (*sorted(self._graph.bounds(computation)), computation)
         ]
@@ -161,6 +169,37 @@ class Committed:
             if oldest.computation == computation:
                 found.append(Held(oldest.kind, oldest.timestamp, f"interval {oldest.interval} key {oldest.key!r}"))
         return found
+
+    def _keeping(self, computation: str, watermarks: Mapping[str, int]) -> list[Held]:
+        """What workers of a cluster say that keeps it, and what has no owner there."""
+        loops = {loop.name: loop.members for loop in self._graph.loops}
+        names = keepers(computation, watermarks, self._bounds_of, loops)
+        said = [
+            Held(
+                one.standstill.kind, one.standstill.timestamp,
+                f"{one.standstill.detail} in {_place(one.standstill)}, at {one.member}".lstrip(), one.standstill.since_us,
+            )
+            for one in self.reader.standstills()
+            if one.standstill.name in names and one.standstill.timestamp <= watermarks.get(one.standstill.name, MIN_TIME)
+        ]  # fmt: skip
+        return sorted(said, key=lambda held: held.timestamp) + self._unserved(names, watermarks)
+
+    def _bounds_of(self, name: str) -> set[str]:
+        return set() if name.startswith("source:") else self._graph.bounds(name)
+
+    def _unserved(self, names: list[str], watermarks: Mapping[str, int]) -> list[Held]:
+        """What no live member has, of a pipeline whose map gives something to members."""
+        found = self.reader.overview()
+        alive = {lease.member.incarnation for lease in found.members if (lease.left_us or 0) > 0}
+        places = [(f"source:{s.placed.name}", f"source {s.placed.name}", s.placed.owner) for s in found.sources]
+        places += [(i.placed.computation, f"interval {i.placed.id}", i.placed.owner) for i in found.intervals]
+        if all(owner is None for *_, owner in places):
+            return []  # it runs in one process, or not at all
+        return [
+            Held("unserved", watermarks.get(name, MIN_TIME), f"{what} of {name}, which no live worker has")
+            for name, what, owner in places
+            if name in names and owner not in alive and watermarks.get(name, MIN_TIME) < MAX_TIME
+        ]
 
     def _back_edges(self, computation: str, watermarks: Mapping[str, int]) -> list[Held]:
         """Edges that close a loop at it.  Who sends on them does not bound its input, but the floor of the loop does."""
@@ -319,6 +358,10 @@ def reset(pipeline: Pipeline, store: str | None = None, data: str | Path = DEFAU
     """
     with open_store(store, data, create=False) as url:
         return reset_schema(url, pipeline.name)
+
+
+def _place(one: Standstill) -> str:
+    return f"interval {one.interval} of {one.name}" if one.interval else one.name
 
 
 def _hold(name: str, at: int) -> Held:

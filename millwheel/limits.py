@@ -544,6 +544,15 @@ HOT_KEYS_SHOWN: Final = 5
 HOT_KEY_LEAST_RECORDS: Final = 200
 """Counted records below which nothing is said: of fewer, any key may be a large share by chance."""
 
+STANDSTILL_US: Final = 2 * 1_000_000
+"""How long the same thing must have kept a watermark before a worker tells it: what moves needs no explanation."""
+
+STANDSTILL_INTERVALS: Final = 3
+"""Intervals of a computation that a worker looks into: when the oldest is mended, the next one is seen."""
+
+STANDSTILL_TEXT: Final = 200
+"""Characters of what keeps a watermark that are told; a key may be longer."""
+
 LOAD_GAP_PERMILLE: Final = 400
 """Loads that differ by less of a core are left alone: a move costs more than it brings."""
 

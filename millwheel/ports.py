@@ -22,7 +22,18 @@ from millwheel.bundles import (
     TimerPlace,
     TimerWrites,
 )
-from millwheel.cluster import ClusterMap, HotKey, Leader, MapOrder, Member, Placement, Reshaping, Senders
+from millwheel.cluster import (
+    ClusterMap,
+    HotKey,
+    Leader,
+    MapOrder,
+    Member,
+    Placement,
+    Reshaping,
+    Senders,
+    StandsAt,
+    Standstill,
+)
 from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.shape import PipelineShape as PipelineShape
 from millwheel.shape import SinkTable as SinkTable
@@ -407,6 +418,14 @@ class ClusterStore(Store, Protocol):
 
     async def hot_keys(self) -> list[HotKey]:
         """What members have said, by interval, the largest share first; of one that is gone nothing."""
+        ...
+
+    async def note_standstills(self, incarnation: int, found: Sequence[Standstill]) -> None:
+        """Remember what keeps watermarks at a worker, in the place of what it has said before, while it is a member."""
+        ...
+
+    async def standstills(self) -> list[StandsAt]:
+        """What members have said, by incarnation; of one whose lease has run out nothing."""
         ...
 
     async def refusal(self, number: int) -> str | None:

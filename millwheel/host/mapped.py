@@ -14,7 +14,7 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from millwheel import limits
-from millwheel.cluster import ClusterMap, HotKey, Leader, PlacedInterval, Senders
+from millwheel.cluster import ClusterMap, HotKey, Leader, PlacedInterval, Senders, Standstill
 from millwheel.core.ids.dedup import Channel
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import IntervalCore
@@ -40,6 +40,7 @@ from millwheel.host.requests import (
     Leave,
     ListUnfinished,
     NoteHotKeys,
+    NoteStandstills,
     OpenPipeline,
     Reacquire,
     ReadMap,
@@ -48,7 +49,9 @@ from millwheel.host.requests import (
     WriteMarks,
 )
 from millwheel.host.shared_epochs import SharedEpochs
+from millwheel.host.standstills import Standstills, held_by
 from millwheel.ids import IntervalId, Sequencer
+from millwheel.model import MIN_TIME
 from millwheel.ports import IntervalRow, MarkWrite, Opened
 
 if TYPE_CHECKING:
@@ -90,6 +93,8 @@ class MappedOwnership:
         self._loads = Loads()
         self._hot: tuple[HotKey, ...] = ()
         """What the store was told last."""
+        self._stands = Standstills()
+        self._noting = False
         self._swept = -1
         """The version of the map after which ids of producers that are gone were collected."""
         self._sweeping = False
@@ -163,12 +168,32 @@ class MappedOwnership:
             if hot != self._hot:  # mostly there are none
                 self._hot = hot
                 self._worker.begin(self._note_hot(hot))
+        if self._stands.look(self._standing(), self._worker.now) and not self._noting:
+            self._noting = True
+            self._worker.begin(self._note_standstills())
         if self._swept != found.version and not self._starting and not self._sweeping:
             self._sweeping = True
             self._worker.begin(self._sweep(found.version))
 
     def _note_hot(self, hot: tuple[HotKey, ...]) -> Steps:
         yield NoteHotKeys(self._incarnation, hot)
+
+    def _standing(self) -> list[Standstill]:
+        """What keeps watermarks here, as far as this worker has heard of them."""
+        worker, found = self._worker, list[Standstill]()
+        for name in sorted({placed.computation for placed in self._mine.values()}):
+            found += held_by(worker.actors, name, worker.values.get(name, MIN_TIME))
+        for name in sorted(self._sources):
+            found += worker.partitions.held_by(name)
+        return found
+
+    def _note_standstills(self) -> Steps:
+        """One after the other, so that the last word stays."""
+        said = None
+        while said != self._stands.told:
+            said = self._stands.told
+            yield NoteStandstills(self._incarnation, said)
+        self._noting = False
 
     def _base(self, found: ClusterMap) -> None:
         """Under snapshots a member gets all that it will ever own at once.  Nothing is declared then before it takes part."""

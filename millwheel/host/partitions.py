@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterable, Mapping
 from typing import Any
 
 from millwheel import limits
+from millwheel.cluster import Standstill
 from millwheel.core.ids.dedup import Channel
 from millwheel.core.interval import events as ev
 from millwheel.core.source.feed import Feed
@@ -42,6 +43,7 @@ from millwheel.host.requests import (
 )
 from millwheel.host.searching import search
 from millwheel.host.stalls import NOTHING_YET, Stalls, why_it_waits
+from millwheel.host.standstills import standstill
 from millwheel.ids import IntervalId, Sequencer
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import PositionWrite, SourcePosition
@@ -214,6 +216,29 @@ class Partitions:
         if not held or oldest > self._bounds[name]:
             return why_it_waits(source)
         return why_it_waits(source, source.title(self._positions[interval]))
+
+    def held_by(self, name: str) -> list[Standstill]:
+        """What keeps a source at its published watermark."""
+        source, owner, who = self._graph.sources[name].source, self._owner, f"source:{name}"
+        watermark = owner.values.get(who, MIN_TIME)
+        if watermark >= MAX_TIME or name not in self._feeds:
+            return []
+        missing = self._feeds[name].missing()
+        if missing:
+            return [standstill(who, missing[0].interval, "partition", watermark, f"{source.title(missing[0])} is gone")]
+        cores = [
+            (core.reported, actor.interval, core) for actor, core in owner.actors.partitions() if actor.owner == who
+        ]
+        held = [(reported, interval, core) for reported, interval, core in cores if not core.paused]
+        oldest = min(held, default=None, key=lambda one: one[:2])
+        if oldest is None or oldest[0] > self._bounds.get(name, MIN_TIME):
+            why = why_it_waits(source) if self._feeds[name].stirred() else NOTHING_YET
+            return [standstill(who, IntervalId(0), "source", watermark, why)]
+        _, interval, core = oldest
+        title = source.title(self._positions[interval]) if interval in self._positions else ""
+        kind, timestamp, detail = core.blame()
+        said = f"of {title}: {detail}" if detail else why_it_waits(source, title)
+        return [standstill(who, interval, kind, min(timestamp, watermark), said)]
 
     def _meet(self, name: str, discovery: Discovery) -> Steps:
         """Check for missing partitions before anything is read.

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, cast
 import msgspec
 
 from millwheel.bundles import LogWrite
-from millwheel.cluster import HotKey, MapOrder, Placement, Reshaping
+from millwheel.cluster import HotKey, MapOrder, Placement, Reshaping, Standstill
 from millwheel.core.interval import events as ev
 from millwheel.errors import StoreError, StoreUnavailable
 from millwheel.ids import IntervalId, SequenceNumber, Sequencer
@@ -406,6 +406,18 @@ class NoteHotKeys(ClusterCall, frozen=True):
     async def ask(self, store: ClusterStore) -> Any:
         """See `ClusterStore.note_hot_keys`."""
         await store.note_hot_keys(self.incarnation, self.keys)
+
+
+class NoteStandstills(ClusterCall, frozen=True):
+    """What keeps watermarks at this worker."""
+
+    step: ClassVar[str] = "note standstills"
+    incarnation: int
+    found: tuple[Standstill, ...]
+
+    async def ask(self, store: ClusterStore) -> Any:
+        """See `ClusterStore.note_standstills`."""
+        await store.note_standstills(self.incarnation, self.found)
 
 
 class Leave(ClusterCall, frozen=True):

@@ -63,6 +63,7 @@ _TABLES: Final[dict[str, str]] = {
     "cluster_member": "SELECT incarnation, name, role, address FROM cluster_member",
     "interval_owner": "SELECT interval_id, owner FROM interval_owner",
     "hot_key": "SELECT incarnation FROM hot_key",
+    "standstill": "SELECT incarnation FROM standstill",
     "map_order": "SELECT number, refusal FROM map_order",
     "source_owner": "SELECT source, owner FROM source_owner",
     "source_sign": "SELECT source, sign, interval_id FROM source_sign",

@@ -6,6 +6,8 @@ Invariants: no reported watermark is ahead of pending work; neither watermark go
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from millwheel.core.channel.alignment import Alignment
 from millwheel.core.channel.outbox import Outbox
 from millwheel.core.durability.durability import Durability
@@ -15,7 +17,7 @@ from millwheel.core.interval.inbox import Inbox
 from millwheel.core.interval.invocation import Invocation
 from millwheel.core.keys.keyed_state import KeyedState
 from millwheel.model import MAX_TIME
-from millwheel.work import QUARANTINE_HOLD, BundlePart
+from millwheel.work import QUARANTINE_HOLD, BundlePart, Work
 
 
 class LowWatermark:
@@ -92,15 +94,21 @@ class LowWatermark:
         found: list[tuple[str, int, str]] = [("input watermark", self.input, "")]
         if self._inbox:
             oldest = self._inbox.first_oldest()
-            found.append(("waiting record", oldest.oldest, _first_key(oldest.part)))
+            found.append(("waiting record", oldest.oldest, _oldest_key(oldest.part)))
+        if self._arrivals.oldest() < MAX_TIME:
+            found.append(("record", self._arrivals.oldest(), "of which the store is asked whether it came before"))
+        if self._alignment.oldest(MAX_TIME) < MAX_TIME:
+            found.append(("record", self._alignment.oldest(MAX_TIME), "that waits for the barriers of other senders"))
         if self._invocation:
-            found.append(("running work", self._invocation.oldest, ""))
+            found.append(("running work", self._invocation.oldest, _running(self._invocation.work)))
         if self._durability:
             found.append(("uncommitted checkpoint", self._durability.oldest(), ""))
         for bundle in self._outbox.unacked.values():
             if bundle.barrier:
                 continue
-            found.append(("unacked production", bundle.oldest(), f"to interval {bundle.target}"))
+            found.append(
+                ("unacked production", bundle.oldest(), f"key {bundle.oldest_key()!r} to interval {bundle.target}")
+            )
         timer, at = self._timers.first("watermark"), self._timers.minimum("watermark")
         if at is not None:
             found.append(("timer", at, f"key {timer[0]!r} tag {timer[1]!r}" if timer else "not in memory yet"))
@@ -110,8 +118,19 @@ class LowWatermark:
         return sorted(found, key=lambda blamed: blamed[1])
 
 
-def _first_key(part: BundlePart | None) -> str:
-    return f"key {part.keys[0]!r}" if part and part.keys else ""
+def _oldest_key(part: BundlePart | None) -> str:
+    return f"key {_at_oldest(part.keys, part.timestamps)!r}" if part and part.keys else ""
+
+
+def _at_oldest(keys: Sequence[str], timestamps: Sequence[int]) -> str:
+    return keys[timestamps.index(min(timestamps))]
+
+
+def _running(work: Work) -> str:
+    """The key of the oldest record or timer that hooks have."""
+    found = [(min(part.timestamps), _at_oldest(part.keys, part.timestamps)) for part in work.parts if part.keys]
+    found += [(timer.timestamp, timer.key) for timer in work.timers if timer.kind == "watermark"]
+    return f"key {min(found)[1]!r}" if found else ""
 
 
 def _blamed_hold(name: str, at: int) -> tuple[str, int, str]:

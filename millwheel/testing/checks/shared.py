@@ -8,7 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from millwheel.cluster import ClusterMap, HotKey, Leader, MapOrder, Member, Placement, Reshaping, Senders
+from millwheel.cluster import (
+    ClusterMap,
+    HotKey,
+    Leader,
+    MapOrder,
+    Member,
+    Placement,
+    Reshaping,
+    Senders,
+    StandsAt,
+    Standstill,
+)
 from millwheel.ids import IntervalId, ProducerId, Sequencer
 from millwheel.ports import Opened, PipelineShape, WatermarkWrite
 from millwheel.testing.checks.watched import WatchedStore
@@ -147,6 +158,15 @@ class SharedWatchedStore(WatchedStore):
     async def note_hot_keys(self, incarnation: int, keys: Sequence[HotKey]) -> None:
         """See `ClusterStore`."""
         await self.inner.note_hot_keys(incarnation, keys)
+
+    async def note_standstills(self, incarnation: int, found: Sequence[Standstill]) -> None:
+        """See `ClusterStore`."""
+        self.truth.kernel.probes["standstill told"] += bool(found)
+        await self.inner.note_standstills(incarnation, found)
+
+    async def standstills(self) -> list[StandsAt]:
+        """See `ClusterStore`."""
+        return await self.inner.standstills()
 
     async def hot_keys(self) -> list[HotKey]:
         """See `ClusterStore`."""

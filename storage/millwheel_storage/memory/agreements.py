@@ -12,7 +12,18 @@ from typing import Any
 import msgspec
 
 from millwheel import limits
-from millwheel.cluster import HotKey, Leader, MapOrder, Member, PlacedSource, Placement, Reshaping, in_order
+from millwheel.cluster import (
+    HotKey,
+    Leader,
+    MapOrder,
+    Member,
+    PlacedSource,
+    Placement,
+    Reshaping,
+    StandsAt,
+    Standstill,
+    in_order,
+)
 from millwheel.errors import StoreError
 from millwheel.ids import IntervalId
 from millwheel.ports import WallClock
@@ -50,6 +61,7 @@ class MemoryAgreements:
         self._ordered = 0
         """The number of the last order."""
         self._hot: dict[int, Sequence[HotKey]] = {}
+        self._stands: dict[int, Sequence[Standstill]] = {}
 
     def expect(self, intervals: Set[IntervalId], sources: Set[str]) -> None:
         """The map covers these intervals and sources, and no others."""
@@ -192,6 +204,16 @@ class MemoryAgreements:
         members = {member.incarnation for member in self.all_members()}
         return in_order(key for member, keys in self._hot.items() if member in members for key in keys)
 
+    def note_standstills(self, incarnation: int, found: Sequence[Standstill]) -> None:
+        """See `ClusterStore.note_standstills`."""
+        noted = {**self._stands, incarnation: found}
+        self._stands = {member: said for member, said in noted.items() if member in self.members}
+
+    def standstills(self) -> list[StandsAt]:
+        """See `ClusterStore.standstills`."""
+        members = [member for member in self.all_members() if member.alive]
+        return [StandsAt(m.name, one) for m in members for one in self._stands.get(m.incarnation, ())]
+
     def settle(self, epoch: int, number: int, refusal: str) -> bool:
         """See `ClusterStore.settle_order`."""
         if epoch != self.epoch:
@@ -217,5 +239,6 @@ class MemoryAgreements:
             "interval_owner": sorted(self.interval_owners.items()),
             "source_owner": sorted(self.source_owners.items()),
             "hot_key": [(member,) for member in sorted(self._hot)],
+            "standstill": [(member,) for member in sorted(self._stands)],
             "map_order": [(number, refusal) for number, (_, refusal) in self._orders.items()],
         }

@@ -20,6 +20,8 @@ from millwheel.cluster import (
     Placement,
     Reshaping,
     Senders,
+    StandsAt,
+    Standstill,
 )
 from millwheel.core.faults.suspects import unite_marks
 from millwheel.errors import StoreError
@@ -183,6 +185,14 @@ class MemoryStore(SoloMemoryStore):
     async def note_hot_keys(self, incarnation: int, keys: Sequence[HotKey]) -> None:
         """See `ClusterStore.note_hot_keys`."""
         self._agreements.note_hot_keys(incarnation, keys)
+
+    async def note_standstills(self, incarnation: int, found: Sequence[Standstill]) -> None:
+        """See `ClusterStore.note_standstills`."""
+        self._agreements.note_standstills(incarnation, found)
+
+    async def standstills(self) -> list[StandsAt]:
+        """See `ClusterStore.standstills`."""
+        return self._agreements.standstills()
 
     async def hot_keys(self) -> list[HotKey]:
         """See `ClusterStore.hot_keys`."""

@@ -36,6 +36,7 @@ _NOT_KEPT: Final = frozenset(
         "map_order",
         "migration",
         "source_owner",
+        "standstill",
     }
 )
 """Tables about processes that live, and the format of the others."""

@@ -5,12 +5,13 @@ Lives here: small reads and writes that a leader and the command line share.  Ne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
 from millwheel import limits
-from millwheel.cluster import HotKey, MapOrder, Senders, in_order
+from millwheel.cluster import HotKey, MapOrder, Senders, StandsAt, Standstill, in_order
 from millwheel.errors import InvariantError, StoreError
 from millwheel_storage.decisions import check_order
 from millwheel_storage.postgres import query
@@ -18,6 +19,7 @@ from millwheel_storage.postgres.prepared import Connection
 from millwheel_storage.statements import opening, ordering
 
 _decoder = msgspec.json.Decoder(MapOrder)
+_stands_decoder = msgspec.json.Decoder(list[Standstill])
 _hot_decoder = msgspec.json.Decoder(list[HotKey])
 
 
@@ -68,6 +70,24 @@ async def hot_keys(connection: Connection) -> list[HotKey]:
     """See `ClusterStore.hot_keys`."""
     rows = await query.rows(connection, ordering.READ_HOT_KEYS)
     return in_order(key for (keys,) in rows for key in _hot_decoder.decode(keys))
+
+
+async def note_standstills(connection: Connection, incarnation: int, found: Sequence[Standstill]) -> None:
+    """See `ClusterStore.note_standstills`; what members said that are gone goes with it."""
+    async with connection.transaction():
+        await connection.execute(ordering.FORGET_STANDSTILLS)
+        given = {"incarnation": incarnation, "found": msgspec.json.encode(found)}
+        await connection.execute(ordering.NOTE_STANDSTILLS, given)
+
+
+async def standstills(connection: Connection) -> list[StandsAt]:
+    """See `ClusterStore.standstills`."""
+    return said_of_standstills(await query.rows(connection, ordering.READ_STANDSTILLS))
+
+
+def said_of_standstills(rows: Iterable[Sequence[Any]]) -> list[StandsAt]:
+    """What the rows of `READ_STANDSTILLS` say."""
+    return [StandsAt(name, one) for name, found in rows for one in _stands_decoder.decode(found)]
 
 
 async def refusal(connection: Connection, number: int) -> str | None:

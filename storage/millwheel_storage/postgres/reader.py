@@ -19,7 +19,7 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from millwheel.bundles import CHECKPOINT_FORMAT, Checkpoint
-from millwheel.cluster import Member, Overview
+from millwheel.cluster import Member, Overview, StandsAt
 from millwheel.errors import IncompatibleStore, InvariantError, StoreError, StoreUnavailable
 from millwheel.ids import IntervalId, SubscriptionId
 from millwheel.limits import STORE_RECONNECT_LIMIT_US, TAIL_CHUNK_ROWS
@@ -29,11 +29,11 @@ from millwheel.shape import PUBLISH_PREFIX
 from millwheel_storage.decisions import Alive, check_unused
 from millwheel_storage.decode import decode_image, quarantine_entry
 from millwheel_storage.fold import Cells, Folded, fifo_rows, fold, quarantine_row
-from millwheel_storage.postgres import overseen
+from millwheel_storage.postgres import orders, overseen
 from millwheel_storage.postgres.connection import translated
 from millwheel_storage.schema.evolution import places_of
 from millwheel_storage.schema.shape_checks import STORE_FORMAT, check_formats, schema_name
-from millwheel_storage.statements import advancing, loading, opening, placing, quarantining, viewing
+from millwheel_storage.statements import advancing, loading, opening, ordering, placing, quarantining, viewing
 
 
 class ReaderConnection(psycopg.Connection[tuple[Any, ...]]):
@@ -415,6 +415,10 @@ class Reader:
             if partitions is None:
                 self._connection.execute(advancing.END_SOURCE, (f"source:{source}", MAX_TIME))
         return sorted(ended)
+
+    def standstills(self) -> list[StandsAt]:
+        """What keeps watermarks that stand, as the workers of a cluster have said last."""
+        return orders.said_of_standstills(self._connection.execute(ordering.READ_STANDSTILLS).fetchall())
 
     def overview(self) -> Overview:
         """Members, the map with what waits in each interval, and watermarks, in one cheap read."""

@@ -13,7 +13,18 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from millwheel.bundles import KeyRows, LogWrite, QuarantineEntry, RecoveredInterval, StateRow, TimerPlace, TimerWrites
-from millwheel.cluster import ClusterMap, HotKey, Leader, MapOrder, Member, Placement, Reshaping, Senders
+from millwheel.cluster import (
+    ClusterMap,
+    HotKey,
+    Leader,
+    MapOrder,
+    Member,
+    Placement,
+    Reshaping,
+    Senders,
+    StandsAt,
+    Standstill,
+)
 from millwheel.errors import StoreError
 from millwheel.ids import IntervalId, ProducerId, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.ports import (
@@ -335,6 +346,14 @@ class PostgresStore:
     async def note_hot_keys(self, incarnation: int, keys: Sequence[HotKey]) -> None:
         """See `ClusterStore.note_hot_keys`."""
         await self._agreements.run(lambda connection: orders.note_hot_keys(connection, incarnation, keys))
+
+    async def note_standstills(self, incarnation: int, found: Sequence[Standstill]) -> None:
+        """See `ClusterStore.note_standstills`."""
+        await self._agreements.run(lambda connection: orders.note_standstills(connection, incarnation, found))
+
+    async def standstills(self) -> list[StandsAt]:
+        """See `ClusterStore.standstills`."""
+        return await self._agreements.run(orders.standstills)
 
     async def hot_keys(self) -> list[HotKey]:
         """See `ClusterStore.hot_keys`."""

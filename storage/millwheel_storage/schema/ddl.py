@@ -405,6 +405,15 @@ hot_key = Table(
 )
 """Of each worker the keys that its intervals get most of (JSON), for whoever looks."""
 
+standstill = Table(
+    "standstill",
+    metadata,
+    Column("incarnation", BigInteger, nullable=False),
+    _bytes("found"),
+    _primary("incarnation"),
+)
+"""Of each worker what keeps watermarks that stand (JSON), for whoever looks."""
+
 Index("map_order_open", map_order.c.number, postgresql_where=map_order.c.refusal.is_(None))
 
 if not metadata.tables.keys() <= RESERVED_NAMES:
@@ -476,11 +485,13 @@ _ORDERS: Final = [
 
 _HOT_KEYS: Final = _compile(CreateTable(hot_key, if_not_exists=True))
 
+_STANDSTILLS: Final = _compile(CreateTable(standstill, if_not_exists=True))
+
 _OPENED_SHAPE: Final = "ALTER TABLE cluster ADD COLUMN IF NOT EXISTS shape bytea NOT NULL DEFAULT ''"
 
 MIGRATIONS: Final[list[list[str]]] = [
     creation(), [_CHANNELS_BY_FRONTIER], _OPAQUE_IDS, [_TIMERS_BY_TIME], [_SUSPICION], [], _SIGNS, [_DECLARED_EPOCH],
-    _CLUSTER, _ORDERS, [_OPENED_SHAPE], [_HOT_KEYS],
+    _CLUSTER, _ORDERS, [_OPENED_SHAPE], [_HOT_KEYS], [_STANDSTILLS],
 ]  # fmt: skip
 """MIGRATIONS[v] takes a store from format v to v + 1.  Entries are only ever appended.  A new store runs all of them.
 The first one makes the tables as they are today, and the others do no harm to them.  Format 6 has the same tables as

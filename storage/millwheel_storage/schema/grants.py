@@ -21,7 +21,7 @@ WORKER: Final[dict[str, str]] = {
     "INSERT": "interval, name, ownership, source, source_sign, watermark",
     "UPDATE": "cluster, interval_owner, ownership, source, source_owner, watermark",
     CHANGE: "checkpoint_log, cluster_member, declared_epoch, delivered, delivered_frontier, hold, hot_key, key_state, lease, "
-    "opaque_bucket, opaque_id, production, quarantine, redrive, suspicion, timer",
+    "opaque_bucket, opaque_id, production, quarantine, redrive, standstill, suspicion, timer",
 }
 """Rights to tables of the store, besides reading all of them.  A worker that leaves says that nobody owns what it owned, so
 it may change owners."""

@@ -11,6 +11,7 @@ RESERVED_NAMES: Final = frozenset(
         "name",
         "interval",
         "ownership",
+        "standstill",
         "suspicion",
         "checkpoint_log",
         "key_state",

@@ -31,6 +31,18 @@ SELECT m.incarnation, %(keys)s::bytea FROM cluster_member m WHERE m.incarnation 
 ON CONFLICT (incarnation) DO UPDATE SET keys = excluded.keys
 """
 READ_HOT_KEYS: Final = "SELECT h.keys FROM hot_key h JOIN cluster_member m USING (incarnation) ORDER BY h.incarnation"
+FORGET_STANDSTILLS: Final = """
+DELETE FROM standstill s WHERE NOT EXISTS (SELECT FROM cluster_member m WHERE m.incarnation = s.incarnation)
+"""
+NOTE_STANDSTILLS: Final = """
+INSERT INTO standstill (incarnation, found)
+SELECT m.incarnation, %(found)s::bytea FROM cluster_member m WHERE m.incarnation = %(incarnation)s
+ON CONFLICT (incarnation) DO UPDATE SET found = excluded.found
+"""
+READ_STANDSTILLS: Final = """
+SELECT m.name, s.found FROM standstill s JOIN cluster_member m USING (incarnation) JOIN lease l USING (incarnation)
+WHERE l.expires > clock_timestamp() ORDER BY s.incarnation
+"""
 READ_REFUSAL: Final = "SELECT refusal FROM map_order WHERE number = %s"
 
 SENDING_OWNERS: Final = """

@@ -14,8 +14,18 @@ from millwheel.core.interval import events as ev
 from millwheel.errors import Fenced
 from millwheel.host import alphabet as he
 from millwheel.host.mapped import MappedOwnership
-from millwheel.host.messages import Delivery, HandedOver, HandOver, Hello, MapChanged, Message, Receipt
-from millwheel.host.requests import Reacquire, ReadSenders, StoreCall
+from millwheel.host.messages import (
+    Delivery,
+    HandedOver,
+    HandOver,
+    Hello,
+    Led,
+    MapChanged,
+    Message,
+    Receipt,
+    WatermarksRaised,
+)
+from millwheel.host.requests import NoteStandstills, Reacquire, ReadSenders, StoreCall
 from millwheel.host.worker import WorkerHost
 from millwheel.ids import IntervalId, ProducerId, SequenceNumber, Sequencer, sequence_numbers
 from millwheel.testing.world.calls import run
@@ -59,6 +69,8 @@ class ClusterHand:
         self.waiting: list[he.Ask] = []
         self.pauses: list[he.Ask] = []
         self.ran: list[IntervalId] = []
+        self.keep_running = False
+        """Hooks do not return."""
 
     def give(self, event: he.HostEvent) -> None:
         for effect in self.worker.handle(event, self.now):
@@ -77,6 +89,8 @@ class ClusterHand:
                     self.pauses.append(effect)
                 case he.Post(posted):
                     self.give(posted)
+                case he.RunHooks() if self.keep_running:
+                    pass
                 case he.RunHooks(_, interval, sequencer, _):
                     self.ran.append(interval)
                     self.give(he.Returned(interval, sequencer, InvocationOutcome(), 0))
@@ -116,6 +130,22 @@ def hand() -> ClusterHand:
     made = ClusterHand()
     made.give(he.Started())
     return made
+
+
+def test_a_worker_tells_what_keeps_a_watermark_that_stands(hand: ClusterHand) -> None:
+    hand.place(ONE, owner=hand.mine)
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    hand.keep_running = True
+    hand.deliver(hand.worker.actors.all[ONE].sequencer + 1, f"w{hand.other}")
+    hand.give(he.Received(hand.leader, WatermarksRaised({"source:text": 50, "keep": 1}, {"keep": 50})))
+    for wait_us in (0, limits.STANDSTILL_US, 1):
+        hand.now += wait_us
+        hand.give(he.Received(hand.leader, MapChanged(99)))
+    (said,) = [request for request in hand.asked if isinstance(request, NoteStandstills)]
+    (told,) = said.found
+    assert (told.name, told.interval, told.kind, told.timestamp) == ("keep", ONE, "running work", 1)
+    assert (told.detail, told.since_us) == ("key 'k'", hand.now - limits.STANDSTILL_US - 1)
+    assert [one.member for one in run(hand.store.standstills())] == ["mine"]
 
 
 def test_a_worker_takes_what_the_map_gives_to_it_and_says_hello_to_all(hand: ClusterHand) -> None:

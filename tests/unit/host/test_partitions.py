@@ -185,3 +185,27 @@ def test_rows_of_another_owner_are_not_taken() -> None:
     late = he.RowsArrived(read.interval, Sequencer(read.sequencer + 1), rows(position, 5), 0)
     assert hand.give(late) == []
     assert hand.worker.partitions.rejected == 0
+
+
+def test_what_keeps_a_source_is_a_row_that_nobody_has_acked_or_a_partition_that_may_give_an_old_one() -> None:
+    hand, position, effects = serving()
+    partitions, place = hand.worker.partitions, position.interval
+    hand.worker.values["source:text"] = 5
+    (kept,) = partitions.held_by("text")
+    assert (kept.name, kept.interval, kept.kind, kept.timestamp) == ("source:text", place, "partition", MIN_TIME)
+    assert "a may still give a row as old as that" in kept.detail
+    (read,) = reads(effects)
+    hand.give(he.RowsArrived(read.interval, read.sequencer, rows(position, 9, 5), 0))
+    (kept,) = partitions.held_by("text")
+    assert (kept.interval, kept.kind, kept.timestamp) == (place, "unacked row", 5)
+    assert kept.detail.startswith("of a: key 'k1' to interval ")
+    hand.worker.values["source:text"] = MAX_TIME
+    assert partitions.held_by("text") == []
+
+
+def test_a_partition_that_is_gone_keeps_its_source() -> None:
+    hand = begun("a", "b")
+    hand.give(he.Started())
+    answer(hand, he.Discover, found("b", complete=False, pending=50))
+    (kept,) = hand.worker.partitions.held_by("text")
+    assert (kept.kind, kept.detail) == ("partition", "a is gone")

@@ -19,14 +19,14 @@ def test_blame_names_what_is_still_to_be_done_the_oldest_first() -> None:
     ]  # fmt: skip
     bench.arrive(1, {0: ("k", 30)})
     bench.arrive(2, {1: ("l", 20)})
-    assert bench.core.blame()[:2] == [("waiting record", 20, "key 'l'"), ("running work", 30, "")]
+    assert bench.core.blame()[:2] == [("waiting record", 20, "key 'l'"), ("running work", 30, "key 'k'")]
 
 
 def test_blame_follows_a_production_until_it_is_acked() -> None:
     bench = Bench()
     commit = bench.run(1, {0: ("k", 30)}, produced(("p", 35)))
     assert bench(ev.WatermarkMoved(50)).reported() == [30]
-    waits = ("unacked production", 35, f"to interval {TARGET}")
+    waits = ("unacked production", 35, f"key 'p' to interval {TARGET}")
     assert bench.core.blame()[:2] == [("uncommitted checkpoint", 30, ""), waits]
     assert bench(ev.CommitDone(commit.write.seq)).reported() == [35]
     assert bench.core.blame()[0] == waits

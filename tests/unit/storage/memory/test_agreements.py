@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millwheel.bundles import LogWrite
-from millwheel.cluster import HotKey, Leader, Member, PlacedInterval, PlacedSource, Placement
+from millwheel.cluster import HotKey, Leader, Member, PlacedInterval, PlacedSource, Placement, StandsAt, Standstill
 from millwheel.errors import StoreError, StoreInUse
 from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.ports import PipelineShape, PositionWrite, WatermarkWrite
@@ -222,6 +222,21 @@ def test_a_pipeline_that_changes_changes_the_map(cluster: Cluster) -> None:
     assert (agreed.version, len(agreed.intervals)) == (version + 1, 4)
     assert agreed.intervals[0].owner == worker
     assert [source.name for source in agreed.sources] == ["new", "src"]
+
+
+def test_standstills_are_those_that_members_have_said_last(cluster: Cluster) -> None:
+    one, two = cluster.join("w"), cluster.join("v")
+    held = Standstill("Count", IntervalId(1), "hold", 40, "key", 7)
+    run(cluster.store.note_standstills(two, [held]))
+    run(cluster.store.note_standstills(one, [held, held]))
+    assert run(cluster.store.standstills()) == [StandsAt("w", held), StandsAt("w", held), StandsAt("v", held)]
+    run(cluster.store.note_standstills(one, []))
+    assert run(cluster.store.standstills()) == [StandsAt("v", held)]
+    cluster.now += LEASE_US
+    assert run(cluster.store.standstills()) == [], "nobody knows what a dead worker has"
+    run(cluster.store.leave(two))
+    run(cluster.store.note_standstills(two, [held]))
+    assert run(cluster.store.standstills()) == []
 
 
 def test_hot_keys_are_those_that_members_have_said_last(cluster: Cluster) -> None:

@@ -20,14 +20,14 @@ from millwheel.bundles import (
     TimerWrites,
     encode_checkpoint,
 )
-from millwheel.cluster import HotKey, Leader, Placement
+from millwheel.cluster import HotKey, Leader, Placement, StandsAt, Standstill
 from millwheel.errors import IncompatibleStore, StoreInUse
 from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.ports import PipelineShape
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
 from millwheel_storage.postgres.membership import session_name
-from millwheel_storage.postgres.reader import reset
+from millwheel_storage.postgres.reader import Reader, reset
 from tests.unit.storage.postgres.sharing_processes import LEASE_US, Cluster, payload, run, waits
 
 pytestmark = pytest.mark.postgres
@@ -204,6 +204,27 @@ def test_hot_keys_are_those_that_members_have_said_last(cluster: Cluster) -> Non
         assert await store.hot_keys() == []
         await store.note_hot_keys(two, [HotKey(first, "a", 100)])
         assert await store.hot_keys() == []
+
+    run(cluster, main())
+
+
+def test_standstills_are_those_that_members_have_said_last(cluster: Cluster) -> None:
+    async def main() -> None:
+        store, one = await cluster.member("w")
+        _, two = await cluster.member("v")
+        held = Standstill("Count", IntervalId(1), "hold", 40, "key '\x00é'", 7)
+        await store.note_standstills(two, [held])
+        await store.note_standstills(one, [held, held])
+        assert await store.standstills() == [StandsAt("w", held), StandsAt("w", held), StandsAt("v", held)]
+        with Reader(cluster.url, cluster.pipeline) as reader:
+            assert reader.standstills() == await store.standstills()
+        await store.note_standstills(one, [])
+        assert await store.standstills() == [StandsAt("v", held)]
+        await cluster.expire(two)
+        assert await store.standstills() == [], "nobody knows what a dead worker has"
+        await store.leave(two)
+        await store.note_standstills(two, [held])
+        assert await store.standstills() == []
 
     run(cluster, main())
 

@@ -104,7 +104,7 @@ def test_two_openers_at_once_make_one_schema(postgres: EmbeddedPostgres, pipelin
 def test_a_store_of_the_first_format_gets_what_came_later(postgres: EmbeddedPostgres, pipeline: str) -> None:
     """There a channel whose sender had not advertised a frontier had ids, but no frontier; tables came, and an index."""
     tables = ("opaque_bucket", "opaque_id", "suspicion", "cluster", "cluster_leader", "cluster_member", "lease")
-    later = dict.fromkeys((*tables, "interval_owner", "source_owner", "map_order", "hot_key"), "TABLE")
+    later = dict.fromkeys((*tables, "interval_owner", "source_owner", "map_order", "hot_key", "standstill"), "TABLE")
     later |= {"timer_by_time": "INDEX", "incarnation": "SEQUENCE"}
 
     async def main() -> None:

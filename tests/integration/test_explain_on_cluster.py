@@ -1,0 +1,81 @@
+"""`millwheel explain` on a cluster of processes names what keeps a watermark, wherever it is, and since when."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millwheel.committed import Committed, Held
+from millwheel.errors import StoreError
+from millwheel.model import SECOND
+from millwheel_storage.embedded import EmbeddedPostgres
+from tests.integration.test_cluster_run import Place, until
+
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
+
+HELD = """
+import os
+from millwheel import Computation, Pipeline, Stream, TextCoder, subscribe
+from millwheel_injectors import IterableSource
+
+jobs, done = Stream("jobs", TextCoder()), Stream("done", TextCoder())
+
+class Open(Computation[str]):
+    def ProcessRecord(self, context, record):
+        if record.value == "printer":
+            context.hold(record.timestamp)
+        context.produce(done, record.value)
+
+class Log(Computation[str]):
+    def ProcessRecord(self, context, record):
+        pass
+
+pipeline = Pipeline(os.environ["PIPELINE"])
+pipeline.inject(IterableSource("jobs", [("door", 50_000_000), ("printer", 60_000_000)]), into=jobs)
+pipeline.add(Open, [subscribe(jobs, str)], [done], split_keys=("m",))
+pipeline.add(Log, [subscribe(done, str)])
+"""
+
+
+@pytest.fixture
+def place(postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path, postgres.url, pipeline)
+    (tmp_path / "held.py").write_text(HELD)
+    yield made
+    for process in made.processes:
+        process.kill()
+        process.communicate()
+
+
+def explained(place: Place) -> list[Held]:
+    """What is said of the computation after the one that holds; nothing before the pipeline runs."""
+    namespace: dict[str, Any] = {}
+    exec(HELD, namespace)
+    with Committed(namespace["pipeline"], place.url) as committed:
+        try:
+            return committed.explain("Log")
+        except StoreError:
+            return []
+
+
+def test_the_hold_of_a_key_upstream_is_named_with_its_interval_worker_and_beginning(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIPELINE", place.name)
+    place.command("controller", "held:pipeline", "--name", "c", "--lease", "2.5")
+    worker = place.command("worker", "held:pipeline", "--name", "w1", "--lease", "2.5")
+    until(lambda: explained(place)[:1] != [] and explained(place)[0].kind == "hold")
+    held = explained(place)[0]
+    assert held.timestamp == 60 * SECOND
+    assert held.what.startswith("key 'printer' in interval ")
+    assert held.what.endswith(" of Open, at w1")
+    assert held.since is not None
+    assert abs(time.time() * SECOND - held.since) < 120 * SECOND
+    assert Held("watermark", 60 * SECOND, "Log") in explained(place)
+    worker.kill()
+    until(lambda: explained(place)[0].kind == "unserved")
+    assert "of Open, which no live worker has" in explained(place)[0].what
