@@ -22,6 +22,7 @@ from millwheel.cluster import Standstill
 from millwheel.errors import StoreError, WiringError
 from millwheel.graph import ComputationSpec
 from millwheel.host.keepers import keepers
+from millwheel.host.skews import too_far_ahead
 from millwheel.host.stalls import NOTHING_YET, why_it_waits
 from millwheel.launch import DEFAULT_DATA, open_store
 from millwheel.model import MAX_TIME, MIN_TIME, format_time
@@ -141,6 +142,7 @@ class Committed:
 
         On a cluster the first of them is what keeps it where it stands, wherever that is upstream, as its worker says:
         source, interval, key, and the record, timer or hold, with `since`; and what nobody serves there.
+        Sources that wait because they are too far ahead come next.
         Watermarks of everything that bounds its input and its own; the edges that close a loop at it; sources that feed it,
         are not read to their end and are left out of the pipeline; of other sources the first `limit` partitions that are
         not read to their end; its first `limit` timers, its first `limit` holds, those
@@ -150,6 +152,8 @@ class Committed:
         watermarks = self.reader.watermarks()
         left_out = self._left_out(computation)
         found = self._keeping(computation, watermarks)
+        for name, text in too_far_ahead(self._graph, watermarks).items():
+            found.append(Held("paused", watermarks[f"source:{name}"], text))
         found += [
             Held("watermark", watermarks.get(name, MIN_TIME), name)
             for name in (*sorted(self._graph.bounds(computation)), computation)

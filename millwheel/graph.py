@@ -92,12 +92,24 @@ class ComputationSpec(msgspec.Struct, frozen=True):
     evolution: Evolution = Evolution()
 
 
+class Skew(msgspec.Struct, frozen=True):
+    """How far a source may run ahead of a chosen low watermark (§8.4): `max_ahead_us` of event time.
+
+    `of` says whose: "computation:name", "stream:name" for the lowest of all that sends on it, or "source:name".
+    """
+
+    max_ahead_us: int
+    of: str
+
+
 class SourceSpec(msgspec.Struct, frozen=True):
     """An injector: the source that feeds a stream."""
 
     name: str
     stream: str
     source: Source[Any]
+    skew: Skew | None = None
+    """A bound on how far it may run ahead; None: it is read as fast as it is taken."""
 
 
 class Graph(msgspec.Struct, frozen=True):
@@ -122,6 +134,31 @@ class Graph(msgspec.Struct, frozen=True):
         streams = {s.stream for s in self.computations[computation].inputs}
         sources = {f"source:{s.name}" for s in self.sources.values() if s.stream in streams}
         return sources | {c.name for c in self.computations.values() if streams & set(c.outputs)}
+
+    def feeders(self, stream: str) -> set[str]:
+        """Names of what sends on a stream: computations, and sources as "source:name"."""
+        sources = {f"source:{s.name}" for s in self.sources.values() if s.stream == stream}
+        return sources | {c.name for c in self.computations.values() if stream in c.outputs}
+
+    def skew_marks(self, skew: Skew) -> set[str]:
+        """The names whose watermarks a source must not run too far ahead of."""
+        kind, _, name = skew.of.partition(":")
+        return self.feeders(name) if kind == "stream" else {name} if kind == "computation" else {skew.of}
+
+    def waited_for(self, source: str) -> set[str]:
+        """Sources, as "source:name", of which the watermark that `source` must not run ahead of may wait for rows."""
+        found: set[str] = set()
+        ahead = {f"source:{source}"}
+        while ahead:
+            name = ahead.pop()
+            spec = self.sources.get(name.removeprefix("source:")) if name.startswith("source:") else None
+            if spec is None:
+                onward = self.senders(name)
+            else:
+                onward = self.skew_marks(spec.skew) if spec.skew is not None else set()
+            ahead |= onward - found
+            found |= onward
+        return {name for name in found if name.startswith("source:")}
 
     def bounds(self, computation: str) -> set[str]:
         """Names of what bounds the input watermark of `computation`: what sends to it on regular edges, and the floor of a
@@ -225,11 +262,26 @@ def check_graph(graph: Graph) -> Graph:
     for source in graph.sources.values():
         if not graph.subscriptions(source.stream):
             raise WiringError(f"source {source.name!r} injects into {source.stream!r}, to which nobody subscribes")
+        _check_skew(graph, source)
     _check_ids(graph)
     graph = msgspec.structs.replace(graph, loops=_loops(graph))
     for loop in graph.loops:
         _check_loop(graph, loop)
     return graph
+
+
+def _check_skew(graph: Graph, source: SourceSpec) -> None:
+    if source.skew is None:
+        return
+    kind, _, name = source.skew.of.partition(":")
+    known = {"computation": graph.computations, "stream": graph.streams, "source": graph.sources}[kind]
+    if name not in known or not graph.skew_marks(source.skew):
+        raise WiringError(
+            f"source {source.name!r} must not run ahead of {kind} {name!r}, which the pipeline does not have or nothing "
+            f"feeds; there are {sorted(known)}"
+        )
+    if source.skew.of == f"source:{source.name}":
+        raise WiringError(f"source {source.name!r} must not run ahead of itself: name another source, or a computation")
 
 
 def _check_loop(graph: Graph, loop: Loop) -> None:

@@ -544,6 +544,10 @@ HOT_KEYS_SHOWN: Final = 5
 HOT_KEY_LEAST_RECORDS: Final = 200
 """Counted records below which nothing is said: of fewer, any key may be a large share by chance."""
 
+SKEW_PATIENCE_US: Final = 5 * 1_000_000
+"""A source that is too far ahead goes on when the watermark has stood for so long and everything waits for this source: a
+window or a hold that is longer than the bound would wait for ever."""
+
 STANDSTILL_US: Final = 2 * 1_000_000
 """How long the same thing must have kept a watermark before a worker tells it: what moves needs no explanation."""
 

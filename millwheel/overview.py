@@ -19,6 +19,7 @@ from millwheel import limits
 from millwheel.api.pipeline import Pipeline
 from millwheel.cluster import ClusterMap, MapOrder
 from millwheel.errors import InvariantError, StoreError
+from millwheel.host.skews import too_far_ahead
 from millwheel.launch import DEFAULT_DATA, open_store
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel_storage.postgres import PostgresStore
@@ -66,6 +67,8 @@ class SeenSource(msgspec.Struct, frozen=True):
     owner: str | None
     rows: int
     open_partitions: int
+    paused: str = ""
+    """Why nothing of it is read: it has run too far ahead (`Pipeline.inject`, max_ahead)."""
 
 
 class ClusterPicture(msgspec.Struct, frozen=True):
@@ -148,12 +151,15 @@ class ClusterOffice:
             )
             for i in sorted(found.intervals, key=lambda i: (i.computation, i.low))
         )
+        watermarks = reader.watermarks()
+        ahead = too_far_ahead(self._pipeline.graph(), watermarks)
         sources = []
         for source in found.sources:
             positions = reader.sources(source.name)
             rows = sum(position.position for position in positions)
-            sources.append(SeenSource(source.name, owner(source.owner), rows, sum(not p.finished for p in positions)))
-        return ClusterPicture(found.version, members, intervals, tuple(sources), reader.watermarks(), time.monotonic())
+            still_open = sum(not position.finished for position in positions)
+            sources.append(SeenSource(source.name, owner(source.owner), rows, still_open, ahead.get(source.name, "")))
+        return ClusterPicture(found.version, members, intervals, tuple(sources), watermarks, time.monotonic())
 
     # --- orders -----------------------------------------------------------------------------------------------
 

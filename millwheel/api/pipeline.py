@@ -8,6 +8,7 @@ pipeline.add(Count, inputs=[subscribe(words, key=str)])
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -26,6 +27,7 @@ from millwheel.api.given import (
 )
 from millwheel.api.publish import TABLE as PUBLISHED
 from millwheel.api.publish import Publisher, check_keep
+from millwheel.api.skew import skew_of
 from millwheel.api.snapshots import Checkpoints, Snapshots, snapshot_every_us
 from millwheel.api.stream import Stream
 from millwheel.api.table import Table
@@ -82,14 +84,28 @@ class Pipeline:
             check()
         return dict(self._streams), dict(self._computations)
 
-    def inject(self, source: Source[T], into: Stream[T]) -> None:
-        """Feed `into` from `source` (§5.2)."""
+    def inject(
+        self,
+        source: Source[T],
+        into: Stream[T],
+        *,
+        max_ahead: timedelta | int | None = None,
+        of: type[Computation[Any]] | str | Stream[Any] | Source[Any] | None = None,
+    ) -> None:
+        """Feed `into` from `source` (§5.2).
+
+        With `max_ahead` (us, or a timedelta) a partition of the source is not read while its own promise is further ahead of
+        the low watermark of `of` in event time (skew control, §8.4): a computation or its name, a stream for the lowest of
+        all that sends on it, or another source.  One read may go beyond the bound.  `WiringError` for only one of the two.
+
+            pipeline.inject(fast, into=clicks, max_ahead=timedelta(hours=1), of=Join)
+        """
         check_source(source)
         check_stream(into, f"inject(into=...) of source {source.name!r}")
         if source.name in self._sources:
             raise WiringError(f"source {source.name!r} is injected twice: give each source a name of its own")
         self._declare(into, f"source {source.name!r}")
-        self._sources[source.name] = SourceSpec(source.name, into.name, source)
+        self._sources[source.name] = SourceSpec(source.name, into.name, source, skew_of(source.name, max_ahead, of))
 
     def add(
         self,

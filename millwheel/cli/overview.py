@@ -67,6 +67,7 @@ def lines(found: ClusterPicture, earlier: ClusterPicture | None = None) -> list[
         + (f", {rates[s.name]:,.0f} rows/s" if s.name in rates else "")
         for s in found.sources
     ]
+    said += [f"paused\t{s.name}\t{s.paused}" for s in found.sources if s.paused]
     said += [f"watermark\t{name}\t{format_time(value)}" for name, value in sorted(found.watermarks.items())]
     return [*said, f"lag\t{lag(found)}"]
 
@@ -139,6 +140,7 @@ def drawn(found: ClusterPicture, earlier: ClusterPicture | None) -> Group:
     for s in found.sources:
         watermark = format_time(found.watermarks[f"source:{s.name}"]) if f"source:{s.name}" in found.watermarks else "-"
         rate = f"{rates[s.name]:,.0f}" if s.name in rates else "-"
-        sources.add_row(s.name, owner(s.owner), f"{s.open_partitions:,}", f"{s.rows:,}", rate, watermark)
+        open_now = f"{s.open_partitions:,}" + (", paused" if s.paused else "")
+        sources.add_row(s.name, owner(s.owner), open_now, f"{s.rows:,}", rate, watermark)
     head = Text(f"map {found.version}, lag {lag(found)}", "bold")
     return Group(head, members, intervals, *([hot] if hot.row_count else []), sources)

@@ -42,6 +42,7 @@ from millwheel.host.requests import (
     OpenPartitions,
 )
 from millwheel.host.searching import search
+from millwheel.host.skews import Skews, too_far_ahead
 from millwheel.host.stalls import NOTHING_YET, Stalls, why_it_waits
 from millwheel.host.standstills import standstill
 from millwheel.ids import IntervalId, Sequencer
@@ -73,6 +74,9 @@ class Partitions:
         """By source: the bound on the event time of partitions that are not there yet, us."""
         self._stalls = Stalls()
         self._paces = Paces(graph, owner)
+        self._skews = Skews(graph, owner.values)
+        self._patient: set[IntervalId] = set()
+        """Partitions that are too far ahead, and are looked at again if no watermark moves."""
         self._positions: dict[IntervalId, SourcePosition] = {}
         """Of the partitions that were opened, as they stood then."""
         self._ending: list[Actor] = []
@@ -181,6 +185,7 @@ class Partitions:
             for kept in (self._parked, self._tails, self._positions):
                 kept.pop(actor.interval, None)
             self._paces.forget(actor)
+            self._skews.forget(actor)
             self._owner.release(actor, finished=False)
         self._exhausted.pop(name, None)
         self.complete = all(self._exhausted.values())
@@ -207,6 +212,9 @@ class Partitions:
         if missing:
             return f"{source.title(missing[0])} is gone"
         cores = [(actor.interval, core) for actor, core in owner.actors.partitions() if actor.owner == f"source:{name}"]
+        ahead = [actor for actor in owner.actors.of(f"source:{name}") if self._skews.waits(actor, owner.now)]
+        if ahead and len(ahead) == len(cores):
+            return too_far_ahead(self._graph, owner.values).get(name, "")
         if any(core.under_way for _, core in cores) or self._paces.waits(name):
             return ""
         if not cores:
@@ -323,13 +331,27 @@ class Partitions:
 
     def read(self, actor: Actor, limit: int) -> None:
         """At most `limit` rows, now or when there is room for them."""
-        wait = self._paces.wait(actor)
-        if actor.interval in self._resting or wait != 0 or self._owner.pressed() or not self._has_credit(actor):
+        wait, room = self._paces.wait(actor), self._skews.room(actor, limit, self._owner.now)
+        held_back = wait != 0 or room == 0 or self._owner.pressed()
+        if actor.interval in self._resting or held_back or not self._has_credit(actor):
             self._parked[actor.interval] = (actor, limit)
             if wait and actor.interval not in self._resting:
                 self._let_rest(actor, wait)
+            if not room and actor.interval not in self._patient:
+                self._patient.add(actor.interval)
+                self._owner.begin(self._be_patient(actor.interval))
         else:
-            self._owner.read(ReadRows(actor.interval, actor.sequencer, limit, self._paces.upto(actor)))
+            self._owner.read(ReadRows(actor.interval, actor.sequencer, room, self._paces.upto(actor)))
+
+    def _be_patient(self, interval: IntervalId) -> Steps:
+        yield Pause(limits.SKEW_PATIENCE_US)
+        self._patient.discard(interval)
+        self._retry([interval])
+
+    def watermarks_rose(self) -> None:
+        """Published watermarks are higher than before: what was too far ahead of them may not be any more."""
+        if self._skews.any():
+            self._retry([*self._parked])
 
     def go_on(self) -> None:
         """Try again what had to wait for the end of an epoch."""
@@ -344,12 +366,14 @@ class Partitions:
         """Rows were read."""
         rows, name = arrived.rows, actor.owner.removeprefix("source:")
         self.rejected += rows.rejected
-        begins = self._paces.arrived(actor, rows)
+        begins, before = self._paces.arrived(actor, rows), self._skews.promise(actor)
         tail = self._tails.setdefault(actor.interval, ShortReads())
         if not self._paces.has(actor) and tail.waits(limit, rows.count + rows.rejected):
             self._let_rest(actor, limits.READ_REST_US)
         rows, following = self._feeds[name].read(actor.interval, rows, arrived.asked_at, self._owner.now)
-        self._owner.perform(actor, actor.core.handle(rows, self._owner.now))
+        effects = actor.core.handle(rows, self._owner.now)
+        self._skews.arrived(actor, before, rows.count + rows.rejected)
+        self._owner.perform(actor, effects)
         if following is not None:
             self._resume(self._owner.actors.all[following])
         if begins:
@@ -456,6 +480,7 @@ class Partitions:
         self._tails.pop(actor.interval, None)
         self._positions.pop(actor.interval, None)
         self._paces.forget(actor)
+        self._skews.forget(actor)
         self._owner.routes.retire(core.producer)
         self._owner.inform(Concluded(actor.owner, actor.interval))
         self._owner.release(actor)

@@ -9,6 +9,7 @@ import msgspec
 from millwheel.cluster import HotKey
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.errors import InvariantError
+from millwheel.host.skews import too_far_ahead
 from millwheel.host.worker import WorkerHost
 from millwheel.model import MAX_TIME, MIN_TIME, format_time
 from millwheel.shape import PUBLISH_PREFIX
@@ -42,6 +43,8 @@ class Progress(msgspec.Struct, frozen=True):
     """Quarantined elements that a redrive has run."""
     hot_keys: tuple[HotKey, ...] = ()
     """Keys that the intervals of a worker of a cluster get most of."""
+    paused: tuple[str, ...] = ()
+    """Sources that have run too far ahead of a watermark, as sentences (`Pipeline.inject`, max_ahead)."""
     waits_for: str = ""
     """Why the run does not end although all input is read: the hold or quarantine that keeps the watermark."""
 
@@ -81,6 +84,7 @@ def progress_of(worker: WorkerHost, rejections: Mapping[str, Mapping[str, int]])
         stopped=worker.stopped,
         redriven=sum(core.counters.redriven for core in cores),
         hot_keys=worker.ownership.hot_keys(),
+        paused=tuple(too_far_ahead(worker.graph, worker.values).values()),
         waits_for=_waits_for(worker),
     )
 

@@ -425,6 +425,8 @@ class WorkerHost(Voice):
             self._warn_of_left_out(values)
         for name, value in values.items():
             self.values[name] = max(value, self.values.get(name, MIN_TIME))
+        if values:
+            self.partitions.watermarks_rose()
         for computation, value in inputs.items():
             if value > self._inputs.get(computation, MIN_TIME):
                 self._inputs[computation] = value

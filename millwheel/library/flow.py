@@ -21,6 +21,7 @@ from zlib import crc32
 
 import msgspec
 
+from millwheel.api.computation import Computation
 from millwheel.api.given import check_stream
 from millwheel.api.pipeline import Pipeline
 from millwheel.api.stream import Stream
@@ -63,9 +64,16 @@ class Flow:
         """The values of a stream."""
         return Chain(self, _Streams((Inlet(stream, ()),)), ())
 
-    def inject(self, source: Source[T], into: Stream[T]) -> Chain[T]:
-        """The values of a stream that is fed from `source`."""
-        self.pipeline.inject(source, into=into)
+    def inject(
+        self,
+        source: Source[T],
+        into: Stream[T],
+        *,
+        max_ahead: Duration | None = None,
+        of: type[Computation[Any]] | str | Stream[Any] | Source[Any] | None = None,
+    ) -> Chain[T]:
+        """The values of a stream that is fed from `source`; `max_ahead` and `of` as in `Pipeline.inject`."""
+        self.pipeline.inject(source, into=into, max_ahead=max_ahead, of=of)
         return self.read(into)
 
     @overload

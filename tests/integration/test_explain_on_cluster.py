@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from millwheel import Pipeline
 from millwheel.committed import Committed, Held
 from millwheel.errors import StoreError
 from millwheel.model import SECOND
+from millwheel.overview import ClusterOffice
 from millwheel_storage.embedded import EmbeddedPostgres
 from tests.integration.test_cluster_run import Place, until
 
@@ -19,6 +21,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
 
 HELD = """
 import os
+from datetime import timedelta
 from millwheel import Computation, Pipeline, Stream, TextCoder, subscribe
 from millwheel_injectors import IterableSource
 
@@ -38,6 +41,14 @@ pipeline = Pipeline(os.environ["PIPELINE"])
 pipeline.inject(IterableSource("jobs", [("door", 50_000_000), ("printer", 60_000_000)]), into=jobs)
 pipeline.add(Open, [subscribe(jobs, str)], [done], split_keys=("m",))
 pipeline.add(Log, [subscribe(done, str)])
+
+class Tick(Log):
+    pass
+
+ticks = Stream("ticks", TextCoder())
+fast = IterableSource("fast", [("tick", second * 1_000_000) for second in range(20_000)])
+pipeline.inject(fast, into=ticks, max_ahead=timedelta(seconds=10), of=Log)
+pipeline.add(Tick, [subscribe(ticks, str)])
 """
 
 
@@ -51,11 +62,17 @@ def place(postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path) -> Iterator
         process.communicate()
 
 
+def pipeline_of(place: Place) -> Pipeline:
+    """The pipeline of the processes."""
+    namespace: dict[str, Any] = {}
+    exec((place.directory / "held.py").read_text(), namespace)
+    found: Pipeline = namespace["pipeline"]
+    return found
+
+
 def explained(place: Place) -> list[Held]:
     """What is said of the computation after the one that holds; nothing before the pipeline runs."""
-    namespace: dict[str, Any] = {}
-    exec(HELD, namespace)
-    with Committed(namespace["pipeline"], place.url) as committed:
+    with Committed(pipeline_of(place), place.url) as committed:
         try:
             return committed.explain("Log")
         except StoreError:
@@ -76,6 +93,15 @@ def test_the_hold_of_a_key_upstream_is_named_with_its_interval_worker_and_beginn
     assert held.since is not None
     assert abs(time.time() * SECOND - held.since) < 120 * SECOND
     assert Held("watermark", 60 * SECOND, "Log") in explained(place)
+    until(lambda: "paused" in {held.kind for held in explained(place)})
+    (paused,) = [held for held in explained(place) if held.kind == "paused"]
+    assert paused.what == "source fast is paused: it is more than 10 s ahead of Log at 1970-01-01T00:01:00+00:00"
+    assert 70 * SECOND < paused.timestamp < 20_000 * SECOND
+    with ClusterOffice(pipeline_of(place), place.url) as office:
+        assert [(source.name, source.paused) for source in office.look().sources] == [
+            ("fast", paused.what),
+            ("jobs", ""),
+        ]
     worker.kill()
     until(lambda: explained(place)[0].kind == "unserved")
     assert "of Open, which no live worker has" in explained(place)[0].what

@@ -14,6 +14,7 @@ from millwheel.core.keys.keyed_state import KeyedState
 from millwheel.core.keys.timers import TimerQueue
 from millwheel.core.source.feed import Feed
 from millwheel.host.partitions import Partitions
+from millwheel.host.skews import Skews
 from millwheel.ids import IntervalId, Sequencer
 from millwheel.model import MAX_TIME
 from millwheel.search import sign
@@ -217,3 +218,52 @@ def holds_forgotten() -> Patches:
     from millwheel.core.durability import inflight
 
     return {(inflight, "encode_checkpoint"): encode}
+
+
+# --- skew control -------------------------------------------------------------------------------------------------
+
+_SKEW = "tests/sim/test_skew.py"
+
+
+@only(f"{_SKEW}::test_no_read_begins_beyond_the_bound_and_all_is_read_in_the_end")
+def never_too_far_ahead() -> Patches:
+    """A source with a bound on how far it may run ahead never waits."""
+    return {(Skews, "room"): lambda self, actor, limit, now: limit}
+
+
+@only(f"{_SKEW}::test_no_read_begins_beyond_the_bound_and_all_is_read_in_the_end")
+def ahead_of_itself() -> Patches:
+    """How far a source is ahead is judged by its own watermark."""
+    original = Skews.room
+
+    def room(self: Skews, actor: Any, limit: int, now: int) -> int:
+        bound = self._bounds.get(actor.owner)
+        if bound is not None:
+            self._bounds[actor.owner] = (bound[0], {actor.owner})
+        return original(self, actor, limit, now)
+
+    return {(Skews, "room"): room}
+
+
+@only(f"{_SKEW}::test_a_hold_that_is_longer_than_the_bound_does_not_stop_the_source_for_good")
+def waits_for_itself() -> Patches:
+    """A source waits for a watermark that waits for its own rows."""
+    return {(Skews, "_goes_on"): lambda self, actor, mark, now: False}
+
+
+@only(f"{_SKEW}::test_sources_that_wait_for_each_other_both_come_to_their_end")
+def not_looked_at_again() -> Patches:
+    """What was too far ahead is not looked at again when a watermark rises."""
+    return {(Partitions, "watermarks_rose"): lambda self: None}
+
+
+@only("tests/unit/host/test_skews.py")
+def impatient() -> Patches:
+    """A source goes on beyond its bound although another source keeps the watermark."""
+    original = Skews._goes_on
+
+    def goes_on(self: Skews, actor: Any, mark: int, now: int) -> bool:
+        self._waited_for[actor.owner] = {actor.owner}
+        return original(self, actor, mark, now)
+
+    return {(Skews, "_goes_on"): goes_on}

@@ -163,6 +163,11 @@ class InjectorCore:
         return "unacked row", bundle.oldest(), f"key {bundle.oldest_key()!r} to interval {bundle.target}"
 
     @property
+    def promised(self) -> int:
+        """No row that it still reads is expected to be older, us."""
+        return self._source_watermark
+
+    @property
     def reported(self) -> int:
         """Low watermark as last reported, us."""
         return self._reported

@@ -43,6 +43,16 @@ def test_each_thing_is_a_line() -> None:
     assert "rows/s" not in "".join(lines(FOUND))
 
 
+def test_a_source_that_is_too_far_ahead_is_shown_as_paused() -> None:
+    (source,) = FOUND.sources
+    found = msgspec.structs.replace(FOUND, sources=(msgspec.structs.replace(source, paused="it is ahead"),))
+    assert "paused\ttext\tit is ahead" in lines(found)
+    assert json.loads(json_line(found))["sources"][0]["paused"] == "it is ahead"
+    console = Console(width=160, record=True, force_terminal=False)
+    console.print(drawn(found, None))
+    assert "3, paused" in console.export_text()
+
+
 def test_json_has_the_same() -> None:
     found = json.loads(json_line(FOUND, EARLIER))
     assert found["rows_a_second"] == {"text": 500.0}
