@@ -35,6 +35,7 @@ from tests.planted import loops as loops
 from tests.planted import loud as loud
 from tests.planted import quarantined as quarantined
 from tests.planted import refused_rows as refused_rows
+from tests.planted import replies as replies
 from tests.planted import senders as senders
 from tests.planted import superseded as superseded
 from tests.planted import timers as timers

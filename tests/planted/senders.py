@@ -102,3 +102,16 @@ def injector_position_ahead() -> Patches:
 def ended_still_expected() -> Patches:
     """The next owner of a receiver still expects what an earlier owner of a sender has sent, all of which is acked."""
     return {(Routes, "ended"): lambda self, channel: None}
+
+
+@only("tests/unit/core/channel/test_outbox.py")
+def retired_in_silence() -> Patches:
+    """Receivers are not told by themselves that producers of earlier owners have ended."""
+    original = Outbox.retire
+
+    def retire(self: Outbox, channels: Any) -> None:
+        moved = self.frontier_moved
+        original(self, channels)
+        self.frontier_moved = moved
+
+    return {(Outbox, "retire"): retire}

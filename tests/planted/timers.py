@@ -8,7 +8,7 @@ import msgspec
 
 from millwheel.core.interval.schedule import Schedule
 from millwheel.core.keys.timers import TimerQueue
-from millwheel.model import MIN_TIME, Timer
+from millwheel.model import EXPIRY_KIND, MIN_TIME, Timer
 from millwheel.runtime.chain import TimerChain
 from millwheel.work import Stall, Work
 from tests.planted import Patches, mutant, only
@@ -106,3 +106,25 @@ def redriven_early() -> Patches:
         return msgspec.structs.replace(work, watermark=watermark)
 
     return {(Schedule, "_redrive_work"): redrive_work}
+
+
+@only("tests/unit/core/keys/test_timers.py")
+def reach_past_what_is_pending() -> Patches:
+    """What a hook sets fires at once, although a timer that was not taken comes before it."""
+
+    def reach(self: TimerQueue, kind: str, until: int) -> Any:
+        after = (until + 1, ("", ""))
+        return min(after, self._ends.get(kind, after))
+
+    return {(TimerQueue, "reach"): reach}
+
+
+@only("tests/unit/core/keys/test_timers.py")
+def expiries_stay_in_memory() -> Patches:
+    """The far expiry of a key stays when its state leaves memory."""
+
+    def forget_far(self: TimerQueue, key: str, kind: str, tag: str, timestamp: int) -> None:
+        if kind != EXPIRY_KIND and self._is_far(key, kind, tag, timestamp):
+            self.remove(key, kind, tag)
+
+    return {(TimerQueue, "_forget_far"): forget_far}

@@ -15,7 +15,7 @@ from millwheel.errors import Fenced
 from millwheel.graph import Graph
 from millwheel.host.leading import ClusterController
 from millwheel.host.mapped import MappedOwnership
-from millwheel.host.worker import WorkerHost
+from millwheel.testing.checks.replies import WatchedWorker
 from millwheel.testing.checks.shared import SharedWatchedStore
 from millwheel.testing.world.body import Body, SimulatedHost, World
 from millwheel.testing.world.calls import run
@@ -79,7 +79,7 @@ class WorkerMember(CodeBody):
 
     def __init__(self, world: ClusterWorld, number: int, graph: Graph, member: Member) -> None:
         ownership = partial(MappedOwnership, incarnation=member.incarnation)
-        worker = WorkerHost(graph=graph, name=f"w{member.incarnation}", controller=None, ownership=ownership)
+        worker = WatchedWorker(graph=graph, name=f"w{member.incarnation}", controller=None, ownership=ownership)
         super().__init__(world, number, worker)
         self.member = member
         self.hosts: tuple[SimulatedHost, ...] = (worker,)

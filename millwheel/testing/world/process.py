@@ -18,13 +18,13 @@ from millwheel.host import alphabet as he
 from millwheel.host.controller import ControllerHost
 from millwheel.host.messages import Message
 from millwheel.host.requests import StoreCall
-from millwheel.host.worker import WorkerHost
 from millwheel.ids import Seq
 from millwheel.search import BlockingCall, Step
 from millwheel.testing.checks.accounts import Owned, owned_of
 from millwheel.testing.checks.ending import check_forgotten
 from millwheel.testing.checks.hooks import WatchedUserCode
 from millwheel.testing.checks.probes import Probes
+from millwheel.testing.checks.replies import WatchedWorker
 from millwheel.testing.kit.mutations import watch_values
 from millwheel.testing.kit.scripted import with_own_sources
 from millwheel.testing.world.body import Body, SimulatedHost, World
@@ -39,9 +39,10 @@ CONTROLLER: Final = "controller"
 class CodeBody(Body):
     """A process with a worker, whose hooks and sources it runs."""
 
-    def __init__(self, world: World, number: int, worker: WorkerHost) -> None:
+    def __init__(self, world: World, number: int, worker: WatchedWorker) -> None:
         super().__init__(world, number)
         self.worker = worker
+        worker.truth = world.store.truth
         self.endless = False
         """The run never ends by itself (the stepper)."""
         prepared = watch_values if world.watches_values else None
@@ -260,7 +261,7 @@ class Process(CodeBody):
     """One embedded run: acquires every interval, recovers, serves until it dies, is fenced or is done."""
 
     def __init__(self, world: World, number: int, graph: Graph) -> None:
-        super().__init__(world, number, WorkerHost(graph=graph, name=WORKER, controller=CONTROLLER))
+        super().__init__(world, number, WatchedWorker(graph=graph, name=WORKER, controller=CONTROLLER))
         self.graph = graph
         """Its version of the pipeline; the world's is that of the run's end."""
         self.hosts = (self.worker, ControllerHost([WORKER], CONTROLLER, graph.snapshot_every_us))

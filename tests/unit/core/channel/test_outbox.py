@@ -162,3 +162,41 @@ def test_the_frontier_never_passes_what_is_not_durably_acked() -> None:
         frontier = box.frontier(SUB, PRODUCER)
         assert set(range(frontier)) <= durable
         assert frontier == count or frontier not in durable
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whoever_has_not_told_a_frontier_knows_it(seed: int) -> None:
+    """A frontier moves when acks are durable, when an earlier owner's productions are done, and when it has none left."""
+    dice = random.Random(seed)
+    box = outbox("m")
+    told = {(SUB, PRODUCER): box.frontier(SUB, PRODUCER)}
+    for sequence in range(dice.randrange(4)):  # as at a start: these come first
+        producer = ProducerId(dice.randrange(5, 8))
+        box.adopt(
+            Bundle(SUB, SENDER, 0, SENDER, producer, SequenceNumber(0), sequence_numbers([sequence]), ["a"], [b""], [3])
+        )
+        told[SUB, producer] = box.frontier(SUB, producer)
+    box.retire([(SUB, ProducerId(earlier)) for earlier in range(5, 12) if dice.random() < 0.3])
+    recording: list[int] = []
+    for step in range(60):
+        untold = [channel for channel in box.channels() if told.get(channel) != box.frontier(*channel)]
+        assert box.frontier_moved or not untold
+        match dice.randrange(6):
+            case 0 | 1:
+                box.number(SUB, columns(dice.choice("az")))
+            case 2:
+                for number in dice.sample([*box.unacked], dice.randrange(len(box.unacked) + 1)):
+                    box.ack(number)
+                    if dice.random() < 0.2:
+                        box.forget(number)
+            case 3:
+                box.record_acks(Seq(step))
+                recording.append(step)
+            case 4:
+                for seq in recording:
+                    box.recorded(Seq(seq))
+                recording.clear()
+            case _:
+                notes = box.frontier_notes()
+                told |= {(note.subscription, note.producer): note.frontier for note in notes}
+                assert {note.target for note in notes} == ({1, 2} if notes else set()), "every receiver hears it"

@@ -155,6 +155,7 @@ class Paged:
         least = self.queue.minimum(kind)
         pending = self.pending(kind, 99)
         assert not pending or (least is not None and least <= pending[0][0]), "the watermark is honest"
+        self.check_reach(kind, now, pending)
         fired = self.queue.pop_due(kind, now, limit)
         assert fired == due[: len(fired)]
         assert len(fired) == min(limit, len(due)) or self.queue.wanted(kind, now), "what is missing is asked for"
@@ -163,6 +164,21 @@ class Paged:
             assert (key, kind, tag) not in self.known(key), "what was popped does not come back with its key"
             self.dirty.add(key)
             del self.truth[key, kind, tag]
+
+    def check_reach(self, kind: str, now: int, pending: list[TimerPlace]) -> None:
+        """What hooks set to a time before that place may fire at once, so nothing that is pending may come before it."""
+        first = min([*pending, (now + 1, ("", ""))])
+        reach = self.queue.reach(kind, now)
+        assert reach <= first
+        assert reach == first or not self.queue.complete, "when all is here, the place is the exact one"
+
+    def check_memory(self) -> None:
+        """Beyond the end of what was read there are only timers of keys that are in memory."""
+        queue = self.queue
+        timers = {(key, kind, tag): time for key in KEYS for (kind, tag), time in queue.of(key)}
+        timers |= {(key, EXPIRY_KIND, EXPIRY_TAG): time for key in KEYS if (time := queue.expiry(key)) is not None}
+        for (key, kind, tag), time in timers.items():
+            assert key in self.here or (time, (key, tag)) <= queue._ends.get(kind, (99, ("", "")))
 
     def known(self, key: str) -> set[Name]:
         expiry = {(key, EXPIRY_KIND, EXPIRY_TAG)} if self.queue.expiry(key) is not None else set()
@@ -195,6 +211,7 @@ class Paged:
             gone = [key for key in KEYS if key in self.here - self.dirty and self.rng.random() < 0.7]
             self.here.difference_update(gone)
             self.queue.shed(gone, self.here.__contains__)
+            self.check_memory()
 
     def poison_or_release(self) -> None:
         key = self.key()
