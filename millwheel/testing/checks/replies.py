@@ -89,7 +89,7 @@ def _question(effect: ev.Effect) -> Question | None:
             return ("commit", write.seq)
         case ev.Fold(upto):
             return ("fold", upto)
-        case ev.Advance(position):
+        case ev.Advance(position) | ev.PositionNoted(position):
             return ("position", position)
         case _:
             return None
