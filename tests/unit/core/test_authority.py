@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from millwheel.core.authority import Authority
 from millwheel.core.loop_rounds import Floor
 from millwheel.ids import IntervalId, Sequencer
@@ -146,3 +148,67 @@ def test_nothing_goes_back() -> None:
             last[name] = found.value(name)
         assert found.value("a") <= min(found.intervals("a").values()) or found.value("a") == 3
     assert found.input_of("b") == min(last["a"], last["source:t"])
+
+
+class Model:
+    """The authority said plainly: what each value may be, from all that was reported."""
+
+    def __init__(self) -> None:
+        self.reported: dict[str, dict[int, int]] = {"a": {}, "source:s": {}, "source:t": {}}
+        self.bounds: dict[str, int] = {}
+        self.owners: dict[str, dict[int, int]] = {"a": {}, "source:s": {}, "source:t": {}}
+        self.values: dict[str, int] = {}
+
+    def computed(self, name: str) -> int:
+        bound = self.bounds.get(name)
+        if bound is None and name.startswith("source:"):
+            return MIN_TIME  # what it has not discovered may be older
+        least = min(self.reported[name].values(), default=MIN_TIME if bound is None else bound)
+        return least if bound is None else min(least, bound)
+
+    def rests_on(self, name: str) -> dict[int, int]:
+        found = dict(self.owners[name])
+        return found | self.owners["a"] if name == "source:s" else found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_value_is_the_minimum_of_what_counts_and_rests_on_its_owners(seed: int) -> None:
+    dice, model = random.Random(seed), Model()
+    found = Authority({"a": ["source:s"], "b": ["a", "source:t"]}, {})
+    for step in range(400):
+        name = dice.choice([*model.reported])
+        interval, value = dice.choice([1, 2, 3]), dice.choice([dice.randrange(-10, 20 + step), MAX_TIME])
+        known, owners = model.reported[name], model.owners[name]
+        match dice.randrange(8):
+            case 0:
+                found.expect(name, IntervalId(interval), Sequencer(step))
+                known.setdefault(interval, MIN_TIME)
+                owners[interval] = step
+            case 1 | 2 | 3 if interval in known:
+                found.report(name, IntervalId(interval), value)
+                if value > known[interval]:
+                    known[interval] = value
+                    if value == MAX_TIME and name.startswith("source:"):
+                        owners.pop(interval, None)  # its end is durable, whoever owns it
+            case 4 if name != "a":
+                found.bound(name, value)
+                model.bounds[name] = max(value, model.bounds.get(name, MIN_TIME))
+            case 5:
+                found.retire(name, IntervalId(interval))
+                known.pop(interval, None)
+                owners.pop(interval, None)
+            case 6 if interval in known:
+                found.hold(name, IntervalId(interval))
+                known[interval] = MIN_TIME
+            case _:
+                pass
+        changed = found.changes()
+        assert all(found.owners(each) == model.rests_on(each) for each in model.reported)
+        for each in changed:
+            assert changed[each] == model.computed(each) > model.values.get(each, MIN_TIME)
+        model.values |= {each: max(model.values.get(each, MIN_TIME), model.computed(each)) for each in model.reported}
+        risen = found.adopt(changed)
+        inputs = {"a": model.values["source:s"], "b": min(model.values["a"], model.values["source:t"])}
+        assert found.inputs() == inputs
+        assert all(inputs[each] == risen[each] for each in risen)
+        assert {each: found.value(each) for each in model.values} == model.values

@@ -12,7 +12,13 @@ from millwheel.host.messages import (
     Claimed,
     Concluded,
     Disowned,
+    EpochBased,
+    EpochDeclared,
+    EpochOpened,
+    EpochStarted,
+    EpochWanted,
     Hello,
+    ImageWritten,
     IntervalSettled,
     Message,
     SourceBound,
@@ -21,7 +27,7 @@ from millwheel.host.messages import (
     WatermarksRaised,
     WorkerJoined,
 )
-from millwheel.host.requests import PersistWatermarks, ReadWatermarks
+from millwheel.host.requests import DeclareEpoch, PersistWatermarks, ReadWatermarks
 from millwheel.ids import IntervalId, Sequencer
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import WatermarkWrite
@@ -33,8 +39,8 @@ JOINED = WorkerJoined({"a": ("source:s",), "b": ("a",)})
 class Hand:
     """What the controller wants of the store, and what it has told its worker."""
 
-    def __init__(self) -> None:
-        self.host = ControllerHost(["worker"])
+    def __init__(self, snapshot_every_us: int = 0) -> None:
+        self.host = ControllerHost(["worker"], snapshot_every_us=snapshot_every_us)
         self.asked: list[he.Ask] = []
         self.told: list[Message] = []
 
@@ -73,8 +79,8 @@ def begun(**persisted: int) -> Hand:
     return hand
 
 
-def report(value: int) -> WatermarkReport:
-    return WatermarkReport("a", ONE, value, OWNER)
+def report(value: int, label: int = 0) -> WatermarkReport:
+    return WatermarkReport("a", ONE, value, OWNER, label)
 
 
 def persist(hand: Hand) -> Any:
@@ -161,6 +167,37 @@ def test_who_was_cut_off_hears_everything_again() -> None:
     hand = begun(a=50)
     hand.give(he.ChannelOpened("worker"))
     assert hand.take_told() == [WatermarksRaised({"a": 50}, {"a": MIN_TIME, "b": 50})]
+
+
+def under_snapshots() -> Hand:
+    """A controller whose epoch 5 has begun."""
+    hand = Hand(1_000)
+    hand.hear(Claimed((("a", ONE, OWNER),)), JOINED)
+    hand.answer({})
+    hand.hear(EpochBased(4), EpochWanted(4))
+    hand.answer(None)
+    assert EpochStarted(5) in hand.take_told()
+    return hand
+
+
+def test_who_was_cut_off_hears_of_the_epoch_again() -> None:
+    hand = under_snapshots()
+    hand.give(he.ChannelOpened("worker"))
+    assert [it for it in hand.take_told() if not isinstance(it, WatermarksRaised)] == [
+        EpochDeclared(4),
+        EpochStarted(5),
+    ]
+
+
+def test_what_was_reported_before_a_barrier_is_told_and_stored_with_its_epoch() -> None:
+    hand = under_snapshots()
+    hand.hear(report(50, label=4), report(60, label=5), report(70, label=5))
+    assert hand.take_told() == [WatermarksRaised({"a": 50}, {"b": 50}, 4)]
+    hand.hear(EpochOpened(5, {ONE: OWNER}, ()), ImageWritten(5, ONE, OWNER, 0))
+    (declare,) = [ask.wish for ask in hand.asked if isinstance(ask.wish, DeclareEpoch)]
+    assert declare.declaration.watermarks == {"a": 50}
+    hand.give(he.TurnEnded())
+    assert hand.take_told() == [WatermarksRaised({"a": 70}, {"b": 70}, 5)]
 
 
 def test_productions_of_an_earlier_version_keep_their_receivers() -> None:

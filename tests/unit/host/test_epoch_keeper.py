@@ -60,7 +60,7 @@ class Controller:
 
     def answer(self, answer: bool) -> None:
         token = next(ask.token for ask in self.asks if isinstance(ask.wish, DeclareEpoch))
-        self.asks = [ask for ask in self.asks if ask.token != token]
+        self.asks[:] = [ask for ask in self.asks if ask.token != token]
         self.procedures.answered(token, answer)
 
 
@@ -101,6 +101,41 @@ def test_it_is_declared_when_it_was_opened_and_every_interval_has_written() -> N
     controller.answer(True)
     assert controller.told == [EpochDeclared(5)]
     assert controller.declaration() is None
+
+
+def test_what_is_said_of_another_epoch_does_not_count() -> None:
+    controller = Controller().begun()
+    for epoch in (4, 6):
+        controller.epochs.opened(EpochOpened(epoch, {}, ()))
+        assert controller.declaration() is None
+        for interval in (ONE, TWO):
+            controller.written(interval, epoch=epoch)
+    controller.epochs.opened(EpochOpened(5, OWNERS, (POSITION,)))
+    assert controller.declaration() is None
+    controller.epochs.opened(EpochOpened(5, {}, ()))  # the first word counts
+    assert controller.declaration() is None
+    for interval in (ONE, TWO):
+        controller.written(interval)
+    assert controller.declaration().positions == (POSITION,)
+
+
+def test_nothing_of_an_epoch_is_left_for_the_next_one() -> None:
+    controller = Controller().begun()
+    controller.epochs.reported(5)
+    controller.epochs.opened(EpochOpened(5, OWNERS, (POSITION,)))
+    controller.written(ONE, sinks=7)
+    controller.written(TWO)
+    controller.answer(True)
+    controller.values = {"a": 9}
+    controller.wait(4_000_000)
+    assert controller.told == [EpochDeclared(5), EpochStarted(6)]
+    controller.epochs.opened(EpochOpened(6, OWNERS, ()))
+    assert controller.declaration() is None
+    controller.written(ONE, epoch=6)
+    assert controller.declaration() is None
+    controller.written(TWO, epoch=6)
+    declaration = controller.declaration()
+    assert (declaration.epoch, declaration.sinks, declaration.watermarks) == (6, [], {"a": 9})
 
 
 def test_a_part_of_an_earlier_owner_does_not_count() -> None:

@@ -111,7 +111,7 @@ def test_a_production_and_its_ack_in_one_checkpoint_cancel() -> None:
 def test_ids_below_the_frontier_are_not_kept() -> None:
     folded = fold(
         [
-            checkpoint(ids=[Ids(SubscriptionId(1), ProducerId(9), SequenceNumber(0), sequence_numbers([4, 2]))]),
+            checkpoint(ids=[Ids(SubscriptionId(1), ProducerId(9), SequenceNumber(0), sequence_numbers([4, 2, 3]))]),
             checkpoint(
                 ids=[
                     Ids(SubscriptionId(1), ProducerId(9), SequenceNumber(3), sequence_numbers([7])),
@@ -120,7 +120,7 @@ def test_ids_below_the_frontier_are_not_kept() -> None:
             ),
         ]
     )
-    assert folded.new_ids() == {(1, 9): [4, 7]}
+    assert folded.new_ids() == {(1, 9): [3, 4, 7]}, "the frontier is the first that is not below it"
     assert folded.frontiers == {(1, 9): 3, (2, 9): 0}
 
 
