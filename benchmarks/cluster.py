@@ -140,15 +140,7 @@ def _latency(name: str, **settings: Any) -> dict[str, Any]:
     def starts(shared: dict[str, Any]) -> list[Any]:
         members = Members(3, pipeline="live", settings=settings, **shared)
         with _office(members) as office:  # by hand: the leader counts what each has, and not which
-            until = time.monotonic() + READY_S
-            picture = _until(office, owned, until)
-            # Stages move to where the source is not: orders move intervals, and sources stay.
-            others = sorted({"w1", "w2", "w3"} - {picture.sources[0].owner})
-            for interval in picture.intervals:
-                wanted = others[interval.computation == "second"]
-                if interval.owner != wanted:
-                    office.move([interval.id], wanted)
-            seen.append(_until(office, owned, until))
+            seen.append(_apart(office, time.monotonic() + READY_S))
         return members.workers_first
 
     found = latency.measure(name, starts, lead_s=3 * LEAD_S)
@@ -157,6 +149,25 @@ def _latency(name: str, **settings: Any) -> dict[str, Any]:
         source.name: source.owner for source in picture.sources
     }
     return found
+
+
+def _apart(office: ClusterOffice, until: float) -> ClusterPicture:
+    """Move both stages to where the source is not, each to a worker of its own: orders move intervals, and sources stay.
+
+    The leader moves things too while workers join, so what it has moved meanwhile is moved again.
+    """
+    while True:
+        picture = _until(office, lambda now: owned(now) and {"w1", "w2", "w3"} <= _alive(now), until)
+        others = sorted({"w1", "w2", "w3"} - {picture.sources[0].owner})
+        wanted = {one.id: others[one.computation == "second"] for one in picture.intervals}
+        left = [one.id for one in picture.intervals if one.owner != wanted[one.id]]
+        if not left:
+            return picture
+        office.move(left[:1], wanted[left[0]])
+
+
+def _alive(picture: ClusterPicture) -> set[str]:
+    return {member.name for member in picture.members if member.alive}
 
 
 def _of_latency(name: str, found: dict[str, Any], target: str, met: bool) -> Result:
