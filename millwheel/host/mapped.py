@@ -101,6 +101,7 @@ class MappedOwnership:
         self._drained: tuple[int, str | None, int] = (-1, None, 0)
         """The version of which the leader was told that all is done, the leader, and when, us."""
         self._ended = False
+        worker.gather_reports(limits.REPORT_REST_US)
         enabled = worker.graph.snapshot_every_us > 0
         worker.epochs = self._epochs = SharedEpochs(worker, enabled, incarnation, self._serves)
         self._based = not enabled

@@ -9,8 +9,10 @@ from __future__ import annotations
 from millwheel.core.interval import events as ev
 from millwheel.host import alphabet as he
 from millwheel.host.actors import Actor
-from millwheel.host.messages import Message
+from millwheel.host.messages import Message, WatermarkReport
+from millwheel.host.reports import Reports
 from millwheel.host.restated import Restated
+from millwheel.ids import IntervalId
 
 
 class Voice:
@@ -25,6 +27,8 @@ class Voice:
         """Workers, this one included."""
         self._restated = Restated()
         """What the controller must hear again after a cut."""
+        self._reports: Reports | None = None
+        """Of watermarks, when the controller is another process; else each is told at once."""
         self._out: list[he.HostEffect] = []
 
     def tell(self, actor: Actor, event: ev.Event) -> None:
@@ -34,13 +38,43 @@ class Voice:
     def inform(self, message: Message) -> None:
         """Send a message to the controller."""
         self._restated.note(message)
-        if self._controller is not None:
-            self._out.append(he.Tell(self._controller, message))
+        self.answer(message)
 
     def answer(self, message: Message) -> None:
         """Tell the controller something that nobody needs to hear again."""
         if self._controller is not None:
+            if self._reports is not None:
+                self._tell_reports(self._controller, self._reports.all())
             self._out.append(he.Tell(self._controller, message))
+
+    def report(self, report: WatermarkReport) -> None:
+        """Tell the controller how far an interval has come, now or soon."""
+        self._restated.note(report)
+        if self._controller is None:
+            return
+        before = [report] if self._reports is None else self._reports.add(report)
+        self._tell_reports(self._controller, before)
+
+    def gather_reports(self, rest_us: int) -> None:
+        """From now on reports wait up to `rest_us` for others."""
+        self._reports = Reports(rest_us)
+
+    def _report_when_due(self) -> None:
+        if self._reports is None or self._controller is None:
+            return
+        self._tell_reports(self._controller, self._reports.due(self.now))
+        at = self._reports.next()
+        if at is not None:
+            self._out.append(he.WakeAt(at))
+
+    def _tell_reports(self, controller: str, reports: list[WatermarkReport]) -> None:
+        self._out += [he.Tell(controller, report) for report in reports]
+
+    def _restate(self, controller: str) -> None:
+        """Say everything again, which has the newest report of each interval."""
+        if self._reports is not None:
+            self._reports.all()
+        self._out += [he.Tell(controller, message) for message in self._restated.all()]
 
     def say(self, peer: str, message: Message) -> None:
         """Send a message to one host."""
@@ -87,11 +121,19 @@ class Voice:
         """A controller begins to decide, and has to hear everything; None: nobody decides."""
         self._controller = controller
         if controller is not None:
-            self._out += [he.Tell(controller, message) for message in self._restated.all()]
+            self._restate(controller)
+
+    def hush(self, owner: str, interval: IntervalId) -> None:
+        """Nothing more is said of an interval."""
+        self._restated.forget(owner, interval)
+        if self._reports is not None:
+            self._reports.forget(owner, interval)
 
     def forget_source(self, name: str) -> None:
         """Another worker speaks for a source."""
         self._restated.forget_source(f"source:{name}")
+        if self._reports is not None:
+            self._reports.forget_owner(f"source:{name}")
 
     def _asked(self, ask: he.Ask) -> None:
         self._out.append(ask)

@@ -248,7 +248,7 @@ class WorkerHost(Voice):
             self.actors.drop(actor)
         self._grants.drop(actor.interval)
         self._unsettled.discard(actor.interval)
-        self._restated.forget(actor.owner, actor.interval)
+        self.hush(actor.owner, actor.interval)
         self.restarting.discard(actor.interval)
         self.closed.discard(actor.interval)
 
@@ -332,7 +332,7 @@ class WorkerHost(Voice):
     def _reopened(self, peer: str) -> None:
         """A channel is open again after a cut.  Say again what the other end must know."""
         if peer == self._controller:
-            self._out += [he.Tell(peer, message) for message in self._restated.all()]
+            self._restate(peer)
             return
         if peer not in self._peers:
             return  # it will hear everything when they meet
@@ -486,7 +486,7 @@ class WorkerHost(Voice):
                 case ev.Commit(write):
                     self._lanes.submit(write)
                 case ev.ReportWatermark(value):
-                    self.inform(WatermarkReport(actor.owner, actor.interval, value, actor.sequencer, actor.core.label))
+                    self.report(WatermarkReport(actor.owner, actor.interval, value, actor.sequencer, actor.core.label))
                 case ev.AnswerRound(round_, minimum):
                     self.answer(RoundAnswered(actor.interval, actor.sequencer, round_, minimum, actor.core.label))
                 case ev.SetAlarm(at):
@@ -552,6 +552,7 @@ class WorkerHost(Voice):
         self._marks.flush()
         self.epochs.press()
         self.partitions.flush()
+        self._report_when_due()
 
     def _commit(self, group: Group) -> Steps:
         left, durable = group.writes, set[tuple[IntervalId, Seq]]()

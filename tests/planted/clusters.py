@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from millwheel.core.ids.dedup import Channel
+from millwheel.host import alphabet as he
 from millwheel.host.leading import ClusterController
 from millwheel.host.mapped import MappedOwnership
 from millwheel.host.master import Assign, Finish, LetGo, MapView, Master
 from millwheel.host.messages import Message
 from millwheel.host.origins import Origins
 from millwheel.host.receivers import Receivers
+from millwheel.host.reports import Reports
 from millwheel.host.routes import Routes
 from millwheel.host.standing import Standing
+from millwheel.host.voice import Voice
 from millwheel.host.worker import WorkerHost
 from millwheel_storage.memory import MemoryStore
 from millwheel_storage.memory.agreements import MemoryAgreements
@@ -250,6 +253,41 @@ def moved_interval_does_not_count() -> Patches:
                 authority.excuse(placed.computation, placed.id)
 
     return {(ClusterController, "_adjust"): adjust}
+
+
+@clustered
+def gathered_reports_are_lost() -> Patches:
+    """Reports of watermarks that wait for others are forgotten when something else is told."""
+
+    def answer(self: Voice, message: Message) -> None:
+        if self._reports is not None:
+            self._reports.all()
+        original(self, message)
+
+    original = Voice.answer
+    return {(Voice, "answer"): answer}
+
+
+@only("tests/unit/host/test_voice.py")
+def reports_behind_other_words() -> Patches:
+    """Reports go on waiting while something else is told, which speaks of what came later."""
+
+    def answer(self: Voice, message: Message) -> None:
+        if self._controller is not None:
+            self._out.append(he.Tell(self._controller, message))
+
+    return {(Voice, "answer"): answer}
+
+
+@only("tests/unit/host/test_reports.py")
+def newer_label_takes_the_place() -> Patches:
+    """A report under one label is left out for a newer one under the next: what an epoch has reached is not stored."""
+
+    def add(self: Reports, report: Any) -> list[Any]:
+        self._waiting[report.owner, report.interval] = report
+        return []
+
+    return {(Reports, "add"): add}
 
 
 @only("tests/unit/host/test_standing.py")
