@@ -15,6 +15,7 @@ from benchmarks import (
     cache,
     channels,
     cluster,
+    cluster_split,
     common,
     expiry,
     files,
@@ -77,6 +78,7 @@ GROUPS: Final[dict[str, dict[str, Callable[[], Result]]]] = {
         "snapshots_worker_death": cluster.snapshots_worker_death,
         "cluster_executor_death": hosted.cluster_executor_death,
         "cluster_failover": cluster.cluster_failover,
+        "cluster_split_gap": cluster_split.cluster_split_gap,
         "cluster_straggler": cluster.cluster_straggler,
     },
 }

@@ -139,7 +139,7 @@ def _latency(name: str, **settings: Any) -> dict[str, Any]:
 
     def starts(shared: dict[str, Any]) -> list[Any]:
         members = Members(3, pipeline="live", settings=settings, **shared)
-        with _office(members) as office:  # by hand: the leader counts what each has, and not which
+        with office_of(members) as office:  # by hand: the leader counts what each has, and not which
             seen.append(_apart(office, time.monotonic() + READY_S))
         return members.workers_first
 
@@ -157,7 +157,7 @@ def _apart(office: ClusterOffice, until: float) -> ClusterPicture:
     The leader moves things too while workers join, so what it has moved meanwhile is moved again.
     """
     while True:
-        picture = _until(office, lambda now: owned(now) and {"w1", "w2", "w3"} <= _alive(now), until)
+        picture = until_seen(office, lambda now: owned(now) and {"w1", "w2", "w3"} <= _alive(now), until)
         others = sorted({"w1", "w2", "w3"} - {picture.sources[0].owner})
         wanted = {one.id: others[one.computation == "second"] for one in picture.intervals}
         left = [one.id for one in picture.intervals if one.owner != wanted[one.id]]
@@ -191,7 +191,7 @@ def cluster_lag() -> Result:
             2, pipeline="chained", url=url, name=name, begin=begin, records=records, rate=latency.RATE
         )  # fmt: skip
         try:
-            with _office(members):
+            with office_of(members):
                 lags = _watched(url, name, begin)
         finally:
             members.end()
@@ -255,11 +255,11 @@ def _worker_dies(name: str, every_ms: int | None = None) -> dict[str, Any]:
             records=int(DEATH_RATE * DEATH_S), every_ms=every_ms,
         )  # fmt: skip
         try:
-            with _office(members) as office:
+            with office_of(members) as office:
                 filled = begin + READY_S
-                _until(office, lambda now: owned(now) and now.sources[0].rows >= HELD_KEYS, filled)
+                until_seen(office, lambda now: owned(now) and now.sources[0].rows >= HELD_KEYS, filled)
                 time.sleep(max(0.0, begin - time.monotonic()) + BETWEEN_S)
-                picture = _until(office, owned, filled)
+                picture = until_seen(office, owned, filled)
                 victim = next(name for name in ("w1", "w2") if name != picture.sources[0].owner)
                 lost = {interval.low for interval in picture.intervals if interval.owner == victim}
                 with psycopg.connect(url, autocommit=True) as connection:
@@ -311,8 +311,8 @@ def _leader_dies(name: str) -> float:
             2, 2, pipeline="chained", url=url, name=name, begin=begin, records=int(200 * seconds), rate=200
         )  # fmt: skip
         try:
-            with _office(members) as office:
-                picture = _until(office, owned, time.monotonic() + READY_S)
+            with office_of(members) as office:
+                picture = until_seen(office, owned, time.monotonic() + READY_S)
                 time.sleep(max(0.0, begin - time.monotonic()) + BETWEEN_S)
                 picture = office.look()
                 leader = next(member.name for member in picture.members if member.leads)
@@ -362,7 +362,7 @@ def cluster_straggler() -> Result:
 # --- looking ------------------------------------------------------------------------------------------------------
 
 
-def _office(members: Members) -> ClusterOffice:
+def office_of(members: Members) -> ClusterOffice:
     """Opened as soon as a process of the cluster has made the tables."""
     until = time.monotonic() + READY_S
     while True:
@@ -378,7 +378,7 @@ def _office(members: Members) -> ClusterOffice:
             return office
 
 
-def _until(office: ClusterOffice, true: Callable[[ClusterPicture], bool], until: float) -> ClusterPicture:
+def until_seen(office: ClusterOffice, true: Callable[[ClusterPicture], bool], until: float) -> ClusterPicture:
     while not true(picture := office.look()):
         if time.monotonic() > until:
             raise AssertionError(f"the cluster is not ready after {READY_S:.0f} s: {picture}")

@@ -97,15 +97,25 @@ def chained(given: dict[str, Any]) -> Pipeline:
     return pipeline
 
 
-def kept(given: dict[str, Any]) -> Pipeline:
-    """One stage in eight intervals: every key once, as soon as it can be read, then rows at a steady rate from `begin` on."""
+def steady(given: dict[str, Any]) -> flows.Rows:
+    """Every key once, as soon as it can be read, then rows at a steady rate from `begin` on, numbered from 0."""
     keys, begin, rate = given["keys"], given["begin"], given["rate"]
-    source = flows.Rows(
+    return flows.Rows(
         "live",
         lambda number: (flows.value_of(flows.spread(number, keys), number - keys), number * 1_000),
         keys + given["records"],
         due=lambda number: 0.0 if number < keys else begin + (number - keys) / rate,
     )
+
+
+def whole(given: dict[str, Any]) -> Pipeline:
+    """Two stages of one interval each."""
+    return flows.two_stages(given["name"], steady(given), shown=True)
+
+
+def kept(given: dict[str, Any]) -> Pipeline:
+    """One stage in eight intervals."""
+    keys, source = given["keys"], steady(given)
     every_ms = given.get("every_ms")
     pipeline = Pipeline(given["name"], durability=Snapshots(every_ms) if every_ms else None)
     pipeline.inject(source, into=flows.ENTERED)
@@ -116,7 +126,8 @@ def kept(given: dict[str, Any]) -> Pipeline:
 
 
 PIPELINES: Final[dict[str, Callable[[dict[str, Any]], Pipeline]]] = {
-    "counted": counted, "live": live, "chained": chained, "kept": kept, "straggler": straggler.wired,
+    "counted": counted, "live": live, "chained": chained, "kept": kept, "whole": whole,
+    "straggler": straggler.wired,
 }  # fmt: skip
 
 
