@@ -11,8 +11,9 @@ sockets, or what messages mean.  Invariants:
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import Final, get_args
+from itertools import islice
+from operator import ge
+from typing import Any, Final, get_args
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -58,36 +59,37 @@ def decoded(data: bytes) -> Message:
     raise WireError(f"a message of {len(data)} bytes has no body that this release knows")
 
 
-def _delivery(message: Delivery) -> pb.Delivery:
+def _delivery(message: Delivery) -> dict[str, Any]:
+    """The fields of a `pb.Delivery`.  As one, it would be copied into its envelope, column by column."""
     bundle = message.bundle
-    return pb.Delivery(
-        sequencer=message.sequencer,
-        metered=message.metered,
-        subscription=bundle.subscription,
-        sender=bundle.sender,
-        number=bundle.number,
-        target=bundle.target,
-        producer=bundle.producer,
-        frontier=bundle.frontier,
-        epoch=bundle.epoch,
-        sequences=bundle.sequences,
-        keys=bundle.keys,
-        values=bundle.values,
-        timestamps=bundle.timestamps,
-        outside=bundle.outside,
-        barrier=bundle.barrier,
-        inherited=bundle.inherited,
-    )
+    return {
+        "sequencer": message.sequencer,
+        "metered": message.metered,
+        "subscription": bundle.subscription,
+        "sender": bundle.sender,
+        "number": bundle.number,
+        "target": bundle.target,
+        "producer": bundle.producer,
+        "frontier": bundle.frontier,
+        "epoch": bundle.epoch,
+        "sequences": bundle.sequences,
+        "keys": bundle.keys,
+        "values": bundle.values,
+        "timestamps": bundle.timestamps,
+        "outside": bundle.outside,
+        "barrier": bundle.barrier,
+        "inherited": bundle.inherited,
+    }
 
 
 def _bundle(form: pb.Delivery) -> Delivery:
-    sequences, keys, values = list(form.sequences), list(form.keys), list(form.values)
-    timestamps, outside = list(form.timestamps), list(form.outside)
+    sequences, keys, values = form.sequences[:], form.keys[:], form.values[:]
+    timestamps, outside = form.timestamps[:], form.outside[:]
     lengths = {len(sequences), len(keys), len(values), len(timestamps)}
     if len(lengths) > 1 or (outside and len(outside) not in lengths):
         found = [len(column) for column in (sequences, keys, values, timestamps, outside)]
         raise WireError(f"the columns of a bundle have {found} entries, and should all have the same number")
-    if any(after <= before for before, after in pairwise(sequences)):
+    if any(map(ge, sequences, islice(sequences, 1, None))):
         raise WireError("the sequences of a bundle do not ascend")
     bundle = Bundle(
         subscription=SubscriptionId(form.subscription),
