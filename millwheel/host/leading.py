@@ -132,6 +132,8 @@ class ClusterController:
             case he.ChannelOpened(peer):
                 if self._epoch is not None and peer in self._workers():
                     self._welcome(peer)
+                    if self._master.reached(_incarnation(peer)):
+                        self._act()
             case he.TurnEnded() | he.Rested() | he.Tick():
                 self._persist()
             case he.Told() | he.Due() | he.Returned() | he.RowsArrived():

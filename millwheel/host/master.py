@@ -132,6 +132,13 @@ class Master:
             if move is not None and move.owner == owner:
                 move.gone = True
 
+    def reached(self, owner: int) -> bool:
+        """The channel to a worker is open again: what it was asked may be lost.  Returns whether it is to be asked again."""
+        lost = [move for move in self._moves.values() if move.owner == owner and move.asked and not move.gone]
+        for move in lost:
+            move.asked = False
+        return bool(lost)
+
     def drained(self, worker: int, version: int) -> None:
         """A worker has nothing left to do of all that this version of the map gives to it."""
         self._drained[worker] = version

@@ -214,6 +214,12 @@ def keys_of_a_hello_ignored() -> Patches:
     return {(Receivers, "place"): place}
 
 
+@only("tests/unit/host/test_leading.py")
+def asked_to_let_go_once() -> Patches:
+    """A worker is asked once to let go of an interval, also when its channel was cut meanwhile."""
+    return {(Master, "reached"): lambda self, owner: False}
+
+
 @clustered
 def split_is_lost() -> Patches:
     """Workers do not hear of splits and merges."""

@@ -8,7 +8,17 @@ from millwheel import limits
 from millwheel.cluster import MapOrder, Member
 from millwheel.host import alphabet as he
 from millwheel.host.leading import ClusterController
-from millwheel.host.messages import Drained, EpochOpened, EpochStarted, ImageWritten, Message, RunEnded, WorkerJoined
+from millwheel.host.messages import (
+    Drained,
+    EpochOpened,
+    EpochStarted,
+    HandedOver,
+    HandOver,
+    ImageWritten,
+    Message,
+    RunEnded,
+    WorkerJoined,
+)
 from millwheel.host.requests import StoreCall
 from millwheel.model import MAX_TIME, SECOND
 from millwheel.ports import PipelineShape, WatermarkWrite
@@ -192,3 +202,23 @@ def test_an_order_under_snapshots_is_carried_out_at_the_end_of_an_epoch_that_beg
         (key, room.members[again].incarnation) for key in ("", "m")
     ]
     assert run(room.store.orders()) == []
+
+
+def test_what_was_asked_of_a_worker_is_asked_again_when_its_channel_is_open() -> None:
+    # What is said before a channel is open is lost.  The split was refused 5 s later, and a move waited for so long.
+    room = Room()
+    run(room.store.open_pipeline(PipelineShape("p", {"count": ()}, {}, {}, (), ())))
+    leader, worker = room.join("controller"), room.join("worker")
+    room.let_pass(2)
+    (placed,) = run(room.store.cluster_map()).intervals
+    run(room.store.order(MapOrder("split", (placed.id,), split_keys=("m",))))
+    room.let_pass(1)
+    asked = (leader, worker, HandOver((placed.id,), (), True))
+    assert room.told.count(asked) == 1
+    room.give(leader, he.ChannelOpened(worker))
+    assert room.told.count(asked) == 2
+    room.give(leader, he.Received(worker, HandedOver((placed.id,), ())))
+    assert [row.low for row in run(room.store.cluster_map()).intervals] == ["", "m"]
+    told = len(room.told)
+    room.give(leader, he.ChannelOpened(worker))
+    assert not [message for _, _, message in room.told[told:] if isinstance(message, HandOver)]

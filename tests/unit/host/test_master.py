@@ -124,6 +124,24 @@ def test_an_owner_that_does_not_answer_is_not_waited_for_without_end() -> None:
     assert isinstance(hand.decide(), Assign)
 
 
+def test_an_owner_that_may_not_have_heard_is_asked_again_for_what_it_still_has() -> None:
+    hand = Hand(workers=1, intervals=4)
+    hand.settle()
+    hand.join(2)
+    asked = hand.decide()
+    assert isinstance(asked, LetGo)
+    assert hand.decide() is None
+    assert not hand.master.reached(2)
+    assert hand.decide() is None
+    first, *rest = asked.intervals
+    hand.master.handed_over(1, (first,))
+    assert hand.master.reached(1) is bool(rest)
+    again = hand.decide()
+    assert isinstance(again, LetGo)
+    assert again.intervals == tuple(rest)
+    assert again.acked == asked.acked
+
+
 def test_what_was_going_to_a_worker_that_died_goes_to_another_one() -> None:
     hand = Hand(1, 4)
     hand.settle()
