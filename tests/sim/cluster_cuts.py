@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from unittest.mock import patch
 
 from millwheel import SECOND, limits
@@ -11,7 +12,7 @@ from millwheel.ids import IntervalId
 from millwheel.testing.checks.cuts import CutStore
 from millwheel.testing.checks.shared import SharedWatchedStore
 from millwheel.testing.faults.nemesis import Faults, Nemesis, Seeded
-from millwheel.testing.world.fleet import ClusterSimulation
+from millwheel.testing.world.fleet import ClusterSimulation, Roles
 from millwheel.testing.world.kernel import Kernel, Violation
 from millwheel_storage.memory import MemoryStore
 from tests.sim.cuts import START_US, Stage
@@ -32,17 +33,21 @@ class SharedCutStore(CutStore, SharedWatchedStore):
 
 
 def run_cluster_stage(
-    stage: Stage, kernel: Kernel, nemesis: Nemesis, until_us: int, workers: int, controllers: int, orders: int = 0
+    stage: Stage,
+    kernel: Kernel,
+    nemesis: Nemesis,
+    until_us: int,
+    roles: Roles,
+    prepare: Callable[[ClusterSimulation], None] = lambda simulation: None,
 ) -> Kernel:
-    """Run it to its end, under a nemesis, while operators give so many orders."""
+    """Run it to its end, under a nemesis."""
     store = SharedCutStore(MemoryStore(lambda: kernel.now), stage.graph, kernel)
     stage.store, store.on_cut = store, stage.check_cut
     simulation = ClusterSimulation(
         graph=stage.graph, tables=stage.pipeline.tables, kernel=kernel, nemesis=nemesis, store=store,
-        roles={"controller": controllers, "worker": workers}, faults_until_us=until_us,
+        roles=roles, faults_until_us=until_us,
     )  # fmt: skip
-    for _ in range(orders):
-        kernel.at(kernel.now + kernel.rng.randrange(until_us), simulation.order_something, [*KEYS])
+    prepare(simulation)
     try:
         simulation.run()
     except Violation:
@@ -60,7 +65,11 @@ def simulate_cluster_cuts(seed: int, faults: Faults | None = None, orders: int |
         faults = faults_of_cluster(seed)
     with patch.object(limits, "EPOCH_LIMIT_WRITES", 12 if seed % 4 == 1 else limits.EPOCH_LIMIT_WRITES):
         nemesis = Seeded(faults, kernel.rng)
-        workers, controllers, drawn = rng.choice((1, 2, 2, 3)), rng.choice((1, 2, 2)), rng.choice((0, 2, 5))
-        return run_cluster_stage(
-            Stage(seed), kernel, nemesis, 10 * SECOND, workers, controllers, drawn if orders is None else orders
-        )
+        roles = {"worker": rng.choice((1, 2, 2, 3)), "controller": rng.choice((1, 2, 2))}
+        drawn = rng.choice((0, 2, 5))
+
+        def order(simulation: ClusterSimulation) -> None:
+            for _ in range(drawn if orders is None else orders):
+                kernel.at(kernel.now + kernel.rng.randrange(10 * SECOND), simulation.order_something, [*KEYS])
+
+        return run_cluster_stage(Stage(seed), kernel, nemesis, 10 * SECOND, roles, order)
