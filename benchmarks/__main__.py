@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from benchmarks import (
+    authority,
     cache,
     channels,
     cluster,
@@ -80,6 +81,7 @@ GROUPS: Final[dict[str, dict[str, Callable[[], Result]]]] = {
         "cluster_failover": cluster.cluster_failover,
         "cluster_split_gap": cluster_split.cluster_split_gap,
         "cluster_straggler": cluster.cluster_straggler,
+        "authority": authority.authority,
     },
 }
 BENCHMARKS: Final = {name: run for group in GROUPS.values() for name, run in group.items()}

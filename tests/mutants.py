@@ -101,9 +101,12 @@ def _detect(budget: int, name: str) -> tuple[str, str, tuple[int, str] | None, f
     if name in UNIT_ONLY:
         seen = (1, UNIT_ONLY[name]) if unit_test_notices(name) else None
         return name, "unit test", seen, time.monotonic() - began
-    found = seeds_to_detect(name, budget)
-    kind = "seeds" if found else "crash points"
-    return name, kind, found or crash_points_to_detect(name), time.monotonic() - began
+    try:
+        found = seeds_to_detect(name, budget)
+        kind = "seeds" if found else "crash points"
+        return name, kind, found or crash_points_to_detect(name), time.monotonic() - began
+    except (AttributeError, IndexError, KeyError, NameError, TypeError) as error:
+        return name, f"BROKEN: {error!r}", None, time.monotonic() - began
 
 
 def main() -> int:
@@ -121,7 +124,7 @@ def main() -> int:
     with multiprocessing.Pool() as pool:
         for name, kind, found, took in pool.imap(partial(_detect, arguments.budget), names):
             figures[name] = {"tried": found[0], "kind": kind, "by": found[1].split(":")[0]} if found else {}
-            told = f"{found[0]:4} {kind:12} {found[1][:90]}" if found else "NOT NOTICED"
+            told = f"{found[0]:4} {kind:12} {found[1][:90]}" if found else f"NOT NOTICED ({kind})"
             print(f"{name[:75]:76} {told} ({took:.1f} s)", flush=True)
             ci.publish("mutants", {name: figures[name]}, more=True)
     return 0 if all(figures.values()) else 1

@@ -10,9 +10,11 @@ Lives here: minima over intervals and over senders.  Invariants:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from millwheel.core.loop_rounds import Floor
+from millwheel.core.minima import Minima
 from millwheel.ids import IntervalId, Sequencer
 from millwheel.model import MAX_TIME, MIN_TIME
 
@@ -31,7 +33,8 @@ class Authority:
         self._floors: dict[str, Floor] = {}
         """By name of a loop: what its newest round says."""
         self._senders = {name: tuple(of) for name, of in senders.items()}
-        self._intervals: dict[str, dict[IntervalId, int]] = {}
+        self._intervals: defaultdict[str, Minima[IntervalId]] = defaultdict(Minima)
+        """By name: what each interval has reported.  A report costs the same with a thousand intervals and with a million."""
         self._values: dict[str, int] = dict(persisted)
         self._bounds: dict[str, int] = {}
         self._dirty: set[str] = set()
@@ -47,7 +50,9 @@ class Authority:
         """
         if sequencer is not None:
             self._owners.setdefault(name, {})[interval] = sequencer
-        self._intervals.setdefault(name, {}).setdefault(interval, MIN_TIME)
+        known = self._intervals[name]
+        if interval not in known.values:
+            known.set(interval, MIN_TIME)
 
     def unsettled(self, name: str, interval: IntervalId, receivers: Iterable[str]) -> None:
         """An interval of `name` has productions for `receivers`, to which this version of `name` does not send: until it
@@ -62,17 +67,17 @@ class Authority:
 
     def excuse(self, name: str, interval: IntervalId) -> None:
         """This interval does not count until it is expected again: other intervals of `name` hold older records."""
-        self._intervals.get(name, {}).pop(interval, None)
+        self._intervals[name].remove(interval)
 
     def retire(self, name: str, interval: IntervalId) -> None:
         """A partition of a source has ended.  It holds nothing any more and is forgotten."""
-        self._intervals.get(name, {}).pop(interval, None)
+        self._intervals[name].remove(interval)
         self._owners.get(name, {}).pop(interval, None)
         self._dirty.add(name)
 
     def hold(self, name: str, interval: IntervalId) -> None:
         """An interval has another owner: it holds the watermark where it is, until that owner has reported."""
-        self._intervals.setdefault(name, {})[interval] = MIN_TIME
+        self._intervals[name].set(interval, MIN_TIME)
 
     def bound(self, name: str, value: int) -> None:
         """A source's bound on partitions that it has not discovered.  Without partitions it is the source's watermark."""
@@ -81,9 +86,9 @@ class Authority:
 
     def report(self, name: str, interval: IntervalId, value: int) -> None:
         """An interval's low watermark."""
-        known = self._intervals.setdefault(name, {})
-        if value > known.get(interval, MIN_TIME):
-            known[interval] = value
+        known = self._intervals[name]
+        if value > known.values.get(interval, MIN_TIME):
+            known.set(interval, value)
             self._dirty.add(name)
             if value >= MAX_TIME and name.startswith("source:"):
                 self._owners.get(name, {}).pop(interval, None)
@@ -104,7 +109,7 @@ class Authority:
         owners: dict[IntervalId, Sequencer] = {}
         for member in self.loops[loop]:
             known = self._owners.get(member, {})
-            if not known or known.keys() != self._intervals[member].keys():
+            if not known or known.keys() != self._intervals[member].values.keys():
                 return {}
             owners |= known
         return owners
@@ -129,7 +134,8 @@ class Authority:
         if name in self.loops:
             floor = self._floors.get(name)
             return MIN_TIME if floor is None else floor.value
-        value = min(self._intervals.get(name, {}).values(), default=self._bounds.get(name, MIN_TIME))
+        least = self._intervals[name].minimum()
+        value = self._bounds.get(name, MIN_TIME) if least is None else least
         return min(value, self._bounds.get(name, value))
 
     def owners(self, name: str) -> dict[IntervalId, Sequencer]:
@@ -181,4 +187,4 @@ class Authority:
 
     def intervals(self, name: str) -> dict[IntervalId, int]:
         """Last reported value per interval."""
-        return dict(self._intervals.get(name, {}))
+        return dict(self._intervals[name].values)

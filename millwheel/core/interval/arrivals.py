@@ -19,6 +19,7 @@ from millwheel.core.ids.dedup import Channel, DeliveredIds
 from millwheel.core.ids.ended import ENDED
 from millwheel.core.ids.outside import OutsideIds
 from millwheel.core.interval import events as ev
+from millwheel.errors import InvariantError
 from millwheel.ids import IntervalId, SequenceNumber, SubscriptionId
 from millwheel.model import MAX_TIME
 from millwheel.work import BundlePart
@@ -121,7 +122,9 @@ class Arrivals:
 
     def found(self, answer: ev.IdsFound, now: int, effects: list[ev.Effect]) -> list[Item]:
         """The store has answered for the first bundle of a queue.  Those behind it follow, until one needs an answer."""
-        queue = self._queues[answer.sender]
+        queue = self._queues.get(answer.sender)
+        if queue is None:
+            raise InvariantError(f"the store has answered for bundles of sender {answer.sender}, and nothing was asked")
         bundle = queue.popleft()
         known = answer.found.union(self._known.pop(answer.sender))
         fresh = self.ids.fresh(bundle.subscription, bundle.producer, bundle.sequences, known)
