@@ -23,6 +23,7 @@ from benchmarks import (
     hosted,
     iteration,
     latency,
+    many_workers,
     nexmark,
     others,
     plots,
@@ -82,6 +83,7 @@ GROUPS: Final[dict[str, dict[str, Callable[[], Result]]]] = {
         "cluster_split_gap": cluster_split.cluster_split_gap,
         "cluster_straggler": cluster.cluster_straggler,
         "authority": authority.authority,
+        "many_workers": many_workers.many_workers,
     },
 }
 BENCHMARKS: Final = {name: run for group in GROUPS.values() for name, run in group.items()}

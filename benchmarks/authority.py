@@ -1,8 +1,8 @@
 """The authority's cost of a report, with few intervals and with many.
 
-Each report is of the interval that holds the minimum, and raises it to a random value: so each moves the minimum, which is the
-dearest kind.  Before the time begins, all intervals have reported.  A controller looks for what has risen once in a turn, here
-after `TURN` reports.  Time is processor time, and no message is decoded and nothing stored.
+Each report is of the interval that holds the minimum, and raises it to a random value.  So each moves the minimum, which
+costs most.  All intervals have reported before the clock starts.  A controller looks for what has risen once in a turn, here
+after `TURN` reports.  Time is processor time; no message is decoded, and nothing is stored.
 """
 
 from __future__ import annotations
