@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -24,10 +25,10 @@ steps = st.lists(
 
 
 @pytest.fixture(scope="module", autouse=True, params=[2, 5, 1_024])
-def sample(request: pytest.FixtureRequest) -> None:
-    patch = pytest.MonkeyPatch()
-    patch.setattr(minima, "SAMPLE", request.param)
-    request.addfinalizer(patch.undo)
+def sample(request: pytest.FixtureRequest) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(minima, "SAMPLE", request.param)
+        yield
 
 
 @given(steps)
