@@ -12,14 +12,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
 from itertools import islice
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+from millwheel import limits
 
 K = TypeVar("K", bound=Hashable)
-
-SAMPLE: Final = 1_024
-"""Values from which the next bound is drawn, and the number up to which all are in the heap."""
-SHARE: Final = 8
-"""One value of so many is to be in the heap."""
 
 
 class Minima(Generic[K]):
@@ -42,7 +39,7 @@ class Minima(Generic[K]):
         self.values[name] = value
         if self._bound is not None and value <= self._bound:
             heappush(self._least, (value, name))
-            if len(self._least) > SAMPLE and len(self._least) > 2 * len(self.values):
+            if len(self._least) > limits.MINIMA_SAMPLE and len(self._least) > 2 * len(self.values):
                 self._fill()
 
     def remove(self, name: K) -> None:
@@ -64,8 +61,8 @@ class Minima(Generic[K]):
 
     def _fill(self) -> None:
         values = self.values
-        stride = max(1, len(values) // SAMPLE)
+        stride = max(1, len(values) // limits.MINIMA_SAMPLE)
         sample = sorted(islice(values.values(), 0, None, stride))
-        self._bound = bound = sample[-1 if stride == 1 else len(sample) // SHARE]
+        self._bound = bound = sample[-1 if stride == 1 else len(sample) // limits.MINIMA_SHARE]
         self._least = [(value, name) for name, value in values.items() if value <= bound]
         heapify(self._least)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millwheel.core import minima
+from millwheel import limits
 from millwheel.core.minima import Minima
 
 names = st.integers(0, 30)
@@ -27,7 +27,7 @@ steps = st.lists(
 @pytest.fixture(scope="module", autouse=True, params=[2, 5, 1_024])
 def sample(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(minima, "SAMPLE", request.param)
+        patch.setattr(limits, "MINIMA_SAMPLE", request.param)
         yield
 
 
@@ -54,5 +54,5 @@ def test_what_is_stale_does_not_heap_up() -> None:
     assert found.minimum() == 0
     for _ in range(50_000):
         found.set(dice.randrange(100), -dice.randrange(1_000_000))
-    assert len(found._least) <= max(minima.SAMPLE, 200) + 1
+    assert len(found._least) <= max(limits.MINIMA_SAMPLE, 200) + 1
     assert found.minimum() == min(found.values.values())
