@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from millwheel.core.loop_rounds import Floor
-from millwheel.core.minima import Minima
+from millwheel.core.lowest import LowestReports
 from millwheel.ids import IntervalId, Sequencer
 from millwheel.model import MAX_TIME, MIN_TIME
 
@@ -33,7 +33,7 @@ class Authority:
         self._floors: dict[str, Floor] = {}
         """By name of a loop: what its newest round says."""
         self._senders = {name: tuple(of) for name, of in senders.items()}
-        self._intervals: defaultdict[str, Minima[IntervalId]] = defaultdict(Minima)
+        self._intervals: defaultdict[str, LowestReports[IntervalId]] = defaultdict(LowestReports)
         """By name: what each interval has reported.  A report costs the same with a thousand intervals and with a million."""
         self._values: dict[str, int] = dict(persisted)
         self._bounds: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Minima against a dict, with a sample so small that the heap is filled again and again."""
+"""Lowest reports against a dict, with a sample so small that the heap is filled again and again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel import limits
-from millwheel.core.minima import Minima
+from millwheel.core.lowest import LowestReports
 
 names = st.integers(0, 30)
 steps = st.lists(
@@ -32,8 +32,8 @@ def sample(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @given(steps)
-def test_minima_are_a_dict_with_a_minimum(made: list[tuple[str, int, int]]) -> None:
-    found, model = Minima[int](), dict[int, int]()
+def test_lowest_reports_are_a_dict_with_a_minimum(made: list[tuple[str, int, int]]) -> None:
+    found, model = LowestReports[int](), dict[int, int]()
     for step, name, value in made:
         if step == "remove":
             found.remove(name)
@@ -48,7 +48,7 @@ def test_minima_are_a_dict_with_a_minimum(made: list[tuple[str, int, int]]) -> N
 
 
 def test_what_is_stale_does_not_heap_up() -> None:
-    found, dice = Minima[int](), random.Random(5)
+    found, dice = LowestReports[int](), random.Random(5)
     for name in range(100):
         found.set(name, 0)
     assert found.minimum() == 0

@@ -19,10 +19,10 @@ from millwheel import limits
 K = TypeVar("K", bound=Hashable)
 
 
-class Minima(Generic[K]):
+class LowestReports(Generic[K]):
     """Mapping of name to value with a cheap minimum.
 
-    >>> reported = Minima[str]()
+    >>> reported = LowestReports[str]()
     >>> reported.set("a", 5); reported.set("b", 3); reported.set("b", 9)
     >>> reported.minimum()
     5
