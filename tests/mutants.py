@@ -15,7 +15,18 @@ from functools import partial
 from typing import Any
 
 from millwheel.testing.world.kernel import Violation
-from tests.planted import CLUSTERED, CUT, LOOP_CUT, LOOPED, MUTANTS, SHARED_CUT, UNIT_ONLY, planted, unit_test_notices
+from tests.planted import (
+    CLUSTERED,
+    CUT,
+    LOOP_CUT,
+    LOOPED,
+    MUTANTS,
+    SHARED_CUT,
+    SHARED_LOOP_CUT,
+    UNIT_ONLY,
+    planted,
+    unit_test_notices,
+)
 from tests.planted import accounts as accounts  # they register their own
 from tests.planted import agreements as agreements
 from tests.planted import checkpoints as checkpoints
@@ -31,6 +42,7 @@ from tests.planted import ids as ids
 from tests.planted import kept as kept
 from tests.planted import keys as keys
 from tests.planted import loop_cuts as loop_cuts
+from tests.planted import loop_fleets as loop_fleets
 from tests.planted import loops as loops
 from tests.planted import loud as loud
 from tests.planted import quarantined as quarantined
@@ -48,6 +60,7 @@ from tests.sim.cuts import simulate_cuts
 from tests.sim.fleets import simulate_cluster
 from tests.sim.harness import simulate_seed
 from tests.sim.hops import simulate_hops
+from tests.sim.loop_cut_fleets import simulate_loop_cuts_on_a_cluster
 from tests.sim.loop_cuts import simulate_loop_cuts
 from tests.sim.scenarios import SCENARIOS
 
@@ -66,6 +79,8 @@ def seeds_to_detect(name: str, budget: int, first: int = 0) -> tuple[int, str] |
         simulate = simulate_cluster_cuts
     if name in LOOP_CUT:
         simulate = simulate_loop_cuts
+    if name in SHARED_LOOP_CUT:
+        simulate = simulate_loop_cuts_on_a_cluster
     with planted(name):
         for seed in range(first, first + budget):
             try:

@@ -7,16 +7,17 @@ partitions of the worker pass a barrier in one step, so that no row is in the ep
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.errors import InvariantError
-from millwheel.graph import Graph
 from millwheel.host.actors import Actor, Actors
 from millwheel.host.messages import BarriersNamed, EpochBased, EpochOpened, EpochWanted, ImageWritten, Message
 from millwheel.host.partitions import Partitions
 from millwheel.host.procedures import Steps
+from millwheel.host.routes import Routes
 from millwheel.ids import IntervalId
 
 
@@ -36,9 +37,9 @@ class WentBack(Exception):
 class Crew(Protocol):
     """The worker, as far as its epochs need it."""
 
-    graph: Graph
     actors: Actors
     partitions: Partitions
+    routes: Routes
 
     def handle_core(self, actor: Actor, event: ev.Event) -> None:
         """Give a core an event now."""
@@ -98,12 +99,8 @@ class Epochs:
             return
         self.begun, self._noted = epoch, []
         worker = self._worker
-        senders, back = self._senders()
         owners = {actor.interval: actor.sequencer for actor, _ in worker.actors.intervals()}
-        for actor, _ in worker.actors.intervals():
-            worker.handle_core(
-                actor, ev.EpochBegun(epoch, senders.get(actor.interval, set()), back.get(actor.interval, set()))
-            )
+        self._open(epoch, self._barriers())
         for actor, _ in worker.actors.partitions():
             worker.handle_core(actor, ev.BarrierAsked(epoch))
         positions = tuple(worker.partitions.noted(actor, noted) for actor, noted in self._noted)
@@ -113,20 +110,29 @@ class Epochs:
         """In a cluster: who sends barriers to whom."""
         raise InvariantError("a worker without others was told of barriers of others")
 
-    def _senders(self) -> tuple[dict[IntervalId, set[IntervalId]], dict[IntervalId, set[IntervalId]]]:
-        """By interval: who sends it a barrier, and who sends it one on a back edge of a loop.
+    def _barriers(self) -> dict[IntervalId, tuple[IntervalId, ...]]:
+        """Who gets a barrier from each interval and partition of this worker.
 
         Partitions that open later have passed it already.
         """
+        return {
+            actor.interval: tuple(
+                sorted(actor.core.sends_to if isinstance(actor.core, IntervalCore) else actor.receivers)
+            )
+            for actor in self._worker.actors.all.values()
+        }
+
+    def _open(self, epoch: int, barriers: Mapping[IntervalId, Iterable[IntervalId]]) -> None:
+        """Tell each interval for whose barriers it waits, and whose come round on back edges of a loop."""
         senders: dict[IntervalId, set[IntervalId]] = {}
         back: dict[IntervalId, set[IntervalId]] = {}
-        actors, graph = self._worker.actors.all, self._worker.graph
-        for actor in self._worker.actors.all.values():
-            targets = actor.core.sends_to if isinstance(actor.core, IntervalCore) else actor.receivers
-            for target in targets:
-                found = back if target in actors and graph.is_back(actor.owner, actors[target].owner) else senders
-                found.setdefault(target, set()).add(actor.interval)
-        return senders, back
+        for sender, receivers in barriers.items():
+            for receiver in receivers:
+                found = back if self._worker.routes.is_back(sender, receiver) else senders
+                found.setdefault(receiver, set()).add(sender)
+        for actor, _ in [*self._worker.actors.intervals()]:
+            waits, rounds = senders.get(actor.interval, set()), back.get(actor.interval, set())
+            self._worker.handle_core(actor, ev.EpochBegun(epoch, waits, rounds))
 
     def noted(self, actor: Actor, noted: ev.PositionNoted) -> None:
         """The effect of a partition."""

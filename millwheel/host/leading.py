@@ -183,7 +183,8 @@ class ClusterController:
     def _stand_down(self) -> None:
         """Whatever was known in a term is void."""
         self._epoch, self._authority, self._loading = None, None, False
-        self._rounds, self._generation, self._joined = None, None, None
+        self._generation, self._joined = None, None
+        self._end_rounds()
         self._end_epochs()
         self._early, self._standing, self._master, self._fresh = [], Standing(), self._new_master(), set()
         self._deserted = Deserted()
@@ -193,12 +194,19 @@ class ClusterController:
             self._epochs.end()
         self._epochs = None
 
+    def _end_rounds(self) -> None:
+        """Their intervals have other owners, and the next ones may have lower numbers."""
+        if self._rounds is not None:
+            self._rounds.end()
+        self._rounds = None
+
     def _renew(self, found: ClusterMap) -> None:
         """Under snapshots, what was known of watermarks is void when all goes back."""
         shown = generation_of(found)
         if shown == self._generation:
             return
-        self._generation, self._authority, self._loading, self._rounds = shown, None, False, None
+        self._generation, self._authority, self._loading = shown, None, False
+        self._end_rounds()
         self._end_epochs()
         self._standing = Standing()
         if self._joined is not None and self._joined not in self._early:
@@ -239,20 +247,25 @@ class ClusterController:
         admitted = self._standing.admit(peer, message)
         if admitted is None or self._rounds is None:
             return
+        if isinstance(admitted, WatermarkReport | RoundAnswered):
+            self._passed(authority, admitted.label)
         if isinstance(admitted, RoundAnswered):
             self._rounds.answered(admitted)
             return
-        if isinstance(admitted, WatermarkReport) and self._epochs is not None and admitted.label > self._epochs.label:
-            self._tell_changes(authority)
-            self._epochs.reported(admitted.label)
         risen = heed(authority, admitted)
         if risen:
             self._tell(self._serving(), self._raised({}, risen))
         if isinstance(admitted, Claimed | IntervalSettled):
             self._rounds.hurry()
 
+    def _passed(self, authority: Authority, label: int) -> None:
+        """What is heard comes from behind the barrier `label`: what was reached before is told, and stored with its epoch."""
+        if self._epochs is not None and label > self._epochs.label:
+            self._tell_changes(authority)
+            self._epochs.reported(label)
+
     def _ask_round(self, question: RoundAsked) -> None:
-        self._tell(self._workers(), question)
+        self._tell(self._serving(), question)
 
     def _load_if_due(self) -> None:
         """When the map is known, and a worker has said who sends to whom."""

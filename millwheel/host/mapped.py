@@ -19,7 +19,7 @@ from millwheel.core.ids.dedup import Channel
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.core.source.injector import InjectorCore
-from millwheel.errors import Fenced, WiringError
+from millwheel.errors import Fenced
 from millwheel.host import alphabet as he
 from millwheel.host.actors import Actor
 from millwheel.host.barriers import WentBack
@@ -111,11 +111,6 @@ class MappedOwnership:
     def boot(self) -> Steps:
         """See `Ownership`."""
         worker = self._worker
-        if worker.graph.snapshot_every_us and worker.graph.loops:
-            raise WiringError(
-                f"pipeline {worker.graph.name!r}: the computations {[*worker.graph.loops[0].members]} form a loop, and a "
-                "cluster takes no snapshots of loops yet: run it with `millwheel run`, or with durability=Checkpoints()"
-            )
         opened: Opened = yield OpenPipeline(worker.graph.shape())
         worker.routes.open(opened)
         yield he.Prepare(opened.subscriptions, opened.places)

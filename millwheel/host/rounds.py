@@ -34,8 +34,13 @@ class Rounds:
         self._rounds = {loop: LoopRounds(last) for loop in authority.loops}
         self._turns = dict.fromkeys(authority.loops, 0)
         """How often each loop was hurried: only the newest procedure of each goes on."""
+        self._over = False
         self._outside: dict[str, int] = {}
         """What each loop's inputs from outside had promised when it was last hurried, us."""
+
+    def end(self) -> None:
+        """Another controller leads, or all has gone back: nobody is asked any more."""
+        self._over = True
 
     def hurry(self) -> None:
         """Something may have risen, or an interval has a new owner: ask at once where there is anything to ask."""
@@ -65,7 +70,9 @@ class Rounds:
 
     def _steps(self, loop: str, turn: int) -> Steps:
         pause_us, before = limits.ROUND_DELAY_US, self._authority.value(loop)
-        while turn == self._turns[loop] and self._authority.value(loop) < self._authority.outside(loop):
+        while (
+            not self._over and turn == self._turns[loop] and self._authority.value(loop) < self._authority.outside(loop)
+        ):
             self._next(loop)
             yield Pause(pause_us)
             risen, before = self._authority.value(loop) > before, self._authority.value(loop)

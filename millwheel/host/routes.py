@@ -109,6 +109,11 @@ class Routes:
             for s in spec.inputs
         }
 
+    def is_back(self, sender: IntervalId, receiver: IntervalId) -> bool:
+        """Whether `sender` sends to `receiver` on a back edge of a loop; a partition of a source never does."""
+        one, other = self.rows.get(sender), self.rows.get(receiver)
+        return one is not None and other is not None and self._graph.is_back(one.computation, other.computation)
+
     def bounds(self) -> dict[str, set[str]]:
         """Computation to the names of what bounds its input; a source that is left out may come back, and counts."""
         found = {name: self._graph.bounds(name) for name in self._graph.computations}

@@ -12,13 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from millwheel.core.interval import events as ev
-from millwheel.core.interval.machine import IntervalCore
 from millwheel.host.actors import Actor
 from millwheel.host.barriers import Crew, Epochs, WentBack
 from millwheel.host.messages import BarriersNamed, EpochOpened, ImageWritten, Message
 from millwheel.host.procedures import Steps
 from millwheel.host.requests import Leave
-from millwheel.ids import IntervalId
 
 
 class SharedEpochs(Epochs):
@@ -42,12 +40,7 @@ class SharedEpochs(Epochs):
         if epoch != self._declared + 1 or epoch <= self.begun or not self._serves():
             return
         self.begun, self._noted, self._said = epoch, [], []
-        barriers = {
-            actor.interval: tuple(
-                sorted(actor.core.sends_to if isinstance(actor.core, IntervalCore) else actor.receivers)
-            )
-            for actor in worker.actors.all.values()
-        }
+        barriers = self._barriers()
         for actor, _ in worker.actors.partitions():
             worker.handle_core(actor, ev.BarrierAsked(epoch))
         positions = tuple(worker.partitions.noted(actor, noted) for actor, noted in self._noted)
@@ -63,12 +56,7 @@ class SharedEpochs(Epochs):
         if message.epoch != self.begun or self._named >= message.epoch:
             return
         self._named = message.epoch
-        senders: dict[IntervalId, set[IntervalId]] = {}
-        for sender, receivers in message.barriers.items():
-            for receiver in receivers:
-                senders.setdefault(receiver, set()).add(sender)
-        for actor, _ in [*self._worker.actors.intervals()]:
-            self._worker.handle_core(actor, ev.EpochBegun(message.epoch, senders.get(actor.interval, set())))
+        self._open(message.epoch, message.barriers)
 
     def written(self, actor: Actor, written: ev.PartWritten) -> None:
         """See `Epochs`."""

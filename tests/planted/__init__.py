@@ -80,6 +80,18 @@ def cut_in_loop(make: Callable[[], Patches]) -> Callable[[], Patches]:
     return make
 
 
+SHARED_LOOP_CUT: set[str] = set()
+"""Mutants that seeds of clusters with loops under snapshots are to notice (`tests.sim.loop_cut_fleets`)."""
+
+
+def shared_cut_in_loop(make: Callable[[], Patches]) -> Callable[[], Patches]:
+    """Register a mutant of what only loops under snapshots have, on a cluster."""
+    mutant(make)
+    assert make.__doc__ is not None
+    SHARED_LOOP_CUT.add(make.__doc__.splitlines()[0].rstrip("."))
+    return make
+
+
 CLUSTERED: set[str] = set()
 """Mutants that seeds of clusters are to notice (`tests.sim.fleets`)."""
 

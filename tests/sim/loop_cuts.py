@@ -14,6 +14,7 @@ import msgspec
 
 from millwheel import JsonCoder
 from millwheel.bundles import decode_checkpoint
+from millwheel.graph import Graph
 from millwheel.model import MAX_TIME, SECOND
 from millwheel.testing.checks.cuts import CutStore, visible
 from millwheel.testing.faults.nemesis import Seeded
@@ -22,7 +23,7 @@ from millwheel.testing.world.simulator import Simulation
 from millwheel_storage.fold import fold
 from millwheel_storage.memory import MemoryStore
 from tests.sim.harness import ask_redrives, faults_of
-from tests.sim.hops import Hopper, Hops, check_hops, draw_hops, key_of, next_of
+from tests.sim.hops import Hopper, Hops, Runs, check_hops, draw_hops, key_of, next_of
 from tests.sim.workload.drawing import START_US, shrunk
 
 HOPPERS = JsonCoder(Hopper)
@@ -91,31 +92,23 @@ class LoopCuts:
             self._store.truth.fail(f"I22: the cut lacks {[*missing][:3]} and has {[*extra][:3]} too often")
 
 
-def simulate_loop_cuts(seed: int) -> Kernel:
-    """One seed; raises `Violation` with the story when an invariant breaks."""
+def drawn_loop(seed: int, kernel: Kernel, *intervals_us: int) -> tuple[Hops, Graph]:
+    """The workload of a seed from `kernel`'s now on, and its graph with a snapshot every one of `intervals_us`."""
     rng = random.Random(f"loop cuts {seed}")
-    workload, kernel = draw_hops(seed), Kernel(seed, start_us=START_US)
+    workload = draw_hops(seed)
     workload.clocked = False
     workload.exotic["LOOP_LOG_LIMIT_BYTES"] = rng.choice([1, 1_000, 8_388_608])
     for parts in workload.scripts.values():
         for script in parts:
             script.arrivals = [at + kernel.now for at in script.arrivals]
     assert workload.graph is not None
-    graph = msgspec.structs.replace(workload.graph, snapshot_every_us=rng.choice([10_000, 50_000, 200_000, SECOND]))
-    store = CutStore(MemoryStore(), graph, kernel)
+    return workload, msgspec.structs.replace(workload.graph, snapshot_every_us=rng.choice(intervals_us))
+
+
+def run_loop(simulation: Runs, workload: Hops, store: CutStore) -> Kernel:
+    """Run it to its end, whatever it runs on."""
+    kernel = store.truth.kernel
     store.on_cut = LoopCuts(workload, store).check
-    faults = msgspec.structs.replace(faults_of(seed), clock_step=0)
-    simulation = Simulation(
-        graph=graph,
-        tables={},
-        kernel=kernel,
-        nemesis=Seeded(faults, kernel.rng),
-        store=store,
-        faults_until_us=8 * SECOND,
-    )
-    # Kills from outside may hit one record three times while it runs alone: it waits until somebody asks for it.
-    simulation.on_mend = lambda: ask_redrives(store)
-    simulation.hold_open = lambda: any(durable.fifo for durable in store.truth.durable.values())
     with shrunk(workload.exotic):
         try:
             simulation.run()
@@ -123,14 +116,26 @@ def simulate_loop_cuts(seed: int) -> Kernel:
             raise
         except Exception as error:
             raise Violation(f"{type(error).__name__}: {error}", kernel.story()) from error
-    check_hops(workload, store.inner.key_state)
-    inner = store.inner
-    if (
-        inner.log
-        or any(inner.folded.delivered.values())
-        or any(any(c.values()) for c in inner.folded.productions.values())
-    ):
+    inner, folded = store.inner, store.inner.folded
+    check_hops(workload, inner.key_state)
+    if inner.log or any(folded.delivered.values()) or any(any(c.values()) for c in folded.productions.values()):
         store.truth.fail("I15: something is not folded at the end")
-    if {inner.watermark[name] for name in graph.computations} != {MAX_TIME}:
+    if {inner.watermark[name] for name in store.truth.graph.computations} != {MAX_TIME}:
         store.truth.fail("I22: a watermark that was reached is not stored at the end")
     return kernel
+
+
+def simulate_loop_cuts(seed: int) -> Kernel:
+    """One seed; raises `Violation` with the story when an invariant breaks."""
+    kernel = Kernel(seed, start_us=START_US)
+    workload, graph = drawn_loop(seed, kernel, 10_000, 50_000, 200_000, SECOND)
+    store = CutStore(MemoryStore(), graph, kernel)
+    faults = msgspec.structs.replace(faults_of(seed), clock_step=0)
+    simulation = Simulation(
+        graph=graph, tables={}, kernel=kernel, nemesis=Seeded(faults, kernel.rng), store=store,
+        faults_until_us=8 * SECOND,
+    )  # fmt: skip
+    # Kills from outside may hit one record three times while it runs alone: it waits until somebody asks for it.
+    simulation.on_mend = lambda: ask_redrives(store)
+    simulation.hold_open = lambda: any(durable.fifo for durable in store.truth.durable.values())
+    return run_loop(simulation, workload, store)

@@ -177,3 +177,15 @@ def test_what_outside_promises_while_a_round_runs_is_for_the_next_one() -> None:
     hand.authority.adopt(hand.authority.changes())
     hand.answer()
     assert hand.floor == 50
+
+
+def test_rounds_of_another_term_or_generation_ask_nobody_any_more() -> None:
+    # After a going back they went on beside those of the new owners, whose lower numbers nobody answered.
+    hand = Hand()
+    hand.outside(50)
+    asked = len(hand.asked)
+    assert asked
+    hand.rounds.end()
+    hand.pause()
+    hand.rounds.again()
+    assert (len(hand.asked), hand.steps) == (asked, [])

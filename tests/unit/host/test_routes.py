@@ -59,3 +59,22 @@ def test_an_interval_is_told_how_many_send_to_its_receivers_sources_apart() -> N
 
 def _recovered(productions: list[Bundle]) -> RecoveredInterval:
     return RecoveredInterval([], productions, TimerWrites([], [], [], []), HoldWrites([], []), [], MIN_TIME)
+
+
+def test_back_edges_are_known_by_the_intervals_at_their_ends_whoever_owns_these() -> None:
+    made, back = Pipeline("loop"), Stream("back", TextCoder())
+    made.inject(IterableSource("text", []), into=words)
+    made.add(
+        Pass, [subscribe(words, lambda word: word), subscribe(back, lambda word: word)], [longer], name="Head",
+        split_keys=("m",),
+    )  # fmt: skip
+    made.add(Pass, [subscribe(longer, lambda word: word)], [back], name="Tail")
+    graph = made.graph()
+    routes = Routes(graph)
+    rows = routes.open(run(MemoryStore().open_pipeline(graph.shape())))
+    head, other = (row.id for row in rows if row.computation == "Head")
+    (tail,) = (row.id for row in rows if row.computation == "Tail")
+    partition = IntervalId(max(head, other, tail) + 1)
+    back_edges = [(a, b) for a in (head, other, tail, partition) for b in (head, other, tail) if routes.is_back(a, b)]
+    own_logs = [(head, head), (head, other), (other, head), (other, other), (tail, tail)]
+    assert sorted(back_edges) == sorted([*own_logs, (tail, head), (tail, other)])

@@ -200,6 +200,21 @@ def test_acks_alone_are_worth_a_row_with_a_number_of_its_own() -> None:
     assert write.seq == 2
 
 
+def test_an_ack_from_behind_a_barrier_that_this_interval_has_not_passed_is_of_the_next_epoch() -> None:
+    # The receiver has run it in its next epoch: after a recovery to this one it needs it again.
+    part = Part()
+    earlier = Bundle(SUB, ME, 1, TARGET, ProducerId(5), SequenceNumber(0), sequence_numbers([7]), ["k"], [b"v"], [1])
+    (adopted,) = part.outbox.adopt(earlier)
+    part.put()
+    part.epochs.acked(adopted.number, 0, 4)
+    (write,) = part.cut(4)
+    assert decode_checkpoint(write.payload).acked == []
+    part.epochs.committed(write.seq, part.effects)
+    part.epochs.declared(4)
+    (write,) = part.cut(5)
+    assert [[*acked.sequences] for acked in decode_checkpoint(write.payload).acked] == [[7]]
+
+
 def test_too_many_changes_of_one_epoch_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "EPOCH_LIMIT_WRITES", 3)
     part = Part()
