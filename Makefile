@@ -16,7 +16,7 @@ PIP_INSTALL := $(PY) -m pip install --quiet --quiet --disable-pip-version-check 
 TYPED := $(foreach d,millwheel storage injectors examples tests benchmarks,$(if $(shell find $(d) -name '*.py' -print -quit 2>/dev/null),$(d)))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test lint format types wheel-test zeitgeist queries reachability nexmark nexmark-figures bench proto mutants reliability chaos chaos-zeitgeist chaos-partition chaos-spark iteration-grid lock clean
+.PHONY: help venv test lint format types wheel-test zeitgeist queries reachability nexmark nexmark-figures bench proto mutants reliability chaos chaos-zeitgeist chaos-loops chaos-partition chaos-spark iteration-grid lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -99,6 +99,9 @@ chaos: $(STAMP) ## a cluster of real processes under kills, stops and cuts, and 
 
 chaos-zeitgeist: $(STAMP) ## Zeitgeist on a cluster whose workers are killed, against the embedded run, byte for byte; ARGS="--kills 12"
 	$(PY) -m tests.chaos.zeitgeist_cluster $(ARGS)
+
+chaos-loops: $(STAMP) ## kills at random moments of a ledger with a loop under snapshots, embedded and with workers; ARGS="--kills 20"
+	$(PY) -m tests.chaos.loop_kills $(ARGS)
 
 chaos-partition: $(STAMP) ## two workers that a parted network keeps apart, in network namespaces; needs Linux
 	$(PY) -m pytest -m grid tests/chaos/test_partition.py

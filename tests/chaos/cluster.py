@@ -10,6 +10,7 @@ run comes to its end, and this is counted:
 
     python -m tests.chaos.cluster --minutes 10 --seed 3
     python -m tests.chaos.cluster --minutes 30 --rate 900       # more than 3,000,000 records
+    python -m tests.chaos.cluster --durability snapshots --loop # what an account got goes on to another one, a few times
 """
 
 from __future__ import annotations
@@ -39,13 +40,16 @@ from tests.chaos.proxy import TcpProxy
 
 LEDGER = '''
 import os
-from millwheel import Computation, JsonCoder, Pipeline, Stream, Table, ValueCell, MapCell, subscribe
+from millwheel import Checkpoints, Computation, JsonCoder, Pipeline, Snapshots, Stream, Table, ValueCell, MapCell, subscribe
 from millwheel_injectors import BoundedDisorder, FileSource, JsonLines
 
 WINDOW_US = 5_000_000
+ACCOUNTS = 200
+HOPS, EVERY_MS = 0, 0
 
 transfers = Stream("transfers", JsonCoder(dict[str, int | str]))
 deposits = Stream("deposits", JsonCoder(dict[str, int | str]))
+onward = Stream("onward", JsonCoder(dict[str, int | str]))
 accounts = Table("accounts", {"account": "text", "cents": "bigint", "times": "bigint", "digest": "bigint"}, ("account",))
 windows = Table("windows", {"account": "text", "ends": "bigint", "times": "bigint", "fired": "bigint"}, ("account", "ends"))
 
@@ -65,27 +69,35 @@ class Deposit(Computation[dict[str, int | str]]):
 
     def ProcessRecord(self, context, record):
         cents, times, digest = self.state.get()
-        cents, times, digest = cents + record.value["cents"], times + 1, digest ^ (record.value["id"] * 0x9E3779B1 % 2**31)
+        hops = record.value.get("hops", HOPS)
+        cents, times = cents + record.value["cents"], times + 1
+        digest ^= (record.value["id"] * 0x9E3779B1 + hops) % 2**31
         self.state.set([cents, times, digest])
         context.upsert(accounts, {"account": record.key, "cents": cents, "times": times, "digest": digest})
         ends = record.timestamp // WINDOW_US * WINDOW_US + WINDOW_US
         self.seen.set(str(ends), self.seen.get(str(ends), 0) + 1)
         context.set_timer(str(ends), ends)
+        if hops:
+            to = f"a{(record.value['id'] * 7919 + hops * 104729) % ACCOUNTS:03}"
+            context.produce(onward, {**record.value, "from": record.key, "to": to, "hops": hops - 1})
 
     def ProcessTimer(self, context, timer):
         times, fired = self.seen.get(timer.tag, 0), self.fired.get(timer.tag, 0) + 1
         self.fired.set(timer.tag, fired)
         context.upsert(windows, {"account": timer.key, "ends": int(timer.tag), "times": times, "fired": fired})
 
-pipeline = Pipeline("ledger")
+pipeline = Pipeline("ledger", durability=Snapshots(every_ms=EVERY_MS) if EVERY_MS else Checkpoints())
 for side in ("east", "west"):
     pipeline.inject(
         FileSource(side, f"{side}-*.jsonl", JsonLines(dict[str, int | str]), event_time=lambda row: row["at"],
                    watermark=BoundedDisorder(0), pace=1),
         into=transfers,
     )
-pipeline.add(Withdraw, [subscribe(transfers, lambda row: row["from"])], [deposits], split_keys=("a070", "a140"))
-pipeline.add(Deposit, [subscribe(deposits, lambda row: row["to"])], split_keys=("a050", "a100", "a150"))
+inputs = [transfers, onward] if HOPS else [transfers]
+withdrawn = [subscribe(stream, lambda row: row["from"]) for stream in inputs]
+pipeline.add(Withdraw, withdrawn, [deposits], split_keys=("a070", "a140"))
+deposited = [subscribe(deposits, lambda row: row["to"])]
+pipeline.add(Deposit, deposited, [onward] if HOPS else [], split_keys=("a050", "a100", "a150"))
 pipeline.sink(accounts)
 pipeline.sink(windows)
 '''
@@ -94,6 +106,8 @@ ACCOUNTS = 200
 ROWS_A_SECOND = 120
 SIDES = ("east", "west")
 FILES_A_SIDE = 2
+HOPS = 4
+"""Of an amount in a ledger with a loop."""
 
 AUDIT = """
 CREATE TABLE public.zombies (interval_id bigint, sequencer bigint, current bigint);
@@ -151,9 +165,17 @@ class Expected(NamedTuple):
     rows: int
 
 
-def write_ledger(directory: Path, seconds: float, seed: int, rate: int = ROWS_A_SECOND) -> Expected:
-    """Write the pipeline and its files; so many rows a second are due, by event time."""
-    (directory / "ledger.py").write_text(LEDGER)
+def write_ledger(
+    directory: Path, seconds: float, seed: int, rate: int = ROWS_A_SECOND, *, every_ms: int = 0, hops: int = 0
+) -> Expected:
+    """Write the pipeline and its files; so many rows a second are due, by event time.
+
+    It takes snapshots every `every_ms`, or, when that is 0, a checkpoint for each bundle.  What an account gets goes on to
+    another one `hops` times, in a loop.
+    """
+    settings = "HOPS, EVERY_MS = 0, 0\n"
+    assert settings in LEDGER
+    (directory / "ledger.py").write_text(LEDGER.replace(settings, f"HOPS, EVERY_MS = {hops}, {every_ms}\n"))
     dice = random.Random(f"ledger {seed}")
     accounts: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     windows: Counter[tuple[str, int]] = Counter()
@@ -166,9 +188,12 @@ def write_ledger(directory: Path, seconds: float, seed: int, rate: int = ROWS_A_
         cents = dice.randrange(1, 10_000)
         row = {"id": id_, "from": source, "to": to, "cents": cents, "at": at}
         files[id_ % len(files)].write(json.dumps(row) + "\n")
-        entry = accounts[to]
-        entry[0], entry[1], entry[2] = entry[0] + cents, entry[1] + 1, entry[2] ^ (id_ * 0x9E3779B1 % 2**31)
-        windows[to, at // WINDOW_US * WINDOW_US + WINDOW_US] += 1
+        for left in range(hops, -1, -1):
+            entry = accounts[to]
+            entry[0], entry[1] = entry[0] + cents, entry[1] + 1
+            entry[2] ^= (id_ * 0x9E3779B1 + left) % 2**31
+            windows[to, at // WINDOW_US * WINDOW_US + WINDOW_US] += 1
+            to = f"a{(id_ * 7919 + left * 104729) % ACCOUNTS:03}"
     for file in files:
         file.close()
     return Expected({name: (a, b, c) for name, (a, b, c) in accounts.items()}, dict(windows), rows)
@@ -405,12 +430,16 @@ def judged(url: str, expected: Expected) -> dict[str, int]:
 
 def chaos(
     minutes: float, seed: int, *, workers: int = 3, controllers: int = 2, lease_s: float = 2.5, every_s: float = 4.0,
-    rate: int = ROWS_A_SECOND, log: Callable[[str], None],
+    rate: int = ROWS_A_SECOND, every_ms: int = 0, hops: int = 0, plan: Sequence[Blow] | None = None,
+    log: Callable[[str], None],
 ) -> dict[str, int]:  # fmt: skip
-    """One run; counts of what went wrong, all of which have to be zero."""
-    plan = plan_of(seed, minutes, lease_s, every_s)
+    """One run; counts of what went wrong, all of which have to be zero.
+
+    The plan is drawn when it is not given; `every_ms` and `hops` are those of `write_ledger`.
+    """
+    plan = plan_of(seed, minutes, lease_s, every_s) if plan is None else plan
     with temporary_postgres() as postgres, tempfile.TemporaryDirectory(prefix="mw-chaos-", dir="/tmp") as directory:
-        expected = write_ledger(Path(directory), minutes * 60 + 10, seed, rate)
+        expected = write_ledger(Path(directory), minutes * 60 + 10, seed, rate, every_ms=every_ms, hops=hops)
         log(f"seed {seed}: {len(plan)} blows in {minutes:g} minutes, {expected.rows:,} rows")
         run = Chaos(Path(directory), postgres, lease_s, log)
         status = asyncio.run(run.run(plan, workers, controllers, 120 + 2 * minutes * 60))
@@ -430,10 +459,14 @@ def main() -> int:
     parser.add_argument("--controllers", type=int, default=2)
     parser.add_argument("--every", type=float, default=4.0, help="seconds between two blows, on average")
     parser.add_argument("--rate", type=int, default=ROWS_A_SECOND, help=f"rows a second (default {ROWS_A_SECOND})")
+    parser.add_argument("--durability", choices=("checkpoints", "snapshots"), default="checkpoints")
+    parser.add_argument("--interval", type=int, default=500, help="ms between two snapshots (default 500)")
+    parser.add_argument("--loop", action="store_true", help=f"each amount goes on to {HOPS} more accounts, in a loop")
     given = parser.parse_args()
     began = time.monotonic()
     found = chaos(
         given.minutes, given.seed, workers=given.workers, controllers=given.controllers, every_s=given.every, rate=given.rate,
+        every_ms=given.interval if given.durability == "snapshots" else 0, hops=HOPS if given.loop else 0,
         log=lambda line: print(f"{time.monotonic() - began:7.1f} {line}", flush=True),
     )  # fmt: skip
     return int(any(found.values()))

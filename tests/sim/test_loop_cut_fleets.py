@@ -36,6 +36,6 @@ def test_every_seed_keeps_every_invariant_and_together_they_reach_every_probe() 
 
 @pytest.mark.parametrize("seed", [35])
 def test_without_faults_all_is_placed_once_and_logs_are_cut(seed: int) -> None:
-    kernel = simulate_loop_cuts_on_a_cluster(seed, NO_FAULTS)
+    kernel = simulate_loop_cuts_on_a_cluster(seed, NO_FAULTS, orders=0)
     assert kernel.probes["placement"] == 1
     assert kernel.probes["cut with a log"]
