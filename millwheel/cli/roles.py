@@ -16,4 +16,5 @@ def roles(pipeline: str) -> None:
     from millwheel.launch import import_pipeline
     from millwheel_storage.schema.grants import roles_script
 
-    click.echo(roles_script(import_pipeline(pipeline).name), nl=False)
+    graph = import_pipeline(pipeline).graph()
+    click.echo(roles_script(graph.name, snapshots=graph.snapshot_every_us > 0), nl=False)

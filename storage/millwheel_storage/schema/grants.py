@@ -4,7 +4,8 @@ Lives here: who may do what to which table.  Never here: I/O.  Whoever has opene
 its tables.  The three roles may log in, and have no password until somebody gives them one.
 
 A *worker* reads and writes what it processes, and joins.  It can neither lead nor change tables.  A *controller* decides, and
-sees no key, no value and no state.  A *reader* reads.
+sees no key, no value and no state.  Under snapshots it makes epochs visible: it writes their sink rows, drops what is not
+declared, and folds logs before it splits or merges.  So it has the rights of a worker then, too.  A *reader* reads.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ END $$;
 REVOKE ALL ON SCHEMA "{schema}" FROM PUBLIC, "{schema}_worker", "{schema}_controller", "{schema}_reader";
 REVOKE ALL ON ALL TABLES IN SCHEMA "{schema}" FROM PUBLIC, "{schema}_worker", "{schema}_controller", "{schema}_reader";
 GRANT USAGE ON SCHEMA "{schema}" TO "{schema}_worker", "{schema}_controller", "{schema}_reader";
-GRANT SELECT ON ALL TABLES IN SCHEMA "{schema}" TO "{schema}_worker", "{schema}_reader";
+GRANT SELECT ON ALL TABLES IN SCHEMA "{schema}" TO {sees_all};
 GRANT USAGE ON ALL SEQUENCES IN SCHEMA "{schema}" TO "{schema}_worker", "{schema}_controller";
 {grants}
 -- Sink tables: whatever is not a table of the store.
@@ -69,7 +70,7 @@ BEGIN
     FOR sink IN SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
         WHERE n.nspname = '{schema}' AND c.relkind IN ('r', 'p') AND c.relname <> ALL (ARRAY[{reserved}])
     LOOP
-        EXECUTE format('GRANT {change} ON "{schema}".%I TO "{schema}_worker"', sink);
+        EXECUTE format('GRANT {change} ON "{schema}".%I TO {sinks_to}', sink);
     END LOOP;
 END $$;
 -- A controller ends the sessions of dead workers, which only their own role may do.
@@ -84,12 +85,17 @@ COMMIT;
 """
 
 
-def roles_script(pipeline: str) -> str:
-    """SQL that makes the roles of a pipeline, or sets their rights anew; it may be run again at any time."""
+def roles_script(pipeline: str, snapshots: bool = False) -> str:
+    """SQL that makes the roles of a pipeline, or sets their rights anew; it may be run again at any time.
+
+    `snapshots`: the pipeline runs under them.
+    """
     schema = schema_name(pipeline)
+    worker, controller, reader = (f'"{schema}_{role}"' for role in ("worker", "controller", "reader"))
+    processing = [("worker", WORKER), ("controller", WORKER)] if snapshots else [("worker", WORKER)]
     grants = [
         f'GRANT {rights} ON {", ".join(_in(schema, table) for table in tables.split(", "))} TO "{schema}_{role}";'
-        for role, table_rights in (("worker", WORKER), ("controller", CONTROLLER), ("controller", OPERATIONS))
+        for role, table_rights in (*processing, ("controller", CONTROLLER), ("controller", OPERATIONS))
         for rights, tables in table_rights.items()
     ]
     statement = joining.END_SESSIONS.replace("%(incarnations)s", "incarnations").replace("%(names)s", "names")
@@ -98,6 +104,8 @@ def roles_script(pipeline: str) -> str:
         grants="\n".join(grants),
         reserved=", ".join(f"'{name}'" for name in sorted(RESERVED_NAMES)),
         change=CHANGE,
+        sees_all=f"{worker}, {controller}, {reader}" if snapshots else f"{worker}, {reader}",
+        sinks_to=f"{worker}, {controller}" if snapshots else worker,
         function=joining.END_WORKER_SESSIONS_NAME,
         end_sessions=statement,
     )

@@ -26,8 +26,8 @@ from millwheel.bundles import (
 )
 from millwheel.cluster import MapOrder, Placement, Reshaping
 from millwheel.errors import StoreError
-from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, SubscriptionId
-from millwheel.ports import FoldWrite, MarkWrite, PipelineShape, PositionWrite, SinkTable, WatermarkWrite
+from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
+from millwheel.ports import Declaration, FoldWrite, MarkWrite, PipelineShape, PositionWrite, SinkTable, WatermarkWrite
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
 from millwheel_storage.postgres.membership import session_name
@@ -49,14 +49,14 @@ def url(postgres: EmbeddedPostgres, pipeline: str, role: str) -> str:
     return make_conninfo(postgres.url, user=f"{pipeline}_{role}")
 
 
-async def made(postgres: EmbeddedPostgres, pipeline: str) -> None:
+async def made(postgres: EmbeddedPostgres, pipeline: str, snapshots: bool = False) -> None:
     """The owner has opened the pipeline, and has made the roles, twice."""
     store = PostgresStore(postgres.url, pipeline)
     await store.open_pipeline(shape(pipeline))
     await store.close()
     with psycopg.connect(postgres.url, autocommit=True) as connection:
         for _ in range(2):
-            connection.execute(roles_script(pipeline).encode())
+            connection.execute(roles_script(pipeline, snapshots).encode())
 
 
 def image(outside: int) -> Checkpoint:
@@ -133,6 +133,56 @@ async def work(worker: PostgresStore, mine: int) -> None:
     assert await worker.advance([move]) == {opened[0].interval}
     assert await worker.renew(mine, LEASE_US)
     assert await worker.refusal(1) is None if await worker.orders() else True
+
+
+def test_a_controller_makes_epochs_visible_with_its_own_role(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    # It was to have the role of a worker, which may not lead: no cluster could run under snapshots.
+    async def main() -> None:
+        await made(postgres, pipeline, snapshots=True)
+        worker = PostgresStore(url(postgres, pipeline, "worker"), pipeline)
+        controller = PostgresStore(url(postgres, pipeline, "controller"), pipeline)
+        for store in (worker, controller):
+            await store.open_pipeline(shape(pipeline))
+        mine = (await worker.join("w", "worker", "w:1", LEASE_US, b"w")).incarnation
+        chief = (await controller.join("c", "controller", "c:1", LEASE_US, b"c")).incarnation
+        leader = await controller.lead(chief, LEASE_US)
+        assert leader is not None
+        every: dict[IntervalId, int | None] = {ONE: mine, TWO: mine}
+        every |= {row.id: mine for row in (await controller.cluster_map()).intervals}
+
+        async def place_all() -> dict[IntervalId, Sequencer]:
+            version = (await controller.cluster_map()).version
+            assert await controller.place(Placement(leader.epoch, version, every, {"src": mine}, back=True)) is not None
+            return {row.id: row.sequencer for row in (await controller.cluster_map()).intervals}
+
+        owned = await place_all()
+        rows = (SinkRow("out", msgspec.json.encode({"k": "x", "n": 1})),)
+        for epoch in (1, 2):
+            written = msgspec.structs.replace(image(ONE), epoch=epoch, sinks=[*rows], sink_keys=["k"])
+            write = LogWrite(ONE, owned[ONE], Seq(epoch), epoch, encode_checkpoint(written))
+            assert await worker.commit([write]) == {(ONE, Seq(epoch))}
+            if epoch == 1:
+                declaration = Declaration(
+                    epoch=1, owners=owned, watermarks={"a": 7}, sinks=[(ONE, Seq(1))], term=leader.epoch
+                )
+                assert await controller.declare(declaration)
+        await place_all()  # what epoch 2 had is dropped
+        given_up = await controller.place(
+            Placement(leader.epoch, (await controller.cluster_map()).version, dict.fromkeys(every), {})
+        )
+        assert given_up is not None
+        assert await controller.reshape(Reshaping(leader.epoch, given_up, [ONE], ["c"], back=True)) is not None
+        with Reader(url(postgres, pipeline, "reader"), pipeline) as reader:
+            assert reader.sink_rows("out") == [{"k": "x", "n": 1}]
+        with psycopg.connect(url(postgres, pipeline, "controller"), autocommit=True) as connection:
+            connection.execute("SELECT set_config('search_path', %s, false)", (pipeline,))
+            for statement in ("CREATE TABLE mine (x int)", "DROP TABLE out", "UPDATE meta SET payload_format = 9"):
+                with pytest.raises(errors.InsufficientPrivilege):
+                    connection.execute(statement.encode())
+        for store in (worker, controller):
+            await store.close()
+
+    asyncio.run(main())
 
 
 REFUSED: dict[str, list[str]] = {
