@@ -142,6 +142,36 @@ def test_a_run_ends_after_an_epoch_that_began_when_all_was_done() -> None:
     assert Hand().worker.epochs.settled(), "without snapshots there is nothing to wait for"
 
 
+def test_a_run_does_not_end_while_an_interval_has_something_for_another_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    hand = SnapshotHand()
+    assert not hand.worker.epochs.settled()
+    hand.hear(EpochStarted(1))
+    pass_barriers(hand)
+    hand.hear(EpochDeclared(1))
+    monkeypatch.setattr(type(hand.second.core), "wants_epoch", property(lambda core: core is hand.second.core))
+    wanted(hand)
+    assert not hand.worker.epochs.settled()
+    assert wanted(hand) == [EpochWanted(1)]
+    monkeypatch.undo()
+    assert hand.worker.epochs.settled()
+
+
+def test_partitions_are_read_again_when_the_epoch_that_was_pressed_for_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    hand = SnapshotHand("a")
+    read = [0]
+    monkeypatch.setattr(hand.worker.partitions, "go_on", lambda: read.append(1))
+    with monkeypatch.context() as full:
+        full.setattr(type(hand.first.core), "pressed", property(lambda core: core is hand.first.core))
+        hand.worker.epochs.press()
+        hand.worker.epochs.press()
+        assert hand.worker.pressed()
+        assert wanted(hand) == [EpochWanted(0)]
+    assert read == [0]
+    hand.worker.epochs.press()
+    hand.worker.epochs.press()
+    assert (read, hand.worker.pressed()) == ([0, 1], False)
+
+
 def pass_barriers(hand: SnapshotHand) -> None:
     """What intervals have sent to each other arrives."""
     for hello in hand.of(Hello):

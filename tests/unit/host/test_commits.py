@@ -92,20 +92,28 @@ def test_what_waits_of_a_void_core_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_interval_commits_in_order_whatever_finishes_first(seed: int) -> None:
+def test_every_interval_commits_in_order_whatever_finishes_first_and_nothing_that_was_dropped(seed: int) -> None:
     rng = random.Random(seed)
     store, seqs = Slow(), dict.fromkeys(range(4), 0)
+    dropped: set[tuple[int, int]] = set()
     while sum(seqs.values()) < 200 or store.open:
         if rng.random() < 0.7 and sum(seqs.values()) < 200:
             interval = rng.randrange(4)
             seqs[interval] += 1
             store.submit(write(IntervalId(interval), Seq(seqs[interval]), sink=rng.random() < 0.05))
+            if rng.random() < 0.1:
+                begun = {*store.durable, *(place for group in store.groups() for place in group)}
+                dropped |= {(interval, seq) for seq in range(1, seqs[interval] + 1)} - begun
+                store.lanes.drop(IntervalId(interval))
         elif store.open:
             store.finish(rng.randrange(len(store.open)))
         busy = [one.interval for group in store.open for one in group.writes]
         assert len({*busy}) == sum(len({one.interval for one in group.writes}) for group in store.open)
     for interval, count in seqs.items():
-        assert [seq for one, seq in store.durable if one == interval] == list(range(1, count + 1))
+        kept = [seq for seq in range(1, count + 1) if (interval, seq) not in dropped]
+        assert [seq for one, seq in store.durable if one == interval] == kept
+    assert dropped
+    assert store.lanes.idle()
 
 
 def test_a_group_is_no_larger_than_a_message_may_be(monkeypatch: pytest.MonkeyPatch) -> None:

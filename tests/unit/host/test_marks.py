@@ -103,6 +103,20 @@ def test_a_second_suspect_is_marked_when_the_first_one_is_done() -> None:
     assert host.written == [[1], [2]]
 
 
+def test_a_mark_of_a_void_core_is_not_written_for_the_next_one_to_find() -> None:
+    host, void, other = Host(), actor(IntervalId(1)), actor(IntervalId(2))
+    for one in (void, other):
+        host.marks.perform(one, ev.Mark(b"a", False))
+    void.core.halted = True
+    host.marks.flush()
+    assert host.written == [[2]]
+    host.answer(2)
+    host.marks.perform(void, ev.Mark(b"b", False))
+    host.marks.flush()
+    assert host.written == [[2]], "there is nothing to write"
+    assert host.marks.idle()
+
+
 @pytest.mark.parametrize(
     ("marks", "written"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from millwheel.bundles import (
     Checkpoint,
     HoldWrites,
     Ids,
+    OutsideIdWrites,
     Produced,
     QuarantineEntry,
     StateWrites,
@@ -122,6 +124,15 @@ def test_ids_below_the_frontier_are_not_kept() -> None:
     )
     assert folded.new_ids() == {(1, 9): [3, 4, 7]}, "the frontier is the first that is not below it"
     assert folded.frontiers == {(1, 9): 3, (2, 9): 0}
+
+
+def test_ids_of_outside_clients_are_gathered_by_bucket_and_the_newest_end_counts() -> None:
+    one = SubscriptionId(1)
+    writes = [(50, [b"a"]), (40, []), (50, [b"b"]), (60, [b"c"]), (50, [])]
+    images = [msgspec.structs.replace(checkpoint(), outside=[OutsideIdWrites(one, *write)]) for write in writes]
+    folded = fold(images)
+    assert folded.outside == {(one, 50): [b"a", b"b"], (one, 60): [b"c"]}
+    assert folded.expired == {one: 50}
 
 
 def test_a_quarantine_is_a_fifo() -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from millwheel import limits
 from millwheel.bundles import Bundle, HoldWrites, LogWrite, RecoveredInterval, TimerWrites, decode_checkpoint
 from millwheel.core.durability.log import DurableLog
 from millwheel.core.interval import events as ev
@@ -11,7 +14,7 @@ from millwheel.core.interval.machine import Config, IntervalCore
 from millwheel.graph import Settings
 from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.intervals import Ranges
-from millwheel.model import MIN_TIME
+from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.work import Columns, InvocationOutcome
 
 
@@ -91,3 +94,40 @@ def test_no_fold_crosses_an_epoch() -> None:
     hand.give(ev.FoldDone(Seq(2)))
     (fold,) = hand.take(ev.Fold)
     assert (fold.upto, fold.epoch, [image.epoch for image in fold.images]) == (4, 1, [1, 1])
+
+
+LEFT: dict[str, tuple[str, Any, bool, bool]] = {
+    "a checkpoint under way": ("_inflight", [1], False, False),
+    "a checkpoint that is not folded": ("_committed", [1], False, False),
+    "a fold under way": ("_folding", True, False, False),
+    "a production without an ack": ("_outbox.unacked", {1: None}, True, False),
+    "an ack that is not recorded": ("_outbox._unrecorded", {1: None}, True, False),
+    "a frontier that was not told": ("_outbox.frontier_moved", True, True, True),
+}
+"""What is left, and whether the interval is settled with it: as far as its log goes, and with all its acks."""
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_an_interval_is_quiet_when_nothing_at_all_is_left(name: str) -> None:
+    log = Hand().log
+    assert (log.quiet(), log.settled(False), log.settled(True)) == (True, True, True)
+    place, value, settled, settled_acked = LEFT[name]
+    *owners, attribute = place.split(".")
+    owner: Any = log
+    for each in owners:
+        owner = getattr(owner, each)
+    setattr(owner, attribute, value)
+    assert (log.quiet(), log.settled(False), log.settled(True)) == (False, settled, settled_acked)
+
+
+def test_idle_is_who_has_not_been_busy_since() -> None:
+    log, delay = Hand().log, limits.IDLE_RECORD_DELAY_US
+    log._outbox.frontier_moved = True
+    effects: list[ev.Effect] = []
+    log.rest(False, effects, 0)
+    assert log.alarm() == delay
+    log.rest(True, effects, delay - 1)
+    log.rest(False, effects, delay)
+    assert (log._outbox.frontier_moved, log.alarm()) == (True, 2 * delay)
+    log.rest(False, effects, 2 * delay)
+    assert (log._outbox.frontier_moved, log.alarm()) == (False, MAX_TIME)

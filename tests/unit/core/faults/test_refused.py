@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from millwheel.bundles import QuarantineEntry, SinkRow
+from millwheel.core.faults.refused import RefusedRows
 from millwheel.core.ids.ended import ENDED
 from millwheel.core.interval import events as ev
 from millwheel.ids import IntervalId, Seq, SequenceNumber, Sequencer
@@ -226,3 +228,23 @@ def test_a_bundle_that_only_the_void_core_had_is_new_to_the_next() -> None:
     first.run(1, {0: ("a", 5)}, upserted(record("a", SequenceNumber(0))))
     second = Bench(inherited=refused(first, Seq(1), 0))
     assert second(ev.BundleArrived(bundle(1, {0: ("a", 5), 1: ("b", 5)}))).of(ev.Load)
+
+
+def test_a_culprit_is_remembered_until_its_own_entry_is_settled() -> None:
+    """Whatever else of its key is settled, before or after; a set of causes says the same."""
+    dice = random.Random(7)
+    for _ in range(40):
+        refused_rows, left = RefusedRows(), set[Cause]()
+        for _ in range(30):
+            key, sequence = dice.choice("kj"), SequenceNumber(dice.randrange(4))
+            cause = record(key, sequence)
+            if dice.random() < 0.4:
+                refused_rows.add(cause, ANSWER)
+                left.add(cause)
+            else:
+                refused_rows.settled([QuarantineEntry(key, IN, PRODUCER, sequence, b"", 5)])
+                left.discard(cause)
+            for each in (record(key, SequenceNumber(number)) for key in "kj" for number in range(4)):
+                assert (refused_rows.answer(each) is not None) == (each in left)
+            assert bool(refused_rows) == bool(left)
+            assert refused_rows.untouched(["k"]) == (not any(each.key == "k" for each in left))

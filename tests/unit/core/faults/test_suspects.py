@@ -268,4 +268,6 @@ def test_a_united_mark_keeps_the_most_deaths_of_a_unit() -> None:
     twice = Suspicion([(*unit, 1)])
     encoded = [msgspec.msgpack.encode(found) for found in (Suspicion([(*unit, 0)]), twice, Suspicion([], [unit], True))]
     assert read_mark(unite_marks(encoded)).deaths == [(*unit, 1)]
-    assert read_mark(unite_marks([*encoded, msgspec.msgpack.encode(Suspicion([(*unit, 2)]))])).deaths == [(*unit, 2)]
+    most = msgspec.msgpack.encode(Suspicion([(*unit, 2)]))
+    for marks in ([*encoded, most], [most, *encoded]):
+        assert read_mark(unite_marks(marks)).deaths == [(*unit, 2)]
