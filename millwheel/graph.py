@@ -110,6 +110,8 @@ class SourceSpec(msgspec.Struct, frozen=True):
     source: Source[Any]
     skew: Skew | None = None
     """A bound on how far it may run ahead; None: it is read as fast as it is taken."""
+    percentile: float | None = None
+    """The share of its open partitions that its watermark waits for; None: all of them."""
 
 
 class Graph(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ from millwheel_injectors.formats import Csv, JsonLines, TextLines
 from millwheel_injectors.iterables import IterableSource
 from millwheel_injectors.pushed import PushSource
 from millwheel_injectors.spark_output import SparkOutputSource
-from millwheel_injectors.watermarks import BoundedDisorder, Exact, FileCreation
+from millwheel_injectors.watermarks import BoundedDisorder, Exact, FileCreation, Percentile
 
 __all__ = [
     "BoundedDisorder",
@@ -15,6 +15,7 @@ __all__ = [
     "FileSource",
     "IterableSource",
     "JsonLines",
+    "Percentile",
     "PushSource",
     "SparkOutputSource",
     "TextLines",

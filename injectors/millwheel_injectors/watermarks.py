@@ -1,13 +1,16 @@
 """What a source promises about event time (§4.5, §5.2, figure 10).
 
-Lives here: the three watermark policies and the gauge of one partition.  Never here: files, rows, clocks.
+Lives here: the watermark policies, and the gauge of one partition.  Never here: files, rows, clocks.
 Invariant: what a gauge answers never goes back.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable
+from fractions import Fraction
+from math import ceil
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -47,7 +50,89 @@ class FileCreation(msgspec.Struct, frozen=True):
     created: Callable[[Path], int] | None = None
 
 
-Policy: TypeAlias = BoundedDisorder | Exact | FileCreation
+class Percentile(msgspec.Struct, frozen=True):
+    """Of the rows of one file, a `share` is expected to come no further behind the newest one than the promise (§7.2).
+
+    How far rows come behind is learnt from the last `window` rows or some more.  Rows that come further behind are late, and
+    are counted.  Nothing is promised before there are so many rows that one of them may be late.
+
+    >>> Percentile(0.99).least_rows
+    100
+    """
+
+    share: float
+    window: int = 10_000
+
+    def __post_init__(self) -> None:
+        if not 0.5 <= self.share < 1:
+            raise ValueError(f"Percentile({self.share!r}): give a share of at least 0.5 and below 1, for example 0.99")
+        if self.window < self.least_rows:
+            raise ValueError(f"Percentile: a window of {self.window} rows is too short, take {self.least_rows} or more")
+
+    @property
+    def least_rows(self) -> int:
+        """With fewer rows, none of them is a part as small as may be late."""
+        return ceil(Fraction(1) / (1 - Fraction(str(self.share))))
+
+
+Policy: TypeAlias = BoundedDisorder | Exact | FileCreation | Percentile
+
+
+class Delays:
+    """How far rows came behind the newest one before them: counts by size, of the last rows.
+
+    Sizes are known to an eighth, and are rounded up.
+
+    >>> delays = Delays(1_000)
+    >>> delays.saw([100, 200, 150, 300])
+    >>> delays.at(0.75), delays.at(1.0)
+    (0, 51)
+    """
+
+    def __init__(self, window: int) -> None:
+        self._window = window
+        self._counts: Counter[int] = Counter()
+        """By size."""
+        self.rows = 0
+        """Rows that are counted, those that have faded by their part."""
+        self._since_faded = 0
+
+    def saw(self, timestamps: Iterable[int], newest: int | None = None) -> None:
+        """Rows were read, in this order; `newest` is the newest event time before them, us."""
+        for timestamp in timestamps:
+            if newest is None or timestamp >= newest:
+                newest = timestamp
+                self._counts[0] += 1
+            else:
+                self._counts[_size(newest - timestamp)] += 1
+            self._since_faded += 1
+            if self._since_faded >= self._window:
+                self._fade()
+        self.rows = self._counts.total()
+
+    def _fade(self) -> None:
+        """What was long ago counts for half."""
+        self._counts = Counter({size: count // 2 for size, count in self._counts.items() if count > 1})
+        self._since_faded = 0
+
+    def at(self, share: float) -> int:
+        """Such a share of the rows came no further behind, us."""
+        left = ceil(share * self.rows)
+        for size in sorted(self._counts):
+            left -= self._counts[size]
+            if left <= 0:
+                return size
+        return 0
+
+
+def _size(delay: int) -> int:
+    """The delay, or a little more: its four leading binary digits count.
+
+    >>> [_size(delay) for delay in (1, 15, 16, 17, 1_000)]
+    [1, 15, 17, 17, 1023]
+    """
+    shift = max(0, delay.bit_length() - 4)
+    return (delay >> shift << shift) | ((1 << shift) - 1)
 
 
 class Minima:
@@ -81,9 +166,13 @@ class Gauge:
         """The newest event time read so far, us; part of a partition's state."""
         self.minima: Minima | None = None
         self._value = MIN_TIME
+        self._delays = Delays(policy.window) if isinstance(policy, Percentile) else None
 
     def saw(self, timestamps: Iterable[int]) -> None:
         """Note the event times of rows that were read."""
+        if self._delays is not None:
+            timestamps = [*timestamps]
+            self._delays.saw(timestamps, self.seen)
         newest = max(timestamps, default=None)
         if newest is not None:
             self.seen = newest if self.seen is None else max(self.seen, newest)
@@ -96,9 +185,17 @@ class Gauge:
         """The watermark when `row` is the next to be read, us."""
         if isinstance(self.policy, BoundedDisorder) and self.seen is not None:
             self.raise_to(self.seen - self.policy.bound_us)
+        self._learn()
         if self.minima is not None:
             self.raise_to(self.minima.after(row))
         return self._value
+
+    def _learn(self) -> None:
+        """Promise what the rows that were read have shown."""
+        policy, delays = self.policy, self._delays
+        if isinstance(policy, Percentile) and delays is not None and self.seen is not None:
+            enough = delays.rows >= policy.least_rows
+            self.raise_to(self.seen - delays.at(policy.share) if enough else MIN_TIME)
 
 
 class Bounded(Protocol):

@@ -39,6 +39,14 @@ def check_source(source: Any) -> None:
     check_name("source", source.name)
 
 
+def check_percentile(percentile: object, source: str) -> None:
+    """A share of a source's partitions, or None."""
+    if percentile is not None and not (isinstance(percentile, float) and 0.5 <= percentile < 1):
+        raise WiringError(
+            f"source {source!r}: percentile is {percentile!r:.80}; give a share of at least 0.5 and below 1, such as 0.99"
+        )
+
+
 def check_inputs(inputs: object, computation: str) -> tuple[Input[Any], ...]:
     """Subscriptions."""
     if not isinstance(inputs, Iterable) or isinstance(inputs, str | Input | Stream):

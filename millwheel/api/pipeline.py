@@ -19,6 +19,7 @@ from millwheel.api.given import (
     check_computation,
     check_inputs,
     check_outputs,
+    check_percentile,
     check_source,
     check_split_list,
     check_stream,
@@ -91,6 +92,7 @@ class Pipeline:
         *,
         max_ahead: timedelta | int | None = None,
         of: type[Computation[Any]] | str | Stream[Any] | Source[Any] | None = None,
+        percentile: float | None = None,
     ) -> None:
         """Feed `into` from `source` (§5.2).
 
@@ -99,13 +101,19 @@ class Pipeline:
         all that sends on it, or another source.  One read may go beyond the bound.  `WiringError` for only one of the two.
 
             pipeline.inject(fast, into=clicks, max_ahead=timedelta(hours=1), of=Join)
+
+        With `percentile`, from 0.5 to below 1, the watermark of the source is what such a share of its open partitions has
+        reached (§7.2).  The others do not hold it, and their rows that are behind it are late.  At 0.99 a hundred partitions
+        must be open before one of them is left behind.
         """
         check_source(source)
+        check_percentile(percentile, source.name)
         check_stream(into, f"inject(into=...) of source {source.name!r}")
         if source.name in self._sources:
             raise WiringError(f"source {source.name!r} is injected twice: give each source a name of its own")
         self._declare(into, f"source {source.name!r}")
-        self._sources[source.name] = SourceSpec(source.name, into.name, source, skew_of(source.name, max_ahead, of))
+        skew = skew_of(source.name, max_ahead, of)
+        self._sources[source.name] = SourceSpec(source.name, into.name, source, skew, percentile)
 
     def add(
         self,

@@ -2,6 +2,7 @@
 
 Lives here: minima over intervals and over senders.  Invariants:
 
+* with a share, a few partitions of a source that are behind do not hold it, and what they still bring is late;
 * a value is persisted before it is broadcast, and values never go back;
 * values of different stages are never combined here: an interval reports against the watermark that it has applied;
 * the floor of a loop stands among the values, under the loop's name.  It comes of a round (`loop_rounds`), and is written
@@ -27,9 +28,12 @@ class Authority:
         senders: Mapping[str, Iterable[str]],
         persisted: Mapping[str, int],
         loops: Mapping[str, Collection[str]] | None = None,
+        shares: Mapping[str, int] | None = None,
     ) -> None:
         self.loops = loops or {}
         """By name: the computations of each loop."""
+        self._shares = shares or {}
+        """By name of a source: the millionths of its open partitions that its watermark waits for; else all of them."""
         self._floors: dict[str, Floor] = {}
         """By name of a loop: what its newest round says."""
         self._senders = {name: tuple(of) for name, of in senders.items()}
@@ -136,7 +140,17 @@ class Authority:
             return MIN_TIME if floor is None else floor.value
         least = self._intervals[name].minimum()
         value = self._bounds.get(name, MIN_TIME) if least is None else least
+        if name in self._shares:
+            value = max(value, self._percentile(name, self._shares[name]))
         return min(value, self._bounds.get(name, value))
+
+    def _percentile(self, name: str, millionths: int) -> int:
+        """What such a share of the partitions has reached that are not at the end of time (§7.2).
+
+        Those that are at it do not count: a source is not at its end while one partition is not.
+        """
+        still_open = sorted(value for value in self.intervals(name).values() if value < MAX_TIME)
+        return still_open[len(still_open) * (1_000_000 - millionths) // 1_000_000] if still_open else MIN_TIME
 
     def owners(self, name: str) -> dict[IntervalId, Sequencer]:
         """What the value of `name` rests on: its intervals, and the sequencers of their reports (§7.2).

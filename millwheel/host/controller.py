@@ -188,7 +188,7 @@ class ControllerHost:
 
     def _load(self, joined: WorkerJoined) -> Steps:
         # Workers join after they have taken over: nothing that an earlier owner committed is ahead of these.
-        self._authority = Authority(joined.senders, (yield ReadWatermarks()), joined.loops)
+        self._authority = Authority(joined.senders, (yield ReadWatermarks()), joined.loops, joined.shares)
         self._rounds = Rounds(self._authority, self._procedures.start, self._ask_all)
         early, self._early = self._early, []
         for message in early:

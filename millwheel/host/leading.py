@@ -281,7 +281,7 @@ class ClusterController:
         stored: dict[str, int] = yield ReadWatermarks()
         if self._epoch is None or epoch != self._epoch or self._map is None or generation != self._generation:
             return
-        authority = self._authority = Authority(joined.senders, stored, joined.loops)
+        authority = self._authority = Authority(joined.senders, stored, joined.loops, joined.shares)
         # Workers know the numbers of earlier leaders' rounds: those of this one are larger.
         self._rounds = Rounds(authority, self._procedures.start, self._ask_round, self._epoch << 32)
         self._adjust(authority, self._map)

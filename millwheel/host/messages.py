@@ -70,10 +70,12 @@ class WorkerJoined(msgspec.Struct, frozen=True, gc=False):
     """A worker has taken its intervals over.
 
     `senders` are the names of what bounds the input of each computation, `loops` the computations of each loop.
+    `shares` are, by "source:name", the millionths of partitions that the watermarks of some sources wait for.
     """
 
     senders: dict[str, tuple[str, ...]]
     loops: dict[str, tuple[str, ...]] = {}
+    shares: dict[str, int] = {}
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):

@@ -219,7 +219,8 @@ class Partitions:
             return ""
         if not cores:
             return why_it_waits(source) if self._feeds[name].stirred() else NOTHING_YET
-        held = [(core.reported, interval) for interval, core in cores if not core.paused]
+        watermark = owner.values.get(f"source:{name}", MIN_TIME)
+        held = [(core.reported, at) for at, core in cores if not core.paused and core.reported >= watermark]
         oldest, interval = min(held, default=(MAX_TIME, IntervalId(0)))
         if not held or oldest > self._bounds[name]:
             return why_it_waits(source)
@@ -237,7 +238,8 @@ class Partitions:
         cores = [
             (core.reported, actor.interval, core) for actor, core in owner.actors.partitions() if actor.owner == who
         ]
-        held = [(reported, interval, core) for reported, interval, core in cores if not core.paused]
+        # One that the watermark has passed does not keep it: only a share of the partitions may count.
+        held = [one for one in cores if not one[2].paused and one[0] >= watermark]
         oldest = min(held, default=None, key=lambda one: one[:2])
         if oldest is None or oldest[0] > self._bounds.get(name, MIN_TIME):
             why = why_it_waits(source) if self._feeds[name].stirred() else NOTHING_YET

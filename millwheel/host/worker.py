@@ -317,7 +317,10 @@ class WorkerHost(Voice):
         """After the takeover: nothing that an earlier owner committed is ahead of the watermarks that are stored now."""
         if self.routes.subscriptions:
             senders = {name: tuple(sorted(of)) for name, of in self.routes.bounds().items()}
-            self.inform(WorkerJoined(senders, {loop.name: loop.members for loop in self.graph.loops}))
+            loops = {loop.name: loop.members for loop in self.graph.loops}
+            sources = self.graph.sources.values()
+            shares = {f"source:{spec.name}": round(spec.percentile * 1_000_000) for spec in sources if spec.percentile}
+            self.inform(WorkerJoined(senders, loops, shares))
 
     def _say_hello(self, actor: Actor) -> None:
         for peer in self._peers:

@@ -267,3 +267,29 @@ def impatient() -> Patches:
         return original(self, actor, mark, now)
 
     return {(Skews, "_goes_on"): goes_on}
+
+
+# --- percentiles ----------------------------------------------------------------------------------------------------
+
+
+@only("tests/unit/core/test_authority.py")
+def share_at_its_end() -> Patches:
+    """A source of which a share counts is at its end before its last partition is."""
+
+    def percentile(self: Authority, name: str, millionths: int) -> int:
+        found = sorted(self.intervals(name).values())
+        return found[len(found) * (1_000_000 - millionths) // 1_000_000] if found else 0
+
+    return {(Authority, "_percentile"): percentile}
+
+
+@only("tests/unit/core/test_authority.py")
+def share_beyond_the_bound() -> Patches:
+    """Partitions to come do not hold a source of which a share counts."""
+    original = Authority._computed
+
+    def computed(self: Authority, name: str) -> int:
+        share = self._shares.get(name)
+        return original(self, name) if share is None else self._percentile(name, share)
+
+    return {(Authority, "_computed"): computed}

@@ -212,3 +212,50 @@ def test_a_value_is_the_minimum_of_what_counts_and_rests_on_its_owners(seed: int
         assert found.inputs() == inputs
         assert all(inputs[each] == risen[each] for each in risen)
         assert {each: found.value(each) for each in model.values} == model.values
+
+
+def partitions(shares: dict[str, int], *values: int) -> Authority:
+    """A source with so many partitions, and what each has reported."""
+    found = Authority({"a": ["source:s"]}, {}, {}, shares)
+    found.bound("source:s", MAX_TIME)
+    for number, value in enumerate(values):
+        found.expect("source:s", IntervalId(number))
+        found.report("source:s", IntervalId(number), value)
+    return found
+
+
+def test_a_few_partitions_that_are_behind_do_not_hold_a_source_with_a_share() -> None:
+    rest = [*range(50, 60)]
+    assert partitions({}, 7, *rest[1:]).changes() == {"source:s": 7}
+    assert partitions({"source:s": 900_000}, 7, *rest[1:]).changes() == {"source:s": 51}
+    assert partitions({"source:s": 900_000}, 7, *rest[2:]).changes() == {"source:s": 7}, "nine are too few"
+    assert partitions({"source:s": 800_000}, 7, 8, *rest[2:]).changes() == {"source:s": 52}
+    assert partitions({"source:t": 800_000}, 7, 8, *rest[2:]).changes() == {"source:s": 7}
+
+
+def test_a_source_with_a_share_is_not_at_its_end_before_its_last_partition_is() -> None:
+    found = partitions({"source:s": 500_000}, 7, MAX_TIME, MAX_TIME, MAX_TIME)
+    assert found.changes() == {"source:s": 7}
+    found.report("source:s", IntervalId(0), MAX_TIME)
+    assert found.changes() == {"source:s": MAX_TIME}
+
+
+def test_the_bound_on_partitions_to_come_holds_a_source_with_a_share() -> None:
+    found = Authority({"a": ["source:s"]}, {}, {}, {"source:s": 500_000})
+    found.bound("source:s", 10)
+    for number, value in enumerate((7, 20)):
+        found.report("source:s", IntervalId(number), value)
+    assert found.changes() == {"source:s": 10}
+
+
+def test_a_value_of_a_share_never_goes_back_when_partitions_come_and_go() -> None:
+    dice, found, last = random.Random(4), partitions({"source:s": 750_000}, 1, 2, 3, 4), MIN_TIME
+    for number in range(4, 300):
+        found.expect("source:s", IntervalId(number))
+        found.report("source:s", IntervalId(dice.randrange(number + 1)), dice.randrange(1_000))
+        found.retire("source:s", IntervalId(dice.randrange(number + 1)))
+        changed = found.changes()
+        found.adopt(changed)
+        assert found.value("source:s") >= last
+        last = found.value("source:s")
+    assert last > MIN_TIME

@@ -190,12 +190,12 @@ def test_rows_of_another_owner_are_not_taken() -> None:
 def test_what_keeps_a_source_is_a_row_that_nobody_has_acked_or_a_partition_that_may_give_an_old_one() -> None:
     hand, position, effects = serving()
     partitions, place = hand.worker.partitions, position.interval
-    hand.worker.values["source:text"] = 5
     (kept,) = partitions.held_by("text")
     assert (kept.name, kept.interval, kept.kind, kept.timestamp) == ("source:text", place, "partition", MIN_TIME)
     assert "a may still give a row as old as that" in kept.detail
     (read,) = reads(effects)
     hand.give(he.RowsArrived(read.interval, read.sequencer, rows(position, 9, 5), 0))
+    hand.worker.values["source:text"] = 5
     (kept,) = partitions.held_by("text")
     assert (kept.interval, kept.kind, kept.timestamp) == (place, "unacked row", 5)
     assert kept.detail.startswith("of a: key 'k1' to interval ")
@@ -209,3 +209,18 @@ def test_a_partition_that_is_gone_keeps_its_source() -> None:
     answer(hand, he.Discover, found("b", complete=False, pending=50))
     (kept,) = hand.worker.partitions.held_by("text")
     assert (kept.kind, kept.detail) == ("partition", "a is gone")
+
+
+def test_a_partition_that_the_watermark_has_passed_does_not_keep_its_source() -> None:
+    """Only a share of the partitions counts."""
+    hand = begun("a", "b")
+    hand.give(he.Started())
+    answer(hand, he.Discover, found("a", "b"))
+    behind, kept = opened(hand).values()
+    quiet = ev.RowsRead({}, 0, 0, b"", 50, False, False)
+    actor = hand.worker.actors.all[kept.interval]
+    hand.worker.perform(actor, actor.core.handle(quiet, 0))
+    hand.worker.values["source:text"] = MIN_TIME
+    assert [one.interval for one in hand.worker.partitions.held_by("text")] == [behind.interval]
+    hand.worker.values["source:text"] = 50
+    assert [one.interval for one in hand.worker.partitions.held_by("text")] == [kept.interval]

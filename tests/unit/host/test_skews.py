@@ -149,3 +149,9 @@ def test_those_that_wait_are_named_with_what_they_wait_for() -> None:
     assert too_far_ahead(graph, {**values, "Count": 51 * SECOND}) == {}
     assert too_far_ahead(graph, {**values, "source:fast": MAX_TIME}) == {}
     assert too_far_ahead(graph, {}) == {}
+
+
+@pytest.mark.parametrize("percentile", [0.4, 1.0, 99, "0.9"])
+def test_a_percentile_of_partitions_is_a_share(percentile: Any) -> None:
+    with pytest.raises(WiringError, match=r"percentile is .*; give a share of at least 0.5 and below 1"):
+        Pipeline("shares").inject(SLOW, into=words, percentile=percentile)
