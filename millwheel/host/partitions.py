@@ -235,9 +235,8 @@ class Partitions:
         missing = self._feeds[name].missing()
         if missing:
             return [standstill(who, missing[0].interval, "partition", watermark, f"{source.title(missing[0])} is gone")]
-        cores = [
-            (core.reported, actor.interval, core) for actor, core in owner.actors.partitions() if actor.owner == who
-        ]
+        found = [(actor.interval, actor.core) for actor in owner.actors.of(who)]
+        cores = [(core.reported, interval, core) for interval, core in found if isinstance(core, InjectorCore)]
         # One that the watermark has passed does not keep it: only a share of the partitions may count.
         held = [one for one in cores if not one[2].paused and one[0] >= watermark]
         oldest = min(held, default=None, key=lambda one: one[:2])

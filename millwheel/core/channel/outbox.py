@@ -263,6 +263,11 @@ class Outbox:
             return min(live.values())
         return self._next_sequence.get(subscription, SequenceNumber(0)) if producer == self._producer else ENDED
 
+    def first_oldest(self) -> Bundle | None:
+        """The bundle with that time; None when all is acked."""
+        number = min(self._oldest, key=self._oldest.__getitem__, default=None)
+        return None if number is None else self.unacked[number]
+
     def oldest(self) -> int:
         """The smallest event time of an unacked production (§4.5), or MAX_TIME."""
         return min(self._oldest.values(), default=MAX_TIME)

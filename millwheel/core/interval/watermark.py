@@ -90,7 +90,7 @@ class LowWatermark:
         )
 
     def blame(self) -> list[tuple[str, int, str]]:
-        """What holds it: (kind, timestamp, detail), the oldest first."""
+        """What holds it: (kind, timestamp, detail) of the oldest of each kind, the oldest first."""
         found: list[tuple[str, int, str]] = [("input watermark", self.input, "")]
         if self._inbox:
             oldest = self._inbox.first_oldest()
@@ -103,12 +103,10 @@ class LowWatermark:
             found.append(("running work", self._invocation.oldest, _running(self._invocation.work)))
         if self._durability:
             found.append(("uncommitted checkpoint", self._durability.oldest(), ""))
-        for bundle in self._outbox.unacked.values():
-            if bundle.barrier:
-                continue
-            found.append(
-                ("unacked production", bundle.oldest(), f"key {bundle.oldest_key()!r} to interval {bundle.target}")
-            )
+        bundle = self._outbox.first_oldest()
+        if bundle is not None:
+            sent = f"key {bundle.oldest_key()!r} to interval {bundle.target}"
+            found.append(("unacked production", bundle.oldest(), sent))
         timer, at = self._timers.first("watermark"), self._timers.minimum("watermark")
         if at is not None:
             found.append(("timer", at, f"key {timer[0]!r} tag {timer[1]!r}" if timer else "not in memory yet"))

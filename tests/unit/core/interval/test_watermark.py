@@ -35,6 +35,14 @@ def test_blame_follows_a_production_until_it_is_acked() -> None:
     assert bench.core.blame() == [("input watermark", 50, "")]
 
 
+def test_of_productions_that_are_not_acked_the_oldest_is_named() -> None:
+    bench = Bench()
+    bench.run(1, {0: ("k", 30)}, produced(("p", 45)))
+    bench.run(2, {1: ("l", 30)}, produced(("q", 35)))
+    named = [blamed for blamed in bench.core.blame() if blamed[0] == "unacked production"]
+    assert named == [("unacked production", 35, f"key 'q' to interval {TARGET}")]
+
+
 def test_a_timer_that_is_not_in_memory_is_said_to_be() -> None:
     bench = Bench(recovered(timers=[("t", "u", "watermark", 60)], more=["watermark"]))
     bench(ev.WatermarkMoved(60))
