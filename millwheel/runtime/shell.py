@@ -106,6 +106,8 @@ class Shell:
         self._tasks: set[asyncio.Task[None]] = set()
         self._servers: dict[IntervalId, asyncio.Task[None]] = {}
         """What lets outside clients bring rows to a partition."""
+        self._blocking: dict[str, asyncio.Task[None]] = {}
+        """By source: what a search of it does in a thread."""
         self._failure: BaseException | None = None
         self._ended = False
         self._stopped = False
@@ -363,6 +365,8 @@ class Shell:
             case he.Prepare():
                 self._user.prepare(wish)
                 self._answer(host, token, None)
+            case he.Discover() if wish.source in self._blocking:
+                self._spawn(self._discover_later(host, token, wish))
             case he.Discover():
                 self._found(host, token, wish.source, self._user.discover(wish))
             case he.Seek():
@@ -377,13 +381,22 @@ class Shell:
 
     def _found(self, host: Host, token: int, source: str, step: he.Discovery | Step) -> None:
         if isinstance(step, BlockingCall):
-            self._spawn(self._block(host, token, source, step))
+            self._blocking[source] = self._spawn(self._block(host, token, source, step))
         else:
             self._answer(host, token, step)
 
     async def _block(self, host: Host, token: int, source: str, step: BlockingCall) -> None:
-        answer = await asyncio.to_thread(step.call)
+        try:
+            answer = await asyncio.to_thread(step.call)
+        finally:
+            del self._blocking[source]
         self._found(host, token, source, self._user.seek(he.Seek(source, answer)))
+
+    async def _discover_later(self, host: Host, token: int, wish: he.Discover) -> None:
+        """The source was taken again while its last search is in a thread, whose answer must not come to the next search."""
+        while (running := self._blocking.get(wish.source)) is not None:
+            await asyncio.wait([running])
+        self._found(host, token, wish.source, self._user.discover(wish))
 
     def _answer(self, host: Host, token: int, answer: Any) -> None:
         self._answers.append((host, he.Answered(token, answer)))

@@ -17,6 +17,7 @@ from millwheel.host.partitions import Partitions
 from millwheel.host.skews import Skews
 from millwheel.ids import IntervalId, Sequencer
 from millwheel.model import MAX_TIME
+from millwheel.runtime.shell import Shell
 from millwheel.search import sign
 from millwheel_storage.memory import MemoryStore
 from tests.planted import Patches, mutant, only
@@ -293,3 +294,16 @@ def share_beyond_the_bound() -> Patches:
         return original(self, name) if share is None else self._percentile(name, share)
 
     return {(Authority, "_computed"): computed}
+
+
+# --- searches ---------------------------------------------------------------------------------------------------------
+
+
+@only("tests/unit/runtime/test_searches.py")
+def two_searches_at_once() -> Patches:
+    """A source is searched again while its last search is in a thread."""
+
+    async def at_once(self: Shell, host: Any, token: int, wish: Any) -> None:
+        self._found(host, token, wish.source, self._user.discover(wish))
+
+    return {(Shell, "_discover_later"): at_once}
