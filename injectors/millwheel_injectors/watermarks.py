@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable
 from fractions import Fraction
+from itertools import accumulate
 from math import ceil
 from pathlib import Path
 from typing import Protocol, TypeAlias
@@ -99,15 +100,16 @@ class Delays:
 
     def saw(self, timestamps: Iterable[int], newest: int | None = None) -> None:
         """Rows were read, in this order; `newest` is the newest event time before them, us."""
-        for timestamp in timestamps:
-            if newest is None or timestamp >= newest:
-                newest = timestamp
-                self._counts[0] += 1
-            else:
-                self._counts[_size(newest - timestamp)] += 1
-            self._since_faded += 1
-            if self._since_faded >= self._window:
-                self._fade()
+        times = [*timestamps]
+        if not times:
+            return
+        before = accumulate(times, max, initial=times[0] if newest is None else newest)
+        late = [most - time for most, time in zip(before, times, strict=False) if most > time]
+        self._counts[0] += len(times) - len(late)
+        self._counts.update(map(_size, late))
+        self._since_faded += len(times)
+        if self._since_faded >= self._window:
+            self._fade()
         self.rows = self._counts.total()
 
     def _fade(self) -> None:

@@ -55,7 +55,8 @@ def test_what_was_long_ago_fades() -> None:
     delays = Delays(1_000)
     delays.saw([10**9] + [0] * 500)
     assert delays.at(0.9) >= 10**9
-    delays.saw([10**9] * 10_000)
+    for _ in range(20):
+        delays.saw([10**9] * 500)
     assert delays.at(0.99) == 0
     assert delays.rows <= 2_000
 
