@@ -113,7 +113,7 @@ class Context:
                 self._check_time(name, timestamp)
         if type(value) is plain:
             try:
-                data = quick(value)
+                data: bytes = value if quick is AS_IT_IS else quick(value)  # type: ignore[assignment]  # it is bytes then
             except Exception:
                 data = encode(value)  # raises again, with a name and a reason
         else:

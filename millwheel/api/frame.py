@@ -63,7 +63,7 @@ class Column:
         key = frame.here()
         old = written.get(key, MISSING)
         frame.grow_over(old, data, HEAVY_VALUE_BYTES)
-        frame.journal.append((written, key, old))
+        frame.journal.extend((written, key, old))
         written[key] = data
 
 
@@ -100,7 +100,7 @@ class EntryColumn:
         written = self.written.setdefault(self._frame.here(), {})
         old = written.get(entry, MISSING)
         self._frame.grow_over(old, data)
-        self._frame.journal.append((written, entry, old))
+        self._frame.journal.extend((written, entry, old))
         written[entry] = data
 
     def names(self) -> list[str]:
@@ -157,8 +157,9 @@ class Frame:
         """Keys that are in memory in part."""
         self.lacking: list[Wanted] = []
         """What the hook asked for that is not in memory."""
-        self.journal: list[tuple[dict[str, bytes | None], str, Any]] = []
-        """What each write of the invocation replaced."""
+        self.journal: list[Any] = []
+        """What each write of the invocation replaced, three items each: the dict that was written, the name in it, and its
+        value before (flat, as `pending` is)."""
         self.pending: list[Any] = []
         """Productions, four items each: subscription, key, encoded value, timestamp (flat, so that it costs no tuple)."""
         self.effects = False
@@ -342,7 +343,8 @@ class Frame:
 
     def rollback(self, journal: int) -> None:
         """Forget everything the hook that just raised has done; the journal had this length when it began."""
-        for written, name, old in reversed(self.journal[journal:]):
+        undone = self.journal[journal:]
+        for written, name, old in zip(undone[-3::-3], undone[-2::-3], undone[-1::-3], strict=True):
             if old is MISSING:
                 del written[name]
             else:

@@ -112,7 +112,7 @@ class BoundValue(_Bound, Generic[T]):
             if len(data) > limits.VALUE_LIMIT_BYTES:
                 data = self._data(value)  # raises, with a name
             frame.grow_over(old, data, HEAVY_VALUE_BYTES)
-        frame.journal.append((written, key, old))
+        frame.journal.extend((written, key, old))
         written[key] = data
 
     def clear(self) -> None:

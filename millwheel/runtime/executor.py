@@ -195,38 +195,41 @@ class Executor:
         closed = {entry.key for entry in outcome.quarantined} | self._waiting_keys
         # Holds are rare.  Without any, nothing has to be looked up per record.
         frame.input_hold = None
+        held, holds, plain = work.holds, outcome.holds, decode is AS_IT_IS
         late = 0
         full = self._full()
+        unusual = full or closed
         for key, value, timestamp, sequence in zip(
             part.keys, part.values, part.timestamps, part.sequences, strict=True
         ):
-            if full:
-                outcome.fits = outcome.processed + part.sequences.index(sequence)
-                return
-            if key in closed:
-                entry = QuarantineEntry(key, part.subscription, producer, sequence, value, timestamp)
-                if key in self._waiting_keys:
-                    self._waiting.append(entry)
-                    late += timestamp < watermark
-                else:
-                    outcome.quarantined.append(entry)
-                continue
+            if unusual:
+                if full:
+                    outcome.fits = outcome.processed + part.sequences.index(sequence)
+                    return
+                if key in closed:
+                    entry = QuarantineEntry(key, part.subscription, producer, sequence, value, timestamp)
+                    if key in self._waiting_keys:
+                        self._waiting.append(entry)
+                        late += timestamp < watermark
+                    else:
+                        outcome.quarantined.append(entry)
+                    continue
             frame.key = key
             frame.cause = timestamp
-            if work.holds or outcome.holds:
+            if held or holds:
                 self._enter(key, work, outcome)
             began, frame.began = len(journal), len(pending)
             if frame.own_bytes:
                 frame.settle()
             is_late = timestamp < watermark
             try:
-                if (
-                    made := hook(context, Record(key, decode(value), timestamp, is_late, producer, sequence))
-                ) is not None:
+                given = value if plain else decode(value)
+                if (made := hook(context, Record(key, given, timestamp, is_late, producer, sequence))) is not None:
                     check_returned(made)
                 if frame.effects:
                     frame.commit(outcome, RecordCause(key, part.subscription, producer, sequence))
                     full = frame.full()
+                    unusual = full or closed
             except (Exception, NotLoaded) as error:
                 frame.rollback(began)
                 self._succeed()
@@ -235,6 +238,7 @@ class Executor:
                 if not done or key in self._waiting_keys:
                     closed.add(key)
                 full, context = frame.full(), self._context
+                unusual = full or closed
             if getrefcount(context) != alone:
                 self._succeed()
                 context = self._context

@@ -1,7 +1,7 @@
 """Opening a pipeline's schema: create, migrate, check, and number its names.
 
 Lives here: what `open_pipeline` does in its one transaction, under an advisory lock against a second opener.  Never here: the
-hot path.  `ddl` is imported only where something must be made, because SQLAlchemy takes a quarter of a second of a start.
+hot path.  `ddl` is imported only where a sink table is made, because SQLAlchemy takes a quarter of a second of a start.
 Invariant: nothing is written before everything is found compatible, and all of it commits or none.
 """
 
@@ -21,6 +21,7 @@ from millwheel.ports import IntervalRow, Opened, PipelineShape
 from millwheel_storage.decisions import Alive, check_same, shape_digest
 from millwheel_storage.schema.evolution import places_of
 from millwheel_storage.schema.examine import Examined, Question, examine
+from millwheel_storage.schema.migrations import MIGRATIONS
 from millwheel_storage.schema.shape_checks import STORE_FORMAT, check_formats, ranges
 from millwheel_storage.statements import advancing, opening, placing
 
@@ -88,8 +89,6 @@ async def _migrate(connection: Connection, schema: str) -> None:
     check_formats(applied, CHECKPOINT_FORMAT)
     if applied == STORE_FORMAT:
         return
-    from millwheel_storage.schema.ddl import MIGRATIONS
-
     for version, migration in enumerate(MIGRATIONS[applied:], applied):
         for statement in migration:
             await connection.execute(statement)

@@ -8,6 +8,7 @@ of UTF-8: NUL is legal in them, and bytes compare as Python compares the strings
 from __future__ import annotations
 
 from datetime import datetime
+from textwrap import wrap
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -499,6 +500,38 @@ before.  Its shape says where renamed cells are, and an earlier version would no
 
 if len(MIGRATIONS) != STORE_FORMAT:
     raise InvariantError("STORE_FORMAT counts the migrations")
+
+_WRITTEN: Final = '''"""The migrations of a store as SQL, which `python scripts/ddl.py` writes from `ddl`: do not edit.
+
+Lives here: nothing else.  A start takes them from here, because SQLAlchemy takes a quarter of a second to import.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# fmt: off
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
+{}
+)
+# fmt: on
+"""See `ddl.MIGRATIONS`."""
+'''
+
+
+def written() -> str:
+    """The module `migrations`."""
+    return _WRITTEN.format("\n".join(_written(migration) for migration in MIGRATIONS))
+
+
+def _written(migration: list[str]) -> str:
+    if not migration:
+        return "    (),"
+    lines = ["    ("]
+    for statement in migration:
+        wrapped = wrap(" ".join(statement.split()), 110, break_long_words=False, break_on_hyphens=False)
+        lines.append('        """' + "\n        ".join(wrapped) + '""",')
+    return "\n".join([*lines, "    ),"])
 
 
 _SINK_TYPES: Final[dict[str, Any]] = {
