@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
+import msgspec
+import pytest
+
+from millwheel import limits
 from millwheel.bundles import Bundle, Delivered, Ids
 from millwheel.core.ids.ended import ENDED
 from millwheel.core.interval import events as ev
@@ -137,3 +142,85 @@ def test_channels_that_nobody_sends_on_any_more_are_closed() -> None:
         100,
     )
     assert door.checkpointed([], 0, idle=True)[0] == [Ids(SUB, ProducerId(55), ENDED, [])]
+
+
+class Sent:
+    """One sender, its bundles, and what of its ids an earlier owner took: the store knows that, and the door does not."""
+
+    def __init__(self, dice: random.Random, sender: int) -> None:
+        self.sender, self.next = sender, 1
+        self.bundles: list[Bundle] = []
+        self.stored = {sequence for sequence in range(1, 10) if dice.random() < 0.5}
+
+    def send(self, dice: random.Random) -> Bundle:
+        """Something new, or a copy."""
+        if self.bundles and dice.random() < 0.4:
+            return dice.choice(self.bundles)
+        first, self.next = self.next, self.next + dice.randrange(1, 4)
+        made = bundle(len(self.bundles) + 1, *range(first, self.next), sender=self.sender, producer=self.sender + 5)
+        self.bundles.append(msgspec.structs.replace(made, epoch=dice.randrange(3)))
+        return self.bundles[-1]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_is_copied_asked_for_and_sealed_each_record_runs_once_and_in_order(seed: int) -> None:
+    dice, now = random.Random(seed), 0
+    senders = {sender: Sent(dice, sender) for sender in (50, 60)}
+    door, effects = arrivals(), list[ev.Effect]()
+    zero, top = SequenceNumber(0), SequenceNumber(9)
+    door.begin([Delivered(SUB, ProducerId(sender + 5), zero, top) for sender in senders], None, 0)
+    arrived: dict[int, list[Bundle]] = {sender: [] for sender in senders}
+    ran: dict[int, list[int]] = {sender: [] for sender in senders}
+    unfolded: list[Ids] = []
+
+    def take(items: list[Item]) -> None:
+        for item in items:
+            expected = arrived[item.sender].pop(0)
+            assert (item.number, item.epoch) == (expected.number, expected.epoch if item.part else 0)
+            ran[item.sender] += item.part.sequences if item.part else []
+        unfolded.extend(door.checkpointed(items, now)[0])
+
+    def answer() -> None:
+        asked = effects.pop(0)
+        assert isinstance(asked, ev.LookupIds)
+        take(
+            door.found(
+                ev.IdsFound(asked.sender, {*asked.sequences} & senders[asked.sender].stored, set()), now, effects
+            )
+        )
+
+    for _ in range(150):
+        match dice.randrange(5):
+            case 0 | 1 | 2:
+                made = senders[dice.choice([*senders])].send(dice)
+                arrived[made.sender].append(made)
+                take(door.arrive(made, now, effects))
+            case 3 if effects:
+                answer()
+            case _:
+                door.folded(unfolded, [])
+                for ids in unfolded:
+                    senders[ids.producer - 5].stored.update(ids.sequences)
+                unfolded.clear()
+                now += limits.ID_BUCKET_US
+                door.ids.seal(now)
+    while effects:
+        answer()
+    earlier = random.Random(seed)
+    for sender, sent in senders.items():
+        before = Sent(earlier, sender).stored
+        assert ran[sender] == [sequence for sequence in range(1, sent.next) if sequence not in before]
+    assert door.quiet()
+
+
+def test_what_comes_on_a_channel_counts_while_something_is_expected_on_it() -> None:
+    door, channel = arrivals(), (SUB, ProducerId(55))
+    door.begin([], (), 100)
+    assert door.doubts(channel)
+    door.hear_of_channels(ev.ChannelsExpected((channel,)))
+    assert not door.doubts(channel)
+    assert taken(door.arrive(bundle(1, 1), 0, [])) == [(1, [1])]
+    door.hear_of_channels(ev.ChannelsEnded(((SUB, ProducerId(56)),)))
+    assert not door.doubts((SUB, ProducerId(56)))
+    for late in (56, 57):  # of an ended producer, and of one of whom nobody has said anything
+        assert taken(door.arrive(bundle(1, 1, producer=late), 0, [])) == [(1, None)]
