@@ -246,3 +246,36 @@ def test_a_culprit_is_remembered_until_its_quarantine_and_all_before_it_are_dura
     assert interval.refused.answer(cause_of(CULPRIT)) == "no", "what is before it may be refused"
     interval.commit(Seq(1))
     assert not interval.refused
+
+
+def test_an_ack_counts_for_the_frontier_when_it_is_durable_and_not_when_it_is_handed_over() -> None:
+    interval = Interval()
+    (number,) = interval.put("a")
+    interval.commit(Seq(1))
+    interval.queue.acked(number, 0)
+    interval.put()
+    assert interval.image(Seq(2)).acked
+    assert interval.outbox.frontier(SUB, PRODUCER) == 0
+    interval.commit(Seq(2))
+    assert interval.outbox.frontier(SUB, PRODUCER) == 1
+
+
+def test_a_weak_production_that_was_acked_in_time_leaves_nothing_to_record() -> None:
+    interval = Interval(weak=True)
+    first, second = interval.put("a"), interval.put("b")
+    interval.queue.acked(second[0], 0)
+    assert not interval.outbox.has_unrecorded()
+    assert interval.outbox.frontier(SUB, PRODUCER) == 0
+    interval.queue.acked(first[0], 0)
+    assert not interval.outbox.has_unrecorded()
+    assert interval.outbox.frontier(SUB, PRODUCER) == 2
+
+
+def test_a_straggler_is_checkpointed_soon_when_a_later_one_has_all_its_acks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STRAGGLER_PATIENCE_US", 50)
+    interval = Interval(weak=True)
+    interval.put("a")
+    (second,) = interval.put("b")
+    assert interval.queue.next_deadline() == 1_000
+    interval.queue.acked(second, 100)
+    assert interval.queue.next_deadline() == 150

@@ -185,7 +185,9 @@ def test_whatever_is_copied_asked_for_and_sealed_each_record_runs_once_and_in_or
         assert isinstance(asked, ev.LookupIds)
         take(
             door.found(
-                ev.IdsFound(asked.sender, {*asked.sequences} & senders[asked.sender].stored, set()), now, effects
+                ev.IdsFound(asked.sender, set[int](senders[asked.sender].stored.intersection(asked.sequences)), set()),
+                now,
+                effects,
             )
         )
 
