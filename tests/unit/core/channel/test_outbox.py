@@ -200,3 +200,44 @@ def test_whoever_has_not_told_a_frontier_knows_it(seed: int) -> None:
                 notes = box.frontier_notes()
                 told |= {(note.subscription, note.producer): note.frontier for note in notes}
                 assert {note.target for note in notes} == ({1, 2} if notes else set()), "every receiver hears it"
+
+
+def test_what_is_sent_again_is_all_that_one_receiver_has_not_acked_with_the_newest_frontier() -> None:
+    box = outbox("m")
+    _, (first,) = box.number(SUB, Columns(["a", "b"], [b"", b""], [5, 3]))
+    _, (second, other) = box.number(SUB, columns("c", "z"))
+    _, (kept,) = box.number(SUB, columns("d"))
+    assert {bundle.number >> 32 for bundle in box.unacked.values()} == {PRODUCER}, "no number of an earlier owner"
+    assert box.oldest() == 0
+    for bundle in (second, other, kept):
+        box.ack(bundle.number)
+    assert box.oldest() == 3
+    _, (later,) = box.number(SUB, columns("e"))
+    _, (unsent,) = box.number(SUB, columns("f"))
+    box.frontier_moved = False
+    assert box.resend(IntervalId(1), [unsent.number]) == [first, later]
+    assert box.frontier_moved, "a receiver that restarts does not know it"
+    box.ack(first.number)
+    box.record_acks(Seq(1))
+    box.recorded(Seq(1))
+    assert [bundle.frontier for bundle in box.resend(IntervalId(1), [])] == [5, 5]
+    assert box.resend(IntervalId(2), []) == []
+
+
+def test_productions_that_nobody_subscribes_to_any_more_are_recorded_as_acked() -> None:
+    box = outbox()
+    gone = Bundle(SUB, SENDER, 0, SENDER, ProducerId(5), SequenceNumber(0), sequence_numbers([8]), ["a"], [b""], [3])
+    box.abandon(gone)
+    assert box.has_unrecorded()
+    assert box.record_acks(Seq(1)) == [Acked(SUB, ProducerId(5), sequence_numbers([8]))]
+    assert not box.has_unrecorded()
+    (adopted,) = box.adopt(gone)
+    _, (own,) = box.number(SUB, columns("b"))
+    assert (adopted.inherited, own.inherited) == (True, False)
+
+
+def test_that_a_producer_has_ended_is_told_again_to_receivers_that_start_later() -> None:
+    box = outbox()
+    box.retire([(SUB, ProducerId(5))])
+    for _ in range(2):
+        assert [(note.producer, note.frontier) for note in box.frontier_notes()] == [(5, MAX_TIME)]
