@@ -40,6 +40,7 @@ class Crew(Protocol):
     actors: Actors
     partitions: Partitions
     routes: Routes
+    left: dict[IntervalId, ev.Inherited]
 
     def handle_core(self, actor: Actor, event: ev.Event) -> None:
         """Give a core an event now."""

@@ -63,6 +63,8 @@ class Declaring:
         self._wanted = False
         self._over = False
         """Nothing more is declared: rows were refused, or all has gone back."""
+        self._refusal: EpochRefused | None = None
+        """What ended it.  Its interval must hear of it, or nobody goes back."""
         self.label = 0
         """The highest label of a report that was heard."""
         self._stored: dict[str, int] | None = None
@@ -79,9 +81,11 @@ class Declaring:
         since = self.now
         while True:
             yield Pause(min(self._every_us, limits.EPOCH_LOOK_US))
-            if self._over:
+            if self._over and self._refusal is None:
                 return
-            if self._epoch == 0 and (self._wanted or self.now - since >= self._every_us):
+            if self._over:
+                self._remind()
+            elif self._epoch == 0 and (self._wanted or self.now - since >= self._every_us):
                 since = self.now
                 self._start((self._declared or 0) + 1)
             else:
@@ -99,6 +103,8 @@ class Declaring:
 
     def restate(self) -> list[Message]:
         """What a worker must hear again after a cut."""
+        if self._refusal is not None:
+            return [self._refusal]
         said: list[Message] = [EpochDeclared(self._declared)] if self._declared else []
         return said + ([EpochStarted(self._epoch)] if self._epoch else [])
 
@@ -152,8 +158,11 @@ class Declaring:
                 self._tell(Disowned(tuple(sorted(owners.items()))))
                 yield Pause(limits.OWNER_CHECK_US)
         except RowRefused as refusal:
+            if self._over:  # all has gone back, and the next owners know nothing of it
+                return
             self._over = True
-            self._tell(EpochRefused(self._epoch, refusal.interval, refusal.seq, refusal.rows))
+            self._refusal = EpochRefused(self._epoch, refusal.interval, refusal.seq, refusal.rows)
+            self._tell(self._refusal)
             return
         if self._over:
             return

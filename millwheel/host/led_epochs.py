@@ -46,7 +46,7 @@ class LedEpochs(Declaring):
 
     def end(self) -> None:
         """The owners have changed, or another controller leads: nothing more is begun or declared."""
-        self._over = True
+        self._over, self._refusal = True, None
 
     @property
     def resting(self) -> bool:
@@ -73,6 +73,8 @@ class LedEpochs(Declaring):
     def restate(self) -> list[Message]:
         """See `Declaring`."""
         said = super().restate()
+        if self._refusal is not None:
+            return said
         return said + ([BarriersNamed(self._epoch, self._opened.barriers)] if self._opened and self._epoch else [])
 
     def begun(self, worker: str, message: EpochOpened) -> None:

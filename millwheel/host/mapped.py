@@ -22,7 +22,6 @@ from millwheel.core.source.injector import InjectorCore
 from millwheel.errors import Fenced
 from millwheel.host import alphabet as he
 from millwheel.host.actors import Actor
-from millwheel.host.barriers import WentBack
 from millwheel.host.loads import Loads
 from millwheel.host.messages import (
     Claimed,
@@ -146,8 +145,7 @@ class MappedOwnership:
         if not any(member.incarnation == self._incarnation and member.alive for member in found.members):
             if self._epochs.enabled:  # all goes back, and this process begins anew as another member
                 self._ended = True
-                cores = [(actor.interval, core) for actor, core in self._worker.actors.intervals() if not core.halted]
-                self._worker.fail(WentBack({interval: core.give_up() for interval, core in cores}))
+                self._worker.fail(self._epochs.dismissed())
                 return
             raise Fenced(f"worker {self._incarnation} is not a member of this cluster any more; this process ends")
         self._map = found

@@ -28,6 +28,7 @@ class SharedEpochs(Epochs):
         self._serves = serves
         self._said: list[Message] = []
         """Of the last epoch that has begun here."""
+        self._back: WentBack | None = None
         self._named = 0
         """The last epoch of which all barriers were named."""
 
@@ -64,10 +65,16 @@ class SharedEpochs(Epochs):
 
     def go_back(self, actor: Actor, inherited: ev.Inherited) -> None:
         """See `Epochs`.  When this member has left, the leader sees places without an owner, and has all go back."""
-        left = {other.interval: core.give_up() for other, core in self._worker.actors.intervals()}
-        left[actor.interval] = inherited
-        self._worker.begin(self._leave(WentBack(left)))
+        self.dismissed().inherited[actor.interval] = inherited
+        self._worker.begin(self._leave())
 
-    def _leave(self, back: WentBack) -> Steps:
+    def dismissed(self) -> WentBack:
+        """This member is one no more.  What it knows of intervals that it has had, now or before, is for the next one."""
+        if self._back is None:
+            cores = {actor.interval: core.give_up() for actor, core in self._worker.actors.intervals()}
+            self._back = WentBack({**self._worker.left, **cores})
+        return self._back
+
+    def _leave(self) -> Steps:
         yield Leave(self._incarnation)
-        self._worker.fail(back)
+        self._worker.fail(self.dismissed())

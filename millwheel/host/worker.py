@@ -140,8 +140,11 @@ class WorkerHost(Voice):
         self.serving = False
         self.redrives_read = False
         """All redrives that were asked for at the start are known.  A run does not end before that."""
-        self._left = dict(inherited or {})
-        """What the cores of a worker that went back have left to the first ones of this one."""
+        self.left = dict(inherited or {})
+        """What the cores of a worker that went back have left to the first ones of this one.
+
+        What is of intervals that this one does not get stays here: it may get them after the next going back.
+        """
         self.epochs = Epochs(self, graph.snapshot_every_us > 0)
         self.ownership = ownership(self)
 
@@ -268,7 +271,7 @@ class WorkerHost(Voice):
     ) -> Generator[he.Wish, Any, Actor | None]:
         """Recover one interval; its core is not started yet.  None when another one owns it."""
         interval, owner = row.id, row.computation
-        inherited = inherited or self._left.pop(interval, None)
+        inherited = inherited or self.left.pop(interval, None)
         recovered = yield Recover(interval, sequencer)
         if recovered is None:
             return None
@@ -382,7 +385,8 @@ class WorkerHost(Voice):
             case EpochDeclared(epoch):
                 self.epochs.declared(epoch)
             case EpochRefused(_, interval, seq, rows):
-                self._set_aside(RowRefused("", interval, seq, rows))
+                if interval in self.actors.all:  # else another worker has it: it leaves, and all goes back
+                    self._set_aside(RowRefused("", interval, seq, rows))
             case Hello():
                 self._greeted(peer, message)
             case Disowned(owners):

@@ -249,3 +249,26 @@ def epoch_not_hastened() -> Patches:
         return (yield from carry_out(self, decision, found, epoch))
 
     return {(ClusterController, "_carry_out"): slowly}
+
+
+@only("tests/unit/host/test_led_epochs.py")
+def refusal_said_once() -> Patches:
+    """A leader says only once that rows of an epoch are refused"""
+    restate = Declaring.restate
+
+    def silent(self: Declaring) -> list[Any]:
+        return [] if self._refusal is not None else restate(self)
+
+    return {(Declaring, "restate"): silent}
+
+
+@only("tests/sim/test_cluster_cuts.py::test_a_refused_row_goes_to_quarantine_whoever_gets_its_interval")
+def refusals_of_others_forgotten() -> Patches:
+    """What a worker knows of refused rows is forgotten when another one gets the interval"""
+    dismissed = SharedEpochs.dismissed
+
+    def forgetful(self: SharedEpochs) -> Any:
+        self._worker.left.clear()
+        return dismissed(self)
+
+    return {(SharedEpochs, "dismissed"): forgetful}

@@ -43,6 +43,7 @@ def run_cluster_stage(
     """Run it to its end, under a nemesis."""
     store = SharedCutStore(MemoryStore(lambda: kernel.now), stage.graph, kernel)
     stage.store, store.on_cut = store, stage.check_cut
+    store.inner.constraint = stage.constraint
     simulation = ClusterSimulation(
         graph=stage.graph, tables=stage.pipeline.tables, kernel=kernel, nemesis=nemesis, store=store,
         roles=roles, faults_until_us=until_us,
@@ -58,8 +59,13 @@ def run_cluster_stage(
     return kernel
 
 
-def simulate_cluster_cuts(seed: int, faults: Faults | None = None, orders: int | None = None) -> Kernel:
-    """One seed, with so many orders if that is not drawn; raises `Violation` with the story when an invariant breaks."""
+def simulate_cluster_cuts(
+    seed: int, faults: Faults | None = None, orders: int | None = None, refused: str = ""
+) -> Kernel:
+    """One seed, with so many orders if that is not drawn; raises `Violation` with the story when an invariant breaks.
+
+    The database refuses the sink rows of the word `refused`.
+    """
     kernel, rng = Kernel(seed, start_us=START_US), random.Random(f"cluster cuts {seed}")
     if faults is None:
         faults = faults_of_cluster(seed)
@@ -72,4 +78,6 @@ def simulate_cluster_cuts(seed: int, faults: Faults | None = None, orders: int |
             for _ in range(drawn if orders is None else orders):
                 kernel.at(kernel.now + kernel.rng.randrange(10 * SECOND), simulation.order_something, [*KEYS])
 
-        return run_cluster_stage(Stage(seed), kernel, nemesis, 10 * SECOND, roles, order)
+        stage = Stage(seed)
+        stage.refused = refused
+        return run_cluster_stage(stage, kernel, nemesis, 10 * SECOND, roles, order)

@@ -17,7 +17,7 @@ from millwheel.bundles import decode_checkpoint
 from millwheel.graph import Graph
 from millwheel.model import MAX_TIME, SECOND
 from millwheel.testing.checks.cuts import CutStore, visible
-from millwheel.testing.faults.nemesis import Seeded
+from millwheel.testing.faults.nemesis import Nemesis, Seeded
 from millwheel.testing.world.kernel import Kernel, Violation
 from millwheel.testing.world.simulator import Simulation
 from millwheel_storage.fold import fold
@@ -105,6 +105,17 @@ def drawn_loop(seed: int, kernel: Kernel, *intervals_us: int) -> tuple[Hops, Gra
     return workload, msgspec.structs.replace(workload.graph, snapshot_every_us=rng.choice(intervals_us))
 
 
+def loop_simulation(graph: Graph, store: CutStore, nemesis: Nemesis, until_us: int) -> Simulation:
+    """One process at a time has all of it."""
+    simulation = Simulation(
+        graph=graph, tables={}, kernel=store.truth.kernel, nemesis=nemesis, store=store, faults_until_us=until_us
+    )
+    # Kills from outside may hit one record three times while it runs alone: it waits until somebody asks for it.
+    simulation.on_mend = lambda: ask_redrives(store)
+    simulation.hold_open = lambda: any(durable.fifo for durable in store.truth.durable.values())
+    return simulation
+
+
 def run_loop(simulation: Runs, workload: Hops, store: CutStore) -> Kernel:
     """Run it to its end, whatever it runs on."""
     kernel = store.truth.kernel
@@ -131,11 +142,4 @@ def simulate_loop_cuts(seed: int) -> Kernel:
     workload, graph = drawn_loop(seed, kernel, 10_000, 50_000, 200_000, SECOND)
     store = CutStore(MemoryStore(), graph, kernel)
     faults = msgspec.structs.replace(faults_of(seed), clock_step=0)
-    simulation = Simulation(
-        graph=graph, tables={}, kernel=kernel, nemesis=Seeded(faults, kernel.rng), store=store,
-        faults_until_us=8 * SECOND,
-    )  # fmt: skip
-    # Kills from outside may hit one record three times while it runs alone: it waits until somebody asks for it.
-    simulation.on_mend = lambda: ask_redrives(store)
-    simulation.hold_open = lambda: any(durable.fifo for durable in store.truth.durable.values())
-    return run_loop(simulation, workload, store)
+    return run_loop(loop_simulation(graph, store, Seeded(faults, kernel.rng), 8 * SECOND), workload, store)

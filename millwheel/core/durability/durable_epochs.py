@@ -91,6 +91,8 @@ class DurableEpochs:
         outbox.epoch = label
         """The label: the last barrier that was passed."""
         self.seq = NO_ROW
+        self.last_declared = label
+        """The last declared epoch that this interval knows."""
         self._interval = interval
         self._sequencer = sequencer
         self._outbox = outbox
@@ -238,7 +240,7 @@ class DurableEpochs:
             return
         if part.waits:
             raise InvariantError(f"epoch {epoch} is declared, and not all of it is written")
-        self._written = None
+        self._written, self.last_declared = None, epoch
         self._counters.add(part.counts)
         self._counters.checkpoints += len(part.rows)
         self._refused.settled(part.quarantined)

@@ -36,6 +36,8 @@ class Inherited(Struct, frozen=True):
     suspects: Suspects
     watermark: int
     """Its input low watermark, under which it may have reported more than is persisted."""
+    declared: int | None = None
+    """Under snapshots: the last declared epoch that it knew.  What was refused may be in quarantine in a later one."""
 
 
 # --- events -----------------------------------------------------------------------------------------------------

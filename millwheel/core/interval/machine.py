@@ -82,7 +82,10 @@ class IntervalCore:
         settings = config.settings
         self.config = config
         self.counters = inherited.counters if inherited else ev.Counters()
-        self._refused = inherited.refused if inherited else RefusedRows(renumbered=config.label is not None)
+        if inherited is not None and inherited.declared == config.label:
+            self._refused = inherited.refused
+        else:
+            self._refused = RefusedRows(renumbered=config.label is not None)
         self._inherited = inherited.channels if inherited else []
         self.suspects = inherited.suspects if inherited else Suspects(recovered.ends, recovered.suspicion)
         self._trust_at = MAX_TIME
@@ -289,10 +292,13 @@ class IntervalCore:
         Under snapshots the whole graph goes back, watermarks too, and nobody has anything of this core.
         """
         self.halted = True
-        channels, watermark = self._outbox.channels(), self.watermark
+        channels, watermark, declared = self._outbox.channels(), self.watermark, None
         if self._epochs is not None:
-            channels, watermark = [], MIN_TIME
-        return ev.Inherited(self._refused, channels, self.counters, self.suspects.interrupted(), watermark)
+            channels, watermark, declared = [], MIN_TIME, self._epochs.last_declared
+        return ev.Inherited(
+            refused=self._refused, channels=channels, counters=self.counters, suspects=self.suspects.interrupted(),
+            watermark=watermark, declared=declared,
+        )  # fmt: skip
 
     def doubts(self, bundle: Bundle) -> bool:
         """Whether it would take a bundle for a copy, because nobody has told it of the sender."""

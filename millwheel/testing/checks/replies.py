@@ -3,6 +3,7 @@
 Lives here: the questions of each core that are not answered yet.  Never here: what the answers say (`truth`).  Invariants:
 
 * a core is told of a commit, a fold, a load or the end of its hooks only if it has asked for just that, and once;
+* a core is told of refused rows only of a commit that is on its way, or of a part of an epoch that it has written;
 * a core is told that it is fenced only while a write of its own is on its way.
 """
 
@@ -52,7 +53,7 @@ class WatchedWorker(WorkerHost):
         answered = _answered(event)
         match event:
             case ev.Refused(seq):
-                fits = asked["commit", seq] > 0
+                fits = asked["commit", seq] > 0 or asked["part", seq] > 0
             case ev.WriteFenced():
                 fits = any(asked[it] for it in asked if it[0] in WRITES)
             case _:
@@ -87,6 +88,8 @@ def _question(effect: ev.Effect) -> Question | None:
             return ("unmark",)
         case ev.Commit(write):
             return ("commit", write.seq)
+        case ev.PartWritten(_, sinks):
+            return ("part", sinks)
         case ev.Fold(upto):
             return ("fold", upto)
         case ev.Advance(position) | ev.PositionNoted(position):

@@ -15,7 +15,7 @@ import msgspec
 Action = Literal["", "crash before", "crash after", "duplicate", "refused", "lost", "absent"]
 """`lost`: applied, but the reply never arrives.  `absent`: not applied, and nobody knows.  "": no fault."""
 
-STORE_STEPS: Final = frozenset({"commit", "fold", "advance", "persist"})
+STORE_STEPS: Final = frozenset({"commit", "declare", "fold", "advance", "persist"})
 EFFECT_STEPS: Final = frozenset({"send", "ack", "tell"})
 
 
@@ -175,7 +175,7 @@ class Seeded:
 
 
 class Planned:
-    """One fault, at the n-th step of the six kinds that matter; nothing else ever goes wrong."""
+    """One fault, at the n-th step of the kinds that matter; nothing else ever goes wrong."""
 
     def __init__(self, at: int = -1, action: Action = "") -> None:
         self.at = at

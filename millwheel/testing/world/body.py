@@ -11,11 +11,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from millwheel.api.table import Table
+from millwheel.core.interval import events as ev
 from millwheel.errors import Fenced, InvariantError, RowRefused
 from millwheel.graph import Graph
 from millwheel.host import alphabet as he
+from millwheel.host.barriers import WentBack
 from millwheel.host.messages import Message
 from millwheel.host.requests import StoreCall
+from millwheel.ids import IntervalId
 from millwheel.model import MAX_TIME
 from millwheel.testing.checks.probes import describe
 from millwheel.testing.checks.watched import WatchedStore
@@ -103,6 +106,8 @@ class Body:
         self.weights: Mapping[str, int] = {"restart": RESTART_WEIGHT}
         """By step: how many times as likely as elsewhere the process is stopped when it asks the store for that."""
         self.calls = Calls(self)
+        self.left: Mapping[IntervalId, ev.Inherited] = {}
+        """What its worker knows when all goes back to the last declared epoch: the process goes on, as another one."""
         self._wakes: dict[str, int] = {}
         """By host: wall time of its next tick, us.  As in a shell there is one at a time, which is the earliest."""
         self._turning: set[str] = set()
@@ -271,7 +276,8 @@ class Body:
             case he.Ended():
                 self.finish()
                 self.world.ended(self)
-            case he.Failed():
+            case he.Failed(error):
+                self.left = error.inherited if isinstance(error, WentBack) else {}
                 raise Crash
             case _:
                 self.run_code(host, effect)

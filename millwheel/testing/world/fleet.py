@@ -21,7 +21,7 @@ from millwheel.testing.kit.scripted import ScriptedSource
 from millwheel.testing.world.calls import run
 from millwheel.testing.world.echoes import Echoes
 from millwheel.testing.world.kernel import Kernel, Violation
-from millwheel.testing.world.members import ControllerMember, WorkerMember
+from millwheel.testing.world.members import ControllerMember, Left, WorkerMember
 from millwheel.testing.world.network import Network
 from millwheel.testing.world.simulator import CONVERGE_LIMIT_US, Unending
 
@@ -94,8 +94,11 @@ class ClusterSimulation:
             for _ in range(count):
                 self.kernel.at(self.kernel.now + self.nemesis.delay_us("restart"), self.launch, role)
 
-    def launch(self, role: str, name: str = "") -> None:
-        """Another process joins, or one that is called as that in whose place it is."""
+    def launch(self, role: str, name: str = "", left: Left | None = None) -> None:
+        """Another process joins, or one that is called as that in whose place it is.
+
+        `left` is what the same process knows from its last membership.
+        """
         if self._ending:
             return
         number = len(self.members) + 1
@@ -104,7 +107,7 @@ class ClusterSimulation:
         )
         process: WorkerMember | ControllerMember
         if role == "worker":
-            process = WorkerMember(self, number, self.graph, member)
+            process = WorkerMember(self, number, self.graph, member, left=left or {})
         else:
             process = ControllerMember(self, number, member)
         self.members.append(process)
@@ -120,7 +123,7 @@ class ClusterSimulation:
         self.kernel.probes[f"{process.member.role} died"] += 1
         if not self._ending:
             delay = self.nemesis.delay_us("restart")
-            self.kernel.at(self.kernel.now + delay, self.launch, process.member.role, process.member.name)
+            self.kernel.at(self.kernel.now + delay, self.launch, process.member.role, process.member.name, process.left)
         self._look_at_end()
 
     def overtaken(self, process: WorkerMember | ControllerMember) -> None:

@@ -11,10 +11,12 @@ from functools import partial
 from typing import Final, Protocol
 
 from millwheel.cluster import Member
+from millwheel.core.interval.events import Inherited
 from millwheel.errors import Fenced
 from millwheel.graph import Graph
 from millwheel.host.leading import ClusterController
 from millwheel.host.mapped import MappedOwnership
+from millwheel.ids import IntervalId
 from millwheel.testing.checks.replies import WatchedWorker
 from millwheel.testing.checks.shared import SharedWatchedStore
 from millwheel.testing.world.body import Body, SimulatedHost, World
@@ -22,6 +24,7 @@ from millwheel.testing.world.calls import run
 from millwheel.testing.world.network import Network, NetworkEnd
 from millwheel.testing.world.process import CodeBody
 
+Left = Mapping[IntervalId, Inherited]
 RENEWALS: Final = 5
 """Renewals of a lease in its time."""
 
@@ -77,9 +80,12 @@ class Lease:
 class WorkerMember(CodeBody):
     """A worker of the cluster."""
 
-    def __init__(self, world: ClusterWorld, number: int, graph: Graph, member: Member) -> None:
+    def __init__(self, world: ClusterWorld, number: int, graph: Graph, member: Member, *, left: Left) -> None:
+        """`left` is what it knows from its last membership."""
         ownership = partial(MappedOwnership, incarnation=member.incarnation)
-        worker = WatchedWorker(graph=graph, name=f"w{member.incarnation}", controller=None, ownership=ownership)
+        worker = WatchedWorker(
+            graph=graph, name=f"w{member.incarnation}", controller=None, ownership=ownership, inherited=left
+        )
         super().__init__(world, number, worker)
         self.member = member
         self.hosts: tuple[SimulatedHost, ...] = (worker,)

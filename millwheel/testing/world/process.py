@@ -18,7 +18,7 @@ from millwheel.host import alphabet as he
 from millwheel.host.controller import ControllerHost
 from millwheel.host.messages import Message
 from millwheel.host.requests import StoreCall
-from millwheel.ids import Seq
+from millwheel.ids import IntervalId, Seq
 from millwheel.search import BlockingCall, Step
 from millwheel.testing.checks.accounts import Owned, owned_of
 from millwheel.testing.checks.ending import check_forgotten
@@ -260,8 +260,12 @@ class CodeBody(Body):
 class Process(CodeBody):
     """One embedded run: acquires every interval, recovers, serves until it dies, is fenced or is done."""
 
-    def __init__(self, world: World, number: int, graph: Graph) -> None:
-        super().__init__(world, number, WatchedWorker(graph=graph, name=WORKER, controller=CONTROLLER))
+    def __init__(
+        self, world: World, number: int, graph: Graph, left: Mapping[IntervalId, ev.Inherited] | None = None
+    ) -> None:
+        """`left` is what it knows of before all went back."""
+        worker = WatchedWorker(graph=graph, name=WORKER, controller=CONTROLLER, inherited=left)
+        super().__init__(world, number, worker)
         self.graph = graph
         """Its version of the pipeline; the world's is that of the run's end."""
         self.hosts = (self.worker, ControllerHost([WORKER], CONTROLLER, graph.snapshot_every_us))

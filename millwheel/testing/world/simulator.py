@@ -120,7 +120,8 @@ class Simulation:
         for older in self.processes:
             self.kernel.at(self.kernel.now + self.superseded_limit_us, self._check_ended, older)
         graph, span_us = self.version()
-        process = Process(self, len(self.processes) + 1, graph)
+        left = self.processes[-1].left if self.processes else {}
+        process = Process(self, len(self.processes) + 1, graph, left)
         self.processes.append(process)
         if graph is not self.graph:
             self.kernel.probes["process with another version"] += 1

@@ -5,11 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from millwheel import limits
+from millwheel.errors import RowRefused
 from millwheel.host.led_epochs import LedEpochs
-from millwheel.host.messages import BarriersNamed, EpochDeclared, EpochOpened, EpochStarted, ImageWritten, Message
+from millwheel.host.messages import (
+    BarriersNamed,
+    EpochDeclared,
+    EpochOpened,
+    EpochRefused,
+    EpochStarted,
+    ImageWritten,
+    Message,
+)
 from millwheel.host.procedures import Procedures
 from millwheel.host.requests import DeclareEpoch
-from millwheel.ids import IntervalId, Sequencer
+from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.ports import PositionWrite
 
 ONE, TWO, PART = IntervalId(1), IntervalId(2), IntervalId(3)
@@ -146,3 +155,36 @@ def test_watermarks_from_behind_a_barrier_that_an_earlier_leader_began_are_not_s
     leader.write(ONE, TWO)
     (declaration,) = leader.declared()
     assert declaration.watermarks == {"a": 5}
+
+
+def refused(leader: Leader, late: bool = False) -> EpochRefused:
+    """The database refuses a row of the epoch that runs; `late`: all goes back before it says so."""
+    leader.epochs.begun("w1", FIRST)
+    leader.epochs.begun("w2", SECOND)
+    leader.write(ONE, TWO)
+    token = next(ask.token for ask in leader.asks if isinstance(ask.wish, DeclareEpoch))
+    leader.asks[:] = [ask for ask in leader.asks if ask.token != token]
+    if late:
+        leader.epochs.end()
+    leader.procedures.declined(token, RowRefused("no", TWO, Seq(7), ((0, "no"),)))
+    return EpochRefused(5, TWO, Seq(7), ((0, "no"),))
+
+
+def test_a_refusal_is_said_again_until_all_has_gone_back() -> None:
+    # It may be lost in a cut.  Then nothing was ever declared again.
+    leader = Leader()
+    told = refused(leader)
+    assert leader.of(EpochRefused) == [told]
+    assert leader.epochs.restate() == [told]
+    leader.wait(2_000_000 + limits.CLUSTER_LOOK_US)
+    assert leader.of(EpochRefused) == [told]
+    leader.epochs.end()
+    assert told not in leader.epochs.restate()
+    leader.wait(9_000_000)
+    assert leader.of(EpochRefused) == []
+
+
+def test_a_refusal_that_comes_when_all_has_gone_back_is_told_to_nobody() -> None:
+    leader = Leader()
+    refused(leader, late=True)
+    assert leader.of(EpochRefused) == []

@@ -16,6 +16,7 @@ from millwheel.host.messages import (
     BarriersNamed,
     EpochDeclared,
     EpochOpened,
+    EpochRefused,
     EpochStarted,
     ImageWritten,
     Led,
@@ -24,7 +25,7 @@ from millwheel.host.messages import (
 )
 from millwheel.host.requests import StoreCall
 from millwheel.host.worker import WorkerHost
-from millwheel.ids import IntervalId
+from millwheel.ids import IntervalId, Seq
 from millwheel.testing.world.calls import run
 from millwheel_injectors import IterableSource
 from millwheel_storage.memory import MemoryStore
@@ -130,6 +131,14 @@ def test_no_epoch_begins_before_the_one_before_it_is_declared(hand: SnapshotHand
     hand.hear(EpochDeclared(1))
     hand.hear(EpochStarted(2))
     assert [opened.epoch for opened in hand.of(EpochOpened)] == [2]
+
+
+def test_refused_rows_of_another_workers_interval_are_no_business_of_this_one(hand: SnapshotHand) -> None:
+    # All workers hear it.  Each one that did not have the interval died of it.
+    hand.hear(EpochRefused(1, IntervalId(77), Seq(3), ((0, "no"),)))
+    assert hand.failed == []
+    hand.hear(EpochStarted(1))
+    assert len(hand.of(EpochOpened)) == 1
 
 
 def test_a_worker_that_was_dismissed_goes_back(hand: SnapshotHand) -> None:
