@@ -14,7 +14,8 @@ from tests.sim.epoch_points import RUNS, DiedOnce
 from tests.sim.test_crash_points import breaks
 
 AGAIN = ", after a death"
-NAMES = [*RUNS, *(name + AGAIN for name in RUNS)]
+NAMES = [*RUNS, "an epoch without a cycle" + AGAIN]
+"""With a cycle, seeds have deaths while a log is replayed (`test_loop_cuts`)."""
 
 
 def plans(name: str) -> tuple[list[str], list[tuple[int, Action]]]:
