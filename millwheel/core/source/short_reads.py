@@ -12,8 +12,8 @@ from millwheel.limits import PROBE_READS
 class ShortReads:
     """One partition.
 
-    >>> tail = Tail()
-    >>> [tail.waits(10, 3), tail.waits(10, 0), tail.waits(10, 2)]
+    >>> reads = ShortReads()
+    >>> [reads.waits(10, 3), reads.waits(10, 0), reads.waits(10, 2)]
     [False, False, True]
     """
 
