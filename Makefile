@@ -36,14 +36,15 @@ $(STAMP): $(LOCKS) pyproject.toml
 	@touch $@
 
 # A file's tests share a Spark or a Postgres, so a file is what a worker takes.  What takes every processor goes first, alone:
-# beside others it was slowed for more than it left to them; when it fails, the others still say what they know.  What goes to
-# pytest is mostly one test, or a debugger, which workers would hide.
-test: $(STAMP) ## every test, in two workers; with ARGS="-k name" and the like, which go to pytest, in one process
+# beside others it was slowed for more than it left to them; when it fails, the others still say what they know.  Three workers on two
+# processors: many tests wait for a lease, a JVM or a dead process.  What goes to pytest is mostly one test, or a debugger, which workers
+# would hide.
+test: $(STAMP) ## every test, in three workers; with ARGS="-k name" and the like, which go to pytest, in one process
 ifdef ARGS
 	$(PY) -m pytest $(ARGS)
 else
 	$(PY) -m pytest -m every_core; alone=$$?; \
-	$(PY) -m pytest -m "not every_core and not grid" -n 2 --dist loadfile --no-loadscope-reorder && exit $$alone
+	$(PY) -m pytest -m "not every_core and not grid" -n 3 --dist loadfile --no-loadscope-reorder && exit $$alone
 endif
 
 lint: $(STAMP) ## ruff, its formatter, and the layering contracts
