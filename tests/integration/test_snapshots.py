@@ -186,8 +186,9 @@ asyncio.run(until(pipeline, PostgresStore(url, name), serving))
 
 def test_killed_at_random_moments_nothing_is_lost_or_doubled(home: Home) -> None:
     dice, root = random.Random(5), Path(__file__).resolve().parents[2]
-    ends, declared = [], set()
-    for _ in range(8):
+    ends: list[subprocess.CompletedProcess[bytes]] = []
+    declared: set[tuple[int, ...]] = set()
+    while len(ends) < 8 or (len(declared) < 3 and len(ends) < 24):  # a slow machine declares less between two kills
         delay = f"{dice.uniform(0.2, 0.6):.3f}"
         ends.append(subprocess.run([sys.executable, "-c", KILLED, home.url, home.name, delay], cwd=root, check=False))
         declared |= {*home.tables()["declared_epoch"]}
@@ -195,7 +196,7 @@ def test_killed_at_random_moments_nothing_is_lost_or_doubled(home: Home) -> None
             break
     assert sum(end.returncode == -signal.SIGKILL for end in ends) > 3
     assert {end.returncode for end in ends} <= {0, -signal.SIGKILL}
-    assert len(declared) > 1
+    assert len(declared) > 2
     rows = text_lines(40_000, seed=2)
     run_to_end(word_count(home.name, rows, durability=OFTEN), home.store())
     home.check(rows)
