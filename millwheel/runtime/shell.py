@@ -93,8 +93,8 @@ class Shell:
         """Channels, (from, to), that are open again, which the host has not heard yet."""
         self._queue: deque[tuple[Host, he.HostEvent]] = deque()
         self._answers: deque[tuple[Host, he.HostEvent]] = deque()
-        self._retries = Retries()
         """What the store and others have answered.  It comes before the queue, because the next commit waits for it."""
+        self._retries = Retries()
         self._wake = asyncio.Event()
         """Set to end the loop's sleep."""
         self._wakes: dict[Host, int] = {}
@@ -220,7 +220,8 @@ class Shell:
             return True  # what hosts ask next leaves before hooks run
         until = time.perf_counter_ns() + TURN_US * 1_000
         queue = self._queue
-        while queue and time.perf_counter_ns() < until:
+        # Hosts start in one turn, however long it takes: its end would come to a host that has not begun.
+        while queue and (time.perf_counter_ns() < until or type(queue[0][1]) is he.Started):
             self._give(*queue.popleft())
             handled = True
         return handled
