@@ -94,7 +94,8 @@ def seeds_to_detect(name: str, budget: int, first: int = 0) -> tuple[int, str] |
 
 def crash_points_to_detect(name: str) -> tuple[int, str] | None:
     """The same with the crash points."""
-    from tests.sim.test_crash_points import breaks, run
+    from tests.sim.breaks import breaks
+    from tests.sim.test_crash_points import run
 
     wanted = {scenario: run(scenario) for scenario in SCENARIOS}
     tried = 0

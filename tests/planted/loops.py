@@ -200,8 +200,8 @@ def promise_forgotten() -> Patches:
     """The next owner does not know how far the floor was persisted"""
     real = WorkerHost.adopt
 
-    def adopt(self: WorkerHost, config: Any, inherited: Any = None) -> Any:
-        steps = real(self, config, inherited)
+    def adopt(self: WorkerHost, row: Any, sequencer: Any, inherited: Any = None) -> Any:
+        steps = real(self, row, sequencer, inherited)
         wish = next(steps)
         try:
             while True:
@@ -219,8 +219,8 @@ def promise_forgotten() -> Patches:
 def back_edges_wait() -> Patches:
     """Productions on back edges count for back-pressure: two intervals wait for each other"""
 
-    def init(self: Outbox, sender: Any, producer: Any, routes: Any, back: Any = ()) -> None:
-        real(self, sender, producer, routes)
+    def init(self: Outbox, sender: Any, producer: Any, routes: Any, back: Any = (), **more: Any) -> None:
+        real(self, sender, producer, routes, **more)
 
     real = Outbox.__init__
     return {(Outbox, "__init__"): init}

@@ -55,9 +55,9 @@ def warning_without_its_word() -> Patches:
     """Only the first line of a message on standard error says that it is an error or a warning."""
     original = Lines.say
 
-    def say(self: Lines, level: int, text: str, always: bool = False) -> None:
+    def say(self: Lines, level: int, text: str, always: bool = False, facts: Any = None) -> None:
         first, *rest = text.split("\n")
-        original(self, level, first, always)
+        original(self, level, first, always, facts)
         for line in rest:
             original(self, 0, line, True)
 

@@ -10,7 +10,7 @@ from millwheel.core.faults.refused import RefusedRows
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.core.source.injector import InjectorCore
-from millwheel.ids import IntervalId, ProducerId, Sequencer
+from millwheel.ids import IntervalId, Sequencer
 from millwheel_storage.memory import MemoryStore
 from tests.planted import Patches, mutant
 
@@ -53,8 +53,8 @@ def numbers_from_one() -> Patches:
     """Every owner of an interval numbers its bundles from one: an ack for the last owner acks the next one's."""
     original = Outbox.__init__
 
-    def init(self: Outbox, sender: IntervalId, producer: ProducerId, routes: Any, *more: Any) -> None:
-        original(self, sender, producer, routes, *more)
+    def init(self: Outbox, *given: Any, **more: Any) -> None:
+        original(self, *given, **more)
         self._next_number = 1
 
     return {(Outbox, "__init__"): init}

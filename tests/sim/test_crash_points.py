@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from millwheel.testing.faults.nemesis import STORE_STEPS, Action, Planned
+from millwheel.testing.faults.nemesis import Action, Planned
 from millwheel.testing.world.kernel import Kernel, Violation
 from tests.sim import ci
+from tests.sim.breaks import breaks, strike_all
 from tests.sim.cores import Answers, on_all_cores
 from tests.sim.harness import run_workload
 from tests.sim.scenarios import SCENARIOS, START_US, scenario
@@ -36,28 +37,17 @@ def without_wall(keys: dict[str, dict[tuple[str, str], bytes]]) -> dict[str, dic
     return {key: {slot: v for slot, v in cells.items() if slot[0] != "touched"} for key, cells in keys.items()}
 
 
-def breaks(steps: list[str]) -> Iterator[tuple[int, Action]]:
-    """(step number, fault) for every fault that can strike at each step."""
-    for at, step in enumerate(steps):
-        store: list[Action] = ["refused", "lost", "absent"] if step in STORE_STEPS else []
-        for action in ("crash before", "crash after", "duplicate", *store):
-            yield at, action
-
-
 def tried_all(name: str) -> tuple[int, int, str]:
     """(faults planned, faults that struck, what went wrong) in a scenario."""
     undisturbed, wanted = run(name)
-    plans, struck = [*breaks(undisturbed.steps)], 0
-    for at, action in plans:
-        where = f"{action} at step {at} ({undisturbed.steps[at]})"
-        try:
-            nemesis, left = run(name, at, action)
-        except Violation as violation:
-            return len(plans), struck, f"{where}: {violation}"
+
+    def alike(at: int, action: Action) -> Planned:
+        nemesis, left = run(name, at, action)
         if left != wanted:
-            return len(plans), struck, f"{where}: {left}, undisturbed {wanted}"
-        struck += nemesis.struck.total()
-    return len(plans), struck, ""
+            raise Violation(f"another end: {left}, undisturbed {wanted}")
+        return nemesis
+
+    return strike_all(undisturbed.steps, [*breaks(undisturbed.steps)], alike)
 
 
 @pytest.fixture(scope="module")

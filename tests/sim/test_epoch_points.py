@@ -7,12 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from millwheel.testing.faults.nemesis import Action, Planned
-from millwheel.testing.world.kernel import Violation
 from tests import effort
 from tests.sim import ci
+from tests.sim.breaks import breaks, strike_all
 from tests.sim.cores import Answers, on_all_cores
 from tests.sim.epoch_points import RUNS, DiedOnce
-from tests.sim.test_crash_points import breaks
 
 AGAIN = ", after a death"
 NAMES = [*RUNS, *(name + AGAIN for name in RUNS)]
@@ -42,16 +41,13 @@ def planned(name: str, at: int = -1, action: Action = "") -> Planned:
 
 def tried_all_of(name: str) -> tuple[int, int, str]:
     """(faults planned, faults that struck, what went wrong) in a run."""
-    steps, found = plans(name)
-    struck = 0
-    for at, action in found:
+
+    def ran(at: int, action: Action) -> Planned:
         nemesis = planned(name, at, action)
-        try:
-            RUNS[name.removesuffix(AGAIN)](nemesis)
-        except Violation as violation:
-            return len(found), struck, f"{action} at step {at} ({steps[at]}): {violation}"
-        struck += nemesis.struck.total()
-    return len(found), struck, ""
+        RUNS[name.removesuffix(AGAIN)](nemesis)
+        return nemesis
+
+    return strike_all(*plans(name), ran)
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from millwheel.testing.faults.nemesis import Action, Planned
-from millwheel.testing.world.kernel import Kernel, Violation
+from millwheel.testing.world.kernel import Kernel
 from tests.sim import ci
+from tests.sim.breaks import breaks, strike_all
 from tests.sim.cores import Answers, on_all_cores
 from tests.sim.hops import few_hops, run_hops
-from tests.sim.test_crash_points import UNTIL_US, breaks
+from tests.sim.test_crash_points import UNTIL_US
 from tests.sim.workload.drawing import START_US
 
 SHAPES = ("itself", "two")
@@ -26,14 +27,8 @@ def run_few(shape: str, at: int = -1, action: Action = "") -> Planned:
 
 def tried_all_of(shape: str) -> tuple[int, int, str]:
     """(faults planned, faults that struck, what went wrong) with loops of a shape."""
-    undisturbed, struck = run_few(shape), 0
-    plans = [*breaks(undisturbed.steps)]
-    for at, action in plans:
-        try:
-            struck += run_few(shape, at, action).struck.total()
-        except Violation as violation:
-            return len(plans), struck, f"{action} at step {at} ({undisturbed.steps[at]}): {violation}"
-    return len(plans), struck, ""
+    steps = run_few(shape).steps
+    return strike_all(steps, [*breaks(steps)], lambda at, action: run_few(shape, at, action))
 
 
 @pytest.fixture(scope="module")
