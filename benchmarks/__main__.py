@@ -30,6 +30,7 @@ from benchmarks import (
     redrive,
     repeats,
     restart,
+    snapshots,
     straggler,
     throughput,
     windows,
@@ -40,6 +41,7 @@ GROUPS: Final[dict[str, dict[str, Callable[[], Result]]]] = {
     "streaming": {
         "throughput": throughput.throughput,
         "throughput_snapshots": throughput.throughput_snapshots,
+        "snapshot_overhead": snapshots.snapshot_overhead,
         "throughput_new_keys": throughput.throughput_new_keys,
         "throughput_opaque_ids": throughput.throughput_opaque_ids,
         "latency": latency.latency,
@@ -78,6 +80,7 @@ GROUPS: Final[dict[str, dict[str, Callable[[], Result]]]] = {
         "cluster_lag": cluster.cluster_lag,
         "cluster_worker_death": cluster.cluster_worker_death,
         "snapshots_worker_death": cluster.snapshots_worker_death,
+        "snapshot_workers": snapshots.snapshot_workers,
         "cluster_executor_death": hosted.cluster_executor_death,
         "cluster_failover": cluster.cluster_failover,
         "cluster_split_gap": cluster_split.cluster_split_gap,

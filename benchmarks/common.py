@@ -174,6 +174,23 @@ def ask_version(url: str) -> None:
         _postgres["postgres"] = str(connection.info.server_version)
 
 
+def server_cpu_s(connection: psycopg.Connection[Any]) -> float:
+    """Processor time of Postgres with all its processes, those that have ended included; 0 where /proc is not."""
+    row = connection.execute("SELECT pg_read_file('postmaster.pid')").fetchone()
+    assert row is not None
+    server, ticks = int(row[0].split()[0]), 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended
+        if int(path.parent.name) == server:
+            ticks += sum(map(int, fields[11:15]))  # its own, and of its children that have ended
+        elif int(fields[1]) == server:
+            ticks += sum(map(int, fields[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def call(module: str, **arguments: Any) -> dict[str, Any]:
     """Run `python -m benchmarks.<module>` with `arguments`; the last line it prints is its answer."""
     process = start(module, **arguments)

@@ -24,6 +24,7 @@ from millwheel import (
     ValueCell,
     subscribe,
 )
+from millwheel.api.snapshots import Forgotten
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.source import Batch, Source, SourcePartition
 
@@ -104,7 +105,7 @@ def two_stages(
     source: Source,
     *,
     shown: bool = False,
-    durability: Checkpoints | Snapshots | None = None,
+    durability: Checkpoints | Snapshots | Forgotten | None = None,
     **settings: Any,
 ) -> Pipeline:
     """The keyed count in two stages; `shown` adds the sink rows."""

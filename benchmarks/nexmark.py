@@ -8,11 +8,9 @@ the benchmark published: nobody ran Flink here.
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, Final
 
 import psycopg
@@ -73,9 +71,9 @@ def _ours(url: str, query: str, turn: int) -> dict[str, Any]:
         url=url, pipeline=f"{query}_{turn}", queries=[query], events=EVENTS, order="ordered", per_second=PER_SECOND
     )  # fmt: skip
     with psycopg.connect(url, autocommit=True) as connection:
-        before = _server_cpu_s(connection)
+        before = common.server_cpu_s(connection)
         done = finish(start(job))
-        postgres = _server_cpu_s(connection) - before
+        postgres = common.server_cpu_s(connection) - before
         row = connection.execute(f"SELECT count(*) FROM {job.pipeline}.{query}".encode()).fetchone()
         connection.execute(f"DROP SCHEMA {job.pipeline} CASCADE".encode())
     if done.injected != EVENTS or done.quarantined or row is None:
@@ -85,23 +83,6 @@ def _ours(url: str, query: str, turn: int) -> dict[str, Any]:
         "rate": EVENTS / done.seconds, "per_core": EVENTS / cpu, "per_python_core": EVENTS / done.cpu_s,
         "cpu_seconds": done.cpu_s, "postgres_cpu_seconds": postgres, "rows": row[0],
     }  # fmt: skip
-
-
-def _server_cpu_s(connection: psycopg.Connection[Any]) -> float:
-    """Processor time of Postgres with all its processes, those that have ended included; 0 where /proc is not."""
-    row = connection.execute("SELECT pg_read_file('postmaster.pid')").fetchone()
-    assert row is not None
-    server, ticks = int(row[0].split()[0]), 0
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it has ended
-        if int(path.parent.name) == server:
-            ticks += sum(map(int, fields[11:15]))  # its own, and of its children that have ended
-        elif int(fields[1]) == server:
-            ticks += sum(map(int, fields[11:13]))
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _theirs(query: str) -> dict[str, Any]:

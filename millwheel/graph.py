@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from millwheel import limits
+from millwheel.baselines import Baseline
 from millwheel.coders import Coder, reads_of, schema_of
 from millwheel.errors import InvariantError, WiringError
 from millwheel.ids import SubscriptionId
@@ -126,6 +127,13 @@ class Graph(msgspec.Struct, frozen=True):
     """Where computations send to each other in a circle; `check_graph` finds them."""
     snapshot_every_us: int = 0
     """An epoch begins so often, and all is durable by epochs; 0: by the log."""
+    baseline: Baseline = Baseline.NONE
+    """For comparisons: the epochs are not those of snapshots."""
+
+    @property
+    def durable(self) -> bool:
+        """Whether anything of a run outlives its processes; false only for a comparison."""
+        return self.baseline is not Baseline.FORGETS
 
     def subscriptions(self, stream: str) -> list[SubscriptionSpec]:
         """Every subscription of `stream`, in wiring order."""
@@ -269,7 +277,15 @@ def check_graph(graph: Graph) -> Graph:
     graph = msgspec.structs.replace(graph, loops=_loops(graph))
     for loop in graph.loops:
         _check_loop(graph, loop)
+    _check_baseline(graph)
     return graph
+
+
+def _check_baseline(graph: Graph) -> None:
+    if graph.baseline is not Baseline.NONE and graph.loops:
+        raise WiringError(f"pipeline {graph.name!r}: its durability is for comparisons, and has no loops")
+    if graph.baseline is Baseline.FORGETS and graph.sinks:
+        raise WiringError(f"pipeline {graph.name!r}: under its durability, rows of sinks would never be seen")
 
 
 def _check_skew(graph: Graph, source: SourceSpec) -> None:

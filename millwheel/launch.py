@@ -24,6 +24,7 @@ from typing import NamedTuple
 import uvloop
 
 from millwheel.api.pipeline import Pipeline
+from millwheel.baselines import Baseline
 from millwheel.errors import MillwheelError, PipelineFailed, StoreError, WiringError
 from millwheel.host.over import Tolerance
 from millwheel.host.progress import Progress
@@ -252,6 +253,10 @@ def import_pipeline(path: str) -> Pipeline:
         found = _made(path, found)
     if not isinstance(found, Pipeline):
         raise WiringError(f"{path!r} is {type(found).__name__}, not a millwheel.Pipeline")
+    if found.baseline is not Baseline.NONE:
+        raise WiringError(
+            f"the durability of {path!r} is for comparisons in benchmarks: use Checkpoints() or Snapshots()"
+        )
     return found
 
 

@@ -296,6 +296,9 @@ OWNER_CHECK_US: Final = 1_000_000
 SNAPSHOT_LEAST_MS: Final = 10
 """Least time between two snapshots: each is a transaction with a sync of the disk, which takes 1 to 10 ms."""
 
+NO_EPOCH_US: Final = 10**15
+"""Time between two epochs where none are wanted but at the ends of partitions, in a comparison: 30 years."""
+
 EPOCH_LIMIT_WRITES: Final = 131_072
 """Writes that an interval may have in memory for the next epoch.  When there are more, sources wait, and an epoch begins at
 once.  As many as the keys that an interval may have in its log (`UNFOLDED_LIMIT_KEYS`)."""

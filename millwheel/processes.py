@@ -138,7 +138,8 @@ async def _member(
 
 async def _controller(plan: ProcessPlan) -> bool:
     async with _joined(plan, "controller") as member:
-        host = ClusterController(member.incarnation, plan.lease_us, plan.pipeline.graph().snapshot_every_us)
+        graph = plan.pipeline.graph()
+        host = ClusterController(member.incarnation, plan.lease_us, graph.snapshot_every_us, durable=graph.durable)
         shell = Shell(store=member.store, transport=member.transport, permit=member.lease, others=[host])
         await _served(shell)
         return not shell.stopped

@@ -29,7 +29,7 @@ from millwheel.api.given import (
 from millwheel.api.publish import TABLE as PUBLISHED
 from millwheel.api.publish import Publisher, check_keep
 from millwheel.api.skew import skew_of
-from millwheel.api.snapshots import Checkpoints, Snapshots, snapshot_every_us
+from millwheel.api.snapshots import Checkpoints, Forgotten, Snapshots, baseline_of, snapshot_every_us
 from millwheel.api.stream import Stream
 from millwheel.api.table import Table
 from millwheel.api.typed import Factory, Input, Inputs
@@ -65,10 +65,13 @@ def subscribe(stream: Stream[T], key: Callable[[T], str | None]) -> Input[T]:
 class Pipeline:
     """A named graph of computations.  Everything about it is checked in `graph()`, before anything runs."""
 
-    def __init__(self, name: str, *, durability: Checkpoints | Snapshots | None = None) -> None:
+    def __init__(self, name: str, *, durability: Checkpoints | Snapshots | Forgotten | None = None) -> None:
         check_name("pipeline", name)
         self.name = name
-        self._snapshot_every_us = snapshot_every_us(durability or Checkpoints())
+        durability = durability or Checkpoints()
+        self._snapshot_every_us = snapshot_every_us(durability)
+        self.baseline = baseline_of(durability)
+        """Whether it is for a comparison only; commands refuse it then."""
         self._streams: dict[str, StreamSpec] = {}
         self._computations: dict[str, ComputationSpec] = {}
         self._sources: dict[str, SourceSpec] = {}
@@ -212,6 +215,7 @@ class Pipeline:
             Graph(
                 self.name, self._streams, self._computations, self._sources,
                 tuple(table.spec() for table in self._tables.values()), snapshot_every_us=self._snapshot_every_us,
+                baseline=self.baseline,
             )
         )  # fmt: skip
 

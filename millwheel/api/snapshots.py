@@ -1,14 +1,16 @@
 """When what hooks did becomes durable: a choice for the whole pipeline.
 
-Lives here: the two choices as a user writes them.  Never here: what they do (`core.durability`).
+Lives here: the two choices as a user writes them, and two more that only benchmarks import.  Never here: what they do
+(`core.durability`).
 """
 
 from __future__ import annotations
 
 import msgspec
 
+from millwheel.baselines import Baseline
 from millwheel.errors import WiringError
-from millwheel.limits import SNAPSHOT_LEAST_MS
+from millwheel.limits import NO_EPOCH_US, SNAPSHOT_LEAST_MS
 
 
 class Checkpoints(msgspec.Struct, frozen=True):
@@ -33,8 +35,25 @@ class Snapshots(msgspec.Struct, frozen=True):
             )
 
 
-def snapshot_every_us(durability: Checkpoints | Snapshots) -> int:
+class HaltingSnapshots(Snapshots, frozen=True):
+    """For benchmarks only: all stops while a snapshot is written, as in Naiad."""
+
+
+class Forgotten(msgspec.Struct, frozen=True):
+    """For benchmarks only: nothing becomes durable, and a failure loses all."""
+
+
+def baseline_of(durability: Checkpoints | Snapshots | Forgotten) -> Baseline:
+    """Which worse way it is, if it is one."""
+    if isinstance(durability, Forgotten):
+        return Baseline.FORGETS
+    return Baseline.HALTS if isinstance(durability, HaltingSnapshots) else Baseline.NONE
+
+
+def snapshot_every_us(durability: Checkpoints | Snapshots | Forgotten) -> int:
     """How often an epoch begins, us; 0 for checkpoints."""
+    if isinstance(durability, Forgotten):
+        return NO_EPOCH_US
     if isinstance(durability, Snapshots):
         return durability.every_ms * 1_000
     if not isinstance(durability, Checkpoints):

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from millwheel.baselines import Baseline
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.errors import InvariantError
+from millwheel.graph import Graph
 from millwheel.host.actors import Actor, Actors
 from millwheel.host.messages import BarriersNamed, EpochBased, EpochOpened, EpochWanted, ImageWritten, Message
 from millwheel.host.partitions import Partitions
@@ -37,6 +39,7 @@ class WentBack(Exception):
 class Crew(Protocol):
     """The worker, as far as its epochs need it."""
 
+    graph: Graph
     actors: Actors
     partitions: Partitions
     routes: Routes
@@ -77,6 +80,7 @@ class Epochs:
         """An epoch is wanted after this one."""
         self.pressed = False
         """No partition is read."""
+        self._halts = worker.graph.baseline is Baseline.HALTS
         self._last: int | None = None
         """What had begun when everything was done."""
 
@@ -99,6 +103,7 @@ class Epochs:
         if epoch <= self.begun:
             return
         self.begun, self._noted = epoch, []
+        self.pressed = self.pressed or self._halted()
         worker = self._worker
         owners = {actor.interval: actor.sequencer for actor, _ in worker.actors.intervals()}
         self._open(epoch, self._barriers())
@@ -164,11 +169,16 @@ class Epochs:
         """After a turn: while an interval has too much in memory for the next epoch, no partition is read."""
         if not self.enabled:
             return
-        before, self.pressed = self.pressed, any(core.pressed for _, core in self._worker.actors.intervals())
-        if self.pressed:
+        full = any(core.pressed for _, core in self._worker.actors.intervals())
+        before, self.pressed = self.pressed, full or self._halted()
+        if full:
             self.want()
-        elif before:
+        if before and not self.pressed:
             self._worker.partitions.go_on()
+
+    def _halted(self) -> bool:
+        """For comparisons: whether all stands still, because an epoch has begun and is not declared."""
+        return self._halts and self.begun > self._declared
 
     def want(self) -> None:
         """Have the next epoch begin soon."""

@@ -90,7 +90,10 @@ def heed(authority: Authority, message: Message) -> dict[str, int]:
 class ControllerHost:
     """One controller and the workers that it tells.  `name` is its own address."""
 
-    def __init__(self, workers: Iterable[str], name: str = "controller", snapshot_every_us: int = 0) -> None:
+    def __init__(
+        self, workers: Iterable[str], name: str = "controller", snapshot_every_us: int = 0, *, durable: bool = True
+    ) -> None:
+        """Under snapshots there is one every `snapshot_every_us`, and the store hears of it if it is `durable`."""
         self.name = name
         self._workers = tuple(workers)
         self._authority: Authority | None = None
@@ -106,8 +109,9 @@ class ControllerHost:
         """Under snapshots."""
         if snapshot_every_us:
             self._epochs = Declaring(
-                every_us=snapshot_every_us, begin=self._procedures.start, tell=self._say, values=self._told
-            )
+                every_us=snapshot_every_us, begin=self._procedures.start, tell=self._say, values=self._told,
+                durable=durable,
+            )  # fmt: skip
 
     def handle(self, event: HostEvent, now: int) -> list[HostEffect]:
         """React to one event at wall time `now`, us."""

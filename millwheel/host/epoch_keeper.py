@@ -35,6 +35,7 @@ class Declaring:
     """The epochs of a run, one every `every_us`.
 
     `begin` starts a procedure, `tell` sends a message to all workers, and `values` are the watermarks that were told.
+    Without `durable`, which is for comparisons, the store never hears of an epoch.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Declaring:
         tell: Callable[[Message], None],
         values: Callable[[], Mapping[str, int]],
         term: int = 0,
+        durable: bool = True,
     ) -> None:
         self._every_us = every_us
         self._begin = begin
@@ -52,6 +54,7 @@ class Declaring:
         self._values = values
         self._term = term
         """Of the leader, in a cluster."""
+        self._durable = durable
         self.now = 0
         self._declared: int | None = None
         """None: the store was not brought back to the last epoch yet."""
@@ -151,7 +154,7 @@ class Declaring:
             term=self._term,
         )
         try:
-            while not (yield DeclareEpoch(declaration)):
+            while self._durable and not (yield DeclareEpoch(declaration)):
                 if self._over:
                     return
                 owners = {**opened.owners, **{write.interval: write.sequencer for write in opened.positions}}

@@ -72,8 +72,8 @@ def host_name(member: Member) -> str:
 class ClusterController:
     """The member `incarnation` of a cluster, as a controller.  A lease as leader is one of `lease_us`."""
 
-    def __init__(self, incarnation: int, lease_us: int, snapshot_every_us: int = 0) -> None:
-        """Under snapshots there is one every `snapshot_every_us`."""
+    def __init__(self, incarnation: int, lease_us: int, snapshot_every_us: int = 0, *, durable: bool = True) -> None:
+        """Under snapshots there is one every `snapshot_every_us`, and the store hears of it if it is `durable`."""
         self.name = f"c{incarnation}"
         self.now = 0
         self._incarnation = incarnation
@@ -96,7 +96,7 @@ class ClusterController:
         self._early: list[tuple[str, Message]] = []
         """What workers have said before the stored watermarks were read."""
         self._standing = Standing()
-        self._every_us = snapshot_every_us
+        self._every_us, self._durable = snapshot_every_us, durable
         self._master = self._new_master()
         self._generation: Generation | None = None
         """Under snapshots: the owners of which the authority and the epochs are."""
@@ -297,7 +297,7 @@ class ClusterController:
         self._epochs = LedEpochs(
             workers=self._serving(), owners={interval: sequencer for interval, _, sequencer in generation.owners},
             term=epoch, every_us=self._every_us, begin=self._procedures.start,
-            tell=self._tell_of_epochs, values=authority.values,
+            tell=self._tell_of_epochs, values=authority.values, durable=self._durable,
         )  # fmt: skip
         self._epochs.now = self.now
         self._epochs.based(declared)

@@ -36,8 +36,9 @@ class LedEpochs(Declaring):
         begin: Callable[[Steps], None],
         tell: Callable[[Message], None],
         values: Callable[[], Mapping[str, int]],
+        durable: bool = True,
     ) -> None:
-        super().__init__(every_us=every_us, begin=begin, tell=tell, values=values, term=term)
+        super().__init__(every_us=every_us, begin=begin, tell=tell, values=values, term=term, durable=durable)
         self._workers = frozenset(workers)
         self._owners = dict(owners)
         self._parts: dict[str, EpochOpened] = {}

@@ -41,6 +41,7 @@ class SharedEpochs(Epochs):
         if epoch != self._declared + 1 or epoch <= self.begun or not self._serves():
             return
         self.begun, self._noted, self._said = epoch, [], []
+        self.pressed = self.pressed or self._halted()
         barriers = self._barriers()
         for actor, _ in worker.actors.partitions():
             worker.handle_core(actor, ev.BarrierAsked(epoch))

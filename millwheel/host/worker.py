@@ -280,7 +280,8 @@ class WorkerHost(Voice):
             watermarks = yield ReadWatermarks()
             promised = watermarks.get(config.loop, MIN_TIME)
             config = msgspec.structs.replace(self.routes.config(row, sequencer), promised=promised)
-        core = IntervalCore(msgspec.structs.replace(config, label=self.epochs.label), recovered, inherited)
+        config = msgspec.structs.replace(config, label=self.epochs.label, baseline=self.graph.baseline)
+        core = IntervalCore(config, recovered, inherited)
         if self._first_records is not None:
             core.begin_slowly(self._first_records)
         for note in core.suspects.notes() if inherited is None else ():

@@ -54,7 +54,7 @@ class EmbeddedRun(Shell):
                 store=store,
                 transport=transport or LocalTransport(),
                 worker=worker,
-                others=[ControllerHost([WORKER], CONTROLLER, graph.snapshot_every_us)],
+                others=[ControllerHost([WORKER], CONTROLLER, graph.snapshot_every_us, durable=graph.durable)],
                 tables=tables,
                 clock=clock,
                 on_failure=on_failure,

@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.timeout(60)]
 
 SIZES = {"RECORDS": "500", "KEYS": "40", "FILES": "4", "EVENTS": "500", "ROUNDS": "1", "BUNDLES": "5", "TRIPS": "5"}
 FEW: dict[str, Any] = {"records": 300, "keys": 20}
+SHORT: dict[str, Any] = {"workers": 1, "keys": 20, "begin": 0.0, "end": 0.0}
 CLUSTER: dict[str, dict[str, Any]] = {
     "counted": {"records": 300, "keys": 20, "reads": True}, "live": {"records": 100, "settings": {}},
     "chained": {"records": 100, "rate": 1_000}, "kept": {"records": 100, "keys": 16, "rate": 1_000},
@@ -42,6 +43,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "straggler": ("straggler", {"begin": 0.0, "patience_us": 1_000_000, "records": 100}),
     "cache": ("cache", {"workload": "windows", "order": "lru"}),
     "expiry": ("expiry", {}),
+    "snapshots, none": ("snapshots", {"role": "embedded", "kind": "none", "every_ms": 0, **SHORT}),
+    "snapshots, halting": ("snapshots", {"role": "embedded", "kind": "halting", "every_ms": 50, **SHORT}),
     "channels": ("channels", {"role": "round"}),
     **{
         f"cluster, {kind}": ("cluster_processes", {"role": "embedded", "pipeline": kind, "begin": 0.0, **few})
@@ -155,7 +158,7 @@ def test_every_benchmark_is_here_or_has_a_reason() -> None:
 
 def test_the_servers_processes_are_counted(postgres: EmbeddedPostgres) -> None:
     with psycopg.connect(postgres.url, autocommit=True) as connection:
-        before = nexmark._server_cpu_s(connection)
+        before = common.server_cpu_s(connection)
         with psycopg.connect(postgres.url) as other:
             other.execute("SELECT sum(sqrt(n)) FROM generate_series(1, 2000000) n")
-        assert nexmark._server_cpu_s(connection) > before
+        assert common.server_cpu_s(connection) > before

@@ -141,6 +141,9 @@ class DurableEpochs:
         part.causes += [(cause, entry.redrive) for cause in entry.causes]
         part.quarantined += image.quarantined
         part.counts.add(entry.counts)
+        self._release(entry, effects)
+
+    def _release(self, entry: Uncommitted, effects: list[ev.Effect]) -> None:
         for bundle in entry.sends:
             effects.append(ev.Send(self._outbox.sendable(bundle)))
         effects += [ev.Ack(sender, number, self.epoch) for sender, number in entry.acks]

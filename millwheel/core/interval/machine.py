@@ -17,6 +17,7 @@ from collections.abc import Collection, Mapping, Set
 import msgspec
 
 from millwheel import limits
+from millwheel.baselines import Baseline
 from millwheel.bundles import Bundle, Checkpoint, RecoveredInterval
 from millwheel.core.channel.alignment import Alignment
 from millwheel.core.channel.outbox import Outbox
@@ -25,6 +26,7 @@ from millwheel.core.durability.durability import Durability
 from millwheel.core.durability.durable_epochs import DurableEpochs
 from millwheel.core.durability.inflight import Uncommitted
 from millwheel.core.durability.log import DurableLog
+from millwheel.core.durability.worse_epochs import EPOCHS
 from millwheel.core.faults.quarantine import Quarantine
 from millwheel.core.faults.refused import RefusedRows
 from millwheel.core.faults.suspects import Suspects
@@ -73,6 +75,7 @@ class Config(msgspec.Struct, frozen=True):
     """The floor of the loop may have come so far, us."""
     label: int | None = None
     """It becomes durable by epochs, and this is the last one that is declared; None: by its log."""
+    baseline: Baseline = Baseline.NONE
 
 
 class IntervalCore:
@@ -133,7 +136,7 @@ class IntervalCore:
         self._epochs: DurableEpochs | None = None
         """The durability, under snapshots."""
         if config.label is not None:
-            self._durability = self._epochs = DurableEpochs(
+            self._durability = self._epochs = EPOCHS[config.baseline](
                 interval=config.interval, sequencer=config.sequencer, outbox=self._outbox, arrivals=self._arrivals,
                 keyed=self._keyed, refused=self._refused, counters=self.counters, records=self._records,
                 label=config.label,

@@ -106,7 +106,9 @@ class ControllerMember(Body):
 
     def __init__(self, world: ClusterWorld, number: int, member: Member) -> None:
         super().__init__(world, number)
-        self.controller = ClusterController(member.incarnation, world.lease_us, world.graph.snapshot_every_us)
+        self.controller = ClusterController(
+            member.incarnation, world.lease_us, world.graph.snapshot_every_us, durable=world.graph.durable
+        )
         self.member = member
         self.hosts = (self.controller,)
         # Controllers do little: that one is followed just when it decides is what there is to see.

@@ -268,7 +268,7 @@ class Process(CodeBody):
         super().__init__(world, number, worker)
         self.graph = graph
         """Its version of the pipeline; the world's is that of the run's end."""
-        self.hosts = (self.worker, ControllerHost([WORKER], CONTROLLER, graph.snapshot_every_us))
+        self.hosts = (self.worker, ControllerHost([WORKER], CONTROLLER, graph.snapshot_every_us, durable=graph.durable))
         self.transport = transport = FaultyTransport(self)
         for host in self.hosts:
             transport.attach(host.name, partial(self.heard, host), partial(self.reopened, host))

@@ -6,9 +6,23 @@ from typing import Any
 
 import pytest
 
-from millwheel import Checkpoints, Computation, Context, Pipeline, Record, Snapshots, Stream, TextCoder, subscribe
-from millwheel.api.snapshots import snapshot_every_us
+import millwheel
+from millwheel import (
+    Checkpoints,
+    Computation,
+    Context,
+    Pipeline,
+    Record,
+    Snapshots,
+    Stream,
+    Table,
+    TextCoder,
+    subscribe,
+)
+from millwheel.api.snapshots import Forgotten, HaltingSnapshots, snapshot_every_us
+from millwheel.baselines import Baseline
 from millwheel.errors import WiringError
+from millwheel.launch import import_pipeline
 from millwheel_injectors import IterableSource
 
 texts = Stream("texts", TextCoder())
@@ -54,3 +68,31 @@ def test_a_loop_may_take_snapshots() -> None:
     made = pipeline(Snapshots())
     made.add(Echo, [subscribe(texts, key=str), subscribe(again, key=str)], [again])
     assert [loop.back_edges for loop in made.graph().loops] == [(("Echo", "Echo"),)]
+
+
+def test_what_is_for_comparisons_is_no_name_of_the_package_and_no_pipeline_of_a_command() -> None:
+    assert not {"Baseline", "Forgotten", "HaltingSnapshots"} & set(dir(millwheel))
+    for name in ("halting", "forgetting"):
+        with pytest.raises(WiringError, match="is for comparisons in benchmarks"):
+            import_pipeline(f"{__name__}:{name}")
+    assert import_pipeline(f"{__name__}:exact").baseline is Baseline.NONE
+
+
+halting, forgetting, exact = pipeline(HaltingSnapshots(every_ms=20)), pipeline(Forgotten()), pipeline(Snapshots())
+
+
+def test_what_is_for_comparisons_has_no_loops_and_what_forgets_no_sinks() -> None:
+    for durability in (HaltingSnapshots(), Forgotten()):
+        made = pipeline(durability)
+        made.add(Echo, [subscribe(texts, key=str), subscribe(again, key=str)], [again])
+        with pytest.raises(WiringError, match="has no loops"):
+            made.graph()
+    for durability in (HaltingSnapshots(), Forgotten()):
+        made = pipeline(durability)
+        made.sink(Table("shown", {"word": "text"}, ("word",)))
+        made.add(Echo, [subscribe(texts, key=str)], [again])
+        if isinstance(durability, HaltingSnapshots):
+            assert made.graph().durable
+            continue
+        with pytest.raises(WiringError, match="would never be seen"):
+            made.graph()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, Snapshots, Stream, TextCoder, subscribe
+from millwheel.api.snapshots import HaltingSnapshots
 from millwheel.core.interval import events as ev
 from millwheel.core.source.injector import InjectorCore
 from millwheel.host import alphabet as he
@@ -26,10 +27,10 @@ class Keep(Computation[str]):
 class SnapshotHand(Hand):
     """A worker under snapshots: a source feeds `first`, which feeds `second`."""
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, *names: str, durability: Snapshots | None = None) -> None:
         super().__init__()
         self.posted: list[he.HostEvent] = []
-        pipeline = Pipeline("hand", durability=Snapshots())
+        pipeline = Pipeline("hand", durability=durability or Snapshots())
         pipeline.inject(IterableSource("text", []), into=words)
         pipeline.add(Keep, [subscribe(words, lambda word: word)], [kept], name="first")
         pipeline.add(Keep, [subscribe(kept, lambda word: word)], name="second")
@@ -204,3 +205,17 @@ def test_rows_that_are_refused_take_all_intervals_back_and_each_with_what_is_its
     assert failed.error.inherited[hand.first.interval] is inherited
     assert failed.error.inherited.keys() == {hand.first.interval, hand.second.interval}
     assert all(core.halted for _, core in hand.worker.actors.intervals())
+
+
+@pytest.mark.parametrize("halts", [False, True])
+def test_a_worker_that_halts_reads_nothing_from_the_begin_of_an_epoch_until_it_is_declared(halts: bool) -> None:
+    hand = SnapshotHand("a", durability=HaltingSnapshots() if halts else Snapshots())
+    assert not hand.worker.pressed()
+    hand.hear(EpochStarted(1))
+    assert hand.worker.pressed() is halts, "in the very turn in which positions were noted"
+    hand.give(he.TurnEnded())
+    assert hand.worker.pressed() is halts
+    assert hand.of(EpochWanted) == [], "that it stands is no reason for another epoch"
+    hand.hear(EpochDeclared(1))
+    hand.give(he.TurnEnded())
+    assert not hand.worker.pressed()

@@ -29,14 +29,15 @@ POSITION = PositionWrite(IntervalId(3), Sequencer(13), 40, False, b"s")
 class Controller:
     """The epochs of a run, whose procedures wait in `asks`."""
 
-    def __init__(self, every_us: int = 1_000_000) -> None:
+    def __init__(self, every_us: int = 1_000_000, *, durable: bool = True) -> None:
         self.asks: list[Any] = []
         self.told: list[Message] = []
         self.values = {"a": 5}
         self.procedures = Procedures(self.asks.append)
         self.epochs = Declaring(
-            every_us=every_us, begin=self.procedures.start, tell=self.told.append, values=lambda: self.values
-        )
+            every_us=every_us, begin=self.procedures.start, tell=self.told.append, values=lambda: self.values,
+            durable=durable,
+        )  # fmt: skip
 
     def wait(self, now: int) -> None:
         """Time passes: the pause of the loop is over."""
@@ -181,3 +182,13 @@ def test_refused_rows_end_the_epochs_of_the_run() -> None:
     controller.asks = [ask for ask in controller.asks if ask.token != token]
     controller.wait(9_000_000)
     assert len(controller.told) == 1
+
+
+def test_without_durability_the_store_never_hears_of_an_epoch() -> None:
+    controller = Controller(durable=False).begun()
+    controller.epochs.opened(EpochOpened(5, OWNERS, (POSITION,)))
+    controller.written(ONE)
+    assert controller.told == []
+    controller.written(TWO)
+    assert controller.declaration() is None
+    assert controller.told == [EpochDeclared(5)]

@@ -35,10 +35,10 @@ ME, OWNER, TARGET, SUB = IntervalId(10), Sequencer(77), IntervalId(20), Subscrip
 class Part:
     """The durability of one interval, with what it needs."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[DurableEpochs] = DurableEpochs) -> None:
         self.counters = ev.Counters()
         self.outbox = Outbox(ME, ProducerId(OWNER), {SUB: Ranges([("", TARGET)])})
-        self.epochs = DurableEpochs(
+        self.epochs = kind(
             interval=ME, sequencer=OWNER, outbox=self.outbox,
             arrivals=Arrivals(self.counters, True, {}, [], durable_ids=False),
             keyed=KeyedState(10**9), refused=RefusedRows(), counters=self.counters,
