@@ -156,6 +156,17 @@ def in_order(keys: Iterable[HotKey]) -> list[HotKey]:
     return sorted(keys, key=lambda one: (one.interval, -one.permille, one.key))
 
 
+class Ending(msgspec.Struct, frozen=True):
+    """How the run of a cluster has ended: keys in quarantine and rejected rows of the whole pipeline."""
+
+    quarantined: int = 0
+    rejected: int = 0
+    too_much: bool = False
+    """More than was allowed."""
+    stopped: str = ""
+    """Why it was ended before its time."""
+
+
 class MemberLease(msgspec.Struct, frozen=True):
     """A member, and how long its lease is valid, us; negative when it has run out, None when it is over for ever."""
 

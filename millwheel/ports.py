@@ -78,6 +78,8 @@ class PositionWrite(msgspec.Struct, frozen=True):
     state: bytes
     signs: Sequence[bytes] = ()
     """Signs by which a partition that is finished now is recognised later (`search.sign`)."""
+    rejected: int = 0
+    """Rows below `position` that were rejected."""
 
 
 class WatermarkWrite(msgspec.Struct, frozen=True):
@@ -410,6 +412,10 @@ class ClusterStore(Store, Protocol):
 
         Settled orders that are `limits.SETTLED_ORDERS` older than this one are forgotten.
         """
+        ...
+
+    async def count_rejected(self) -> int:
+        """Rows that sources have rejected since the pipeline began, as far as positions are durable."""
         ...
 
     async def note_hot_keys(self, incarnation: int, keys: Sequence[HotKey]) -> None:

@@ -21,12 +21,14 @@ import uvloop
 
 from millwheel import limits
 from millwheel.api.pipeline import Pipeline
+from millwheel.cluster import Ending
 from millwheel.core.interval.events import Inherited
 from millwheel.errors import ChannelError, Fenced, StoreError
 from millwheel.graph import Graph
 from millwheel.host.barriers import WentBack
 from millwheel.host.leading import ClusterController
 from millwheel.host.mapped import MappedOwnership
+from millwheel.host.over import Tolerance
 from millwheel.host.progress import Progress
 from millwheel.host.worker import WorkerHost
 from millwheel.ids import IntervalId
@@ -63,6 +65,8 @@ class ProcessPlan(NamedTuple):
     """host or host:port under which others reach it; without it where it listens."""
     certificates: Certificates | None = None
     lease_us: int = limits.LEASE_US
+    allowed: Tolerance = Tolerance()
+    """Of a controller: what the whole run may leave over, as `launch.run` has it."""
 
 
 class Membership(NamedTuple):
@@ -86,8 +90,8 @@ def run_worker(
         return runner.run(_worker(plan, on_progress, on_failure))
 
 
-def run_controller(plan: ProcessPlan) -> bool:
-    """Lead, or stand by, until the run is over (True) or this process is told to stop (False)."""
+def run_controller(plan: ProcessPlan) -> Ending | None:
+    """Lead, or stand by, until the run is over, and say how, or until this process is told to stop (None)."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, signals_restored():
         return runner.run(_controller(plan))
 
@@ -136,13 +140,15 @@ async def _member(
         return shell.progress(), not shell.stopped
 
 
-async def _controller(plan: ProcessPlan) -> bool:
+async def _controller(plan: ProcessPlan) -> Ending | None:
     async with _joined(plan, "controller") as member:
         graph = plan.pipeline.graph()
-        host = ClusterController(member.incarnation, plan.lease_us, graph.snapshot_every_us, durable=graph.durable)
+        host = ClusterController(
+            member.incarnation, plan.lease_us, graph.snapshot_every_us, plan.allowed, durable=graph.durable
+        )
         shell = Shell(store=member.store, transport=member.transport, permit=member.lease, others=[host])
         await _served(shell)
-        return not shell.stopped
+        return None if shell.stopped else host.ending
 
 
 async def _served(shell: Shell) -> None:

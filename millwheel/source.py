@@ -113,6 +113,8 @@ class SourcePosition(msgspec.Struct, frozen=True):
     finished: bool
     state: bytes
     """Opaque to all but the injector: fingerprint, byte offset and so on (JSON)."""
+    rejected: int = 0
+    """Of the rows below `position`, those that could not be encoded or keyed."""
 
 
 class Source(Protocol[T_co]):

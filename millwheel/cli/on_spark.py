@@ -21,6 +21,7 @@ from millwheel.limits import HOSTING_LOOK_S, HOSTING_PROGRESS_S
 from millwheel.model import format_time
 
 if TYPE_CHECKING:
+    from millwheel.host.over import Tolerance
     from millwheel.spark.hosting import SparkCluster
     from millwheel.spark.hosting_plan import Say
 
@@ -36,6 +37,8 @@ class OnSpark(NamedTuple):
     controllers: int
     options: tuple[str, ...]
     """Of every process."""
+    allowed: Tolerance
+    """What the whole run may leave over."""
     settings: Sequence[str]
     """Of Spark, each NAME=VALUE."""
     py_files: Sequence[str]
@@ -60,7 +63,7 @@ def up_on_spark(place: Place, on: OnSpark, say: Say) -> int | None:
     settings = settings_of(on.settings)
     with _signals(on.workers) as wishes, place.opened() as url:
         plan = HostingPlan(
-            path=place.path, url=url, controllers=on.controllers, options=on.options, certs=on.certs,
+            path=place.path, url=url, controllers=on.controllers, options=on.options, allowed=on.allowed, certs=on.certs,
             py_files=tuple(on.py_files),
         )  # fmt: skip
         session = masters.made_session(on.master, f"millwheel {place.path}", settings)

@@ -84,6 +84,19 @@ def option(*names: str, **settings: Any) -> Callable[[Callable[P, R]], Callable[
     return click.option(*names, envvar=variable(long.partition("/")[0]), show_envvar=True, **settings)
 
 
+def allowances(function: Callable[..., R]) -> Callable[..., R]:
+    """Give a command --allow-quarantine and --allow-rejected."""
+    count = click.IntRange(min=0)
+    for added in (
+        option("--allow-rejected", type=count, metavar="N",
+               help="End with status 0 when up to N rows are rejected; stop at more."),
+        option("--allow-quarantine", type=count, metavar="N",
+               help="End with status 0 when up to N keys are in quarantine; stop when the run puts more there."),
+    ):  # fmt: skip
+        function = added(function)
+    return function
+
+
 def place(function: Callable[..., R]) -> Callable[..., R]:
     """Give a command PIPELINE, --store and --data; its function gets a `Place` first."""
 

@@ -26,12 +26,17 @@ def outcome(
     for source, kinds in sorted(progress.rejections.items()):
         for kind, count in sorted(kinds.items(), key=lambda pair: -pair[1]):
             lines.say(logging.WARNING, f"source {source}: {count:,} rejected: {kind}")
+    ending = progress.ending
+    if ending is not None and ending.rejected:
+        lines.say(logging.WARNING, f"{ending.rejected:,} rows were rejected in all")
     if progress.stopped:
         lines.say(logging.ERROR, f"the run is stopped: {progress.stopped}")
         return Status.LEFT_OVER
     if stopped:
         lines.say(logging.INFO, stopped, always=True)
         return Status.STOPPED
+    if ending is not None:
+        return Status.LEFT_OVER if ending.too_much else Status.DONE
     return Status.LEFT_OVER if progress.in_quarantine > quarantined or progress.rejected > rejected else Status.DONE
 
 

@@ -8,20 +8,15 @@ import click
 
 from millwheel.cli.lines import Lines
 from millwheel.cli.log_format import log_format
-from millwheel.cli.options import Place, option, place
+from millwheel.cli.options import Place, allowances, option, place
 from millwheel.cli.outcome import log_facts, outcome, tell
 from millwheel.cli.status import status_of
 from millwheel.errors import MillwheelError
 
-COUNT = click.IntRange(min=0)
-
 
 @click.command(short_help="Run a pipeline until its sources are finished; again to resume.")
 @place
-@option("--allow-quarantine", type=COUNT, metavar="N",
-        help="End with status 0 when up to N keys are in quarantine; stop when the run puts more there.")  # fmt: skip
-@option("--allow-rejected", type=COUNT, metavar="N",
-        help="End with status 0 when up to N rows are rejected; stop at more.")  # fmt: skip
+@allowances
 @option("-q", "--quiet", is_flag=True, help="No progress, only warnings and errors; goes before --verbose.")
 @option("-v", "--verbose", is_flag=True, help="The watermark of every computation, and more of what goes on.")
 @log_format

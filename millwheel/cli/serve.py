@@ -14,7 +14,7 @@ import click
 from millwheel.cli.lines import Lines
 from millwheel.cli.log_format import log_format
 from millwheel.cli.metrics import served
-from millwheel.cli.options import Place, option, place
+from millwheel.cli.options import Place, allowances, option, place
 from millwheel.cli.outcome import log_facts, outcome, tell
 from millwheel.cli.status import Status, status_of
 from millwheel.errors import ChannelError, MillwheelError
@@ -89,12 +89,19 @@ def worker(
 
 @click.command(short_help="A controller of a cluster, until the run is over.")
 @member
+@allowances
 @option("-v", "--verbose", is_flag=True, help="More of what goes on.")
-def controller(place: Place, verbose: bool, with_parent: bool, log_format: str, **given: Any) -> int:
+def controller(
+    place: Place, verbose: bool, with_parent: bool, log_format: str, allow_quarantine: int | None,
+    allow_rejected: int | None, **given: Any,
+) -> int:  # fmt: skip
     """Decide who serves what, and how far time has come, as a process of a cluster.
 
     One controller leads, and others stand by: start two on different machines, so that a dead one is replaced in seconds.
+    Give all of them the same --allow-quarantine and --allow-rejected.  They are for all workers together.
     """
+    from millwheel.host.over import Tolerance
+
     if with_parent:
         _end_with_parent()
     plan = _plan(place, "controller", given)
@@ -103,13 +110,18 @@ def controller(place: Place, verbose: bool, with_parent: bool, log_format: str, 
     facts = log_facts(log_format, plan.pipeline.name, "controller", plan.name)
     with Lines(quiet=True, verbose=verbose, facts=facts) as lines, place.opened() as url:
         try:
-            over = processes.run_controller(plan._replace(url=url))
+            ending = processes.run_controller(
+                plan._replace(url=url, allowed=Tolerance(allow_quarantine, allow_rejected))
+            )
         except MillwheelError as error:
             lines.say(logging.ERROR, " ".join(str(error).split()))
             return status_of(error)
-        if not over:
+        if ending is None:
             lines.say(logging.INFO, "stopped; a controller that stands by goes on", always=True)
-        return Status.DONE if over else Status.STOPPED
+            return Status.STOPPED
+        if ending.stopped:
+            lines.say(logging.ERROR, f"the run is stopped: {ending.stopped}")
+        return Status.LEFT_OVER if ending.too_much else Status.DONE
 
 
 def _plan(place: Place, role: str, given: dict[str, Any]) -> ProcessPlan:

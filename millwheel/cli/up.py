@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millwheel.cli.log_format import is_log_object, log_format, log_object
-from millwheel.cli.options import Place, option, place, variable
+from millwheel.cli.options import Place, allowances, option, place, variable
 from millwheel.cli.status import Status
 from millwheel.escapes import harmless
 from millwheel.limits import LEASE_LONGEST_S, LEASE_SHORTEST_S, LEASE_US
@@ -20,6 +20,7 @@ from millwheel.limits import LEASE_LONGEST_S, LEASE_SHORTEST_S, LEASE_US
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from millwheel.host.over import Tolerance
     from millwheel.runtime.supervisor import ChildPlan
 
 UP = "up"
@@ -40,35 +41,42 @@ UP = "up"
         help="With --on: certificates, in this directory on every machine.")  # fmt: skip
 @option("--lease", type=click.FloatRange(LEASE_SHORTEST_S, LEASE_LONGEST_S), default=LEASE_US / 1e6, show_default=True,
         metavar="SECONDS", help="How soon others take over what a dead process had.")  # fmt: skip
+@allowances
 @option("-q", "--quiet", is_flag=True, help="No progress, only warnings and errors; goes before --verbose.")
 @option("-v", "--verbose", is_flag=True, help="More of what goes on.")
 @log_format
 def up(
     place: Place, workers: int, controllers: int, lease: float, quiet: bool, verbose: bool, log_format: str,
-    on: str | None, **given: Any,
+    on: str | None, allow_quarantine: int | None, allow_rejected: int | None, **given: Any,
 ) -> int:  # fmt: skip
     """Start workers and controllers of a pipeline on this machine, until its sources are finished, Ctrl-C or SIGTERM.
 
     Each line that a process prints begins with its name.  A process that dies is started again; what it served goes to the
     others meanwhile.
 
+    --allow-quarantine and --allow-rejected are for all workers together.
+
     With --on, workers are jobs on the executors of Spark, and the controllers run here.  SIGTTIN to this process adds a
     worker, and SIGTTOU takes one away.
     """
     import asyncio
 
+    from millwheel.host.over import Tolerance
     from millwheel.runtime.embedded import check_sources
 
     pipeline = place.pipeline()
     check_sources(pipeline.graph())  # one error here, and not one of each process
     more = ["--lease", f"{lease:g}", "--log-format", log_format, *(["--verbose"] if verbose and not quiet else [])]
+    allowed = Tolerance(allow_quarantine, allow_rejected)
     say = partial(_print_object, pipeline.name) if log_format == "json" else _print
+    if on is not None and not controllers and allowed != Tolerance():
+        raise click.UsageError(f"{allowed.options()[0]} is for controllers, which run elsewhere: give it to them")
     if on is not None:
-        status = _on_spark(place, workers, controllers, more, quiet, say, on, given)
+        status = _on_spark(place, workers, controllers, more, allowed, quiet, say, on, given)
     else:
         _check_on_is_there({**given, "controllers 0": not controllers})
         for_worker = [*more, *(["--quiet"] if quiet else [])]
-        plans = plan(place.path, workers, controllers, for_worker, more)
+        plans = plan(place.path, workers, controllers, for_worker, [*more, *allowed.options()])
         with place.opened() as url:
             # In the environment and not on the command lines, which other users of the machine can read.
             environment = {**os.environ, variable("--store"): url}
@@ -84,14 +92,14 @@ def up(
 
 
 def _on_spark(
-    place: Place, workers: int, controllers: int, more: Sequence[str], quiet: bool,
+    place: Place, workers: int, controllers: int, more: Sequence[str], allowed: Tolerance, quiet: bool,
     say: Callable[[str, bool, str], None], on: str, given: dict[str, Any],
 ) -> int | None:  # fmt: skip
     from millwheel.cli.on_spark import OnSpark, up_on_spark
 
     asked = OnSpark(
-        master=on, workers=workers, controllers=controllers, options=tuple(more), settings=given["conf"],
-        py_files=given["py_files"], certs=given["certs"], quiet=quiet,
+        master=on, workers=workers, controllers=controllers, options=tuple(more), allowed=allowed,
+        settings=given["conf"], py_files=given["py_files"], certs=given["certs"], quiet=quiet,
     )  # fmt: skip
     return up_on_spark(place, asked, say)
 

@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterable, Mapping
 from typing import Any, assert_never
 
 from millwheel import limits
-from millwheel.cluster import ClusterMap, Leader, Member, Placement, Reshaping
+from millwheel.cluster import ClusterMap, Ending, Leader, Member, Placement, Reshaping
 from millwheel.core.authority import Authority
 from millwheel.errors import Fenced, InvariantError
 from millwheel.host import alphabet as he
@@ -22,6 +22,7 @@ from millwheel.host.controller import heed
 from millwheel.host.deserted import Deserted
 from millwheel.host.generations import Generation, WholeMaster, generation_of
 from millwheel.host.led_epochs import LedEpochs
+from millwheel.host.left_overs import LeftOvers
 from millwheel.host.master import Assign, Bury, Cut, Decision, Dismiss, Finish, Hasten, LetGo, Master, Propose, Settle
 from millwheel.host.messages import (
     Claimed,
@@ -33,6 +34,7 @@ from millwheel.host.messages import (
     HandedOver,
     HandOver,
     ImageWritten,
+    InQuarantine,
     IntervalSettled,
     Led,
     LoadReport,
@@ -45,6 +47,7 @@ from millwheel.host.messages import (
     WatermarksRaised,
     WorkerJoined,
 )
+from millwheel.host.over import Tolerance
 from millwheel.host.procedures import Procedures, Steps
 from millwheel.host.requests import (
     Expel,
@@ -72,8 +75,12 @@ def host_name(member: Member) -> str:
 class ClusterController:
     """The member `incarnation` of a cluster, as a controller.  A lease as leader is one of `lease_us`."""
 
-    def __init__(self, incarnation: int, lease_us: int, snapshot_every_us: int = 0, *, durable: bool = True) -> None:
-        """Under snapshots there is one every `snapshot_every_us`, and the store hears of it if it is `durable`."""
+    def __init__(
+        self, incarnation: int, lease_us: int, snapshot_every_us: int = 0, tolerance: Tolerance | None = None,
+        *, durable: bool = True,
+    ) -> None:  # fmt: skip
+        """Under snapshots there is one every `snapshot_every_us`, and the store hears of it if it is `durable`.  More than
+        `tolerance` ends the run."""
         self.name = f"c{incarnation}"
         self.now = 0
         self._incarnation = incarnation
@@ -104,11 +111,15 @@ class ClusterController:
         self._joined: tuple[str, WorkerJoined] | None = None
         """The last worker that has said who sends to whom."""
         self._deserted = Deserted()
+        self._tolerance = tolerance or Tolerance()
+        self._left_overs = LeftOvers(self._tolerance)
         self._persisting: Authority | None = None
         self._fresh: set[int] = set()
         """Workers that were given something: they have to say what they know of it."""
         self._finishing = False
         """The run is over.  That stays so, whoever leads."""
+        self.ending = Ending()
+        """How it has ended, once it is over."""
         self._farewells = 0
         """How often others were told so since the last worker left."""
 
@@ -187,7 +198,7 @@ class ClusterController:
         self._end_rounds()
         self._end_epochs()
         self._early, self._standing, self._master, self._fresh = [], Standing(), self._new_master(), set()
-        self._deserted = Deserted()
+        self._deserted, self._left_overs = Deserted(), LeftOvers(self._tolerance)
 
     def _end_epochs(self) -> None:
         if self._epochs is not None:
@@ -217,7 +228,7 @@ class ClusterController:
     def _hear(self, peer: str, message: Message) -> None:
         if isinstance(message, RunEnded):
             if not self._finishing:
-                self._finishing = True
+                self._finishing, self.ending = True, message.ending
                 self._act()
         elif self._epoch is None:
             pass  # who leads says so, and is told everything
@@ -228,7 +239,10 @@ class ClusterController:
             self._act()
         elif isinstance(message, LoadReport):
             self._master.relief.loaded(_incarnation(peer), message.loads)
+        elif isinstance(message, InQuarantine):
+            self._left_overs.said(message.incarnation, message.keys)
         elif isinstance(message, Drained):
+            self._left_overs.said(message.incarnation, message.quarantined)
             self._master.drained(message.incarnation, message.version)
             self._act()
         elif self._authority is None:
@@ -394,8 +408,11 @@ class ClusterController:
 
     def _lead_on(self, found: ClusterMap, epoch: int) -> Generator[he.Wish, Any, None]:
         """One step, if there is one to be done."""
-        if (yield from self._deserted.over(found, self.now)):
-            self._finishing = True
+        ending = yield from self._left_overs.excess(found)
+        if ending is None and (yield from self._deserted.over(found, self.now)):
+            ending = yield from self._left_overs.judged(found)
+        if ending is not None and self._epoch == epoch:
+            self._finishing, self.ending = True, ending
             yield from self._finish()
             return
         orders = yield ReadOrders()
@@ -441,7 +458,10 @@ class ClusterController:
                     he.Notice(f"load: {wanted.kind} of {[*wanted.intervals]} {wanted.to or wanted.split_keys}")
                 )
             case Finish():
-                self._finishing = True
+                ending = yield from self._left_overs.judged(found)
+                if self._epoch != epoch:
+                    return False
+                self._finishing, self.ending = True, ending
                 self._end_epochs()
             case _:
                 assert_never(decision)
@@ -515,7 +535,7 @@ class ClusterController:
     def _finish(self) -> Generator[he.Wish, Any, None]:
         """Tell everybody until nobody is left.  A standby leaves before that, when it has told the leader often enough: this
         one may have begun to lead when no worker was left to say that the run is over."""
-        self._tell(self._others, RunEnded())
+        self._tell(self._others, RunEnded(self.ending))
         self._farewells += not self._workers()
         if self._others and (self._epoch is not None or self._farewells < limits.FAREWELLS):
             return

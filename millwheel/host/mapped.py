@@ -14,7 +14,7 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from millwheel import limits
-from millwheel.cluster import ClusterMap, HotKey, Leader, PlacedInterval, Senders, Standstill
+from millwheel.cluster import ClusterMap, Ending, HotKey, Leader, PlacedInterval, Senders, Standstill
 from millwheel.core.ids.dedup import Channel
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import IntervalCore
@@ -29,6 +29,7 @@ from millwheel.host.messages import (
     Drained,
     HandedOver,
     HandOver,
+    InQuarantine,
     Led,
     LoadReport,
     MapChanged,
@@ -99,7 +100,10 @@ class MappedOwnership:
         self._sweeping = False
         self._drained: tuple[int, str | None, int] = (-1, None, 0)
         """The version of which the leader was told that all is done, the leader, and when, us."""
+        self._quarantined: dict[IntervalId, int] = {}
+        """What a leader was told last."""
         self._ended = False
+        self._ending: Ending | None = None
         worker.gather_reports(limits.REPORT_REST_US)
         enabled = worker.graph.snapshot_every_us > 0
         worker.epochs = self._epochs = SharedEpochs(worker, enabled, incarnation, self._serves)
@@ -162,12 +166,20 @@ class MappedOwnership:
             if hot != self._hot:  # mostly there are none
                 self._hot = hot
                 self._worker.begin(self._note_hot(hot))
+        quarantined = self._in_quarantine()
+        if quarantined or self._quarantined:  # mostly there are none
+            self._quarantined = quarantined
+            self._worker.answer(InQuarantine(self._incarnation, quarantined))
         if self._stands.look(self._standing(), self._worker.now) and not self._noting:
             self._noting = True
             self._worker.begin(self._note_standstills())
         if self._swept != found.version and not self._starting and not self._sweeping:
             self._sweeping = True
             self._worker.begin(self._sweep(found.version))
+
+    def _in_quarantine(self) -> dict[IntervalId, int]:
+        cores = [(actor.interval, core) for actor, core in self._worker.actors.intervals()]
+        return {interval: core.quarantined_keys for interval, core in cores if core.quarantined_keys}
 
     def _note_hot(self, hot: tuple[HotKey, ...]) -> Steps:
         yield NoteHotKeys(self._incarnation, hot)
@@ -402,6 +414,10 @@ class MappedOwnership:
         """See `Ownership`: as of the last report of loads."""
         return self._hot
 
+    def ending(self) -> Ending | None:
+        """See `Ownership`: as the leader has said."""
+        return self._ending
+
     def source_lost(self, name: str) -> None:
         """See `Ownership`."""
         self._drop_source(name)
@@ -422,9 +438,12 @@ class MappedOwnership:
                 self._worker.obey(peer)
             case HandOver():
                 self._worker.begin(self._hand_over(message))
-            case RunEnded() if not self._ended:
-                self._ended = True
-                self._worker.begin(self._leave())
+            case RunEnded(ending) if not self._ended:
+                self._ended, self._ending = True, ending
+                if ending.stopped:
+                    self._worker.stop_for(ending.stopped)
+                else:
+                    self._worker.begin(self._leave())
             case _:
                 pass
 
@@ -544,7 +563,7 @@ class MappedOwnership:
         version, leader, at = self._drained
         if (version, leader) != (self._map.version, worker.controller) or worker.now - at >= limits.CLUSTER_LOOK_US:
             self._drained = (self._map.version, worker.controller, worker.now)
-            worker.answer(Drained(self._incarnation, self._map.version))
+            worker.answer(Drained(self._incarnation, self._map.version, self._in_quarantine()))
             worker.wake(limits.CLUSTER_LOOK_US)
 
     def _retire_all(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from millwheel.bundles import Bundle
+from millwheel.cluster import Ending
 from millwheel.core.ids.dedup import Channel
 from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.ports import PositionWrite
@@ -234,14 +235,27 @@ class LoadReport(msgspec.Struct, frozen=True, gc=False):
 
 
 class Drained(msgspec.Struct, frozen=True, gc=False):
-    """All that this version of the map gives to the worker is at the end of time, committed and folded."""
+    """All that this version of the map gives to the worker is at the end of time, committed and folded.
+
+    `quarantined`: how many keys of its intervals are in quarantine; those without any are left out.
+    """
 
     incarnation: int
     version: int
+    quarantined: dict[IntervalId, int] = {}
+
+
+class InQuarantine(msgspec.Struct, frozen=True, gc=False):
+    """How many keys of the worker's intervals are in quarantine now; those without any are left out."""
+
+    incarnation: int
+    keys: dict[IntervalId, int]
 
 
 class RunEnded(msgspec.Struct, frozen=True, gc=False):
-    """Every worker is drained: leave, and end."""
+    """Every worker is drained, or too much has failed: leave, and end.  `ending` is the same for all."""
+
+    ending: Ending = Ending()
 
 
 class EpochBased(msgspec.Struct, frozen=True, gc=False):
@@ -308,6 +322,6 @@ class EpochRefused(msgspec.Struct, frozen=True, gc=False):
 Message = (
     Hello | Delivery | Receipt | Credit | Expected | WorkerJoined | Claimed | Unsettled | IntervalSettled | Excused
     | Concluded | Open | WatermarkReport | SourceBound | WatermarksRaised | Disowned | MapChanged | Led | HandOver
-    | HandedOver | LoadReport | Drained | RunEnded | RoundAsked | RoundAnswered
+    | HandedOver | LoadReport | Drained | InQuarantine | RunEnded | RoundAsked | RoundAnswered
     | EpochBased | EpochStarted | EpochOpened | BarriersNamed | ImageWritten | EpochWanted | EpochDeclared | EpochRefused
 )  # fmt: skip

@@ -22,6 +22,15 @@ class Tolerance(msgspec.Struct, frozen=True):
     quarantined: int | None = None
     rejected: int | None = None
 
+    def options(self) -> list[str]:
+        """As it is said to another process.
+
+        >>> Tolerance(rejected=3).options()
+        ['--allow-rejected', '3']
+        """
+        given = (("--allow-quarantine", self.quarantined), ("--allow-rejected", self.rejected))
+        return [word for name, count in given if count is not None for word in (name, f"{count}")]
+
 
 def too_much(worker: WorkerHost, tolerance: Tolerance) -> str:
     """Why the run stops before its end; empty while it does not."""

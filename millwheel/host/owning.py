@@ -11,7 +11,7 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from millwheel import limits
-from millwheel.cluster import HotKey
+from millwheel.cluster import Ending, HotKey
 from millwheel.core.ids.dedup import Channel
 from millwheel.errors import Fenced, InvariantError
 from millwheel.host import alphabet as he
@@ -58,6 +58,10 @@ class Ownership(Protocol):
 
     def hot_keys(self) -> tuple[HotKey, ...]:
         """Keys that this worker's intervals get most of; nothing where they are not counted."""
+        ...
+
+    def ending(self) -> Ending | None:
+        """How the run of the cluster has ended; None before that, and where there is no cluster."""
         ...
 
     def source_lost(self, name: str) -> None:
@@ -158,6 +162,10 @@ class WholeOwnership:
     def hot_keys(self) -> tuple[HotKey, ...]:
         """See `Ownership`: a worker that is alone has nobody to tell, and does not count."""
         return ()
+
+    def ending(self) -> Ending | None:
+        """See `Ownership`: the worker itself knows."""
+        return None
 
     def source_lost(self, name: str) -> None:
         """See `Ownership`."""

@@ -457,13 +457,17 @@ class Partitions:
                 self._graph.sources[actor.owner.removeprefix("source:")].source,
             )
             producer = actor.core.producer
-            end = SourcePosition(name, actor.interval, producer, advance.position, True, advance.state)
+            end = SourcePosition(
+                name, actor.interval, producer, advance.position, True, advance.state, advance.rejected
+            )
             signs = source.signs(end)
-        return PositionWrite(actor.interval, actor.sequencer, advance.position, advance.finished, advance.state, signs)
+        return PositionWrite(
+            actor.interval, actor.sequencer, advance.position, advance.finished, advance.state, signs, advance.rejected
+        )  # fmt: skip
 
     def noted(self, actor: Actor, noted: ev.PositionNoted) -> PositionWrite:
         """A position that becomes durable with an epoch."""
-        return self._write(actor, ev.Advance(noted.position, noted.state, noted.finished))
+        return self._write(actor, ev.Advance(noted.position, noted.state, noted.finished, noted.rejected))
 
     def advanced(self, actor: Actor, position: int, finished: bool) -> None:
         """The epoch with this position is declared."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from millwheel.cluster import HotKey
+from millwheel.cluster import Ending, HotKey
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.errors import InvariantError
 from millwheel.host.skews import too_far_ahead
@@ -47,6 +47,8 @@ class Progress(msgspec.Struct, frozen=True):
     """Sources that have run too far ahead of a watermark, as sentences (`Pipeline.inject`, max_ahead)."""
     waits_for: str = ""
     """Why the run does not end although all input is read: the hold or quarantine that keeps the watermark."""
+    ending: Ending | None = None
+    """How the run of a cluster has ended, of all workers together."""
 
     @property
     def lag_us(self) -> int | None:
@@ -66,6 +68,7 @@ def progress_of(worker: WorkerHost, rejections: Mapping[str, Mapping[str, int]])
     cores = [core for _, core in worker.actors.intervals()]
     # A published stream's records are delivered once more, to be kept: they are nobody's hooks.
     hooks = [core for core in cores if not core.config.computation.startswith(PUBLISH_PREFIX)]
+    ending = worker.ownership.ending()
     names = [*worker.graph.computations, *(f"source:{name}" for name in worker.graph.sources)]
     return Progress(
         records=sum(core.counters.records for core in hooks),
@@ -79,13 +82,14 @@ def progress_of(worker: WorkerHost, rejections: Mapping[str, Mapping[str, int]])
         checkpoints=sum(core.counters.checkpoints for core in cores),
         watermarks={name: worker.values.get(name, MIN_TIME) for name in names},
         finished=worker.finished(),
-        in_quarantine=sum(core.quarantined_keys for core in cores),
+        in_quarantine=ending.quarantined if ending else sum(core.quarantined_keys for core in cores),
         rejections=rejections,
         stopped=worker.stopped,
         redriven=sum(core.counters.redriven for core in cores),
         hot_keys=worker.ownership.hot_keys(),
         paused=tuple(too_far_ahead(worker.graph, worker.values).values()),
         waits_for=_waits_for(worker),
+        ending=ending,
     )
 
 

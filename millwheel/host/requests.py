@@ -396,6 +396,16 @@ class TakePartitions(ClusterCall, frozen=True):
         return await store.take_partitions(self.source, self.incarnation, self.intervals)
 
 
+class CountRejected(ClusterCall, frozen=True):
+    """How many rows were rejected, of all sources, as far as positions are durable."""
+
+    step: ClassVar[str] = "count rejected"
+
+    async def ask(self, store: ClusterStore) -> Any:
+        """See `ClusterStore.count_rejected`."""
+        return await store.count_rejected()
+
+
 class NoteHotKeys(ClusterCall, frozen=True):
     """What the intervals of this worker get most of."""
 

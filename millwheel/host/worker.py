@@ -50,6 +50,7 @@ from millwheel.host.messages import (
     HandOver,
     Hello,
     ImageWritten,
+    InQuarantine,
     IntervalSettled,
     Led,
     LoadReport,
@@ -403,8 +404,8 @@ class WorkerHost(Voice):
                     self._handle(actor, ev.ChannelsExpected(channels))
             case (
                 WorkerJoined() | Claimed() | Unsettled() | IntervalSettled() | Excused() | Concluded() | Open()
-                | WatermarkReport() | SourceBound() | HandedOver() | Drained() | LoadReport() | RoundAnswered()
-                | EpochBased() | EpochOpened() | ImageWritten() | EpochWanted()
+                | WatermarkReport() | SourceBound() | HandedOver() | Drained() | InQuarantine() | LoadReport()
+                | RoundAnswered() | EpochBased() | EpochOpened() | ImageWritten() | EpochWanted()
             ):  # fmt: skip
                 raise AssertionError(f"a worker was told {type(message).__name__}")
             case _:
@@ -641,9 +642,14 @@ class WorkerHost(Voice):
                 yield he.Pause(limits.REDRIVE_DELAY_US)
 
     def _stop_at_too_much(self) -> None:
-        self.stopped = too_much(self, self._tolerance) or self.stopped
-        if self.stopped:
-            self.end()
+        reason = too_much(self, self._tolerance)
+        if reason:
+            self.stop_for(reason)
+
+    def stop_for(self, reason: str) -> None:
+        """End before the input is consumed, because too much has failed."""
+        self.stopped = reason
+        self.end()
 
     # --- the end ----------------------------------------------------------------------------------------------
 

@@ -62,7 +62,7 @@ class ControllerFamily:
 def _plan(plan: HostingPlan, number: int, host: str | None) -> ChildPlan:
     command: Sequence[str] = [
         sys.executable, "-m", "millwheel", "controller", plan.path, "--name", f"controller-{number}", "--with-parent",
-        *plan.options,
+        *plan.options, *plan.allowed.options(),
         *(["--certs", os.path.abspath(plan.certs)] if plan.certs is not None else []),
         *(["--listen", "0.0.0.0:0", "--advertise", host] if host is not None else []),
     ]  # fmt: skip

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, Self
 from millwheel import limits
 from millwheel.api.pipeline import Pipeline
 from millwheel.errors import StoreError, WiringError
+from millwheel.host.over import Tolerance
 from millwheel.launch import import_pipeline
 from millwheel.runtime.embedded import check_sources
 from millwheel.runtime.supervisor import ENDS
@@ -60,13 +61,17 @@ def up(
     lease_s: float = limits.LEASE_US / 1e6,
     certs: str | None = None,
     py_files: Sequence[str] = (),
+    allow_quarantine: int | None = None,
+    allow_rejected: int | None = None,
     say: Say = log_line,
 ) -> SparkCluster:
     """Start a cluster of the pipeline "module:attribute" on the executors of `spark`.  Use as a context manager.
 
     `url` is of a Postgres that executors reach.  With `controllers=0` no controller is started: one runs elsewhere.
     Executors have the driver's version of millwheel; the pipeline's module is sent to them, and `py_files` (.py, .zip) as
-    well.  Raises `ChannelError` when workers could not reach each other, and `WiringError` for what cannot be imported.
+    well.  `allow_quarantine` and `allow_rejected` are as in `launch.run`, for all workers together; a controller elsewhere
+    has its own.  Raises `ChannelError` when workers could not reach each other, and `WiringError` for what cannot be
+    imported.
 
     >>> with up("wordcount:pipeline", url, spark=session, workers=2) as cluster:      # doctest: +SKIP
     ...     cluster.scale(4)
@@ -75,7 +80,7 @@ def up(
     """
     plan = HostingPlan(
         path=path, url=url, controllers=controllers, options=("--lease", f"{lease_s:g}"), certs=certs,
-        py_files=tuple(py_files),
+        py_files=tuple(py_files), allowed=Tolerance(allow_quarantine, allow_rejected),
     )  # fmt: skip
     cluster = SparkCluster(spark, plan, say)
     cluster.scale(workers)

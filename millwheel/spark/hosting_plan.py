@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from millwheel.host.over import Tolerance
+
 logger = logging.getLogger("millwheel")
 
 Say = Callable[[str, bool, str], None]
@@ -30,6 +32,8 @@ class HostingPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How many the driver has; 0: they run elsewhere."""
     options: tuple[str, ...] = ()
     """Of every process, such as --lease."""
+    allowed: Tolerance = Tolerance()
+    """What the whole run may leave over."""
     certs: str | None = None
     """The directory of certificates, the same on every machine."""
     py_files: tuple[str, ...] = ()

@@ -319,8 +319,9 @@ class Twins(RuleBasedStateMachine):
         taken = self.both(lambda store: store.acquire([partition.interval]))[partition.interval]
         stale = data.draw(st.integers(0, 9)) == 9
         position = PositionWrite(
-            partition.interval, Sequencer(taken - stale), data.draw(st.integers(0, 99)), False, b"at"
-        )
+            partition.interval, Sequencer(taken - stale), data.draw(st.integers(0, 99)), False, b"at",
+            rejected=data.draw(st.integers(0, 9)),
+        )  # fmt: skip
         declaration = Declaration(
             epoch=epoch, owners=owners, positions=[position], sinks=sinks,
             watermarks={"left": data.draw(st.integers(-9, 9)), "source:src": 3},
@@ -457,7 +458,9 @@ class Twins(RuleBasedStateMachine):
         taken = self.both(lambda store: store.acquire([opened.interval]))
         sequencer = taken[opened.interval] - stale
         signs = [partition.encode(), b"of both"] if signed else []
-        write = PositionWrite(opened.interval, Sequencer(sequencer), opened.position + move, move == 9, b"{}", signs)
+        write = PositionWrite(
+            opened.interval, Sequencer(sequencer), opened.position + move, move == 9, b"{}", signs, move
+        )
         assert self.both(lambda store: store.advance([write])) == (set() if stale else {opened.interval})
         self.both(lambda store: store.source_partitions("src"))
         self.both(lambda store: store.unfinished_partitions())

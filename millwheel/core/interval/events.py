@@ -371,11 +371,12 @@ class Read(Struct, frozen=True, gc=False):
 
 
 class Advance(Struct, frozen=True, gc=False):
-    """Persist the position of the source partition."""
+    """Persist the position of the source partition; `rejected` of the rows below it were rejected."""
 
     position: int
     state: bytes
     finished: bool
+    rejected: int = 0
 
 
 class RowsKept(Struct, frozen=True, gc=False):
@@ -413,6 +414,7 @@ class PositionNoted(Struct, frozen=True, gc=False):
     position: int
     state: bytes
     finished: bool
+    rejected: int = 0
 
 
 class Settled(Struct, frozen=True, gc=False):

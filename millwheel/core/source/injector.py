@@ -38,6 +38,8 @@ class ReadEntry(msgspec.Struct, gc=False):
     state: bytes
     waiting: set[int]
     oldest: int
+    rejected: int
+    """Rows that were rejected, up to its end."""
 
 
 NO_OWNER: Final = Sequencer(0)
@@ -66,8 +68,8 @@ class InjectorCore:
         self._snapshots = label is not None
         self.label = label or 0
         """The last barrier that was sent; a partition that opens later begins behind it."""
-        self._read_to: tuple[int, bytes] = (start.position, start.state)
-        """What was read, and sent."""
+        self._read_to: tuple[int, bytes, int] = (start.position, start.state, start.rejected)
+        """What was read, and sent: the position, the state, and how many of the rows were rejected."""
         self._noted: int | None = start.position
         """The position that was noted last, under snapshots."""
         self._end_noted = False
@@ -80,6 +82,8 @@ class InjectorCore:
         self._number = sequencer << 32
         self._unacked_bytes = 0
         self._read_limit = FIRST_READ_ROWS
+        self._rejected = start.rejected
+        """Of the rows whose delivery is durable."""
         self._acked_position: tuple[int, bytes] | None = None
         self._answers = answers
         self._kept = self._told = start.position
@@ -181,8 +185,9 @@ class InjectorCore:
             return
         self.rows += event.count
         size = 0
-        entry = ReadEntry(event.next_position, event.state, set(), MAX_TIME)
-        self._read_to = (event.next_position, event.state)
+        rejected = self._read_to[2] + event.rejected
+        entry = ReadEntry(event.next_position, event.state, set(), MAX_TIME, rejected)
+        self._read_to = (event.next_position, event.state, rejected)
         for subscription, (sequences, columns) in event.columns.items():
             for bundle in self._bundles(subscription, sequences, columns):
                 entry.waiting.add(bundle.number)
@@ -201,19 +206,19 @@ class InjectorCore:
 
         Barriers are kept among the bundles, so they keep their place when all is sent again.
         """
-        position, state = self._read_to
+        position, state, rejected = self._read_to
         finished = self._exhausted and not self.finished and not self._end_noted
         self._end_noted = self._end_noted or finished
         if finished or position != self._noted:
             self._noted = position
-            effects.append(ev.PositionNoted(position, state, finished))
+            effects.append(ev.PositionNoted(position, state, finished, rejected))
         for target in sorted({target for ranges in self._routes.values() for target in ranges.ids}):
             self._number += 1
             barrier = Bundle(
                 NO_SUBSCRIPTION, self._interval, self._number, target, self.producer, UNKNOWN, [], [], [], [],
                 self.label, barrier=epoch,
             )  # fmt: skip
-            self._by_number[barrier.number] = (ReadEntry(position, state, set(), MAX_TIME), barrier)
+            self._by_number[barrier.number] = (ReadEntry(position, state, set(), MAX_TIME, rejected), barrier)
             effects.append(ev.Send(barrier))
         self.label = epoch
 
@@ -268,6 +273,7 @@ class InjectorCore:
             self._acked_position = (entry.next_position, entry.state)
             self._kept = entry.next_position
             self._state = entry.state
+            self._rejected = entry.rejected
 
     def _advanced(self, position: int, finished: bool, effects: list[ev.Effect]) -> None:
         self._advancing = False
@@ -325,7 +331,7 @@ class InjectorCore:
             return
         position, state = self._acked_position or (self._durable, self._state)
         self._acked_position, self._advance_due, self._advancing = None, None, True
-        effects.append(ev.Advance(position, state, last))
+        effects.append(ev.Advance(position, state, last, self._rejected))
 
     def _report(self, effects: list[ev.Effect]) -> None:
         # The end is written only after all records of the partition are acked.

@@ -182,6 +182,10 @@ class MemoryStore(SoloMemoryStore):
         """See `ClusterStore.settle_order`."""
         return self._agreements.settle(epoch, number, refusal)
 
+    async def count_rejected(self) -> int:
+        """See `ClusterStore.count_rejected`."""
+        return sum(position.rejected for position in self.sources.values())
+
     async def note_hot_keys(self, incarnation: int, keys: Sequence[HotKey]) -> None:
         """See `ClusterStore.note_hot_keys`."""
         self._agreements.note_hot_keys(incarnation, keys)

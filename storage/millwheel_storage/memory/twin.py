@@ -467,7 +467,7 @@ class SoloMemoryStore:
         for write in owned:
             old = self.sources[places[write.interval]]
             self.sources[places[write.interval]] = SourcePosition(
-                old.partition, old.interval, old.producer, write.position, write.finished, write.state
+                old.partition, old.interval, old.producer, write.position, write.finished, write.state, write.rejected
             )
             if write.finished:
                 await self.add_signs(places[write.interval][0], {write.interval: write.signs})
@@ -514,7 +514,16 @@ class SoloMemoryStore:
                 "declared_epoch": [(self.declared,)] if self.declared else [],
                 "watermark": sorted(self.watermark.items()),
                 "source": [
-                    (source, row.partition, row.interval, row.producer, row.position, row.finished, row.state)
+                    (
+                        source,
+                        row.partition,
+                        row.interval,
+                        row.producer,
+                        row.position,
+                        row.finished,
+                        row.state,
+                        row.rejected,
+                    )
                     for (source, _), row in sorted(self.sources.items())
                 ],
                 "source_sign": sorted((*place, interval) for place, known in self.signs.items() for interval in known),

@@ -139,9 +139,16 @@ async def _advance(connection: Connection, writes: Sequence[PositionWrite]) -> s
         [Int8(write.position) for write in writes],
         [write.finished for write in writes],
         [write.state for write in writes],
+        [Int8(write.rejected) for write in writes],
         intervals,
     )
     return {interval for (interval,) in await query.rows(connection, advancing.ADVANCE, parameters, prepare=True)}
+
+
+async def count_rejected(connection: Connection) -> int:
+    """See `ClusterStore.count_rejected`."""
+    ((count,),) = await query.rows(connection, advancing.COUNT_REJECTED)
+    return int(count)
 
 
 async def mark(connection: Connection, writes: Sequence[MarkWrite]) -> set[IntervalId]:

@@ -343,6 +343,10 @@ class PostgresStore:
         """See `ClusterStore.settle_order`."""
         return await self._agreements.run(lambda connection: orders.settle(connection, epoch, number, refusal))
 
+    async def count_rejected(self) -> int:
+        """See `ClusterStore.count_rejected`."""
+        return await self._agreements.run(positions.count_rejected)
+
     async def note_hot_keys(self, incarnation: int, keys: Sequence[HotKey]) -> None:
         """See `ClusterStore.note_hot_keys`."""
         await self._agreements.run(lambda connection: orders.note_hot_keys(connection, incarnation, keys))

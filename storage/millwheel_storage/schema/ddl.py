@@ -299,11 +299,13 @@ source = Table(
     Column("finished", Boolean, nullable=False),
     _bytes("state"),
     Column("signed", Boolean, nullable=False, server_default="false"),
+    Column("rejected", BigInteger, nullable=False, server_default="0"),
     _primary("source", "partition"),
     UniqueConstraint("interval_id"),
     postgresql_with={"fillfactor": 70} | _HOT,
 )
-"""`signed`: it is finished, and its signs are in `source_sign`."""
+"""`signed`: it is finished, and its signs are in `source_sign`.  `rejected`: so many of its rows below `position` were
+rejected."""
 
 Index("source_unfinished", source.c.source, source.c.partition, postgresql_where=~source.c.finished)
 Index(
@@ -313,6 +315,9 @@ Index(
     postgresql_where=source.c.finished & ~source.c.signed,
 )
 """For the question of a start, whose cost must not grow with what is finished."""
+
+Index("source_rejected", source.c.rejected, postgresql_where=source.c.rejected > 0)
+"""For the question how many rows were rejected in all."""
 
 source_sign = Table(
     "source_sign",
@@ -464,7 +469,16 @@ _SUSPICION: Final = _compile(CreateTable(suspicion, if_not_exists=True))
 _SIGNS: Final = [
     "ALTER TABLE source ADD COLUMN IF NOT EXISTS signed boolean NOT NULL DEFAULT false",
     _compile(CreateTable(source_sign, if_not_exists=True)),
-    *(_compile(CreateIndex(index, if_not_exists=True)) for index in sorted(source.indexes, key=lambda i: str(i.name))),
+    *(
+        _compile(CreateIndex(index, if_not_exists=True))
+        for index in sorted(source.indexes, key=lambda i: str(i.name))
+        if index.name != "source_rejected"
+    ),
+]
+
+_REJECTED: Final = [
+    "ALTER TABLE source ADD COLUMN IF NOT EXISTS rejected bigint NOT NULL DEFAULT 0",
+    "CREATE INDEX IF NOT EXISTS source_rejected ON source (rejected) WHERE rejected > 0",
 ]
 
 _DECLARED_EPOCH: Final = _compile(CreateTable(declared_epoch, if_not_exists=True))
@@ -492,7 +506,7 @@ _OPENED_SHAPE: Final = "ALTER TABLE cluster ADD COLUMN IF NOT EXISTS shape bytea
 
 MIGRATIONS: Final[list[list[str]]] = [
     creation(), [_CHANNELS_BY_FRONTIER], _OPAQUE_IDS, [_TIMERS_BY_TIME], [_SUSPICION], [], _SIGNS, [_DECLARED_EPOCH],
-    _CLUSTER, _ORDERS, [_OPENED_SHAPE], [_HOT_KEYS], [_STANDSTILLS],
+    _CLUSTER, _ORDERS, [_OPENED_SHAPE], [_HOT_KEYS], [_STANDSTILLS], _REJECTED,
 ]  # fmt: skip
 """MIGRATIONS[v] takes a store from format v to v + 1.  Entries are only ever appended.  A new store runs all of them.
 The first one makes the tables as they are today, and the others do no harm to them.  Format 6 has the same tables as

@@ -82,10 +82,11 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         """CREATE TABLE redrive ( computation INTEGER NOT NULL, key BYTEA NOT NULL, PRIMARY KEY (computation, key) )""",
         """CREATE TABLE source ( source TEXT COLLATE "C" NOT NULL, partition TEXT COLLATE "C" NOT NULL, interval_id
         BIGINT NOT NULL, producer BIGINT NOT NULL, position BIGINT NOT NULL, finished BOOLEAN NOT NULL, state BYTEA
-        NOT NULL, signed BOOLEAN DEFAULT 'false' NOT NULL, PRIMARY KEY (source, partition), UNIQUE (interval_id) )
-        WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
-        autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 100000,
-        toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 5000)""",
+        NOT NULL, signed BOOLEAN DEFAULT 'false' NOT NULL, rejected BIGINT DEFAULT '0' NOT NULL, PRIMARY KEY (source,
+        partition), UNIQUE (interval_id) ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0,
+        autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0,
+        autovacuum_analyze_threshold = 100000, toast.autovacuum_vacuum_scale_factor = 0,
+        toast.autovacuum_vacuum_threshold = 5000)""",
         """CREATE TABLE source_owner ( source TEXT COLLATE "C" NOT NULL, owner BIGINT, PRIMARY KEY (source) ) WITH
         (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000)""",
         """CREATE TABLE source_sign ( source TEXT COLLATE "C" NOT NULL, sign BYTEA NOT NULL, interval_id BIGINT NOT NULL,
@@ -104,6 +105,7 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         """CREATE INDEX interval_by_computation ON interval (computation)""",
         """CREATE INDEX map_order_open ON map_order (number) WHERE refusal IS NULL""",
         """CREATE INDEX opaque_id_by_bucket ON opaque_id (bucket, id)""",
+        """CREATE INDEX source_rejected ON source (rejected) WHERE rejected > 0""",
         """CREATE INDEX source_unfinished ON source (source, partition) WHERE NOT finished""",
         """CREATE INDEX source_unsigned ON source (source, partition) WHERE finished AND NOT signed""",
         """CREATE INDEX timer_by_time ON timer (computation, kind, timestamp, key, tag)""",
@@ -182,6 +184,10 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
     (
         """CREATE TABLE IF NOT EXISTS standstill ( incarnation BIGSERIAL NOT NULL, found BYTEA NOT NULL, PRIMARY KEY
         (incarnation) )""",
+    ),
+    (
+        """ALTER TABLE source ADD COLUMN IF NOT EXISTS rejected bigint NOT NULL DEFAULT 0""",
+        """CREATE INDEX IF NOT EXISTS source_rejected ON source (rejected) WHERE rejected > 0""",
     ),
 )
 # fmt: on

@@ -44,7 +44,7 @@ without a name says that the epoch is current."""
 
 READ_WATERMARKS: Final = "SELECT name, value FROM watermark"
 READ_UNFINISHED: Final = """
-SELECT source, partition, interval_id, producer, position, finished, state FROM source
+SELECT source, partition, interval_id, producer, position, finished, state, rejected FROM source
 WHERE NOT finished ORDER BY source, partition
 """
 OPENED_SOURCES: Final = """
@@ -69,10 +69,10 @@ INSERT INTO watermark AS m (name, value) VALUES (%s, %s) ON CONFLICT (name) DO U
 """
 
 READ_OPEN_SOURCES: Final = """
-SELECT partition, interval_id, producer, position, finished, state FROM source
+SELECT partition, interval_id, producer, position, finished, state, rejected FROM source
 WHERE source = %(source)s AND NOT finished
 UNION ALL
-SELECT partition, interval_id, producer, position, finished, state FROM source
+SELECT partition, interval_id, producer, position, finished, state, rejected FROM source
 WHERE source = %(source)s AND finished AND NOT signed
 ORDER BY partition
 """
@@ -97,7 +97,7 @@ WITH found AS (
         SELECT s.interval_id FROM source s WHERE s.source = %(source)s AND s.partition = w.name OFFSET 0
     ) AS g
 )
-SELECT p.partition, p.interval_id, p.producer, p.position, p.finished, p.state FROM found
+SELECT p.partition, p.interval_id, p.producer, p.position, p.finished, p.state, p.rejected FROM found
 CROSS JOIN LATERAL (SELECT * FROM source s WHERE s.interval_id = found.interval_id OFFSET 0) AS p
 ORDER BY p.partition
 """
@@ -128,9 +128,9 @@ INSERT INTO source (source, partition, interval_id, producer, position, finished
 SELECT %(source)s, partition, interval_id, producer, 0, false, state FROM numbered
 """
 ADVANCE: Final = """
-UPDATE source s SET position = w.position, finished = w.finished, state = w.state
-FROM unnest(%b::bigint[], %b::bigint[], %b::bigint[], %b::boolean[], %b::bytea[])
-     AS w (interval_id, sequencer, position, finished, state)
+UPDATE source s SET position = w.position, finished = w.finished, state = w.state, rejected = w.rejected
+FROM unnest(%b::bigint[], %b::bigint[], %b::bigint[], %b::boolean[], %b::bytea[], %b::bigint[])
+     AS w (interval_id, sequencer, position, finished, state, rejected)
 JOIN (
     SELECT o.interval_id, o.sequencer FROM ownership o WHERE o.interval_id = ANY(%b::bigint[])
     ORDER BY o.interval_id FOR SHARE
@@ -138,3 +138,5 @@ JOIN (
 WHERE s.interval_id = w.interval_id
 RETURNING s.interval_id
 """
+COUNT_REJECTED: Final = "SELECT coalesce(sum(rejected), 0)::bigint FROM source WHERE rejected > 0"
+"""Of all sources since the pipeline began; the index has only partitions that have rejected something."""

@@ -65,7 +65,7 @@ def test_a_worker_says_where_it_begins_and_only_then_may_epochs_begin() -> None:
 def test_an_epoch_begins_once_with_the_owners_and_the_positions_of_that_moment() -> None:
     hand = SnapshotHand("a", "b")
     for actor, core in hand.worker.actors.partitions():
-        core._read_to = (int(actor.interval), b"state")
+        core._read_to = (int(actor.interval), b"state", 0)
     hand.hear(EpochStarted(1))
     (opened,) = hand.of(EpochOpened)
     assert opened.epoch == 1
@@ -90,9 +90,9 @@ def test_an_interval_waits_for_the_barriers_of_all_that_send_to_it_and_of_nobody
 def test_positions_become_durable_with_the_epoch_that_has_them_and_no_other() -> None:
     hand = SnapshotHand("a")
     ((actor, core),) = hand.worker.actors.partitions()
-    core._read_to = (5, b"")
+    core._read_to = (5, b"", 0)
     hand.hear(EpochStarted(1))
-    core._read_to = (9, b"")
+    core._read_to = (9, b"", 0)
     for epoch in (0, 2):
         hand.hear(EpochDeclared(epoch))
     assert told(hand, actor.interval) == []

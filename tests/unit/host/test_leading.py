@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from millwheel import limits
-from millwheel.cluster import MapOrder, Member
+from millwheel.cluster import Ending, MapOrder, Member
 from millwheel.host import alphabet as he
 from millwheel.host.leading import ClusterController
 from millwheel.host.messages import (
@@ -15,13 +15,16 @@ from millwheel.host.messages import (
     HandedOver,
     HandOver,
     ImageWritten,
+    InQuarantine,
     Message,
     RunEnded,
     WorkerJoined,
 )
+from millwheel.host.over import Tolerance
 from millwheel.host.requests import StoreCall
+from millwheel.ids import IntervalId
 from millwheel.model import MAX_TIME, SECOND
-from millwheel.ports import PipelineShape, WatermarkWrite
+from millwheel.ports import PipelineShape, PositionWrite, WatermarkWrite
 from millwheel.testing.world.calls import run
 from millwheel_storage.memory import MemoryStore
 
@@ -30,6 +33,8 @@ LEASE_US = 5 * SECOND
 
 class Room:
     """A store, its clock, and controllers that hear each other at once; what is said to workers is kept."""
+
+    tolerance = Tolerance()
 
     def __init__(self, snapshot_every_us: int = 0) -> None:
         self.now = 0
@@ -49,7 +54,9 @@ class Room:
         host = f"{role[0]}{member.incarnation}"
         self.members[host] = member
         if role == "controller":
-            self.controllers[host] = ClusterController(member.incarnation, LEASE_US, self.snapshot_every_us)
+            self.controllers[host] = ClusterController(
+                member.incarnation, LEASE_US, self.snapshot_every_us, self.tolerance
+            )
             self.give(host, he.Started())
         return host
 
@@ -82,11 +89,11 @@ class Room:
                 self.pauses.remove(pause)
                 self.give(pause[1].name, he.Answered(pause[2], None))
 
-    def drain(self, leader: str, worker: str) -> None:
+    def drain(self, leader: str, worker: str, quarantined: dict[IntervalId, int] | None = None) -> None:
         """Say again and again, as a worker does, that all that it has is done."""
         for _ in range(3):
-            found = run(self.store.cluster_map())
-            self.give(leader, he.Received(worker, Drained(self.members[worker].incarnation, found.version)))
+            found, number = run(self.store.cluster_map()), self.members[worker].incarnation
+            self.give(leader, he.Received(worker, Drained(number, found.version, quarantined or {})))
 
     def leave(self, host: str) -> None:
         run(self.store.leave(self.members[host].incarnation))
@@ -222,3 +229,62 @@ def test_what_was_asked_of_a_worker_is_asked_again_when_its_channel_is_open() ->
     told = len(room.told)
     room.give(leader, he.ChannelOpened(worker))
     assert not [message for _, _, message in room.told[told:] if isinstance(message, HandOver)]
+
+
+class Strict(Room):
+    """Its controllers allow one key in quarantine, and one rejected row."""
+
+    tolerance = Tolerance(1, 1)
+
+
+def spoilt(room: Room, rejected: int) -> tuple[str, str, IntervalId]:
+    """A leader, and a worker that owns the only interval; so many rows of its source are rejected."""
+    run(room.store.open_pipeline(PipelineShape("left", {"count": ()}, {}, {}, (), ("src",))))
+    leader, worker = room.join("controller"), room.join("worker")
+    room.let_pass(2)
+    (opened,) = run(room.store.open_source("src", {"p": b""}))
+    taken = run(room.store.take_partitions("src", room.members[worker].incarnation, [opened.interval]))
+    assert taken is not None
+    run(room.store.advance([PositionWrite(opened.interval, taken[opened.interval], 9, True, b"", rejected=rejected)]))
+    room.let_pass(2)
+    (placed,) = [placed for placed in run(room.store.cluster_map()).intervals if placed.computation == "count"]
+    assert placed.owner == room.members[worker].incarnation
+    return leader, worker, placed.id
+
+
+def endings(room: Room, worker: str) -> set[Ending]:
+    return {message.ending for _, peer, message in room.told if peer == worker and isinstance(message, RunEnded)}
+
+
+def test_a_run_that_leaves_nothing_over_ends_well_and_one_that_does_says_so_to_all() -> None:
+    for rejected, keys, too_much in ((0, 0, False), (1, 0, True), (0, 1, True)):
+        room = Room()
+        leader, worker, interval = spoilt(room, rejected)
+        room.drain(leader, worker, {interval: keys})
+        assert endings(room, worker) == {Ending(keys, rejected, too_much)}
+        assert room.controllers[leader].ending.too_much is too_much
+
+
+def test_a_leader_stops_the_run_when_all_workers_together_have_failed_too_often() -> None:
+    for rejected, keys, why in ((1, 1, ""), (2, 1, "rows are rejected"), (1, 2, "keys are in quarantine")):
+        room = Strict()
+        leader, worker, interval = spoilt(room, rejected)
+        number = room.members[worker].incarnation
+        room.give(leader, he.Received(worker, InQuarantine(number, {interval: keys})))
+        room.let_pass(2)
+        assert all(why in ending.stopped for ending in endings(room, worker))
+        assert bool(endings(room, worker)) == bool(why)
+
+
+def test_whoever_leads_next_has_the_same_verdict_from_workers_and_the_store() -> None:
+    room = Strict()
+    earlier, worker, interval = spoilt(room, 1)
+    other = room.join("controller")
+    number = room.members[worker].incarnation
+    room.give(earlier, he.Received(worker, InQuarantine(number, {interval: 1})))
+    room.cut.add(earlier)
+    room.now += 2 * LEASE_US
+    room.let_pass(2)
+    assert room.controllers[other].leads
+    room.drain(other, worker, {interval: 1})
+    assert endings(room, worker) == {Ending(1, 1, False)}

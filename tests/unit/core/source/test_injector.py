@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+import msgspec
 import pytest
 
 from millwheel.core.interval import events as ev
@@ -198,3 +199,18 @@ def test_a_partition_that_its_last_owner_has_ended_during_this_start_says_so_to_
     assert not [e for e in InjectorCore(IntervalId(9), ended, routes).start(0) if isinstance(e, ev.Send)]
     (sent,) = [e for e in InjectorCore(IntervalId(9), ended, routes).start(0, expected=True) if isinstance(e, ev.Send)]
     assert (sent.bundle.target, sent.bundle.producer, sent.bundle.frontier) == (4, 7, MAX_TIME)
+
+
+def test_rejected_rows_are_counted_with_the_position_behind_them_and_with_no_earlier_one() -> None:
+    start = SourcePosition("p", INTERVAL, PRODUCER, 10, False, b"", 3)
+    injector = InjectorCore(INTERVAL, start, {SUB: Ranges([("", IntervalId(1))])})
+    injector.start(0)
+    (first,) = numbers(injector.handle(rows(10, [1], 0, "a"), 0))
+    (second,) = numbers(injector.handle(msgspec.structs.replace(rows(12, [2], 0, "a"), rejected=2), 0))
+    injector.handle(ev.AckArrived(first), 0)
+    (one,) = of(injector.handle(ev.AlarmRang(), LATER), ev.Advance)
+    assert one.rejected == 3
+    injector.handle(ev.Advanced(one.position, False), LATER)
+    injector.handle(ev.AckArrived(second), LATER)
+    (other,) = of(injector.handle(ev.AlarmRang(), 2 * LATER), ev.Advance)
+    assert other.rejected == 5

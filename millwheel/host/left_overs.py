@@ -1,0 +1,56 @@
+"""What a cluster's run leaves over, keys in quarantine and rejected rows, and whether that is too much.
+
+Lives here: what workers have said of their quarantines, and the judgement of the leader.  Never here: the counting, which
+intervals and the store do.  Invariants:
+
+* one process judges what all workers have; no worker judges what it has itself;
+* a key is counted for the worker that owns its interval, whatever earlier owners have said;
+* a rejected row is counted with the position behind it, in one transaction, so it counts once, whoever read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import Any
+
+from millwheel.cluster import ClusterMap, Ending
+from millwheel.host.alphabet import Wish
+from millwheel.host.over import Tolerance
+from millwheel.host.requests import CountRejected
+from millwheel.ids import IntervalId
+
+
+class LeftOvers:
+    """Of one term of a leader."""
+
+    def __init__(self, allowed: Tolerance) -> None:
+        self._allowed = allowed
+        self._said: dict[int, Mapping[IntervalId, int]] = {}
+
+    def said(self, incarnation: int, keys: Mapping[IntervalId, int]) -> None:
+        """A worker has said how many keys of its intervals are in quarantine."""
+        self._said[incarnation] = keys
+
+    def keys(self, found: ClusterMap) -> int:
+        """Keys that are in quarantine, as their owners have said."""
+        owned = [(placed.owner, placed.id) for placed in found.intervals if placed.owner is not None]
+        return sum(self._said.get(owner, {}).get(interval, 0) for owner, interval in owned)
+
+    def judged(self, found: ClusterMap) -> Generator[Wish, Any, Ending]:
+        """How a run has ended of which `found` is the last map."""
+        rejected: int = yield CountRejected()
+        keys, allowed = self.keys(found), self._allowed
+        return Ending(keys, rejected, keys > (allowed.quarantined or 0) or rejected > (allowed.rejected or 0))
+
+    def excess(self, found: ClusterMap) -> Generator[Wish, Any, Ending | None]:
+        """How the run is ended before its time; None: it goes on."""
+        keys, rejected, allowed = self.keys(found), 0, self._allowed
+        if allowed.rejected is not None:
+            rejected = yield CountRejected()
+        for count, limit, what in (
+            (keys, allowed.quarantined, "keys are in quarantine"),
+            (rejected, allowed.rejected, "rows are rejected"),
+        ):
+            if limit is not None and count > limit:
+                return Ending(keys, rejected, True, f"{count:,} {what}, {limit:,} are allowed")
+        return None
