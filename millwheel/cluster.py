@@ -156,7 +156,7 @@ def in_order(keys: Iterable[HotKey]) -> list[HotKey]:
     return sorted(keys, key=lambda one: (one.interval, -one.permille, one.key))
 
 
-class Ending(msgspec.Struct, frozen=True):
+class RunEnding(msgspec.Struct, frozen=True):
     """How the run of a cluster has ended: keys in quarantine and rejected rows of the whole pipeline."""
 
     quarantined: int = 0

@@ -21,7 +21,7 @@ import uvloop
 
 from millwheel import limits
 from millwheel.api.pipeline import Pipeline
-from millwheel.cluster import Ending
+from millwheel.cluster import RunEnding
 from millwheel.core.interval.events import Inherited
 from millwheel.errors import ChannelError, Fenced, StoreError
 from millwheel.graph import Graph
@@ -90,7 +90,7 @@ def run_worker(
         return runner.run(_worker(plan, on_progress, on_failure))
 
 
-def run_controller(plan: ProcessPlan) -> Ending | None:
+def run_controller(plan: ProcessPlan) -> RunEnding | None:
     """Lead, or stand by, until the run is over, and say how, or until this process is told to stop (None)."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, signals_restored():
         return runner.run(_controller(plan))
@@ -140,7 +140,7 @@ async def _member(
         return shell.progress(), not shell.stopped
 
 
-async def _controller(plan: ProcessPlan) -> Ending | None:
+async def _controller(plan: ProcessPlan) -> RunEnding | None:
     async with _joined(plan, "controller") as member:
         graph = plan.pipeline.graph()
         host = ClusterController(

@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterable, Mapping
 from typing import Any, assert_never
 
 from millwheel import limits
-from millwheel.cluster import ClusterMap, Ending, Leader, Member, Placement, Reshaping
+from millwheel.cluster import ClusterMap, Leader, Member, Placement, Reshaping, RunEnding
 from millwheel.core.authority import Authority
 from millwheel.errors import Fenced, InvariantError
 from millwheel.host import alphabet as he
@@ -118,7 +118,7 @@ class ClusterController:
         """Workers that were given something: they have to say what they know of it."""
         self._finishing = False
         """The run is over.  That stays so, whoever leads."""
-        self.ending = Ending()
+        self.ending = RunEnding()
         """How it has ended, once it is over."""
         self._farewells = 0
         """How often others were told so since the last worker left."""

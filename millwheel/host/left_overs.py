@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import Any
 
-from millwheel.cluster import ClusterMap, Ending
+from millwheel.cluster import ClusterMap, RunEnding
 from millwheel.host.alphabet import Wish
 from millwheel.host.over import Tolerance
 from millwheel.host.requests import CountRejected
@@ -36,13 +36,13 @@ class LeftOvers:
         owned = [(placed.owner, placed.id) for placed in found.intervals if placed.owner is not None]
         return sum(self._said.get(owner, {}).get(interval, 0) for owner, interval in owned)
 
-    def judged(self, found: ClusterMap) -> Generator[Wish, Any, Ending]:
+    def judged(self, found: ClusterMap) -> Generator[Wish, Any, RunEnding]:
         """How a run has ended of which `found` is the last map."""
         rejected: int = yield CountRejected()
         keys, allowed = self.keys(found), self._allowed
-        return Ending(keys, rejected, keys > (allowed.quarantined or 0) or rejected > (allowed.rejected or 0))
+        return RunEnding(keys, rejected, keys > (allowed.quarantined or 0) or rejected > (allowed.rejected or 0))
 
-    def excess(self, found: ClusterMap) -> Generator[Wish, Any, Ending | None]:
+    def excess(self, found: ClusterMap) -> Generator[Wish, Any, RunEnding | None]:
         """How the run is ended before its time; None: it goes on."""
         keys, rejected, allowed = self.keys(found), 0, self._allowed
         if allowed.rejected is not None:
@@ -52,5 +52,5 @@ class LeftOvers:
             (rejected, allowed.rejected, "rows are rejected"),
         ):
             if limit is not None and count > limit:
-                return Ending(keys, rejected, True, f"{count:,} {what}, {limit:,} are allowed")
+                return RunEnding(keys, rejected, True, f"{count:,} {what}, {limit:,} are allowed")
         return None

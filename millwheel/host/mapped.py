@@ -14,7 +14,7 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from millwheel import limits
-from millwheel.cluster import ClusterMap, Ending, HotKey, Leader, PlacedInterval, Senders, Standstill
+from millwheel.cluster import ClusterMap, HotKey, Leader, PlacedInterval, RunEnding, Senders, Standstill
 from millwheel.core.ids.dedup import Channel
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import IntervalCore
@@ -103,7 +103,7 @@ class MappedOwnership:
         self._quarantined: dict[IntervalId, int] = {}
         """What a leader was told last."""
         self._ended = False
-        self._ending: Ending | None = None
+        self._ending: RunEnding | None = None
         worker.gather_reports(limits.REPORT_REST_US)
         enabled = worker.graph.snapshot_every_us > 0
         worker.epochs = self._epochs = SharedEpochs(worker, enabled, incarnation, self._serves)
@@ -414,7 +414,7 @@ class MappedOwnership:
         """See `Ownership`: as of the last report of loads."""
         return self._hot
 
-    def ending(self) -> Ending | None:
+    def ending(self) -> RunEnding | None:
         """See `Ownership`: as the leader has said."""
         return self._ending
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from millwheel.bundles import Bundle
-from millwheel.cluster import Ending
+from millwheel.cluster import RunEnding
 from millwheel.core.ids.dedup import Channel
 from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.ports import PositionWrite
@@ -255,7 +255,7 @@ class InQuarantine(msgspec.Struct, frozen=True, gc=False):
 class RunEnded(msgspec.Struct, frozen=True, gc=False):
     """Every worker is drained, or too much has failed: leave, and end.  `ending` is the same for all."""
 
-    ending: Ending = Ending()
+    ending: RunEnding = RunEnding()
 
 
 class EpochBased(msgspec.Struct, frozen=True, gc=False):

@@ -11,7 +11,7 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from millwheel import limits
-from millwheel.cluster import Ending, HotKey
+from millwheel.cluster import HotKey, RunEnding
 from millwheel.core.ids.dedup import Channel
 from millwheel.errors import Fenced, InvariantError
 from millwheel.host import alphabet as he
@@ -60,7 +60,7 @@ class Ownership(Protocol):
         """Keys that this worker's intervals get most of; nothing where they are not counted."""
         ...
 
-    def ending(self) -> Ending | None:
+    def ending(self) -> RunEnding | None:
         """How the run of the cluster has ended; None before that, and where there is no cluster."""
         ...
 
@@ -163,7 +163,7 @@ class WholeOwnership:
         """See `Ownership`: a worker that is alone has nobody to tell, and does not count."""
         return ()
 
-    def ending(self) -> Ending | None:
+    def ending(self) -> RunEnding | None:
         """See `Ownership`: the worker itself knows."""
         return None
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from millwheel.cluster import Ending, HotKey
+from millwheel.cluster import HotKey, RunEnding
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.errors import InvariantError
 from millwheel.host.skews import too_far_ahead
@@ -47,7 +47,7 @@ class Progress(msgspec.Struct, frozen=True):
     """Sources that have run too far ahead of a watermark, as sentences (`Pipeline.inject`, max_ahead)."""
     waits_for: str = ""
     """Why the run does not end although all input is read: the hold or quarantine that keeps the watermark."""
-    ending: Ending | None = None
+    ending: RunEnding | None = None
     """How the run of a cluster has ended, of all workers together."""
 
     @property

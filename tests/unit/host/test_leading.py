@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from millwheel import limits
-from millwheel.cluster import Ending, MapOrder, Member
+from millwheel.cluster import MapOrder, Member, RunEnding
 from millwheel.host import alphabet as he
 from millwheel.host.leading import ClusterController
 from millwheel.host.messages import (
@@ -252,7 +252,7 @@ def spoilt(room: Room, rejected: int) -> tuple[str, str, IntervalId]:
     return leader, worker, placed.id
 
 
-def endings(room: Room, worker: str) -> set[Ending]:
+def endings(room: Room, worker: str) -> set[RunEnding]:
     return {message.ending for _, peer, message in room.told if peer == worker and isinstance(message, RunEnded)}
 
 
@@ -261,7 +261,7 @@ def test_a_run_that_leaves_nothing_over_ends_well_and_one_that_does_says_so_to_a
         room = Room()
         leader, worker, interval = spoilt(room, rejected)
         room.drain(leader, worker, {interval: keys})
-        assert endings(room, worker) == {Ending(keys, rejected, too_much)}
+        assert endings(room, worker) == {RunEnding(keys, rejected, too_much)}
         assert room.controllers[leader].ending.too_much is too_much
 
 
@@ -287,4 +287,4 @@ def test_whoever_leads_next_has_the_same_verdict_from_workers_and_the_store() ->
     room.let_pass(2)
     assert room.controllers[other].leads
     room.drain(other, worker, {interval: 1})
-    assert endings(room, worker) == {Ending(1, 1, False)}
+    assert endings(room, worker) == {RunEnding(1, 1, False)}

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from millwheel.cluster import ClusterMap, Ending, PlacedInterval
+from millwheel.cluster import ClusterMap, PlacedInterval, RunEnding
 from millwheel.host.left_overs import LeftOvers
 from millwheel.host.over import Tolerance
 from millwheel.host.requests import CountRejected
@@ -68,7 +68,7 @@ def test_what_is_left_at_the_end_is_judged_as_by_an_embedded_run(
 ) -> None:
     left = LeftOvers(allowed)
     left.said(7, {ONE: keys})
-    assert asked(left.judged(owned(one=7)), rejected) == Ending(keys, rejected, too_much)
+    assert asked(left.judged(owned(one=7)), rejected) == RunEnding(keys, rejected, too_much)
 
 
 @pytest.mark.parametrize(
