@@ -90,7 +90,8 @@ mutants: $(STAMP) ## break the code on purpose and see that a test notices; ARGS
 
 reliability: $(STAMP) ## simulator, crash points, planted bugs, new property examples; figures into docs/reliability.md
 	$(PY) -m tests.sim.ci
-	HYPOTHESIS_PROFILE=search $(PY) -m pytest -q tests/sim/test_crash_points.py tests/sim/test_epoch_points.py
+	HYPOTHESIS_PROFILE=search $(PY) -m pytest -q tests/sim/test_crash_points.py tests/sim/test_hops_crash_points.py \
+		tests/sim/test_epoch_points.py tests/sim/test_planned_changes.py
 	HYPOTHESIS_PROFILE=search $(PY) -m pytest -q tests/property tests/unit
 	$(PY) -m tests.mutants
 	$(PY) -m tests.sim.report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from millwheel.testing.faults.nemesis import STORE_STEPS, Action, Planned
+from millwheel.testing.faults.nemesis import STORE_STEPS, Action, Planned, Seeded
 from millwheel.testing.world.kernel import Violation
 
 
@@ -17,7 +17,7 @@ def breaks(steps: list[str]) -> Iterator[tuple[int, Action]]:
 
 
 def strike_all(
-    steps: list[str], plans: list[tuple[int, Action]], run: Callable[[int, Action], Planned]
+    steps: list[str], plans: list[tuple[int, Action]], run: Callable[[int, Action], Planned | Seeded]
 ) -> tuple[int, int, str]:
     """(faults planned, faults that struck, what went wrong) of one run for each fault; `steps` are of the undisturbed run."""
     struck = 0

@@ -16,7 +16,6 @@ from tests.sim.epoch_points import RUNS, DiedOnce
 AGAIN = ", after a death"
 NAMES = [*RUNS, *(name + AGAIN for name in RUNS)]
 GATE_STRIDE = 17
-"""A gate tries one fault in so many: a prime, so that every kind of fault and of step has its turn. A search tries all."""
 
 
 def plans(name: str) -> tuple[list[str], list[tuple[int, Action]]]:
@@ -32,7 +31,7 @@ def plans(name: str) -> tuple[list[str], list[tuple[int, Action]]]:
     assert bool(kernel.probes["productions resent after restart"]) == (looped and name.endswith(AGAIN))
     first, last = (declared[0], declared[1]) if name.endswith(AGAIN) else (-1, declared[0])
     found = [(at, action) for at, action in breaks(undisturbed.steps) if first < at <= last]
-    return undisturbed.steps, found if effort.PROFILE == "search" else found[::GATE_STRIDE]
+    return undisturbed.steps, [*effort.share(found, GATE_STRIDE)]
 
 
 def planned(name: str, at: int = -1, action: Action = "") -> Planned:

@@ -8,6 +8,7 @@ import pytest
 
 from millwheel.testing.faults.nemesis import Action, Planned
 from millwheel.testing.world.kernel import Kernel
+from tests import effort
 from tests.sim import ci
 from tests.sim.breaks import breaks, strike_all
 from tests.sim.cores import Answers, on_all_cores
@@ -16,6 +17,7 @@ from tests.sim.test_crash_points import UNTIL_US
 from tests.sim.workload.drawing import START_US
 
 SHAPES = ("itself", "two")
+GATE_STRIDE = 5
 
 
 def run_few(shape: str, at: int = -1, action: Action = "") -> Planned:
@@ -28,7 +30,9 @@ def run_few(shape: str, at: int = -1, action: Action = "") -> Planned:
 def tried_all_of(shape: str) -> tuple[int, int, str]:
     """(faults planned, faults that struck, what went wrong) with loops of a shape."""
     steps = run_few(shape).steps
-    return strike_all(steps, [*breaks(steps)], lambda at, action: run_few(shape, at, action))
+    return strike_all(
+        steps, [*effort.share([*breaks(steps)], GATE_STRIDE)], lambda at, action: run_few(shape, at, action)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -43,5 +47,5 @@ def test_every_break_at_every_step_of_a_loop_ends_as_it_must(name: str, answers:
     planned, tried, wrong = answers[name].get()
     assert not wrong, wrong
     assert tried == planned, "a fault that was planned did not strike"
-    assert tried >= 100
+    assert tried >= (100 if effort.PROFILE == "search" else 20)
     ci.publish("crash_points", {f"a loop of {name}": tried}, more=True)

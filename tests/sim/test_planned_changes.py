@@ -16,6 +16,8 @@ from millwheel.testing.faults.nemesis import NO_FAULTS, Action, Seeded
 from millwheel.testing.world.calls import run
 from millwheel.testing.world.fleet import ClusterSimulation
 from millwheel.testing.world.kernel import Kernel, Violation
+from tests import effort
+from tests.sim.breaks import strike_all
 from tests.sim.cluster_cuts import run_cluster_stage
 from tests.sim.cuts import START_US, Stage
 
@@ -71,6 +73,7 @@ def changed(at: int = -1, action: Action = "") -> OneBreak:
 
 AFTER: Final = 4
 """Decisions after the placement: the move is settled."""
+GATE_STRIDE: Final = 3
 SEED: Final = 0
 """Of a pipeline that is not over when the orders are given."""
 
@@ -82,11 +85,7 @@ def test_every_break_at_every_decision_of_a_planned_change_ends_as_it_must() -> 
     assert "reshape" in steps
     first = steps[: steps.index("place", steps.index("reshape")) + AFTER]
     assert {*first} == DECISIONS
-    struck = 0
-    for at, step in enumerate(first):
-        for action in BREAKS:
-            try:
-                struck += changed(at, action).struck.total()
-            except Violation as violation:
-                pytest.fail(f"{action} at decision {at} ({step}): {violation}")
-    assert struck == len(first) * len(BREAKS)
+    plans = effort.share([(at, action) for at in range(len(first)) for action in BREAKS], GATE_STRIDE)
+    planned, struck, wrong = strike_all(first, [*plans], changed)
+    assert not wrong, wrong
+    assert struck == planned
