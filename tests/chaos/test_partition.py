@@ -133,10 +133,7 @@ def test_workers_that_do_not_reach_each_other_wait_and_lose_nothing(
             assert status == 0, out
         assert place.rows() == place.expected
     finally:
-        for process in place.processes:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
+        place.close()
 
 
 def still(place: Place) -> int:

@@ -90,6 +90,13 @@ class Place:
         self.processes.append(process)
         return process
 
+    def close(self) -> None:
+        """Kill what still runs, and close the pipes of all: those that a test has left would fail a later one."""
+        for process in self.processes:
+            if process.stdout is not None and not process.stdout.closed:
+                process.kill()
+                process.communicate()
+
     def up(self, *words: str, sleep_s: float = 0.0, **more: str) -> subprocess.Popen[str]:
         return self.command("up", "words:pipeline", "--lease", "2.5", *words, sleep_s=sleep_s, **more)
 
@@ -151,10 +158,7 @@ def ended(process: subprocess.Popen[str], limit_s: float = 120) -> tuple[int, st
 def place(postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path) -> Iterator[Place]:
     made = Place(tmp_path, postgres.url, pipeline)
     yield made
-    for process in made.processes:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+    made.close()
 
 
 def test_two_workers_count_what_an_embedded_run_counts(place: Place) -> None:

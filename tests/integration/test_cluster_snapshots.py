@@ -45,10 +45,7 @@ def place(postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path) -> Iterator
     text = WORDS.replace(NAMED, UNDER_SNAPSHOTS).replace("Pipeline,", "Pipeline, Snapshots,")
     (tmp_path / "words.py").write_text(text)
     yield made
-    for process in made.processes:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+    made.close()
 
 
 def declared(place: Place) -> int:

@@ -57,9 +57,7 @@ def place(postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path) -> Iterator
     made = Place(tmp_path, postgres.url, pipeline)
     (tmp_path / "held.py").write_text(HELD)
     yield made
-    for process in made.processes:
-        process.kill()
-        process.communicate()
+    made.close()
 
 
 def pipeline_of(place: Place) -> Pipeline:

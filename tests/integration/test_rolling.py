@@ -40,10 +40,7 @@ def place(postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path) -> Iterator
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     made.expected["the"] += LINES
     yield made
-    for process in made.processes:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+    made.close()
 
 
 def worker(place: Place, name: str) -> subprocess.Popen[str]:
