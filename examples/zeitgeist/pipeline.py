@@ -26,6 +26,7 @@ from examples.zeitgeist.model import HOUR_US, WINDOW_US, Rhythm
 from examples.zeitgeist.silence import SLOT_US
 from millwheel import (
     MINUTE,
+    Checkpoints,
     Computation,
     Context,
     JsonCoder,
@@ -33,6 +34,7 @@ from millwheel import (
     MsgpackCoder,
     Pipeline,
     Record,
+    Snapshots,
     Stream,
     Table,
     Timer,
@@ -347,9 +349,10 @@ def build(
     offset_s: int = 0,
     split_keys: tuple[str, ...] = ("page /images/",),
     name: str = "zeitgeist",
+    durability: Checkpoints | Snapshots | None = None,
 ) -> Pipeline:
-    """The pipeline on `source`, which injects `Request` values."""
-    pipeline = Pipeline(name)
+    """The pipeline on `source`, which injects `Request` values.  Its anomalies are the same under either durability."""
+    pipeline = Pipeline(name, durability=durability)
     flow = Flow(pipeline)
     rows = flow.inject(source, into=requests)
     counter: Operation[WindowCounts] = Operation(

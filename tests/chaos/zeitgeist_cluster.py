@@ -4,6 +4,7 @@ A part of the log is replayed at a pace, first embedded and then by workers that
 
     python -m tests.chaos.zeitgeist_cluster --share 8 --kills 3 --seconds 12     # a try, under half a minute
     python -m tests.chaos.zeitgeist_cluster --kills 12 --seconds 120             # all of the carried slice
+    python -m tests.chaos.zeitgeist_cluster --durability snapshots               # the embedded run keeps checkpoints
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from tests.chaos.cluster import children, command_of
 MODULE = """
 import os
 from examples.zeitgeist import pipeline as wiring
+from millwheel import Checkpoints, Snapshots
 from millwheel_injectors import BoundedDisorder, FileSource, JsonLines
 
 source = FileSource(
@@ -41,7 +43,8 @@ source = FileSource(
     watermark=BoundedDisorder(wiring.DISORDER_US), pace=float(os.environ["PACE"]),
 )
 pipeline = wiring.build(
-    source, int(os.environ["END_US"]), -4 * 3600, ("page /h", "page /s", "site"), os.environ["PIPELINE"]
+    source, int(os.environ["END_US"]), -4 * 3600, ("page /h", "page /s", "site"), os.environ["PIPELINE"],
+    Snapshots(int(os.environ["EVERY_MS"])) if int(os.environ["EVERY_MS"]) else Checkpoints(),
 )
 """
 COLUMNS = "scope, key, kind, start_at, end_at, observed, expected, score, open"
@@ -77,13 +80,22 @@ class Replay:
     """One run of the pipeline in a process, or in those of `millwheel up`."""
 
     def __init__(
-        self, directory: Path, url: str, name: str, played: Played, seconds: float, command: list[str]
+        self,
+        directory: Path,
+        url: str,
+        name: str,
+        played: Played,
+        seconds: float,
+        command: list[str],
+        every_ms: int = 0,
     ) -> None:
+        """It takes snapshots every `every_ms`, or checkpoints."""
         self._url, self._name = url, name
         root = str(Path(__file__).resolve().parents[2])
         environment = {
             **os.environ, "MILLWHEEL_STORE": url, "PIPELINE": name, "END_US": str(played.end_us),
-            "PACE": str(played.length_us / seconds / 1e6), "PYTHONPATH": os.pathsep.join([root, *sys.path]),
+            "PACE": str(played.length_us / seconds / 1e6), "EVERY_MS": str(every_ms),
+            "PYTHONPATH": os.pathsep.join([root, *sys.path]),
         }  # fmt: skip
         self.process = subprocess.Popen(
             [sys.executable, "-m", "millwheel", *command], cwd=directory, env=environment, text=True,
@@ -135,7 +147,15 @@ def kill_workers(replay: Replay, played: Played, kills: int, dice: random.Random
 
 
 def compared(
-    share: int, kills: int, seconds: float, seed: int, lease_s: float, workers: int, log: Callable[[str], None]
+    *,
+    share: int,
+    kills: int,
+    seconds: float,
+    seed: int,
+    lease_s: float,
+    workers: int,
+    every_ms: int,
+    log: Callable[[str], None],
 ) -> tuple[bytes, bytes, int]:
     """What the embedded run and the cluster have found, and how many workers were killed."""
     with temporary_postgres() as postgres, tempfile.TemporaryDirectory(prefix="mw-zeitgeist-", dir="/tmp") as path:
@@ -145,7 +165,7 @@ def compared(
         embedded = Replay(directory, postgres.url, "embedded", played, 1.0, ["run", "zeitgeist_log:pipeline", "-q"])
         embedded.ended(600)
         up = ["up", "zeitgeist_log:pipeline", "-q", "--workers", str(workers), "--lease", f"{lease_s:g}"]
-        cluster = Replay(directory, postgres.url, "cluster", played, seconds, up)
+        cluster = Replay(directory, postgres.url, "cluster", played, seconds, up, every_ms)
         try:
             killed = kill_workers(cluster, played, kills, random.Random(seed), log)
             cluster.ended(seconds + 60 + kills * (lease_s + 10))
@@ -164,6 +184,10 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=12, help="workers that are killed (default 12)")
     parser.add_argument("--seconds", type=float, default=120, help="how long the log is replayed (default 120)")
     parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument(
+        "--durability", choices=("checkpoints", "snapshots"), default="checkpoints", help="of the cluster"
+    )
+    parser.add_argument("--every-ms", type=int, default=500, help="between two snapshots (default 500)")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the dice (default: drawn)")
     given = parser.parse_args()
     began = time.monotonic()
@@ -172,7 +196,8 @@ def main() -> int:
         print(f"{time.monotonic() - began:7.1f} {line}", flush=True)
 
     expected, found, killed = compared(
-        given.share, given.kills, given.seconds, given.seed, 2.5, given.workers, log
+        share=given.share, kills=given.kills, seconds=given.seconds, seed=given.seed, lease_s=2.5, workers=given.workers,
+        every_ms=given.every_ms if given.durability == "snapshots" else 0, log=log,
     )  # fmt: skip
     same = found == expected
     many = len(expected.splitlines()) - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import subprocess
@@ -18,7 +19,11 @@ from examples.zeitgeist import evaluate, observed, pipeline
 from examples.zeitgeist.__main__ import SLICE
 from examples.zeitgeist.detector import Anomaly
 from examples.zeitgeist.logline import LoggedRequest, is_page_view
+from millwheel import Pipeline, Snapshots
+from millwheel.core.source import injector
 from millwheel.model import DAY, SECOND
+from millwheel.ports import Declaration
+from millwheel.runtime.embedded import EmbeddedRun
 from millwheel_injectors import BoundedDisorder, IterableSource
 from millwheel_storage.memory import MemoryStore
 from tests.unit.runtime.drive import run_to_end
@@ -26,6 +31,7 @@ from tests.unit.runtime.drive import run_to_end
 ROOT = Path(__file__).resolve().parents[2]
 OFFSET_S = -4 * 3600
 FIRST_US = int(datetime(1995, 7, 12, tzinfo=timezone(timedelta(seconds=OFFSET_S))).timestamp()) * SECOND
+DEATHS, SMALL = 4, 20
 SPLITS: dict[str, tuple[str, ...]] = {"one": (), "two": ("page /images/",), "four": ("page /h", "page /s", "site")}
 
 
@@ -112,6 +118,62 @@ def shuffled(requests: list[LoggedRequest], seed: int) -> list[LoggedRequest]:
     return [first[i] for i in sorted(range(len(first)), key=places.__getitem__)]
 
 
+def pipeline_of(
+    rows: list[LoggedRequest], split: str, durability: Snapshots | None = None
+) -> tuple[list[tuple[pipeline.Request, int]], Pipeline]:
+    """The rows of the source, and the pipeline on it."""
+    values = [
+        (pipeline.Request(row.timestamp_us, row.path if is_page_view(row) else None), row.timestamp_us) for row in rows
+    ]
+    source = IterableSource("log", values, BoundedDisorder(pipeline.DISORDER_US))
+    end_us = observed.input_end(max(time_us for _, time_us in values))
+    return values, pipeline.build(source, end_us, OFFSET_S, SPLITS[split], durability=durability)
+
+
+def shown(store: MemoryStore) -> bytes:
+    """The anomalies that can be seen."""
+    fields = ("scope", "key", "kind", "start_at", "end_at", "observed", "expected", "score", "open")
+    return as_lines([Anomaly(*(row[field] for field in fields)) for row in store.sinks["anomalies"].values()])
+
+
+def positions(store: MemoryStore) -> int:
+    """Rows that are durably read."""
+    return sum(position.position for position in store.sources.values())
+
+
+class DyingStore(MemoryStore):
+    """Once `goal` rows are durably read, its next epoch never ends: what its run has not heard of may be declared or not."""
+
+    goal = 0
+    declared_first = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dying = asyncio.Event()
+
+    async def declare(self, declaration: Declaration) -> bool:
+        """See `Store`."""
+        dies = positions(self) >= self.goal
+        kept = await super().declare(declaration) if self.declared_first or not dies else False
+        if dies:
+            self.dying.set()
+            await asyncio.Event().wait()
+        return kept
+
+
+async def die(wired: Pipeline, store: DyingStore) -> int:
+    """Run until the store says so, and end as by a kill.  Returns how many rows were read."""
+    store.dying = asyncio.Event()
+    run = EmbeddedRun(wired.graph(), store, wired.tables)
+    task = asyncio.ensure_future(run.run())
+    async with asyncio.timeout(120):
+        await store.dying.wait()
+    read = run.progress().injected
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return read
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("split", "work_limit", "seed"),
@@ -121,12 +183,7 @@ def test_order_and_division_of_work_do_not_matter(
     requests: list[LoggedRequest], oracle: bytes, split: str, work_limit: int, seed: int | None
 ) -> None:
     rows = requests if seed is None else shuffled(requests, seed)
-    values = [
-        (pipeline.Request(row.timestamp_us, row.path if is_page_view(row) else None), row.timestamp_us) for row in rows
-    ]
-    source = IterableSource("log", values, BoundedDisorder(pipeline.DISORDER_US))
-    end_us = observed.input_end(max(time_us for _, time_us in values))
-    wired = pipeline.build(source, end_us, OFFSET_S, SPLITS[split])
+    values, wired = pipeline_of(rows, split)
     for name, spec in wired._computations.items():
         settings = msgspec.structs.replace(spec.settings, work_limit_records=work_limit)
         wired._computations[name] = msgspec.structs.replace(spec, settings=settings)
@@ -134,19 +191,35 @@ def test_order_and_division_of_work_do_not_matter(
     progress = run_to_end(wired, store)
     assert (progress.late, progress.rejected, progress.quarantined) == (0, 0, 0)
     assert progress.injected == len(values)
-    found = [
-        Anomaly(
-            r["scope"],
-            r["key"],
-            r["kind"],
-            r["start_at"],
-            r["end_at"],
-            r["observed"],
-            r["expected"],
-            r["score"],
-            r["open"],
+    assert shown(store) == oracle
+    assert store.sinks["late_requests"] == {}
+
+
+@pytest.mark.timeout(300)
+def test_snapshots_and_deaths_between_them_give_the_bytes_of_checkpoints(
+    requests: list[LoggedRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [row for row in requests if zlib.crc32(row.path.encode()) % SMALL == 0]
+    logged = MemoryStore()
+    run_to_end(pipeline_of(rows, "two")[1], logged)
+    expected = shown(logged)
+    assert expected.count(b'"scope":"page"')
+    assert expected == as_lines(evaluate.expected_anomalies(rows, OFFSET_S))
+
+    for name, few in {"FIRST_READ_ROWS": 64, "READ_LIMIT_ROWS": 64, "UNACKED_LIMIT_READS": 2}.items():
+        monkeypatch.setattr(injector, name, few)  # so that a run has many epochs, however slow it is
+    store, repeated = DyingStore(), 0
+    for death in range(DEATHS):
+        store.goal, store.declared_first = (death + 1) * len(rows) // (DEATHS + 2), death % 2 == 1
+        before = positions(store)
+        repeated += (
+            before + asyncio.run(die(pipeline_of(rows, "two", Snapshots(every_ms=10))[1], store)) - positions(store)
         )
-        for r in store.sinks["anomalies"].values()
-    ]
-    assert as_lines(found) == oracle
+    assert repeated > 0, "what a death loses is read again"
+    assert store.goal <= positions(store) < len(rows)
+    store.goal = len(rows) + 1
+    before = positions(store)
+    progress = run_to_end(pipeline_of(rows, "two", Snapshots(every_ms=10))[1], store)
+    assert (progress.late, progress.injected) == (0, len(rows) - before)
+    assert shown(store) == expected
     assert store.sinks["late_requests"] == {}
