@@ -204,6 +204,7 @@ class Stage:
         if meeting != {who: (number, numbers[who]) for who, number in spoken.items()}:
             fail("I22: what meets in Meet is not one cut")
         self._check_windows(lines)
+        self.store.check_watermarks()
 
     def _check_windows(self, lines: list[Said]) -> None:
         fail, windows = self.store.truth.fail, Counter[tuple[str, int]]()

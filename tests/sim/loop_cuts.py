@@ -49,8 +49,8 @@ class LoopCuts:
         self._workload = workload
         self._store = store
 
-    def logged(self) -> list[Hopper]:
-        """The tokens in logs that nobody has consumed."""
+    def logged(self) -> list[tuple[Hopper, int]]:
+        """The tokens in logs that nobody has consumed, and their times."""
         inner, found = self._store.inner, []
         tables = copy.deepcopy(inner.folded)
         for interval, row in inner.intervals.items():
@@ -61,11 +61,11 @@ class LoopCuts:
                 taken = tables.delivered.get(interval, {}).get(channel, ())
                 frontier = tables.frontiers.get(interval, {}).get(channel, 0)
                 tokens = [
-                    HOPPERS.decode(r[1])
+                    (HOPPERS.decode(r[1]), r[2])
                     for sequence, r in rows.items()
                     if sequence not in taken and sequence >= frontier
                 ]
-                found += [token for token in tokens if token.to == row.computation]
+                found += [(token, at) for token, at in tokens if token.to == row.computation]
         return found
 
     def check(self) -> None:
@@ -83,7 +83,8 @@ class LoopCuts:
                         self._store.truth.fail(f"I11: {stage}[{key!r}] {entry}: {value!r}")
         logged = self.logged()
         self._store.truth.kernel.probes["cut with a log"] += bool(logged)
-        found = seen + of_tokens(workload, waiting + logged)
+        self._store.check_watermarks((token.to, at) for token, at in logged)
+        found = seen + of_tokens(workload, [*waiting, *(token for token, _ in logged)])
         rows = {script.name: script.rows for scripts in workload.scripts.values() for script in scripts}
         given = [t for p in self._store.inner.sources.values() for t, _ in rows[p.partition][: p.position]]
         wanted = of_tokens(workload, given)

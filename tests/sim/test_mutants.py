@@ -13,7 +13,7 @@ from tests.sim.cores import Answers, on_all_cores
 BUDGET_SEEDS = 100
 SLOW = {
     "Each leader counts the rounds of a loop from zero": 2,
-    "A leader takes an answer to a round from behind a barrier for one from before it": 11,
+    "A leader takes an answer to a round from behind a barrier for one from before it": 24,
     "A leader says only once that an epoch begins": 4,
     "A partition that opens while an epoch runs begins before its barrier": 5,
     "An epoch begins at a worker that does not serve all yet that is its own": 2,

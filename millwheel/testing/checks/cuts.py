@@ -7,7 +7,7 @@ that follow single checkpoints, acks and ids have no meaning here: between two e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from millwheel.bundles import KeyRows, LogWrite, RecoveredInterval, decode_checkpoint
@@ -17,7 +17,7 @@ from millwheel.host.alphabet import RunHooks
 from millwheel.host.messages import Message
 from millwheel.host.requests import StoreCall
 from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
-from millwheel.model import MAX_TIME
+from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import Declaration, FoldWrite, PositionWrite, WatermarkWrite
 from millwheel.testing.checks.truth import apply_keys
 from millwheel.testing.checks.watched import WatchedStore
@@ -141,6 +141,9 @@ class CutStore(WatchedStore):
             if bound < self.truth.positions[producer]:
                 self.truth.fail(f"I22: the position of producer {producer} goes back to {bound}")
             self.truth.positions[producer] = bound
+            for (_, of), rows in self.truth.pending.items():
+                for row in [row for row in rows if row < bound] if of == producer else ():
+                    del rows[row]
 
     async def persist_watermarks(self, writes: Sequence[WatermarkWrite]) -> set[str]:
         """See `Store`; a watermark becomes durable with an epoch only (I22)."""
@@ -149,6 +152,24 @@ class CutStore(WatchedStore):
     async def advance(self, writes: Sequence[PositionWrite]) -> set[IntervalId]:
         """See `Store`; a position becomes durable with an epoch only (I22)."""
         self.truth.fail("I22: a position is persisted outside of an epoch")
+
+    def check_watermarks(self, logged: Iterable[tuple[str, int]] = ()) -> None:
+        """What is stored with an epoch is not ahead of what the epoch leaves to be done: all goes back to it (I22).
+
+        That is rows behind the positions, timers, holds, quarantines, and records in logs: `logged` are their receivers and
+        times.  All sources keep their promises.
+        """
+        reached, left = self.inner.watermark, [*logged]
+        left += [(self.truth.maker[of], min(rows.values())) for (_, of), rows in self.truth.pending.items() if rows]
+        for name in self.truth.graph.computations:
+            left += [(name, oldest) for _, oldest in self.truth.work_of(name)]
+        for name, oldest in left:
+            loop = self.truth.graph.loop_of(name)
+            for bound in (name, loop.name) if loop else (name,):
+                if reached.get(bound, MIN_TIME) > oldest:
+                    self.truth.fail(
+                        f"I22: epoch {self._declared} stores {bound} at {reached[bound]}, and {name} has work of {oldest}"
+                    )
 
     def _compare(self, what: str) -> None:
         """Everybody sees what was declared, and nothing else."""

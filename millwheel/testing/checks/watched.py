@@ -361,6 +361,8 @@ class WatchedStore:
         if owned is not None:
             owned.before(write.seq, truth.fail)
         self.lifetimes.drops(name, image)
+        if name in self.honest:
+            self._check_productions(name, image)
         truth.apply(write.interval, (write.sequencer, write.seq), image)
         if owned is None:
             return
@@ -368,6 +370,15 @@ class WatchedStore:
         for key in image.forgotten:
             owned.forgets(key, truth.fail)
         self.lifetimes.wrote(name, turn.lives if turn is not None else {})
+
+    def _check_productions(self, name: str, image: Checkpoint) -> None:
+        """Nothing begins behind a watermark or a floor that is persisted: others may count on it."""
+        loop = self.truth.graph.loop_of(name)
+        for bound in (name, loop.name) if loop else (name,):
+            reached = self.inner.watermark.get(bound, MIN_TIME)
+            oldest = min((min(produced.timestamps) for produced in image.produced), default=reached)
+            if oldest < reached:
+                self.truth.fail(f"I10: {name} produces a record of {oldest}, and {bound} is at {reached}")
 
     def on_commit(self, computation: str, write: LogWrite, image: Checkpoint) -> None:
         """A workload's own checks; `truth` already holds the checkpoint's effects."""

@@ -81,7 +81,7 @@ class Wire:
 
     def _check_prefix(self, interval: IntervalId, place: Place | None, what: str) -> None:
         """What leaves rests on a checkpoint up to which the interval knows everything to be durable (I2, I7)."""
-        if place is None or place[0] != self._truth.owner[interval]:
+        if place is None or place[0] != self._truth.owner.get(interval):
             return  # of an earlier owner: this one has found it in the store
         waiting = self._handed.get((interval, place[0]), [])
         if waiting and waiting[0] <= place[1]:
