@@ -155,6 +155,10 @@ class SharedWatchedStore(WatchedStore):
         self.truth.kernel.probes["order refused" if refusal else "order carried out"] += 1
         return await self.inner.settle_order(epoch, number, refusal)
 
+    async def count_rejected(self) -> int:
+        """See `ClusterStore`."""
+        return await self.inner.count_rejected()
+
     async def note_hot_keys(self, incarnation: int, keys: Sequence[HotKey]) -> None:
         """See `ClusterStore`."""
         await self.inner.note_hot_keys(incarnation, keys)
