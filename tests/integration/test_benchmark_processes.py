@@ -43,6 +43,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "straggler": ("straggler", {"begin": 0.0, "patience_us": 1_000_000, "records": 100}),
     "cache": ("cache", {"workload": "windows", "order": "lru"}),
     "expiry": ("expiry", {}),
+    "snapshots of state": ("snapshots_state", {"keys": 20, "rate": 1_000, "shown": True, "steady_s": 0.2}),
     "snapshots, none": ("snapshots", {"role": "embedded", "kind": "none", "every_ms": 0, **SHORT}),
     "snapshots, halting": ("snapshots", {"role": "embedded", "kind": "halting", "every_ms": 50, **SHORT}),
     "channels": ("channels", {"role": "round"}),
