@@ -180,6 +180,8 @@ class Phases(Source):
         self.first = time.monotonic()
         self.filled_at = 0.0
         """When the last key was read."""
+        self.flooded_at = 0.0
+        """When rows without a bound ended, if there were any."""
         self.steady: tuple[float, int] | None = None
         """When the steady rate began, monotonic clock, s, and with which row."""
         self.next = 0
@@ -207,8 +209,10 @@ class Phases(Source):
                 self.peak = float(self.next) if flooded >= 0 else 0.0
             elif flooded >= FLOOD_S:
                 self.peak = (self.next - self.peak) / flooded
-                self.rate = self.peak / 2
+                self.rate, self.flooded_at = self.peak / 2, now
             return self.next + (1 << 30)
+        if not self.steady and self.flooded_at and not any(at > self.flooded_at for at, _ in ClockedEpochs.took):
+            return self.next  # until an epoch that has begun since is declared: all that was read before has run then
         self.steady = self.steady or (now, self.next + self.waiting)
         return self.steady[1] + int((now - self.steady[0]) * self.rate)
 
