@@ -452,6 +452,7 @@ class MappedOwnership:
     def _hand_over(self, order: HandOver) -> Steps:
         """Let go of intervals and sources when nothing of them is under way, or go on with them if that takes too long."""
         worker, until = self._worker, self._worker.now + limits.HAND_OVER_LIMIT_US
+        yield from self._hear_of_own(order)
         intervals = [i for i in order.intervals if i in self._mine and i not in self._leaving]
         sources = [name for name in order.sources if name in self._sources and name not in self._leaving]
         self._leaving |= {*intervals, *sources}
@@ -478,6 +479,15 @@ class MappedOwnership:
         self._keep([i for i in intervals if i not in left and worker.actors.all.get(i) is actors[i]], [])
         gone = tuple(i for i in order.intervals if i not in worker.actors.all and i not in self._starting)
         worker.answer(HandedOver(gone, tuple(name for name in order.sources if name not in self._sources)))
+
+    def _hear_of_own(self, order: HandOver) -> Steps:
+        """Read the map if it may give what is ordered to this worker since it was read: else that would be taken later, when
+        the leader counts on it that it was let go."""
+        if self._mine.keys() >= {*order.intervals} and self._sources.keys() >= {*order.sources}:
+            return
+        found: ClusterMap = yield ReadMap()
+        if not self._ended and (self._map is None or found.version >= self._map.version):
+            self._follow(found)
 
     def _let_go(self, intervals: list[IntervalId], sources: list[str]) -> None:
         for interval in intervals:

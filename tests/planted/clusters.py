@@ -349,3 +349,13 @@ def drained_of_any_map() -> Patches:
         return all(worker in self._drained for worker in view.workers)
 
     return {(Master, "drained"): drained, (Master, "_is_over"): is_over}
+
+
+@only("tests/unit/host/test_mapped.py")
+def let_go_by_an_old_map() -> Patches:
+    """A worker says that it has let go of what the map has given to it since it was read, and takes it then"""
+
+    def by_what_is_known(self: MappedOwnership, order: Any) -> Any:
+        yield from ()
+
+    return {(MappedOwnership, "_hear_of_own"): by_what_is_known}

@@ -242,3 +242,26 @@ def core_without_label() -> Patches:
 def room_not_shared() -> Patches:
     """Each of the intervals that are ahead of a late barrier fills the whole room of a receiver"""
     return {(Routes, "_crowds"): lambda self: {}}
+
+
+@only("tests/unit/core/durability/test_durable_epochs.py")
+def declared_by_another() -> Patches:
+    """The declaration of another epoch counts for the one that is written"""
+    declared = DurableEpochs.declared
+
+    def any_(self: DurableEpochs, epoch: int) -> None:
+        part = self._written
+        declared(self, epoch if part is None else part.epoch)
+
+    return {(DurableEpochs, "declared"): any_}
+
+
+@only("tests/unit/core/durability/test_durable_epochs.py")
+def logged_though_stored() -> Patches:
+    """The log of a loop has what an earlier owner has left in the tables once more"""
+    log = DurableEpochs.log
+
+    def all_of_it(self: DurableEpochs, item: Any) -> None:
+        log(self, msgspec.structs.replace(item, inherited=False))
+
+    return {(DurableEpochs, "log"): all_of_it}

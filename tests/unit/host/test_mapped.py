@@ -226,3 +226,20 @@ def test_what_an_unknown_producer_sends_waits_until_the_store_says_who_it_is(han
     hand.give(he.TurnEnded())
     assert hand.ran == ([ONE] if sends else [])
     assert [receipt.number for receipt in hand.of(Receipt)] == [(producer << 32) + 1]
+
+
+def test_what_the_map_has_given_and_the_worker_does_not_know_yet_is_handed_over_for_good(hand: ClusterHand) -> None:
+    # It said at once that it had let go, then read the map and took it: it ran while the leader merged the interval.
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    found = run(hand.store.cluster_map())
+    version = run(hand.store.place(Placement(hand.epoch, found.version, {ONE: hand.mine}, {})))
+    assert version is not None
+    hand.give(he.Received(hand.leader, HandOver((ONE,), (), True)))
+    while not (said := hand.of(HandedOver)):
+        hand.now += limits.HAND_OVER_LOOK_US
+        for ask in [*hand.pauses]:
+            hand.pauses.remove(ask)
+            hand.give(he.Answered(ask.token, None))
+    assert said == [HandedOver((ONE,), ())]
+    hand.give(he.Received(hand.leader, MapChanged(version)))
+    assert hand.owned() == set()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import msgspec
 import pytest
 
 from millwheel import limits
@@ -11,6 +14,8 @@ from millwheel.bundles import (
     Checkpoint,
     HoldWrites,
     LogWrite,
+    OutsideBucket,
+    OutsideIdWrites,
     SinkRow,
     StateWrites,
     TimerWrites,
@@ -35,17 +40,24 @@ ME, OWNER, TARGET, SUB = IntervalId(10), Sequencer(77), IntervalId(20), Subscrip
 class Part:
     """The durability of one interval, with what it needs."""
 
-    def __init__(self, kind: type[DurableEpochs] = DurableEpochs) -> None:
+    def __init__(self, kind: type[DurableEpochs] = DurableEpochs, outside: Sequence[OutsideBucket] = ()) -> None:
+        """`outside` are ids of outside clients that an earlier owner has taken."""
         self.counters = ev.Counters()
         self.outbox = Outbox(ME, ProducerId(OWNER), {SUB: Ranges([("", TARGET)])})
+        self.arrivals = Arrivals(self.counters, True, dict.fromkeys([SUB], 100), outside, durable_ids=False)
         self.epochs = kind(
             interval=ME, sequencer=OWNER, outbox=self.outbox,
-            arrivals=Arrivals(self.counters, True, {}, [], durable_ids=False),
+            arrivals=self.arrivals,
             keyed=KeyedState(10**9), refused=RefusedRows(), counters=self.counters,
-            records=lambda seq, now: (checkpoint(), ev.Counters()), label=3,
+            records=self.records, label=3,
         )  # fmt: skip
         self.effects: list[ev.Effect] = []
         self.receivers: list[IntervalId] = []
+
+    def records(self, seq: Seq, now: int) -> tuple[Checkpoint, ev.Counters]:
+        image = checkpoint()
+        image.outside.extend(self.arrivals.checkpointed([], now, idle=True)[1])
+        return image, ev.Counters()
 
     def put(self, key: str = "a", value: bytes = b"1", sinks: int = 0) -> Bundle:
         """One invocation, which writes a key, sends one record, and took bundle 5 of interval 9."""
@@ -134,6 +146,7 @@ def test_nothing_counts_or_is_folded_before_it_is_declared() -> None:
     assert part.counters.records == 0
     assert not any(isinstance(effect, ev.Fold) for effect in part.effects)
     part.epochs.declared(3)
+    assert (part.counters.records, part.epochs.last_declared) == (0, 3), "that was another epoch"
     part.epochs.declared(4)
     part.epochs.fold(part.effects)
     assert (part.counters.records, part.counters.checkpoints) == (1, 1)
@@ -237,6 +250,8 @@ def test_the_log_of_a_loop_is_a_row_of_its_epoch_and_numbered_before_what_runs_n
     part.put("b")
     came = BundlePart(SUB, ProducerId(5), SequenceNumber(0), sequence_numbers([9]), ["k"], [b"v"], [1])
     part.epochs.log(Item(came, IntervalId(9), 6, 1, 10))
+    stored = msgspec.structs.replace(came, producer=ProducerId(4), keys=["in the tables"])
+    part.epochs.log(Item(stored, IntervalId(9), 7, 1, 10, inherited=True))
     part.epochs.logged(part.effects)
     writes = [e.write for e in part.effects if isinstance(e, ev.Commit)]
     assert [(write.seq, write.epoch) for write in writes] == [(Seq(1), 4), (log, 4)]
@@ -244,3 +259,60 @@ def test_the_log_of_a_loop_is_a_row_of_its_epoch_and_numbered_before_what_runs_n
     for write in writes:
         part.epochs.committed(write.seq, part.effects)
     assert [e for e in part.effects if isinstance(e, ev.PartWritten)] == [ev.PartWritten(4, Seq(0))]
+
+
+def test_a_log_waits_for_the_next_cut_which_drops_it() -> None:
+    part = Part()
+    part.epochs.cut(4, [], part.effects, 0, logs=True)
+    part.epochs.log(
+        Item(BundlePart(SUB, ProducerId(5), SequenceNumber(0), sequence_numbers([9]), ["k"], [b"v"], [1]), ME, 6, 1, 9)
+    )
+    part.epochs.logged(part.effects)
+    (log,) = [e.write for e in part.effects if isinstance(e, ev.Commit)]
+    part.epochs.committed(log.seq, part.effects)
+    part.epochs.declared(4)
+    assert part.epochs.pending()
+    (write,) = part.cut(5)
+    assert [[*acked.sequences] for acked in decode_checkpoint(write.payload).acked] == [[0]]
+    part.epochs.committed(write.seq, part.effects)
+    part.epochs.declared(5)
+    assert not part.epochs.pending()
+
+
+def test_an_interval_is_settled_when_all_that_it_did_is_declared_and_in_the_tables() -> None:
+    part, found = Part(), []
+    bundle = part.put()
+    found.append(part.epochs.settled(acked=False))
+    (write,) = part.cut(4)
+    found.append(part.epochs.settled(acked=False))
+    part.epochs.committed(write.seq, part.effects)
+    found.append(part.epochs.settled(acked=False))
+    part.epochs.declared(4)
+    found.append(part.epochs.settled(acked=False))
+    part.epochs.want()
+    part.epochs.fold(part.effects)
+    found.append(part.epochs.settled(acked=False))
+    assert found == [False] * 5
+    part.epochs.folded(write.seq)
+    assert part.epochs.settled(acked=False)
+    assert not part.epochs.settled(acked=True)
+    part.epochs.acked(bundle.number, 0)
+    assert part.epochs.settled(acked=True)
+
+
+def test_an_ack_of_the_next_epoch_is_still_to_be_recorded() -> None:
+    part = Part()
+    earlier = Bundle(SUB, ME, 1, TARGET, ProducerId(5), SequenceNumber(0), sequence_numbers([7]), ["k"], [b"v"], [1])
+    (adopted,) = part.outbox.adopt(earlier)
+    assert not part.epochs.pending()
+    part.epochs.acked(adopted.number, 0, 4)
+    assert part.epochs.pending()
+
+
+def test_ids_of_outside_clients_that_have_expired_are_worth_a_row() -> None:
+    # Nobody else says that they may be deleted, and an interval that is idle has nothing more to write.
+    part = Part(outside=[OutsideBucket(SUB, -1, 3)])
+    (write,) = part.cut(4)
+    image = decode_checkpoint(write.payload)
+    assert image.outside == [OutsideIdWrites(SUB, 0, [])]
+    assert not part.arrivals.recordable(0)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from millwheel.bundles import Bundle
 from millwheel.core.channel.outbox import NO_SUBSCRIPTION, UNKNOWN
 from millwheel.core.interval import events as ev
-from millwheel.ids import ProducerId
-from tests.unit.core.bench import INTERVAL, SENDER, TARGET, Bench, outcome, produced, recovered, timer_writes
+from millwheel.ids import IntervalId, ProducerId
+from tests.unit.core.bench import INTERVAL, SENDER, TARGET, Bench, bundle, outcome, produced, recovered, timer_writes
 
 
 def test_blame_names_what_is_still_to_be_done_the_oldest_first() -> None:
@@ -66,3 +68,16 @@ def test_what_rests_on_reports_of_the_next_epoch_waits_for_its_barrier() -> None
     assert [written.epoch for written in bench.of(ev.PartWritten)] == [4]
     assert (bench.core.watermark, bench.core.label) == (70, 4)
     assert [timer.key for timer in bench.load().timers] == ["t"]  # it is of the next epoch
+
+
+def test_what_is_held_back_behind_a_barrier_holds_the_watermark() -> None:
+    bench, late = Bench(label=3), IntervalId(SENDER + 1)
+    bench(ev.EpochBegun(4, {SENDER, late}))
+    barrier = Bundle(
+        NO_SUBSCRIPTION, SENDER, 9, INTERVAL, ProducerId(1), UNKNOWN, [], [], [], [], 3, barrier=4
+    )  # fmt: skip
+    bench(ev.BundleArrived(barrier))
+    behind = msgspec.structs.replace(bundle(10, {0: ("k", 30)}), epoch=4)
+    bench(ev.BundleArrived(behind))
+    assert bench(ev.WatermarkMoved(50, 3)).reported() == [30]
+    assert bench.core.blame()[0] == ("record", 30, "that waits for the barriers of other senders")
