@@ -16,6 +16,7 @@ from millwheel.bundles import (
     LogWrite,
     OutsideBucket,
     OutsideIdWrites,
+    QuarantineEntry,
     SinkRow,
     StateWrites,
     TimerWrites,
@@ -42,13 +43,13 @@ class Part:
 
     def __init__(self, kind: type[DurableEpochs] = DurableEpochs, outside: Sequence[OutsideBucket] = ()) -> None:
         """`outside` are ids of outside clients that an earlier owner has taken."""
-        self.counters = ev.Counters()
+        self.counters, self.refused = ev.Counters(), RefusedRows(renumbered=True)
         self.outbox = Outbox(ME, ProducerId(OWNER), {SUB: Ranges([("", TARGET)])})
         self.arrivals = Arrivals(self.counters, True, dict.fromkeys([SUB], 100), outside, durable_ids=False)
         self.epochs = kind(
             interval=ME, sequencer=OWNER, outbox=self.outbox,
             arrivals=self.arrivals,
-            keyed=KeyedState(10**9), refused=RefusedRows(), counters=self.counters,
+            keyed=KeyedState(10**9), refused=self.refused, counters=self.counters,
             records=self.records, label=3,
         )  # fmt: skip
         self.effects: list[ev.Effect] = []
@@ -316,3 +317,55 @@ def test_ids_of_outside_clients_that_have_expired_are_worth_a_row() -> None:
     image = decode_checkpoint(write.payload)
     assert image.outside == [OutsideIdWrites(SUB, 0, [])]
     assert not part.arrivals.recordable(0)
+
+
+def test_a_culprit_is_forgotten_when_the_epoch_with_its_quarantine_is_declared() -> None:
+    # Else the next record of its key, which ids cannot tell from it after a restart, would go to quarantine as well.
+    part = Part()
+    cause = RecordCause("a", SUB, ProducerId(1), SequenceNumber(0))
+    part.refused.add(cause, "the table says no")
+    seq = part.epochs.next_seq()
+    image = checkpoint()
+    image.quarantined.append(QuarantineEntry("a", SUB, ProducerId(1), SequenceNumber(0), b"v", 1, error="no"))
+    part.epochs.put(Uncommitted(seq, image, [], [], 1, ev.Counters(), []), part.effects, 0)
+    (write,) = part.cut(4)
+    part.epochs.committed(write.seq, part.effects)
+    assert part.refused.answer(cause) is not None
+    part.epochs.declared(4)
+    assert part.refused.answer(cause) is None
+
+
+def test_an_interval_is_quiet_when_all_receivers_know_its_frontier() -> None:
+    part = Part()
+    bundle = part.put()
+    part.epochs.acked(bundle.number, 0)
+    part.done(4)
+    part.epochs.want()
+    part.epochs.fold(part.effects)
+    part.epochs.folded(part.epochs.seq)
+    assert not part.epochs.quiet()
+    part.effects.clear()
+    for now in (0, limits.IDLE_RECORD_DELAY_US):
+        part.epochs.rest(False, part.effects, now)
+    assert [effect.bundle.frontier for effect in part.effects if isinstance(effect, ev.Send)] == [1]
+    assert part.epochs.quiet()
+
+
+def test_a_fold_is_due_when_many_keys_wait_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "UNFOLDED_LIMIT_KEYS", 0)
+    part = Part()
+    part.put()
+    part.done(4)
+    part.epochs.fold(part.effects)
+    assert [effect.upto for effect in part.effects if isinstance(effect, ev.Fold)] == [part.epochs.seq]
+
+
+def test_a_long_log_of_a_loop_lets_nothing_more_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LOOP_LOG_LIMIT_BYTES", 10)
+    part = Part()
+    part.epochs.cut(4, [], part.effects, 0, logs=True)
+    came = BundlePart(SUB, ProducerId(5), SequenceNumber(0), sequence_numbers([9]), ["k"], [b"v"], [1])
+    part.epochs.log(Item(came, IntervalId(9), 6, 1, 9))
+    assert not part.epochs.pressed()
+    part.epochs.log(Item(came, IntervalId(9), 7, 1, 1))
+    assert part.epochs.pressed()

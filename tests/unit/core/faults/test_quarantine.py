@@ -105,6 +105,20 @@ def test_a_quarantine_holds_at_the_oldest_that_waits_and_lets_go_with_its_releas
     assert name not in interval.holds.all
 
 
+def test_a_quarantine_holds_at_sleeping_timers_of_event_time_and_at_what_is_redriven() -> None:
+    interval = Interval("other")  # whose elements were put when the setting said nothing of holds
+    interval.timers.set("bad", "watermark", "t", 7)
+    interval.timers.set("bad", "wall", "t", 3)
+    interval.quarantine.put([element("bad", 4)], Seq(1), work(), interval.writes)
+    assert interval.holds.counting(quarantine_hold("bad")) == 7
+    again = work(redrive=(element("other", 4), element("other", 8)))
+    interval.quarantine.put([], Seq(2), again, interval.writes)
+    assert interval.holds.counting(quarantine_hold("other")) == 50
+    assert dict(zip(interval.writes.keys, interval.writes.timestamps, strict=True)) == {
+        quarantine_hold("bad"): 7, quarantine_hold("other"): 50,
+    }  # fmt: skip
+
+
 def test_without_that_setting_the_watermark_does_not_wait() -> None:
     interval = Interval(keeps_hold=False)
     interval.holds.set("bad", 5)

@@ -9,10 +9,10 @@ from millwheel.bundles import QuarantineEntry, SinkRow
 from millwheel.core.faults.refused import RefusedRows
 from millwheel.core.ids.ended import ENDED
 from millwheel.core.interval import events as ev
-from millwheel.ids import IntervalId, Seq, SequenceNumber, Sequencer
+from millwheel.ids import IntervalId, Seq, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.limits import REDRIVE_AGAIN_US
 from millwheel.model import Timer
-from millwheel.work import Cause, InvocationOutcome, RecordCause, TimerCause
+from millwheel.work import Cause, InvocationOutcome, RecordCause, TimerCause, cause_of
 from tests.unit.core.bench import (
     IN,
     OWNER,
@@ -248,3 +248,18 @@ def test_a_culprit_is_remembered_until_its_own_entry_is_settled() -> None:
                 assert (refused_rows.answer(each) is not None) == (each in left)
             assert bool(refused_rows) == bool(left)
             assert refused_rows.untouched(["k"]) == (not any(each.key == "k" for each in left))
+
+
+def test_where_ids_are_not_what_they_were_the_first_record_of_the_key_on_its_subscription_stands_for_the_culprit() -> (
+    None
+):
+    rows = RefusedRows(renumbered=True)
+    rows.add(record("k", SequenceNumber(3)), ANSWER)
+    later = QuarantineEntry("k", IN, PRODUCER, SequenceNumber(9), b"", 5)
+    elsewhere = QuarantineEntry("k", SubscriptionId(IN + 1), PRODUCER, SequenceNumber(9), b"", 5)
+    assert rows.answer(cause_of(later)) == ANSWER
+    assert rows.answer(cause_of(elsewhere)) is None
+    rows.settled([elsewhere])
+    assert rows.answer(cause_of(later)) == ANSWER
+    rows.settled([later])
+    assert not rows

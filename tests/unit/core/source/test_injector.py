@@ -79,6 +79,17 @@ def test_whoever_brought_rows_hears_at_once_that_they_and_all_before_are_durable
     assert not of(injector.handle(ev.AckArrived(other), LATER), ev.RowsKept)
 
 
+def test_under_snapshots_rows_are_durable_with_their_epoch_and_a_position_is_noted_once() -> None:
+    start = SourcePosition("p", INTERVAL, PRODUCER, 0, False, b"")
+    injector = InjectorCore(INTERVAL, start, {SUB: Ranges([("", IntervalId(1))])}, answers=True, label=3)
+    injector.start(0)
+    (number,) = numbers(injector.handle(rows(0, [1, 2], 0), 0))
+    assert not of(injector.handle(ev.AckArrived(number), 0), ev.RowsKept)
+    assert of(injector.handle(ev.BarrierAsked(4), 0), ev.PositionNoted) == [ev.PositionNoted(2, b"s2", False, 0)]
+    assert of(injector.handle(ev.Advanced(2, False), 0), ev.RowsKept) == [ev.RowsKept(2)]
+    assert not of(injector.handle(ev.BarrierAsked(5), 0), ev.PositionNoted)
+
+
 def test_nobody_is_told_of_rows_that_can_be_read_again() -> None:
     injector = core()
     injector.start(0)
