@@ -94,6 +94,8 @@ class Reshaping(msgspec.Struct, frozen=True):
     split_keys: Sequence[str] = ()
     back: bool = False
     """All goes back to the last declared epoch: their logs are folded to its end, and what comes after that is dropped."""
+    order: int = 0
+    """The order that is carried out by this, and settled in the same transaction; 0: none."""
 
 
 class Senders(msgspec.Struct, frozen=True):

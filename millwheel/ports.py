@@ -375,6 +375,7 @@ class ClusterStore(Store, Protocol):
         tells rests on all that its producer has sent.  Those of intervals that are merged are the first's.
 
         With `back`, what their logs have up to the last declared epoch is folded first, and what comes after that is dropped.
+        The order that this carries out is settled with it.
 
         None: the epoch or the version is not current.  `StoreError` is raised when an interval is owned, when its log is not
         empty (without `back`), and when keys or neighbours do not fit.

@@ -441,10 +441,11 @@ class ClusterController:
                     self._epochs.wanted(EpochWanted(self._epochs.declared))
                 return False
             case Cut(intervals, split_keys, order, back):
-                answer = yield Reshape(Reshaping(epoch, found.version, intervals, split_keys, back))
+                answer = yield Reshape(Reshaping(epoch, found.version, intervals, split_keys, back, order))
                 if answer is None or self._epoch != epoch:
                     return False
-                yield SettleOrder(epoch, order, answer if isinstance(answer, str) else "")
+                if isinstance(answer, str):  # else it is settled with the change: this leader may be dead by now
+                    yield SettleOrder(epoch, order, answer)
                 self._tell(self._workers(), MapChanged(found.version + 1))
             case Settle(order, refusal):
                 yield SettleOrder(epoch, order, refusal)

@@ -92,7 +92,10 @@ class MappedOwnership:
         """By receiver and sender: bundles that wait until the store has said whether the sender may still send."""
         self._loads = Loads()
         self._hot: tuple[HotKey, ...] = ()
+        """As of the last report of loads."""
+        self._hot_told: tuple[HotKey, ...] = ()
         """What the store was told last."""
+        self._hot_noting = False
         self._stands = Standstills()
         self._noting = False
         self._swept = -1
@@ -163,9 +166,10 @@ class MappedOwnership:
         if loads:
             self._worker.answer(LoadReport(loads))
             hot = self._loads.hot.report(sorted(self._mine))
-            if hot != self._hot:  # mostly there are none
-                self._hot = hot
-                self._worker.begin(self._note_hot(hot))
+            self._hot = hot
+            if hot != self._hot_told and not self._hot_noting:  # mostly there are none
+                self._hot_noting = True
+                self._worker.begin(self._note_hot())
         quarantined = self._in_quarantine()
         if quarantined or self._quarantined:  # mostly there are none
             self._quarantined = quarantined
@@ -181,8 +185,12 @@ class MappedOwnership:
         cores = [(actor.interval, core) for actor, core in self._worker.actors.intervals()]
         return {interval: core.quarantined_keys for interval, core in cores if core.quarantined_keys}
 
-    def _note_hot(self, hot: tuple[HotKey, ...]) -> Steps:
-        yield NoteHotKeys(self._incarnation, hot)
+    def _note_hot(self) -> Steps:
+        """One after the other, so that the last word stays, and a store that is slow has one to do."""
+        while self._hot_told != self._hot:
+            self._hot_told = self._hot
+            yield NoteHotKeys(self._incarnation, self._hot_told)
+        self._hot_noting = False
 
     def _standing(self) -> list[Standstill]:
         """What keeps watermarks here, as far as this worker has heard of them."""

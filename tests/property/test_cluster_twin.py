@@ -226,12 +226,14 @@ class ClusterTwins(RuleBasedStateMachine):
                 self.recover(interval)
             taken = Placement(epoch, self.version, dict.fromkeys(intervals), {})
             assert self.both(lambda store: store.place(taken)) is not None
-        asked = Reshaping(epoch - data.draw(STALE), self.version, intervals, keys)
+        order = data.draw(st.integers(0, 4))
+        asked = Reshaping(epoch - data.draw(STALE), self.version, intervals, keys, order=order)
         made = self.both(lambda store: store.reshape(asked))
         done = made is not None and isinstance(made[0], int)
         event(f"reshape: {len(intervals)} and {len(keys)}, {'done' if done else made and made[1]}")
         if made is not None and done:
             assert self.both(lambda store: store.reshape(asked)) == made
+            assert order not in dict(self.both(lambda store: store.orders()))
             lows = [self.memory.intervals[id_].low for id_ in made[1]]
             assert lows == sorted(lows)
         for low, high in self.covered("left"), self.covered("right"):

@@ -128,6 +128,8 @@ class MemoryStore(SoloMemoryStore):
         self._spread(named[0], new)
         self._unite(named[0], named[1:])
         self._fence({named[0], *new})
+        if reshaping.order:
+            agreed.settle(reshaping.epoch, reshaping.order, "")
         return agreed.decided(reshaping), (named[0], *new)
 
     def _by_key(self, interval: IntervalId) -> list[tuple[str, IntervalId]]:

@@ -17,7 +17,7 @@ from millwheel.errors import StoreError
 from millwheel.ids import IntervalId
 from millwheel.ports import IntervalRow
 from millwheel_storage.decisions import check_named, digest, reshaped
-from millwheel_storage.postgres import query
+from millwheel_storage.postgres import orders, query
 from millwheel_storage.postgres.catalogue import IntervalPlace
 from millwheel_storage.postgres.prepared import Connection
 from millwheel_storage.postgres.recovery import fold_log
@@ -45,6 +45,8 @@ async def reshape(connection: Connection, decision: Reshaping) -> Made | None:
         row = await query.first(connection, placing.DECIDED, (decision.epoch, digest(decision)))
         if row is None:  # a new leader came meanwhile
             raise psycopg.Rollback(transaction)
+        if decision.order:
+            await orders.settle(connection, decision.epoch, decision.order, "")
         made = int(row[0]), ids
     return made
 

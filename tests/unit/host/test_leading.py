@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from millwheel import limits
 from millwheel.cluster import MapOrder, Member, RunEnding
 from millwheel.host import alphabet as he
@@ -21,7 +23,7 @@ from millwheel.host.messages import (
     WorkerJoined,
 )
 from millwheel.host.over import Tolerance
-from millwheel.host.requests import StoreCall
+from millwheel.host.requests import Reshape, StoreCall
 from millwheel.ids import IntervalId
 from millwheel.model import MAX_TIME, SECOND
 from millwheel.ports import PipelineShape, PositionWrite, WatermarkWrite
@@ -44,6 +46,8 @@ class Room:
         self.controllers: dict[str, ClusterController] = {}
         self.cut: set[str] = set()
         """Controllers that hear nothing, and whose time stands still."""
+        self.dies_after: type[StoreCall] | None = None
+        """Whoever makes such a call is cut before it hears the answer."""
         self.pauses: list[tuple[int, ClusterController, int]] = []
         self.told: list[tuple[str, str, Message]] = []
         self.ended: list[str] = []
@@ -70,6 +74,8 @@ class Room:
                     self.pauses.append((self.now + delay_us, controller, token))
                 case he.Ask(token, StoreCall() as call):
                     answer: Any = run(call.call(self.store))
+                    if self.dies_after is not None and isinstance(call, self.dies_after):
+                        self.cut.add(host)
                     self.give(host, he.Answered(token, answer))
                 case he.Tell(peer, message):
                     self.told.append((host, peer, message))
@@ -229,6 +235,28 @@ def test_what_was_asked_of_a_worker_is_asked_again_when_its_channel_is_open() ->
     told = len(room.told)
     room.give(leader, he.ChannelOpened(worker))
     assert not [message for _, _, message in room.told[told:] if isinstance(message, HandOver)]
+
+
+@pytest.mark.parametrize("kind", ["split", "merge"])
+def test_an_order_that_was_carried_out_is_never_refused_by_the_next_leader(kind: str) -> None:
+    # The leader died between the change of the map and the word of it.  The next one found nothing to be split, and said so.
+    room = Room()
+    computations: dict[str, tuple[str, ...]] = {"count": () if kind == "split" else ("m",)}
+    run(room.store.open_pipeline(PipelineShape("p", computations, {}, {}, (), ())))
+    leader, other, worker = room.join("controller"), room.join("controller"), room.join("worker")
+    room.let_pass(2)
+    placed = tuple(row.id for row in run(room.store.cluster_map()).intervals)
+    number = run(room.store.order(MapOrder(kind, placed, split_keys=("m",) if kind == "split" else ())))
+    room.let_pass(1)
+    room.dies_after = Reshape
+    room.give(leader, he.Received(worker, HandedOver(placed, ())))
+    room.let_pass(1)
+    assert room.cut == {leader}
+    room.now += 2 * LEASE_US
+    room.let_pass(2)
+    assert room.controllers[other].leads
+    assert len(run(room.store.cluster_map()).intervals) == (2 if kind == "split" else 1)
+    assert run(room.store.refusal(number)) == ""
 
 
 class Strict(Room):

@@ -25,7 +25,7 @@ from millwheel.host.messages import (
     Receipt,
     WatermarksRaised,
 )
-from millwheel.host.requests import NoteStandstills, Reacquire, ReadSenders, StoreCall
+from millwheel.host.requests import NoteHotKeys, NoteStandstills, Reacquire, ReadSenders, StoreCall
 from millwheel.host.worker import WorkerHost
 from millwheel.ids import IntervalId, ProducerId, SequenceNumber, Sequencer, sequence_numbers
 from millwheel.testing.world.calls import run
@@ -146,6 +146,24 @@ def test_a_worker_tells_what_keeps_a_watermark_that_stands(hand: ClusterHand) ->
     assert (told.name, told.interval, told.kind, told.timestamp) == ("keep", ONE, "running work", 1)
     assert (told.detail, told.since_us) == ("key 'k'", hand.now - limits.STANDSTILL_US - 1)
     assert [one.member for one in run(hand.store.standstills())] == ["mine"]
+
+
+def test_the_store_is_told_of_hot_keys_one_after_the_other_and_the_last_word_stays(hand: ClusterHand) -> None:
+    # A store that answered later than after a report got the next one beside it, and either could be written last.
+    hand.place(ONE, owner=hand.mine)
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    hand.held = NoteHotKeys
+    ownership = hand.worker.ownership
+    assert isinstance(ownership, MappedOwnership)
+    for key in ("a", "b", "c"):
+        for _ in range(4 * limits.HOT_KEY_BUNDLES):
+            ownership._loads.came(ONE, [key] * limits.HOT_KEY_LEAST_RECORDS)
+        hand.now += limits.LOAD_EVERY_US
+        hand.give(he.Received(hand.leader, MapChanged(99)))
+    (first,), hand.held = hand.waiting, None
+    hand.answer(first)
+    assert [one.key for one in ownership.hot_keys()] == ["c", "b", "a"]
+    assert run(hand.store.hot_keys()) == [*ownership.hot_keys()]
 
 
 def test_a_worker_takes_what_the_map_gives_to_it_and_says_hello_to_all(hand: ClusterHand) -> None:

@@ -411,6 +411,27 @@ def test_an_order_is_open_until_the_leader_has_settled_it(postgres: EmbeddedPost
     on_both(postgres, pipeline, test)
 
 
+def test_an_order_is_settled_by_the_transaction_that_carries_it_out(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    async def test(led: Led) -> None:
+        store = led.store
+        split = MapOrder("split", (ONE,), split_keys=("k",))
+        number = await store.order(split)
+        version = (await store.cluster_map()).version
+        asked = Reshaping(led.epoch, version, (ONE,), ("k",), order=number)
+        assert await store.reshape(msgspec.structs.replace(asked, epoch=led.epoch + 1)) is None
+        assert await store.reshape(msgspec.structs.replace(asked, version=version + 1)) is None
+        with pytest.raises(StoreError, match="ascending"):
+            await store.reshape(msgspec.structs.replace(asked, split_keys=("k", "c")))
+        assert await store.refusal(number) is None
+        made = await store.reshape(asked)
+        assert made is not None
+        assert await store.refusal(number) == ""
+        assert await store.reshape(asked) == made
+        assert await store.orders() == []
+
+    on_both(postgres, pipeline, test)
+
+
 def test_settled_orders_are_forgotten_after_a_while_and_open_ones_never(
     postgres: EmbeddedPostgres, pipeline: str
 ) -> None:
