@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
+from millwheel.cluster import ClusterMap, Reshaping
 from millwheel.core.ids.dedup import Channel
+from millwheel.core.interval import events as ev
+from millwheel.core.source.injector import InjectorCore
 from millwheel.host import alphabet as he
 from millwheel.host.leading import ClusterController
+from millwheel.host.left_overs import LeftOvers
 from millwheel.host.mapped import MappedOwnership
 from millwheel.host.master import Assign, Finish, LetGo, MapView, Master
 from millwheel.host.messages import Message
@@ -201,6 +207,39 @@ def any_hello_of_another_worker_counts() -> Patches:
 
 
 # --- splits, merges, hand-over ------------------------------------------------------------------------------------
+
+
+@clustered
+def order_settled_apart() -> Patches:
+    """A split or a merge leaves its order open: the next leader refuses what the last one has done."""
+    original = MemoryStore.reshape
+
+    async def reshape(self: MemoryStore, reshaping: Reshaping) -> Any:
+        return await original(self, msgspec.structs.replace(reshaping, order=0))
+
+    return {(MemoryStore, "reshape"): reshape}
+
+
+@only("tests/unit/host/test_left_overs.py")
+def left_over_by_whoever_said_it() -> Patches:
+    """Keys in quarantine count for each worker that has ever had their interval."""
+
+    def keys(self: LeftOvers, found: ClusterMap) -> int:
+        return sum(count for said in self._said.values() for count in said.values())
+
+    return {(LeftOvers, "keys"): keys}
+
+
+@only("tests/unit/core/source/test_injector.py")
+def rejected_before_their_position() -> Patches:
+    """Rejected rows are stored with the next position, whatever it is: a row that is read again is counted again."""
+    original = InjectorCore._advance
+
+    def advance(self: InjectorCore, effects: list[ev.Effect], now: int) -> None:
+        self._rejected = self._read_to[2]
+        original(self, effects, now)
+
+    return {(InjectorCore, "_advance"): advance}
 
 
 @only("tests/unit/host/test_receivers.py")

@@ -106,6 +106,12 @@ class SharedWatchedStore(WatchedStore):
             if reshaping.epoch != self.newest_epoch:
                 self.truth.fail(f"I13: epoch {reshaping.epoch} has decided, and epoch {self.newest_epoch} leads")
             self.truth.kernel.probes["interval split" if reshaping.split_keys else "intervals merged"] += 1
+            if reshaping.order:
+                self.truth.kernel.probes["order carried out"] += 1
+                if reshaping.order in dict(await self.inner.orders()):
+                    self.truth.fail(
+                        f"I21: order {reshaping.order} is carried out and still open: it may yet be refused"
+                    )
             first, *new = answer[1]
             split = bool(reshaping.split_keys)
             gone = [] if split else [*reshaping.intervals[1:]]
