@@ -119,7 +119,7 @@ def _measured(url: str, kind: str, every_ms: int, workers: int = 0) -> dict[str,
                     process.communicate()
     rows = sum(answer["rows"] for answer in answers)
     records, read = (sum(answer[what] for answer in answers) for what in ("records", "read"))
-    if records != 2 * read:
+    if not rows or (not workers and records != 2 * read):  # workers of a cluster have given up what counts, at the end
         raise AssertionError(f"{read} rows were read, and the two stages have taken {records} records")
     return {
         "rate": sum(answer["rate"] for answer in answers), "rows": rows, "cpu_s": sum(answer["cpu_s"] for answer in answers),

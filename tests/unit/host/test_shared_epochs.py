@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, Snapshots, Stream, TextCoder, subscribe
+from millwheel.api.snapshots import HaltingSnapshots
 from millwheel.cluster import Placement
 from millwheel.host import alphabet as he
 from millwheel.host.barriers import WentBack
@@ -43,8 +44,8 @@ class Hold(Computation[str]):
 class SnapshotHand:
     """One worker that has both intervals.  The source is another member's."""
 
-    def __init__(self) -> None:
-        pipeline = Pipeline("hand", durability=Snapshots(every_ms=1_000))
+    def __init__(self, durability: Snapshots | None = None) -> None:
+        pipeline = Pipeline("hand", durability=durability or Snapshots(every_ms=1_000))
         pipeline.inject(IterableSource("text", []), into=words)
         pipeline.add(Hold, [subscribe(words, lambda word: word)], name="hold", split_keys=("m",))
         self.store = MemoryStore(lambda: 1_000)
@@ -145,3 +146,15 @@ def test_a_worker_that_was_dismissed_goes_back(hand: SnapshotHand) -> None:
     run(hand.store.leave(hand.mine))
     hand.hear(MapChanged(99))
     assert [type(error) for error in hand.failed] == [WentBack]
+
+
+def test_a_worker_that_halts_reads_nothing_until_the_epoch_of_all_workers_is_declared() -> None:
+    hand = SnapshotHand(HaltingSnapshots(every_ms=1_000))
+    assert not hand.worker.pressed()
+    hand.give(he.Received(hand.leader, EpochStarted(1)))
+    assert hand.worker.pressed(), "in the very turn in which positions were noted"
+    hand.hear(BarriersNamed(1, {}))
+    assert len(hand.of(ImageWritten)) == 2
+    assert hand.worker.pressed(), "others may not have written"
+    hand.hear(EpochDeclared(1))
+    assert not hand.worker.pressed()
