@@ -11,6 +11,7 @@ TYPE_CHECKING = False  # as `typing` has it, whose import takes longer than ever
 if TYPE_CHECKING:
     from millwheel.api.computation import Computation
     from millwheel.api.context import Context
+    from millwheel.api.gathering import Gathering
     from millwheel.api.pipeline import Pipeline, subscribe
     from millwheel.api.snapshots import Checkpoints, Snapshots
     from millwheel.api.state import DroppedCell, ListCell, MapCell, ValueCell
@@ -35,6 +36,7 @@ __all__ = [
     "Computation",
     "Context",
     "DroppedCell",
+    "Gathering",
     "JsonCoder",
     "ListCell",
     "MapCell",
@@ -57,6 +59,7 @@ _MODULES = {
     "millwheel.api.computation": ("Computation",),
     "millwheel.api.context": ("Context",),
     "millwheel.api.snapshots": ("Checkpoints", "Snapshots"),
+    "millwheel.api.gathering": ("Gathering",),
     "millwheel.api.pipeline": ("Pipeline", "subscribe"),
     "millwheel.api.state": ("DroppedCell", "ListCell", "MapCell", "ValueCell"),
     "millwheel.api.stream": ("Stream",),

@@ -516,6 +516,16 @@ ARCHIVE_JAVA_LIMIT_S: Final = 60
 ITERATION_BUS_WAIT_MS: Final = 10_000
 """A listener bus that has not emptied by then is overwhelmed; what it says is then taken as it is."""
 
+MERGE_EVERY_US: Final = 100_000
+"""What a combiner has merged is given so often: the delay is small beside that of a window, and a hot key has thousands of
+records in it."""
+
+MERGE_SHARDS: Final = 256
+"""Shards of a combiner: each is an interval, and the numbers have three digits."""
+
+MERGE_LONGEST_US: Final = 366 * 86_400 * 1_000_000
+"""Nobody means more than a year by a stretch of time in which values are merged."""
+
 # The cluster
 
 CLUSTER_LOOK_US: Final = 500_000

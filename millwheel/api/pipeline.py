@@ -15,6 +15,7 @@ import msgspec
 
 from millwheel import limits
 from millwheel.api.computation import Computation, cells_of
+from millwheel.api.gathering import Gathering, gatherer
 from millwheel.api.given import (
     check_computation,
     check_inputs,
@@ -137,8 +138,11 @@ class Pipeline:
         first_failures: int | None = limits.FIRST_FAILURES,
         work_limit_records: int = limits.WORK_LIMIT_RECORDS,
         straggler_delay_us: int = limits.STRAGGLER_DELAY_US,
+        combiner: Gathering[V] | None = None,
     ) -> None:
         """Add a computation: a class, or a factory without arguments.  See `Settings` for the keyword arguments.
+
+        With a `combiner` a computation `name`.parts comes before it, which merges the values of a hot key in several places.
 
         `formerly` is the name that it had in an earlier version.  Everything that the store holds under that name
         becomes its own.
@@ -155,8 +159,25 @@ class Pipeline:
         )  # fmt: skip
         if name in self._computations:
             raise WiringError(f"computation {name!r} is added twice: give one of them name=...")
-        spec = self._spec(name, class_, computation, check_inputs(inputs, name), check_outputs(outputs, name), settings)
+        given: Sequence[Input[Any]] = check_inputs(inputs, name)
+        if combiner is not None:
+            given = [self._gather(name, combiner, given)]
+        spec = self._spec(name, class_, computation, given, check_outputs(outputs, name), settings)
         self._computations[name] = msgspec.structs.replace(spec, evolution=evolution_of(class_, name, formerly))
+
+    def _gather(self, name: str, combiner: Gathering[V], inputs: Sequence[Input[Any]]) -> Input[Any]:
+        """Put a combiner before the computation `name`, and give what that one then reads."""
+        if not isinstance(combiner, Gathering) or len(inputs) != 1:
+            raise WiringError(
+                f"computation {name!r}: combiner=Gathering(...) merges the values of one input; there are {len(inputs)}, "
+                f"and the combiner is {combiner!r:.80}"
+            )
+        (given,), coder = inputs, inputs[0].stream.coder
+        merged = Stream(f"{name}.parts", coder)
+        make = gatherer(combiner, given.key, coder, merged)
+        spread = Input[Any](given.stream, combiner.spread(given.key, coder))
+        self.add(make, [spread], [merged], name=f"{name}.parts", split_keys=combiner.split_keys())
+        return Input(merged, given.key)
 
     def _spec(
         self,

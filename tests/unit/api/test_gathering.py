@@ -1,0 +1,136 @@
+"""A combiner of a computation of the user spreads a hot key, and each value counts once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from millwheel import (
+    SECOND,
+    Computation,
+    Context,
+    Gathering,
+    JsonCoder,
+    MsgpackCoder,
+    Pipeline,
+    Record,
+    Stream,
+    ValueCell,
+    subscribe,
+)
+from millwheel.errors import WiringError
+from millwheel.testing import Stepper, simulate
+from millwheel_injectors import IterableSource
+
+
+class Sale(msgspec.Struct, frozen=True):
+    shop: str
+    cents: int
+    number: int = 0
+
+
+sales = Stream("sales", MsgpackCoder(Sale))
+totals = Stream("totals", MsgpackCoder(Sale))
+
+
+def add(left: Sale, right: Sale) -> Sale:
+    return Sale(left.shop, left.cents + right.cents)
+
+
+class Total(Computation[Sale]):
+    """Knows how many records it had, and says the sum with each of them."""
+
+    cents = ValueCell(JsonCoder(int), default=0)
+    calls = ValueCell(JsonCoder(int), default=0)
+
+    def ProcessRecord(self, context: Context, record: Record[Sale]) -> None:
+        assert record.key == record.value.shop
+        self.cents.set(self.cents.get() + record.value.cents)
+        self.calls.set(self.calls.get() + 1)
+        context.produce(totals, Sale(record.key, record.value.cents))
+
+
+def shops(combiner: Gathering[Sale] | None = None, **settings: Any) -> Pipeline:
+    pipeline = Pipeline("shops")
+    pipeline.inject(IterableSource("till", []), into=sales)
+    pipeline.add(Total, [subscribe(sales, lambda sale: sale.shop)], [totals], combiner=combiner, **settings)
+    return pipeline
+
+
+ROWS = [(Sale("hot" if n % 2 else f"s{n % 7}", n, n), (n * 37 % 50) * SECOND) for n in range(150)]
+
+
+def sums(results: Any) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for output in results.outputs(totals):
+        found[output.value.shop] += output.value.cents
+    return {shop: cents for shop, cents in found.items() if cents}
+
+
+@pytest.mark.parametrize(("seed", "within"), [(0, None), (1, timedelta(seconds=10))])
+def test_each_value_counts_once_whatever_fails(seed: int, within: timedelta | None) -> None:
+    rough = simulate(shops(Gathering(add, shards=3, within=within)), {"sales": ROWS}, seed=seed)
+    wanted: Counter[str] = Counter()
+    for sale, _ in ROWS:
+        wanted[sale.shop] += sale.cents
+    assert sums(rough) == {shop: cents for shop, cents in wanted.items() if cents}
+
+
+def test_a_hot_key_is_gathered_under_several_and_the_hook_sees_few_records() -> None:
+    stepper = Stepper(shops(Gathering(add, shards=4)))
+    for number in range(100):
+        stepper.send(sales, Sale("hot", 5, number), 7 * SECOND + number)
+    assert sorted(stepper.states("Total.parts")) == ["000#hot", "001#hot", "002#hot", "003#hot"]
+    assert stepper.states("Total") == {}
+    stepper.advance_clock(SECOND)
+    stepper.finish()
+    assert stepper.states("Total") == {"hot": {"cents": 500, "calls": 4}}
+    assert stepper.states("Total.parts") == {}
+    assert min(output.timestamp for output in stepper.outputs(totals)) == 7 * SECOND
+
+
+def test_only_values_of_the_same_stretch_of_time_are_merged_and_the_watermark_waits_for_them() -> None:
+    stepper = Stepper(shops(Gathering(add, shards=2, by=lambda sale: 0, within=10 * SECOND)))
+    for second in (12, 3, 9, 18):
+        stepper.send(sales, Sale("hot", second), second * SECOND)
+    stepper.advance_watermark(15 * SECOND)
+    assert stepper.outputs(totals) == []
+    stepper.advance_clock(SECOND)
+    stepper.finish()
+    found = sorted((output.timestamp // SECOND, output.value.cents) for output in stepper.outputs(totals))
+    assert found == [(3, 12), (12, 30)]
+
+
+def test_a_merge_that_loses_the_key_is_an_error_of_the_hook() -> None:
+    stepper = Stepper(shops(Gathering(lambda left, right: Sale("other", 0), shards=2, by=lambda sale: 0)))
+    stepper.send(sales, Sale("hot", 1), SECOND)
+    stepper.send(sales, Sale("hot", 2), SECOND)
+    with pytest.raises(Exception, match="it must keep the key"):
+        stepper.advance_clock(SECOND)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: Gathering(None),  # type: ignore[arg-type]
+        lambda: Gathering(add, shards=1),
+        lambda: Gathering(add, shards=1_000),
+        lambda: Gathering(add, every=0),
+        lambda: Gathering(add, within=timedelta(days=1_000)),
+        lambda: shops(Gathering(add), name=None, split_keys="abc"),
+    ],
+)
+def test_what_a_gathering_cannot_be_is_refused(wrong: Any) -> None:
+    with pytest.raises(WiringError):
+        wrong()
+
+
+def test_two_inputs_cannot_be_gathered() -> None:
+    pipeline = Pipeline("two")
+    inputs = [subscribe(sales, lambda sale: sale.shop), subscribe(totals, lambda sale: sale.shop)]
+    with pytest.raises(WiringError, match="one input"):
+        pipeline.add(Total, inputs, combiner=Gathering(add))
