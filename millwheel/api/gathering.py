@@ -30,8 +30,7 @@ V = TypeVar("V")
 
 _TIMER: Final = "give"
 _TIME: Final = struct.Struct(">q")
-_SHARD_CHARACTERS: Final = 4
-"""In front of the key, so that split keys can give each shard an interval of its own, whatever the keys are."""
+_BEFORE_KEY: Final = "#"
 
 
 class Gathering(msgspec.Struct, Generic[V], frozen=True):
@@ -83,7 +82,8 @@ def _us(given: timedelta | int, name: str) -> int:
 
 
 def _prefix(shard: int) -> str:
-    return f"{shard:0{_SHARD_CHARACTERS - 1}d}#"
+    """Before the key, so that split keys can give each shard an interval of its own, whatever the keys are."""
+    return f"{shard:03d}{_BEFORE_KEY}"
 
 
 class _Aged(Generic[V]):
@@ -132,7 +132,7 @@ class Gatherer(Computation[V]):
 
     def ProcessTimer(self, context: Context, timer: Timer) -> None:
         """Give all that was gathered."""
-        whole = timer.key[_SHARD_CHARACTERS:]
+        whole = timer.key.partition(_BEFORE_KEY)[2]
         for entry, (oldest, value) in [*self.parts.items()]:
             if self._key(value) != whole:
                 made = f"merge made a value of key {self._key(value)!r:.80} of values of key {whole!r:.80}"
