@@ -84,8 +84,11 @@ def test_an_epoch_that_is_wanted_begins_at_once_and_once() -> None:
     controller.epochs.wanted(EpochWanted(4))
     controller.wait(40_000)
     assert controller.told == [EpochStarted(5)]
+    controller.epochs.wanted(EpochWanted(4))  # the one that runs is the one
+    controller.epochs.opened(EpochOpened(5, {}, (), {}))
+    controller.answer(True)
     controller.wait(60_000)
-    assert controller.told == [EpochStarted(5)]
+    assert controller.told == [EpochStarted(5), EpochDeclared(5)]
 
 
 def test_it_is_declared_when_it_was_opened_and_every_interval_has_written() -> None:

@@ -94,6 +94,16 @@ def test_an_image_of_an_earlier_owner_does_not_count() -> None:
     assert len(leader.declared()) == 1
 
 
+def test_what_an_earlier_owner_says_late_does_not_undo_an_image() -> None:
+    leader = Leader()
+    leader.epochs.begun("w1", FIRST)
+    leader.epochs.begun("w2", SECOND)
+    leader.write(ONE)
+    leader.epochs.written(ImageWritten(5, ONE, Sequencer(10), 0))
+    leader.write(TWO)
+    assert [declaration.owners for declaration in leader.declared()] == [OWNERS]
+
+
 def test_owners_that_are_not_those_of_the_map_declare_nothing() -> None:
     leader = Leader()
     leader.epochs.begun("w1", FIRST)

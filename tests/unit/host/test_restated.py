@@ -8,7 +8,9 @@ from millwheel.core.authority import Authority
 from millwheel.host.messages import (
     Claimed,
     Concluded,
+    EpochOpened,
     Excused,
+    ImageWritten,
     IntervalSettled,
     Message,
     Open,
@@ -108,3 +110,20 @@ def test_who_joins_comes_last_and_only_when_it_has() -> None:
         Claimed((("a", IntervalId(1), Sequencer(7)), ("a", IntervalId(2), Sequencer(7)))),
         WorkerJoined({"a": ()}),
     ]
+
+
+def test_of_images_those_of_the_newest_epoch_are_told_again() -> None:
+    restated, one, two = Restated(), IntervalId(1), IntervalId(2)
+    for message in (EpochOpened(4, {}, (), {}), ImageWritten(4, one, Sequencer(1), 0), EpochOpened(5, {}, (), {})):
+        restated.note(message)
+    written = ImageWritten(5, two, Sequencer(2), 0)
+    restated.note(written)
+    assert [said for said in restated.all() if isinstance(said, ImageWritten)] == [written]
+
+
+def test_what_another_worker_speaks_for_is_not_told_again() -> None:
+    restated, one = Restated(), IntervalId(1)
+    for message in (Claimed((("a", one, Sequencer(1)),)), Excused("a", one), Unsettled("a", one, ("b",))):
+        restated.note(message)
+    restated.forget("a", one)
+    assert restated.all() == [Claimed(())]

@@ -65,3 +65,11 @@ def test_an_interval_that_was_united_with_another_one_is_no_more() -> None:
     standing = Standing()
     standing.follow(found(7, 5))
     assert standing.follow(ClusterMap(2, None, (), (), ())) == ([], [("c", ONE)])
+
+
+def test_a_claim_that_was_overtaken_by_a_newer_one_counts_for_nothing() -> None:
+    standing = Standing()
+    standing.follow(found(7, 5))
+    standing.admit("w7", Claimed((("c", ONE, Sequencer(6)),)))
+    assert standing.admit("w7", Claimed((("c", ONE, Sequencer(5)),))) == Claimed(())
+    assert standing.admit("w7", report(5)) is None

@@ -241,3 +241,19 @@ def test_that_a_producer_has_ended_is_told_again_to_receivers_that_start_later()
     box.retire([(SUB, ProducerId(5))])
     for _ in range(2):
         assert [(note.producer, note.frontier) for note in box.frontier_notes()] == [(5, MAX_TIME)]
+
+
+def test_a_frontier_is_the_lowest_of_what_is_not_recorded_in_whatever_order_it_was_taken_over() -> None:
+    box, earlier = outbox(), ProducerId(50)
+    for sequence in (8, 3):
+        columns_ = (sequence_numbers([sequence]), ["a"], [b"x"], [1])
+        box.adopt(Bundle(SUB, SENDER, 0, IntervalId(1), earlier, SequenceNumber(0), *columns_))
+    assert box.frontier(SUB, earlier) == 3
+
+
+def test_of_earlier_owners_that_have_ended_the_newest_are_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millwheel.core.channel.outbox.RETIRED_LIMIT_CHANNELS", 1)
+    box = outbox()
+    box.retire([(SUB, ProducerId(50)), (SUB, ProducerId(51))])
+    assert [note.producer for note in box.frontier_notes()] == [50, 51]
+    assert [note.producer for note in box.frontier_notes()] == [51]

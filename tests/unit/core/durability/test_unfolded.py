@@ -12,6 +12,7 @@ from millwheel.bundles import (
     CellWrites,
     Checkpoint,
     HoldWrites,
+    OutsideIdWrites,
     Produced,
     StateWrites,
     TimerWrites,
@@ -143,3 +144,15 @@ def test_a_fold_does_not_know_of_acks_of_a_later_epoch(monkeypatch: pytest.Monke
         log.add(Seq(2), 1, msgspec.structs.replace(later, epoch=epoch))
         upto, images, acked = log.prefix(Seq(2))
         assert (upto, len(images), len(acked)) == (1, 1, known)
+
+
+def test_ids_of_outside_clients_that_are_folded_are_no_reason_for_another_fold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FOLD_TRIGGER_IDS", 2)
+    log = CommittedLog(Frontier())
+    for seq in (1, 2, 3):
+        taken = image([f"k{seq}"])
+        taken.outside.append(OutsideIdWrites(SubscriptionId(1), 99, [b"id%d" % seq]))
+        log.add(Seq(seq), 10, taken)
+        assert log.due(Seq(0), False) == (seq == 2)
+        if seq == 2:
+            log.folded(Seq(2))

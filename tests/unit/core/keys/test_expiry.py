@@ -119,3 +119,13 @@ def test_a_key_that_is_kept_is_asked_again_behind_its_next_timer() -> None:
     interval.timers.set("kept", "watermark", "t", 120)
     interval.drop({"kept": 10}, watermark=100)
     assert interval.timers.expiry("kept") == 120
+
+
+def test_a_key_whose_timer_sleeps_in_quarantine_is_not_asked_again_at_once() -> None:
+    # Its timer is behind the watermark and does not fire: the key would be due again in each invocation.
+    interval = Interval()
+    interval.write("a", record=0)
+    interval.timers.set("a", "watermark", "t", 30)
+    interval.quarantine.keys.add("a")
+    assert interval.drop({"a": 90}, 1_000) == []
+    assert interval.timers.expiry("a") == 1_000 + AFTER
