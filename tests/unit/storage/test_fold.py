@@ -163,3 +163,20 @@ def test_bundles_are_split_by_channel_and_size() -> None:
         (1, 10, [0]),
         (2, 10, [0]),
     ]
+
+
+def test_what_had_left_a_line_before_it_ended_does_not_count_for_the_next_one() -> None:
+    entries = [
+        QuarantineEntry("k", SubscriptionId(1), ProducerId(2), SequenceNumber(n), b"", 5, error="") for n in range(3)
+    ]
+    images = [
+        checkpoint(quarantined=entries[1:2]),
+        checkpoint(redriven=[("k", 2)], released=["k"]),
+        checkpoint(quarantined=entries[2:]),
+    ]
+    assert fifo_rows(entries[:1], images, "k") == entries[2:]
+
+
+def test_a_frontier_never_goes_back() -> None:
+    runs = [Ids(SubscriptionId(1), ProducerId(2), SequenceNumber(at), []) for at in (3, 7, 5)]
+    assert fold(checkpoint(ids=[run]) for run in runs).frontiers == {(1, 2): 7}
