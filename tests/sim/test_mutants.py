@@ -12,6 +12,9 @@ from tests.sim.cores import Answers, on_all_cores
 
 BUDGET_SEEDS = 100
 SLOW = {
+    "Reports of watermarks that wait for others are forgotten when something else is told": 17,
+    "The epoch is not looked at: a leader that was followed persists watermarks": 12,
+    "Cores that send to an interval that was split keep what is unacked for it as it is": 7,
     "Each leader counts the rounds of a loop from zero": 2,
     "A leader takes an answer to a round from behind a barrier for one from before it": 24,
     "A leader says only once that an epoch begins": 4,
