@@ -79,6 +79,7 @@ def simulate_cluster(
     mend_us = until_us if seed % 4 == 0 else kernel.rng.randrange(2 * SECOND, until_us)
     nemesis = Seeded(faults, kernel.rng)
     store = SharedLedgerStore(MemoryStore(lambda: kernel.now), workload.graph, kernel, workload.honest)
+    store.fed_again = workload.fed_again
     store.check = check_commit(workload)
     store.inner.constraint = workload.world.constraint
     rng = random.Random(f"cluster {seed}")

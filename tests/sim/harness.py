@@ -116,6 +116,7 @@ def run_workload(
 ) -> Verdict:
     """Run a drawn workload under a nemesis, to its verdict; `whole`: with all of its rows, however many events they make."""
     store = LedgerStore(MemoryStore(), workload.graph, kernel, workload.honest)
+    store.fed_again = workload.fed_again
     store.check = check_commit(workload)
     store.inner.constraint = workload.world.constraint
     simulation = Simulation(

@@ -53,7 +53,7 @@ FIRST_SEEDS = {
     "What is sent again to an interval that restarts includes what is not durable yet": 9,
     "A line is read again before what was redriven of it is folded": 8,
     "Timers of a quarantined key fire": 13,
-    "A quarantine is released while a record is on its way into it": 61,
+    "A quarantine is released while a record is on its way into it": 75,
     "A key is released after the first read of its line, however long that is": 8,
     "How long timers have set each other is forgotten with each invocation": 50,
     "A redrive of many keys goes on behind an element that has failed again": 20,

@@ -60,6 +60,8 @@ class WatchedStore:
         """What the hooks of an interval have done, by its sequencer."""
         self.honest = honest
         """Computations whose watermark is checked exactly at every persist (I10)."""
+        self.fed_again: frozenset[str] = frozenset()
+        """Of these, the ones that get old records from what an earlier version of the pipeline did not feed."""
         self.feeds: Callable[[str], set[str]] = graph.bounds
         """What sends to a computation in every version of the pipeline."""
         self._seen: set[tuple[IntervalId, Sequencer, Seq]] = set()
@@ -361,7 +363,7 @@ class WatchedStore:
         if owned is not None:
             owned.before(write.seq, truth.fail)
         self.lifetimes.drops(name, image)
-        if name in self.honest:
+        if name in self.honest and name not in self.fed_again:
             self._check_productions(name, image)
         truth.apply(write.interval, (write.sequencer, write.seq), image)
         if owned is None:

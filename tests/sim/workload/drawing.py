@@ -72,6 +72,11 @@ class Workload(msgspec.Struct):
         names = [stage.name for stage in self.stages if stage.honest]
         return frozenset([*names, mayfly.NAME] if self.brief_is_honest else names)
 
+    @property
+    def fed_again(self) -> frozenset[str]:
+        """Computations that are honest and get records late, from one that was not fed for a time."""
+        return frozenset([self.stages[1].name] if self.feed == "rewired" else ())
+
     def watermarks_jump(self, by_us: int) -> None:
         """What sources promise is rounded down to multiples of this."""
         for spec in self.graph.sources.values():
