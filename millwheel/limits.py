@@ -759,6 +759,9 @@ UP_STOP_LIMIT_S: Final = 15.0
 UP_CONTROLLER_LIMIT_S: Final = 5.0
 """How long controllers may stay after the last worker has seen the end of the run, before they are asked to end."""
 
+UP_WORKER_LIMIT_S: Final = 5.0
+"""How long workers may stay after all controllers have seen the end of a run.  Who joins after it hears of it from nobody."""
+
 UP_LINE_LIMIT_BYTES: Final = 1024 * 1024
 """The longest line of a process that is passed on in one piece."""
 

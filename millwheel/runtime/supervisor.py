@@ -4,6 +4,7 @@ Lives here: starting, starting again, stopping, and what the processes print.  N
 Invariants:
 
 * a worker that dies is started again until one of them has seen the end of the run; a controller is, while a worker lives;
+* when all controllers have seen the end, workers that have not end soon after;
 * no process outlives this one: each ends in order when its standard input ends.
 """
 
@@ -80,7 +81,7 @@ class Supervisor:
         self._worst = 0
 
     async def run(self) -> int | None:
-        """Run all until the run is over.  Returns the largest status of a worker, or None after `stop`."""
+        """Run all until the run is over.  Returns the largest status of those that saw it, or None after `stop`."""
         async with asyncio.TaskGroup() as group:
             workers = [group.create_task(self._keep(child)) for child in self._children if child.plan.is_worker]
             others = [group.create_task(self._keep(child)) for child in self._children if not child.plan.is_worker]
@@ -132,7 +133,11 @@ class Supervisor:
         plan, verdicts = child.plan, self._verdicts
         if status in verdicts.finished:
             self._over = child.finished = True
-            self._worst = max(self._worst, status if plan.is_worker else 0)
+            self._worst = max(self._worst, status)
+            controllers = [other for other in self._children if not other.plan.is_worker]
+            if not plan.is_worker and all(other.finished for other in controllers):
+                # Workers that join now would wait for ever: there is nobody left who tells them.
+                asyncio.get_running_loop().call_later(limits.UP_WORKER_LIMIT_S, self._end_all, True)
             return
         if self._stopping.is_set():
             return

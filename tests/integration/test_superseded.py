@@ -104,7 +104,7 @@ def test_an_idle_process_that_was_superseded_does_not_move_the_watermark(
 def test_rows_are_punctual_after_a_rolling_restart_and_one_more(postgres: EmbeddedPostgres, pipeline: str) -> None:
     async def scenario() -> None:
         first = wall_clock_us()
-        old = Run(postgres.url, pipeline, silent(10_000_000))
+        old = Run(postgres.url, pipeline, silent(60_000_000))
         await old.serves()
         tap = Tap(promise=first - SLOW_US)
         for _ in range(2):

@@ -74,6 +74,26 @@ def test_a_controller_is_started_again_while_a_worker_lives_and_not_after_it(tmp
     assert 4 <= len(starts.read_text()) <= 6
 
 
+def test_workers_do_not_wait_for_ever_for_controllers_that_have_all_seen_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The run was over, or had left too much over, before any worker had joined: nobody was there who would have told them.
+    monkeypatch.setattr(limits, "UP_WORKER_LIMIT_S", 0.1)
+    ends = child("c1", "raise SystemExit(3)", is_worker=False), child("c2", "raise SystemExit(3)", is_worker=False)
+    supervisor, said = family(child("w", STAYS), *ends)
+    assert run(supervisor) == 3
+    assert [line for who, _, line in said if who == "up"] == []
+
+
+def test_workers_go_on_while_one_controller_has_not_seen_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "UP_WORKER_LIMIT_S", 0.1)
+    works = "import time\ntime.sleep(1)"
+    supervisor, _ = family(
+        child("w", works), child("c1", "raise SystemExit(3)", is_worker=False), child("c2", STAYS, is_worker=False)
+    )
+    assert run(supervisor) == 3
+
+
 def test_a_controller_that_saw_the_end_of_the_run_is_not_started_again(tmp_path: Path) -> None:
     # It was, while the last worker was closing its channels, and waited for workers for ever.
     starts = tmp_path / "starts"
