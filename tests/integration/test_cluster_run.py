@@ -91,11 +91,7 @@ class Place:
         return process
 
     def close(self) -> None:
-        """Kill what still runs, and close the pipes of all: those that a test has left would fail a later one."""
-        for process in self.processes:
-            if process.stdout is not None and not process.stdout.closed:
-                process.kill()
-                process.communicate()
+        close(self.processes)
 
     def up(self, *words: str, sleep_s: float = 0.0, **more: str) -> subprocess.Popen[str]:
         return self.command("up", "words:pipeline", "--lease", "2.5", *words, sleep_s=sleep_s, **more)
@@ -119,6 +115,14 @@ class Place:
     def until_counted(self, share: float) -> None:
         """Wait until so much of the words is counted."""
         until(lambda: sum(self.rows().values()) >= share * LINES * WORDS_A_LINE)
+
+
+def close(processes: Sequence[subprocess.Popen[str]]) -> None:
+    """Kill what still runs, and close the pipes of all: those that a test has left would fail a later one."""
+    for process in processes:
+        if process.stdout is not None and not process.stdout.closed:
+            process.kill()
+            process.communicate()
 
 
 def until(true: Callable[[], bool], limit_s: float = 60) -> None:

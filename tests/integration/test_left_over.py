@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from millwheel_storage.embedded import EmbeddedPostgres
-from tests.integration.test_cluster_run import children, ended, until
+from tests.integration.test_cluster_run import children, close, ended, until
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
 
@@ -87,10 +87,7 @@ class Shops:
 def shops(postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path) -> Iterator[Shops]:
     made = Shops(tmp_path, postgres.url, pipeline)
     yield made
-    for process in made.processes:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+    close(made.processes)
 
 
 def test_what_all_workers_leave_over_together_decides_the_status(shops: Shops) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from millwheel.push import Pusher
 from millwheel_storage.embedded import EmbeddedPostgres
-from tests.integration.test_cluster_run import Place, ended, until
+from tests.integration.test_cluster_run import Place, close, ended, until
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
 
@@ -116,10 +116,7 @@ class Program:
 def orders(postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path) -> Iterator[Orders]:
     made = Orders(tmp_path, postgres.url, pipeline)
     yield made
-    for process in made.processes:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+    close(made.processes)
 
 
 def test_clients_find_the_worker_that_serves_after_a_kill_and_after_a_move(orders: Orders) -> None:

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from millwheel_storage.embedded import EmbeddedPostgres
-from tests.integration.test_cluster_run import Place, ended, until
+from tests.integration.test_cluster_run import Place, close, ended, until
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
 
@@ -85,10 +85,7 @@ def steps(postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path) -> Iterator
     made = Steps(tmp_path, postgres.url, pipeline)
     yield made
     (tmp_path / "go").touch()
-    for process in made.processes:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+    close(made.processes)
 
 
 def test_the_sender_of_a_slow_receiver_on_another_worker_acks_before_it_is_acked(steps: Steps) -> None:
