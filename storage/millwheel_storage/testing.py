@@ -6,7 +6,6 @@ import itertools
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
 import psycopg
@@ -21,11 +20,7 @@ _numbers: Final = itertools.count(1)
 @contextmanager
 def temporary_postgres() -> Iterator[EmbeddedPostgres]:
     """A server in a directory that goes with it."""
-    # /tmp because a socket's path must be short, and the system's own temporary directory may be deep.
-    with (
-        tempfile.TemporaryDirectory(prefix="mw-", dir=Path("/tmp")) as directory,
-        EmbeddedPostgres(directory) as server,
-    ):
+    with tempfile.TemporaryDirectory(prefix="mw-") as directory, EmbeddedPostgres(directory) as server:
         yield server
 
 

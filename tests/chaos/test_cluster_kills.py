@@ -17,7 +17,7 @@ def test_a_plan_is_drawn_from_its_seed() -> None:
     assert 0 < plan[0].at <= plan[-1].at < 600
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [1])
 def test_nothing_is_lost_or_doubled_and_no_watermark_goes_back(seed: int) -> None:
     said: list[str] = []

@@ -6,7 +6,7 @@ import pytest
 
 from tests.chaos.loop_kills import embedded, with_workers
 
-pytestmark = [pytest.mark.postgres, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.postgres, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_killed_embedded() -> None:

@@ -19,7 +19,7 @@ import pytest
 from millwheel_storage.embedded import EmbeddedPostgres
 from tests.integration.test_cluster_run import Place, ended, until
 
-pytestmark = [pytest.mark.postgres, pytest.mark.chaos, pytest.mark.slow, pytest.mark.grid, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.postgres, pytest.mark.chaos, pytest.mark.slow, pytest.mark.grid, pytest.mark.timeout(900)]
 
 HOSTS = {"w1": "10.77.0.1", "w2": "10.77.0.2", "c1": "10.77.0.3"}
 LEASE = "3"

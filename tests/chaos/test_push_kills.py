@@ -26,7 +26,7 @@ SEED = int(os.environ.get("MILLWHEEL_SEED", "1995"))
 RECORDS = 6_000
 KEYS = 20
 
-pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.postgres, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.postgres, pytest.mark.timeout(900)]
 
 PIPELINE = """
 import sys

@@ -26,7 +26,7 @@ FILES = 4
 ROWS = 10_000
 KEYS = 50
 
-pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.postgres, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.postgres, pytest.mark.timeout(900)]
 
 PROGRAM = """
 import json, sys, time

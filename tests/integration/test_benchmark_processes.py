@@ -20,8 +20,9 @@ from benchmarks import __main__ as command
 from benchmarks import common, files, nexmark, restart
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.testing import fresh_name
+from tests.patience import WAIT_S
 
-pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.timeout(400)]
 
 SIZES = {"RECORDS": "500", "KEYS": "40", "FILES": "4", "EVENTS": "500", "ROUNDS": "1", "BUNDLES": "5", "TRIPS": "5"}
 FEW: dict[str, Any] = {"records": 300, "keys": 20}
@@ -74,7 +75,7 @@ def answer(module: str, **arguments: Any) -> dict[str, Any]:
     """What the process says; it must end in order."""
     done = subprocess.run(
         [sys.executable, "-m", f"benchmarks.{module}", json.dumps(arguments)], cwd=common.ROOT, env=environment(),
-        capture_output=True, text=True, timeout=50, check=False,
+        capture_output=True, text=True, timeout=WAIT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     said: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
@@ -99,7 +100,7 @@ def test_a_cluster_is_measured_beside_an_embedded_run(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", "cluster_throughput"], cwd=common.ROOT,
         env=environment() | {f"{common.SIZES}OUT": str(tmp_path), f"{common.SIZES}LEAD_S": "3"},
-        capture_output=True, text=True, timeout=55, check=False,
+        capture_output=True, text=True, timeout=WAIT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "cluster_throughput.json").read_text())
@@ -124,7 +125,7 @@ def test_what_is_restarted_shows_rows(tmp_path: Path) -> None:
     )
     try:
         restart._await(
-            tmp_path, process, time.monotonic() + 40, lambda connection: restart._newest(connection, "tiny") > 0
+            tmp_path, process, time.monotonic() + WAIT_S, lambda connection: restart._newest(connection, "tiny") > 0
         )
     finally:
         restart._kill(tmp_path, process)
@@ -138,7 +139,7 @@ def test_nexmark_is_measured_and_published(tmp_path: Path) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=common.ROOT, env=environment() | {f"{common.SIZES}OUT": str(tmp_path)},
-        capture_output=True, text=True, timeout=50, check=False,
+        capture_output=True, text=True, timeout=WAIT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "nexmark.json").read_text())

@@ -15,6 +15,7 @@ import pytest
 
 import millwheel
 from millwheel_storage.embedded import EmbeddedPostgres
+from tests.patience import WAIT_S
 
 pytestmark = pytest.mark.postgres
 
@@ -80,7 +81,7 @@ class Shell:
     def __call__(self, *arguments: str, **environment: str) -> tuple[int, str, str]:
         """Exit status, standard output and standard error; Postgres is down afterwards."""
         with self.start(*arguments, **environment) as process:
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=WAIT_S)
         self.check_stopped()
         return process.returncode, out, err
 
@@ -102,7 +103,7 @@ def test_stopped_by_a_signal_in_mid_run_it_resumes_exactly(shell: Shell, number:
             assert time.monotonic() - began < 60
             assert process.poll() is None
         process.send_signal(number)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=WAIT_S)
     assert process.returncode == 130, err
     assert err == "millwheel: stopped; run it again to resume\n"
     shell.check_stopped()
@@ -127,7 +128,7 @@ def test_an_embedded_postgres_that_dies_in_mid_run_is_started_again(shell: Shell
         pid = EmbeddedPostgres(shell.directory / ".millwheel" / "postgres").pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=WAIT_S)
     assert process.returncode == 0, err
     shell.check_stopped()
     _, out, _ = shell("state", "scan", "words:pipeline", "Count")
@@ -196,11 +197,11 @@ def test_a_run_that_is_taken_over_has_a_status_of_its_own(shell: Shell) -> None:
         while records_of(first.stdout.readline()) < 1_000:
             assert first.poll() is None
         with shell.start("run", "words:pipeline", COUNT="100000", SLOW="1") as second:
-            _, err = first.communicate(timeout=60)
+            _, err = first.communicate(timeout=WAIT_S)
             assert (first.returncode, err.count("\n")) == (5, 1), err
             assert "another run" in err
             second.send_signal(signal.SIGINT)
-            second.communicate(timeout=60)
+            second.communicate(timeout=WAIT_S)
     assert second.returncode == 130
 
 
@@ -305,9 +306,9 @@ def test_a_stream_is_followed_while_it_runs(shell: Shell) -> None:
             while not positions or positions[-1] < 20_000:
                 positions.append(json.loads(tail.stdout.readline())["position"])
             tail.send_signal(signal.SIGINT)
-            _, err = tail.communicate(timeout=60)
+            _, err = tail.communicate(timeout=WAIT_S)
             assert (tail.returncode, err) == (130, "")
-        assert running.communicate(timeout=60)[1] == ""
+        assert running.communicate(timeout=WAIT_S)[1] == ""
         assert running.returncode == 0
     assert positions == list(range(positions[0], 20_001))
     assert positions[0] < 15_000
@@ -345,7 +346,7 @@ def test_a_run_that_does_not_end_says_what_it_waits_for(shell: Shell, broken: bo
         while "waiting" not in (line := process.stderr.readline()):
             assert process.poll() is None, line
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        process.communicate(timeout=WAIT_S)
     assert line == (
         f"millwheel: warning: all input is read; waiting for the {what} of key 'printer' in Open at "
         f"1970-01-01T00:01:00+00:00: see millwheel {where}\n"
@@ -612,7 +613,7 @@ def test_ctrl_c_while_it_starts_is_no_traceback(shell: Shell, after_s: float) ->
         process.stdout.readline()
         time.sleep(after_s)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=WAIT_S)
     assert "Traceback" not in err
     assert err in ("", "millwheel: stopped\n", "millwheel: stopped; run it again to resume\n")
     shell.check_stopped()

@@ -18,8 +18,9 @@ import psycopg
 import pytest
 
 from millwheel_storage.embedded import EmbeddedPostgres
+from tests.patience import LEASE_S, WAIT_S
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(900)]
 
 WORDS = """
 import os, time
@@ -94,7 +95,7 @@ class Place:
         close(self.processes)
 
     def up(self, *words: str, sleep_s: float = 0.0, **more: str) -> subprocess.Popen[str]:
-        return self.command("up", "words:pipeline", "--lease", "2.5", *words, sleep_s=sleep_s, **more)
+        return self.command("up", "words:pipeline", "--lease", f"{LEASE_S:g}", *words, sleep_s=sleep_s, **more)
 
     def rows(self) -> dict[str, int]:
         with psycopg.connect(self.url) as connection:
@@ -125,7 +126,7 @@ def close(processes: Sequence[subprocess.Popen[str]]) -> None:
             process.communicate()
 
 
-def until(true: Callable[[], bool], limit_s: float = 60) -> None:
+def until(true: Callable[[], bool], limit_s: float = WAIT_S) -> None:
     began = time.monotonic()
     while not true():
         assert time.monotonic() - began < limit_s
@@ -147,7 +148,7 @@ def children(parent: int, named: str) -> list[int]:
     return found
 
 
-def ended(process: subprocess.Popen[str], limit_s: float = 120) -> tuple[int, str]:
+def ended(process: subprocess.Popen[str], limit_s: float = WAIT_S) -> tuple[int, str]:
     """Its status, and what it has printed."""
     try:
         out, _ = process.communicate(timeout=limit_s)
@@ -228,7 +229,7 @@ def test_processes_of_a_cluster_are_started_one_by_one_and_end_at_the_end_of_the
     status, out = ended(leaver)
     assert status == 130, out
     assert out.splitlines()[-1] == "millwheel: stopped; others go on with what it had"
-    said = [ended(process, 60) for process in (processes[2], *processes[:2])]
+    said = [ended(process) for process in (processes[2], *processes[:2])]
     assert [status for status, _ in said] == [0, 0, 0], said
     assert place.rows() == place.expected
 
@@ -238,7 +239,7 @@ def test_status_shows_the_cluster_and_intervals_are_split_moved_and_merged_while
     place.until_counted(0.1)
 
     def ask(*words: str) -> tuple[int, str]:
-        return ended(place.command(*words), 60)
+        return ended(place.command(*words))
 
     def seen() -> dict[str, Any]:
         status, out = ask("status", "words:pipeline", "--json")
@@ -258,7 +259,7 @@ def test_status_shows_the_cluster_and_intervals_are_split_moved_and_merged_while
     assert (status, out) == (0, f"millwheel: interval {whole['id']} is split\n")
     parts = [i for i in seen()["intervals"] if i["computation"] == "Count" and "g" <= i["low"] < "n"]
     assert [(i["low"], i["high"]) for i in parts] == [("g", "j"), ("j", "n")]
-    until(lambda: all(i["owner"] is not None for i in seen()["intervals"]), 30)
+    until(lambda: all(i["owner"] is not None for i in seen()["intervals"]))
 
     first = next(i for i in seen()["intervals"] if i["id"] == parts[0]["id"])
     other = "worker-1" if first["owner"] == "worker-2" else "worker-2"

@@ -30,8 +30,9 @@ from millwheel.ports import Declaration, PipelineShape
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
 from tests.integration.test_cluster_run import WORDS, Place, children, ended, until
+from tests.patience import LEASE_S
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(900)]
 
 NAMED = 'Pipeline(os.environ["PIPELINE"])'
 UNDER_SNAPSHOTS = 'Pipeline(os.environ["PIPELINE"], durability=Snapshots(every_ms=200))'
@@ -122,11 +123,11 @@ def test_intervals_are_split_moved_and_merged_between_two_epochs(place: Place) -
     place.until_counted(0.1)
 
     def ask(*words: str) -> None:
-        status, out = ended(place.command("interval", words[0], "words:pipeline", *words[1:]), 60)
+        status, out = ended(place.command("interval", words[0], "words:pipeline", *words[1:]))
         assert status == 0, out
 
     def seen() -> list[dict[str, Any]]:
-        status, out = ended(place.command("status", "words:pipeline", "--json"), 60)
+        status, out = ended(place.command("status", "words:pipeline", "--json"))
         assert status == 0, out
         return [found for found in json.loads(out)["intervals"] if found["computation"] == "Count"]
 
@@ -154,7 +155,7 @@ def test_a_worker_that_is_killed_while_orders_are_carried_out_costs_no_row(place
     place.until_counted(0.1)
 
     def seen() -> list[dict[str, Any]]:
-        status, out = ended(place.command("status", "words:pipeline", "--json"), 60)
+        status, out = ended(place.command("status", "words:pipeline", "--json"))
         assert status == 0, out
         return [found for found in json.loads(out)["intervals"] if found["computation"] == "Count"]
 
@@ -176,10 +177,10 @@ def test_a_worker_that_is_killed_while_orders_are_carried_out_costs_no_row(place
 
 def test_workers_are_restarted_one_by_one_and_others_are_added_and_taken_away(place: Place) -> None:
     def worker(name: str) -> subprocess.Popen[str]:
-        words = ("--name", name, "--lease", "2.5")
+        words = ("--name", name, "--lease", f"{LEASE_S:g}")
         return place.command("worker", "words:pipeline", *words, sleep_s=0.004, TAIL="1")
 
-    controller = place.command("controller", "words:pipeline", "--name", "c", "--lease", "2.5", TAIL="1")
+    controller = place.command("controller", "words:pipeline", "--name", "c", "--lease", f"{LEASE_S:g}", TAIL="1")
     running = {name: worker(name) for name in ("w1", "w2")}
     place.until_counted(0.05)
     until(lambda: place.owners() == {"w1", "w2"})

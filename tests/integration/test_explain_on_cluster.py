@@ -16,8 +16,9 @@ from millwheel.model import SECOND
 from millwheel.overview import ClusterOffice
 from millwheel_storage.embedded import EmbeddedPostgres
 from tests.integration.test_cluster_run import Place, until
+from tests.patience import LEASE_S
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(900)]
 
 HELD = """
 import os
@@ -81,8 +82,8 @@ def test_the_hold_of_a_key_upstream_is_named_with_its_interval_worker_and_beginn
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIPELINE", place.name)
-    place.command("controller", "held:pipeline", "--name", "c", "--lease", "2.5")
-    worker = place.command("worker", "held:pipeline", "--name", "w1", "--lease", "2.5")
+    place.command("controller", "held:pipeline", "--name", "c", "--lease", f"{LEASE_S:g}")
+    worker = place.command("worker", "held:pipeline", "--name", "w1", "--lease", f"{LEASE_S:g}")
     until(lambda: explained(place)[:1] != [] and explained(place)[0].kind == "hold")
     held = explained(place)[0]
     assert held.timestamp == 60 * SECOND

@@ -50,7 +50,7 @@ from millwheel.spark.iteration.states import State, States
 from tests.chaos import endurance
 from tests.chaos.iteration import Case, Kills, components, pagerank, paths, whole
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

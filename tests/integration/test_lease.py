@@ -22,6 +22,7 @@ from millwheel.runtime.lease_keeper import boot_ns, is_stopped
 from millwheel_injectors import IterableSource
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
+from tests.patience import WAIT_S
 
 pytestmark = pytest.mark.postgres
 
@@ -73,7 +74,7 @@ def exists(process: int) -> bool:
         return False
 
 
-def until(true: Callable[[], bool], limit_s: float = 20) -> float:
+def until(true: Callable[[], bool], limit_s: float = WAIT_S) -> float:
     """Wait for something; how long it took, s."""
     began = time.monotonic()
     while not true():
@@ -103,7 +104,7 @@ def test_a_keeper_that_is_killed_is_replaced(
     with KeptLease(of, before) as lease:
         first = lease.keeper
         os.kill(first, signal.SIGKILL)
-        until(lambda: _checked(lease).keeper != first, 2)
+        until(lambda: _checked(lease).keeper != first, 20)
         began = time.monotonic()
         while time.monotonic() - began < LEASE_US / 1e6 + 1:
             lease.check()

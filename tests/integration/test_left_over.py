@@ -15,8 +15,9 @@ import pytest
 
 from millwheel_storage.embedded import EmbeddedPostgres
 from tests.integration.test_cluster_run import children, close, ended, until
+from tests.patience import LEASE_S
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(900)]
 
 LEDGER = """
 import os, time
@@ -66,7 +67,7 @@ class Shops:
             **os.environ, "PIPELINE": self.name, "MILLWHEEL_STORE": self.url, "PYTHONUNBUFFERED": "1", **more,
         }  # fmt: skip
         process = subprocess.Popen(
-            [sys.executable, "-m", "millwheel", "up", "ledger:pipeline", "--lease", "2.5", "--workers", "2", *words],
+            [sys.executable, "-m", "millwheel", "up", "ledger:pipeline", "--lease", f"{LEASE_S:g}", "--workers", "2", *words],
             cwd=self.directory, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             start_new_session=True,
         )  # fmt: skip

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from millwheel_storage.embedded import EmbeddedPostgres
+from tests.patience import WAIT_S
 
 pytestmark = [pytest.mark.postgres, pytest.mark.chaos]
 
@@ -68,7 +69,7 @@ def command(directory: Path, *arguments: str, how: str = "") -> tuple[int, str, 
     """Exit status, standard output and standard error."""
     millwheel = str(Path(sys.executable).with_name("millwheel"))
     done = subprocess.run(
-        [millwheel, *arguments], cwd=directory, text=True, capture_output=True, timeout=100,
+        [millwheel, *arguments], cwd=directory, text=True, capture_output=True, timeout=WAIT_S,
         env={**os.environ, "HOW": how},
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr
@@ -79,7 +80,7 @@ def counts(directory: Path) -> dict[str, int]:
     return {line.split("\t")[0]: int(line.split("\t")[-1]) for line in out.splitlines()}
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("how", "key"), [("exit", "c4"), ("kill", "c5")])
 def test_what_ends_the_process_is_quarantined_and_only_that(tmp_path: Path, how: str, key: str) -> None:
     (tmp_path / "lethal.py").write_text(PIPELINE)

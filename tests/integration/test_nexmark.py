@@ -21,7 +21,7 @@ from millwheel.launch import run
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.testing import fresh_name
 
-pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.timeout(900)]
 
 EVENTS = 2_000
 KILLS = 5

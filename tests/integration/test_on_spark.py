@@ -23,8 +23,9 @@ from millwheel.spark import hosting, masters
 from millwheel.spark.hosting import SparkCluster
 from millwheel_storage.embedded import EmbeddedPostgres
 from tests.chaos.spark import KINDS, chaos, parent, plan_of, settings
+from tests.patience import LEASE_S, WAIT_S
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.chaos, pytest.mark.timeout(900)]
 
 WORDS = """
 import time
@@ -57,7 +58,6 @@ pipeline.add(Split, [subscribe(lines, lambda line: line[:1])], [words], split_ke
 pipeline.add(Count, [subscribe(words, lambda word: word)], split_keys=("g", "n", "t"))
 pipeline.sink(counts)
 """
-LEASE_S = 2.5
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ class Place:
         return None
 
 
-def until(true: Callable[[], bool], limit_s: float = 60) -> None:
+def until(true: Callable[[], bool], limit_s: float = WAIT_S) -> None:
     began = time.monotonic()
     while not true():
         assert time.monotonic() - began < limit_s
@@ -187,7 +187,7 @@ def test_hooks_that_always_fail_end_the_cluster_with_what_the_worker_said(place:
     with hosting.up(
         place.path, place.url, spark=spark, workers=2, lease_s=LEASE_S, say=lambda name, _, line: said.append(line)
     ) as cluster:
-        assert cluster.wait(60) == 4
+        assert cluster.wait(WAIT_S) == 4
     assert any("Count.ProcessRecord has failed" in line for line in said), said
     assert any(line.endswith("ended with status 4: the cluster is stopped") for line in said), said
 
@@ -209,7 +209,7 @@ def test_a_driver_that_is_killed_leaves_nobody_behind_and_another_one_goes_on(
     until(lambda: place.process("worker-1") is None and place.alive() == {})
     assert sum(place.rows().values()) < sum(place.expected.values())
     with up(place, spark) as cluster:
-        assert cluster.wait(100) == 0
+        assert cluster.wait(WAIT_S) == 0
     assert place.rows() == place.expected
 
 

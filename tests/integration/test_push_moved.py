@@ -16,8 +16,9 @@ import pytest
 from millwheel.push import Pusher
 from millwheel_storage.embedded import EmbeddedPostgres
 from tests.integration.test_cluster_run import Place, close, ended, until
+from tests.patience import LEASE_S
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(900)]
 
 ORDERS = """
 import os
@@ -59,7 +60,9 @@ class Orders(Place):
         self.addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
 
     def start(self, role: str, name: str, at: int = 0) -> subprocess.Popen[str]:
-        return self.command(role, "orders:pipeline", "--lease", "2.5", "--name", name, PUSH_AT=self.addresses[at])
+        return self.command(
+            role, "orders:pipeline", "--lease", f"{LEASE_S:g}", "--name", name, PUSH_AT=self.addresses[at]
+        )
 
     def server(self) -> str:
         """The name of the worker that serves clients, or ""."""

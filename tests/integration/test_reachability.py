@@ -15,7 +15,7 @@ from millwheel.launch import run
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.testing import fresh_name
 
-pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.timeout(900)]
 
 LINKS = 2_000
 MANY_LINKS = 5_000  # more than any machine runs in the moments between six kills

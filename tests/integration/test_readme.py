@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import WAIT_S
+
 README = Path(__file__).resolve().parents[2] / "README.md"
 
 
@@ -45,7 +47,7 @@ def test_the_word_count_runs_as_shown(tmp_path: Path) -> None:
         for command, shown in commands:
             done = subprocess.run(
                 shlex.split(command), cwd=tmp_path, env={**os.environ, "PATH": path},
-                capture_output=True, text=True, timeout=60, check=False,
+                capture_output=True, text=True, timeout=WAIT_S, check=False,
             )  # fmt: skip
             assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
             if shown:

@@ -13,8 +13,9 @@ import pytest
 
 from millwheel_storage.embedded import EmbeddedPostgres
 from tests.integration.test_cluster_run import LINES, WORDS, Place, ended, until
+from tests.patience import LEASE_S
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(900)]
 
 SAYS = """
         if not hasattr(Split, "said"):
@@ -45,7 +46,7 @@ def place(postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path) -> Iterator
 
 def worker(place: Place, name: str) -> subprocess.Popen[str]:
     logs = ("--log-format", "json", "--verbose")
-    return place.command("worker", "words:pipeline", "--name", name, "--lease", "2.5", *logs, TAIL="1")
+    return place.command("worker", "words:pipeline", "--name", name, "--lease", f"{LEASE_S:g}", *logs, TAIL="1")
 
 
 def hot_keys(place: Place) -> str:
@@ -57,7 +58,7 @@ def test_workers_are_restarted_one_by_one_with_other_code_and_nothing_is_lost(pl
     module, later = place.directory / "words.py", place.directory / LATER
     lines = later.read_text()
     later.unlink()  # the second version is to have something to do, however long its start takes
-    controller = place.command("controller", "words:pipeline", "--name", "c", "--lease", "2.5", TAIL="1")
+    controller = place.command("controller", "words:pipeline", "--name", "c", "--lease", f"{LEASE_S:g}", TAIL="1")
     running = {name: worker(place, name) for name in ("w1", "w2")}
     place.until_counted(0.05)
 

@@ -15,7 +15,7 @@ from millwheel.spark.java import ensure_java
 from millwheel_injectors import BoundedDisorder, Exact, SparkOutputSource
 from tests.unit.injectors.drain import read_all, rows_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 T = 1_700_000_000_000_000
 

@@ -18,6 +18,7 @@ from millwheel.committed import Committed
 from millwheel.launch import arun, run
 from millwheel_injectors import IterableSource
 from millwheel_storage.embedded import EmbeddedPostgres
+from tests.patience import WAIT_S
 
 pytestmark = pytest.mark.postgres
 
@@ -79,7 +80,7 @@ def test_ctrl_c_during_slow_hooks_ends_soon_and_keeps_what_was_done(
             time.sleep(0.05)
         asked = time.monotonic()
         process.send_signal(number)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=WAIT_S)
         assert time.monotonic() - asked < 2 + busy_s(command)
         assert (process.returncode, err) == (130, "millwheel: stopped; run it again to resume\n")
         ran = done.stat().st_size if done.exists() else 0
@@ -120,7 +121,7 @@ def test_a_signal_while_it_starts_ends_it_in_order(
     environ = {**os.environ, "PYTHONPATH": str(tmp_path), "STRUCK_AT": place, "SIGNAL": str(int(number)), "QUICK": "1"}
     program = str(Path(sys.executable).with_name(command[0]))
     asked = [program, *command[1:], "run", "slow:pipeline", "--quiet"]
-    ended = subprocess.run(asked, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(asked, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=WAIT_S)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "millwheel: stopped\n")
     assert not (tmp_path / ".millwheel" / "postgres" / "postmaster.pid").exists()
 
@@ -131,7 +132,7 @@ def test_sigterm_that_was_to_be_ignored_is(tmp_path: Path) -> None:
     environ = {**os.environ, "PYTHONPATH": str(tmp_path), "STRUCK_AT": "slow", "SIGNAL": str(int(signal.SIGTERM))}
     script = f"trap '' TERM; exec '{sys.executable}' -m millwheel run slow:pipeline --quiet"
     ended = subprocess.run(
-        ["sh", "-c", script], cwd=tmp_path, env=environ | {"QUICK": "1"}, capture_output=True, text=True, timeout=60
+        ["sh", "-c", script], cwd=tmp_path, env=environ | {"QUICK": "1"}, capture_output=True, text=True, timeout=WAIT_S
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 

@@ -13,8 +13,9 @@ import pytest
 
 from millwheel_storage.embedded import EmbeddedPostgres
 from tests.integration.test_cluster_run import Place, close, ended, until
+from tests.patience import LEASE_S
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.postgres, pytest.mark.timeout(900)]
 
 STEPS = """
 import os, time
@@ -60,7 +61,7 @@ class Steps(Place):
         (directory / "steps.py").write_text(STEPS)
 
     def start(self, delay_us: int) -> subprocess.Popen[str]:
-        return self.command("up", "steps:pipeline", "--workers", "3", "--lease", "2.5", DELAY_US=str(delay_us))
+        return self.command("up", "steps:pipeline", "--workers", "3", "--lease", f"{LEASE_S:g}", DELAY_US=str(delay_us))
 
     def spread(self) -> bool:
         """Whether three workers own something."""

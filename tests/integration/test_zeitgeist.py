@@ -73,7 +73,7 @@ def check_acceptance(rows: list[Anomaly]) -> None:
 @pytest.mark.spark
 @pytest.mark.postgres
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_the_command_gives_the_oracles_anomalies_byte_for_byte(tmp_path: Path) -> None:
     out = tmp_path / "out"
     printed = zeitgeist(out)
@@ -195,7 +195,7 @@ def test_order_and_division_of_work_do_not_matter(
     assert store.sinks["late_requests"] == {}
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_snapshots_and_deaths_between_them_give_the_bytes_of_checkpoints(
     requests: list[LoggedRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from tests.sim.harness import simulate_seed
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_every_invariant_holds_when_hooks_often_make_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "OUTCOME_LIMIT_BYTES", 60)
     probes: Counter[str] = Counter()

@@ -24,7 +24,7 @@ LIVE_VIDEO: Final = re.compile(r"/shuttle/countdown/video/livevideo.*\.(gif|jpeg
 
 Slots = dict[Key, Counts]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
