@@ -11,6 +11,8 @@ STAMP := $(VENV)/.installed
 LOCKS := requirements/build.lock requirements/dev.lock
 # Python compiles a module when it is first imported; of most packages here, that is a small part.
 PIP_INSTALL := $(PY) -m pip install --quiet --quiet --disable-pip-version-check --no-compile
+# Where it is set, every process of a test would compile all that it imports: 1 to 2 s of processor for each of hundreds.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Only folders with Python in them: mypy calls an empty one an error.
 TYPED := $(foreach d,millwheel storage injectors examples tests benchmarks,$(if $(shell find $(d) -name '*.py' -print -quit 2>/dev/null),$(d)))

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from millwheel.testing.world.kernel import Violation
+from millwheel.testing.world.kernel import Violation, untold
 from tests.planted import (
     CLUSTERED,
     CUT,
@@ -84,7 +84,8 @@ def seeds_to_detect(name: str, budget: int, first: int = 0) -> tuple[int, str] |
     with planted(name):
         for seed in range(first, first + budget):
             try:
-                simulate(seed)
+                with untold():
+                    simulate(seed)
             except Violation as violation:
                 if isinstance(violation.__cause__, AttributeError | IndexError | KeyError | NameError | TypeError):
                     raise violation.__cause__ from None
@@ -104,8 +105,9 @@ def crash_points_to_detect(name: str) -> tuple[int, str] | None:
             for at, action in breaks(undisturbed.steps):
                 tried += 1
                 try:
-                    if run(scenario, at, action)[1] != left:
-                        return tried, f"{scenario}: another end"
+                    with untold():
+                        if run(scenario, at, action)[1] != left:
+                            return tried, f"{scenario}: another end"
                 except Violation as violation:
                     return tried, violation.summary
     return None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from millwheel.testing.faults.nemesis import STORE_STEPS, Action, Planned, Seeded
 from millwheel.testing.world.kernel import Violation
+from tests.sim.quick import quick
 
 
 def breaks(steps: list[str]) -> Iterator[tuple[int, Action]]:
@@ -23,7 +24,7 @@ def strike_all(
     struck = 0
     for at, action in plans:
         try:
-            struck += run(at, action).struck.total()
+            struck += quick(run)(at, action).struck.total()
         except Violation as violation:
             return len(plans), struck, f"{action} at step {at} ({steps[at]}): {violation}"
     return len(plans), struck, ""

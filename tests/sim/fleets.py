@@ -16,7 +16,7 @@ from millwheel.testing.checks.shared import SharedWatchedStore
 from millwheel.testing.faults.nemesis import Faults, Seeded
 from millwheel.testing.world.echoes import Echoes
 from millwheel.testing.world.fleet import ClusterSimulation, Roles
-from millwheel.testing.world.kernel import Kernel, Violation
+from millwheel.testing.world.kernel import Kernel, Violation, untold
 from millwheel_storage.memory import MemoryStore
 from tests.sim.harness import LedgerStore, Verdict, end_sources, mend, unmended
 from tests.sim.workload.drawing import ROLLED, START_US, Workload, draw, shrunk
@@ -122,7 +122,8 @@ def simulate_cluster(
 def try_cluster(seed: int) -> Verdict | str:
     """A verdict, or what broke."""
     try:
-        return simulate_cluster(seed)
+        with untold():
+            return simulate_cluster(seed)
     except Violation as violation:
         return f"seed {seed}: {violation.summary}"
 

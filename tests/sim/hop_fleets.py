@@ -11,7 +11,7 @@ from millwheel.testing.checks.shared import SharedWatchedStore
 from millwheel.testing.faults.nemesis import Faults, Seeded
 from millwheel.testing.world.echoes import Echoes
 from millwheel.testing.world.fleet import ClusterSimulation
-from millwheel.testing.world.kernel import Kernel, Violation
+from millwheel.testing.world.kernel import Kernel, Violation, untold
 from millwheel_storage.memory import MemoryStore
 from tests.sim.fleets import faults_of_cluster
 from tests.sim.harness import Verdict, ask_redrives
@@ -50,6 +50,7 @@ def simulate_hops_on_a_cluster(seed: int, faults: Faults | None = None) -> Verdi
 def try_hops_on_a_cluster(seed: int) -> Verdict | str:
     """A verdict, or what broke."""
     try:
-        return simulate_hops_on_a_cluster(seed)
+        with untold():
+            return simulate_hops_on_a_cluster(seed)
     except Violation as violation:
         return f"hops on a cluster, seed {seed}: {violation.summary}"

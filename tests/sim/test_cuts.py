@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.cuts import simulate_cuts
+from tests.sim.quick import quick
 
 SEEDS = 24
 WANTED = ("epoch declared", "epoch fenced", "channel cut", "message lost in a cut", "applied, reply lost: declare")
@@ -15,7 +16,7 @@ WANTED = ("epoch declared", "epoch fenced", "channel cut", "message lost in a cu
 def test_every_epoch_that_is_declared_is_one_consistent_cut() -> None:
     probes = dict.fromkeys(WANTED, 0)
     for seed in range(SEEDS):
-        kernel = simulate_cuts(seed)
+        kernel = quick(simulate_cuts)(seed)
         assert kernel.events > 300
         for name in WANTED:
             probes[name] += kernel.probes[name]

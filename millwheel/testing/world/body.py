@@ -186,7 +186,7 @@ class Body:
 
     def give(self, host: SimulatedHost, event: he.HostEvent) -> None:
         """Give a host an event now, and perform what follows; the nemesis strikes before or after any effect."""
-        if not isinstance(event, he.TurnEnded | he.Rested):
+        if self.world.kernel.telling and not isinstance(event, he.TurnEnded | he.Rested):
             self.world.kernel.trace(f"p{self.number} {describe(event)}")
         if isinstance(event, he.ChannelOpened):
             self._deaf.discard((host.name, event.peer))

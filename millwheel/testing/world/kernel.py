@@ -10,8 +10,9 @@ import hashlib
 import heapq
 import random
 from collections import Counter, deque
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, Final
 
 STORY_LIMIT_LINES: Final = 20_000
 """Lines kept for the story that is told when an invariant breaks."""
@@ -27,6 +28,8 @@ class Violation(AssertionError):
 
 class Kernel:
     """Heap of (time us, order, call), the clock, the dice, the trace."""
+
+    telling: ClassVar[bool] = True
 
     def __init__(self, seed: int, start_us: int = 0) -> None:
         self.rng = random.Random(seed)
@@ -59,6 +62,8 @@ class Kernel:
 
     def trace(self, line: str) -> None:
         """Add a line to the story and to the hash."""
+        if not self.telling:
+            return
         line = f"{self.now} {line}"
         self.lines.append(line)
         self._digest.update(line.encode("utf-8", "surrogatepass"))
@@ -71,3 +76,14 @@ class Kernel:
         """The last lines, only those with `word` in them when it is given."""
         chosen = [line for line in self.lines if word in line]
         return "\n".join(chosen[-limit:])
+
+
+@contextmanager
+def untold() -> Iterator[None]:
+    """Simulations of this process keep no story and no hash meanwhile, and take about an eighth less time: for many runs, of
+    which the few that fail are run again."""
+    before, Kernel.telling = Kernel.telling, False
+    try:
+        yield
+    finally:
+        Kernel.telling = before
