@@ -30,6 +30,7 @@ from millwheel.host.leading import ClusterController
 from millwheel.host.mapped import MappedOwnership
 from millwheel.host.over import Tolerance
 from millwheel.host.progress import Progress
+from millwheel.host.tally import Tally
 from millwheel.host.worker import WorkerHost
 from millwheel.ids import IntervalId
 from millwheel.launch import OnProgress, report, unhurried_collector
@@ -97,10 +98,10 @@ def run_controller(plan: ProcessPlan) -> RunEnding | None:
 
 
 async def _worker(plan: ProcessPlan, on_progress: OnProgress | None, on_failure: OnFailure) -> tuple[Progress, bool]:
-    graph, inherited = plan.pipeline.graph(), dict[IntervalId, Inherited]()
+    graph, inherited, tally = plan.pipeline.graph(), dict[IntervalId, Inherited](), Tally()
     while True:
         try:
-            return await _member(plan, graph, inherited, on_progress, on_failure)
+            return await _member(plan, graph, inherited, tally, on_progress, on_failure)
         except WentBack as back:
             inherited = back.inherited
         except Fenced as fenced:  # whoever was taken for dead begins anew, too: all has gone back
@@ -115,6 +116,7 @@ async def _member(
     plan: ProcessPlan,
     graph: Graph,
     inherited: Mapping[IntervalId, Inherited],
+    tally: Tally,
     on_progress: OnProgress | None,
     on_failure: OnFailure,
 ) -> tuple[Progress, bool]:
@@ -125,6 +127,7 @@ async def _member(
             controller=None,
             first_records=limits.FIRST_WORK_RECORDS,
             inherited=inherited,
+            tally=tally,
             ownership=lambda worker: MappedOwnership(worker, member.incarnation),
         )
         shell = Shell(
@@ -135,6 +138,7 @@ async def _member(
         try:
             await _served(shell)
         finally:
+            host.actors.add_up()
             if reporter is not None:
                 reporter.cancel()
         return shell.progress(), not shell.stopped

@@ -28,7 +28,7 @@ COUNTS = {
     "checkpoints": "Checkpoints that are durable.",
     "redriven": "Elements of quarantines that a redrive has run.",
 }
-"""Fields of a report, and what they say.  They are of what the process owns now: they fall when it lets go of an interval."""
+"""Fields of a report, and what they say.  They are since the start of the process."""
 
 
 class Figures:

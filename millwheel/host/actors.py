@@ -6,6 +6,7 @@ import msgspec
 
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.core.source.injector import InjectorCore
+from millwheel.host.tally import Tally
 from millwheel.ids import IntervalId, Sequencer
 
 
@@ -22,9 +23,10 @@ class Actor(msgspec.Struct, eq=False, kw_only=True):
 
 
 class Actors:
-    """The owned intervals of a worker; the newest core of each."""
+    """The owned intervals of a worker; the newest core of each.  `tally` has what cores that are gone have counted."""
 
-    def __init__(self) -> None:
+    def __init__(self, tally: Tally | None = None) -> None:
+        self.tally = tally or Tally()
         self.all: dict[IntervalId, Actor] = {}
         self._of: dict[str, dict[IntervalId, Actor]] = {}
 
@@ -37,6 +39,12 @@ class Actors:
         """There is no core of its interval any more."""
         del self.all[actor.interval]
         del self._of[actor.owner][actor.interval]
+        self.tally.take(actor.owner, actor.core)
+
+    def add_up(self) -> None:
+        """The worker goes: whatever its cores have counted is in the tally."""
+        for actor in self.all.values():
+            self.tally.take(actor.owner, actor.core)
 
     def of(self, owner: str) -> list[Actor]:
         """Those of one computation or source."""

@@ -81,8 +81,6 @@ class Partitions:
         """Of the partitions that were opened, as they stood then."""
         self._ending: list[Actor] = []
         """Partitions whose end is durable, and that have not told everybody."""
-        self.rows = 0
-        """Of partitions that are forgotten."""
         self.complete = False
         """No source of this worker will have another partition."""
         self._exhausted: dict[str, bool] = {}
@@ -481,7 +479,6 @@ class Partitions:
             raise InvariantError("core is no InjectorCore")
         if not (core.finished and core.quiet()):
             return False
-        self.rows += core.rows
         self._tails.pop(actor.interval, None)
         self._positions.pop(actor.interval, None)
         self._paces.forget(actor)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from millwheel.cluster import HotKey, RunEnding
+from millwheel.core.interval.counters import Counters
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.errors import InvariantError
 from millwheel.host.skews import too_far_ahead
@@ -16,7 +17,9 @@ from millwheel.shape import PUBLISH_PREFIX
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """A picture of the run: counts since start, watermarks by computation and source, us.
+    """A picture of the run: counts since the start of this process, watermarks by computation and source, us.
+
+    Counts of a worker of a cluster are of what it has done itself, for intervals that it has given away too.
 
     `duplicates` counts records that were delivered again, and `repeated` rows with an outside id that was taken before.  Both
     are dropped, and are counted for each subscription on which they came.
@@ -65,27 +68,32 @@ class Progress(msgspec.Struct, frozen=True):
 
 def progress_of(worker: WorkerHost, rejections: Mapping[str, Mapping[str, int]]) -> Progress:
     """What a worker knows of the run now; `rejections` are by source and kind."""
-    cores = [core for _, core in worker.actors.intervals()]
+    cores, tally = [core for _, core in worker.actors.intervals()], worker.actors.tally
+    counted = [*tally.by_computation.items(), *((core.config.computation, core.counters) for core in cores)]
     # A published stream's records are delivered once more, to be kept: they are nobody's hooks.
-    hooks = [core for core in cores if not core.config.computation.startswith(PUBLISH_PREFIX)]
+    of_hooks, of_all = Counters(), Counters()
+    for computation, counters in counted:
+        of_all.add(counters)
+        if not computation.startswith(PUBLISH_PREFIX):
+            of_hooks.add(counters)
     ending = worker.ownership.ending()
     names = [*worker.graph.computations, *(f"source:{name}" for name in worker.graph.sources)]
     return Progress(
-        records=sum(core.counters.records for core in hooks),
-        injected=worker.partitions.rows + sum(core.rows for _, core in worker.actors.partitions()),
+        records=of_hooks.records,
+        injected=tally.rows + sum(core.rows for _, core in worker.actors.partitions()),
         rejected=worker.partitions.rejected,
-        late=sum(core.counters.late for core in hooks),
-        duplicates=sum(core.counters.duplicates for core in hooks),
-        repeated=sum(core.counters.repeated for core in hooks),
-        quarantined=sum(core.counters.quarantined for core in cores),
-        backdated=sum(core.counters.backdated for core in cores),
-        checkpoints=sum(core.counters.checkpoints for core in cores),
+        late=of_hooks.late,
+        duplicates=of_hooks.duplicates,
+        repeated=of_hooks.repeated,
+        quarantined=of_all.quarantined,
+        backdated=of_all.backdated,
+        checkpoints=of_all.checkpoints,
         watermarks={name: worker.values.get(name, MIN_TIME) for name in names},
         finished=worker.finished(),
         in_quarantine=ending.quarantined if ending else sum(core.quarantined_keys for core in cores),
         rejections=rejections,
         stopped=worker.stopped,
-        redriven=sum(core.counters.redriven for core in cores),
+        redriven=of_all.redriven,
         hot_keys=worker.ownership.hot_keys(),
         paused=tuple(too_far_ahead(worker.graph, worker.values).values()),
         waits_for=_waits_for(worker),

@@ -78,6 +78,7 @@ from millwheel.host.redrives import Redrives
 from millwheel.host.requests import CommitGroup, ListRedrives, Reacquire, ReadWatermarks, Recover, WriteMarks
 from millwheel.host.routes import Routes
 from millwheel.host.strangers import Strangers
+from millwheel.host.tally import Tally
 from millwheel.host.voice import Voice
 from millwheel.ids import IntervalId, Seq, SequenceNumber, Sequencer
 from millwheel.model import MAX_TIME, MIN_TIME, format_time
@@ -104,10 +105,11 @@ class WorkerHost(Voice):
         first_records: int | None = None,
         ownership: Callable[[WorkerHost], Ownership] = WholeOwnership,
         inherited: Mapping[IntervalId, ev.Inherited] | None = None,
+        tally: Tally | None = None,
     ) -> None:
         super().__init__(name, controller)
         self.graph = graph
-        self.actors = Actors()
+        self.actors = Actors(tally)
         self.routes = Routes(graph)
         self.values: dict[str, int] = {}
         """Published watermarks, us, as far as this worker has heard."""

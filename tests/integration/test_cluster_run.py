@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -173,6 +174,13 @@ def test_two_workers_count_what_an_embedded_run_counts(place: Place) -> None:
     assert "worker-1" in out
     assert "worker-2" in out
     assert [line for line in out.splitlines() if "millwheel: error" in line or "Traceback" in line] == []
+    # The last line of each says what it has done.  What commits while its interval goes may be in nobody's count.
+    last = {line.split()[0]: line.replace(",", "") for line in out.splitlines() if "watermark the end of time" in line}
+    found = [re.search(r"(\d+) rows in (\d+) records", line) for line in last.values()]
+    rows, records = (sum(int(one[group]) for one in found if one) for group in (1, 2))
+    assert sorted(last) == ["worker-1", "worker-2"]
+    assert 0.9 * LINES <= rows <= LINES
+    assert 0.9 * LINES * (1 + WORDS_A_LINE) <= records <= LINES * (1 + WORDS_A_LINE)
     again, out = ended(place.command("run", "words:pipeline"))  # nothing is left to do
     assert (again, out) == (0, "millwheel: 0 rows in, 0 records, watermark the end of time\n")
 

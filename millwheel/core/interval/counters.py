@@ -24,6 +24,11 @@ class Counters(Struct):
     queued: int = 0
     """Bundles that waited behind such a one."""
 
+    def clear(self) -> None:
+        """Begin again at 0, in every place that has this object."""
+        for name in self.__struct_fields__:
+            setattr(self, name, 0)
+
     def add(self, other: Counters) -> None:
         """Count what `other` has counted."""
         # One by one: this is done for every checkpoint, and a loop over names takes five times as long.

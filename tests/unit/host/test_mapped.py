@@ -9,7 +9,7 @@ import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, TextCoder, limits, subscribe
 from millwheel.bundles import Bundle
-from millwheel.cluster import Placement
+from millwheel.cluster import Placement, RunEnding
 from millwheel.core.interval import events as ev
 from millwheel.errors import Fenced
 from millwheel.host import alphabet as he
@@ -23,8 +23,10 @@ from millwheel.host.messages import (
     MapChanged,
     Message,
     Receipt,
+    RunEnded,
     WatermarksRaised,
 )
+from millwheel.host.progress import progress_of
 from millwheel.host.requests import NoteHotKeys, NoteStandstills, Reacquire, ReadSenders, StoreCall
 from millwheel.host.worker import WorkerHost
 from millwheel.ids import IntervalId, ProducerId, SequenceNumber, Sequencer, sequence_numbers
@@ -93,7 +95,7 @@ class ClusterHand:
                     pass
                 case he.RunHooks(_, interval, sequencer, _):
                     self.ran.append(interval)
-                    self.give(he.Returned(interval, sequencer, InvocationOutcome(), 0))
+                    self.give(he.Returned(interval, sequencer, InvocationOutcome(processed=1), 0))
                 case _:
                     pass
 
@@ -106,6 +108,14 @@ class ClusterHand:
         version = run(self.store.place(Placement(self.epoch, found.version, dict.fromkeys(intervals, owner), {})))
         assert version is not None
         self.give(he.Received(self.leader, MapChanged(version)))
+
+    def pass_time(self) -> None:
+        """So long that a worker looks again whether something has ended that it waits for."""
+        self.now += limits.HAND_OVER_LOOK_US
+        for ask in [*self.pauses]:
+            self.pauses.remove(ask)
+            self.give(he.Answered(ask.token, None))
+        self.give(he.TurnEnded())
 
     def of(self, kind: type[Any]) -> list[Any]:
         found = [message for _, message in self.told if isinstance(message, kind)]
@@ -197,6 +207,47 @@ def test_a_process_that_is_no_member_any_more_ends(hand: ClusterHand) -> None:
         hand.give(he.Received(hand.leader, MapChanged(99)))
 
 
+@pytest.mark.parametrize(
+    "how", ["placed elsewhere", "fenced", "handed over", "handed over and back", "begun anew", "ended"]
+)
+def test_what_a_worker_has_counted_stays_when_an_interval_goes(hand: ClusterHand, how: str) -> None:
+    # It was counted in cores, and a worker leaves at the end of a run when it has none left: its last line said 0 records.
+    hand.place(ONE, TWO, owner=hand.mine)
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    actor = hand.worker.actors.all[ONE]
+    hand.deliver(actor.sequencer + 1, f"w{hand.other}")
+    hand.give(he.TurnEnded())
+    assert progress_of(hand.worker, {}).records == 1
+    match how:
+        case "placed elsewhere":
+            hand.place(ONE, owner=hand.other)
+        case "fenced":
+            found = run(hand.store.cluster_map())
+            run(hand.store.place(Placement(hand.epoch, found.version, {ONE: hand.other}, {})))
+            hand.give(he.Told(ONE, actor.sequencer, ev.WriteFenced()))
+        case "begun anew":
+            hand.worker.give_up(actor)
+            hand.give(he.Received(hand.leader, MapChanged(99)))
+        case "ended":
+            hand.give(he.Received(hand.leader, RunEnded(RunEnding())))
+            while hand.owned():
+                hand.pass_time()
+        case _:
+            hand.give(he.Received(hand.leader, HandOver((ONE,), (), acked=False)))
+            while hand.owned() != {TWO}:
+                hand.pass_time()
+    if how == "handed over and back":
+        hand.now += limits.HAND_OVER_LIMIT_US
+        hand.give(he.Received(hand.leader, MapChanged(99)))
+        assert hand.owned() == {ONE, TWO}
+        assert progress_of(hand.worker, {}).records == 1
+        hand.deliver(hand.worker.actors.all[ONE].sequencer + 1, f"w{hand.other}")
+        hand.give(he.TurnEnded())
+        assert progress_of(hand.worker, {}).records == 2
+        return
+    assert progress_of(hand.worker, {}).records == 1
+
+
 def test_no_core_is_made_twice_under_one_sequencer(hand: ClusterHand) -> None:
     hand.place(ONE, owner=hand.mine)
     first = hand.worker.actors.all[ONE].sequencer
@@ -254,10 +305,7 @@ def test_what_the_map_has_given_and_the_worker_does_not_know_yet_is_handed_over_
     assert version is not None
     hand.give(he.Received(hand.leader, HandOver((ONE,), (), True)))
     while not (said := hand.of(HandedOver)):
-        hand.now += limits.HAND_OVER_LOOK_US
-        for ask in [*hand.pauses]:
-            hand.pauses.remove(ask)
-            hand.give(he.Answered(ask.token, None))
+        hand.pass_time()
     assert said == [HandedOver((ONE,), ())]
     hand.give(he.Received(hand.leader, MapChanged(version)))
     assert hand.owned() == set()

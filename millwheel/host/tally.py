@@ -1,0 +1,28 @@
+"""What a process has counted in cores that it has no more.
+
+Lives here: where the counts of a core go when its interval or partition does.  Never here: the counting, which cores do.
+Invariant: what was counted is in a core or here, and never in both.
+"""
+
+from __future__ import annotations
+
+from millwheel.core.interval.counters import Counters
+from millwheel.core.interval.machine import IntervalCore
+from millwheel.core.source.injector import InjectorCore
+
+
+class Tally:
+    """Of one process.  Its members of a cluster have it one after the other."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        """Of partitions."""
+        self.by_computation: dict[str, Counters] = {}
+
+    def take(self, owner: str, core: IntervalCore | InjectorCore) -> None:
+        """A core goes; `owner` is its computation.  The next one of its interval has the same counters, and begins at 0."""
+        if isinstance(core, InjectorCore):
+            self.rows, core.rows = self.rows + core.rows, 0
+            return
+        self.by_computation.setdefault(owner, Counters()).add(core.counters)
+        core.counters.clear()
