@@ -1,7 +1,7 @@
 """`python -m examples.reachability`: pages that are reached while links arrive, compared with networkx.
 
-It runs on a Postgres of its own, and kills its process a few times.  Then it compares the pages after some prefixes of the
-links.
+It runs on a Postgres of its own, in one process or as a cluster, and kills processes of it a few times.  Then it compares
+the pages after some prefixes of the links.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run and compare; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m examples.reachability", description=__doc__)
     parser.add_argument("--links", type=int, default=10_000, help="how many arrive (default: %(default)s)")
-    parser.add_argument("--kills", type=int, default=3, help="how often the process is killed (default: %(default)s)")
+    parser.add_argument("--kills", type=int, default=3, help="how often a process is killed (default: %(default)s)")
     parser.add_argument("--prefixes", type=int, default=100, help="how many are compared (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the links (default: %(default)s)")
     parser.add_argument("--durability", choices=("checkpoints", "snapshots"), default="checkpoints")
     parser.add_argument("--every-ms", type=int, default=200, help="between two snapshots (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=0, help="of a cluster; 0: one process (default: %(default)s)")
     options = parser.parse_args(arguments)
     if options.links < 1 or options.prefixes < 1:
         parser.error("--links and --prefixes are at least 1")
     with temporary_postgres() as postgres:
         job = Reachability(
             url=postgres.url, pipeline="reachability", links=options.links, seed=options.seed, split_keys=("p3", "p6"),
-            snapshot_every_ms=options.every_ms if options.durability == "snapshots" else 0,
+            snapshot_every_ms=options.every_ms if options.durability == "snapshots" else 0, workers=options.workers,
         )  # fmt: skip
         began = time.monotonic()
         kills = killed(job, options.kills, wait_s=(0.5, 3.0))

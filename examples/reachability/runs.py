@@ -5,7 +5,9 @@ Lives here: starting, striking, reading what is committed.  Never here: what the
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -23,6 +25,8 @@ from millwheel.launch import run
 TOP: Final = Path(__file__).resolve().parents[2]
 LIMIT_S: Final = 3_600.0
 POLL_S: Final = 0.01
+SETTING: Final = "REACHABILITY"
+"""The variable that tells the processes of a cluster what to run (`cluster`)."""
 
 
 class Reachability(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +39,8 @@ class Reachability(msgspec.Struct, frozen=True, kw_only=True):
     split_keys: tuple[str, ...] = ()
     snapshot_every_ms: int = 0
     """0: checkpoints."""
+    workers: int = 0
+    """0: one process that does everything; else a cluster of so many workers."""
 
     def work(self) -> None:
         """Run, or go on, in this process."""
@@ -44,8 +50,13 @@ class Reachability(msgspec.Struct, frozen=True, kw_only=True):
             raise SystemExit(f"the run has late records or failed hooks, or did not end: {progress}")
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Run it in another process."""
-        return subprocess.Popen([sys.executable, "-m", __name__, msgspec.json.encode(self).decode()], cwd=TOP)
+        """Run it in another process, or in several."""
+        told = msgspec.json.encode(self).decode()
+        if not self.workers:
+            return subprocess.Popen([sys.executable, "-m", __name__, told], cwd=TOP)
+        words = ["up", "examples.reachability.cluster:pipeline", "--store", self.url, "--workers", str(self.workers)]
+        command = [sys.executable, "-m", "millwheel", *words, "--quiet"]
+        return subprocess.Popen(command, cwd=TOP, env={**os.environ, SETTING: told})
 
     def committed(self) -> Committed:
         """What the store has of it."""
@@ -88,7 +99,8 @@ def cut_off(job: Reachability, seed: int = 1) -> bool:
 def killed(job: Reachability, kills: int, seed: int = 1, wait_s: tuple[float, float] = (0.0, 0.3)) -> int:
     """Run `job` to its end and end its process up to `kills` times by signal 9, each time after it has committed something.
 
-    Between that and the signal, `wait_s` seconds pass, drawn between the two.  Returns how often it was killed.
+    Of a cluster it is one of its processes, a worker or a controller, which `millwheel up` starts again.  Between the
+    commit and the signal, `wait_s` seconds pass, drawn between the two.  Returns how often it was killed.
     """
     dice, done, process = random.Random(seed), 0, job.start()
     try:
@@ -100,17 +112,25 @@ def killed(job: Reachability, kills: int, seed: int = 1, wait_s: tuple[float, fl
                 time.sleep(dice.uniform(*wait_s))
                 if process.poll() is not None:
                     break
+                done += 1
+                if job.workers:
+                    os.kill(dice.choice(_children(process.pid)), signal.SIGKILL)
+                    continue
                 process.kill()
                 process.wait()
-                done += 1
                 process = job.start()
         if process.wait(LIMIT_S):
             raise SystemExit(f"the run ended with status {process.returncode}")
         return done
     finally:
         if process.poll() is None:
-            process.kill()
+            process.terminate() if job.workers else process.kill()
             process.wait()
+
+
+def _children(parent: int) -> list[int]:
+    """The processes that another one has started, as Linux lists them."""
+    return [int(child) for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
 
 
 if __name__ == "__main__":

@@ -52,6 +52,13 @@ def test_killed_under_snapshots_while_records_are_in_the_loop(postgres: Embedded
     assert kills == 4
 
 
+def test_a_process_of_a_cluster_is_killed_while_records_are_in_the_loop(postgres: EmbeddedPostgres) -> None:
+    asked = job(postgres, split_keys=("p5",), seed=3, links=MANY_LINKS, snapshot_every_ms=50, workers=2)
+    kills = killed(asked, 1, seed=3, wait_s=(0.0, 0.1))
+    assert difference(arriving(MANY_LINKS, asked.seed), asked.since(), 200) is None
+    assert kills == 1
+
+
 def test_the_durability_of_a_loop_changes_on_one_store(postgres: EmbeddedPostgres) -> None:
     asked = job(postgres, split_keys=("p5",), seed=4, links=MANY_LINKS)
     for turn, every_ms in enumerate((20, 0, 20)):
