@@ -419,6 +419,13 @@ class ClusterStore(Store, Protocol):
         """Rows that sources have rejected since the pipeline began, as far as positions are durable."""
         ...
 
+    async def count_quarantined(self) -> int | None:
+        """Keys of the map's computations that are in quarantine; None while a log of the map holds what counts.
+
+        What a log holds is folded by the owner of its interval.  Until then the tables do not know it.
+        """
+        ...
+
     async def note_hot_keys(self, incarnation: int, keys: Sequence[HotKey]) -> None:
         """Remember what a worker's intervals get most of, in the place of what it has said before, while it is a member."""
         ...

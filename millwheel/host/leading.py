@@ -460,7 +460,7 @@ class ClusterController:
                 )
             case Finish():
                 ending = yield from self._left_overs.judged(found)
-                if self._epoch != epoch:
+                if self._epoch != epoch or ending is None:
                     return False
                 self._finishing, self.ending = True, ending
                 self._end_epochs()

@@ -406,6 +406,16 @@ class CountRejected(ClusterCall, frozen=True):
         return await store.count_rejected()
 
 
+class CountQuarantined(ClusterCall, frozen=True):
+    """How many keys are in quarantine; None while somebody has to fold a log first."""
+
+    step: ClassVar[str] = "count quarantined"
+
+    async def ask(self, store: ClusterStore) -> Any:
+        """See `ClusterStore.count_quarantined`."""
+        return await store.count_quarantined()
+
+
 class NoteHotKeys(ClusterCall, frozen=True):
     """What the intervals of this worker get most of."""
 

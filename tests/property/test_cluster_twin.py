@@ -25,6 +25,7 @@ from millwheel.bundles import (
     LogWrite,
     OutsideIdWrites,
     Produced,
+    QuarantineEntry,
     StateWrites,
     TimerWrites,
     encode_checkpoint,
@@ -58,13 +59,15 @@ STALE = st.sampled_from([False] * 7 + [True])
 
 
 def checkpoint(draw: Callable[[st.SearchStrategy[Any]], Any], keys: list[str], outside: list[bytes]) -> Checkpoint:
-    """State, timers, ids and acks of some of `keys`."""
+    """State, timers, ids, acks and quarantines of some of `keys`."""
     key, number = st.sampled_from(keys), st.integers(0, 9)
     channel = st.tuples(st.just(SubscriptionId(1)), st.sampled_from([ProducerId(5), ProducerId(6)]))
     frontier = st.sampled_from([0, 0, 2, 5, MAX_TIME]).map(SequenceNumber)
     some = st.sets(number.map(SequenceNumber), max_size=3).map(sorted)
     state = draw(st.lists(st.tuples(key, st.just("c"), st.just(""), st.none() | st.just(b"v")), max_size=3))
     timed = draw(st.lists(key, max_size=2, unique=True))
+    failed = draw(st.lists(key, max_size=2))
+    released = draw(st.lists(key, max_size=1))
     return Checkpoint(
         format=CHECKPOINT_FORMAT,
         shape="",
@@ -76,7 +79,8 @@ def checkpoint(draw: Callable[[st.SearchStrategy[Any]], Any], keys: list[str], o
         timers=TimerWrites(timed, ["t"] * len(timed), ["wall"] * len(timed), [draw(st.none() | number) for _ in timed]),
         holds=HoldWrites(timed, [draw(st.none() | number) for _ in timed]),
         sinks=[],
-        quarantined=[],
+        quarantined=[QuarantineEntry(k, SubscriptionId(1), ProducerId(5), SequenceNumber(0), b"v", 1) for k in failed],
+        released=released,
         outside=[OutsideIdWrites(SubscriptionId(1), draw(st.integers(1, 2)), outside)] if outside else [],
     )
 
@@ -280,6 +284,15 @@ class ClusterTwins(RuleBasedStateMachine):
     @rule()
     def senders(self) -> None:
         self.both(lambda store: store.senders())
+
+    @rule(folded=st.booleans())
+    def quarantines(self, folded: bool) -> None:
+        if folded:
+            for interval in [*self.memory._agreements.interval_owners]:
+                self.recover(interval)
+        counted: Any = self.both(lambda store: store.count_quarantined())
+        event(f"quarantines: {'unknown' if counted is None else min(counted, 2)}")
+        assert not folded or counted == len(self.memory.folded.quarantine)
 
     # What owners do
 

@@ -165,6 +165,10 @@ class SharedWatchedStore(WatchedStore):
         """See `ClusterStore`."""
         return await self.inner.count_rejected()
 
+    async def count_quarantined(self) -> int | None:
+        """See `ClusterStore`."""
+        return await self.inner.count_quarantined()
+
     async def note_hot_keys(self, incarnation: int, keys: Sequence[HotKey]) -> None:
         """See `ClusterStore`."""
         await self.inner.note_hot_keys(incarnation, keys)

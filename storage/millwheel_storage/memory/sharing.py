@@ -188,6 +188,14 @@ class MemoryStore(SoloMemoryStore):
         """See `ClusterStore.count_rejected`."""
         return sum(position.rejected for position in self.sources.values())
 
+    async def count_quarantined(self) -> int | None:
+        """See `ClusterStore.count_quarantined`."""
+        placed = self._agreements.interval_owners
+        if any(place[0] in placed and write.epoch <= self.declared for place, write in self.log.items()):
+            return None
+        computations = {self.intervals[interval].computation for interval in placed}
+        return sum(computation in computations for computation, _ in self.folded.quarantine)
+
     async def note_hot_keys(self, incarnation: int, keys: Sequence[HotKey]) -> None:
         """See `ClusterStore.note_hot_keys`."""
         self._agreements.note_hot_keys(incarnation, keys)

@@ -151,6 +151,17 @@ async def count_rejected(connection: Connection) -> int:
     return int(count)
 
 
+async def count_quarantined(connection: Connection, schema: str) -> int | None:
+    """See `ClusterStore.count_quarantined`; a controller with a role of its own may only count."""
+    # Logs first: what is folded between the two statements is counted.
+    if await query.first(connection, quarantining.UNFOLDED) is not None:
+        return None
+    counts = await query.first(connection, quarantining.MAY_COUNT_KEYS, (schema,)) is not None
+    statement = quarantining.CALL_COUNT_KEYS if counts else quarantining.COUNT_KEYS
+    ((count,),) = await query.rows(connection, statement)
+    return int(count)
+
+
 async def mark(connection: Connection, writes: Sequence[MarkWrite]) -> set[IntervalId]:
     """See `Store.mark`."""
     intervals = [Int8(write.interval) for write in writes]

@@ -347,6 +347,10 @@ class PostgresStore:
         """See `ClusterStore.count_rejected`."""
         return await self._agreements.run(positions.count_rejected)
 
+    async def count_quarantined(self) -> int | None:
+        """See `ClusterStore.count_quarantined`."""
+        return await self._agreements.run(lambda connection: positions.count_quarantined(connection, self.schema))
+
     async def note_hot_keys(self, incarnation: int, keys: Sequence[HotKey]) -> None:
         """See `ClusterStore.note_hot_keys`."""
         await self._agreements.run(lambda connection: orders.note_hot_keys(connection, incarnation, keys))

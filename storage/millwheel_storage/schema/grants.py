@@ -14,7 +14,7 @@ from typing import Final
 
 from millwheel_storage.schema.reserved import RESERVED_NAMES
 from millwheel_storage.schema.shape_checks import schema_name
-from millwheel_storage.statements import joining
+from millwheel_storage.statements import joining, quarantining
 
 CHANGE: Final = "SELECT, INSERT, UPDATE, DELETE"
 
@@ -32,7 +32,7 @@ CONTROLLER: Final[dict[str, str]] = {
     "INSERT": "watermark",
     "UPDATE": "cluster, cluster_leader, source_owner, watermark",
     "UPDATE, DELETE": "map_order",
-    "SELECT (interval_id, sequencer, seq)": "checkpoint_log",
+    "SELECT (interval_id, sequencer, seq, epoch)": "checkpoint_log",
     "SELECT (interval_id, subscription, producer, sequence)": "production",
     "UPDATE (interval_id)": "production",
     CHANGE: "cluster_member, delivered, delivered_frontier, interval, interval_owner, lease, opaque_bucket, opaque_id, "
@@ -78,7 +78,13 @@ CREATE OR REPLACE FUNCTION "{schema}".{function}(incarnations bigint[], names te
 LANGUAGE sql SECURITY DEFINER SET search_path = "{schema}", pg_temp AS $${end_sessions}$$;
 REVOKE ALL ON FUNCTION "{schema}".{function}(bigint[], text[]) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION "{schema}".{function}(bigint[], text[]) TO "{schema}_controller";
+-- It counts keys in quarantine, and sees none.
+CREATE OR REPLACE FUNCTION "{schema}".{counts}() RETURNS bigint
+LANGUAGE sql SECURITY DEFINER SET search_path = "{schema}", pg_temp AS $${count_keys}$$;
+REVOKE ALL ON FUNCTION "{schema}".{counts}() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION "{schema}".{counts}() TO "{schema}_controller";
 GRANT CREATE ON SCHEMA "{schema}" TO "{schema}_worker";
+ALTER FUNCTION "{schema}".{counts}() OWNER TO "{schema}_worker";
 ALTER FUNCTION "{schema}".{function}(bigint[], text[]) OWNER TO "{schema}_worker";
 REVOKE CREATE ON SCHEMA "{schema}" FROM "{schema}_worker";
 COMMIT;
@@ -108,6 +114,8 @@ def roles_script(pipeline: str, snapshots: bool = False) -> str:
         sinks_to=f"{worker}, {controller}" if snapshots else worker,
         function=joining.END_WORKER_SESSIONS_NAME,
         end_sessions=statement,
+        counts=quarantining.COUNT_KEYS_NAME,
+        count_keys=quarantining.COUNT_KEYS,
     )
 
 

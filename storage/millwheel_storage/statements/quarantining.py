@@ -28,6 +28,25 @@ FROM unnest(%b::bytea[]) AS wanted (key) CROSS JOIN LATERAL (
 ORDER BY f.key, f.place LIMIT %b
 """
 COUNT_QUARANTINE: Final = "SELECT key, count(*) FROM quarantine WHERE computation = %s GROUP BY key"
+COUNT_KEYS: Final = """
+SELECT count(*)
+FROM (SELECT DISTINCT i.computation FROM interval_owner o JOIN interval i ON i.id = o.interval_id) AS placed
+JOIN (SELECT DISTINCT computation, key FROM quarantine) AS keys USING (computation)
+"""
+"""Of the computations of the map: quarantines of one that has left the pipeline stay in the store."""
+
+COUNT_KEYS_NAME: Final = "count_quarantine"
+MAY_COUNT_KEYS: Final = """
+SELECT FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+WHERE n.nspname = %s AND p.proname = 'count_quarantine' AND has_function_privilege(p.oid, 'EXECUTE')
+"""
+CALL_COUNT_KEYS: Final = "SELECT count_quarantine()"
+"""`COUNT_KEYS` with the rights of workers, for a controller that has a role of its own (`schema.grants`)."""
+
+UNFOLDED: Final = """
+SELECT FROM checkpoint_log WHERE interval_id IN (SELECT interval_id FROM interval_owner)
+  AND epoch <= coalesce((SELECT number FROM declared_epoch), 0) LIMIT 1
+"""
 READ_QUARANTINE: Final = """
 SELECT key, subscription, producer, sequence, value, timestamp, tag, kind, error FROM quarantine
 WHERE computation = %s AND key = %s ORDER BY place LIMIT %s

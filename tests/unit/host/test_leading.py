@@ -7,6 +7,16 @@ from typing import Any
 import pytest
 
 from millwheel import limits
+from millwheel.bundles import (
+    CHECKPOINT_FORMAT,
+    Checkpoint,
+    HoldWrites,
+    LogWrite,
+    QuarantineEntry,
+    StateWrites,
+    TimerWrites,
+    encode_checkpoint,
+)
 from millwheel.cluster import MapOrder, Member, RunEnding
 from millwheel.host import alphabet as he
 from millwheel.host.leading import ClusterController
@@ -24,9 +34,9 @@ from millwheel.host.messages import (
 )
 from millwheel.host.over import Tolerance
 from millwheel.host.requests import Reshape, StoreCall
-from millwheel.ids import IntervalId
+from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, SubscriptionId
 from millwheel.model import MAX_TIME, SECOND
-from millwheel.ports import PipelineShape, PositionWrite, WatermarkWrite
+from millwheel.ports import FoldWrite, PipelineShape, PositionWrite, WatermarkWrite
 from millwheel.testing.world.calls import run
 from millwheel_storage.memory import MemoryStore
 
@@ -187,6 +197,75 @@ def test_a_controller_that_leads_only_after_all_workers_have_left_a_finished_pip
     other = room.join("controller")
     room.let_pass(2 * limits.DESERTED_US / SECOND)
     assert sorted(room.ended) == sorted([late, other])
+
+
+def deserted(allowed: Tolerance, folds: bool) -> tuple[Room, str]:
+    """All is at the end of time, a key is in quarantine, all workers are gone, and so is the leader whom they told; the next
+    one.  `folds`: the log was folded before that."""
+    room = Room()
+    room.tolerance = allowed
+    run(room.store.open_pipeline(PipelineShape("demo", {"a": ()}, {}, {}, (), ("src",))))
+    first = room.join("controller")
+    room.let_pass(2)
+    found = run(room.store.cluster_map())
+    assert found.leader is not None
+    writes = [WatermarkWrite(name, MAX_TIME, {}) for name in ("a", "source:src")]
+    assert run(room.store.persist_led_watermarks(found.leader.epoch, writes)) == {"a", "source:src"}
+    (placed,) = found.intervals
+    entry = QuarantineEntry("k", SubscriptionId(1), ProducerId(5), SequenceNumber(0), b"v", 1)
+    image = Checkpoint(
+        format=CHECKPOINT_FORMAT, shape="", epoch=0, ids=[], produced=[], acked=[], state=StateWrites.of([]),
+        timers=TimerWrites(), holds=HoldWrites(), sinks=[], quarantined=[entry],
+    )  # fmt: skip
+    run(room.store.commit([LogWrite(placed.id, placed.sequencer, Seq(1), 0, encode_checkpoint(image))]))
+    if folds:
+        fold(room, image)
+    room.cut.add(first)
+    room.leave(first)
+    room.now += 2 * LEASE_US
+    return room, room.join("controller")
+
+
+def fold(room: Room, image: Checkpoint) -> None:
+    (placed,) = run(room.store.cluster_map()).intervals
+    assert run(room.store.fold(FoldWrite(placed.id, placed.sequencer, Seq(1), [image])))
+
+
+@pytest.mark.parametrize(("allowed", "too_much"), [(Tolerance(), True), (Tolerance(1), False)])
+def test_a_leader_whom_no_worker_has_told_of_a_quarantine_knows_it_from_the_store(
+    allowed: Tolerance, too_much: bool
+) -> None:
+    # It said that nothing was left over: a run with keys in quarantine ended with status 0.
+    room, leader = deserted(allowed, folds=True)
+    room.let_pass(limits.DESERTED_US / SECOND - 5)
+    assert room.ended == []
+    room.let_pass(20)
+    assert room.ended == [leader]
+    assert room.controllers[leader].ending == RunEnding(1, 0, too_much)
+
+
+def test_more_quarantines_than_are_allowed_end_a_run_although_nobody_works() -> None:
+    room, leader = deserted(Tolerance(0), folds=True)
+    room.let_pass(5)
+    assert room.ended == [leader]
+    assert room.controllers[leader].ending.stopped == "1 keys are in quarantine, 0 are allowed"
+
+
+@pytest.mark.parametrize("allowed", [Tolerance(), Tolerance(0)])
+def test_a_leader_judges_nothing_before_the_logs_of_dead_workers_are_folded(allowed: Tolerance) -> None:
+    # A quarantine may be in a log and in no table.  A worker has to come, as after every other death.
+    room, leader = deserted(allowed, folds=False)
+    room.let_pass(3 * limits.DESERTED_US / SECOND)
+    assert room.ended == []
+    worker = room.join("worker")
+    room.let_pass(2)
+    (placed,) = run(room.store.cluster_map()).intervals
+    assert run(room.store.recover(placed.id, placed.sequencer)) is not None
+    room.leave(worker)
+    room.let_pass(2 * limits.DESERTED_US / SECOND)
+    assert room.ended == [leader]
+    assert room.controllers[leader].ending.quarantined == 1
+    assert room.controllers[leader].ending.too_much
 
 
 def test_an_order_under_snapshots_is_carried_out_at_the_end_of_an_epoch_that_begins_for_it() -> None:

@@ -2,39 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 
-from millwheel.cluster import ClusterMap, PlacedInterval, RunEnding
+from millwheel.cluster import ClusterMap, Member, PlacedInterval, RunEnding
 from millwheel.host.left_overs import LeftOvers
 from millwheel.host.over import Tolerance
-from millwheel.host.requests import CountRejected
+from millwheel.host.requests import CountQuarantined, CountRejected
 from millwheel.ids import IntervalId, Sequencer
 
 T = TypeVar("T")
 ONE, TWO = IntervalId(1), IntervalId(2)
 
 
-def owned(**owners: int) -> ClusterMap:
-    """A map of the intervals 1 and 2."""
+WORKER = Member(7, "w", "worker", "here:1", alive=True)
+
+
+def owned(*members: Member, **owners: int) -> ClusterMap:
+    """A map of the intervals 1 and 2, and a worker if no other member is named."""
     placed = [
         PlacedInterval(interval, "count", "", None, owners.get(name), Sequencer(1))
         for name, interval in (("one", ONE), ("two", TWO))
     ]
-    return ClusterMap(1, None, (), tuple(placed), ())
+    return ClusterMap(1, None, members or (WORKER,), tuple(placed), ())
 
 
-def asked(steps: Generator[Any, Any, T], rejected: int = 0) -> T:
+def asked(steps: Generator[Any, Any, T], rejected: int = 0, stored: Sequence[int | None] = ()) -> T:
+    """What is judged on a store that says this; each of `stored` is an answer, and all must be asked for."""
+    left, answer = [*stored], None
     try:
-        wish = next(steps)
-        assert isinstance(wish, CountRejected)
-        steps.send(rejected)
+        while True:
+            wish = steps.send(answer)
+            assert isinstance(wish, CountRejected | CountQuarantined)
+            answer = rejected if isinstance(wish, CountRejected) else left.pop(0)
     except StopIteration as end:
+        assert left == []
         value: T = end.value
         return value
-    raise AssertionError("it asks for more")
+
+
+def test_when_no_worker_is_left_the_store_is_asked_once_until_it_knows() -> None:
+    left, dead = LeftOvers(Tolerance(1)), msgspec.structs.replace(WORKER, alive=False)
+    left.said(7, {ONE: 5})
+    assert asked(left.excess(owned(dead, one=7)), stored=[None]) is None, "what a dead worker has said is out of date"
+    assert asked(left.judged(owned(dead, one=7)), stored=[None]) is None
+    assert asked(left.excess(owned(dead, one=7)), stored=[1]) is None
+    assert asked(left.judged(owned(dead, one=7))) == RunEnding(1, 0, False)
+    said = asked(left.excess(owned(one=7)))
+    assert said is not None
+    assert said.stopped == "5 keys are in quarantine, 1 are allowed"
+    assert asked(left.judged(owned(dead, one=7)), stored=[2]) == RunEnding(2, 0, True), "a worker was there meanwhile"
 
 
 def test_keys_of_all_workers_count_together_and_each_for_the_owner_of_its_interval() -> None:

@@ -19,6 +19,7 @@ from millwheel.bundles import (
     LogWrite,
     OutsideIdWrites,
     Produced,
+    QuarantineEntry,
     SinkRow,
     StateWrites,
     TimerWrites,
@@ -65,7 +66,8 @@ def image(outside: int) -> Checkpoint:
         format=CHECKPOINT_FORMAT, shape="", epoch=0, ids=[Ids(*channel, SequenceNumber(1), [SequenceNumber(3)])],
         produced=[Produced(*channel, SequenceNumber(outside), ["k"], [b"v"], [1])], acked=[],
         state=StateWrites.of([("a", "c", "", b"v")]), timers=TimerWrites(["a"], ["t"], ["wall"], [7]),
-        holds=HoldWrites(["a"], [7]), sinks=[], quarantined=[],
+        holds=HoldWrites(["a"], [7]), sinks=[],
+        quarantined=[QuarantineEntry("a", channel[0], channel[1], SequenceNumber(0), b"v", 1)],
         outside=[OutsideIdWrites(SubscriptionId(1), 50, [b"%d" % outside])],
     )  # fmt: skip
 
@@ -89,6 +91,7 @@ def test_workers_and_a_controller_do_their_work_with_their_roles(postgres: Embed
         write = WatermarkWrite("a", 7, {ONE: owned[ONE]})
         assert await controller.persist_led_watermarks(leader.epoch, [write]) == {"a"}
         assert (await controller.senders()).productions == ((1, 5),)
+        assert await controller.count_quarantined() == await worker.count_quarantined() == 1
         number = await controller.order(MapOrder("split", (ONE,), split_keys=("c",)))
         given_up = await controller.place(Placement(leader.epoch, placed, {ONE: None, TWO: None}, {}))
         assert given_up is not None
@@ -231,6 +234,7 @@ REFUSED: dict[str, list[str]] = {
         "INSERT INTO map_order (wish) VALUES ('')",
         "SELECT nextval('sequencer')",
         "SELECT end_worker_sessions('{}', '{}')",
+        "SELECT count_quarantine()",
         "CREATE TABLE mine (x int)",
     ],
 }
