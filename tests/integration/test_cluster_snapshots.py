@@ -14,6 +14,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from millwheel.bundles import (
     CHECKPOINT_FORMAT,
@@ -29,6 +30,7 @@ from millwheel.ids import IntervalId, Seq
 from millwheel.ports import Declaration, PipelineShape
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
+from millwheel_storage.postgres.reader import Reader
 from tests.integration.test_cluster_run import WORDS, Place, children, ended, until
 from tests.patience import LEASE_S
 
@@ -116,6 +118,31 @@ def test_a_worker_that_was_stopped_for_longer_than_its_lease_joins_again(place: 
     status, out = ended(cluster)
     assert status == 130, out
     assert "worker-2 ended" not in out
+
+
+def test_a_row_that_the_database_refuses_sends_its_key_to_quarantine_and_the_rest_goes_on(place: Place) -> None:
+    kept = place.directory / "2.jsonl"
+    kept.rename(kept.with_suffix(".kept"))
+    cluster = place.up("--workers", "2", TAIL="1")
+    place.until_counted(2 / 3)
+    word, before = min(place.rows().items())
+    table = sql.Identifier(place.name, "counts")
+    with psycopg.connect(place.url, autocommit=True) as connection:
+        refusal = sql.SQL("ALTER TABLE {} ADD CONSTRAINT nope CHECK (word <> {}) NOT VALID")
+        connection.execute(refusal.format(table, sql.Literal(word)))
+    kept.with_suffix(".kept").rename(kept)
+    until(lambda: place.rows() == {**place.expected, word: before})
+    with Reader(place.url, place.name) as reader:
+        assert [(computation, key) for computation, key, _ in reader.quarantined()] == [("Count", word)]
+        waiting = reader.quarantine_rows("Count", word)
+        assert len(waiting) == place.expected[word] - before
+        assert "nope" in waiting[0].error
+        with psycopg.connect(place.url, autocommit=True) as connection:
+            connection.execute(sql.SQL("ALTER TABLE {} DROP CONSTRAINT nope").format(table))
+        reader.request_redrive("Count", word)
+    until(lambda: place.rows() == place.expected)
+    cluster.send_signal(signal.SIGINT)
+    assert ended(cluster)[0] == 130
 
 
 def test_intervals_are_split_moved_and_merged_between_two_epochs(place: Place) -> None:
