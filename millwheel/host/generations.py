@@ -7,7 +7,8 @@ Invariants:
 
 * while anything has no live owner, whoever owns something is dismissed, and then all is placed by one decision;
 * a worker that has owned something never gets anything again: its process joins anew, as another member;
-* what is changed on purpose is changed at the end of an epoch, and an order is carried out while nobody owns anything.
+* what is changed on purpose is changed at the end of an epoch, and an order is carried out while nobody owns anything;
+* a worker that joins again under its name gets what it had, so one change does not undo those before it.
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ class WholeMaster(Master):
         """How many workers there were when owners were dismissed: the processes of these join again."""
         self._targets: dict[int, str] = {}
         """By order to move that was begun: what the worker is called, which joins again under another number."""
+        self._had: dict[Place, str] = {}
+        """What the owners are called, of the last placement of all that was seen."""
 
     def decide(self, found: ClusterMap, now: int) -> Decision | None:
         """See `Master`."""
@@ -85,6 +88,9 @@ class WholeMaster(Master):
         if self._orders or self._is_uneven(view):
             return self._at_the_end(view)
         self._awaited = 0
+        relief = self._relieve(view, now)
+        if relief is not None:
+            return relief
         if not self.resting:
             return None
         view.workers = tuple(sorted({owner for owner in view.owners.values() if owner is not None}))
@@ -100,6 +106,7 @@ class WholeMaster(Master):
     def _share_out(self, view: MapView, now: int) -> Decision | None:
         if view.owners and all(owner in view.workers for owner in view.owners.values()):
             self._since = None
+            self._had = {place: view.names[owner] for place, owner in view.owners.items() if owner is not None}
             return None
         if self._since is None:
             self._since, self._awaited = now, 0
@@ -118,7 +125,7 @@ class WholeMaster(Master):
 
     def _place_all(self, view: MapView) -> Assign:
         self._returning, self._last = 0, {}
-        wanted = self._moved(view)
+        wanted = {**self._kept(view), **self._moved(view)}
         for place, owner in wanted.items():
             view.take(place, owner)
         every = assign({place: wanted[place] if place in wanted else view.give(place) for place in view.owners})
@@ -135,6 +142,8 @@ class WholeMaster(Master):
             return None
         moves = {number: order.to for number, order in self._orders.items() if order.to in view.named}
         self._targets = {number: view.names[view.named[to]] for number, to in moves.items()}
+        if self._is_uneven(view):
+            self._had = {}  # all is shared out anew
         return self._dismiss(view)
 
     def _is_uneven(self, view: MapView) -> bool:
@@ -168,6 +177,12 @@ class WholeMaster(Master):
                 refusal = refused(order, view)
                 return Settle(number, refusal) if refusal else Cut(order.intervals, order.split_keys, number, back=True)
         return None
+
+    def _kept(self, view: MapView) -> dict[Place, int]:
+        """What workers had that are here again.  A name that several of them have says nothing."""
+        called = Counter(view.names[worker] for worker in view.workers)
+        here = {name: worker for worker, name in view.names.items() if called[name] == 1}
+        return {place: here[name] for place, name in self._had.items() if place in view.owners and name in here}
 
     def _moved(self, view: MapView) -> dict[Place, int]:
         """What orders want, of the workers that are here."""

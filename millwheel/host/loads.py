@@ -38,14 +38,17 @@ class Loads:
             known = self._keys.setdefault(interval, deque(maxlen=limits.LOAD_SAMPLE_KEYS))
             known.append(keys[count // limits.LOAD_SAMPLE_BUNDLES % len(keys)])
 
-    def report(self, now: int, mine: Sequence[IntervalId]) -> tuple[IntervalLoad, ...]:
-        """The loads of intervals at wall time `now`, us, when it is time for that; else nothing."""
+    def report(self, now: int, mine: Sequence[IntervalId]) -> tuple[IntervalLoad, ...] | None:
+        """The loads of intervals at wall time `now`, us, when it is time for that; else None.
+
+        Who has none reports, too: it is the least busy one.
+        """
         since = self._since
-        if since is None or now < since or not mine:
+        if since is None or now < since:
             self._since = now
-            return ()
+            return None
         if now - since < limits.LOAD_EVERY_US:
-            return ()
+            return None
         found = tuple(
             IntervalLoad(interval, self._busy_us.get(interval, 0) * 1_000 // (now - since), self._median(interval))
             for interval in mine

@@ -163,7 +163,7 @@ class MappedOwnership:
         self._own(found)
         self._serve(found)
         loads = self._loads.report(self._worker.now, sorted(self._mine))
-        if loads:
+        if loads is not None:
             self._worker.answer(LoadReport(loads))
             hot = self._loads.hot.report(sorted(self._mine))
             self._hot = hot

@@ -60,11 +60,11 @@ def run_cluster_stage(
 
 
 def simulate_cluster_cuts(
-    seed: int, faults: Faults | None = None, orders: int | None = None, refused: str = ""
+    seed: int, faults: Faults | None = None, orders: int | None = None, refused: str = "", anonymous: bool = False
 ) -> Kernel:
     """One seed, with so many orders if that is not drawn; raises `Violation` with the story when an invariant breaks.
 
-    The database refuses the sink rows of the word `refused`.
+    The database refuses the sink rows of the word `refused`.  When all are `anonymous`, nobody gets what it had.
     """
     kernel, rng = Kernel(seed, start_us=START_US), random.Random(f"cluster cuts {seed}")
     if faults is None:
@@ -75,6 +75,7 @@ def simulate_cluster_cuts(
         drawn = rng.choice((0, 2, 5))
 
         def order(simulation: ClusterSimulation) -> None:
+            simulation.anonymous = anonymous
             for _ in range(drawn if orders is None else orders):
                 kernel.at(kernel.now + kernel.rng.randrange(10 * SECOND), simulation.order_something, [*KEYS])
 

@@ -47,7 +47,7 @@ def test_without_faults_all_is_placed_once_and_the_run_ends(seed: int) -> None:
 @pytest.mark.parametrize("seed", [0, 4])
 def test_a_refused_row_goes_to_quarantine_whoever_gets_its_interval(seed: int) -> None:
     # Each worker knew only what its own last membership had seen, and the interval went to the other one: for ever.
-    kernel = simulate_cluster_cuts(seed, NO_FAULTS, orders=0, refused="not")
+    kernel = simulate_cluster_cuts(seed, NO_FAULTS, orders=0, refused="not", anonymous=True)
     assert 0 < kernel.probes["epoch refused"] <= 4
     assert kernel.probes["record quarantined"]
 

@@ -63,6 +63,8 @@ class ClusterSimulation:
         """Called `mend_us` after the start, and every second from then on."""
         self.hold_open: Callable[[], bool] = lambda: False
         """While true a cluster that is done is started again (redrives are waiting)."""
+        self.anonymous = False
+        """Nobody joins again under the name that it had."""
         self._roles = roles
         self._until = kernel.now + faults_until_us
         self._mend_at = self._until if mend_us is None else kernel.now + mend_us
@@ -123,7 +125,9 @@ class ClusterSimulation:
         self.kernel.probes[f"{process.member.role} died"] += 1
         if not self._ending:
             delay = self.nemesis.delay_us("restart")
-            self.kernel.at(self.kernel.now + delay, self.launch, process.member.role, process.member.name, process.left)
+            # Under another name it is given, under snapshots, what is left when those have theirs whose names are known.
+            name = "" if self.anonymous or len(self.members) % 2 == 0 else process.member.name
+            self.kernel.at(self.kernel.now + delay, self.launch, process.member.role, name, process.left)
         self._look_at_end()
 
     def overtaken(self, process: WorkerMember | ControllerMember) -> None:

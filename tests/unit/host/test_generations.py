@@ -10,7 +10,8 @@ import pytest
 from millwheel import limits
 from millwheel.cluster import ClusterMap, Leader, MapOrder, Member, PlacedInterval, PlacedSource
 from millwheel.host.generations import WholeMaster, generation_of
-from millwheel.host.master import Assign, Bury, Cut, Decision, Dismiss, Finish, Hasten, Settle
+from millwheel.host.master import Assign, Bury, Cut, Decision, Dismiss, Finish, Hasten, Propose, Settle
+from millwheel.host.messages import IntervalLoad
 from millwheel.ids import IntervalId, Sequencer
 
 ONE, TWO, THREE = IntervalId(1), IntervalId(2), IntervalId(3)
@@ -159,6 +160,68 @@ def test_splits_and_merges_are_made_while_nobody_owns_anything(master: WholeMast
     assert "neighbours" in decision.refusal
     master.ordered({})
     assert isinstance(master.decide(nobody, 300), Assign)
+
+
+def joined_again(**named: int) -> tuple[Member, ...]:
+    return tuple(Member(number, name, "worker", "a:1") for name, number in named.items())
+
+
+def test_loads_that_differ_for_long_give_an_order_that_waits_for_the_end_of_an_epoch(master: WholeMaster) -> None:
+    found = the_map({ONE: 7, TWO: 7}, 8, 7, 8)
+    master.resting = False
+    for _ in range(limits.LOAD_REPORTS):
+        assert master.decide(found, 0) is None
+        master.relief.loaded(8, [])
+        master.relief.loaded(7, [IntervalLoad(ONE, 300, ""), IntervalLoad(TWO, 300, "")])
+    move = MapOrder("move", (ONE,), to="w8")
+    assert master.decide(found, 0) == Propose(move)
+    master.ordered({3: move})
+    assert at_the_end(master, found) == Dismiss((7, 8))
+
+
+def test_who_joins_again_has_what_it_had_and_what_was_moved_stays(master: WholeMaster) -> None:
+    every = {ONE: 8, TWO: 8, THREE: 8}  # as orders wanted it
+    assert master.decide(the_map(every, 7, 7, 8), 0) is None
+    assert master.decide(the_map(every, 7, 7, dead=(8,)), 0) == Dismiss((7, 8))
+    nobody = msgspec.structs.replace(the_map(dict.fromkeys(every), None), members=joined_again(n8=9, n7=10))
+    decision = master.decide(nobody, 100)
+    assert decision == Assign({ONE: 9, TWO: 9, THREE: 9}, {"text": 10}, back=True)
+
+
+def test_what_a_dead_worker_had_is_shared_out_and_all_is_when_one_joins_that_has_nothing(master: WholeMaster) -> None:
+    every = {ONE: 7, TWO: 8, THREE: 9}
+    assert master.decide(the_map(every, 7, 7, 8, 9), 0) is None
+    assert master.decide(the_map(every, 7, 7, 8, dead=(9,)), 0) == Dismiss((7, 8, 9))
+    without = msgspec.structs.replace(the_map(dict.fromkeys(every), None), members=joined_again(n7=10, n8=11))
+    assert master.decide(without, 100) == Assign({ONE: 10, TWO: 11, THREE: 11}, {"text": 10}, back=True)
+    uneven = msgspec.structs.replace(
+        the_map({ONE: 10, TWO: 11, THREE: 11}, 10), members=joined_again(n7=10, n8=11, n9=12)
+    )
+    assert at_the_end(master, uneven) == Dismiss((10, 11))
+    again = msgspec.structs.replace(the_map(dict.fromkeys(every), None), members=joined_again(n7=13, n8=14, n9=15))
+    decision = master.decide(again, 100)
+    assert isinstance(decision, Assign)
+    assert {*decision.intervals.values(), *decision.sources.values()} == {13, 14, 15}
+
+
+def test_an_interval_that_was_merged_into_another_one_counts_for_nobody(master: WholeMaster) -> None:
+    assert master.decide(the_map({ONE: 7, TWO: 7, THREE: 8}, 9, 7, 8, 9), 0) is None
+    assert master.decide(the_map({ONE: 7, TWO: 7, THREE: 8}, 9, 7, 8, dead=(9,)), 0) == Dismiss((7, 8, 9))
+    merged = the_map({ONE: None, THREE: None}, None)
+    merged = msgspec.structs.replace(merged, members=joined_again(n7=10, n8=11))
+    assert master.decide(merged, 100) == Assign({ONE: 10, THREE: 11}, {"text": 10}, back=True)
+
+
+def test_a_name_that_two_workers_have_gives_neither_what_the_other_had(master: WholeMaster) -> None:
+    every: dict[IntervalId, int | None] = {ONE: 7, TWO: 8}
+    twins = (Member(7, "n", "worker", "a:1"), Member(8, "n", "worker", "a:1"))
+    assert master.decide(msgspec.structs.replace(the_map(every, 7), members=twins), 0) is None
+    master.decide(msgspec.structs.replace(the_map({**every, TWO: None}, 7), members=twins), 0)
+    again = (Member(9, "n", "worker", "a:1"), Member(10, "n", "worker", "a:1"))
+    nobody = msgspec.structs.replace(the_map(dict.fromkeys(every), None), members=again)
+    decision = master.decide(nobody, 100)
+    assert isinstance(decision, Assign)
+    assert {*decision.intervals.values()} == {9, 10}
 
 
 def test_an_order_that_is_taken_back_leaves_nothing_behind(master: WholeMaster) -> None:

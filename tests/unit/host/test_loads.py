@@ -4,28 +4,42 @@ from __future__ import annotations
 
 from millwheel import limits
 from millwheel.host.loads import Loads
+from millwheel.host.messages import IntervalLoad
 from millwheel.ids import IntervalId
 
 ONE, TWO = IntervalId(1), IntervalId(2)
 
 
+def reported(loads: Loads, now: int, *mine: IntervalId) -> tuple[IntervalLoad, ...]:
+    found = loads.report(now, mine)
+    assert found is not None
+    return found
+
+
 def test_loads_are_thousandths_of_a_core_since_the_last_report() -> None:
     loads = Loads()
-    assert loads.report(0, [ONE, TWO]) == ()
+    assert loads.report(0, [ONE, TWO]) is None
     loads.ran(ONE, limits.LOAD_EVERY_US // 4)
     loads.ran(ONE, limits.LOAD_EVERY_US // 4)
-    assert loads.report(limits.LOAD_EVERY_US - 1, [ONE, TWO]) == ()
-    found = loads.report(limits.LOAD_EVERY_US, [ONE, TWO])
+    assert loads.report(limits.LOAD_EVERY_US - 1, [ONE, TWO]) is None
+    found = reported(loads, limits.LOAD_EVERY_US, ONE, TWO)
     assert [(load.interval, load.permille) for load in found] == [(1, 500), (2, 0)]
-    later = loads.report(2 * limits.LOAD_EVERY_US, [ONE, TWO])
+    later = reported(loads, 2 * limits.LOAD_EVERY_US, ONE, TWO)
     assert [load.permille for load in later] == [0, 0]
 
 
 def test_a_clock_that_is_set_back_begins_anew() -> None:
     loads = Loads()
     loads.report(10 * limits.LOAD_EVERY_US, [ONE])
-    assert loads.report(0, [ONE]) == ()
-    assert loads.report(limits.LOAD_EVERY_US, [ONE])[0].interval == 1
+    assert loads.report(0, [ONE]) is None
+    assert reported(loads, limits.LOAD_EVERY_US, ONE)[0].interval == 1
+
+
+def test_a_worker_without_intervals_says_so() -> None:
+    """Else nobody who is busy is relieved, because not all have reported."""
+    loads = Loads()
+    assert loads.report(0, []) is None
+    assert reported(loads, limits.LOAD_EVERY_US) == ()
 
 
 def test_the_median_is_that_of_what_comes_and_needs_enough_of_it() -> None:
@@ -33,10 +47,10 @@ def test_the_median_is_that_of_what_comes_and_needs_enough_of_it() -> None:
     loads.report(0, [ONE])
     for number in range(16 * limits.LOAD_SAMPLE_BUNDLES):
         loads.came(ONE, [f"k{number % 100:02}"])
-    assert loads.report(limits.LOAD_EVERY_US, [ONE])[0].median == ""
+    assert reported(loads, limits.LOAD_EVERY_US, ONE)[0].median == ""
     for number in range(limits.LOAD_SAMPLE_KEYS * limits.LOAD_SAMPLE_BUNDLES):
         loads.came(ONE, [f"k{number * 37 % 100:02}", "a", "z"])
-    median = loads.report(2 * limits.LOAD_EVERY_US, [ONE])[0].median
+    median = reported(loads, 2 * limits.LOAD_EVERY_US, ONE)[0].median
     assert "k00" <= median <= "k99"
 
 

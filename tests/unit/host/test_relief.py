@@ -95,3 +95,10 @@ def test_what_has_another_owner_by_now_is_left_alone() -> None:
         cluster.report("m")
     cluster.intervals = {}
     assert cluster.propose() is None
+
+
+def test_an_interval_is_split_for_a_worker_that_has_none() -> None:
+    cluster = Cluster(w1={1: 700}, w2={})
+    for _ in range(limits.LOAD_REPORTS):
+        cluster.report(median="m")
+    assert cluster.propose() == MapOrder("split", (IntervalId(1),), split_keys=("m",))
