@@ -46,7 +46,7 @@ ifdef ARGS
 	$(PY) -m pytest $(ARGS)
 else
 	$(PY) -m pytest -m every_core; alone=$$?; \
-	$(PY) -m pytest -m "not every_core and not grid" -n 3 --dist loadfile --no-loadscope-reorder && exit $$alone
+	$(PY) -m pytest -m "not every_core and not grid and not long" -n 3 --dist loadfile --no-loadscope-reorder && exit $$alone
 endif
 
 lint: $(STAMP) ## ruff, its formatter, and the layering contracts
@@ -94,7 +94,8 @@ reliability: $(STAMP) ## simulator, crash points, planted bugs, new property exa
 	$(PY) -m tests.sim.ci
 	HYPOTHESIS_PROFILE=search $(PY) -m pytest -q tests/sim/test_crash_points.py tests/sim/test_hops_crash_points.py \
 		tests/sim/test_epoch_points.py tests/sim/test_planned_changes.py
-	HYPOTHESIS_PROFILE=search $(PY) -m pytest -q tests/property tests/unit
+	HYPOTHESIS_PROFILE=search $(PY) -m pytest -q tests/property tests/unit tests/sim/test_watermark_steps.py tests/sim/test_cuts.py
+	$(PY) -m pytest -q -m long
 	$(PY) -m tests.mutants
 	$(PY) -m tests.sim.report
 

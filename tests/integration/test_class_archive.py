@@ -157,6 +157,7 @@ print(json.dumps([first, job()]))
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_job_leaves_its_archive_to_the_next_and_ends_its_jvm(tmp_path: Path) -> None:
     command = [sys.executable, "-c", JOBS, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

@@ -204,7 +204,10 @@ def broken(compressed: bytes, fault: str) -> bytes:
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["cut off", "damaged", "no line"])
+@pytest.mark.parametrize(
+    "fault",
+    ["damaged", pytest.param("cut off", marks=pytest.mark.long), pytest.param("no line", marks=pytest.mark.long)],
+)
 def test_a_web_log_that_breaks_off_is_named_and_leaves_out_free(fault: str, tmp_path: Path) -> None:
     log, out = tmp_path / "access.log.gz", tmp_path / "out"
     log.write_bytes(broken(SLICE.read_bytes(), fault))

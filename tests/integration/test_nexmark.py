@@ -48,7 +48,13 @@ def check(judge: psycopg.Connection[Any], done: NexmarkJob) -> None:
 
 
 @pytest.mark.parametrize(
-    ("order", "intervals", "seed"), [("ordered", 1, 1), ("shuffled", 4, 2), ("late", 7, 3), ("doubled", 2, 4)]
+    ("order", "intervals", "seed"),
+    [
+        pytest.param("ordered", 1, 1, marks=pytest.mark.long),
+        pytest.param("shuffled", 4, 2, marks=pytest.mark.long),
+        ("late", 7, 3),
+        ("doubled", 2, 4),
+    ],
 )
 def test_rows_are_those_of_sql(
     order: str, intervals: int, seed: int, postgres: EmbeddedPostgres, judge: psycopg.Connection[Any]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.effort import share
 from tests.sim.cuts import simulate_cuts
 from tests.sim.quick import quick
 
@@ -15,7 +16,7 @@ WANTED = ("epoch declared", "epoch fenced", "channel cut", "message lost in a cu
 @pytest.mark.timeout(600)
 def test_every_epoch_that_is_declared_is_one_consistent_cut() -> None:
     probes = dict.fromkeys(WANTED, 0)
-    for seed in range(SEEDS):
+    for seed in share(range(SEEDS), 2):
         kernel = quick(simulate_cuts)(seed)
         assert kernel.events > 300
         for name in WANTED:

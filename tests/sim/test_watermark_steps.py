@@ -9,6 +9,7 @@ import pytest
 from millwheel.model import SECOND
 from millwheel.testing.faults.nemesis import Planned
 from millwheel.testing.world.kernel import Kernel
+from tests.effort import share
 from tests.sim.harness import run_workload
 from tests.sim.quick import quick
 from tests.sim.workload.drawing import START_US, draw
@@ -53,7 +54,7 @@ def end_of(seed: int, jump_us: int) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("seed", seeds())
+@pytest.mark.parametrize("seed", share(seeds(), 3))
 def test_the_end_does_not_depend_on_how_far_watermarks_jump(seed: int) -> None:
     end = quick(end_of)
     assert end(seed, 1) == end(seed, SECOND) == end(seed, 10_000 * SECOND)
