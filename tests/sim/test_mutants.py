@@ -149,6 +149,25 @@ FIRST_SEEDS = {
 }
 """The first seed to try, where the bug was last seen, if that is not 0; `make mutants` counts from 0."""
 
+LONG = {
+    "A placement changes the owner and not the sequencer: the last owner is not fenced",
+    "A source without an owner sends nothing back",
+    "An epoch begins at a worker that does not serve all yet that is its own",
+    "Bundles that need no answer overtake one of their sender that waits for the store's",
+    "Each leader counts the rounds of a loop from zero",
+    "Nobody says hello to a worker that joins later: its intervals send nothing",
+    "Nobody tells a new leader what the last one was told",
+    "Of an invocation that is put back, what was diverted to a quarantine stays there",
+    "Receipts go to the worker that had the sender first",
+    "Rounds of the owners before are asked after all has gone back",
+    "The hello of a worker that is not known yet is forgotten",
+    "The next core of an interval is not told how far its inputs are",
+    "The watermark does not wait for a partition until it has reported",
+    "Whoever loses an interval does not look at the map, and does not let go of it",
+    "Workers that own nothing hear of rounds, and get something when all has gone back",
+}
+"""Those that take 5 to 100 s of processor: `make reliability` tries them, as all others."""
+
 AT_CRASH_POINTS = {
     "The next core of an interval is not told how far its inputs are",
 }
@@ -170,6 +189,8 @@ def answers(request: pytest.FixtureRequest) -> Iterator[Answers]:
     yield from on_all_cores(request, noticed)
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in MUTANTS]
+)
 def test_planted_bug_is_noticed(name: str, answers: Answers) -> None:
     assert answers[name].get(), f"nobody noticed: {name}"
