@@ -1,4 +1,4 @@
-"""How a run ended, and which hooks failed in it, as `millwheel run` and `millwheel worker` say it."""
+"""How a run ended, and which hooks failed in it, as `millwheel run`, `worker` and `controller` say it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from millwheel.cli.status import Status
 from millwheel.escapes import escaped
 
 if TYPE_CHECKING:
+    from millwheel.cluster import RunEnding
     from millwheel.host.progress import Progress
     from millwheel.runtime.failures import Failure
 
@@ -20,15 +21,13 @@ def outcome(
     lines: Lines, place: Place, progress: Progress, stopped: str, quarantined: int = 0, rejected: int = 0
 ) -> Status:
     """Says what is left over, and how the run ended; `stopped` is what to say when it was told to, or ""."""
-    if progress.in_quarantine:
-        many = "1 key is" if progress.in_quarantine == 1 else f"{progress.in_quarantine:,} keys are"
-        lines.say(logging.WARNING, f"{many} in quarantine: see {_command(place, 'quarantine list')}")
+    _tell_of_quarantine(lines, place, progress.in_quarantine)
     for source, kinds in sorted(progress.rejections.items()):
         for kind, count in sorted(kinds.items(), key=lambda pair: -pair[1]):
             lines.say(logging.WARNING, f"source {source}: {count:,} rejected: {kind}")
     ending = progress.ending
-    if ending is not None and ending.rejected:
-        lines.say(logging.WARNING, f"{ending.rejected:,} rows were rejected in all")
+    if ending is not None:
+        _tell_of_rejected(lines, ending)
     if progress.stopped:
         lines.say(logging.ERROR, f"the run is stopped: {progress.stopped}")
         return Status.LEFT_OVER
@@ -38,6 +37,26 @@ def outcome(
     if ending is not None:
         return Status.LEFT_OVER if ending.too_much else Status.DONE
     return Status.LEFT_OVER if progress.in_quarantine > quarantined or progress.rejected > rejected else Status.DONE
+
+
+def outcome_of_all(lines: Lines, place: Place, ending: RunEnding) -> Status:
+    """The same of a controller, which has judged what all workers have left over."""
+    _tell_of_quarantine(lines, place, ending.quarantined)
+    _tell_of_rejected(lines, ending)
+    if ending.stopped:
+        lines.say(logging.ERROR, f"the run is stopped: {ending.stopped}")
+    return Status.LEFT_OVER if ending.too_much else Status.DONE
+
+
+def _tell_of_quarantine(lines: Lines, place: Place, keys: int) -> None:
+    if keys:
+        many = "1 key is" if keys == 1 else f"{keys:,} keys are"
+        lines.say(logging.WARNING, f"{many} in quarantine: see {_command(place, 'quarantine list')}")
+
+
+def _tell_of_rejected(lines: Lines, ending: RunEnding) -> None:
+    if ending.rejected:
+        lines.say(logging.WARNING, f"{ending.rejected:,} rows were rejected in all")
 
 
 def tell(lines: Lines, place: Place, failure: Failure) -> None:

@@ -15,7 +15,7 @@ from millwheel.cli.lines import Lines
 from millwheel.cli.log_format import log_format
 from millwheel.cli.metrics import served
 from millwheel.cli.options import Place, allowances, option, place
-from millwheel.cli.outcome import log_facts, outcome, tell
+from millwheel.cli.outcome import log_facts, outcome, outcome_of_all, tell
 from millwheel.cli.status import Status, status_of
 from millwheel.errors import ChannelError, MillwheelError
 from millwheel.limits import LEASE_LONGEST_S, LEASE_SHORTEST_S, LEASE_US
@@ -119,9 +119,7 @@ def controller(
         if ending is None:
             lines.say(logging.INFO, "stopped; a controller that stands by goes on", always=True)
             return Status.STOPPED
-        if ending.stopped:
-            lines.say(logging.ERROR, f"the run is stopped: {ending.stopped}")
-        return Status.LEFT_OVER if ending.too_much else Status.DONE
+        return outcome_of_all(lines, place, ending)
 
 
 def _plan(place: Place, role: str, given: dict[str, Any]) -> ProcessPlan:

@@ -25,6 +25,8 @@ class ControllerFamily:
         """`host` is where executors reach the driver from other machines; None: all are on this one."""
         self.failed: int | None = None
         """The status with which they ended before the run was over."""
+        self.seen: int | None = None
+        """The status of those that have seen the end of the run, once there is none any more."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = threading.Event()
         self._thread: threading.Thread | None = None
@@ -55,7 +57,9 @@ class ControllerFamily:
             return await self._supervisor.run()
 
         status = asyncio.run(main())
-        if status:
+        if status in ENDS.finished:
+            self.seen = status
+        elif status is not None:
             self.failed = status
 
 

@@ -6,6 +6,7 @@ Invariants:
 
 * a worker that ends is started again until one of them has seen the end of the run, or it is not wanted any more;
 * whatever kills a job's task, its worker is another member when it comes back: its incarnation comes with its lease;
+* when the controllers beside the driver have seen the end, workers that come later are not waited for;
 * nobody waits for a core without a word, and a worker that fails by itself again and again ends the cluster.
 """
 
@@ -125,7 +126,7 @@ class SparkCluster:
         self._changed = threading.Condition(self._lock)
         self._places: dict[int, _Place] = {}
         self._over = False
-        """A worker has seen the end of the run."""
+        """A worker, or all controllers, have seen the end of the run."""
         self._over_at = 0.0
         self._stopping = False
         self._broken: int | None = None
@@ -188,7 +189,7 @@ class SparkCluster:
             return self._is_done()
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """Wait for the end of the run; the largest exit status of a worker, or None: stopped, or not over in time."""
+        """Wait for the end of the run; the largest exit status of who saw it, or None: stopped, or not over in time."""
         with self._changed:
             self._changed.wait_for(self._is_done, timeout_s)
             if self._broken is not None:
@@ -234,13 +235,15 @@ class SparkCluster:
                     return
                 place.state = "starts"
                 delay_s = limits.RESTART_FIRST_DELAY_S * 2 ** min(place.deaths, 10)
-                self._changed.wait_for(lambda: self._stopping, min(delay_s, limits.RESTART_LONGEST_DELAY_S))
+                self._changed.wait_for(
+                    lambda: self._stopping or self._over, min(delay_s, limits.RESTART_LONGEST_DELAY_S)
+                )
 
     def _run_job(self, place: _Place) -> WorkerEnd | None:
         """One job, to its end.  None: something has killed it, or it was cancelled."""
         context, plan = self._context, self._plan
         with self._lock:
-            if self._stopping or not place.wanted:
+            if self._stopping or self._over or not place.wanted:
                 return None
             place.group, place.waits_since, place.told = f"millwheel-{uuid.uuid4().hex}", time.monotonic(), False
         try:
@@ -269,8 +272,7 @@ class SparkCluster:
     def _note(self, place: _Place, end: WorkerEnd | None, old: bool) -> None:
         """A worker has ended."""
         if end is not None and end.status in ENDS.finished:
-            self._over, self._over_at = True, time.monotonic()
-            self._worst = max(self._worst, end.status)
+            self._end(end.status)
             return
         if self._stopping or not place.wanted or self._over:
             return
@@ -289,6 +291,13 @@ class SparkCluster:
                 self._say(place.name, True, end.lines[-1])
             self._say(ME, True, f"{place.name} {how}; it is started again")
 
+    def _end(self, status: int) -> None:
+        """Somebody has seen the end of the run."""
+        if not self._over:
+            self._over, self._over_at = True, time.monotonic()
+            self._changed.notify_all()
+        self._worst = max(self._worst, status)
+
     # --- looking after them -----------------------------------------------------------------------------------
 
     def _watching(self) -> None:
@@ -301,6 +310,9 @@ class SparkCluster:
                     return
                 if self._controllers.failed is not None and not (self._stopping or self._over):
                     self._broken, self._stopping = self._controllers.failed, True
+                if self._controllers.seen is not None:
+                    # Workers that join now would wait for ever: there is nobody left who tells them.
+                    self._end(self._controllers.seen)
                 late = self._over and time.monotonic() > self._over_at + limits.UP_STOP_LIMIT_S
             for place in places:
                 self._look_after(place, late)

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import queue
 import signal
 import subprocess
 import sys
+import threading
+import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
+from millwheel import limits
 from millwheel.cli.on_spark import Wishes, settings_of
 from millwheel.cli.status import Status
 from millwheel.errors import ChannelError, WiringError
 from millwheel.runtime.supervisor import ENDS
-from millwheel.spark import hosted
+from millwheel.spark import hosted, hosting
 from millwheel.spark.hosted import HostedWorker, command_of, task_of
+from millwheel.spark.hosting import SparkCluster
+from millwheel.spark.hosting_plan import HostingPlan, log_line
 from millwheel.spark.masters import check_master, check_reachable, is_local
 from millwheel.spark.packing import packed
 
@@ -127,3 +135,131 @@ def test_signals_add_and_take_away_workers_and_end_the_cluster() -> None:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+SOON_S = 60.0
+"""Nothing here waits for more than the next look of the driver."""
+
+
+class Jobs:
+    """A Spark without executors: what ends a job, this test says."""
+
+    master = "local[2]"
+
+    def __init__(self) -> None:
+        self._jsc = self
+        self.groups: dict[str, queue.Queue[tuple[int, float, tuple[str, ...]] | Exception]] = {}
+        self.given: queue.Queue[str] = queue.Queue()
+        """Groups of jobs, in the order in which they were given."""
+        self._mine = threading.local()
+
+    sparkContext = property(lambda self: self)
+    statusTracker = sc = lambda self: self
+
+    def isStopped(self) -> bool:
+        return False
+
+    def addPyFile(self, path: str) -> None:
+        pass
+
+    def getJobIdsForGroup(self, group: str) -> list[int]:
+        return []  # it waits for a core
+
+    def setJobGroup(self, group: str, text: str, interruptOnCancel: bool) -> None:
+        self._mine.group = group
+        self.groups[group] = queue.Queue()
+
+    def cancelJobGroup(self, group: str) -> None:
+        self.groups[group].put(RuntimeError("Job cancelled"))
+
+    def parallelize(self, rows: list[int], count: int) -> Jobs:
+        return self
+
+    def mapPartitions(self, task: object) -> Jobs:
+        return self
+
+    def collect(self) -> list[tuple[int, float, tuple[str, ...]]]:
+        self.given.put(self._mine.group)
+        end = self.groups[self._mine.group].get()
+        if isinstance(end, Exception):
+            raise end
+        return [end]
+
+
+class Family:
+    """Controllers, as far as the driver sees them."""
+
+    seen: int | None = None
+    failed: int | None = None
+
+    def __init__(self, *given: object) -> None:
+        pass
+
+    def stop(self, over: bool) -> None:
+        pass
+
+
+@pytest.fixture
+def hosted_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Jobs, SparkCluster, Family]]:
+    """A Spark and a cluster of two workers whose jobs are given to it."""
+    (tmp_path / "hosted_pipeline.py").write_text(PIPELINE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(hosting, "ControllerFamily", Family)
+    monkeypatch.setattr(hosting, "_alive", no_worker)
+    jobs, plan = Jobs(), HostingPlan(path="hosted_pipeline:pipeline", url="postgresql://nowhere")
+    cluster = SparkCluster(jobs, plan, log_line)  # type: ignore[arg-type]
+    family: Any = cluster._controllers
+    yield jobs, cluster, family
+    cluster.stop()
+
+
+async def no_worker(*given: object) -> set[str]:
+    return set()
+
+
+PIPELINE = """
+from millwheel import Computation, Pipeline, Stream, TextCoder, subscribe
+from millwheel_injectors import IterableSource
+
+words = Stream("words", TextCoder())
+
+class Keep(Computation[str]):
+    def ProcessRecord(self, context, record):
+        pass
+
+pipeline = Pipeline("hosted")
+pipeline.inject(IterableSource("text", []), into=words)
+pipeline.add(Keep, [subscribe(words, str)])
+"""
+
+
+@pytest.mark.parametrize("status", [Status.DONE, Status.LEFT_OVER])
+def test_workers_that_come_after_the_end_are_not_waited_for(
+    hosted_by: tuple[Jobs, SparkCluster, Family], status: Status
+) -> None:
+    # Controllers that saw the end of a run before any executor had a free core left workers that nobody told of it: with
+    # status 0 the driver waited for them for ever.
+    jobs, cluster, family = hosted_by
+    cluster.scale(2)
+    for _ in range(2):
+        jobs.given.get()
+    family.seen = status
+    assert cluster.wait(SOON_S) == status
+    assert cluster.workers() == {}
+
+
+def test_a_worker_that_is_to_be_started_again_is_not_when_the_run_has_ended(
+    hosted_by: tuple[Jobs, SparkCluster, Family], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RESTART_FIRST_DELAY_S", 10 * SOON_S)
+    monkeypatch.setattr(limits, "RESTART_LONGEST_DELAY_S", 10 * SOON_S)
+    jobs, cluster, _ = hosted_by
+    cluster.scale(2)
+    one, other = jobs.given.get(), jobs.given.get()
+    jobs.groups[one].put(RuntimeError("ExecutorLostFailure"))
+    while not any(place.deaths for place in cluster._places.values()):
+        time.sleep(0.01)
+    jobs.groups[other].put((Status.DONE, 1.0, ()))
+    assert cluster.wait(SOON_S) == Status.DONE
+    assert jobs.given.empty()
