@@ -199,14 +199,17 @@ def test_a_process_that_is_killed_in_the_middle_loses_and_doubles_nothing(place:
 
 
 def test_a_worker_that_was_stopped_for_longer_than_its_lease_writes_nothing_more(place: Place) -> None:
-    cluster = place.up("--workers", "2", sleep_s=0.004)
+    cluster = place.up("--workers", "2", sleep_s=0.004, TAIL="1")  # it does not end before that worker wakes
     place.until_counted(0.2)
     (worker,) = children(cluster.pid, "worker-2")
     os.kill(worker, signal.SIGSTOP)
     until(lambda: place.owners() == {"worker-1"})
     os.kill(worker, signal.SIGCONT)
+    until(lambda: place.owners() == {"worker-1", "worker-2"})  # it has joined again, and has its share
+    until(lambda: place.rows() == place.expected)
+    cluster.send_signal(signal.SIGINT)
     status, out = ended(cluster)
-    assert status == 0, out
+    assert status == 130, out
     assert "the lease of this process has run out" in out or "is not a member of this cluster any more" in out
     assert "worker-2 ended with status 5; it is started again" in out
     assert place.rows() == place.expected

@@ -27,6 +27,8 @@ from tests.patience import WAIT_S
 pytestmark = pytest.mark.postgres
 
 LEASE_US = 3_000_000
+SENDER_LEASE_US = 10_000_000
+"""Of a process that needs seconds to start on a busy machine."""
 rows = Stream("rows", JsonCoder(int))
 
 
@@ -185,7 +187,8 @@ class Sender:
         self.said = said
         with said.open("wb") as out:
             self.process = subprocess.Popen([sys.executable, "-c", SENDER, *given], stdout=out)
-        until(lambda: self.count() > 20)
+        until(lambda: self.count() > 20 or self.process.poll() is not None)
+        assert self.process.poll() is None, self.lines()
         self.keeper = int(self.lines()[0].split()[1])
 
     def lines(self) -> list[str]:
@@ -203,7 +206,7 @@ class Sender:
 
 @pytest.fixture
 def sender(postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path) -> Iterator[Sender]:
-    of, before = joined(postgres.url, pipeline)
+    of, before = joined(postgres.url, pipeline, SENDER_LEASE_US)
     made = Sender(of, before, tmp_path / "said")
     yield made
     made.process.kill()
@@ -214,14 +217,12 @@ def sender(postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path) -> Iterato
 def test_a_process_that_was_stopped_for_longer_than_its_lease_sends_nothing(sender: Sender, whole_group: bool) -> None:
     sender.stop(*([sender.keeper] if whole_group else []))
     said = sender.count()
-    until(
-        lambda: not alive(sender.of), 2 * LEASE_US / 1e6 + 2
-    )  # the keeper does not renew for a process that is stopped
+    until(lambda: not alive(sender.of))  # the keeper does not renew for a process that is stopped
     time.sleep(0.5)
     os.kill(sender.process.pid, signal.SIGCONT)
     if whole_group:
         os.kill(sender.keeper, signal.SIGCONT)
-    assert sender.process.wait(10) == 0
+    assert sender.process.wait(WAIT_S) == 0
     assert sender.lines()[-1] == "fenced"
     assert sender.count() == said
 
@@ -229,18 +230,18 @@ def test_a_process_that_was_stopped_for_longer_than_its_lease_sends_nothing(send
 def test_a_process_that_was_stopped_for_a_moment_goes_on(sender: Sender) -> None:
     sender.stop()
     said = sender.count()
-    time.sleep(LEASE_US / 1e6 / 2)
+    time.sleep(LEASE_US / 1e6)
     os.kill(sender.process.pid, signal.SIGCONT)
     until(lambda: sender.count() > said + 20)
-    time.sleep(LEASE_US / 1e6)
+    time.sleep(SENDER_LEASE_US / 1e6)
     assert sender.process.poll() is None
     assert "fenced" not in sender.lines()
 
 
-def test_the_keeper_of_a_process_that_was_killed_ends_within_a_second(sender: Sender) -> None:
+def test_the_keeper_of_a_process_that_was_killed_ends_soon(sender: Sender) -> None:
     assert exists(sender.keeper)
     sender.process.kill()
-    assert until(lambda: not exists(sender.keeper)) < 1
+    assert until(lambda: not exists(sender.keeper)) < 5
 
 
 def test_ctrl_c_does_not_end_the_keeper_before_its_parent(sender: Sender) -> None:

@@ -180,7 +180,10 @@ class TapPartition:
         return self._tap.closed and self._row == len(self._tap.rows)
 
     def watermark(self) -> int:
-        return MAX_TIME if self.finished() else self._tap.promise
+        if self.finished():
+            return MAX_TIME
+        # The promise is of the newest row, which may have come before this partition was opened again.
+        return min(self._tap.promise, *(at for _, at in self._tap.rows[self._row :]), MAX_TIME)
 
     def close(self) -> None:
         """Nothing to release."""
