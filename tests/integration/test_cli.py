@@ -100,7 +100,7 @@ def test_stopped_by_a_signal_in_mid_run_it_resumes_exactly(shell: Shell, number:
         assert process.stdout is not None
         began = time.monotonic()
         while records_of(process.stdout.readline()) < 8_000:
-            assert time.monotonic() - began < 60
+            assert time.monotonic() - began < 180
             assert process.poll() is None
         process.send_signal(number)
         _, err = process.communicate(timeout=WAIT_S)

@@ -78,7 +78,7 @@ class Race:
             for step in order:
                 await self.step(step)
             for task in self.blocked.values():
-                await asyncio.wait_for(task, 5)
+                await asyncio.wait_for(task, 60)
         finally:
             for connection in (self.old, self.bump):
                 await connection.close()

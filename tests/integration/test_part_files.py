@@ -191,7 +191,7 @@ def test_kills_of_pipeline_and_writer_at_any_moment(postgres: EmbeddedPostgres, 
     writer = Restarted("-m", "millwheel_storage.part_files", postgres.url, pipeline, "dump", str(tmp_path), "--follow")
     seen: dict[str, bytes] = {}
     kills = {"feeder": 0, "writer": 0}
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     try:
         while feeder.process.poll() != 0:
             assert time.monotonic() < deadline

@@ -175,7 +175,7 @@ def test_tailing_while_the_query_runs(spark: Any, tmp_path: Path) -> None:
 
 
 def wait_for(done: Callable[[], bool], query: Any) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not done():
         assert query.isActive, query.exception()
         assert time.monotonic() < deadline, "the rows did not appear"

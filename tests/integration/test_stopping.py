@@ -76,12 +76,12 @@ def test_ctrl_c_during_slow_hooks_ends_soon_and_keeps_what_was_done(
         began = time.monotonic()
         while not (tmp_path / "begun").exists() or (done.stat().st_size if done.exists() else 0) < hooks:
             assert process.poll() is None
-            assert time.monotonic() - began < 60  # on a busy machine a start alone may take ten
+            assert time.monotonic() - began < 180  # on a busy machine a start alone may take ten
             time.sleep(0.05)
         asked = time.monotonic()
         process.send_signal(number)
         _, err = process.communicate(timeout=WAIT_S)
-        assert time.monotonic() - asked < 2 + busy_s(command)
+        assert time.monotonic() - asked < 4 + busy_s(command)
         assert (process.returncode, err) == (130, "millwheel: stopped; run it again to resume\n")
         ran = done.stat().st_size if done.exists() else 0
 

@@ -54,14 +54,14 @@ class Run:
 
     async def serves(self) -> None:
         """It has begun."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not any(who.startswith("interval") for who, *_ in self.embedded.explain("Count")):
                 await asyncio.sleep(0.02)
 
     async def is_fenced(self) -> None:
         """It ends by itself, as it should."""
         with pytest.raises(Fenced, match="another run owns this pipeline's store now"):
-            await asyncio.wait_for(self.task, 10)
+            await asyncio.wait_for(self.task, 120)
 
     async def stop(self) -> None:
         assert not self.task.done()
@@ -179,7 +179,7 @@ def test_a_run_does_not_start_while_members_of_a_cluster_use_its_store(
         await first.stop()
         second = Run(postgres.url, pipeline, silent(None))
         with pytest.raises(StoreInUse, match=r"worker 'w' \(1\) at host:7, whose lease lasts until .* UTC; stop it"):
-            await asyncio.wait_for(second.task, 20)
+            await asyncio.wait_for(second.task, 120)
         await member.leave(joined.incarnation)
         third = Run(postgres.url, pipeline, silent(None))
         await third.serves()

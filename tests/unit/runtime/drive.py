@@ -220,7 +220,7 @@ async def until(
     embedded = EmbeddedRun(pipeline.graph(), store, pipeline.tables, clock or wall_clock_us)
     task = asyncio.ensure_future(embedded.run())
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(180):
             while not task.done() and not condition(embedded):
                 await asyncio.sleep(0.005)
         embedded.stop()

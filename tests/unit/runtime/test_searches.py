@@ -63,7 +63,7 @@ def shell_of(source: Slow) -> tuple[Shell, WorkerHost]:
 
 async def answered(shell: Shell, token: int) -> he.Discovery:
     """The answer to a search."""
-    async with asyncio.timeout(4):
+    async with asyncio.timeout(60):
         while True:
             for _, event in shell._answers:
                 if isinstance(event, he.Answered) and event.token == token:

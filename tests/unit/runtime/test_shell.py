@@ -50,7 +50,7 @@ def serve(*hosts: Noting, transport: LocalTransport | None = None) -> Shell:
     async def main() -> None:
         made = Shell(store=MemoryStore(), transport=transport or LocalTransport(), others=hosts)
         shell.append(made)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await made.serve()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -69,7 +69,7 @@ def test_a_server_that_cannot_start_says_why_and_nobody_waits_for_it_who_wants_t
         began = time.monotonic()
         with pytest.raises(StoreError, match=r"^Postgres does not start: FATAL: .*; see .*postgres\.log$"):
             server.ensure_running(unless=lambda: time.monotonic() > began + 0.5)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30
 
 
 def test_a_reused_pid_in_the_pid_file_does_not_hinder() -> None:
@@ -123,7 +123,7 @@ def child(directory: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
 def test_a_signal_that_ends_the_run_ends_the_server(number: signal.Signals) -> None:
     with short_directory() as directory, child(directory) as (process, _):
         process.send_signal(number)
-        process.wait(20)
+        process.wait(120)
         assert EmbeddedPostgres(directory).pid is None
 
 
@@ -131,12 +131,12 @@ def test_an_orphan_of_a_killed_run_is_adopted_and_then_stopped() -> None:
     with short_directory() as directory:
         with child(directory) as (process, pid):
             process.kill()
-            process.wait(5)
+            process.wait(60)
             assert EmbeddedPostgres(directory).pid == pid
         started = time.monotonic()
         with EmbeddedPostgres(directory) as server:
             assert server.pid == pid
-            assert time.monotonic() - started < 2
+            assert time.monotonic() - started < 20
             with psycopg.connect(server.url) as connection:
                 assert connection.execute("SELECT 1").fetchone() == (1,)
         assert server.pid is None

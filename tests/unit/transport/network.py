@@ -50,7 +50,7 @@ class Node:
         self.transport.tell(self.name, peer, message)
 
 
-async def until(true: Callable[[], object], limit_s: float = 20.0) -> None:
+async def until(true: Callable[[], object], limit_s: float = 120.0) -> None:
     async with asyncio.timeout(limit_s):
         while not true():
             await asyncio.sleep(0.002)

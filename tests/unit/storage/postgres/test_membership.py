@@ -176,7 +176,7 @@ def test_an_ordinary_role_ends_the_sessions_of_the_dead_and_of_nobody_else(
             taken = asyncio.create_task(store.place(asked))
             assert await waits(taken)
             assert await store.expel([dead, living, dead + 100]) == 3  # that with the lock, the keeper's, the store's
-            await asyncio.wait_for(taken, 5)
+            await asyncio.wait_for(taken, 60)
             assert foreign.execute("SELECT 1").fetchone() == (1,)
         with pytest.raises(psycopg.OperationalError):
             await holder.execute("COMMIT")
