@@ -40,6 +40,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "windows, sessions": ("windows", {"system": "sessions"}),
     "latency": ("latency", {"role": "pipeline", "settings": {}, "begin": 0.0, "records": 100}),
     "repeats": ("repeats", {"again": False}),  # ids that come again have not left memory in so short a run
+    "hot_key": ("hot_key", {"combined": True, "hook_us": 10}),
     "redrive": ("redrive", {"broken": False, "keys": 20}),
     "straggler": ("straggler", {"begin": 0.0, "patience_us": 1_000_000, "records": 100}),
     "cache": ("cache", {"workload": "windows", "order": "lru"}),
