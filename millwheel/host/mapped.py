@@ -14,7 +14,7 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from millwheel import limits
-from millwheel.cluster import ClusterMap, HotKey, Leader, PlacedInterval, RunEnding, Senders, Standstill
+from millwheel.cluster import ClusterMap, HotKey, Leader, PlacedInterval, RunEnding, Senders
 from millwheel.core.ids.dedup import Channel
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import IntervalCore
@@ -22,25 +22,21 @@ from millwheel.core.source.injector import InjectorCore
 from millwheel.errors import Fenced
 from millwheel.host import alphabet as he
 from millwheel.host.actors import Actor
-from millwheel.host.loads import Loads
 from millwheel.host.messages import (
     Claimed,
     Delivery,
     Drained,
     HandedOver,
     HandOver,
-    InQuarantine,
     Led,
-    LoadReport,
     MapChanged,
     RunEnded,
 )
+from millwheel.host.news import News
 from millwheel.host.procedures import Steps
 from millwheel.host.requests import (
     Leave,
     ListUnfinished,
-    NoteHotKeys,
-    NoteStandstills,
     OpenPipeline,
     Reacquire,
     ReadMap,
@@ -49,9 +45,7 @@ from millwheel.host.requests import (
     WriteMarks,
 )
 from millwheel.host.shared_epochs import SharedEpochs
-from millwheel.host.standstills import Standstills, held_by
 from millwheel.ids import IntervalId, Sequencer
-from millwheel.model import MIN_TIME
 from millwheel.ports import IntervalRow, MarkWrite, Opened
 
 if TYPE_CHECKING:
@@ -90,21 +84,12 @@ class MappedOwnership:
         """Those that are being handed over."""
         self._doubtful: dict[tuple[IntervalId, IntervalId], list[tuple[str, Delivery]]] = {}
         """By receiver and sender: bundles that wait until the store has said whether the sender may still send."""
-        self._loads = Loads()
-        self._hot: tuple[HotKey, ...] = ()
-        """As of the last report of loads."""
-        self._hot_told: tuple[HotKey, ...] = ()
-        """What the store was told last."""
-        self._hot_noting = False
-        self._stands = Standstills()
-        self._noting = False
+        self._news = News(worker, incarnation)
         self._swept = -1
         """The version of the map after which ids of producers that are gone were collected."""
         self._sweeping = False
         self._drained: tuple[int, str | None, int] = (-1, None, 0)
         """The version of which the leader was told that all is done, the leader, and when, us."""
-        self._quarantined: dict[IntervalId, int] = {}
-        """What a leader was told last."""
         self._ended = False
         self._ending: RunEnding | None = None
         worker.gather_reports(limits.REPORT_REST_US)
@@ -162,52 +147,10 @@ class MappedOwnership:
         self._reroute(found)
         self._own(found)
         self._serve(found)
-        loads = self._loads.report(self._worker.now, sorted(self._mine))
-        if loads is not None:
-            self._worker.answer(LoadReport(loads))
-            hot = self._loads.hot.report(sorted(self._mine))
-            self._hot = hot
-            if hot != self._hot_told and not self._hot_noting:  # mostly there are none
-                self._hot_noting = True
-                self._worker.begin(self._note_hot())
-        quarantined = self._in_quarantine()
-        if quarantined or self._quarantined:  # mostly there are none
-            self._quarantined = quarantined
-            self._worker.answer(InQuarantine(self._incarnation, quarantined))
-        if self._stands.look(self._standing(), self._worker.now) and not self._noting:
-            self._noting = True
-            self._worker.begin(self._note_standstills())
+        self._news.tell(self._mine.values(), self._sources)
         if self._swept != found.version and not self._starting and not self._sweeping:
             self._sweeping = True
             self._worker.begin(self._sweep(found.version))
-
-    def _in_quarantine(self) -> dict[IntervalId, int]:
-        cores = [(actor.interval, core) for actor, core in self._worker.actors.intervals()]
-        return {interval: core.quarantined_keys for interval, core in cores if core.quarantined_keys}
-
-    def _note_hot(self) -> Steps:
-        """One after the other, so that the last word stays, and a store that is slow has one to do."""
-        while self._hot_told != self._hot:
-            self._hot_told = self._hot
-            yield NoteHotKeys(self._incarnation, self._hot_told)
-        self._hot_noting = False
-
-    def _standing(self) -> list[Standstill]:
-        """What keeps watermarks here, as far as this worker has heard of them."""
-        worker, found = self._worker, list[Standstill]()
-        for name in sorted({placed.computation for placed in self._mine.values()}):
-            found += held_by(worker.actors, name, worker.values.get(name, MIN_TIME))
-        for name in sorted(self._sources):
-            found += worker.partitions.held_by(name)
-        return found
-
-    def _note_standstills(self) -> Steps:
-        """One after the other, so that the last word stays."""
-        said = None
-        while said != self._stands.told:
-            said = self._stands.told
-            yield NoteStandstills(self._incarnation, said)
-        self._noting = False
 
     def _base(self, found: ClusterMap) -> None:
         """Under snapshots a member gets all that it will ever own at once.  Nothing is declared then before it takes part."""
@@ -343,7 +286,7 @@ class MappedOwnership:
         A sequencer may be given out before that of a receiver, and be seen only after the receiver has asked who sends.
         """
         place, core = (actor.interval, delivery.bundle.sender), actor.core
-        self._loads.came(actor.interval, delivery.bundle.keys)
+        self._news.came(actor.interval, delivery.bundle.keys)
         waiting = self._doubtful.get(place)
         doubted = not delivery.bundle.barrier and isinstance(core, IntervalCore) and core.doubts(delivery.bundle)
         if waiting is None and doubted:
@@ -373,7 +316,7 @@ class MappedOwnership:
 
     def ran(self, interval: IntervalId, elapsed_us: int) -> None:
         """See `Ownership`."""
-        self._loads.ran(interval, elapsed_us)
+        self._news.ran(interval, elapsed_us)
 
     def fenced(self, actor: Actor, reason: str) -> None:
         """See `Ownership`: the interval is lost, and nothing else."""
@@ -420,7 +363,7 @@ class MappedOwnership:
 
     def hot_keys(self) -> tuple[HotKey, ...]:
         """See `Ownership`: as of the last report of loads."""
-        return self._hot
+        return self._news.hot_keys
 
     def ending(self) -> RunEnding | None:
         """See `Ownership`: as the leader has said."""
@@ -581,7 +524,7 @@ class MappedOwnership:
         version, leader, at = self._drained
         if (version, leader) != (self._map.version, worker.controller) or worker.now - at >= limits.CLUSTER_LOOK_US:
             self._drained = (self._map.version, worker.controller, worker.now)
-            worker.answer(Drained(self._incarnation, self._map.version, self._in_quarantine()))
+            worker.answer(Drained(self._incarnation, self._map.version, self._news.in_quarantine()))
             worker.wake(limits.CLUSTER_LOOK_US)
 
     def _retire_all(self) -> None:

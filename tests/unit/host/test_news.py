@@ -1,0 +1,54 @@
+"""What a worker tells of itself, and in which order."""
+
+from __future__ import annotations
+
+import pytest
+
+from millwheel import limits
+from millwheel.host import alphabet as he
+from millwheel.host.mapped import MappedOwnership
+from millwheel.host.messages import Led, MapChanged, WatermarksRaised
+from millwheel.host.requests import NoteHotKeys, NoteStandstills
+from millwheel.testing.world.calls import run
+from tests.unit.host.cluster_hand import ONE, ClusterHand
+
+
+@pytest.fixture
+def hand() -> ClusterHand:
+    made = ClusterHand()
+    made.give(he.Started())
+    return made
+
+
+def test_a_worker_tells_what_keeps_a_watermark_that_stands(hand: ClusterHand) -> None:
+    hand.place(ONE, owner=hand.mine)
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    hand.keep_running = True
+    hand.deliver(hand.worker.actors.all[ONE].sequencer + 1, f"w{hand.other}")
+    hand.give(he.Received(hand.leader, WatermarksRaised({"source:text": 50, "keep": 1}, {"keep": 50})))
+    for wait_us in (0, limits.STANDSTILL_US, 1):
+        hand.now += wait_us
+        hand.give(he.Received(hand.leader, MapChanged(99)))
+    (said,) = [request for request in hand.asked if isinstance(request, NoteStandstills)]
+    (told,) = said.found
+    assert (told.name, told.interval, told.kind, told.timestamp) == ("keep", ONE, "running work", 1)
+    assert (told.detail, told.since_us) == ("key 'k'", hand.now - limits.STANDSTILL_US - 1)
+    assert [one.member for one in run(hand.store.standstills())] == ["mine"]
+
+
+def test_the_store_is_told_of_hot_keys_one_after_the_other_and_the_last_word_stays(hand: ClusterHand) -> None:
+    # A store that answered later than after a report got the next one beside it, and either could be written last.
+    hand.place(ONE, owner=hand.mine)
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    hand.held = NoteHotKeys
+    ownership = hand.worker.ownership
+    assert isinstance(ownership, MappedOwnership)
+    for key in ("a", "b", "c"):
+        for _ in range(4 * limits.HOT_KEY_BUNDLES):
+            ownership._news.came(ONE, [key] * limits.HOT_KEY_LEAST_RECORDS)
+        hand.now += limits.LOAD_EVERY_US
+        hand.give(he.Received(hand.leader, MapChanged(99)))
+    (first,), hand.held = hand.waiting, None
+    hand.answer(first)
+    assert [one.key for one in ownership.hot_keys()] == ["c", "b", "a"]
+    assert run(hand.store.hot_keys()) == [*ownership.hot_keys()]
