@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -38,13 +39,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(trylast=True)  # after pytest-randomly
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files that may take longest begin first: of two workers, none ends alone with the longest."""
+    """The files that may take longest begin first, then those with most tests of real processes: no worker ends alone."""
     longest: dict[str, float] = {}
+    real: Counter[str] = Counter()
     for item in items:
         limit = item.get_closest_marker("timeout")
         name = item.nodeid.partition("::")[0]
         longest[name] = max(longest.get(name, 0), limit.args[0] if limit else 0)
-    items.sort(key=lambda item: longest[item.nodeid.partition("::")[0]], reverse=True)
+        real[name] += any(item.get_closest_marker(kind) for kind in ("postgres", "spark"))
+    order = {name: (longest[name], real[name]) for name in longest}
+    items.sort(key=lambda item: order[item.nodeid.partition("::")[0]], reverse=True)
 
 
 @pytest.fixture(scope="session")
