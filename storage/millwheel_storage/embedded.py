@@ -129,8 +129,9 @@ class EmbeddedPostgres:
 
     def start(self) -> None:
         """Start the server, or adopt the one that runs; returns when it accepts connections.  Idempotent."""
-        self._prepare_directory()
-        with self._mutex():
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with self._mutex():  # whoever leaves now removes what is prepared here
+            self._prepare_directory()
             self._ensure_running(unless=lambda: False)
             if self._users is None:
                 self._users = (self.directory / "users").open("ab")
@@ -155,6 +156,9 @@ class EmbeddedPostgres:
         with self._mutex():
             if self._is_last_user():
                 self._shut_down()
+                if self.socket_directory.parent != self.directory:
+                    with contextlib.suppress(OSError):  # a server that did not stop still has its socket there
+                        self.socket_directory.rmdir()
             elif self._process is not None:
                 _left_running.append(self._process)
             self._users.close()
@@ -176,7 +180,6 @@ class EmbeddedPostgres:
             yield
 
     def _prepare_directory(self) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
         for path in (self._data, self.socket_directory):
             path.mkdir(mode=0o700, exist_ok=True)
             if path.is_symlink() or path.stat().st_uid not in {0, os.geteuid(), self._uid()}:

@@ -47,6 +47,9 @@ def test_a_long_path_gets_a_short_socket() -> None:
         with EmbeddedPostgres(deep) as server, psycopg.connect(server.url) as connection:
             assert len(str(server.socket_directory)) < 60
             assert connection.execute("SELECT 1").fetchone() == (1,)
+        assert not server.socket_directory.exists(), "each run of another directory would leave one there"
+        with EmbeddedPostgres(deep) as again, psycopg.connect(again.url) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
 def test_a_killed_server_starts_again_and_lost_nothing() -> None:
