@@ -7,7 +7,7 @@ from typing import Any
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, TextCoder, limits, subscribe
 from millwheel.bundles import Bundle
-from millwheel.cluster import Placement
+from millwheel.cluster import Leader, Placement
 from millwheel.host import alphabet as he
 from millwheel.host.mapped import MappedOwnership
 from millwheel.host.messages import (
@@ -33,6 +33,19 @@ class Keep(Computation[str]):
         pass
 
 
+def members(store: MemoryStore, pipeline: Pipeline) -> tuple[int, int, Leader]:
+    """Two workers and a leader join the cluster of a new pipeline."""
+    mine, other = (
+        run(store.join(name, "worker", f"here:{name}", LEASE_US, name.encode())).incarnation
+        for name in ("mine", "other")
+    )
+    leader = run(store.join("leader", "controller", "here:3", LEASE_US, b"3")).incarnation
+    run(store.open_pipeline(pipeline.graph().shape()))
+    led = run(store.lead(leader, LEASE_US))
+    assert led is not None
+    return mine, other, led
+
+
 class ClusterHand:
     """One worker, a leader that this test plays, and another member.  Two intervals; the source is nobody's."""
 
@@ -42,13 +55,8 @@ class ClusterHand:
         pipeline.add(Keep, [subscribe(words, lambda word: word)], name="keep", split_keys=("m",))
         self.now = 1_000
         self.store = MemoryStore(lambda: self.now)
-        self.mine = run(self.store.join("mine", "worker", "here:1", LEASE_US, b"1")).incarnation
-        self.other = run(self.store.join("other", "worker", "here:2", LEASE_US, b"2")).incarnation
-        leader = run(self.store.join("leader", "controller", "here:3", LEASE_US, b"3")).incarnation
-        self.leader = f"c{leader}"
-        run(self.store.open_pipeline(pipeline.graph().shape()))
-        led = run(self.store.lead(leader, LEASE_US))
-        assert led is not None
+        self.mine, self.other, led = members(self.store, pipeline)
+        self.leader = f"c{led.incarnation}"
         self.epoch = led.epoch
         ownership = partial(MappedOwnership, incarnation=self.mine)
         self.worker = WorkerHost(graph=pipeline.graph(), name=f"w{self.mine}", controller=None, ownership=ownership)

@@ -30,8 +30,8 @@ from millwheel.ids import IntervalId, Seq
 from millwheel.testing.world.calls import run
 from millwheel_injectors import IterableSource
 from millwheel_storage.memory import MemoryStore
+from tests.unit.host.cluster_hand import members
 
-LEASE_US = 3_600_000_000
 ONE, TWO = IntervalId(1), IntervalId(2)
 words = Stream("words", TextCoder())
 
@@ -49,13 +49,8 @@ class SnapshotHand:
         pipeline.inject(IterableSource("text", []), into=words)
         pipeline.add(Hold, [subscribe(words, lambda word: word)], name="hold", split_keys=("m",))
         self.store = MemoryStore(lambda: 1_000)
-        self.mine = run(self.store.join("mine", "worker", "here:1", LEASE_US, b"1")).incarnation
-        self.other = run(self.store.join("other", "worker", "here:2", LEASE_US, b"2")).incarnation
-        leader = run(self.store.join("leader", "controller", "here:3", LEASE_US, b"3")).incarnation
-        self.leader = f"c{leader}"
-        run(self.store.open_pipeline(pipeline.graph().shape()))
-        led = run(self.store.lead(leader, LEASE_US))
-        assert led is not None
+        self.mine, self.other, led = members(self.store, pipeline)
+        self.leader = f"c{led.incarnation}"
         found = run(self.store.cluster_map())
         placement = Placement(
             led.epoch, found.version, {ONE: self.mine, TWO: self.mine}, {"text": self.other}, back=True
