@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def quick(simulate: Callable[P, T]) -> Callable[P, T]:
-    """`simulate`, which gives the same each time, in about five sixths of its time."""
+    """`simulate`, which gives the same each time, in up to a sixth less time."""
 
     @functools.wraps(simulate)
     def quickly(*arguments: P.args, **named: P.kwargs) -> T:

@@ -80,7 +80,7 @@ class Kernel:
 
 @contextmanager
 def untold() -> Iterator[None]:
-    """Simulations of this process keep no story and no hash meanwhile, and take about an eighth less time: for many runs, of
+    """Simulations of this process keep no story and no hash meanwhile, and take up to a sixth less time: for many runs, of
     which the few that fail are run again."""
     before, Kernel.telling = Kernel.telling, False
     try:
