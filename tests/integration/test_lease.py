@@ -238,10 +238,10 @@ def test_a_process_that_was_stopped_for_a_moment_goes_on(sender: Sender) -> None
     assert "fenced" not in sender.lines()
 
 
-def test_the_keeper_of_a_process_that_was_killed_ends_soon(sender: Sender) -> None:
+def test_the_keeper_of_a_process_that_was_killed_ends_within_a_second(sender: Sender) -> None:
     assert exists(sender.keeper)
     sender.process.kill()
-    assert until(lambda: not exists(sender.keeper)) < 5
+    assert until(lambda: not exists(sender.keeper)) < 1
 
 
 def test_ctrl_c_does_not_end_the_keeper_before_its_parent(sender: Sender) -> None:

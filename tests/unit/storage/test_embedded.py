@@ -72,7 +72,7 @@ def test_a_server_that_cannot_start_says_why_and_nobody_waits_for_it_who_wants_t
         began = time.monotonic()
         with pytest.raises(StoreError, match=r"^Postgres does not start: FATAL: .*; see .*postgres\.log$"):
             server.ensure_running(unless=lambda: time.monotonic() > began + 0.5)
-        assert time.monotonic() - began < 30
+        assert time.monotonic() - began < 5
 
 
 def test_a_reused_pid_in_the_pid_file_does_not_hinder() -> None:
@@ -139,7 +139,7 @@ def test_an_orphan_of_a_killed_run_is_adopted_and_then_stopped() -> None:
         started = time.monotonic()
         with EmbeddedPostgres(directory) as server:
             assert server.pid == pid
-            assert time.monotonic() - started < 20
+            assert time.monotonic() - started < 2
             with psycopg.connect(server.url) as connection:
                 assert connection.execute("SELECT 1").fetchone() == (1,)
         assert server.pid is None
