@@ -16,6 +16,7 @@ from millwheel.core.interval.machine import IntervalCore
 from millwheel.errors import InvariantError
 from millwheel.graph import Graph
 from millwheel.host.actors import Actor, Actors
+from millwheel.host.adoption import Adoption
 from millwheel.host.messages import BarriersNamed, EpochBased, EpochOpened, EpochWanted, ImageWritten, Message
 from millwheel.host.partitions import Partitions
 from millwheel.host.procedures import Steps
@@ -43,7 +44,7 @@ class Crew(Protocol):
     actors: Actors
     partitions: Partitions
     routes: Routes
-    left: dict[IntervalId, ev.Inherited]
+    adoption: Adoption
 
     def handle_core(self, actor: Actor, event: ev.Event) -> None:
         """Give a core an event now."""

@@ -4,17 +4,16 @@ Lives here: how a worker follows the map.  The map says which intervals and sour
 workers there are, and who leads.  Never here: a decision about the map (`master`).  Invariants:
 
 * no core is ever made twice under one sequencer, because it would give the same ids to other records;
-* no receiver takes records for copies unless the store has said that their producer has nothing left to send;
 * the map is the truth, and messages only make it faster (docs/adr/0031-the-map-is-the-truth.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from millwheel import limits
-from millwheel.cluster import ClusterMap, HotKey, Leader, PlacedInterval, RunEnding, Senders
+from millwheel.cluster import ClusterMap, HotKey, Leader, PlacedInterval, RunEnding
 from millwheel.core.ids.dedup import Channel
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import IntervalCore
@@ -36,25 +35,20 @@ from millwheel.host.news import News
 from millwheel.host.procedures import Steps
 from millwheel.host.requests import (
     Leave,
-    ListUnfinished,
     OpenPipeline,
     Reacquire,
     ReadMap,
-    ReadSenders,
     TakePartitions,
     WriteMarks,
 )
 from millwheel.host.shared_epochs import SharedEpochs
+from millwheel.host.still_sending import NEVER, StillSending
 from millwheel.ids import IntervalId, Sequencer
 from millwheel.ports import IntervalRow, MarkWrite, Opened
 
 if TYPE_CHECKING:
     from millwheel.host.owning import ClusterMessage
     from millwheel.host.worker import WorkerHost
-
-
-NEVER: Final = Sequencer(0)
-"""Before every sequencer."""
 
 
 class MappedOwnership:
@@ -82,12 +76,8 @@ class MappedOwnership:
         """What the next core in this process begins with, if an interval that was handed over is not placed elsewhere."""
         self._leaving: set[IntervalId | str] = set()
         """Those that are being handed over."""
-        self._doubtful: dict[tuple[IntervalId, IntervalId], list[tuple[str, Delivery]]] = {}
-        """By receiver and sender: bundles that wait until the store has said whether the sender may still send."""
         self._news = News(worker, incarnation)
-        self._swept = -1
-        """The version of the map after which ids of producers that are gone were collected."""
-        self._sweeping = False
+        self._still_sending = StillSending(worker)
         self._drained: tuple[int, str | None, int] = (-1, None, 0)
         """The version of which the leader was told that all is done, the leader, and when, us."""
         self._ended = False
@@ -107,7 +97,7 @@ class MappedOwnership:
         yield he.Prepare(opened.subscriptions, opened.places)
         worker.obey(None)
         worker.join()
-        worker.begin(worker.redrive())
+        worker.begin(worker.redrives.steps())
         worker.serving = True
         worker.partitions.complete = True  # of none; each source that is taken says otherwise
         while True:
@@ -148,9 +138,8 @@ class MappedOwnership:
         self._own(found)
         self._serve(found)
         self._news.tell(self._mine.values(), self._sources)
-        if self._swept != found.version and not self._starting and not self._sweeping:
-            self._sweeping = True
-            self._worker.begin(self._sweep(found.version))
+        if not self._starting:
+            self._still_sending.sweep_once(found.version)
 
     def _base(self, found: ClusterMap) -> None:
         """Under snapshots a member gets all that it will ever own at once.  Nothing is declared then before it takes part."""
@@ -182,7 +171,7 @@ class MappedOwnership:
                 worker.meet(peer)
         self._looks += 1
         if self._looks % limits.STRANGER_LOOKS == 0:
-            worker.strangers.forget()
+            worker.links.strangers.forget()
 
     def _listen(self, leader: Leader | None) -> None:
         known = self._leader
@@ -202,7 +191,7 @@ class MappedOwnership:
         for actor, core in worker.actors.intervals():
             sends = actor.owner in names or any(channel[0] in subscriptions for channel in core.channels())
             if sends and not core.halted and self._is_mine(actor):
-                worker.give_up(actor)
+                worker.restarts.give_up(actor)
         for name in [name for name in self._sources if f"source:{name}" in names]:
             self._drop_source(name)  # `_serve` takes it again
 
@@ -221,7 +210,7 @@ class MappedOwnership:
         for actor, _ in worker.actors.intervals():
             placed = self._mine.get(actor.interval)
             lost = placed is None or placed.sequencer > actor.sequencer
-            if lost and actor.interval not in worker.restarting:  # a restart finds out by itself
+            if lost and actor.interval not in worker.restarts.under_way:  # a restart finds out by itself
                 self._drop(actor)
         self._handed = {p: given for p, given in self._handed.items() if isinstance(p, str) or p in self._mine}
         self._kept = {interval: kept for interval, kept in self._kept.items() if interval in self._mine}
@@ -254,7 +243,7 @@ class MappedOwnership:
         if sequencer is not None:
             yield from self.expecting()
             row = worker.routes.rows.get(interval, _row(placed))
-            actor = yield from worker.adopt(row, sequencer, self._kept.pop(interval, None))
+            actor = yield from worker.adoption.adopt(row, sequencer, self._kept.pop(interval, None))
         self._starting.discard(interval)
         now = self._mine.get(interval)
         if actor is None or now is None or now.sequencer > actor.sequencer or interval not in worker.routes.rows:
@@ -264,55 +253,23 @@ class MappedOwnership:
             return
         self._used[interval] = actor.sequencer
         worker.inform(Claimed(((actor.owner, interval, actor.sequencer),)))
-        worker.say_settled(actor)
+        worker.adoption.say_settled(actor)
         worker.closed.discard(interval)  # a core that was handed over is gone, and this one has turned nothing away
         worker.start(actor)
         worker.note(f"interval {interval} of {actor.owner} is served here", actor, info=True)
 
     def expecting(self) -> Generator[he.Wish, Any, None]:
         """See `Ownership`: the store says who may send, whatever was known before."""
-        routes = self._worker.routes
-        unfinished = yield ListUnfinished()
-        senders: Senders = yield ReadSenders()
-        routes.live = routes.living(senders, unfinished)
+        yield from self._still_sending.read()
 
     def expects(self, channels: tuple[Channel, ...]) -> tuple[Channel, ...]:
         """See `Ownership`: none, because whoever says so may have been superseded."""
         return ()
 
     def doubts(self, actor: Actor, peer: str, delivery: Delivery) -> bool:
-        """See `Ownership`: the store is asked, because the word of a worker may be out of date.
-
-        A sequencer may be given out before that of a receiver, and be seen only after the receiver has asked who sends.
-        """
-        place, core = (actor.interval, delivery.bundle.sender), actor.core
+        """See `Ownership`: the store is asked, because the word of a worker may be out of date."""
         self._news.came(actor.interval, delivery.bundle.keys)
-        waiting = self._doubtful.get(place)
-        doubted = not delivery.bundle.barrier and isinstance(core, IntervalCore) and core.doubts(delivery.bundle)
-        if waiting is None and doubted:
-            waiting = self._doubtful[place] = []
-            self._worker.begin(self._verify(place))
-        if waiting is not None:  # those behind it wait too, because order is per sender
-            waiting.append((peer, delivery))
-        return waiting is not None
-
-    def _verify(self, place: tuple[IntervalId, IntervalId]) -> Steps:
-        worker, routes = self._worker, self._worker.routes
-        unfinished = yield ListUnfinished()
-        senders: Senders = yield ReadSenders()
-        living = routes.living(senders, unfinished)
-        waiting = self._doubtful.pop(place)
-        asked = {(delivery.bundle.subscription, delivery.bundle.producer) for _, delivery in waiting}
-        actor = worker.actors.all.get(place[0])
-        if actor is not None and not actor.core.halted:
-            routes.live |= asked & living
-            worker.tell_now(actor, ev.ChannelsExpected(tuple(sorted(asked & living))))
-            core = actor.core
-            doubted = [d.bundle for _, d in waiting if isinstance(core, IntervalCore) and core.doubts(d.bundle)]
-            ended = {(bundle.subscription, bundle.producer) for bundle in doubted}
-            worker.tell_now(actor, ev.ChannelsEnded(tuple(sorted(ended))))
-        for peer, delivery in waiting:
-            worker.hear(peer, delivery)
+        return self._still_sending.doubts(actor, peer, delivery)
 
     def ran(self, interval: IntervalId, elapsed_us: int) -> None:
         """See `Ownership`."""
@@ -456,7 +413,7 @@ class MappedOwnership:
         for interval in intervals:
             actor = self._worker.actors.all.get(interval)
             if actor is not None and not actor.core.halted:
-                self._worker.give_up(actor)
+                self._worker.restarts.give_up(actor)
         for name in sources:
             self._drop_source(name)
 
@@ -466,7 +423,7 @@ class MappedOwnership:
         for interval in intervals:
             actor = worker.actors.all.get(interval)
             core = actor.core if actor is not None else None
-            if interval in self._starting or interval in worker.restarting:
+            if interval in self._starting or interval in worker.restarts.under_way:
                 busy = True
             elif actor is not None and isinstance(core, IntervalCore) and not core.settled(acked):
                 worker.perform(actor, core.flush(worker.now))
@@ -485,36 +442,12 @@ class MappedOwnership:
 
     # --- the end ----------------------------------------------------------------------------------------------
 
-    def _sweep(self, version: int) -> Steps:
-        """Forget the ids of producers that will never send again, as the store says.
-
-        What was heard before the store was asked, and is not known to it as a sender, will never be one again.
-        """
-        worker, routes = self._worker, self._worker.routes
-        heard = [(actor, core, core.heard()) for actor, core in worker.actors.intervals()]
-        known = {*routes.live}
-        unfinished = yield ListUnfinished()
-        senders: Senders = yield ReadSenders()
-        living = routes.living(senders, unfinished)
-        routes.live -= known - living
-        for actor, core, channels in heard:
-            if not core.halted and actor.interval not in worker.closed:
-                for channel in channels:
-                    if channel not in living:
-                        worker.retire(actor, channel)
-        self._sweeping = False
-        newest: dict[IntervalId, Sequencer] = {}
-        for interval, sequencer in senders.owners:
-            newest[interval] = max(sequencer, newest.get(interval, NEVER))
-        if all(newest[interval] == sequencer for interval, sequencer in senders.owners):
-            self._swept = max(self._swept, version)  # else somebody's log is not folded yet: once more
-
     def served(self) -> bool:
         """See `Ownership`."""
         if self._map is None or self._leader is None or self._starting or self._leaving or self._handed:
             return False
         actors = self._worker.actors.all
-        return self._swept == self._map.version and all(interval in actors for interval in self._mine)
+        return self._still_sending.swept == self._map.version and all(interval in actors for interval in self._mine)
 
     def rested(self) -> None:
         """See `Ownership`: the leader is told now and then, because a message may be lost."""
@@ -527,17 +460,9 @@ class MappedOwnership:
             worker.answer(Drained(self._incarnation, self._map.version, self._news.in_quarantine()))
             worker.wake(limits.CLUSTER_LOOK_US)
 
-    def _retire_all(self) -> None:
-        """Nothing will be sent again, so no id is needed any more.  A frontier may be lost in a channel that is cut."""
-        for actor, core in [*self._worker.actors.intervals()]:
-            if not core.halted:
-                for channel in core.heard():
-                    self._worker.retire(actor, channel)
-                self._worker.perform(actor, core.flush(self._worker.now))  # the ends are recorded before it leaves
-
     def _leave(self) -> Steps:
         if not self._epochs.enabled:
-            self._retire_all()
+            self._still_sending.retire_all()
         intervals = [actor.interval for actor, _ in self._worker.actors.intervals()]
         self._worker.closed |= {*intervals}
         # Under snapshots all is declared and folded.  An epoch that runs now holds nothing, and nobody needs its end.

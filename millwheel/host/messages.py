@@ -319,9 +319,14 @@ class EpochRefused(msgspec.Struct, frozen=True, gc=False):
     rows: tuple[tuple[int, str], ...]
 
 
+ForController = (
+    WorkerJoined | Claimed | Unsettled | IntervalSettled | Excused | Concluded | Open | WatermarkReport | SourceBound
+    | HandedOver | LoadReport | Drained | InQuarantine | RoundAnswered | EpochBased | EpochOpened | ImageWritten
+    | EpochWanted
+)  # fmt: skip
+"""What workers tell whoever decides, and nobody else."""
+
 Message = (
-    Hello | Delivery | Receipt | Credit | Expected | WorkerJoined | Claimed | Unsettled | IntervalSettled | Excused
-    | Concluded | Open | WatermarkReport | SourceBound | WatermarksRaised | Disowned | MapChanged | Led | HandOver
-    | HandedOver | LoadReport | Drained | InQuarantine | RunEnded | RoundAsked | RoundAnswered
-    | EpochBased | EpochStarted | EpochOpened | BarriersNamed | ImageWritten | EpochWanted | EpochDeclared | EpochRefused
+    ForController | Hello | Delivery | Receipt | Credit | Expected | WatermarksRaised | Disowned | MapChanged | Led
+    | HandOver | RunEnded | RoundAsked | EpochStarted | BarriersNamed | EpochDeclared | EpochRefused
 )  # fmt: skip

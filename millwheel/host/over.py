@@ -48,10 +48,10 @@ def consumed(worker: WorkerHost) -> bool:
     """Whether all input has come, has run, and is past every watermark."""
     return (
         worker.serving
-        and worker.redrives_read
+        and worker.redrives.read_all
         and worker.partitions.complete
         and all(worker.values.get(name, MIN_TIME) >= MAX_TIME for name in worker.graph.computations)
-        and not worker.restarting
+        and not worker.restarts.under_way
         and worker.ownership.served()
         and all(core.quiet() for _, core in worker.actors.partitions())
     )

@@ -119,7 +119,7 @@ class WholeOwnership:
         yield he.Prepare(opened.subscriptions, opened.places)
         adopted = []
         for row in rows:
-            actor = yield from worker.adopt(row, sequencers[row.id])
+            actor = yield from worker.adoption.adopt(row, sequencers[row.id])
             if actor is None:
                 raise Fenced(f"interval {row.id} of {row.computation!r}: another run owns this pipeline's store now")
             adopted.append(actor)
@@ -130,7 +130,7 @@ class WholeOwnership:
         worker.routes.expect_partitions((yield ListUnfinished()))
         for actor in adopted:
             worker.start(actor)
-        worker.begin(worker.redrive())
+        worker.begin(worker.redrives.steps())
         worker.begin(self._watch())
         worker.serving = True
         worker.epochs.ready()
@@ -210,7 +210,7 @@ class WholeOwnership:
         mine = {
             i: s
             for i, s in owners.items()
-            if i not in worker.restarting and worker.actors.current(IntervalId(i), Sequencer(s)) is not None
+            if i not in worker.restarts.under_way and worker.actors.current(IntervalId(i), Sequencer(s)) is not None
         }
         if mine:
             worker.begin(self._find_out(mine))
@@ -219,7 +219,7 @@ class WholeOwnership:
         owned, worker = (yield StillOwned(mine)), self._worker
         for interval, sequencer in mine.items():
             actor = worker.actors.current(IntervalId(interval), Sequencer(sequencer))
-            if interval not in owned and interval not in worker.restarting and actor is not None:
+            if interval not in owned and interval not in worker.restarts.under_way and actor is not None:
                 raise Fenced(
                     f"interval {interval} of {actor.owner!r}: another run owns this pipeline's store now; this run ends"
                 )

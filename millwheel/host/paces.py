@@ -18,9 +18,12 @@ class Surroundings(Protocol):
     """The worker, as far as replays need it."""
 
     actors: Actors
-    values: dict[str, int]
-    """Published watermarks, us."""
     now: int
+
+    @property
+    def values(self) -> dict[str, int]:
+        """Published watermarks, us."""
+        ...
 
 
 class Paces:

@@ -22,9 +22,12 @@ class PartOwner(Protocol):
 
     actors: Actors
     routes: Routes
-    values: dict[str, int]
-    """Published watermarks, us."""
     now: int
+
+    @property
+    def values(self) -> dict[str, int]:
+        """Published watermarks, us."""
+        ...
 
     def begin(self, steps: Steps) -> None:
         """Start a procedure."""

@@ -108,7 +108,7 @@ def _waits_for(worker: WorkerHost) -> str:
     """
     senders = worker.routes.bounds()
     for name in worker.graph.order():
-        if worker.input_of(name) < MAX_TIME:
+        if worker.heard.input_of(name) < MAX_TIME:
             behind = {sender for sender in senders.get(name, ()) if worker.values.get(sender, MIN_TIME) < MAX_TIME}
             left_out = behind & {f"source:{source}" for source in worker.routes.left_out}
             return f"the {min(left_out).replace(':', ' ')}, which is left out" if behind == left_out else ""

@@ -73,7 +73,7 @@ class SharedEpochs(Epochs):
         """This member is one no more.  What it knows of intervals that it has had, now or before, is for the next one."""
         if self._back is None:
             cores = {actor.interval: core.give_up() for actor, core in self._worker.actors.intervals()}
-            self._back = WentBack({**self._worker.left, **cores})
+            self._back = WentBack({**self._worker.adoption.left, **cores})
         return self._back
 
     def _leave(self) -> Steps:

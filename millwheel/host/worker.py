@@ -1,8 +1,8 @@
 """A worker: the intervals and source partitions that one process owns, and everything that is decided about them.
 
-Lives here: what becomes of each effect of a core, the start, the restart of an interval, and the end of a run.  Never here:
-I/O, clocks or user code.  Parts decide by themselves about groups (`commits`), the tables (`folded`), suspects (`marks`),
-sources (`partitions`) and `routes`.  Invariants:
+Lives here: what becomes of each event and of each effect of a core, and the end of a run.  Never here: I/O, clocks or user
+code.  Parts decide by themselves about groups (`commits`), the tables (`folded`), suspects (`marks`), sources (`partitions`),
+channels (`links`), how a core begins (`adoption`, `restarts`), and `routes`.  Invariants:
 
 * cores of different intervals communicate by messages only, also within one process;
 * nothing reaches a void core, and nothing that was meant for an earlier core of an interval reaches the next one.
@@ -11,82 +11,60 @@ sources (`partitions`) and `routes`.  Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Final, assert_never
-
-import msgspec
+from typing import Any, assert_never
 
 from millwheel import limits
-from millwheel.bundles import Bundle
-from millwheel.core.ids.dedup import Channel
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import IntervalCore
-from millwheel.core.source.injector import InjectorCore
 from millwheel.errors import InvariantError, RowRefused
 from millwheel.graph import Graph
 from millwheel.host import alphabet as he
 from millwheel.host import folded
 from millwheel.host.actors import Actor, Actors
+from millwheel.host.adoption import Adoption
 from millwheel.host.alarms import Alarms
 from millwheel.host.barriers import Epochs
 from millwheel.host.commits import CommitLanes, Group
+from millwheel.host.heard import Heard
+from millwheel.host.links import Links
 from millwheel.host.marks import Marks
 from millwheel.host.messages import (
     BarriersNamed,
-    Claimed,
-    Concluded,
     Credit,
     Delivery,
     Disowned,
-    Drained,
-    EpochBased,
     EpochDeclared,
-    EpochOpened,
     EpochRefused,
     EpochStarted,
-    EpochWanted,
-    Excused,
     Expected,
-    HandedOver,
+    ForController,
     HandOver,
     Hello,
-    ImageWritten,
-    InQuarantine,
-    IntervalSettled,
     Led,
-    LoadReport,
     MapChanged,
     Message,
-    Open,
     Receipt,
     RoundAnswered,
     RoundAsked,
     RunEnded,
-    SourceBound,
-    Unsettled,
     WatermarkReport,
     WatermarksRaised,
     WorkerJoined,
 )
-from millwheel.host.origins import Origins
 from millwheel.host.over import Tolerance, consumed, too_much
 from millwheel.host.owning import Ownership, WholeOwnership
 from millwheel.host.partitions import Partitions
 from millwheel.host.procedures import Procedures, Steps
-from millwheel.host.promises import Grants
-from millwheel.host.receivers import Receivers
 from millwheel.host.redrives import Redrives
-from millwheel.host.requests import CommitGroup, ListRedrives, Reacquire, ReadWatermarks, Recover, WriteMarks
+from millwheel.host.requests import CommitGroup, WriteMarks
+from millwheel.host.restarts import Restarts
 from millwheel.host.routes import Routes
-from millwheel.host.strangers import Strangers
 from millwheel.host.tally import Tally
 from millwheel.host.voice import Voice
-from millwheel.ids import IntervalId, Seq, SequenceNumber, Sequencer
+from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.model import MAX_TIME, MIN_TIME, format_time
-from millwheel.ports import IntervalRow, MarkWrite
+from millwheel.ports import MarkWrite
 from millwheel.work import Work
-
-NOBODY: Final = IntervalId(0)
-"""The sender of what no interval says."""
 
 
 class WorkerHost(Voice):
@@ -111,14 +89,8 @@ class WorkerHost(Voice):
         self.graph = graph
         self.actors = Actors(tally)
         self.routes = Routes(graph)
-        self.values: dict[str, int] = {}
-        """Published watermarks, us, as far as this worker has heard."""
-        self._inputs: dict[str, int] = {}
-        self._heard = False
-        """The controller has told what is stored."""
-        self._receivers = Receivers()
-        self._origins = Origins()
-        self._grants = Grants()
+        self.heard = Heard()
+        self.links = Links(self)
         self._reads: dict[IntervalId, int] = {}
         """Rows that were asked for of each partition that is being read."""
         self._alarms = Alarms()
@@ -126,28 +98,15 @@ class WorkerHost(Voice):
         self._lanes = CommitLanes()
         self._marks = Marks(self.begin, self.tell, self._invoke)
         self.partitions = Partitions(graph, self)
-        self.restarting: set[IntervalId] = set()
-        """Intervals whose core is void and not yet replaced."""
-        self._asked_last: dict[str, RoundAsked] = {}
-        """By loop: the newest round."""
+        self.redrives = Redrives(self.routes, self.actors, self.tell)
+        self.restarts = Restarts(self)
+        self.adoption = Adoption(self, first_records, inherited or {})
         self.closed: set[IntervalId] = set()
         """Intervals that take nothing in any more, because they go to another worker."""
-        self.strangers = Strangers()
-        self._unsettled: set[IntervalId] = set()
-        """Intervals with productions of an earlier version of the pipeline, on streams that they no longer list."""
         self._tolerance = tolerance or Tolerance()
-        self._first_records = first_records
-        """At most so many records in the first invocation of a core, because hooks may be slow; None means no such limit."""
         self.stopped = ""
         """Why the run stops before its end."""
         self.serving = False
-        self.redrives_read = False
-        """All redrives that were asked for at the start are known.  A run does not end before that."""
-        self.left = dict(inherited or {})
-        """What the cores of a worker that went back have left to the first ones of this one.
-
-        What is of intervals that this one does not get stays here: it may get them after the next going back.
-        """
         self.epochs = Epochs(self, graph.snapshot_every_us > 0)
         self.ownership = ownership(self)
 
@@ -189,6 +148,11 @@ class WorkerHost(Voice):
                 assert_never(event)
         return out
 
+    @property
+    def values(self) -> dict[str, int]:
+        """Published watermarks, us, as far as this worker has heard."""
+        return self.heard.values
+
     # --- what parts call --------------------------------------------------------------------------------------
 
     def begin(self, steps: Steps) -> None:
@@ -228,18 +192,13 @@ class WorkerHost(Voice):
     def meet(self, peer: str) -> None:
         """There is another worker: say hello, and hear what it has said already."""
         self._peers = (*self._peers, peer)
-        for actor, _ in self.actors.intervals():
-            if not actor.core.halted:
-                self._greet(actor, peer)
-        for message in self.strangers.known(peer):
+        for message in self.links.meet(peer):
             self.hear(peer, message)
 
     def part(self, peer: str) -> None:
         """A worker is gone for good."""
         self._peers = tuple(other for other in self._peers if other != peer)
-        self._receivers.cut(peer)
-        self._origins.forget(peer)
-        self._grants.part(peer)
+        self.links.part(peer)
 
     def source_lost(self, name: str) -> None:
         """Another worker has a source, as the store says."""
@@ -248,65 +207,21 @@ class WorkerHost(Voice):
     def drop(self, actor: Actor) -> None:
         """An interval is not this worker's any more: nothing of it is said or written from now on."""
         actor.core.halted = True
-        self._lanes.drop(actor.interval)
-        self._marks.leave(actor)
+        self.withdraw(actor)
         if self.actors.all.get(actor.interval) is actor:
             self.actors.drop(actor)
-        self._grants.drop(actor.interval)
-        self._unsettled.discard(actor.interval)
+        self.links.drop(actor.interval)
+        self.adoption.drop(actor.interval)
+        self.restarts.drop(actor.interval)
         self.hush(actor.owner, actor.interval)
-        self.restarting.discard(actor.interval)
         self.closed.discard(actor.interval)
 
-    def tell_now(self, actor: Actor, event: ev.Event) -> None:
-        """Give a core an event at once."""
-        self._handle(actor, event)
-
-    def retire(self, actor: Actor, channel: Channel) -> None:
-        """Nothing that is new will ever come on a channel: an interval may forget the ids on it."""
-        end = Bundle(channel[0], NOBODY, 0, actor.interval, channel[1], SequenceNumber(MAX_TIME), [], [], [], [])
-        self._handle(actor, ev.BundleArrived(end))
+    def withdraw(self, actor: Actor) -> None:
+        """Nothing of a core that is void waits to be written any more, and nobody waits for it."""
+        self._lanes.drop(actor.interval)
+        self._marks.leave(actor)
 
     # --- start ------------------------------------------------------------------------------------------------
-
-    def adopt(
-        self, row: IntervalRow, sequencer: Sequencer, inherited: ev.Inherited | None = None
-    ) -> Generator[he.Wish, Any, Actor | None]:
-        """Recover one interval; its core is not started yet.  None when another one owns it."""
-        interval, owner = row.id, row.computation
-        inherited = inherited or self.left.pop(interval, None)
-        recovered = yield Recover(interval, sequencer)
-        if recovered is None:
-            return None
-        config = self.routes.config(row, sequencer)
-        if config.loop:  # nobody answers for an earlier owner any more: the floor stays until this one has answered
-            watermarks = yield ReadWatermarks()
-            promised = watermarks.get(config.loop, MIN_TIME)
-            config = msgspec.structs.replace(self.routes.config(row, sequencer), promised=promised)
-        config = msgspec.structs.replace(config, label=self.epochs.label, baseline=self.graph.baseline)
-        core = IntervalCore(config, recovered, inherited)
-        if self._first_records is not None:
-            core.begin_slowly(self._first_records)
-        for note in core.suspects.notes() if inherited is None else ():
-            self.note(f"{owner}: {note}")
-        actor = Actor(interval=interval, sequencer=config.sequencer, owner=owner, core=core)
-        self._settle(actor, self.routes.unsettled(config, recovered))
-        self.routes.expect_of(config, recovered)
-        return actor
-
-    def _settle(self, actor: Actor, receivers: set[str]) -> None:
-        """Productions of an earlier version of the pipeline are left, or not."""
-        if receivers:
-            self._unsettled.add(actor.interval)
-            self.inform(Unsettled(actor.owner, actor.interval, tuple(sorted(receivers))))
-        elif actor.interval in self._unsettled:
-            self._unsettled.discard(actor.interval)
-            self.inform(IntervalSettled(actor.interval))
-
-    def say_settled(self, actor: Actor) -> None:
-        """An earlier owner may have said that productions of an earlier version of the pipeline are left."""
-        if actor.interval not in self._unsettled:
-            self.inform(IntervalSettled(actor.interval))
 
     def start(self, actor: Actor) -> None:
         """From now on it takes events."""
@@ -314,9 +229,9 @@ class WorkerHost(Voice):
             raise InvariantError("actor.core is no IntervalCore")
         self.actors.put(actor)
         self.perform(actor, actor.core.start(self.now, frozenset(self.routes.live)))
-        self._say_hello(actor)
-        self._give(actor.interval, actor.sequencer, ev.WatermarkMoved(self._inputs.get(actor.owner, MIN_TIME)))
-        asked = self._asked_last.get(actor.core.config.loop)
+        self.links.hello(actor)
+        self._give(actor.interval, actor.sequencer, ev.WatermarkMoved(self.heard.input_of(actor.owner)))
+        asked = self.heard.asked(actor.core.config.loop)
         if asked is not None:
             self._give(actor.interval, actor.sequencer, ev.RoundBegan(asked.round, asked.bound))
 
@@ -329,54 +244,34 @@ class WorkerHost(Voice):
             shares = {f"source:{spec.name}": round(spec.percentile * 1_000_000) for spec in sources if spec.percentile}
             self.inform(WorkerJoined(senders, loops, shares))
 
-    def _say_hello(self, actor: Actor) -> None:
-        for peer in self._peers:
-            self._greet(actor, peer)
-
-    def _greet(self, actor: Actor, peer: str) -> None:
-        """Say that an interval is served here, and what its sources may send."""
-        round_, row = self._grants.open(actor.interval, peer), self.routes.rows[actor.interval]
-        self._out.append(he.Tell(peer, Hello(actor.interval, actor.sequencer, round_, row.low, row.high)))
-        self._grant(actor)
-
     def _reopened(self, peer: str) -> None:
         """A channel is open again after a cut.  Say again what the other end must know."""
         if peer == self._controller:
             self._restate(peer)
             return
-        if peer not in self._peers:
-            return  # it will hear everything when they meet
-        self._receivers.cut(peer)
-        self._out.append(he.Tell(peer, Expected(tuple(sorted(self.routes.live)))))
-        for actor, _ in self.actors.intervals():
-            self._greet(actor, peer)
-
-    def input_of(self, computation: str) -> int:
-        """Input low watermark of a computation, us, as far as this worker has heard."""
-        return self._inputs.get(computation, MIN_TIME)
+        if peer in self._peers:  # else it will hear everything when they meet
+            self.links.reopened(peer)
 
     # --- messages ---------------------------------------------------------------------------------------------
 
     def hear(self, peer: str, message: Message) -> None:
         """A message has come from a host."""
         match message:
-            case Delivery(bundle, sequencer, metered):
+            case Delivery(bundle, sequencer):
                 actor = self.actors.current(bundle.target, sequencer)
                 if actor is None or actor.interval in self.closed or peer not in self._peers:
                     return  # it is kept by its sender, or by the sender's next owner
                 if not self.ownership.doubts(actor, peer, message):
-                    self._origins.note(peer, bundle)
-                    if metered:
-                        self._grants.received(actor.interval, peer, bundle.size())
-                    self._handle(actor, ev.BundleArrived(bundle))
+                    self.links.came(peer, message)
+                    self.handle_core(actor, ev.BundleArrived(bundle))
                     if bundle.frontier == MAX_TIME:
                         self.routes.ended((bundle.subscription, bundle.producer))
             case Receipt(_, sender, number, epoch):
                 actor = self.actors.all.get(sender)
                 if actor is not None:
-                    self._handle(actor, ev.AckArrived(number, epoch))
+                    self.handle_core(actor, ev.AckArrived(number, epoch))
             case Hello() | Credit() if peer not in self._peers:
-                self.strangers.keep(peer, message)
+                self.links.strangers.keep(peer, message)
                 self.ownership.look()
             case Credit():
                 self.partitions.credit(message)
@@ -403,47 +298,35 @@ class WorkerHost(Voice):
                 channels = self.ownership.expects(channels)
                 self.routes.live |= {*channels}
                 for actor, _ in self.actors.intervals() if channels else ():
-                    self._handle(actor, ev.ChannelsExpected(channels))
-            case (
-                WorkerJoined() | Claimed() | Unsettled() | IntervalSettled() | Excused() | Concluded() | Open()
-                | WatermarkReport() | SourceBound() | HandedOver() | Drained() | InQuarantine() | LoadReport()
-                | RoundAnswered() | EpochBased() | EpochOpened() | ImageWritten() | EpochWanted()
-            ):  # fmt: skip
-                raise AssertionError(f"a worker was told {type(message).__name__}")
+                    self.handle_core(actor, ev.ChannelsExpected(channels))
             case _:
-                assert_never(message)
+                if not isinstance(message, ForController):
+                    assert_never(message)
+                raise AssertionError(f"a worker was told {type(message).__name__}")
 
     def _round(self, asked: RoundAsked) -> None:
         """The intervals of a loop are asked.  One that is not there yet answers when it starts."""
-        known = self._asked_last.get(asked.loop)
-        if known is None or known.round < asked.round:
-            self._asked_last[asked.loop] = asked
+        self.heard.round(asked)
         for actor, core in self.actors.intervals():
             if core.config.loop == asked.loop:
-                self._handle(actor, ev.RoundBegan(asked.round, asked.bound))
+                self.handle_core(actor, ev.RoundBegan(asked.round, asked.bound))
 
     def _greeted(self, peer: str, hello: Hello) -> None:
         """A receiver has said hello.  It has only what is durable, so senders send again what it has not acked."""
-        if not self._receivers.greet(peer, hello):
-            return
-        self.partitions.hello(hello)
-        for actor in [*self.actors.all.values()]:
-            self._handle(actor, ev.Resend(hello.interval))
+        if self.links.greeted(peer, hello):
+            self.partitions.hello(hello)
+            for actor in [*self.actors.all.values()]:
+                self.handle_core(actor, ev.Resend(hello.interval))
 
     def _raised(self, values: dict[str, int], inputs: dict[str, int], label: int) -> None:
-        if not self._heard:
-            self._heard = True
+        if self.heard.published(values):
             self._warn_of_left_out(values)
-        for name, value in values.items():
-            self.values[name] = max(value, self.values.get(name, MIN_TIME))
         if values:
             self.partitions.watermarks_rose()
-        for computation, value in inputs.items():
-            if value > self._inputs.get(computation, MIN_TIME):
-                self._inputs[computation] = value
-                for actor in self.actors.of(computation):
-                    if actor.interval not in self.closed:
-                        self.tell(actor, ev.WatermarkMoved(value, label))
+        for computation, value in self.heard.rose(inputs).items():
+            for actor in self.actors.of(computation):
+                if actor.interval not in self.closed:
+                    self.tell(actor, ev.WatermarkMoved(value, label))
 
     def _warn_of_left_out(self, values: dict[str, int]) -> None:
         for source in self.routes.left_out:
@@ -459,22 +342,12 @@ class WorkerHost(Voice):
     def _give(self, interval: IntervalId, sequencer: Sequencer, event: ev.Event) -> None:
         actor = self.actors.current(interval, sequencer)
         if actor is not None:
-            self._handle(actor, event)
+            self.handle_core(actor, event)
 
     def handle_core(self, actor: Actor, event: ev.Event) -> None:
         """Give a core an event now."""
-        self._handle(actor, event)
-
-    def _handle(self, actor: Actor, event: ev.Event) -> None:
         self.perform(actor, actor.core.handle(event, self.now))
-        if self._grants.has(actor.interval):
-            self._grant(actor)
-
-    def _grant(self, actor: Actor) -> None:
-        if not isinstance(actor.core, IntervalCore):
-            raise InvariantError("actor.core is no IntervalCore")
-        for peer, credit in self._grants.due(actor.interval, actor.sequencer, actor.core.inbox_bytes):
-            self._out.append(he.Tell(peer, credit))
+        self.links.grant(actor)
 
     def _due(self, interval: IntervalId, sequencer: Sequencer, work: Work) -> None:
         actor = self.actors.current(interval, sequencer)
@@ -489,9 +362,9 @@ class WorkerHost(Voice):
         for effect in effects:
             match effect:
                 case ev.Send(bundle):
-                    self._send(actor, bundle)
+                    self.links.send(actor, bundle)
                 case ev.Ack(sender, number, epoch):
-                    self._acknowledge(actor, sender, number, epoch)
+                    self.links.acknowledge(actor, sender, number, epoch)
                 case ev.Invoke(work):
                     self._invoke(actor, work)
                 case ev.Commit(write):
@@ -514,9 +387,9 @@ class WorkerHost(Voice):
                 case ev.RestartInterval(inherited) if self.epochs.enabled:
                     self.epochs.go_back(actor, inherited)
                 case ev.RestartInterval(inherited):
-                    self.restart(actor, inherited)
+                    self.restarts.begin(actor, inherited)
                 case ev.Settled():
-                    self._settle(actor, set())
+                    self.adoption.settle(actor, set())
                 case ev.PartWritten():
                     self.epochs.written(actor, effect)
                 case ev.PositionNoted():
@@ -531,26 +404,10 @@ class WorkerHost(Voice):
                 case _:
                     assert_never(effect)
 
-    def _acknowledge(self, actor: Actor, sender: IntervalId, number: int, epoch: int) -> None:
-        peer = self._origins.of(sender)
-        if peer is not None:  # else its worker is gone, and so is whoever waited for this
-            self._out.append(he.Tell(peer, Receipt(actor.interval, sender, number, epoch)))
-
-    def _send(self, actor: Actor, bundle: Bundle) -> None:
-        row = self.routes.rows.get(bundle.target)
-        place = self._receivers.place(row) if row is not None else None
-        if place is None:
-            return  # it is kept until it is acked, and sent when its receiver says hello
-        peer, sequencer = place
-        metered = isinstance(actor.core, InjectorCore)
-        if metered:
-            self.partitions.sent(bundle.target, bundle.size())
-        self._out.append(he.Tell(peer, Delivery(bundle, sequencer, metered)))
-
     def _ring(self) -> None:
         for interval in self._alarms.due(self.now):
             if interval in self.actors.all:  # else a partition that is finished, and forgotten
-                self._handle(self.actors.all[interval], ev.AlarmRang())
+                self.handle_core(self.actors.all[interval], ev.AlarmRang())
         if self._alarms.next() < MAX_TIME:
             self._out.append(he.WakeAt(self._alarms.next()))
 
@@ -588,60 +445,8 @@ class WorkerHost(Voice):
         actor = self.actors.all[refusal.interval]
         self._out.append(he.Declare(actor.owner, tuple(answer for _, answer in refusal.rows)))
         self._lanes.drop(actor.interval)
-        self._handle(actor, ev.Refused(refusal.seq, refusal.rows))
+        self.handle_core(actor, ev.Refused(refusal.seq, refusal.rows))
         self._marks.leave(actor)
-
-    # --- another core for an interval of ours -----------------------------------------------------------------
-
-    def give_up(self, actor: Actor) -> None:
-        """Start an interval anew: what it does is right, but its routes are not."""
-        if not isinstance(actor.core, IntervalCore):
-            raise InvariantError("actor.core is no IntervalCore")
-        inherited = actor.core.give_up()
-        self._lanes.drop(actor.interval)
-        self._marks.leave(actor)
-        self.restart(actor, inherited)
-
-    def restart(self, actor: Actor, inherited: ev.Inherited) -> None:
-        """The soft state of an interval is void: another core goes on with what is durable."""
-        self.restarting.add(actor.interval)
-        self.begin(self._restart(actor, inherited))
-
-    def _restart(self, old: Actor, inherited: ev.Inherited) -> Steps:
-        """Replace the core of an interval whose soft state is void.  What was not durable comes again after its hello."""
-        interval, core = old.interval, old.core
-        if not isinstance(core, IntervalCore):
-            raise InvariantError("core is no IntervalCore")
-        sequencer = yield Reacquire(interval, old.sequencer)
-        actor = None
-        if sequencer is not None and interval in self.routes.rows:
-            yield from self.ownership.expecting()
-            actor = yield from self.adopt(self.routes.rows[interval], sequencer, inherited)
-        if actor is None or self.actors.all.get(interval) is not old:  # or it was dropped meanwhile
-            self.ownership.lost(old)
-            return
-        self.expect_from(actor)
-        self.inform(Claimed(((actor.owner, interval, actor.sequencer),)))
-        self.start(actor)
-        self.restarting.discard(interval)
-
-    def expect_from(self, actor: Actor) -> None:
-        """A receiver that has started anew meanwhile may have a newer sequencer, and refuses what it does not expect."""
-        self.announce(Expected(tuple(sorted(self.routes.sends_on(actor.owner, actor.sequencer)))))
-
-    # --- redrive ----------------------------------------------------------------------------------------------
-
-    def redrive(self) -> Steps:
-        """Tell intervals of redrives that somebody has asked for, round and round."""
-        redrives = Redrives(self.routes)
-        while True:
-            found = yield ListRedrives(redrives.start, limits.REDRIVE_REQUESTS)
-            for interval, keys in redrives.read(found).items():
-                if interval in self.actors.all:  # else another worker has it
-                    self.tell(self.actors.all[interval], ev.RedriveAsked(keys))
-            self.redrives_read = self.redrives_read or not redrives.more
-            if self.redrives_read:
-                yield he.Pause(limits.REDRIVE_DELAY_US)
 
     def _stop_at_too_much(self) -> None:
         reason = too_much(self, self._tolerance)

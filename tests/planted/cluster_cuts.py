@@ -268,7 +268,7 @@ def refusals_of_others_forgotten() -> Patches:
     dismissed = SharedEpochs.dismissed
 
     def forgetful(self: SharedEpochs) -> Any:
-        self._worker.left.clear()
+        self._worker.adoption.left.clear()
         return dismissed(self)
 
     return {(SharedEpochs, "dismissed"): forgetful}

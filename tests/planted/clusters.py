@@ -19,8 +19,10 @@ from millwheel.host.messages import Message
 from millwheel.host.origins import Origins
 from millwheel.host.receivers import Receivers
 from millwheel.host.reports import Reports
+from millwheel.host.restarts import Restarts
 from millwheel.host.routes import Routes
 from millwheel.host.standing import Standing
+from millwheel.host.still_sending import StillSending
 from millwheel.host.voice import Voice
 from millwheel.host.worker import WorkerHost
 from millwheel_storage.memory import MemoryStore
@@ -161,7 +163,7 @@ def stranger_is_not_heard() -> Patches:
     original = WorkerHost.meet
 
     def meet(self: WorkerHost, peer: str) -> None:
-        self.strangers.known(peer)
+        self.links.strangers.known(peer)
         original(self, peer)
 
     return {(WorkerHost, "meet"): meet}
@@ -191,7 +193,7 @@ def unacked_productions_do_not_count() -> Patches:
 @clustered
 def never_swept() -> Patches:
     """Ids of producers that are gone are kept for ever."""
-    return {(WorkerHost, "retire"): lambda self, actor, channel: None}
+    return {(StillSending, "_retire"): lambda self, actor, channel: None}
 
 
 @only("tests/unit/host/test_receivers.py")
@@ -268,7 +270,7 @@ def split_is_lost() -> Patches:
 @clustered
 def senders_go_on_after_a_split() -> Patches:
     """Cores that send to an interval that was split keep what is unacked for it as it is."""
-    return {(WorkerHost, "give_up"): lambda self, actor: None}
+    return {(Restarts, "give_up"): lambda self, actor: None}
 
 
 @only("tests/unit/host/test_master.py")

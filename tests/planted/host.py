@@ -18,6 +18,8 @@ from millwheel.host.messages import Claimed, Hello, Message, WatermarkReport, Wo
 from millwheel.host.paces import Paces
 from millwheel.host.partitions import Partitions
 from millwheel.host.receivers import Receivers
+from millwheel.host.redrives import Redrives
+from millwheel.host.restarts import Restarts
 from millwheel.host.restated import Restated
 from millwheel.host.worker import WorkerHost
 from millwheel.ids import IntervalId, Sequencer
@@ -156,11 +158,11 @@ def partition_not_expected() -> Patches:
 
 
 @only(
-    "tests/unit/host/test_worker.py::test_a_receiver_that_starts_anew_beside_its_sender_takes_what_the_next_owner_of_that_sends"
+    "tests/unit/host/test_restarts.py::test_a_receiver_that_starts_anew_beside_its_sender_takes_what_the_next_owner_of_that_sends"
 )
 def next_owner_not_expected() -> Patches:
     """Receivers are not told of the next owner of a sender: one that starts anew beside it refuses its records."""
-    return {(WorkerHost, "expect_from"): lambda self, actor: None}
+    return {(Restarts, "expect_from"): lambda self, actor: None}
 
 
 @mutant
@@ -239,7 +241,7 @@ def claims_what_serves() -> Patches:
     return {(Restated, "all"): every}
 
 
-@only("tests/unit/host/test_worker.py")
+@only("tests/unit/host/test_links.py")
 def old_hello_counts() -> Patches:
     """A hello that comes twice is taken for a new one."""
     original = Receivers.greet
@@ -257,9 +259,9 @@ def restarted_without_its_watermark() -> Patches:
     original = WorkerHost.start
 
     def start(self: WorkerHost, actor: Any) -> None:
-        inputs, self._inputs = self._inputs, {}
+        inputs, self.heard._inputs = self.heard._inputs, {}
         original(self, actor)
-        self._inputs = inputs
+        self.heard._inputs = inputs
 
     return {(WorkerHost, "start"): start}
 
@@ -267,13 +269,13 @@ def restarted_without_its_watermark() -> Patches:
 @mutant
 def starts_without_productions_sent() -> Patches:
     """Who hears a hello does not send again what was not acked."""
-    original = WorkerHost._handle
+    original = WorkerHost.handle_core
 
     def handle(self: WorkerHost, actor: Any, event: ev.Event) -> None:
         if not isinstance(event, ev.Resend):
             original(self, actor, event)
 
-    return {(WorkerHost, "_handle"): handle}
+    return {(WorkerHost, "handle_core"): handle}
 
 
 # --- marks, alarms ------------------------------------------------------------------------------------------------
@@ -380,11 +382,11 @@ def ends_before_redrives() -> Patches:
     original = WorkerHost.finished
 
     def finished(self: WorkerHost) -> bool:
-        before, self.redrives_read = self.redrives_read, True
+        before, self.redrives.read_all = self.redrives.read_all, True
         try:
             return original(self)
         finally:
-            self.redrives_read = before
+            self.redrives.read_all = before
 
     return {(WorkerHost, "finished"): finished}
 
@@ -392,15 +394,15 @@ def ends_before_redrives() -> Patches:
 @mutant
 def redrives_asked_once() -> Patches:
     """Redrives that somebody asks for while a process serves are not seen."""
-    original = WorkerHost.redrive
+    original = Redrives.steps
 
-    def redrive(self: WorkerHost) -> Any:
+    def redrive(self: Redrives) -> Any:
         steps = original(self)
         wish = next(steps)
         while not isinstance(wish, he.Pause):
             wish = steps.send((yield wish))
 
-    return {(WorkerHost, "redrive"): redrive}
+    return {(Redrives, "steps"): redrive}
 
 
 # --- replays ------------------------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from millwheel.core.interval.machine import IntervalCore
 from millwheel.core.interval.schedule import Schedule
 from millwheel.core.loop_rounds import Floor, LoopRounds
 from millwheel.graph import Graph
+from millwheel.host.adoption import Adoption
 from millwheel.host.rounds import Rounds
-from millwheel.host.worker import WorkerHost
 from millwheel.ids import IntervalId, Sequencer
 from millwheel.model import MAX_TIME, MIN_TIME
 from tests.planted import Patches, looped, only
@@ -195,12 +195,12 @@ def wall_timers_speak_of_the_past() -> Patches:
     }
 
 
-@only("tests/unit/host/test_worker.py")
+@only("tests/unit/host/test_adoption.py")
 def promise_forgotten() -> Patches:
     """The next owner does not know how far the floor was persisted"""
-    real = WorkerHost.adopt
+    real = Adoption.adopt
 
-    def adopt(self: WorkerHost, row: Any, sequencer: Any, inherited: Any = None) -> Any:
+    def adopt(self: Adoption, row: Any, sequencer: Any, inherited: Any = None) -> Any:
         steps = real(self, row, sequencer, inherited)
         wish = next(steps)
         try:
@@ -212,7 +212,7 @@ def promise_forgotten() -> Patches:
         except StopIteration as stop:
             return stop.value
 
-    return {(WorkerHost, "adopt"): adopt}
+    return {(Adoption, "adopt"): adopt}
 
 
 @looped

@@ -57,7 +57,7 @@ def next_core_gets_answers() -> Patches:
     def give(self: WorkerHost, interval: Any, sequencer: Any, event: ev.Event) -> None:
         actor = self.actors.all.get(interval)
         if actor is not None and not actor.core.halted:
-            self._handle(actor, event)
+            self.handle_core(actor, event)
 
     return {(WorkerHost, "_give"): give}
 

@@ -44,9 +44,10 @@ class WatchedWorker(WorkerHost):
                 self._open.setdefault(actor.core, Counter())[question] += 1
         super().perform(actor, effects)
 
-    def _handle(self, actor: Actor, event: ev.Event) -> None:
+    def handle_core(self, actor: Actor, event: ev.Event) -> None:
+        """See `WorkerHost`."""
         self._check(actor, event)
-        super()._handle(actor, event)
+        super().handle_core(actor, event)
 
     def _check(self, actor: Actor, event: ev.Event) -> None:
         asked = self._open.setdefault(actor.core, Counter())

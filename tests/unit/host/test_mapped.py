@@ -16,16 +16,14 @@ from millwheel.host.messages import (
     Hello,
     Led,
     MapChanged,
-    Receipt,
     RunEnded,
     WatermarksRaised,
 )
 from millwheel.host.progress import progress_of
-from millwheel.host.requests import Reacquire, ReadSenders
-from millwheel.ids import ProducerId, SequenceNumber, Sequencer
+from millwheel.host.requests import Reacquire
 from millwheel.model import MAX_TIME
 from millwheel.testing.world.calls import run
-from tests.unit.host.cluster_hand import LEASE_US, ONE, SENDER, TWO, ClusterHand
+from tests.unit.host.cluster_hand import LEASE_US, ONE, TWO, ClusterHand
 
 
 @pytest.fixture
@@ -101,7 +99,7 @@ def test_what_a_worker_has_counted_stays_when_an_interval_goes(hand: ClusterHand
             run(hand.store.place(Placement(hand.epoch, found.version, {ONE: hand.other}, {})))
             hand.give(he.Told(ONE, actor.sequencer, ev.WriteFenced()))
         case "begun anew":
-            hand.worker.give_up(actor)
+            hand.worker.restarts.give_up(actor)
             hand.give(he.Received(hand.leader, MapChanged(99)))
         case "ended":
             hand.give(he.Received(hand.leader, RunEnded(RunEnding())))
@@ -135,41 +133,6 @@ def test_no_core_is_made_twice_under_one_sequencer(hand: ClusterHand) -> None:
     hand.give(he.Received(hand.leader, MapChanged(99)))
     assert hand.worker.actors.all[ONE].sequencer > first
     assert any(isinstance(request, Reacquire) for request in hand.asked)
-
-
-def test_words_of_a_worker_that_is_not_known_yet_are_kept_until_the_map_names_it(hand: ClusterHand) -> None:
-    hand.place(ONE, owner=hand.mine)
-    newest = run(hand.store.join("third", "worker", "here:4", LEASE_US, b"4")).incarnation
-    hand.give(he.Received(f"w{newest}", Hello(TWO, Sequencer(7), 0, "m", None)))
-    assert hand.worker._receivers.place(hand.worker.routes.rows[TWO]) == (f"w{newest}", 7)
-
-
-def test_a_stranger_is_forgotten_after_a_while_and_not_at_once(hand: ClusterHand) -> None:
-    hand.worker.strangers.forget()
-    hand.give(he.Received("w77", Hello(TWO, Sequencer(7), 0, "m", None)))
-    hand.worker.strangers.forget()
-    assert "w77" in hand.worker.strangers._words, "the map may have been read before it joined"
-    hand.worker.strangers.forget()
-    assert hand.worker.strangers._words == {}
-
-
-@pytest.mark.parametrize("sends", [True, False])
-def test_what_an_unknown_producer_sends_waits_until_the_store_says_who_it_is(hand: ClusterHand, sends: bool) -> None:
-    hand.place(ONE, owner=hand.mine)
-    producer = hand.worker.actors.all[ONE].sequencer - 1
-    (number,) = hand.worker.routes.subscriptions.values()
-    hand.held = ReadSenders
-    hand.deliver(producer, f"w{hand.other}")
-    assert hand.ran == []
-    assert not hand.of(Receipt)
-    if sends:  # it was given out before, and was not seen when this core has asked
-        rows = {SequenceNumber(0): ("k", b"v", 1)}
-        hand.store.folded.productions[SENDER] = {(number, ProducerId(producer)): rows}
-    (ask,) = hand.waiting
-    hand.answer(ask)
-    hand.give(he.TurnEnded())
-    assert hand.ran == ([ONE] if sends else [])
-    assert [receipt.number for receipt in hand.of(Receipt)] == [(producer << 32) + 1]
 
 
 def test_what_the_map_has_given_and_the_worker_does_not_know_yet_is_handed_over_for_good(hand: ClusterHand) -> None:

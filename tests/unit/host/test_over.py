@@ -52,7 +52,7 @@ def test_a_run_is_not_over_while_anything_is_left(lacks: str) -> None:
         case "watermark":
             worker.values["Keep"] = MAX_TIME - 1
         case _:
-            worker.restarting.add(next(iter(worker.actors.all)))
+            worker.restarts.under_way.add(next(iter(worker.actors.all)))
     assert not worker.finished()
 
 

@@ -66,7 +66,7 @@ def test_a_refused_watermark_is_no_reason_to_end_while_the_intervals_are_its_own
 def test_an_interval_that_is_just_getting_another_sequencer_is_not_lost() -> None:
     hand, hello = started()
     superseded(hand)
-    hand.worker.restarting.add(hello.interval)
+    hand.worker.restarts.under_way.add(hello.interval)
     hand.give(he.Received("controller", Disowned(((hello.interval, hello.sequencer),))))
     looks(hand)
     assert hand.worker.serving
@@ -78,7 +78,7 @@ def test_a_restart_between_the_question_and_the_answer_is_not_a_loss() -> None:
     ((actor, _),) = hand.worker.actors.intervals()
     hand.give(he.Received("controller", Disowned(((actor.interval, actor.sequencer),))))
     superseded(hand)
-    hand.worker.restarting.add(actor.interval)
+    hand.worker.restarts.under_way.add(actor.interval)
     answer(hand, StillOwned)
     assert hand.worker.serving
 

@@ -6,6 +6,7 @@ import pytest
 
 from millwheel import Computation, Pipeline, Stream, TextCoder, limits, subscribe
 from millwheel.graph import Graph
+from millwheel.host.actors import Actors
 from millwheel.host.redrives import Redrives
 from millwheel.host.routes import Routes
 from millwheel.ids import IntervalId, SubscriptionId
@@ -40,7 +41,7 @@ def redrives(monkeypatch: pytest.MonkeyPatch) -> Redrives:
     ]
     subscriptions = {s.name: SubscriptionId(i) for i, s in enumerate(routes._graph.subscriptions("words"))}
     routes.open(Opened(tuple(rows), subscriptions))
-    return Redrives(routes)
+    return Redrives(routes, Actors(), lambda actor, event: None)
 
 
 def page(redrives: Redrives) -> dict[IntervalId, list[str]]:

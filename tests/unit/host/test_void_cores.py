@@ -10,13 +10,11 @@ import pytest
 from millwheel.bundles import BEFORE_TIMERS, LogWrite, TimerWrites
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import IntervalCore
-from millwheel.errors import Fenced, RowRefused
+from millwheel.errors import RowRefused
 from millwheel.host import alphabet as he
 from millwheel.host.actors import Actor
-from millwheel.host.messages import Claimed, Hello, WatermarksRaised
-from millwheel.host.requests import Recover, StoreCall
+from millwheel.host.requests import StoreCall
 from millwheel.ids import IntervalId, ProducerId, Seq, SubscriptionId
-from millwheel.testing.world.calls import run
 from millwheel.work import InvocationOutcome, Work
 from tests.unit.host.test_worker import Hand
 
@@ -138,40 +136,6 @@ def test_hooks_of_a_void_core_neither_begin_nor_end_for_the_next_one(halted: boo
     hand.give(he.Returned(actor.interval, actor.sequencer, InvocationOutcome(), 0))
     hand.give(he.Told(actor.interval, actor.sequencer, ev.CommitDone(Seq(1))))
     assert hand.given == []
-
-
-def test_the_next_core_is_claimed_under_its_own_sequencer_and_hears_how_far_its_inputs_are() -> None:
-    hand, actor, _ = asked(ev.Load(["k"]))
-    hand.give(he.Received("controller", WatermarksRaised({}, {"Keep": 9})))
-    hand.give(he.Received("controller", WatermarksRaised({}, {"Keep": 5})))  # a copy of an old one
-    hand.told.clear()
-    hand.replace(actor)
-    following = hand.worker.actors.all[actor.interval]
-    assert hand.of(Claimed) == [Claimed((("Keep", actor.interval, following.sequencer),))]
-    assert isinstance(following.core, IntervalCore)
-    assert following.core.blame()[0] == ("input watermark", 9, "")
-
-
-def test_every_sender_sends_again_to_an_interval_that_has_another_core() -> None:
-    hand, actor, _ = asked(ev.Load(["k"]))
-    hand.replace(actor)
-    hand.watch(hand.worker.actors.all[actor.interval])
-    (hello,) = [message for message in hand.of(Hello) if message.sequencer > actor.sequencer]
-    hand.give(he.Received("worker", hello))
-    assert hand.given == [ev.Resend(actor.interval)]
-
-
-def test_an_interval_that_is_dropped_while_it_restarts_gets_no_core() -> None:
-    hand, actor, _ = asked(ev.Load(["k"]))
-    hand._later = Recover
-    hand.replace(actor)
-    (recover,) = [ask for ask in hand.waiting if isinstance(ask.wish, Recover)]
-    hand.worker.drop(actor)
-    hand._later = None
-    assert isinstance(recover.wish, Recover)
-    with pytest.raises(Fenced):  # an embedded worker ends when it has lost an interval
-        hand.give(he.Answered(recover.token, run(recover.wish.call(hand.store))))
-    assert actor.interval not in hand.worker.actors.all
 
 
 REFUSAL = RowRefused("no", IntervalId(1), Seq(1), ((0, "no"),))

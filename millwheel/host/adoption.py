@@ -1,0 +1,86 @@
+"""How the core of an interval is made from what is stored.
+
+Lives here: what a core begins with, and whether productions of an earlier version of the pipeline are left in it.  Never
+here: which intervals a worker gets (`owning`), or what the core does then.  Invariant: what cores that went back have left is
+given to the next core of the same interval, and to no other one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from millwheel.core.interval import events as ev
+from millwheel.core.interval.machine import IntervalCore
+from millwheel.host import alphabet as he
+from millwheel.host.actors import Actor
+from millwheel.host.messages import IntervalSettled, Unsettled
+from millwheel.host.requests import ReadWatermarks, Recover
+from millwheel.ids import IntervalId, Sequencer
+from millwheel.model import MIN_TIME
+from millwheel.ports import IntervalRow
+
+if TYPE_CHECKING:
+    from millwheel.host.worker import WorkerHost
+
+
+class Adoption:
+    """Of one worker.  `first_records` bounds the first invocation of a core, because hooks may be slow; None does not."""
+
+    def __init__(
+        self, worker: WorkerHost, first_records: int | None, inherited: Mapping[IntervalId, ev.Inherited]
+    ) -> None:
+        self._worker = worker
+        self._first_records = first_records
+        self.left = dict(inherited)
+        """What the cores of a worker that went back have left to the first ones of this one.
+
+        What is of intervals that this one does not get stays here: it may get them after the next going back.
+        """
+        self._unsettled: set[IntervalId] = set()
+        """Intervals with productions of an earlier version of the pipeline, on streams that they no longer list."""
+
+    def adopt(
+        self, row: IntervalRow, sequencer: Sequencer, inherited: ev.Inherited | None = None
+    ) -> Generator[he.Wish, Any, Actor | None]:
+        """Recover one interval; its core is not started yet.  None when another one owns it."""
+        worker, interval, owner = self._worker, row.id, row.computation
+        inherited = inherited or self.left.pop(interval, None)
+        recovered = yield Recover(interval, sequencer)
+        if recovered is None:
+            return None
+        config = worker.routes.config(row, sequencer)
+        if config.loop:  # nobody answers for an earlier owner any more: the floor stays until this one has answered
+            watermarks = yield ReadWatermarks()
+            promised = watermarks.get(config.loop, MIN_TIME)
+            config = msgspec.structs.replace(worker.routes.config(row, sequencer), promised=promised)
+        config = msgspec.structs.replace(config, label=worker.label(), baseline=worker.graph.baseline)
+        core = IntervalCore(config, recovered, inherited)
+        if self._first_records is not None:
+            core.begin_slowly(self._first_records)
+        for note in core.suspects.notes() if inherited is None else ():
+            worker.note(f"{owner}: {note}")
+        actor = Actor(interval=interval, sequencer=config.sequencer, owner=owner, core=core)
+        self.settle(actor, worker.routes.unsettled(config, recovered))
+        worker.routes.expect_of(config, recovered)
+        return actor
+
+    def settle(self, actor: Actor, receivers: set[str]) -> None:
+        """Productions of an earlier version of the pipeline are left for these computations; for none, they are not."""
+        if receivers:
+            self._unsettled.add(actor.interval)
+            self._worker.inform(Unsettled(actor.owner, actor.interval, tuple(sorted(receivers))))
+        elif actor.interval in self._unsettled:
+            self._unsettled.discard(actor.interval)
+            self._worker.inform(IntervalSettled(actor.interval))
+
+    def say_settled(self, actor: Actor) -> None:
+        """An earlier owner may have said that productions of an earlier version of the pipeline are left."""
+        if actor.interval not in self._unsettled:
+            self._worker.inform(IntervalSettled(actor.interval))
+
+    def drop(self, interval: IntervalId) -> None:
+        """The interval is not this worker's any more."""
+        self._unsettled.discard(interval)

@@ -1,0 +1,65 @@
+"""How a core begins: with what is stored, what an earlier one has left, and what is known of its loop."""
+
+from __future__ import annotations
+
+from millwheel.host import alphabet as he
+from millwheel.host.messages import IntervalSettled, Led, RoundAnswered, RoundAsked, Unsettled
+from millwheel.host.worker import WorkerHost
+from millwheel.ids import IntervalId
+from millwheel.model import MAX_TIME
+from tests.unit.host.cluster_hand import ONE, ClusterHand
+from tests.unit.host.test_worker import Hand, started, words
+
+
+def test_an_interval_of_a_loop_begins_with_the_floor_that_is_persisted_and_answers_what_was_asked_before() -> None:
+    hand = Hand(outputs=[words])
+    hand.store.watermark["loop:Keep"] = 50
+    hand.give(he.Received("controller", RoundAsked(7, "loop:Keep", 90)))
+    assert hand.of(RoundAnswered) == []
+    hand.give(he.Started())
+    ((actor, core),) = hand.worker.actors.intervals()
+    assert (core.config.loop, core.config.promised) == ("loop:Keep", 50)
+    answer = RoundAnswered(actor.interval, actor.sequencer, 7, MAX_TIME)
+    assert hand.of(RoundAnswered) == [answer]
+    hand.give(he.Received("controller", RoundAsked(7, "loop:Keep", 90)))
+    assert hand.of(RoundAnswered) == [answer], "a copy is answered by a copy"
+    hand.give(he.Received("controller", RoundAsked(6, "loop:Keep", 80)))
+    assert hand.of(RoundAnswered) == []
+
+
+def test_productions_of_an_earlier_version_are_told_while_they_are_left_and_once_when_they_are_not() -> None:
+    hand, _ = started()
+    ((actor, _),) = hand.worker.actors.intervals()
+    hand.told.clear()
+    adoption = hand.worker.adoption
+    adoption.settle(actor, set())
+    assert hand.worker.handle(he.TurnEnded(), 1_000) == [], "nothing was left"
+    hand.worker._out.clear()
+    adoption.settle(actor, {"b", "a"})
+    adoption.say_settled(actor)
+    adoption.settle(actor, set())
+    adoption.settle(actor, set())
+    said = [effect.message for effect in hand.worker._out if isinstance(effect, he.Tell)]
+    assert said == [Unsettled("Keep", actor.interval, ("a", "b")), IntervalSettled(actor.interval)]
+
+
+def test_an_interval_of_a_cluster_says_that_nothing_is_left_because_an_earlier_owner_may_have_said_otherwise() -> None:
+    hand = ClusterHand()
+    hand.give(he.Started())
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    hand.told.clear()
+    hand.place(ONE, owner=hand.mine)
+    assert [said.interval for said in hand.of(IntervalSettled)] == [ONE]
+
+
+def test_what_a_core_has_left_goes_to_the_next_one_of_its_interval_and_to_no_other() -> None:
+    hand, _ = started()
+    ((actor, core),) = hand.worker.actors.intervals()
+    left = core.give_up()
+    other = IntervalId(actor.interval + 1)
+    again = Hand()
+    again.worker = WorkerHost(graph=again.worker.graph, inherited={actor.interval: left, other: left})
+    again.give(he.Started())
+    assert again.worker.adoption.left == {other: left}, "this worker may get that interval later"
+    ((_, following),) = again.worker.actors.intervals()
+    assert following.counters is left.counters

@@ -1,0 +1,88 @@
+"""Who may still send, as the store says: bundles wait for its answer, and ids are forgotten after it."""
+
+from __future__ import annotations
+
+import pytest
+
+from millwheel.host import alphabet as he
+from millwheel.host.messages import Receipt
+from millwheel.host.requests import ReadSenders
+from millwheel.ids import ProducerId, SequenceNumber
+from millwheel.testing.world.calls import run
+from tests.unit.host.cluster_hand import ONE, SENDER, ClusterHand
+
+
+@pytest.fixture
+def hand() -> ClusterHand:
+    made = ClusterHand()
+    made.give(he.Started())
+    return made
+
+
+@pytest.mark.parametrize("sends", [True, False])
+def test_what_an_unknown_producer_sends_waits_until_the_store_says_who_it_is(hand: ClusterHand, sends: bool) -> None:
+    hand.place(ONE, owner=hand.mine)
+    producer = hand.worker.actors.all[ONE].sequencer - 1
+    (number,) = hand.worker.routes.subscriptions.values()
+    hand.held = ReadSenders
+    hand.deliver(producer, f"w{hand.other}")
+    assert hand.ran == []
+    assert not hand.of(Receipt)
+    if sends:  # it was given out before, and was not seen when this core has asked
+        rows = {SequenceNumber(0): ("k", b"v", 1)}
+        hand.store.folded.productions[SENDER] = {(number, ProducerId(producer)): rows}
+    (ask,) = hand.waiting
+    hand.answer(ask)
+    hand.give(he.TurnEnded())
+    assert hand.ran == ([ONE] if sends else [])
+    assert [receipt.number for receipt in hand.of(Receipt)] == [(producer << 32) + 1]
+
+
+def heard(hand: ClusterHand) -> set[int]:
+    """Producers whose ids the interval keeps."""
+    ((_, core),) = hand.worker.actors.intervals()
+    return {producer for _, producer in core.heard()}
+
+
+def from_a_sender(hand: ClusterHand) -> ProducerId:
+    """A producer that the store knows has sent something to the interval."""
+    hand.place(ONE, owner=hand.mine)
+    producer = ProducerId(hand.worker.actors.all[ONE].sequencer + 1)
+    (number,) = hand.worker.routes.subscriptions.values()
+    rows = {SequenceNumber(0): ("k", b"v", 1)}
+    hand.store.folded.productions[SENDER] = {(number, producer): rows}
+    hand.deliver(producer, f"w{hand.other}")
+    hand.give(he.TurnEnded())
+    assert heard(hand) == {producer}
+    return producer
+
+
+def look(hand: ClusterHand) -> None:
+    """The map has changed, in nothing that is this worker's."""
+    owner = None if run(hand.store.cluster_map()).intervals[1].owner else hand.other
+    hand.place(run(hand.store.cluster_map()).intervals[1].id, owner=owner)
+    hand.give(he.TurnEnded())
+
+
+def test_ids_of_a_producer_are_kept_while_the_store_knows_it_and_forgotten_after_that(hand: ClusterHand) -> None:
+    producer = from_a_sender(hand)
+    look(hand)
+    assert heard(hand) == {producer}
+    hand.store.folded.productions.clear()
+    look(hand)
+    assert heard(hand) == set()
+
+
+def test_what_came_after_the_question_is_not_judged_by_its_answer(hand: ClusterHand) -> None:
+    producer = from_a_sender(hand)
+    hand.store.folded.productions.clear()
+    hand.held = ReadSenders
+    look(hand)
+    later = ProducerId(producer + 1)
+    hand.deliver(later, f"w{hand.other}")
+    answers, hand.held = [*hand.waiting], None
+    for ask in answers:
+        hand.answer(ask)
+    hand.give(he.TurnEnded())
+    assert later in heard(hand)
+    assert producer not in heard(hand)
