@@ -1,7 +1,8 @@
 """Figures of a process for Prometheus, over HTTP.
 
 Lives here: which figures, and their names.  Never here: how they come about; each is a number of the last progress report, so
-that a scrape never looks into a run from another thread.
+that a scrape never looks into a run from another thread.  Invariant: no counter falls while the process lives, because
+Prometheus would take that for a new process and count all of it once more.
 """
 
 from __future__ import annotations
@@ -37,14 +38,17 @@ class Figures:
     def __init__(self, pipeline: str) -> None:
         self._pipeline = pipeline
         self._newest: Progress | None = None
+        self._counts = dict.fromkeys(COUNTS, 0)
 
     def update(self, progress: Progress, seconds: float) -> None:
         """Take a report; `seconds` are since the start."""
         self._newest = progress
+        # Rows that are read again after a going back were counted already.
+        self._counts = {field: max(count, getattr(progress, field)) for field, count in self._counts.items()}
 
     def collect(self) -> Iterator[Any]:
         """As `prometheus_client` asks a collector."""
-        from prometheus_client.core import GaugeMetricFamily
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         def family(name: str, says: str, *labels: str) -> Any:
             return GaugeMetricFamily(f"millwheel_{name}", says, labels=["pipeline", *labels])
@@ -53,8 +57,8 @@ class Figures:
         if progress is None:
             return
         for field, says in COUNTS.items():
-            count = family(field, says)
-            count.add_metric([self._pipeline], getattr(progress, field))
+            count = CounterMetricFamily(f"millwheel_{field}", says, labels=["pipeline"])
+            count.add_metric([self._pipeline], self._counts[field])
             yield count
         waiting = family("quarantined_keys", "Keys that are in quarantine now.")
         waiting.add_metric([self._pipeline], progress.in_quarantine)

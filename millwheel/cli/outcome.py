@@ -10,6 +10,7 @@ from millwheel.cli.lines import Lines
 from millwheel.cli.options import Place
 from millwheel.cli.status import Status
 from millwheel.escapes import escaped
+from millwheel.host.over import counted
 
 if TYPE_CHECKING:
     from millwheel.cluster import RunEnding
@@ -50,13 +51,15 @@ def outcome_of_all(lines: Lines, place: Place, ending: RunEnding) -> Status:
 
 def _tell_of_quarantine(lines: Lines, place: Place, keys: int) -> None:
     if keys:
-        many = "1 key is" if keys == 1 else f"{keys:,} keys are"
-        lines.say(logging.WARNING, f"{many} in quarantine: see {_command(place, 'quarantine list')}")
+        lines.say(
+            logging.WARNING,
+            f"{counted(keys, 'key is', 'keys are')} in quarantine: see {_command(place, 'quarantine list')}",
+        )
 
 
 def _tell_of_rejected(lines: Lines, ending: RunEnding) -> None:
     if ending.rejected:
-        lines.say(logging.WARNING, f"{ending.rejected:,} rows were rejected in all")
+        lines.say(logging.WARNING, f"{counted(ending.rejected, 'row was', 'rows were')} rejected in all")
 
 
 def tell(lines: Lines, place: Place, failure: Failure) -> None:

@@ -7,6 +7,7 @@ import click
 from millwheel.cli.options import KEY, KEY_HELP, Place, place
 from millwheel.errors import StoreError
 from millwheel.escapes import escaped, harmless
+from millwheel.host.over import counted
 from millwheel.model import format_time
 
 
@@ -58,7 +59,7 @@ def redrive(place: Place, computation: str | None, key: str | None, every: bool)
         raise click.UsageError("name a computation and a key, or add --all instead of the key")
     with place.committed() as committed:
         if computation is None or key is None:
-            what = f"{committed.redrive_all(computation):,} keys"
+            what = counted(committed.redrive_all(computation), "key")
         else:
             committed.redrive(computation, key)
             what = repr(key)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from millwheel.core.interval.counters import Counters
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.core.source.injector import InjectorCore
+from millwheel.core.source.row_counts import RowCounts
 from millwheel.host.tally import Tally
 from millwheel.ids import IntervalId, Sequencer
 
@@ -45,6 +47,15 @@ class Actors:
         """The worker goes: whatever its cores have counted is in the tally."""
         for actor in self.all.values():
             self.tally.take(actor.owner, actor.core)
+
+    def counted(self) -> list[tuple[str, Counters]]:
+        """What cores have counted, those that are gone included, with the computations that they are of."""
+        here = ((actor.owner, core.counters) for actor, core in self.intervals())
+        return [*self.tally.by_computation.items(), *here]
+
+    def rows(self) -> RowCounts:
+        """Rows of all partitions, those that are gone included."""
+        return sum((core.rows.read for _, core in self.partitions()), self.tally.rows)
 
     def of(self, owner: str) -> list[Actor]:
         """Those of one computation or source."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from millwheel.cluster import ClusterMap, RunEnding
 from millwheel.host.alphabet import Wish
-from millwheel.host.over import Tolerance
+from millwheel.host.over import Tolerance, counted, is_allowed
 from millwheel.host.requests import CountQuarantined, CountRejected
 from millwheel.ids import IntervalId
 
@@ -63,10 +63,10 @@ class LeftOvers:
             keys = (yield from self._count(found)) or 0
         if allowed.rejected is not None:
             rejected = yield CountRejected()
-        for count, limit, what in (
-            (keys, allowed.quarantined, "keys are in quarantine"),
-            (rejected, allowed.rejected, "rows are rejected"),
+        for count, limit, is_what, are_what in (
+            (keys, allowed.quarantined, "key is in quarantine", "keys are in quarantine"),
+            (rejected, allowed.rejected, "row is rejected", "rows are rejected"),
         ):
             if limit is not None and count > limit:
-                return RunEnding(keys, rejected, True, f"{count:,} {what}, {limit:,} are allowed")
+                return RunEnding(keys, rejected, True, f"{counted(count, is_what, are_what)}, {is_allowed(limit)}")
         return None

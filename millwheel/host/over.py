@@ -34,14 +34,33 @@ class Tolerance(msgspec.Struct, frozen=True):
 
 def too_much(worker: WorkerHost, tolerance: Tolerance) -> str:
     """Why the run stops before its end; empty while it does not."""
-    rejected = worker.partitions.rejected
     if tolerance.quarantined is not None:
-        opened = sum(core.counters.quarantined for _, core in worker.actors.intervals())
+        opened = sum(counters.quarantined for _, counters in worker.actors.counted())
         if opened > tolerance.quarantined:
-            return f"{opened:,} keys went into quarantine, {tolerance.quarantined:,} are allowed"
-    if tolerance.rejected is not None and rejected > tolerance.rejected:
-        return f"{rejected:,} rows are rejected, {tolerance.rejected:,} are allowed"
+            return f"{counted(opened, 'key')} went into quarantine, {is_allowed(tolerance.quarantined)}"
+    if tolerance.rejected is not None:
+        rejected = worker.actors.rows().rejected
+        if rejected > tolerance.rejected:
+            return f"{counted(rejected, 'row is', 'rows are')} rejected, {is_allowed(tolerance.rejected)}"
     return ""
+
+
+def counted(count: int, one: str, several: str = "") -> str:
+    """A count with what is counted.
+
+    >>> counted(1, "key"), counted(2_000, "row is", "rows are")
+    ('1 key', '2,000 rows are')
+    """
+    return f"{count:,} {one if count == 1 else several or one + 's'}"
+
+
+def is_allowed(limit: int) -> str:
+    """How many of something are allowed.
+
+    >>> is_allowed(0), is_allowed(1)
+    ('0 are allowed', '1 is allowed')
+    """
+    return f"{limit:,} {'is' if limit == 1 else 'are'} allowed"
 
 
 def consumed(worker: WorkerHost) -> bool:

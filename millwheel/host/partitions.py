@@ -85,8 +85,6 @@ class Partitions:
         """No source of this worker will have another partition."""
         self._exhausted: dict[str, bool] = {}
         """Sources that are taken one by one, and whether they will have no other partition."""
-        self.rejected = 0
-        """Rows."""
 
     # --- discovery --------------------------------------------------------------------------------------------
 
@@ -364,7 +362,6 @@ class Partitions:
     def arrived(self, actor: Actor, arrived: RowsArrived, limit: int) -> None:
         """Rows were read."""
         rows, name = arrived.rows, actor.owner.removeprefix("source:")
-        self.rejected += rows.rejected
         begins, before = self._paces.arrived(actor, rows), self._skews.promise(actor)
         tail = self._tails.setdefault(actor.interval, ShortReads())
         if not self._paces.has(actor) and tail.waits(limit, rows.count + rows.rejected):

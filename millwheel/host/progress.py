@@ -68,11 +68,10 @@ class Progress(msgspec.Struct, frozen=True):
 
 def progress_of(worker: WorkerHost, rejections: Mapping[str, Mapping[str, int]]) -> Progress:
     """What a worker knows of the run now; `rejections` are by source and kind."""
-    cores, tally = [core for _, core in worker.actors.intervals()], worker.actors.tally
-    counted = [*tally.by_computation.items(), *((core.config.computation, core.counters) for core in cores)]
+    cores, rows = [core for _, core in worker.actors.intervals()], worker.actors.rows()
     # A published stream's records are delivered once more, to be kept: they are nobody's hooks.
     of_hooks, of_all = Counters(), Counters()
-    for computation, counters in counted:
+    for computation, counters in worker.actors.counted():
         of_all.add(counters)
         if not computation.startswith(PUBLISH_PREFIX):
             of_hooks.add(counters)
@@ -80,8 +79,8 @@ def progress_of(worker: WorkerHost, rejections: Mapping[str, Mapping[str, int]])
     names = [*worker.graph.computations, *(f"source:{name}" for name in worker.graph.sources)]
     return Progress(
         records=of_hooks.records,
-        injected=tally.rows + sum(core.rows for _, core in worker.actors.partitions()),
-        rejected=worker.partitions.rejected,
+        injected=rows.given,
+        rejected=rows.rejected,
         late=of_hooks.late,
         duplicates=of_hooks.duplicates,
         repeated=of_hooks.repeated,

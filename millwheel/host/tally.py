@@ -9,20 +9,21 @@ from __future__ import annotations
 from millwheel.core.interval.counters import Counters
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.core.source.injector import InjectorCore
+from millwheel.core.source.row_counts import RowCounts
 
 
 class Tally:
-    """Of one process.  Its members of a cluster have it one after the other."""
+    """Of one process.  Its members of a cluster have it one after the other, and so have the workers of an embedded run."""
 
     def __init__(self) -> None:
-        self.rows = 0
+        self.rows = RowCounts()
         """Of partitions."""
         self.by_computation: dict[str, Counters] = {}
 
     def take(self, owner: str, core: IntervalCore | InjectorCore) -> None:
         """A core goes; `owner` is its computation.  The next one of its interval has the same counters, and begins at 0."""
         if isinstance(core, InjectorCore):
-            self.rows, core.rows = self.rows + core.rows, 0
+            self.rows += core.rows.end()
             return
         self.by_computation.setdefault(owner, Counters()).add(core.counters)
         core.counters.clear()

@@ -17,6 +17,7 @@ from millwheel.host.controller import ControllerHost
 from millwheel.host.messages import Message
 from millwheel.host.over import Tolerance
 from millwheel.host.progress import Progress, explain
+from millwheel.host.tally import Tally
 from millwheel.host.worker import WorkerHost
 from millwheel.ids import IntervalId
 from millwheel.ports import Store, Transport
@@ -41,6 +42,8 @@ class EmbeddedRun(Shell):
         tolerance: Tolerance | None = None,
         transport: Transport[Message] | None = None,
     ) -> None:
+        tally = Tally()
+
         def begin(inherited: Mapping[IntervalId, Inherited]) -> None:
             worker = WorkerHost(
                 graph=graph,
@@ -49,6 +52,7 @@ class EmbeddedRun(Shell):
                 tolerance=tolerance,
                 first_records=limits.FIRST_WORK_RECORDS,
                 inherited=inherited,
+                tally=tally,
             )
             super(EmbeddedRun, self).__init__(
                 store=store,
@@ -72,9 +76,9 @@ class EmbeddedRun(Shell):
             try:
                 await self.serve()
             except WentBack as back:
-                self._begin(
-                    back.inherited
-                )  # other hosts, in the same process: as after a crash, but for what they know
+                self.worker.actors.add_up()
+                # Other hosts, in the same process: as after a crash, but for what they know, and what was counted.
+                self._begin(back.inherited)
             else:
                 return self.progress()
 

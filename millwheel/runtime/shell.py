@@ -28,6 +28,7 @@ from millwheel.errors import Fenced, HookInterrupted, HooksFail, InvariantError,
 from millwheel.graph import ComputationSpec
 from millwheel.host import alphabet as he
 from millwheel.host.messages import Message
+from millwheel.host.over import counted
 from millwheel.host.progress import Progress, progress_of
 from millwheel.host.requests import StoreCall
 from millwheel.host.worker import WorkerHost
@@ -351,7 +352,7 @@ class Shell:
     def _hooks_fail(self, spec: ComputationSpec, hook: str) -> HooksFail:
         """End the run because hooks fail.  What was run last is not committed and comes again."""
         there = self.progress().in_quarantine
-        rest = f"; {there:,} keys are in quarantine already and wait for a redrive" if there else ""
+        rest = f"; {counted(there, 'key is', 'keys are')} in quarantine already, for a redrive" if there else ""
         return HooksFail(
             f"{spec.name}.{hook} has failed for the first {spec.settings.first_failures} keys, all that it was called for: "
             f"the run is stopped, mend the hook and run again{rest} (first_failures of pipeline.add sets the number)"

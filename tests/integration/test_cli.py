@@ -185,7 +185,7 @@ def test_all_keys_are_redriven_by_one_command(shell: Shell, what: tuple[str, ...
     assert (status, out) == (2, "")
     assert "name a computation and a key, or add --all instead of the key" in err
     status, out, _ = shell("quarantine", "redrive", "words:pipeline", *what)
-    assert (status, out) == (0, "millwheel: 1 keys will be redriven by the running pipeline, or by the next run\n")
+    assert (status, out) == (0, "millwheel: 1 key will be redriven by the running pipeline, or by the next run\n")
     assert shell("run", "words:pipeline")[0] == 0
     assert shell("quarantine", "list", "words:pipeline") == (0, "", "")
     assert shell("state", "scan", "words:pipeline", "Count") == (0, COUNTED, "")

@@ -16,6 +16,7 @@ from millwheel import limits
 from millwheel.bundles import Bundle
 from millwheel.core.channel.outbox import NO_SUBSCRIPTION, UNKNOWN
 from millwheel.core.interval import events as ev
+from millwheel.core.source.row_counts import RowCounter
 from millwheel.ids import IntervalId, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.intervals import Ranges
 from millwheel.limits import (
@@ -97,7 +98,7 @@ class InjectorCore:
         self._exhausted = False
         self.finished = start.finished
         self.halted = False
-        self.rows = 0
+        self.rows = RowCounter(self._snapshots)
         self.paused = False
 
     def start(self, now: int, watermark: int = MIN_TIME, expected: bool = False) -> list[ev.Effect]:
@@ -183,7 +184,7 @@ class InjectorCore:
         self._poll_at = None if event.progressed else now + POLL_DELAY_US
         if not event.progressed:
             return
-        self.rows += event.count
+        self.rows.add(event.count, event.rejected)
         size = 0
         rejected = self._read_to[2] + event.rejected
         entry = ReadEntry(event.next_position, event.state, set(), MAX_TIME, rejected)
@@ -211,6 +212,7 @@ class InjectorCore:
         self._end_noted = self._end_noted or finished
         if finished or position != self._noted:
             self._noted = position
+            self.rows.note()
             effects.append(ev.PositionNoted(position, state, finished, rejected))
         for target in sorted({target for ranges in self._routes.values() for target in ranges.ids}):
             self._number += 1
@@ -278,6 +280,7 @@ class InjectorCore:
     def _advanced(self, position: int, finished: bool, effects: list[ev.Effect]) -> None:
         self._advancing = False
         self._durable = position
+        self.rows.declare()
         if finished:
             self.finished = True
             # Nothing of this partition will ever be sent again: receivers may collect all its ids.

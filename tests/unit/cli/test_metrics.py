@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from urllib.request import urlopen
 
+import msgspec
 import pytest
 
 from millwheel.cli.metrics import COUNTS, served
@@ -40,7 +41,7 @@ def test_a_scrape_has_the_newest_report() -> None:
         figures.update(PROGRESS, 1.0)
         found = scraped(address)
     for field in COUNTS:
-        assert found[f'millwheel_{field}{{pipeline="words"}}'] == getattr(PROGRESS, field)
+        assert found[f'millwheel_{field}_total{{pipeline="words"}}'] == getattr(PROGRESS, field)
     assert found[r'millwheel_hot_key_share{interval="3",key="the\\n",pipeline="words"}'] == 0.42
     assert found['millwheel_quarantined_keys{pipeline="words"}'] == 1
     assert {name: value for name, value in found.items() if name.startswith("millwheel_watermark")} == {
@@ -49,6 +50,16 @@ def test_a_scrape_has_the_newest_report() -> None:
     }
     with pytest.raises(OSError, match="refused"):
         scraped(address)
+
+
+def test_no_counter_falls_when_rows_are_read_again_after_a_going_back() -> None:
+    address = free_address()
+    with served(address, "words") as figures:
+        for injected in (5, 3, 4):
+            figures.update(msgspec.structs.replace(PROGRESS, injected=injected, in_quarantine=injected), 1.0)
+        found = scraped(address)
+    assert found['millwheel_injected_total{pipeline="words"}'] == 5
+    assert found['millwheel_quarantined_keys{pipeline="words"}'] == 4, "what is there now may be fewer"
 
 
 def test_a_port_that_is_taken_and_an_address_that_is_none_are_errors() -> None:
@@ -65,4 +76,8 @@ def test_a_port_that_is_taken_and_an_address_that_is_none_are_errors() -> None:
 def test_without_an_address_nothing_is_served() -> None:
     with served(None, "words") as figures:
         figures.update(PROGRESS, 1.0)
-        assert [family.name for family in figures.collect()][:2] == ["millwheel_injected", "millwheel_records"]
+        kinds = {family.name: family.type for family in figures.collect()}
+    assert {name for name, kind in kinds.items() if kind == "counter"} == {f"millwheel_{field}" for field in COUNTS}
+    assert {name for name, kind in kinds.items() if kind == "gauge"} == {
+        "millwheel_quarantined_keys", "millwheel_hot_key_share", "millwheel_watermark_seconds",
+    }  # fmt: skip

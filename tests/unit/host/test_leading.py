@@ -248,7 +248,7 @@ def test_more_quarantines_than_are_allowed_end_a_run_although_nobody_works() -> 
     room, leader = deserted(Tolerance(0), folds=True)
     room.let_pass(5)
     assert room.ended == [leader]
-    assert room.controllers[leader].ending.stopped == "1 keys are in quarantine, 0 are allowed"
+    assert room.controllers[leader].ending.stopped == "1 key is in quarantine, 0 are allowed"
 
 
 @pytest.mark.parametrize("allowed", [Tolerance(), Tolerance(0)])

@@ -53,7 +53,7 @@ def test_when_no_worker_is_left_the_store_is_asked_once_until_it_knows() -> None
     assert asked(left.judged(owned(dead, one=7))) == RunEnding(1, 0, False)
     said = asked(left.excess(owned(one=7)))
     assert said is not None
-    assert said.stopped == "5 keys are in quarantine, 1 are allowed"
+    assert said.stopped == "5 keys are in quarantine, 1 is allowed"
     assert asked(left.judged(owned(dead, one=7)), stored=[2]) == RunEnding(2, 0, True), "a worker was there meanwhile"
 
 
@@ -96,10 +96,10 @@ def test_what_is_left_at_the_end_is_judged_as_by_an_embedded_run(
     [
         (Tolerance(), 9, 9, ""),
         (Tolerance(1), 1, 9, ""),
-        (Tolerance(1), 2, 0, "2 keys are in quarantine, 1 are allowed"),
+        (Tolerance(1), 2, 0, "2 keys are in quarantine, 1 is allowed"),
         (Tolerance(rejected=1), 9, 1, ""),
-        (Tolerance(rejected=1), 0, 2, "2 rows are rejected, 1 are allowed"),
-        (Tolerance(0, 0), 0, 1, "1 rows are rejected, 0 are allowed"),
+        (Tolerance(rejected=1), 0, 2, "2 rows are rejected, 1 is allowed"),
+        (Tolerance(0, 0), 0, 1, "1 row is rejected, 0 are allowed"),
     ],
 )
 def test_a_run_is_stopped_only_by_more_than_it_was_allowed(

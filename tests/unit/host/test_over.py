@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from millwheel.core.interval.counters import Counters
+from millwheel.core.source.row_counts import RowCounts
 from millwheel.host import alphabet as he
 from millwheel.host.messages import Delivery, WatermarksRaised
 from millwheel.host.over import Tolerance, too_much
@@ -17,6 +19,7 @@ from tests.unit.host.test_worker import Hand, bundle, started
         (3, 5, ""),
         (2, 5, "3 keys went into quarantine, 2 are allowed"),
         (3, 4, "5 rows are rejected, 4 are allowed"),
+        (1, 5, "3 keys went into quarantine, 1 is allowed"),
         (0, 0, "3 keys went into quarantine, 0 are allowed"),
         (None, None, ""),
     ],
@@ -24,8 +27,17 @@ from tests.unit.host.test_worker import Hand, bundle, started
 def test_a_run_stops_at_more_than_is_allowed(quarantined: int | None, rejected: int | None, why: str) -> None:
     hand, _ = started()
     ((_, core),) = hand.worker.actors.intervals()
-    core.counters.quarantined, hand.worker.partitions.rejected = 3, 5
+    core.counters.quarantined, hand.worker.actors.tally.rows = 3, RowCounts(9, 5)
     assert too_much(hand.worker, Tolerance(quarantined, rejected)) == why
+
+
+def test_what_cores_have_counted_that_are_gone_counts_too() -> None:
+    hand, _ = started()
+    hand.worker.actors.tally.by_computation["Keep"] = Counters(quarantined=1)
+    hand.worker.actors.tally.rows = RowCounts(1, 1)
+    assert too_much(hand.worker, Tolerance(1, 1)) == ""
+    assert too_much(hand.worker, Tolerance(0, None)) == "1 key went into quarantine, 0 are allowed"
+    assert too_much(hand.worker, Tolerance(None, 0)) == "1 row is rejected, 0 are allowed"
 
 
 def consumed() -> Hand:

@@ -8,6 +8,7 @@ import pytest
 
 from millwheel.core.authority import Authority
 from millwheel.core.interval import events as ev
+from millwheel.core.source.row_counts import RowCounts
 from millwheel.errors import SourceError
 from millwheel.host import alphabet as he
 from millwheel.host.messages import Claimed, Concluded, Credit, Excused, Hello, SourceBound, WatermarkReport
@@ -184,7 +185,7 @@ def test_rows_of_another_owner_are_not_taken() -> None:
     (read,) = reads(effects)
     late = he.RowsArrived(read.interval, Sequencer(read.sequencer + 1), rows(position, 5), 0)
     assert hand.give(late) == []
-    assert hand.worker.partitions.rejected == 0
+    assert hand.worker.actors.rows() == RowCounts()
 
 
 def test_what_keeps_a_source_is_a_row_that_nobody_has_acked_or_a_partition_that_may_give_an_old_one() -> None:

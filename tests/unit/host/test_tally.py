@@ -5,6 +5,7 @@ from __future__ import annotations
 from millwheel.core.interval.counters import Counters
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.core.source.injector import InjectorCore
+from millwheel.core.source.row_counts import RowCounts
 from millwheel.host.actors import Actors
 from millwheel.host.tally import Tally
 from tests.unit.host.test_actors import interval, partition
@@ -32,7 +33,7 @@ def test_rows_of_a_partition_that_is_gone_stay_and_the_next_member_has_the_same_
         actors, actor = Actors(tally), partition(number, 7)
         assert isinstance(actor.core, InjectorCore)
         actors.put(actor)
-        actor.core.rows = rows
+        actor.core.rows.add(rows, number)
         actors.add_up()
         actors.add_up()
-    assert tally.rows == 7
+    assert tally.rows == RowCounts(7, 3)
