@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -66,6 +67,18 @@ def test_a_run_with_something_left_waits_for_its_workers(watermarks: Mapping[str
     # A worker that nobody knew finished it meanwhile.
     assert not ask(deserted, seen(), 5 * limits.DESERTED_US)
     assert ask(deserted, seen(), 5 * limits.DESERTED_US + 1)
+
+
+def test_the_store_is_asked_once_in_a_while_and_not_with_every_map() -> None:
+    deserted, asked = Deserted(), 0
+    for step in range(21):
+        steps = deserted.over(seen(), step * limits.DESERTED_US // 10)
+        with contextlib.suppress(StopIteration):
+            assert isinstance(next(steps), ReadWatermarks)
+            asked += 1
+            steps.send({})
+            steps.send([])
+    assert asked == 2
 
 
 def test_a_clock_that_was_put_back_makes_it_wait_longer_and_not_for_ever() -> None:

@@ -75,6 +75,18 @@ def test_an_epoch_begins_when_its_time_has_come() -> None:
     assert controller.epochs.restate() == [EpochDeclared(4), EpochStarted(5)]
 
 
+def test_the_time_to_the_next_epoch_counts_from_the_begin_of_the_last_one() -> None:
+    controller = Controller()
+    controller.epochs.based(4)
+    controller.wait(1_500_000)
+    controller.epochs.opened(EpochOpened(5, {}, (), {}))
+    controller.answer(True)
+    controller.wait(2_499_999)
+    assert controller.told == [EpochStarted(5), EpochDeclared(5)]
+    controller.wait(2_500_000)
+    assert controller.told[2:] == [EpochStarted(6)]
+
+
 def test_an_epoch_that_is_wanted_begins_at_once_and_once() -> None:
     controller = Controller()
     controller.epochs.based(4)

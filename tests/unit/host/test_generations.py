@@ -162,6 +162,29 @@ def test_splits_and_merges_are_made_while_nobody_owns_anything(master: WholeMast
     assert isinstance(master.decide(nobody, 300), Assign)
 
 
+def test_an_interval_that_is_merged_away_is_not_given_to_whom_an_order_has_named(master: WholeMaster) -> None:
+    every: dict[IntervalId, int | None] = {ONE: 7, TWO: 7, THREE: 9}
+    master.ordered({3: MapOrder("move", (TWO,), to="n8"), 4: MapOrder("merge", (ONE, TWO))})
+    assert at_the_end(master, the_map(every, 8, 7, 8, 9)) == Dismiss((7, 8, 9))  # and n9 does not come again
+    merged = msgspec.structs.replace(the_map({ONE: None, THREE: None}, None), members=joined_again(n7=9, n8=10))
+    master.ordered({3: MapOrder("move", (TWO,), to="n8")})
+    assert master.decide(merged, 0) is None
+    decision = master.decide(merged, limits.RETURN_LIMIT_US)
+    assert isinstance(decision, Assign)
+    assert decision.intervals == {ONE: 9, THREE: 10}
+
+
+def test_workers_that_left_by_themselves_are_not_waited_for(master: WholeMaster) -> None:
+    every: dict[IntervalId, int | None] = {ONE: 7, TWO: 8}
+    assert master.decide(the_map({**every, TWO: None}, 7, 7, 8), 0) == Dismiss((7,))
+    nobody = the_map(dict.fromkeys(every), None, 9, 10)
+    assert isinstance(master.decide(nobody, 100), Assign)
+    assert master.decide(the_map({ONE: 9, TWO: 10}, 9, 9, 10), 200) is None
+    alone = the_map(dict.fromkeys(every), None, 11)
+    assert master.decide(alone, 300) is None
+    assert isinstance(master.decide(alone, 300 + limits.GATHER_US), Assign)
+
+
 def joined_again(**named: int) -> tuple[Member, ...]:
     return tuple(Member(number, name, "worker", "a:1") for name, number in named.items())
 

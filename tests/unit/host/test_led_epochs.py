@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from millwheel import limits
 from millwheel.errors import RowRefused
 from millwheel.host.led_epochs import LedEpochs
@@ -124,6 +126,15 @@ def test_what_may_be_lost_is_said_again_until_the_epoch_ends() -> None:
     assert leader.told == [EpochDeclared(4), EpochStarted(5), BarriersNamed(5, {PART: (ONE, TWO)})]
 
 
+def test_what_may_be_lost_is_said_again_now_and_then_and_not_at_every_look() -> None:
+    leader = Leader()
+    said = 0
+    for look in range(1, 3 * limits.CLUSTER_LOOK_US // limits.EPOCH_LOOK_US):
+        leader.wait(2_000_000 + look * limits.EPOCH_LOOK_US)
+        said += len(leader.of(EpochStarted))
+    assert said == 2
+
+
 def test_nothing_is_begun_or_declared_after_the_owners_have_changed() -> None:
     leader = Leader()
     leader.epochs.begun("w1", FIRST)
@@ -136,7 +147,8 @@ def test_nothing_is_begun_or_declared_after_the_owners_have_changed() -> None:
     assert leader.told == []
 
 
-def test_a_declaration_that_is_answered_after_the_end_changes_nothing() -> None:
+@pytest.mark.parametrize("answer", [False, True])
+def test_a_declaration_that_is_answered_after_the_end_changes_nothing(answer: bool) -> None:
     leader = Leader()
     leader.epochs.begun("w1", FIRST)
     leader.epochs.begun("w2", SECOND)
@@ -144,8 +156,9 @@ def test_a_declaration_that_is_answered_after_the_end_changes_nothing() -> None:
     leader.epochs.end()
     leader.told.clear()
     (ask,) = [ask for ask in leader.asks if isinstance(ask.wish, DeclareEpoch)]
-    leader.procedures.answered(ask.token, False)
+    leader.procedures.answered(ask.token, answer)
     assert leader.told == []
+    assert leader.epochs.declared == 4
 
 
 def test_watermarks_from_behind_a_barrier_that_an_earlier_leader_began_are_not_stored() -> None:

@@ -7,8 +7,9 @@ import pytest
 from millwheel import limits
 from millwheel.host import alphabet as he
 from millwheel.host.mapped import MappedOwnership
-from millwheel.host.messages import Led, MapChanged, WatermarksRaised
+from millwheel.host.messages import InQuarantine, Led, MapChanged, WatermarksRaised
 from millwheel.host.requests import NoteHotKeys, NoteStandstills
+from millwheel.model import MAX_TIME
 from millwheel.testing.world.calls import run
 from tests.unit.host.cluster_hand import ONE, ClusterHand
 
@@ -52,3 +53,31 @@ def test_the_store_is_told_of_hot_keys_one_after_the_other_and_the_last_word_sta
     hand.answer(first)
     assert [one.key for one in ownership.hot_keys()] == ["c", "b", "a"]
     assert run(hand.store.hot_keys()) == [*ownership.hot_keys()]
+
+
+def test_a_leader_hears_of_keys_in_quarantine_until_it_has_heard_that_there_are_none(hand: ClusterHand) -> None:
+    hand.place(ONE, owner=hand.mine)
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    ((_, core),) = hand.worker.actors.intervals()
+    assert hand.of(InQuarantine) == []
+    core._quarantine.keys.add("k")
+    hand.give(he.Received(hand.leader, MapChanged(99)))
+    assert hand.of(InQuarantine) == [InQuarantine(hand.mine, {ONE: 1})]
+    core._quarantine.keys.clear()
+    for _ in range(2):
+        hand.give(he.Received(hand.leader, MapChanged(99)))
+    assert hand.of(InQuarantine) == [InQuarantine(hand.mine, {})], "once, and not for ever"
+
+
+def test_what_keeps_a_watermark_is_told_again_when_it_is_another_thing(hand: ClusterHand) -> None:
+    hand.place(ONE, owner=hand.mine)
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    hand.keep_running = True
+    hand.deliver(hand.worker.actors.all[ONE].sequencer + 1, f"w{hand.other}")
+    for reached in (1, MAX_TIME):  # at the end of time nothing keeps it
+        hand.give(he.Received(hand.leader, WatermarksRaised({"source:text": 50, "keep": reached}, {"keep": 50})))
+        for wait_us in (0, limits.STANDSTILL_US, 1):
+            hand.now += wait_us
+            hand.give(he.Received(hand.leader, MapChanged(99)))
+    said = [request.found for request in hand.asked if isinstance(request, NoteStandstills)]
+    assert [len(found) for found in said] == [1, 0]

@@ -117,6 +117,16 @@ def test_a_late_row_does_not_wait_for_a_watermark_that_another_partition_keeps()
     assert around.paces.wait(actor) == 0
 
 
+def test_another_partition_keeps_the_watermark_until_it_is_past_the_row() -> None:
+    around, actor = late_row()
+    core = around.partition(2).core
+    assert isinstance(core, InjectorCore)
+    core._reported = 3_000
+    assert around.paces.wait(actor) == 0
+    core._reported = 3_001
+    assert around.paces.wait(actor) == limits.PACE_STEP_US
+
+
 @pytest.mark.parametrize(("source", "paused"), [("live", False), ("paced", True)])
 def test_partitions_of_another_source_or_that_wait_for_their_turn_keep_nothing(source: str, paused: bool) -> None:
     around, actor = late_row()

@@ -60,6 +60,17 @@ def test_after_an_order_there_is_a_rest() -> None:
     assert cluster.propose(limits.LOAD_REST_US) is not None
 
 
+def test_loads_that_were_reported_before_an_order_give_no_other_one() -> None:
+    cluster = Cluster(w1={1: 500, 2: 300}, w2={4: 50})
+    for _ in range(limits.LOAD_REPORTS):
+        cluster.report()
+    assert cluster.propose() is not None
+    for reports in range(limits.LOAD_REPORTS):
+        assert cluster.propose(limits.LOAD_REST_US + reports) is None, "the order may have changed the loads"
+        cluster.report()
+    assert cluster.propose(2 * limits.LOAD_REST_US) is not None
+
+
 def test_one_interval_that_is_all_of_the_load_is_split_at_its_median() -> None:
     cluster = Cluster(w1={1: 950}, w2={4: 50})
     for _ in range(limits.LOAD_REPORTS):

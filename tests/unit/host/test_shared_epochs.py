@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, Snapshots, Stream, TextCoder, subscribe
 from millwheel.api.snapshots import HaltingSnapshots
 from millwheel.cluster import Placement
+from millwheel.core.interval import events as ev
 from millwheel.host import alphabet as he
 from millwheel.host.barriers import WentBack
 from millwheel.host.mapped import MappedOwnership
@@ -24,7 +26,7 @@ from millwheel.host.messages import (
     MapChanged,
     Message,
 )
-from millwheel.host.requests import StoreCall
+from millwheel.host.requests import Leave, StoreCall
 from millwheel.host.worker import WorkerHost
 from millwheel.ids import IntervalId, Seq
 from millwheel.testing.world.calls import run
@@ -118,6 +120,17 @@ def test_a_begin_that_is_said_again_is_answered_again_and_begins_nothing(hand: S
     assert (hand.of(EpochOpened), hand.of(ImageWritten)) == said
 
 
+def test_what_was_said_of_an_earlier_epoch_is_not_said_again(hand: SnapshotHand) -> None:
+    for epoch in (1, 2, 3):
+        hand.hear(EpochStarted(epoch))
+        hand.hear(BarriersNamed(epoch, {}))
+        if epoch < 3:
+            hand.hear(EpochDeclared(epoch))
+    hand.told.clear()
+    hand.hear(EpochStarted(3))
+    assert [said.epoch for said in hand.told if isinstance(said, EpochOpened | ImageWritten)] == [3, 3, 3]
+
+
 def test_no_epoch_begins_before_the_one_before_it_is_declared(hand: SnapshotHand) -> None:
     hand.hear(EpochStarted(1))
     hand.hear(BarriersNamed(1, {}))
@@ -141,6 +154,25 @@ def test_a_worker_that_was_dismissed_goes_back(hand: SnapshotHand) -> None:
     run(hand.store.leave(hand.mine))
     hand.hear(MapChanged(99))
     assert [type(error) for error in hand.failed] == [WentBack]
+
+
+def test_the_next_member_of_a_process_knows_what_the_last_cores_and_those_before_them_have_left(
+    hand: SnapshotHand,
+) -> None:
+    cores = {actor.interval: (actor, core) for actor, core in hand.worker.actors.intervals()}
+    gone, earlier = IntervalId(77), cores[ONE][1].give_up()
+    hand.worker.adoption.left.update({gone: earlier, TWO: earlier})
+    refused = msgspec.structs.replace(cores[ONE][1].give_up(), watermark=7)
+    hand.worker.perform(cores[ONE][0], [ev.RestartInterval(refused)])
+    for ask in [effect for effect in hand.worker._out if isinstance(effect, he.Ask)]:
+        assert isinstance(ask.wish, Leave)
+        hand.give(he.Answered(ask.token, None))
+    (back,) = hand.failed
+    assert isinstance(back, WentBack)
+    assert back.inherited.keys() == {ONE, TWO, gone}
+    assert back.inherited[ONE] is refused, "it says what is not to run again"
+    assert back.inherited[TWO] is not earlier, "the newest core of an interval knows most"
+    assert back.inherited[gone] is earlier, "of an interval that this member did not get"
 
 
 def test_a_worker_that_halts_reads_nothing_until_the_epoch_of_all_workers_is_declared() -> None:

@@ -15,7 +15,7 @@ from millwheel.graph import Graph
 from millwheel.host.actors import Actor
 from millwheel.host.skews import Skews, too_far_ahead
 from millwheel.ids import IntervalId, ProducerId, Sequencer
-from millwheel.model import MAX_TIME, SECOND
+from millwheel.model import MAX_TIME, MIN_TIME, SECOND
 from millwheel.ports import SourcePosition
 from millwheel_injectors import IterableSource
 
@@ -117,6 +117,13 @@ def test_a_read_is_no_longer_than_what_is_left_of_the_bound_as_far_as_the_last_o
     read(actor, skews, 10, 995)
     assert skews.room(actor, 1_000, 0) == 1_000, "it does not move"
     skews.forget(actor)
+
+
+def test_the_first_promise_of_a_partition_says_nothing_of_how_far_a_row_takes_it() -> None:
+    skews = Skews(graph_of(1_000), {"Count": 100})
+    actor = partition(MIN_TIME)
+    read(actor, skews, 10, 200)
+    assert skews.room(actor, 1_000, 0) == 1_000
 
 
 def test_what_everything_waits_for_goes_on_when_the_watermark_stands() -> None:

@@ -2,8 +2,33 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
+import pytest
+
 from millwheel.cluster import ClusterMap, PlacedInterval, PlacedSource
-from millwheel.host.messages import Claimed, Open, SourceBound, WatermarkReport
+from millwheel.host.messages import (
+    Claimed,
+    Concluded,
+    Drained,
+    EpochBased,
+    EpochOpened,
+    EpochWanted,
+    Excused,
+    ForController,
+    HandedOver,
+    ImageWritten,
+    InQuarantine,
+    IntervalSettled,
+    LoadReport,
+    Message,
+    Open,
+    RoundAnswered,
+    SourceBound,
+    Unsettled,
+    WatermarkReport,
+    WorkerJoined,
+)
 from millwheel.host.standing import Standing
 from millwheel.ids import IntervalId, Sequencer
 
@@ -59,6 +84,54 @@ def test_words_about_a_source_count_from_its_owner() -> None:
     standing.follow(found(7, 5, source=8))
     assert standing.admit("w7", Open("source:s", ())) is None
     assert standing.admit("w8", Open("source:s", ())) is not None
+
+
+SAID: tuple[tuple[Message, int], ...] = (
+    (Claimed((("c", ONE, Sequencer(5)),)), 7),
+    (report(5), 7),
+    (RoundAnswered(ONE, Sequencer(5), 1, 9), 7),
+    (Unsettled("c", ONE, ("d",)), 7),
+    (IntervalSettled(ONE), 7),
+    (Excused("source:s", TWO), 8),
+    (Concluded("source:s", TWO), 8),
+    (Open("source:s", ()), 8),
+    (SourceBound("source:s", 3), 8),
+    (WatermarkReport("source:s", TWO, 100, Sequencer(3)), 8),
+)
+"""What a leader hears about the interval of w7 and the source of w8, and whose word it is."""
+
+
+@pytest.mark.parametrize(("message", "owner"), SAID, ids=lambda given: type(given).__name__)
+def test_each_word_counts_from_the_owner_and_from_nobody_else(message: Message, owner: int) -> None:
+    standing = Standing()
+    standing.follow(found(7, 5, source=8))
+    for speaker in (7, 8, 9):
+        heard = standing.admit(f"w{speaker}", message)
+        assert (heard in (None, Claimed(()))) == (speaker != owner)
+
+
+def test_every_word_about_an_owner_is_tried_here() -> None:
+    of_all = {
+        WorkerJoined,
+        HandedOver,
+        LoadReport,
+        Drained,
+        InQuarantine,
+        EpochBased,
+        EpochOpened,
+        ImageWritten,
+        EpochWanted,
+    }
+    assert {type(message) for message, _ in SAID} == {*get_args(ForController)} - of_all
+
+
+def test_an_answer_to_a_round_counts_under_the_newest_sequencer() -> None:
+    standing = Standing()
+    standing.follow(found(7, 5))
+    assert standing.admit("w7", RoundAnswered(ONE, Sequencer(4), 1, 9)) is None
+    standing.admit("w7", Claimed((("c", ONE, Sequencer(6)),)))
+    assert standing.admit("w7", RoundAnswered(ONE, Sequencer(5), 1, 9)) is None
+    assert standing.admit("w7", RoundAnswered(ONE, Sequencer(6), 1, 9)) is not None
 
 
 def test_an_interval_that_was_united_with_another_one_is_no_more() -> None:

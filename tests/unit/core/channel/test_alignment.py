@@ -185,3 +185,28 @@ def test_the_next_epoch_does_not_begin_while_a_barrier_goes_round() -> None:
     alignment.cut()
     with pytest.raises(InvariantError, match=r"barriers of \[2\] go round"):
         alignment.open(2, ids(1), ids(2))
+
+
+def test_a_late_copy_of_an_earlier_barrier_does_not_come_round_for_the_newest() -> None:
+    alignment = Alignment()
+    for epoch in (1, 2):
+        alignment.open(epoch, ids(1), ids(2))
+        alignment.barrier(IntervalId(1), epoch)
+        alignment.cut()
+        if epoch == 1:
+            alignment.barrier(IntervalId(2), 1)
+    alignment.barrier(IntervalId(2), 1)
+    assert not alignment.came_round(), "what it sent before the second one is not all here"
+    alignment.barrier(IntervalId(2), 2)
+    assert alignment.came_round()
+
+
+def test_who_keeps_anything_of_an_epoch_that_is_not_open_yet_is_busy() -> None:
+    alignment = Alignment()
+    assert not alignment.busy()
+    alignment.barrier(IntervalId(1), 1)
+    alignment.parks(bundle(IntervalId(1), 1))
+    assert alignment.busy()
+    alignment.open(1, ids(1))
+    alignment.cut()
+    assert not alignment.busy()

@@ -229,6 +229,26 @@ def test_an_ack_from_behind_a_barrier_that_this_interval_has_not_passed_is_of_th
     assert [[*acked.sequences] for acked in decode_checkpoint(write.payload).acked] == [[7]]
 
 
+def test_an_ack_from_this_side_of_the_barrier_is_of_the_epoch_that_runs() -> None:
+    part = Part()
+    earlier = Bundle(SUB, ME, 1, TARGET, ProducerId(5), SequenceNumber(0), sequence_numbers([7]), ["k"], [b"v"], [1])
+    (adopted,) = part.outbox.adopt(earlier)
+    part.epochs.acked(adopted.number, 0, part.epochs.epoch)
+    (write,) = part.cut(4)
+    assert [[*acked.sequences] for acked in decode_checkpoint(write.payload).acked] == [[7]]
+
+
+def test_each_rest_is_as_long_as_the_one_before() -> None:
+    part, delay = Part(), limits.IDLE_RECORD_DELAY_US
+    for begin in (0, 10 * delay):
+        part.outbox.frontier_moved = True
+        part.epochs.rest(False, part.effects, begin)
+        part.epochs.rest(False, part.effects, begin + delay - 1)
+        assert part.outbox.frontier_moved
+        part.epochs.rest(False, part.effects, begin + delay)
+        assert not part.outbox.frontier_moved
+
+
 def test_too_many_changes_of_one_epoch_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "EPOCH_LIMIT_WRITES", 3)
     part = Part()

@@ -131,3 +131,17 @@ def test_idle_is_who_has_not_been_busy_since() -> None:
     assert (log._outbox.frontier_moved, log.alarm()) == (True, 2 * delay)
     log.rest(False, effects, 2 * delay)
     assert (log._outbox.frontier_moved, log.alarm()) == (False, MAX_TIME)
+
+
+def test_who_waits_for_a_commit_is_not_idle() -> None:
+    hand, delay = Hand(), limits.IDLE_RECORD_DELAY_US
+    write = hand.run(SequenceNumber(0))
+    hand.log._outbox.frontier_moved = True
+    effects: list[ev.Effect] = []
+    for now in (0, delay, 2 * delay):
+        hand.log.rest(False, effects, now)
+    assert effects == []
+    hand.give(ev.CommitDone(write.seq))
+    for now in (2 * delay, 3 * delay):
+        hand.log.rest(False, effects, now)
+    assert effects

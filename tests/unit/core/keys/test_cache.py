@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from millwheel.bundles import StateWrites
@@ -14,8 +14,8 @@ from millwheel.core.keys import cache as cache_module
 from millwheel.core.keys.cache import StateCache
 from millwheel.core.keys.eviction import NEVER
 from millwheel.ids import Seq
-from millwheel.limits import ENTRY_OVERHEAD_BYTES, EVICTION_SAMPLE_KEYS
-from millwheel.work import InvocationOutcome, Slot
+from millwheel.limits import ENTRY_OVERHEAD_BYTES, EVICTION_SAMPLE_KEYS, SLOT_OVERHEAD_BYTES
+from millwheel.work import InvocationOutcome, Slot, Wanted
 
 
 def wrote(key: str, value: bytes | None) -> InvocationOutcome:
@@ -270,3 +270,68 @@ def test_sizes_add_up_and_nothing_unfolded_is_lost(steps: list[tuple[str, str, S
             assert cache.cells(here) == truth.get(here, {})
         for gone_key in truth.keys() - cache.last_read.keys():
             assert folded.get(gone_key, {}) == truth[gone_key]
+
+
+PARTS = ["load", "ask", "fill", "write", "fold", "evict", "forget"]
+ALL_SLOTS: list[Slot] = [("c", ""), ("d", ""), ("d", "x"), ("d", "y"), ("e", "x")]
+REMOVED_WHILE_ASKED: list[tuple[str, str, Slot, bytes | None]] = [
+    (step, "a", ("d", "x"), None if removes else b"1")
+    for step, removes in (
+        ("load", 0), ("write", 0), ("fold", 0), ("evict", 0), ("load", 0), ("ask", 0), ("write", 1), ("fill", 0),
+    )
+]  # fmt: skip
+"""The store still has a slot when it is asked, and a hook removes it before the answer comes."""
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(PARTS), st.sampled_from("ab"), st.sampled_from(ALL_SLOTS),
+            st.one_of(st.none(), st.binary(max_size=20)),
+        ),
+        max_size=60,
+    )
+)  # fmt: skip
+@example(REMOVED_WHILE_ASKED)
+def test_what_is_known_of_a_key_that_is_here_in_part_is_right(
+    steps: list[tuple[str, str, Slot, bytes | None]],
+) -> None:
+    """What the store answers may be older than what was written meanwhile, and is never taken for newer."""
+    cache, truth, folded = StateCache(10_000), dict[str, dict[Slot, bytes]](), dict[str, dict[Slot, bytes]]()
+    asked: dict[str, tuple[list[Wanted], list[tuple[str, str, str, bytes | None]]]] = {}
+    for seq, (step, key, (cell, entry), value) in enumerate(steps, 1):
+        if step == "load" and cache.missing({key: None}):
+            cells = folded.get(key, {})
+            cache.insert(key, {slot: cells[slot] for slot in cells if slot != (cell, entry)}, more=True)
+        elif step == "ask" and key in cache.partial:
+            wanted: list[Wanted] = [(key, cell, None if value is None else entry)]
+            rows = [(key, *slot, found) for slot, found in folded.get(key, {}).items() if slot[0] == cell]
+            asked[key] = wanted, [row for row in rows if value is None or row[2] == entry]
+        elif step == "fill" and key in asked and key in cache.partial:
+            cache.fill(*asked.pop(key))
+        elif step == "write" and not cache.missing({key: None}):
+            plain: dict[str, dict[str, bytes | None]] = {} if entry else {cell: {key: value}}
+            cache.write_all(InvocationOutcome(plain, {cell: {key: {entry: value}}} if entry else {}), Seq(seq))
+            truth.setdefault(key, {}).pop((cell, entry), None)
+            if value is not None:
+                truth[key][cell, entry] = value
+        elif step == "fold":
+            cache.folded(Seq(seq))
+            folded = {key: dict(cells) for key, cells in truth.items()}
+        elif step == "evict":
+            for gone in cache.trim((), None) + (cache.evict((), never) if value else []):
+                asked.pop(gone, None)
+        elif step == "forget" and not cache.missing({key: None}):
+            cache.forget([key], Seq(seq))
+            asked.pop(key, None)
+            truth[key] = {}
+        notes = sum(len(known.absent) for known in cache.partial.values())
+        assert cache.size_bytes == exact_size(cache) + SLOT_OVERHEAD_BYTES * notes
+        assert all(column for columns in cache.entries.values() for column in columns.values()), (
+            "no empty ones are left"
+        )
+        for here in cache.last_read:
+            known, cells = cache.partial.get(here), cache.cells(here)
+            for slot in ALL_SLOTS:
+                if known is None or slot in cells or not known.lacks(*slot):
+                    assert cells.get(slot) == truth.get(here, {}).get(slot), (here, slot)

@@ -47,6 +47,16 @@ def test_what_keys_are_read_by_is_what_they_were_read_by_lately() -> None:
     assert [*found, pace.by_records] == [False, True, False]
 
 
+def test_many_reads_of_long_ago_weigh_less_than_a_few_new_ones() -> None:
+    pace = WatermarkPace()
+    pace.read(returned=1_000, fired=0)
+    for number in range(1, 10):
+        pace.note(number, number)
+    assert pace.by_records
+    pace.read(returned=0, fired=2)
+    assert not pace.by_records
+
+
 @pytest.mark.parametrize(
     ("age", "before", "until"),
     [
