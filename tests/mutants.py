@@ -32,6 +32,7 @@ from tests.planted import agreements as agreements
 from tests.planted import checkpoints as checkpoints
 from tests.planted import cluster_cuts as cluster_cuts
 from tests.planted import clusters as clusters
+from tests.planted import counted as counted
 from tests.planted import cuts as cuts
 from tests.planted import deaths as deaths
 from tests.planted import deliveries as deliveries
@@ -45,6 +46,7 @@ from tests.planted import loop_cuts as loop_cuts
 from tests.planted import loop_fleets as loop_fleets
 from tests.planted import loops as loops
 from tests.planted import loud as loud
+from tests.planted import masters as masters
 from tests.planted import quarantined as quarantined
 from tests.planted import refused_rows as refused_rows
 from tests.planted import replies as replies

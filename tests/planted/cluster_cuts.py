@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from millwheel.bundles import decode_checkpoint
+from millwheel.core.durability.durable_epochs import DurableEpochs
+from millwheel.core.durability.worse_epochs import HaltingEpochs
+from millwheel.core.interval import events as ev
+from millwheel.host.barriers import Epochs
 from millwheel.host.epoch_keeper import Declaring
 from millwheel.host.generations import WholeMaster
 from millwheel.host.leading import ClusterController
 from millwheel.host.led_epochs import LedEpochs
 from millwheel.host.mapped import MappedOwnership
-from millwheel.host.master import Assign, Dismiss, Hasten, Master, Settle, assign, refused
+from millwheel.host.master import Assign, Dismiss, Hasten, Master, Propose, Settle, assign, refused
 from millwheel.host.messages import BarriersNamed
 from millwheel.host.rounds import Rounds
 from millwheel.host.shared_epochs import SharedEpochs
@@ -272,3 +276,65 @@ def refusals_of_others_forgotten() -> Patches:
         return dismissed(self)
 
     return {(SharedEpochs, "dismissed"): forgetful}
+
+
+@only("tests/unit/host/test_generations.py")
+def given_back_to_another_one() -> Patches:
+    """A worker that joins again gets what another one had, and has to load all of it"""
+    kept = WholeMaster._kept
+
+    def of_the_next_one(self: WholeMaster, view: Any) -> dict[Any, int]:
+        wanted = kept(self, view)
+        workers = sorted({*wanted.values()})
+        return {place: workers[workers.index(owner) - 1] for place, owner in wanted.items()}
+
+    return {(WholeMaster, "_kept"): of_the_next_one}
+
+
+@only("tests/unit/host/test_generations.py")
+def loads_between_two_epochs() -> Patches:
+    """Under snapshots loads are only looked at while no epoch runs, when nobody works"""
+    relieve = WholeMaster._relieve
+    return {(WholeMaster, "_relieve"): lambda self, view, now: relieve(self, view, now) if self.resting else None}
+
+
+@only("tests/unit/host/test_generations.py")
+def moved_by_load_at_once() -> Patches:
+    """An order that loads call for is not waited for under snapshots: an interval moves in the middle of an epoch"""
+    decide = WholeMaster.decide
+
+    def at_once(self: WholeMaster, found: Any, now: int) -> Any:
+        decision = decide(self, found, now)
+        if isinstance(decision, Propose):
+            to = next(member.incarnation for member in found.members if f"w{member.incarnation}" == decision.order.to)
+            return Assign(dict.fromkeys(decision.order.intervals, to), {})
+        return decision
+
+    return {(WholeMaster, "decide"): at_once}
+
+
+@only(
+    "tests/sim/test_baselines.py::test_what_halts_is_exact_under_every_fault_and_runs_nothing_while_an_epoch_is_written"
+)
+def runs_on_while_it_halts() -> Patches:
+    """Synchronous snapshots: hooks run again before the epoch is declared"""
+    return {(HaltingEpochs, "has_room"): DurableEpochs.has_room}
+
+
+@only("tests/unit/host/test_shared_epochs.py")
+def reads_on_while_it_halts() -> Patches:
+    """Synchronous snapshots: sources are read again when this worker has written, though others have not"""
+    return {(Epochs, "_halted"): lambda self: False}
+
+
+@only("tests/unit/core/durability/test_worse_epochs.py")
+def declared_before_it_has_drained() -> Patches:
+    """Synchronous snapshots: an interval says that it has written before its rows are in the log"""
+    cut = DurableEpochs.cut
+
+    def early(self: DurableEpochs, epoch: int, receivers: Any, effects: Any, now: int, *, logs: bool = False) -> None:
+        cut(self, epoch, receivers, effects, now, logs=logs)
+        if isinstance(self, HaltingEpochs) and self._written is not None and self._written.waits:
+            effects.append(ev.PartWritten(epoch, self._written.sinks))
+
+    return {(DurableEpochs, "cut"): early}

@@ -31,6 +31,7 @@ PROBES = (
     "order refused",
     "placement",
     "process ended by its own lease",
+    "weak straggler checkpointed",
     "worker died",
     "worker frozen",
 )

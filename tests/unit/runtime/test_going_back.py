@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from millwheel import Computation, Context, JsonCoder, Pipeline, Record, Snapshots, Stream, Table
@@ -16,8 +16,9 @@ from tests.unit.runtime.drive import Tap, subscribe
 numbers = Stream("numbers", JsonCoder(int))
 ledger = Table("ledger", {"number": "bigint"}, ("number",))
 
-EARLY, LATE, WRONG = 40, 30, 3
-"""Rows of a source that ends before the run goes back, of one that does not, and rows of the first that have no key."""
+EARLY, LATE, LATER, WRONG = 40, 30, 20, 3
+"""Rows of a source that ends before the run goes back, of one that does not, before and after that, and rows of the first
+that have no key."""
 
 
 def key_of(number: int) -> str:
@@ -58,10 +59,16 @@ class GoingBack:
 
     async def __call__(self) -> None:
         running = asyncio.ensure_future(self.run.run())
-        while not self._early_is_over():
-            await asyncio.sleep(0.002)
-            assert not running.done()
-        self.tap.rows += [(number, 100) for number in (*range(EARLY, EARLY + LATE), 1_000)]
+
+        async def until(holds: Callable[[], bool]) -> None:
+            while not holds():
+                await asyncio.sleep(0.002)
+                assert not running.done()
+
+        await until(self._early_is_over)
+        self.tap.rows += [(number, 100) for number in range(EARLY, EARLY + LATE)]
+        await until(lambda: any(source.position == LATE for source in self.store.sources.values()))
+        self.tap.rows += [(number, 100) for number in (1_000, *range(2_000, 2_000 + LATER))]
         self.tap.closed = True
         await running
 
@@ -77,7 +84,7 @@ def test_rows_are_counted_once_and_those_of_partitions_that_had_ended_stay() -> 
     assert going.back > 0
     assert progress.finished
     assert progress.quarantined == 1
-    assert progress.injected == EARLY + LATE + 1
+    assert progress.injected == EARLY + LATE + 1 + LATER
     assert progress.rejected == WRONG
 
 

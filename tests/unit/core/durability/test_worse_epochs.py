@@ -23,6 +23,7 @@ def test_an_interval_that_halts_runs_nothing_from_its_cut_until_its_epoch_is_dec
     assert part.epochs.has_room()
     (write,) = part.cut(4)
     halts = baseline is Baseline.HALTS
+    assert not any(isinstance(effect, ev.PartWritten) for effect in part.effects), "its rows are not in the log"
     assert part.epochs.has_room() is not halts
     part.epochs.committed(write.seq, part.effects)
     assert part.epochs.has_room() is not halts, "it is written, but others may not be"

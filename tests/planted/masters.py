@@ -1,0 +1,71 @@
+"""Bugs of the master and the map: splits and merges that lose something, and a map that is applied again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from millwheel.cluster import PlacedInterval
+from millwheel.host.leading import ClusterController
+from millwheel.host.mapped import MappedOwnership
+from millwheel.ids import IntervalId
+from millwheel_storage.memory import MemoryStore
+from millwheel_storage.memory.tables import MemoryTables
+from tests.planted import Patches, clustered, only
+
+# --- splits and merges --------------------------------------------------------------------------------------------
+
+
+@clustered
+def split_is_lost() -> Patches:
+    """A split is lost: what lies behind its key is in no interval of the map."""
+    original = MemoryStore._spread
+
+    def spread(self: MemoryStore, interval: IntervalId, new: Sequence[IntervalId]) -> None:
+        original(self, interval, new)
+        for part in new:
+            del self._agreements.interval_owners[part]
+
+    return {(MemoryStore, "_spread"): spread}
+
+
+@clustered
+def merge_forgets() -> Patches:
+    """A merge forgets what was delivered to the second interval."""
+    original = MemoryTables.unite
+
+    def unite(self: MemoryTables, interval: IntervalId, others: Iterable[IntervalId]) -> None:
+        others = [*others]
+        for other in others:
+            self.delivered.pop(other, None)
+        original(self, interval, others)
+
+    return {(MemoryTables, "unite"): unite}
+
+
+@clustered
+def merged_is_waited_for() -> Patches:
+    """The watermark waits for ever for an interval that was merged into another one."""
+    original = ClusterController._adjust
+
+    def adjust(self: ClusterController, authority: Any, found: Any) -> None:
+        retire, authority.retire = authority.retire, lambda name, interval: None
+        original(self, authority, found)
+        authority.retire = retire
+
+    return {(ClusterController, "_adjust"): adjust}
+
+
+# --- the map ------------------------------------------------------------------------------------------------------
+
+
+@only("tests/unit/host/test_mapped.py")
+def applied_again() -> Patches:
+    """A map is applied again: an interval that comes back gets a second core under the sequencer of the first."""
+    original = MappedOwnership._take
+
+    def take(self: MappedOwnership, placed: PlacedInterval) -> Any:
+        self._used.pop(placed.id, None)
+        yield from original(self, placed)
+
+    return {(MappedOwnership, "_take"): take}
