@@ -1,11 +1,11 @@
-"""Bugs of the master and the map: splits and merges that lose something, and a map that is applied again."""
+"""Bugs of the master and the map: splits and merges that lose something, and a map that is applied twice."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from millwheel.cluster import PlacedInterval
+from millwheel.cluster import ClusterMap, PlacedInterval
 from millwheel.host.leading import ClusterController
 from millwheel.host.mapped import MappedOwnership
 from millwheel.ids import IntervalId
@@ -57,6 +57,18 @@ def merged_is_waited_for() -> Patches:
 
 
 # --- the map ------------------------------------------------------------------------------------------------------
+
+
+@clustered
+def applied_twice() -> Patches:
+    """A map is applied twice: an interval gets a second core while the first one recovers."""
+    original = MappedOwnership._own
+
+    def own(self: MappedOwnership, found: ClusterMap) -> None:
+        self._starting.clear()
+        original(self, found)
+
+    return {(MappedOwnership, "_own"): own}
 
 
 @only("tests/unit/host/test_mapped.py")

@@ -12,6 +12,8 @@ from tests.sim.cores import Answers, on_all_cores
 
 BUDGET_SEEDS = 100
 FIRST_SEEDS = {
+    "A map is applied twice: an interval gets a second core while the first one recovers": 5,
+    "A weak interval sends nothing again to a receiver that another worker has by now": 6,
     "A split is lost: what lies behind its key is in no interval of the map": 1,
     "A merge forgets what was delivered to the second interval": 9,
     "The watermark waits for ever for an interval that was merged into another one": 9,
@@ -155,6 +157,7 @@ FIRST_SEEDS = {
 LONG = {
     "A placement changes the owner and not the sequencer: the last owner is not fenced",
     "A source without an owner sends nothing back",
+    "A weak interval sends nothing again to a receiver that another worker has by now",
     "An epoch begins at a worker that does not serve all yet that is its own",
     "Bundles that need no answer overtake one of their sender that waits for the store's",
     "Each leader counts the rounds of a loop from zero",
