@@ -1,0 +1,112 @@
+"""One open stream by hand: what is sent before its end, what is heard after it, and when it is given up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from millwheel import limits
+from millwheel.host.messages import EpochDeclared, MapChanged, Message
+from millwheel.transport.conversations import Conversation
+from millwheel.transport.frames import BEAT, Incoming, Outgoing
+
+
+class ByHand:
+    """A stream whose other end is a test."""
+
+    def __init__(self) -> None:
+        self.comes: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.written: list[Message | str] = []
+        self.finished = False
+        self.blocked = asyncio.Event()
+        self.blocked.set()
+
+    async def read(self) -> bytes | None:
+        return await self.comes.get()
+
+    async def write(self, frame: bytes) -> None:
+        await self.blocked.wait()
+        self.written += ["beat"] if frame == BEAT else Incoming().messages(frame)
+
+    async def finish(self) -> bool:
+        self.finished = True
+        return True
+
+
+def frame_of(messages: Sequence[Message]) -> bytes:
+    outgoing = Outgoing()
+    for message in messages:
+        assert outgoing.put(message)
+    frame = outgoing.frame()
+    assert frame is not None
+    assert not outgoing
+    return frame
+
+
+async def settled() -> None:
+    """Everything that can go on has gone on."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def test_who_closes_sends_what_waits_and_nothing_that_is_told_later() -> None:
+    async def talk() -> None:
+        stream, heard = ByHand(), list[Message]()
+        talks = Conversation(stream, heard.append)
+        stream.blocked.clear()
+        running = asyncio.ensure_future(talks.run())
+        talks.tell(MapChanged(1))
+        talks.close()
+        talks.tell(MapChanged(2))
+        stream.blocked.set()
+        await settled()
+        assert stream.written == [MapChanged(1)]
+        assert stream.finished
+        assert not talks.why, "the other end has not closed it yet"
+        stream.comes.put_nowait(None)
+        await running
+        assert (talks.why, talks.orderly) == ("the other end has closed it", True)
+
+    asyncio.run(talk())
+
+
+def test_nothing_is_heard_after_the_end_also_not_of_the_frame_in_which_it_came() -> None:
+    async def talk() -> None:
+        stream, heard = ByHand(), list[Message]()
+
+        def hear(message: Message) -> None:
+            heard.append(message)
+            talks.end("enough")
+
+        talks = Conversation(stream, hear)
+        stream.comes.put_nowait(frame_of([MapChanged(1), EpochDeclared(2)]))
+        await talks.run()
+        assert heard == [MapChanged(1)]
+        assert (talks.why, talks.orderly) == ("enough", False)
+        talks.tell(MapChanged(3))
+        await settled()
+        assert stream.written == []
+
+    asyncio.run(talk())
+
+
+def test_every_look_sends_a_sign_of_life_and_silence_ends_it() -> None:
+    async def talk() -> None:
+        stream = ByHand()
+        talks = Conversation(stream, lambda message: None)
+        running = asyncio.ensure_future(talks.run())
+        for _ in range(3 * limits.CHANNEL_SILENT_BEATS):
+            stream.comes.put_nowait(BEAT)
+            await settled()
+            talks.look()
+            await settled()
+        assert not talks.why
+        assert stream.written == ["beat"] * 3 * limits.CHANNEL_SILENT_BEATS
+        for _ in range(limits.CHANNEL_SILENT_BEATS):
+            assert not talks.why
+            talks.look()
+            await settled()
+        assert talks.why.startswith("nothing came for")
+        await running
+
+    asyncio.run(talk())

@@ -1,0 +1,61 @@
+"""Messages as frames: what waits is bounded, and a message that is longer than a frame goes in parts."""
+
+from __future__ import annotations
+
+import pytest
+
+from millwheel import limits
+from millwheel.cluster import RunEnding
+from millwheel.errors import WireError
+from millwheel.host.messages import MapChanged, Message, RunEnded
+from millwheel.transport.frames import Incoming, Outgoing
+
+
+def said(chars: int) -> RunEnded:
+    """A message of about so many bytes."""
+    return RunEnded(RunEnding(0, 0, True, "x" * chars))
+
+
+def frames(outgoing: Outgoing) -> list[bytes]:
+    found = []
+    while (frame := outgoing.frame()) is not None:
+        found.append(frame)
+    return found
+
+
+def test_what_has_gone_out_makes_room_for_more() -> None:
+    outgoing = Outgoing()
+    for number in range(3):
+        assert outgoing.put(MapChanged(number))
+    assert outgoing.waiting_bytes > 0
+    assert len(frames(outgoing)) == 1
+    assert (outgoing.waiting_bytes, bool(outgoing)) == (0, False)
+
+
+def test_a_message_has_room_when_nothing_waits_however_long_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CHANNEL_QUEUE_LIMIT_BYTES", 100)
+    outgoing = Outgoing()
+    assert outgoing.put(said(1_000))
+    assert not outgoing.put(MapChanged(1))
+    assert len(frames(outgoing)) == 1
+    assert outgoing.put(MapChanged(1))
+
+
+def test_messages_that_are_longer_than_a_frame_come_in_parts_and_each_is_bounded_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "CHANNEL_FRAME_BYTES", 100)
+    monkeypatch.setattr(limits, "CHANNEL_MESSAGE_LIMIT_BYTES", 1_000)
+    outgoing, incoming, heard = Outgoing(), Incoming(), list[Message]()
+    sent: list[Message] = [said(700), MapChanged(1), said(800), said(90), MapChanged(2)]
+    for message in sent:
+        assert outgoing.put(message)
+    found = frames(outgoing)
+    assert len(found) > 15
+    for frame in found:
+        heard += incoming.messages(frame)
+    assert heard == sent
+    assert outgoing.put(said(2_000))
+    found = frames(outgoing)
+    with pytest.raises(WireError, match="longer than 1,000 bytes"):
+        heard += [message for frame in found for message in incoming.messages(frame)]
