@@ -45,7 +45,7 @@ test: $(STAMP) ## every test, in three workers; with ARGS="-k name" and the like
 ifdef ARGS
 	$(PY) -m pytest $(ARGS)
 else
-	$(PY) -m pytest -m every_core; alone=$$?; \
+	$(PY) -m pytest -m every_core tests/sim; alone=$$?; \
 	$(PY) -m pytest -m "not every_core and not grid and not long" -n 3 --dist loadfile --no-loadscope-reorder && exit $$alone
 endif
 

@@ -16,12 +16,11 @@ from pathlib import Path
 from pyspark import SparkConf, SparkContext
 
 from millwheel.spark import archive
-from millwheel.spark.java import ensure_java
+from millwheel.spark.java import LEAN_JVM, ensure_java
 
 ROOT = Path(__file__).resolve().parents[2]
 LOGGING = Path(__file__).with_name("log4j2.properties")
 """For executors: in a short task, Spark's own twenty lines at level INFO are a good part of the work."""
-LEAN_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from examples.zeitgeist.logfile import check_unchanged, gzip_fault, look_at
 from examples.zeitgeist.results import write_whole
 from millwheel.errors import SourceError
 from millwheel.spark import archive
-from millwheel.spark.java import ensure_java
+from millwheel.spark.java import LEAN_JVM, ensure_java
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -65,7 +65,7 @@ def parse_log(log: Path, out: Path) -> Summary:
 def session(jvm: str) -> SparkSession:
     """A local Spark session that says nothing: what fails comes back as an exception, once and without Java's stack.
 
-    `jvm` are options for its JVM.
+    `jvm` are further options for its JVM.
     """
     ensure_java()
     from pyspark.sql import SparkSession
@@ -73,7 +73,7 @@ def session(jvm: str) -> SparkSession:
     builder = (
         SparkSession.builder.master("local[2]")
         .appName("zeitgeist")
-        .config("spark.driver.extraJavaOptions", jvm)
+        .config("spark.driver.extraJavaOptions", f"{LEAN_JVM} {jvm}")
         .config("spark.ui.enabled", "false")
         .config("spark.log.level", "OFF")
         .config("spark.ui.showConsoleProgress", "false")

@@ -22,6 +22,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 MIN_JAVA = 17
+LEAN_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Options for the JVM of a job that takes seconds to minutes: the optimising compiler and a parallel collector would take
+more of few processors than they give back."""
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 _LAUNCHER = """\

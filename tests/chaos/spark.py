@@ -28,6 +28,7 @@ from typing import Protocol
 from pyspark.sql import SparkSession
 
 from millwheel.spark import archive, hosting
+from millwheel.spark.java import LEAN_JVM
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.testing import temporary_postgres
 from tests.chaos.cluster import Blow, Chaos, children, judged, write_ledger
@@ -39,7 +40,6 @@ KINDS = {
 """Kinds of blows, and how often they come in relation to each other."""
 ABOVE = {"worker": 0, "python": 1, "daemon": 2, "executor": 3, "machine": 3}
 """How far above the worker's process the victim is."""
-LEAN_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 READY_LIMIT_S = 90.0
 """How long a blow waits until there is a worker to hit: a driver that was killed starts a JVM first."""
 

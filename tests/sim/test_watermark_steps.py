@@ -17,16 +17,8 @@ from tests.sim.workload.drawing import START_US, draw
 ROWS = 100
 """Of each partition."""
 
-
-def seeds() -> list[int]:
-    """Those in whose workloads timers set timers, and whose end is known exactly."""
-    found = []
-    for seed in range(120):
-        workload = draw(seed)
-        exact = [stage for stage in workload.stages if stage.ticks and stage.exact and stage.honest]
-        if exact and not workload.poisoned and not workload.feed:
-            found.append(seed)
-    return found[:6]
+SEEDS = (0, 1, 44, 11, 56, 57)
+"""Those in whose workloads timers set timers, and whose end is known exactly."""
 
 
 ORDER_OF_ARRIVAL = {"total", "count", "ids", "members", "open", "fired", "order", "held"}
@@ -36,6 +28,9 @@ ORDER_OF_ARRIVAL = {"total", "count", "ids", "members", "open", "fired", "order"
 def end_of(seed: int, jump_us: int) -> dict[str, Any]:
     """What a run without faults leaves in the state of its keys."""
     workload = draw(seed)
+    assert any(stage.ticks and stage.exact and stage.honest for stage in workload.stages)
+    assert not workload.poisoned
+    assert not workload.feed
     workload.watermarks_jump(jump_us)
     kernel = Kernel(seed, start_us=START_US)
     for scripts in workload.scripts.values():
@@ -54,7 +49,7 @@ def end_of(seed: int, jump_us: int) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("seed", share(seeds(), 3))
+@pytest.mark.parametrize("seed", share(SEEDS, 3))
 def test_the_end_does_not_depend_on_how_far_watermarks_jump(seed: int) -> None:
     end = quick(end_of)
     assert end(seed, 1) == end(seed, SECOND) == end(seed, 10_000 * SECOND)

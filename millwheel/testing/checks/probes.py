@@ -14,7 +14,7 @@ from millwheel.core.interval.machine import IntervalCore
 from millwheel.core.source.injector import InjectorCore
 from millwheel.errors import InvariantError
 from millwheel.host import alphabet as he
-from millwheel.host.messages import Delivery, Excused, Receipt, SourceBound, Unsettled
+from millwheel.host.messages import Delivery, Excused, Message, Receipt, SourceBound, Unsettled
 from millwheel.host.requests import (
     AdvancePositions,
     CommitGroup,
@@ -155,12 +155,8 @@ class Probes:
         """The worker gets an event."""
         found, worker = self._found, self._worker
         match event:
-            case he.Received(_, Delivery(bundle, sequencer)):
-                if worker.actors.current(bundle.target, sequencer) is None:
-                    found["bundle for an earlier owner dropped"] += 1
-            case he.Received(_, Receipt(_, sender, number)):
-                if sender in worker.actors.all and number >> 32 not in (0, worker.actors.all[sender].sequencer):
-                    found["ack of a bundle that a void core had sent"] += 1
+            case he.Received(_, message):
+                self._hears(message)
             case he.Told(interval, sequencer, told):
                 if worker.actors.current(interval, sequencer) is None:
                     found["event for a void core dropped"] += 1
@@ -168,6 +164,18 @@ class Probes:
                     found["process halted by a fence"] += 1
             case he.RowsArrived(interval, _, rows):
                 self._promised = max(rows.watermark, self._promise_of(interval))
+            case _:
+                pass
+
+    def _hears(self, message: Message) -> None:
+        actors = self._worker.actors
+        match message:
+            case Delivery(bundle, sequencer):
+                if actors.current(bundle.target, sequencer) is None:
+                    self._found["bundle for an earlier owner dropped"] += 1
+            case Receipt(_, sender, number):
+                if sender in actors.all and number >> 32 not in (0, actors.all[sender].sequencer):
+                    self._found["ack of a bundle that a void core had sent"] += 1
             case _:
                 pass
 
@@ -188,15 +196,19 @@ class Probes:
 
     def effect(self, effect: he.HostEffect) -> None:
         """A host wants something."""
-        match effect:
-            case he.Tell(_, Unsettled()):
+        if isinstance(effect, he.Tell):
+            self._said(effect.message)
+        elif isinstance(effect, he.Notice):
+            self._found["partition missing after restart"] += "the watermark waits for it" in effect.text
+
+    def _said(self, message: Message) -> None:
+        match message:
+            case Unsettled():
                 self._found["productions of an earlier version"] += 1
-            case he.Tell(_, Excused()):
+            case Excused():
                 self._found["partition waits for its turn"] += 1
-            case he.Tell(_, SourceBound(source, value)):
+            case SourceBound(source, value):
                 self._found["idle source follows the clock"] += value > self._pending.get(source, value)
-            case he.Notice(text):
-                self._found["partition missing after restart"] += "the watermark waits for it" in text
             case _:
                 pass
 

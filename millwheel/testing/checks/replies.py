@@ -41,8 +41,14 @@ class WatchedWorker(WorkerHost):
         for effect in effects:
             question = _question(effect)
             if question is not None:
-                self._open.setdefault(actor.core, Counter())[question] += 1
+                self._unanswered(actor)[question] += 1
         super().perform(actor, effects)
+
+    def _unanswered(self, actor: Actor) -> Counter[Question]:
+        asked = self._open.get(actor.core)
+        if asked is None:
+            asked = self._open[actor.core] = Counter()
+        return asked
 
     def handle_core(self, actor: Actor, event: ev.Event) -> None:
         """See `WorkerHost`."""
@@ -50,7 +56,7 @@ class WatchedWorker(WorkerHost):
         super().handle_core(actor, event)
 
     def _check(self, actor: Actor, event: ev.Event) -> None:
-        asked = self._open.setdefault(actor.core, Counter())
+        asked = self._unanswered(actor)
         answered = _answered(event)
         match event:
             case ev.Refused(seq):

@@ -93,8 +93,8 @@ def test_a_cold_start_is_no_anomaly(anomalies: list[Anomaly]) -> None:
     assert [row for row in anomalies if row.start < "1995-07-11T06:00"] == []
 
 
-def test_order_of_arrival_changes_nothing(anomalies: list[Anomaly]) -> None:
-    rows = [line for line in evaluate.read_log(SLICE) if isinstance(line, LoggedRequest)]
+def test_order_of_arrival_changes_nothing(anomalies: list[Anomaly], parsed: list[LoggedRequest]) -> None:
+    rows = [*parsed]
     random.Random(7).shuffle(rows)
     pages = {row.key for row in anomalies[::20] if row.scope == "page"}
     some = [row for row in rows if row.path in pages]
