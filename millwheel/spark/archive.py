@@ -19,13 +19,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from millwheel.limits import ARCHIVE_JAVA_LIMIT_S, ARCHIVE_STALE_S
 from millwheel.spark.java import ensure_java
 
 _QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 """A class that cannot be archived is worth a line to the JVM; there are hundreds."""
+
+_ending: Final[list[subprocess.Popen[bytes]]] = []
+"""JVMs that were told to end and may not have done so.  They are kept so that Python does not warn."""
 
 
 def options() -> str:
@@ -76,6 +79,7 @@ class Recorder:
         SparkContext._gateway = SparkContext._jvm = None
         gateway.shutdown()
         gateway.proc.stdin.close()
+        _ending[:] = [*(process for process in _ending if process.poll() is None), gateway.proc]
 
     def _record(self, path: Path) -> None:
         java = ensure_java() / "bin" / "java"
