@@ -31,6 +31,25 @@ def test_a_share_is_too_low_by_one_in_the_room_at_most_and_never_too_high(seed: 
         assert true - 1_000 / limits.HOT_KEY_ROOM - 1 <= permille <= true
 
 
+@pytest.mark.parametrize(("seed", "fades"), [(1, 4), (2, 4)])
+def test_a_key_that_becomes_hot_late_is_found_also_after_counts_have_faded(seed: int, fades: int) -> None:
+    # Those that were there first have counts by then that it never reaches between two times at which the smallest leave.
+    dice, counts, truth, total = random.Random(seed), KeyCounts(limits.HOT_KEY_ROOM), Counter[str](), 0.0
+    warm = 5 * limits.HOT_KEY_ROOM
+    for share in (0.0, 0.3):
+        for _ in range(30_000):
+            key = "late" if dice.random() < share else f"k{dice.randrange(warm)}"
+            counts.add([key])
+            truth[key] += 1
+            total += 1
+    for _ in range(fades):
+        counts.fade()
+    ((key, permille), *_) = counts.shares()
+    true = truth["late"] * 1_000 / total
+    assert key == "late"
+    assert true - 1_000 / limits.HOT_KEY_ROOM - 2 <= permille <= true
+
+
 def test_keys_that_all_come_once_are_not_hot_and_take_bounded_room() -> None:
     counts = KeyCounts(limits.HOT_KEY_ROOM)
     for first in range(0, 100_000, 1_000):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from millwheel import limits
-from millwheel.runtime.supervisor import ChildPlan, Supervisor, Verdicts
+from millwheel.runtime.supervisor import ENDS, ChildPlan, Supervisor, Verdicts
 
 VERDICTS = Verdicts(finished=frozenset({0, 3}), hopeless=frozenset({2}), doubtful=frozenset({1}))
 
@@ -152,6 +152,17 @@ def test_deaths_by_signals_never_stop_the_cluster(tmp_path: Path) -> None:
     supervisor, _ = family(child("a", code + "if n < 8: os.kill(os.getpid(), 9)"))
     assert run(supervisor) == 0
     assert len(starts.read_text()) == 9
+
+
+def test_only_deaths_soon_after_the_start_count_in_a_row() -> None:
+    plan = ChildPlan("worker-1", True, [])
+    family = Supervisor([plan], ENDS, lambda *_: None, {})
+    (child,) = family._children
+    counted = []
+    for status, old in ((-9, False), (-9, False), (-9, True), (1, False), (1, True), (1, False)):
+        family._note(child, status, old)
+        counted.append((child.deaths, child.failures))
+    assert counted == [(1, 0), (2, 0), (1, 0), (2, 1), (1, 1), (2, 2)]
 
 
 def test_no_process_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:

@@ -223,6 +223,40 @@ async def gone(queue: PushQueue) -> bool:
     return True
 
 
+def test_what_is_brought_again_comes_in_the_order_in_which_it_was_pushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch)
+
+    async def scenario() -> None:
+        first, second, addresses, got = PushQueue(), PushQueue(), list[str](), list[bytes]()
+
+        def serve(queue: PushQueue, at: str) -> asyncio.Task[None]:
+            return asyncio.create_task(PushServer(queue, "orders", at, id_slack_us=10**9).serve(addresses.append))
+
+        def read(queue: PushQueue, count: int) -> bool:
+            got.extend(row.id for row in queue.read(100, 10**6))
+            return len(got) >= count
+
+        server = serve(first, LOOPBACK)
+        await until(lambda: addresses)
+        async with AsyncPusher(addresses[0], "orders") as pusher:
+            for number in range(6):
+                await pusher.push(*record(number))
+            await until(lambda: read(first, 6))
+            got.clear()
+            server.cancel()
+            await asyncio.wait([server])
+            server = serve(second, addresses[0])
+            for number in range(6, 9):
+                await pusher.push(*record(number))
+            await until(lambda: read(second, 9))
+            assert got == [f"r{number}".encode() for number in range(9)]
+            second.keep(9)
+        server.cancel()
+        await asyncio.wait([server])
+
+    asyncio.run(scenario())
+
+
 def test_a_client_waits_when_its_window_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "PUSH_WINDOW_RECORDS", 10)
 

@@ -87,6 +87,26 @@ def test_nothing_of_an_epoch_is_visible_before_it_is_declared(postgres: Embedded
     run(work())
 
 
+def test_who_goes_back_fences_what_it_does_not_take_and_no_declaration_takes_a_watermark_back(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    async def work() -> None:
+        store, owned = await opened(postgres, pipeline)
+        assert await store.declare(Declaration(epoch=1, owners=owned, watermarks={"left": 7}))
+        assert await store.declare(Declaration(epoch=2, owners=owned, watermarks={"left": 3, "right": 1}))
+        assert await store.watermarks() == {"left": 7, "right": 1}
+        two = IntervalId(2)
+        late = LogWrite(two, Sequencer(owned[two]), Seq(1), 3, image(3, "z"))
+        assert await store.commit([late]) == {(two, 1)}
+        fresh = await store.acquire([IntervalId(1)])
+        assert await store.rewind(owned) is None, "one of them has another owner"
+        assert await store.rewind(fresh) == 2
+        assert await store.commit([msgspec.structs.replace(late, seq=Seq(2))]) == set(), "all of it went back"
+        await store.close()
+
+    run(work())
+
+
 def test_a_row_that_only_fails_beside_another_intervals_row_is_found(postgres: EmbeddedPostgres, pipeline: str) -> None:
     async def work() -> None:
         store, owned = await opened(postgres, pipeline)
