@@ -23,6 +23,7 @@ from millwheel.push import AsyncPusher, Pusher
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel.transport.certificates import OwnAuthority, keep
 from millwheel.transport.proto import push_pb2 as pb
+from millwheel.transport.push_client import _Pending
 from millwheel.transport.push_form import PUSH_VERSION
 from millwheel.transport.push_queue import Pushed, PushQueue
 from millwheel.transport.push_server import PushServer
@@ -422,6 +423,22 @@ def test_a_record_is_not_sent_again_when_its_id_may_be_forgotten(monkeypatch: py
         with pytest.raises(PushError, match="would count twice"):
             await pushes()
         await asyncio.gather(server, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+def test_the_age_of_a_record_counts_from_the_first_time_that_it_was_sent() -> None:
+    async def scenario() -> None:
+        pusher = AsyncPusher(LOOPBACK, "orders")
+        pusher._unsent.append(_Pending(b"a", b"", 1))
+        times = []
+        for _ in range(3):
+            assert pusher._next().ids == [b"a"]
+            times.append(pusher._sent[0].sent_at)
+            pusher._unsent.extendleft(reversed(pusher._sent))
+            pusher._sent.clear()
+            await asyncio.sleep(0.001)
+        assert times == [times[0]] * 3
 
     asyncio.run(scenario())
 
