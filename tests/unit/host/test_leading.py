@@ -17,10 +17,11 @@ from millwheel.bundles import (
     TimerWrites,
     encode_checkpoint,
 )
-from millwheel.cluster import MapOrder, Member, RunEnding
+from millwheel.cluster import MapOrder, Member, PlacedInterval, Placement, RunEnding
 from millwheel.host import alphabet as he
 from millwheel.host.leading import ClusterController
 from millwheel.host.messages import (
+    Claimed,
     Drained,
     EpochOpened,
     EpochStarted,
@@ -28,8 +29,11 @@ from millwheel.host.messages import (
     HandOver,
     ImageWritten,
     InQuarantine,
+    Led,
     Message,
     RunEnded,
+    WatermarkReport,
+    WatermarksRaised,
     WorkerJoined,
 )
 from millwheel.host.over import Tolerance
@@ -395,3 +399,72 @@ def test_whoever_leads_next_has_the_same_verdict_from_workers_and_the_store() ->
     assert room.controllers[other].leads
     room.drain(other, worker, {interval: 1})
     assert endings(room, worker) == {RunEnding(1, 1, False)}
+
+
+def heard_by(room: Room, worker: str, kind: type[Any]) -> list[Any]:
+    """What a worker was told, of one kind."""
+    return [message for _, peer, message in room.told if peer == worker and isinstance(message, kind)]
+
+
+def placed_one(room: Room) -> tuple[str, str, PlacedInterval]:
+    """A leader, and a worker that has got the only interval."""
+    run(room.store.open_pipeline(PipelineShape("p", {"count": ()}, {}, {}, (), ())))
+    leader, worker = room.join("controller"), room.join("worker")
+    room.let_pass(2)
+    (placed,) = run(room.store.cluster_map()).intervals
+    assert placed.owner == room.members[worker].incarnation
+    return leader, worker, placed
+
+
+def test_whoever_was_given_something_is_asked_what_it_knows_of_it() -> None:
+    # What it had said while it was being placed counted for nothing.
+    room = Room()
+    leader, worker, placed = placed_one(room)
+    asked = len(heard_by(room, worker, Led))
+    assert asked == 2, "when it came, and when it had got something"
+    other = room.join("worker")
+    room.let_pass(1)
+    assert len(heard_by(room, other, Led)) == 1
+    run(room.store.order(MapOrder("move", (placed.id,), to=other)))
+    room.let_pass(1)
+    room.give(leader, he.Received(worker, HandedOver((placed.id,), ())))
+    room.let_pass(1)
+    assert len(heard_by(room, other, Led)) == 2
+    assert len(heard_by(room, worker, Led)) == asked
+
+
+def test_the_word_of_an_owner_counts_when_it_has_been_placed() -> None:
+    room = Room()
+    leader, worker, placed = placed_one(room)
+    for message in (
+        WorkerJoined({"count": ()}), Claimed((("count", placed.id, placed.sequencer),)),
+        WatermarkReport("count", placed.id, 50, placed.sequencer),
+    ):  # fmt: skip
+        room.give(leader, he.Received(worker, message))
+    room.give(leader, he.TurnEnded())
+    assert run(room.store.watermarks()) == {"count": 50}
+    assert heard_by(room, worker, WatermarksRaised)[-1].values == {"count": 50}
+
+
+def test_an_owner_is_not_asked_again_to_let_go_because_the_map_has_changed_meanwhile() -> None:
+    room = Room()
+    leader, worker, placed = placed_one(room)
+    other = room.join("worker")
+    room.let_pass(1)
+    run(room.store.order(MapOrder("move", (placed.id,), to=other)))
+    room.let_pass(1)
+    asked = heard_by(room, worker, HandOver)
+    place, refused = room.store.place, list[Placement]()
+
+    async def once(placement: Placement) -> int | None:
+        if not refused:
+            refused.append(placement)
+            return None
+        return await place(placement)
+
+    room.store.place = once  # type: ignore[method-assign]
+    room.give(leader, he.Received(worker, HandedOver((placed.id,), ())))
+    room.let_pass(2)
+    assert len(refused) == 1
+    assert [one.owner for one in run(room.store.cluster_map()).intervals] == [room.members[other].incarnation]
+    assert heard_by(room, worker, HandOver) == asked
