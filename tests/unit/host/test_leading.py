@@ -17,8 +17,9 @@ from millwheel.bundles import (
     TimerWrites,
     encode_checkpoint,
 )
-from millwheel.cluster import MapOrder, Member, PlacedInterval, Placement, RunEnding
+from millwheel.cluster import ClusterMap, MapOrder, Member, PlacedInterval, Placement, RunEnding
 from millwheel.host import alphabet as he
+from millwheel.host.generations import Generation
 from millwheel.host.leading import ClusterController
 from millwheel.host.messages import (
     Claimed,
@@ -29,6 +30,7 @@ from millwheel.host.messages import (
     HandOver,
     ImageWritten,
     InQuarantine,
+    IntervalSettled,
     Led,
     Message,
     RunEnded,
@@ -37,8 +39,8 @@ from millwheel.host.messages import (
     WorkerJoined,
 )
 from millwheel.host.over import Tolerance
-from millwheel.host.requests import Reshape, StoreCall
-from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, SubscriptionId
+from millwheel.host.requests import ReadMap, ReadWatermarks, Reshape, StoreCall
+from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.model import MAX_TIME, SECOND
 from millwheel.ports import FoldWrite, PipelineShape, PositionWrite, WatermarkWrite
 from millwheel.testing.world.calls import run
@@ -468,3 +470,53 @@ def test_an_owner_is_not_asked_again_to_let_go_because_the_map_has_changed_meanw
     assert len(refused) == 1
     assert [one.owner for one in run(room.store.cluster_map()).intervals] == [room.members[other].incarnation]
     assert heard_by(room, worker, HandOver) == asked
+
+
+def led(room: Room) -> tuple[str, str, PlacedInterval]:
+    """A leader that knows who sends to whom, and the owner of the only interval."""
+    leader, worker, placed = placed_one(room)
+    for message in (WorkerJoined({"count": ()}), Claimed((("count", placed.id, placed.sequencer),))):
+        room.give(leader, he.Received(worker, message))
+    return leader, worker, placed
+
+
+def test_a_leader_whose_watermarks_are_refused_leads_no_more() -> None:
+    room = Room()
+    leader, worker, placed = led(room)
+    room.now += 2 * LEASE_US
+    assert run(room.store.lead(room.members[worker].incarnation, LEASE_US)) is not None
+    assert room.controllers[leader].leads, "it has not asked since"
+    room.give(leader, he.Received(worker, WatermarkReport("count", placed.id, 50, placed.sequencer)))
+    room.give(leader, he.TurnEnded())
+    assert not room.controllers[leader].leads
+    assert run(room.store.watermarks()) == {}
+
+
+@pytest.mark.parametrize("settles", [True, False])
+def test_loops_are_asked_at_once_when_an_interval_has_an_owner_or_nothing_of_an_earlier_version(settles: bool) -> None:
+    room = Room()
+    leader, worker, placed = led(room)
+    rounds, asked = room.controllers[leader]._rounds, list[bool]()
+    assert rounds is not None
+    rounds.hurry = lambda: asked.append(True)  # type: ignore[method-assign]
+    said = IntervalSettled(placed.id) if settles else Claimed((("count", placed.id, placed.sequencer),))
+    room.give(leader, he.Received(worker, WatermarkReport("count", placed.id, 50, placed.sequencer)))
+    assert asked == []
+    room.give(leader, he.Received(worker, said))
+    assert asked == [True]
+
+
+def test_what_was_stored_is_not_taken_for_that_of_owners_that_have_come_meanwhile() -> None:
+    controller = ClusterController(1, LEASE_US, 1_000)
+    controller._epoch, found = 1, ClusterMap(1, None, (), (), ())
+    controller._map = found
+    for changes in (True, False):
+        controller._authority, controller._generation = None, Generation((), ())
+        steps = controller._load(WorkerJoined({"count": ()}), 1)
+        assert isinstance(next(steps), ReadMap)
+        assert isinstance(steps.send(found), ReadWatermarks)
+        if changes:
+            controller._generation = Generation(((IntervalId(1), 7, Sequencer(3)),), ())
+        with pytest.raises(StopIteration):
+            steps.send({})
+        assert (controller._authority is None) == changes
