@@ -8,6 +8,8 @@ from typing import Any
 from millwheel.cluster import ClusterMap, PlacedInterval
 from millwheel.host.leading import ClusterController
 from millwheel.host.mapped import MappedOwnership
+from millwheel.host.master import Master
+from millwheel.host.standing import Standing
 from millwheel.ids import IntervalId
 from millwheel_storage.memory import MemoryStore
 from millwheel_storage.memory.tables import MemoryTables
@@ -81,3 +83,30 @@ def applied_again() -> Patches:
         yield from original(self, placed)
 
     return {(MappedOwnership, "_take"): take}
+
+
+# --- placements ---------------------------------------------------------------------------------------------------
+
+
+@clustered
+def never_heard_again() -> Patches:
+    """Whoever gets an interval is never heard about it: the watermark stays where it was."""
+    return {(Standing, "resume"): lambda self: None}
+
+
+@only("tests/unit/host/test_leading.py")
+def not_asked_what_it_knows() -> Patches:
+    """A worker that gets an interval is not asked what it knows of it, though its first words counted for nothing."""
+    original = ClusterController._follow
+
+    def follow(self: ClusterController, found: ClusterMap) -> None:
+        self._fresh.clear()
+        original(self, found)
+
+    return {(ClusterController, "_follow"): follow}
+
+
+@only("tests/unit/host/test_leading.py")
+def refused_placement_is_forgotten() -> Patches:
+    """What was let go of is asked for again when the store has refused the placement."""
+    return {(Master, "refused"): lambda self: None}
