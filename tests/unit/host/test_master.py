@@ -293,3 +293,42 @@ def test_whatever_happens_everything_gets_a_live_owner_and_all_have_about_as_muc
     counts = hand.counts()
     assert set(counts) <= {*live}
     assert max(counts[worker] for worker in live) - min(counts[worker] for worker in live) <= 1
+
+
+def test_what_was_confirmed_of_an_earlier_map_does_not_end_the_run_of_a_later_one() -> None:
+    hand = Hand(2, 2)
+    hand.settle()
+    for _ in range(2):
+        for worker in (1, 2):
+            hand.master.drained(worker, hand.map.version)
+        assert hand.decide() is None, "all have said it once"
+        hand.master.drained(1, hand.map.version)
+        hand.master.drained(2, hand.map.version)
+        hand.change()  # before it was looked at
+        assert hand.decide() is None
+    for worker in (1, 2):
+        hand.master.drained(worker, hand.map.version)
+    assert hand.decide() is None
+    for worker in (1, 2):
+        hand.master.drained(worker, hand.map.version)
+    assert hand.decide() == Finish()
+
+
+def test_what_was_to_be_split_is_given_to_somebody_when_its_owner_goes_before_it_was_taken_from_it() -> None:
+    # Its log may not be empty, and only an owner folds it.
+    hand = Hand(2, 2)
+    hand.settle()
+    hand.master.ordered({4: MapOrder("split", ids(1), split_keys=("a",))})
+    ask = hand.decide()
+    assert isinstance(ask, LetGo)
+    hand.carry_out(ask)
+    assert hand.decide() == Assign({IntervalId(1): None}, {})
+    hand.master.refused()
+    gone = hand.owners()[1]
+    hand.change(
+        intervals=tuple(msgspec.structs.replace(i, owner=None if i.id == 1 else i.owner) for i in hand.map.intervals),
+        members=tuple(m for m in hand.map.members if m.incarnation != gone),
+    )
+    decision = hand.decide()
+    assert isinstance(decision, Assign)
+    assert decision.intervals[IntervalId(1)] is not None

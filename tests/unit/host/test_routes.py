@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from millwheel import Computation, Context, Pipeline, Record, Stream, TextCoder, subscribe
 from millwheel.bundles import Bundle, HoldWrites, RecoveredInterval, TimerWrites
 from millwheel.host.routes import Routes
-from millwheel.ids import IntervalId, ProducerId, SequenceNumber, Sequencer, sequence_numbers
+from millwheel.ids import IntervalId, ProducerId, SequenceNumber, Sequencer, SubscriptionId, sequence_numbers
 from millwheel.model import MIN_TIME
+from millwheel.ports import SourcePosition
 from millwheel.testing.world.calls import run
 from millwheel_injectors import IterableSource
 from millwheel_storage.memory import MemoryStore
@@ -41,6 +44,20 @@ def test_receivers_of_what_is_left_on_a_stream_that_is_no_output_any_more_wait_f
     )
     assert routes.unsettled(config, _recovered([left])) == {"Second"}
     assert routes.unsettled(config, _recovered([])) == set()
+    nobodys = msgspec.structs.replace(left, subscription=SubscriptionId(999))
+    assert routes.unsettled(config, _recovered([nobodys])) == set(), "there is no such subscription any more"
+
+
+def test_a_partition_of_which_nobody_knows_the_stream_may_send_on_any() -> None:
+    graph = pipeline([]).graph()
+    routes = Routes(graph)
+    opened = run(MemoryStore().open_pipeline(graph.shape()))
+    routes.open(opened)
+    known, unknown = (SourcePosition("p", IntervalId(9), ProducerId(n), 0, False, b"") for n in (41, 42))
+    routes.expect_partitions([("more", known), ("an earlier version's", unknown)])
+    of_more = {opened.subscriptions[s.name] for s in graph.subscriptions("longer")}
+    assert {number for number, producer in routes.live if producer == 41} == of_more
+    assert {number for number, producer in routes.live if producer == 42} == {*opened.subscriptions.values()}
 
 
 def test_an_interval_is_told_how_many_send_to_its_receivers_sources_apart() -> None:
