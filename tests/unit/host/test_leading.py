@@ -520,3 +520,13 @@ def test_what_was_stored_is_not_taken_for_that_of_owners_that_have_come_meanwhil
         with pytest.raises(StopIteration):
             steps.send({})
         assert (controller._authority is None) == changes
+
+
+def test_who_sends_to_whom_is_known_also_after_all_has_gone_back() -> None:
+    controller = ClusterController(1, LEASE_US, 1_000)
+    controller._epoch, controller._joined = 1, ("w7", WorkerJoined({"count": ()}))
+    placed = PlacedInterval(IntervalId(1), "count", "", None, 7, Sequencer(3))
+    found = ClusterMap(1, None, (Member(7, "n", "worker", "here:1"),), (placed,), ())
+    for _ in range(2):
+        controller._renew(found)
+        assert controller._early == [controller._joined], "once"

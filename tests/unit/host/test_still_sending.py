@@ -86,3 +86,31 @@ def test_what_came_after_the_question_is_not_judged_by_its_answer(hand: ClusterH
     hand.give(he.TurnEnded())
     assert later in heard(hand)
     assert producer not in heard(hand)
+
+
+def test_what_is_expected_since_the_question_stays_expected(hand: ClusterHand) -> None:
+    producer = from_a_sender(hand)
+    hand.store.folded.productions.clear()
+    (number,) = hand.worker.routes.subscriptions.values()
+    before, meanwhile = (number, producer), (number, ProducerId(producer + 7))
+    hand.worker.routes.live |= {before}
+    hand.held = ReadSenders
+    look(hand)
+    hand.worker.routes.live |= {meanwhile}
+    answers, hand.held = [*hand.waiting], None
+    for ask in answers:
+        hand.answer(ask)
+    assert meanwhile in hand.worker.routes.live
+    assert before not in hand.worker.routes.live
+
+
+def test_an_interval_that_is_handed_over_takes_in_nothing_not_even_an_end(hand: ClusterHand) -> None:
+    producer = from_a_sender(hand)
+    hand.store.folded.productions.clear()
+    hand.held = ReadSenders
+    look(hand)
+    hand.worker.closed.add(ONE)
+    answers, hand.held = [*hand.waiting], None
+    for ask in answers:
+        hand.answer(ask)
+    assert heard(hand) == {producer}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 
 from millwheel.bundles import HoldWrites, QuarantineEntry
@@ -169,3 +171,12 @@ def test_a_request_for_a_key_that_is_in_no_quarantine_is_answered_once() -> None
     interval.quarantine.folded(Seq(5))
     interval.quarantine.ask(["free"], 0)
     assert interval.quarantine.take_released(Seq(7), interval.writes) == ["free"], "and somebody has asked again"
+
+
+def test_while_anything_is_suspected_the_lines_of_keys_are_read_one_by_one() -> None:
+    interval = Interval("a", "b", "c")
+    interval.quarantine.ask(["c", "b", "a"], 0)
+    with patch.object(Suspects, "some", new=True):
+        assert interval.quarantine.next() == ["c"], "whoever asked first; it runs alone"
+        interval.quarantine.fetched([], more=False)
+    assert interval.quarantine.next() == ["a", "b"]

@@ -81,3 +81,11 @@ def test_what_is_held_back_behind_a_barrier_holds_the_watermark() -> None:
     bench(ev.BundleArrived(behind))
     assert bench(ev.WatermarkMoved(50, 3)).reported() == [30]
     assert bench.core.blame()[0] == ("record", 30, "that waits for the barriers of other senders")
+
+
+def test_a_word_that_comes_late_does_not_take_the_input_back() -> None:
+    bench = Bench()
+    for value in (50, 40, 60):
+        bench(ev.WatermarkMoved(value))
+        assert bench.core.watermark >= 50
+    assert bench.core.watermark == 60
