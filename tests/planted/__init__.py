@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import hypothesis
+import psycopg
 import pytest
+
+assert hypothesis  # what almost all tests import, and so does each copy of this process
+assert psycopg
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -136,8 +141,9 @@ def _status_of_tests(name: str) -> int:
         for stream in range(3):
             os.dup2(nowhere, stream)
         os.chdir(ROOT)
+        os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # they would have to be imported after pytest
         with planted(name):
-            return int(pytest.main(["-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider", UNIT_ONLY[name]]))
+            return int(pytest.main(["-q", "-x", "-p", "pytest_timeout", "-p", "no:cacheprovider", UNIT_ONLY[name]]))
     except BaseException:
         return pytest.ExitCode.INTERNAL_ERROR
 
