@@ -24,7 +24,7 @@ from examples.zeitgeist.__main__ import SLICE
 from millwheel_storage.embedded import EmbeddedPostgres
 
 ROOT = Path(__file__).resolve().parents[2]
-KILLS = int(os.environ.get("MILLWHEEL_KILLS", "8"))
+KILLS = int(os.environ.get("MILLWHEEL_KILLS", "6"))
 SEED = int(os.environ.get("MILLWHEEL_SEED", "1995"))
 IN_PIPELINE = 0.75
 """The share of the kills that must hit a pipeline that is running, not one that starts."""

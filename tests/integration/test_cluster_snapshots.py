@@ -176,7 +176,9 @@ def test_intervals_are_split_moved_and_merged_between_two_epochs(place: Place) -
     assert ended(cluster)[0] == 130
 
 
-@pytest.mark.parametrize("wait_s", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize(
+    "wait_s", [0.3, pytest.param(0.0, marks=pytest.mark.long), pytest.param(1.0, marks=pytest.mark.long)]
+)
 def test_a_worker_that_is_killed_while_orders_are_carried_out_costs_no_row(place: Place, wait_s: float) -> None:
     cluster = place.up("--workers", "2", sleep_s=0.004, TAIL="1")
     place.until_counted(0.1)

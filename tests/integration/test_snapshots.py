@@ -108,7 +108,7 @@ def test_a_finished_pipeline_does_nothing_more(home: Home) -> None:
 
 
 @forgiving
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
 @pytest.mark.usefixtures("small_reads")
 def test_cancelled_at_random_moments_and_resumed_the_counts_are_exact(home: Home, seed: int) -> None:
     dice, few, rows = random.Random(seed), {"work_limit_records": 60}, text_lines(12_000, seed=1)
@@ -125,7 +125,7 @@ def test_cancelled_at_random_moments_and_resumed_the_counts_are_exact(home: Home
 
 
 @forgiving
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 3, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
 @pytest.mark.usefixtures("small_reads")
 def test_a_run_goes_on_under_the_other_durability_wherever_it_was_cut_off(home: Home, seed: int) -> None:
     dice, few = random.Random(seed), {"work_limit_records": 60}

@@ -17,7 +17,7 @@ from tests.sim.harness import run_workload
 from tests.sim.scenarios import SCENARIOS, START_US, scenario
 
 UNTIL_US = 300_000
-GATE_STRIDE = 3
+GATE_STRIDE = 7
 
 
 def run(name: str, at: int = -1, action: Action = "") -> tuple[Planned, Any]:

@@ -13,6 +13,7 @@ from millwheel import SECOND, MsgpackCoder, Pipeline, Stream
 from millwheel.errors import WiringError
 from millwheel.library import Flow, Interval, Match, collect, seconds
 from millwheel.testing import Faults, Stepper, simulate
+from tests.effort import examples
 from tests.unit.library.pipelines import left as state_left
 from tests.unit.library.test_joins import (
     CUTS,
@@ -77,7 +78,7 @@ def nested_loop(rows: list[Row], within: Any, how: str) -> Found:
     return result
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(40))
 @given(ROWS, CUTS, LAGS, st.sampled_from(SPANS), st.sampled_from(["inner", "left"]))
 def test_the_nested_loop(rows: list[Row], cuts: list[int], lags: list[int], within: Any, how: str) -> None:
     stepper = driven(gathering(within, how, seconds(DISORDER)), rows, cuts, lags)
@@ -86,7 +87,7 @@ def test_the_nested_loop(rows: list[Row], cuts: list[int], lags: list[int], with
     assert stepper.outputs(late_lefts) == stepper.outputs(late_rights) == []
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(30))
 @given(ROWS, CUTS, LAGS, st.sampled_from(SPANS))
 def test_of_one_value_a_key_nothing_else_is_stored(
     rows: list[Row], cuts: list[int], lags: list[int], within: Any

@@ -29,6 +29,7 @@ from millwheel.library import (
     seconds,
 )
 from millwheel.testing import Faults, Stepper, simulate
+from tests.effort import examples
 from tests.unit.library.pipelines import left as state_left
 
 
@@ -199,7 +200,7 @@ INTERVALS = [
 ]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(30))
 @given(ROWS, CUTS, LAGS, st.sampled_from(WINDOWS), st.sampled_from(HOWS))
 def test_a_join_in_windows_is_the_nested_loop(
     rows: list[Row], cuts: list[int], lags: list[int], windows: Any, how: How
@@ -207,7 +208,7 @@ def test_a_join_in_windows_is_the_nested_loop(
     assert run(joined(windows, how, seconds(DISORDER)), rows, cuts, lags) == by_windows(rows, windows, how)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(40))
 @given(ROWS, CUTS, LAGS, st.sampled_from(INTERVALS), st.sampled_from(HOWS))
 def test_a_join_in_an_interval_is_the_nested_loop(
     rows: list[Row], cuts: list[int], lags: list[int], interval: Interval, how: How
@@ -252,7 +253,7 @@ def session_rows(results: Any) -> Counter[SessionRow]:
     )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(75))
 @given(SESSION_ROWS, CUTS, LAGS, st.integers(1, 7), st.sampled_from(HOWS), st.booleans())
 def test_a_join_in_sessions_is_the_nested_loop(
     rows: list[Row], cuts: list[int], lags: list[int], gap: int, how: How, late: bool
@@ -321,7 +322,7 @@ def test_a_session_of_both_streams_is_one_and_its_rows_say_so() -> None:
     assert stepper.watermark("matches.join") == 33 * SECOND
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(30))
 @given(ROWS, CUTS, LAGS, st.sampled_from(["inner", "left"]))
 def test_a_temporal_join_is_the_nested_loop(rows: list[Row], cuts: list[int], lags: list[int], how: How) -> None:
     seen: set[tuple[str, int]] = set()
@@ -334,7 +335,7 @@ def test_a_temporal_join_is_the_nested_loop(rows: list[Row], cuts: list[int], la
     assert run(as_of(how, seconds(DISORDER)), unique, cuts, lags) == by_version(unique, how)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(13))
 @given(ROWS, CUTS, st.sampled_from(HOWS), st.booleans())
 def test_without_lateness_the_watermark_alone_is_waited_for(
     rows: list[Row], cuts: list[int], how: How, in_windows: bool
@@ -482,7 +483,7 @@ THREE = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(20))
 @given(THREE, st.booleans())
 def test_a_join_of_three_is_the_nested_loop_in_any_order(rows: list[Row], outer: bool) -> None:
     pipeline = Pipeline("three")

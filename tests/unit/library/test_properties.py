@@ -28,6 +28,7 @@ from millwheel.library import (
 )
 from millwheel.library.triggers import Trigger
 from millwheel.testing import Stepper
+from tests.effort import examples
 from tests.unit.library.pipelines import Score, left, panes, windowed
 
 DISORDER = 20
@@ -125,7 +126,7 @@ LAGS = st.lists(st.integers(0, DISORDER), min_size=1, max_size=5)
 
 
 @pytest.mark.parametrize("name", WINDOWS)
-@settings(max_examples=12)
+@settings(max_examples=examples(6))
 @given(ROWS, CUTS, LAGS, st.sampled_from(TRIGGERS))
 def test_the_last_pane_of_each_window_has_all_of_it(
     name: str, rows: list[Row], cuts: list[int], lags: list[int], trigger: Trigger
@@ -139,7 +140,7 @@ def test_the_last_pane_of_each_window_has_all_of_it(
 
 
 @pytest.mark.parametrize("name", [name for name in WINDOWS if not isinstance(WINDOWS[name], Sessions)])
-@settings(max_examples=12)
+@settings(max_examples=examples(6))
 @given(ROWS, CUTS, LAGS, st.sampled_from(TRIGGERS))
 def test_discarded_panes_hold_each_record_once(
     name: str, rows: list[Row], cuts: list[int], lags: list[int], trigger: Trigger
@@ -150,7 +151,7 @@ def test_discarded_panes_hold_each_record_once(
     assert gathered == expected(WINDOWS[name], rows)
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(6))
 @given(ROWS, CUTS, LAGS)
 def test_sliding_windows_by_slices_are_those_by_windows(rows: list[Row], cuts: list[int], lags: list[int]) -> None:
     found = []
@@ -162,7 +163,7 @@ def test_sliding_windows_by_slices_are_those_by_windows(rows: list[Row], cuts: l
     assert found[0] == found[1]
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(13))
 @given(ROWS, CUTS, LAGS, st.sampled_from(["sliding", "uneven"]), st.sampled_from([0, 6, DISORDER]))
 def test_a_running_sum_is_that_of_the_slices(
     rows: list[Row], cuts: list[int], lags: list[int], name: str, lateness: int
@@ -177,7 +178,7 @@ def test_a_running_sum_is_that_of_the_slices(
 
 
 @pytest.mark.parametrize("name", WINDOWS)
-@settings(max_examples=12)
+@settings(max_examples=examples(6))
 @given(
     ROWS,
     CUTS,

@@ -27,6 +27,7 @@ from millwheel.library import (
     top,
 )
 from millwheel.testing import Stepper, simulate
+from tests.effort import examples
 from tests.unit.library.pipelines import Score, dropped, left, panes, scores, send, windowed
 
 run_up = Stream("run_up", MsgpackCoder(Running[Score, Any]))
@@ -70,7 +71,7 @@ def one_by_one(rows: list[tuple[str, int, int]], of: Any, last: int | None) -> C
     return result
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(50))
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=20),
     st.sampled_from(sorted(AGGREGATIONS)),
