@@ -21,8 +21,11 @@ from millwheel.cluster import ClusterMap, MapOrder, Member, PlacedInterval, Plac
 from millwheel.host import alphabet as he
 from millwheel.host.generations import Generation
 from millwheel.host.leading import ClusterController
+from millwheel.host.led_epochs import LedEpochs
+from millwheel.host.master import Finish
 from millwheel.host.messages import (
     Claimed,
+    Disowned,
     Drained,
     EpochOpened,
     EpochStarted,
@@ -530,3 +533,79 @@ def test_who_sends_to_whom_is_known_also_after_all_has_gone_back() -> None:
     for _ in range(2):
         controller._renew(found)
         assert controller._early == [controller._joined], "once"
+
+
+def test_sessions_of_a_dead_worker_are_ended_before_what_it_had_is_placed_and_before_it_is_forgotten() -> None:
+    room = Room()
+    run(room.store.open_pipeline(PipelineShape("p", {"count": ()}, {}, {}, (), ())))
+    room.join("controller")
+    dying = run(room.store.join("dying", "worker", "here:1", 3 * SECOND, b"dying")).incarnation
+    room.let_pass(2)
+    assert [placed.owner for placed in run(room.store.cluster_map()).intervals] == [dying]
+    room.join("worker")
+    done: list[str] = []
+    for name in ("expel", "place", "leave"):
+        setattr(room.store, name, noting(done, name, getattr(room.store, name)))
+    room.let_pass(3)
+    assert done == ["expel", "place", "expel", "leave"]
+
+
+def noting(done: list[str], name: str, call: Any) -> Any:
+    async def noted(*given: Any) -> Any:
+        done.append(name)
+        return await call(*given)
+
+    return noted
+
+
+def test_a_leader_that_has_led_in_an_earlier_term_begins_with_nothing() -> None:
+    room = Room()
+    leader, worker, _ = led(room)
+    controller = room.controllers[leader]
+    assert controller._authority is not None
+    room.now += 2 * LEASE_US
+    assert run(room.store.lead(room.members[worker].incarnation, LEASE_US)) is not None
+    room.now += 2 * LEASE_US
+    room.let_pass(2)
+    assert controller.leads
+    assert controller._authority is None, "others may have decided meanwhile"
+
+
+def test_when_the_word_of_an_owner_is_refused_the_map_is_read_at_once() -> None:
+    room = Room()
+    leader, worker, placed = led(room)
+    room.store._fence({placed.id})
+    reads: list[str] = []
+    room.store.cluster_map = noting(reads, "map", room.store.cluster_map)  # type: ignore[method-assign]
+    room.give(leader, he.Received(worker, WatermarkReport("count", placed.id, 50, placed.sequencer)))
+    room.give(leader, he.TurnEnded())
+    assert heard_by(room, worker, Disowned) == [Disowned(((placed.id, placed.sequencer),))]
+    assert reads == ["map"]
+
+
+class Told(LedEpochs):
+    """Epochs that are told, and end."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            workers=(), owners={}, term=1, every_us=1_000, begin=lambda steps: None, tell=lambda message: None, values=dict
+        )  # fmt: skip
+
+    def restate(self) -> list[Message]:
+        return [EpochStarted(5)]
+
+
+def test_a_worker_that_comes_hears_of_the_epoch_that_runs_and_none_begins_when_the_run_is_over() -> None:
+    controller = ClusterController(1, LEASE_US, 1_000)
+    controller._epoch, epochs = 1, Told()
+    controller._epochs, controller._generation = epochs, Generation(((IntervalId(1), 7, Sequencer(3)),), ())
+    for peer, told in (("w7", [EpochStarted(5)]), ("w8", [])):
+        controller._out = []
+        controller._welcome(peer)
+        said = [effect.message for effect in controller._out if isinstance(effect, he.Tell)]
+        assert [message for message in said if isinstance(message, EpochStarted)] == told
+    steps = controller._carry_out(Finish(), ClusterMap(1, None, (Member(7, "n", "worker", "here:1"),), (), ()), 1)
+    next(steps)
+    with pytest.raises(StopIteration):
+        steps.send(0)
+    assert epochs._over

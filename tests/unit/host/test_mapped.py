@@ -9,6 +9,7 @@ from millwheel.cluster import Placement, RunEnding
 from millwheel.core.interval import events as ev
 from millwheel.errors import Fenced
 from millwheel.host import alphabet as he
+from millwheel.host.mapped import MappedOwnership
 from millwheel.host.messages import (
     Drained,
     HandedOver,
@@ -16,6 +17,7 @@ from millwheel.host.messages import (
     Hello,
     Led,
     MapChanged,
+    Open,
     RunEnded,
     WatermarksRaised,
 )
@@ -147,3 +149,62 @@ def test_what_the_map_has_given_and_the_worker_does_not_know_yet_is_handed_over_
     assert said == [HandedOver((ONE,), ())]
     hand.give(he.Received(hand.leader, MapChanged(version)))
     assert hand.owned() == set()
+
+
+def ownership_of(hand: ClusterHand) -> MappedOwnership:
+    assert isinstance(hand.worker.ownership, MappedOwnership)
+    return hand.worker.ownership
+
+
+def test_an_interval_that_is_being_handed_over_takes_nothing_in_and_its_worker_is_not_done(hand: ClusterHand) -> None:
+    hand.place(ONE, owner=hand.mine)
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    hand.give(he.Received(hand.leader, MapChanged(99)))
+    assert ownership_of(hand).served()
+    hand.keep_running = True
+    hand.deliver(hand.worker.actors.all[ONE].sequencer + 1, f"w{hand.other}")
+    hand.give(he.Received(hand.leader, HandOver((ONE,), (), acked=False)))
+    assert hand.worker.closed == {ONE}
+    assert not ownership_of(hand).served()
+
+
+def test_what_a_core_has_left_is_forgotten_when_its_interval_is_another_workers(hand: ClusterHand) -> None:
+    hand.place(ONE, owner=hand.mine)
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    hand.give(he.Received(hand.leader, HandOver((ONE,), (), acked=False)))
+    assert ownership_of(hand)._kept.keys() == {ONE}
+    hand.place(ONE, owner=hand.other)
+    assert ownership_of(hand)._kept == {}, "its next core here begins with what that worker has stored"
+
+
+def test_another_leader_is_told_at_once_that_all_is_done(hand: ClusterHand) -> None:
+    hand.place(ONE, owner=hand.mine)
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    for leader in (hand.leader, "c9", "c9"):
+        hand.worker.obey(leader)
+        hand.worker._out.clear()
+        ownership_of(hand).rested()
+        told = [effect.peer for effect in hand.worker._out if isinstance(effect, he.Tell)]
+        hand.told += [(peer, MapChanged(0)) for peer in told]
+    assert [peer for peer, message in hand.told if message == MapChanged(0)] == [hand.leader, "c9"]
+
+
+def test_a_core_that_is_void_already_is_not_begun_anew_because_a_hand_over_took_too_long(hand: ClusterHand) -> None:
+    hand.place(ONE, TWO, owner=hand.mine)
+    hand.worker.actors.all[ONE].core.halted = True
+    ownership_of(hand)._keep([ONE, TWO], [])
+    assert hand.worker.restarts.under_way == {TWO}
+
+
+def test_a_source_that_is_taken_is_said_to_be_open_and_one_that_is_dropped_is_not_waited_for(hand: ClusterHand) -> None:
+    found = run(hand.store.cluster_map())
+    version = run(hand.store.place(Placement(hand.epoch, found.version, {}, {"text": hand.mine})))
+    assert version is not None
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    hand.give(he.Received(hand.leader, MapChanged(version)))
+    assert Open("source:text", ()) in hand.of(Open)
+    assert not hand.worker.partitions.complete
+    version = run(hand.store.place(Placement(hand.epoch, version, {}, {"text": hand.other})))
+    assert version is not None
+    hand.give(he.Received(hand.leader, MapChanged(version)))
+    assert hand.worker.partitions.complete, "whoever has it by now waits for it"
