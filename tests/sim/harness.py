@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
 from typing import Any
 
 import msgspec
@@ -13,12 +14,13 @@ from millwheel.model import SECOND
 from millwheel.testing.checks.ending import check_end, delivered
 from millwheel.testing.checks.watched import WatchedStore
 from millwheel.testing.faults.nemesis import Faults, Nemesis, Seeded
+from millwheel.testing.kit.scripted import Script
 from millwheel.testing.world.echoes import Echoes
 from millwheel.testing.world.kernel import Kernel, Violation
 from millwheel.testing.world.simulator import Simulation
 from millwheel_storage.memory import MemoryStore
 from tests.sim import mayfly
-from tests.sim.workload.drawing import ROLLED, START_US, Workload, draw, shrunk
+from tests.sim.workload.drawing import ROLLED, SILENT_US, START_US, Workload, draw, shrunk
 from tests.sim.workload.expecting import check_commit, check_state
 from tests.sim.workload.ledger import renamed
 
@@ -26,8 +28,14 @@ DELIVERED_LIMIT = 0
 """Ids that a finished run may keep: those whose sender's last frontier crossed a duplicate; thousands were delivered."""
 
 
-EVENTS_ENOUGH = 3_000
+EVENTS_ENOUGH = 2_000
 """Core events after which a run's sources end: what takes many events for a row gets fewer rows, and none takes long."""
+
+ROWS_AWAKE = 20
+"""Rows that each partition gives after its silence, where sources fall silent, before they end."""
+
+ROLLS_END_US = 12 * SECOND
+"""Until then processes are superseded while they go on: for longer, and those whose records kill get nowhere."""
 
 
 class LedgerStore(WatchedStore):
@@ -135,13 +143,13 @@ def run_workload(
         simulation.echoes = Echoes(store.truth, random.Random(f"echoes {seed}"), 100_000)
     if seed % 27 in ROLLED:
         simulation.superseded_limit_us = 5 * SECOND // 2
-        for at in range(500_000, until_us, 700_000):
+        for at in range(500_000, min(until_us, ROLLS_END_US), 700_000):
             kernel.at(kernel.now + at, simulation.roll)
     if workload.feed in ("left out", "rewired"):
         simulation.version = Versions(seed, workload, store, kernel.now + until_us)
     if workload.feed == "rewired":
         store.feeds = lambda name: workload.graph.bounds(name) - {"a"}  # not a sender in all versions
-    if workload.feed != "idle" and not whole:  # that has its second burst late
+    if not whole:
         kernel.at(kernel.now, end_sources, store, workload)
     for at in range(workload.redrive_us, until_us, workload.redrive_us) if workload.redrive_us else ():
         kernel.at(kernel.now + at, ask_redrives, store, mayfly.NAME)
@@ -219,15 +227,21 @@ def unmended(workload: Workload, store: WatchedStore) -> bool:
 
 
 def end_sources(store: WatchedStore, workload: Workload) -> None:
-    """When there were events enough."""
+    """When there were events enough, and what falls silent has come back."""
     kernel = store.truth.kernel
-    if kernel.events < EVENTS_ENOUGH:
+    scripts = [script for parts in workload.scripts.values() for script in parts]
+    if kernel.events < EVENTS_ENOUGH or (workload.feed == "idle" and not all(map(came_back, scripts))):
         kernel.at(kernel.now + SECOND // 20, end_sources, store, workload)
         return
-    for scripts in workload.scripts.values():
-        for script in scripts:
-            script.end()
+    for script in scripts:
+        script.end()
     store.truth.scripts_ended()
+
+
+def came_back(script: Script) -> bool:
+    """Whether enough was read of what a script gives after its silence."""
+    silent = bisect_left(script.arrivals, START_US + SILENT_US)
+    return script.read_to >= min(silent + ROWS_AWAKE, len(script.rows))
 
 
 def mend(workload: Workload, store: WatchedStore) -> None:

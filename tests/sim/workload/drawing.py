@@ -36,6 +36,8 @@ from tests.sim.workload.ledger import (
 DISORDER_US = 500_000
 START_US = 1_000 * SECOND
 """Wall time at which a run begins."""
+SILENT_US = 2 * SECOND
+"""When those that fall silent are, us after the begin of a run."""
 FEEDS = {
     5: "idle", 14: "idle", 23: "idle", 10: "idle", 21: "idle", 16: "ordered", 19: "ordered and missing", 25: "missing",
     4: "left out", 12: "left out", 22: "left out", 7: "rewired", 24: "rewired",
