@@ -27,7 +27,7 @@ from millwheel.testing.world.kernel import Kernel, Violation
 from millwheel.testing.world.simulator import Simulation
 from millwheel_storage.memory import MemoryStore
 from tests.sim.harness import Verdict, ask_redrives, faults_of
-from tests.sim.workload.drawing import START_US, shrunk
+from tests.sim.workload.drawing import START_US, nagle, shrunk
 
 KEYS = 7
 STEP_US = 40_000
@@ -183,6 +183,7 @@ def draw_hops(seed: int) -> Hops:
         "TIMER_PAGE_ROWS": rng.choice([1, 3, 16_384]),
         "TIMERS_IN_MEMORY": rng.choice([0, 20]),
         "STATE_PAGE_SLOTS": rng.choice([2, 256]),
+        "NAGLE_RECORDS": nagle(seed),
     }
     exotic["LOG_LIMIT_CHECKPOINTS"] = exotic["FOLD_TRIGGER_CHECKPOINTS"] * rng.choice([1, 4])
     workload = Hops(edges, scripts, fans, seed % 2 == 1, sparse, exotic)

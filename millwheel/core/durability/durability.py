@@ -35,6 +35,10 @@ class Durability(Protocol):
         """False while no user code may run: too much is not durable, or not in the tables."""
         ...
 
+    def commits_less_than(self, records: int) -> bool:
+        """True while what would be put now has to wait for a commit, and that one is of fewer records and timers."""
+        ...
+
     def next_seq(self) -> Seq:
         """Count: the number of the checkpoint that is made now."""
         ...

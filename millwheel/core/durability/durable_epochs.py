@@ -129,6 +129,10 @@ class DurableEpochs:
         """See `Durability`.  How much an epoch changes does not count, or its barrier would not come through."""
         return not self._outbox.full() and not self._committed.full()
 
+    def commits_less_than(self, records: int) -> bool:
+        """See `Durability`: nothing waits for a commit of its own."""
+        return False
+
     def next_seq(self) -> Seq:
         """See `Durability`."""
         self.seq = Seq(self.seq + 1)

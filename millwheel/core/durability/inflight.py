@@ -83,6 +83,12 @@ class Inflight:
         limit = WEAK_INFLIGHT_CHECKPOINTS if self._weak else limits.INFLIGHT_LIMIT_CHECKPOINTS
         return len(self._entries) >= limit
 
+    def commits_less_than(self, records: int) -> bool:
+        """True while something strong waits for its commit, and all that waits is of fewer records and timers."""
+        if self._weak or not self._entries:
+            return False
+        return sum(entry.counts.records + entry.counts.timers for entry in self._entries) < records
+
     def reaches_back(self, seq: Seq) -> bool:
         """True when checkpoint `seq`, or one before it, is not durable yet."""
         return bool(self._entries) and self._entries[0].seq <= seq

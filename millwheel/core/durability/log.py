@@ -82,6 +82,10 @@ class DurableLog:
             and self._keyed.unfolded < limits.UNFOLDED_LIMIT_KEYS
         )
 
+    def commits_less_than(self, records: int) -> bool:
+        """See `Durability`."""
+        return self._inflight.commits_less_than(records)
+
     def next_seq(self) -> Seq:
         """See `Durability`."""
         self.seq = Seq(self.seq + 1)

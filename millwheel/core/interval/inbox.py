@@ -19,6 +19,8 @@ class Inbox:
     def __init__(self) -> None:
         self._items: deque[Item] = deque()
         self.size_bytes = 0
+        self.records = 0
+        """That wait."""
 
     def __bool__(self) -> bool:
         return bool(self._items)
@@ -27,11 +29,13 @@ class Inbox:
         """Behind everything else."""
         self._items.append(item)
         self.size_bytes += item.size_bytes
+        self.records += _count(item)
 
     def put_back(self, items: Sequence[Item]) -> None:
         """What was taken did not run: it is before everything else again."""
         self._items.extendleft(reversed(items))
         self.size_bytes += sum(item.size_bytes for item in items)
+        self.records += sum(map(_count, items))
 
     def first(self) -> Item | None:
         """What is taken next, or None when empty."""
@@ -59,6 +63,7 @@ class Inbox:
                 break
             item = self._take_first(room, limits.WORK_LIMIT_BYTES - size)
             self.size_bytes -= item.size_bytes
+            self.records -= _count(item)
             size += item.size_bytes
             items.append(item)
             if item.part is not None and item.part.keys:
@@ -82,3 +87,7 @@ class Inbox:
         rest = Item(tail, item.sender, item.number, min(tail.timestamps), size_of(tail), item.dropped, item.inherited)
         self._items[0] = rest
         return Item(head, item.sender, 0, min(head.timestamps), item.size_bytes - rest.size_bytes, [], item.inherited)
+
+
+def _count(item: Item) -> int:
+    return 0 if item.part is None else len(item.part.keys)

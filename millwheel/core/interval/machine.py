@@ -454,7 +454,7 @@ class IntervalCore:
 
     def _pump(self, effects: list[ev.Effect], now: int) -> bool:
         """Start the next invocation if there is room; true when one was finished on the spot."""
-        if self._invocation or not self._durability.has_room():
+        if self._invocation or not self._durability.has_room() or self._waits_for_commit():
             return False
         self._read_quarantine(effects)
         promised = MIN_TIME if self._held is None else self._held.promised
@@ -463,6 +463,11 @@ class IntervalCore:
             return False
         self._invoked(InvocationOutcome(), now, effects)
         return True
+
+    def _waits_for_commit(self) -> bool:
+        """Whether the little that has come waits for the little that commits: more comes meanwhile, and runs with it."""
+        most = min(limits.NAGLE_RECORDS, self._schedule.limit)
+        return bool(self._inbox) and self._inbox.records < most and self._durability.commits_less_than(most)
 
     def _read_quarantine(self, effects: list[ev.Effect]) -> None:
         keys = self._quarantine.next()

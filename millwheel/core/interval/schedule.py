@@ -59,7 +59,7 @@ class Schedule:
         suspects: Suspects,
     ) -> None:
         self._most = limit
-        self._limit = limit
+        self.limit = limit
         """Records or timers of the next invocation."""
         self._inbox = inbox
         self._keyed = keyed
@@ -87,7 +87,7 @@ class Schedule:
         if expiring:
             return ScheduledWork(self._keyed.work(watermark, now), expiring=expiring)
         self._timer_invocations = 0
-        items = self._inbox.take(self._suspects.limit(self._limit), self._suspects) if self._inbox else []
+        items = self._inbox.take(self._suspects.limit(self.limit), self._suspects) if self._inbox else []
         if items or self._quarantine.released:
             work = self._keyed.work(watermark, now)
             work.parts = [item.part for item in items if item.part is not None and item.part.keys]
@@ -117,7 +117,7 @@ class Schedule:
         work = self._keyed.work(watermark, now)
         work.timers = timers
         self._keyed.take_stalls(work)
-        room = min(limits.TIMER_CHAIN, self._limit - len(timers))
+        room = min(limits.TIMER_CHAIN, self.limit - len(timers))
         if room > 0 and not (self._suspects.watching or self._suspects.some or self._quarantine.has_culprits()):
             # While a culprit is looked for, the mark must name all that runs.  So no chained timers run.
             work.chain = room
@@ -127,7 +127,7 @@ class Schedule:
         return work
 
     def _take_timers(self, watermark: int, now: int) -> list[Timer]:
-        limit, some = self._suspects.limit(self._limit), self._suspects.some
+        limit, some = self._suspects.limit(self.limit), self._suspects.some
         due = self._pop_due("watermark", watermark, limit, some)
         # If anything is suspected, either list may be one suspect, which must run alone.
         return due if due and some else due + self._pop_due("wall", now, limit - len(due), some)
@@ -140,18 +140,18 @@ class Schedule:
         """Give slow hooks fewer records at a time, because commits, other keys and Ctrl-C wait for the invocation."""
         done = max(1, outcome.processed + len(work.timers) + outcome.chained)
         if elapsed_us > limits.INVOCATION_TARGET_US:
-            self._limit = max(1, min(self._limit, done * limits.INVOCATION_TARGET_US // elapsed_us))
+            self.limit = max(1, min(self.limit, done * limits.INVOCATION_TARGET_US // elapsed_us))
         elif 2 * outcome.written_bytes <= limits.OUTCOME_LIMIT_BYTES:
-            self._limit = min(self._most, self._limit * 2)
+            self.limit = min(self._most, self.limit * 2)
 
     def put_back(self, items: Sequence[Item], fits: int) -> None:
         """These were too much for one invocation.  So many of their records fit, and they run next."""
         self._inbox.put_back(items)
-        self._limit = min(self._limit, fits)
+        self.limit = min(self.limit, fits)
 
     def begin_slowly(self, records: int) -> None:
         """The next invocation has at most so many records.  Later ones have as many as their pace allows."""
-        self._limit = min(self._limit, records)
+        self.limit = min(self.limit, records)
 
     # --- timers that are not in memory ------------------------------------------------------------------------
 

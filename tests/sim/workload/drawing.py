@@ -99,6 +99,15 @@ def shrunk(values: dict[str, float]) -> Iterator[None]:
             setattr(limits, name, value)
 
 
+def nagle(seed: int) -> int:
+    """How little waits for a commit.
+
+    In the first hundred seeds nothing does, so that many checkpoints are under way at once.  Most planted bugs are looked for
+    in these.
+    """
+    return 0 if seed < 100 else random.Random(f"nagle {seed}").choice((0, 3, limits.NAGLE_RECORDS))
+
+
 def topology(rng: random.Random) -> list[StageSpec]:
     """Two or three stages, a diamond, or a stage that subscribes twice."""
     kind = rng.choice(["two", "three", "diamond", "twice", "twosources"])
@@ -166,6 +175,7 @@ def draw(seed: int) -> Workload:
     exotic["LOG_LIMIT_CHECKPOINTS"] = exotic["FOLD_TRIGGER_CHECKPOINTS"] * (1 + seed % 4)
     exotic["UNFOLDED_LIMIT_KEYS"] = (1, 3, 131_072)[seed % 3]
     exotic["STATE_PAGE_SLOTS"] = slots
+    exotic["NAGLE_RECORDS"] = nagle(seed)
     ids = random.Random(f"ids {seed}")  # a stream of its own: the workloads of old seeds stay what they were
     if ids.random() < 0.7:
         exotic |= {

@@ -51,6 +51,19 @@ def test_bundles_are_taken_in_order_until_the_invocation_is_full() -> None:
     assert waiting.size_bytes == 0
 
 
+def test_records_that_wait_are_counted() -> None:
+    nothing = Item(None, IntervalId(9), 8, MAX_TIME, 0)
+    waiting = inbox(item(7, 1, 2, 3, 4, 5), nothing, item(9, 6))
+    assert waiting.records == 6
+    head = waiting.take(2, FREE)
+    assert waiting.records == 4
+    waiting.put_back(head)
+    assert waiting.records == 6
+    while waiting:
+        waiting.take(2, FREE)
+    assert waiting.records == 0
+
+
 def test_a_bundle_that_is_cut_is_acked_with_its_end() -> None:
     waiting = inbox(item(7, 1, 2, 3, 4, 5))
     assert taken(waiting.take(2, FREE)) == [(0, [1, 2])]
