@@ -18,7 +18,7 @@ FIRST_SEEDS = {
     "A merge forgets what was delivered to the second interval": 9,
     "The watermark waits for ever for an interval that was merged into another one": 9,
     "Reports of watermarks that wait for others are forgotten when something else is told": 17,
-    "The epoch is not looked at: a leader that was followed persists watermarks": 25,
+    "The epoch is not looked at: a leader that was followed persists watermarks": 35,
     "Cores that send to an interval that was split keep what is unacked for it as it is": 9,
     "Each leader counts the rounds of a loop from zero": 24,
     "A leader takes an answer to a round from behind a barrier for one from before it": 25,
