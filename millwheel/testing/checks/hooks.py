@@ -120,11 +120,17 @@ class WatchedExecutor(Executor):
         self, call: Callable[[Any, Work, InvocationOutcome], None], it: Any, work: Work, outcome: InvocationOutcome
     ) -> BaseException | None:
         # This is not raised in the hook, which may catch exceptions.
+        again, waiting = self._owned.again, len(self._lacking)
+        before = {**again}
         if isinstance(it, Timer):
             self._fires(it)
         if isinstance(it, Timer) or (isinstance(it, QuarantineEntry) and it.is_timer):
             self._has_come(it, work)
-        return super()._attempt(call, it, work, outcome)
+        error = super()._attempt(call, it, work, outcome)
+        if len(self._lacking) > waiting:  # it waits for state, and then runs as if it had not run
+            again.clear()
+            again.update(before)
+        return error
 
     def _redrive(self, entry: QuarantineEntry, work: Work, outcome: InvocationOutcome) -> None:
         for kind in TIMER_KINDS:

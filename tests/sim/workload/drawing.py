@@ -166,6 +166,8 @@ def draw(seed: int) -> Workload:
         count = count * 2 // 3  # hooks that wait for state are events too
     if feed not in ("", "idle") or (feed == "idle" and stages[0].windows and len(stages) == 2 and slots == 256):
         count = count * 3 // 2  # what waits, or is not there, makes no events, and a window makes one of what is in it
+    if nagle(seed):
+        count *= 3  # bundles that run together are one event, too
     scripts = {name: _scripts(rng, name, count, poisoned, late, 2 if feed == "left out" else 1) for name in names}
     exotic: dict[str, float] = {
         "FOLD_TRIGGER_CHECKPOINTS": rng.choice([3, 10, 256]),
