@@ -102,10 +102,10 @@ def shrunk(values: dict[str, float]) -> Iterator[None]:
 def nagle(seed: int) -> int:
     """How little waits for a commit.
 
-    In the first hundred seeds nothing does, so that many checkpoints are under way at once.  Most planted bugs are looked for
-    in these.
+    In the first two hundred seeds nothing does, so that many checkpoints are under way at once.  Planted bugs are looked for in
+    these.
     """
-    return 0 if seed < 100 else random.Random(f"nagle {seed}").choice((0, 3, limits.NAGLE_RECORDS))
+    return 0 if seed < 200 else random.Random(f"nagle {seed}").choice((0, 3, limits.NAGLE_RECORDS))
 
 
 def topology(rng: random.Random) -> list[StageSpec]:
