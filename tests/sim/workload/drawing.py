@@ -102,8 +102,8 @@ def shrunk(values: dict[str, float]) -> Iterator[None]:
 def nagle(seed: int) -> int:
     """How little waits for a commit.
 
-    In the first two hundred seeds nothing does, so that many checkpoints are under way at once.  Planted bugs are looked for in
-    these.
+    In the first two hundred seeds nothing does, so that many checkpoints are under way at once.  These are the seeds in which
+    planted bugs are looked for.
     """
     return 0 if seed < 200 else random.Random(f"nagle {seed}").choice((0, 3, limits.NAGLE_RECORDS))
 
