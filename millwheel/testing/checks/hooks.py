@@ -12,7 +12,7 @@ here: what is durable (`truth`), or what the core believes is pending.  Invarian
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from typing import Any
+from typing import Any, Final
 
 from millwheel import limits
 from millwheel.api.context import Context
@@ -27,6 +27,9 @@ from millwheel.testing.checks.accounts import Owned
 from millwheel.testing.checks.truth import Truth
 from millwheel.testing.world.kernel import Kernel
 from millwheel.work import Cause, InvocationOutcome, Work
+
+NEVER: Final = ("", 0, 0)
+"""What no timer of a key has fired last, as `Owned.again` has it."""
 
 Calls = dict[Any, int | None]
 """What a hook has called for: (kind, tag) of a timer, or None for its hold, to the time that was set, or None."""
@@ -120,16 +123,17 @@ class WatchedExecutor(Executor):
         self, call: Callable[[Any, Work, InvocationOutcome], None], it: Any, work: Work, outcome: InvocationOutcome
     ) -> BaseException | None:
         # This is not raised in the hook, which may catch exceptions.
-        again, waiting = self._owned.again, len(self._lacking)
-        before = {**again}
-        if isinstance(it, Timer):
-            self._fires(it)
-        if isinstance(it, Timer) or (isinstance(it, QuarantineEntry) and it.is_timer):
+        if isinstance(it, QuarantineEntry) and it.is_timer:
             self._has_come(it, work)
+        if not isinstance(it, Timer):
+            return super()._attempt(call, it, work, outcome)
+        again, name, waiting = self._owned.again, (it.key, it.kind), len(self._lacking)
+        before = again.get(name, NEVER)
+        self._fires(it)
+        self._has_come(it, work)
         error = super()._attempt(call, it, work, outcome)
         if len(self._lacking) > waiting:  # it waits for state, and then runs as if it had not run
-            again.clear()
-            again.update(before)
+            again[name] = before
         return error
 
     def _redrive(self, entry: QuarantineEntry, work: Work, outcome: InvocationOutcome) -> None:
@@ -145,7 +149,7 @@ class WatchedExecutor(Executor):
 
     def _is_no_loop(self, timer: Timer) -> None:
         again = self._owned.again
-        tag, at, times = again.get((timer.key, timer.kind), ("", 0, 0))
+        tag, at, times = again.get((timer.key, timer.kind), NEVER)
         times = times + 1 if (tag, at) == (timer.tag, timer.timestamp) else 1
         again[timer.key, timer.kind] = (timer.tag, timer.timestamp, times)
         if times > limits.TIMER_REARM_LIMIT + limits.HOOK_ATTEMPTS + 1:
