@@ -76,6 +76,8 @@ class CommitLanes:
 
     def ready(self) -> list[Group]:
         """Groups to hand to the store now; each ends with `done`."""
+        if not (self._shared.waiting or self._sinks.waiting):
+            return []
         groups = (self._shared.take(self._sinks.open), self._sinks.take(self._shared.open))
         return [group for group in groups if group is not None]
 

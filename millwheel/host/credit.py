@@ -21,11 +21,15 @@ class CreditWindow(msgspec.Struct):
     received: int = 0
     promised: int = 0
 
+    def low(self) -> bool:
+        """Whether little is left of what was promised."""
+        return self.promised - self.received < limits.INBOX_LIMIT_BYTES // 4
+
     def grant(self, waiting_bytes: int) -> int | None:
         """The new promise when the sender needs one: while `waiting_bytes` wait to run at the interval."""
-        limit = limits.INBOX_LIMIT_BYTES
-        if self.promised - self.received >= limit // 4:
+        if not self.low():
             return None
+        limit = limits.INBOX_LIMIT_BYTES
         upto = self.received + limit - waiting_bytes
         if upto - self.promised < limit // 8:
             return None

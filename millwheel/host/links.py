@@ -83,7 +83,7 @@ class Links:
 
     def grant(self, actor: Actor) -> None:
         """Promise what an interval that has said hello takes in now."""
-        if not self._grants.has(actor.interval):
+        if not self._grants.low(actor.interval):
             return
         if not isinstance(actor.core, IntervalCore):
             raise InvariantError("actor.core is no IntervalCore")

@@ -425,7 +425,8 @@ class Partitions:
 
     def flush(self) -> None:
         """Write what waits, one batch at a time, and forget what has ended."""
-        self._ending = [actor for actor in self._ending if not actor.core.halted and not self._forget(actor)]
+        if self._ending:
+            self._ending = [actor for actor in self._ending if not actor.core.halted and not self._forget(actor)]
         if self._advances and not self._advancing:
             self._advancing = True
             self._owner.begin(self._advance_all())

@@ -6,8 +6,6 @@ Invariant: a window that is opened anew has a larger round, so no promise of an 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from millwheel.host.credit import CreditWindow
 from millwheel.host.messages import Credit
 from millwheel.ids import IntervalId, Sequencer
@@ -18,28 +16,38 @@ class Grants:
 
     def __init__(self) -> None:
         self._windows: dict[IntervalId, dict[str, CreditWindow]] = {}
+        self._low: set[IntervalId] = set()
+        """Those with a window that may need a new promise."""
 
     def open(self, interval: IntervalId, peer: str) -> int:
         """An interval says hello to a worker.  Returns the round of the hello."""
         windows = self._windows.setdefault(interval, {})
         before = windows.get(peer)
         window = windows[peer] = CreditWindow(before.round + 1 if before else 0)
+        self._low.add(interval)
         return window.round
 
     def received(self, interval: IntervalId, peer: str, size: int) -> None:
         """So many bytes have come from the sources of a worker."""
-        self._windows[interval][peer].received += size
+        window = self._windows[interval][peer]
+        window.received += size
+        if window.low():
+            self._low.add(interval)
 
-    def due(self, interval: IntervalId, sequencer: Sequencer, waiting_bytes: int) -> Iterator[tuple[str, Credit]]:
+    def low(self, interval: IntervalId) -> bool:
+        """Whether any sender to an interval may need a new promise."""
+        return interval in self._low
+
+    def due(self, interval: IntervalId, sequencer: Sequencer, waiting_bytes: int) -> list[tuple[str, Credit]]:
         """Promises that are to be made now, and to whom, while `waiting_bytes` wait to run at the interval."""
-        for peer, window in self._windows[interval].items():
+        promises, windows = [], self._windows[interval]
+        for peer, window in windows.items():
             upto = window.grant(waiting_bytes)
             if upto is not None:
-                yield peer, Credit(interval, sequencer, window.round, upto)
-
-    def has(self, interval: IntervalId) -> bool:
-        """Whether an interval has said hello to anybody."""
-        return interval in self._windows
+                promises.append((peer, Credit(interval, sequencer, window.round, upto)))
+        if not any(window.low() for window in windows.values()):
+            self._low.discard(interval)
+        return promises
 
     def part(self, peer: str) -> None:
         """A worker is gone for good."""
@@ -49,3 +57,4 @@ class Grants:
     def drop(self, interval: IntervalId) -> None:
         """An interval is not this worker's any more."""
         self._windows.pop(interval, None)
+        self._low.discard(interval)

@@ -103,7 +103,7 @@ class WorkerHost(Voice):
         self.adoption = Adoption(self, first_records, inherited or {})
         self.closed: set[IntervalId] = set()
         """Intervals that take nothing in any more, because they go to another worker."""
-        self._tolerance = tolerance or Tolerance()
+        self._tolerance = tolerance
         self.stopped = ""
         """Why the run stops before its end."""
         self.serving = False
@@ -119,6 +119,14 @@ class WorkerHost(Voice):
         match event:
             case he.Received(peer, message):
                 self.hear(peer, message)
+            case he.Answered(token, answer):
+                self._procedures.answered(token, answer)
+            case he.TurnEnded():
+                self._flush()
+            case he.RowsArrived(interval, sequencer, _, _):
+                actor = self.actors.current(interval, sequencer)
+                if actor is not None:
+                    self.partitions.arrived(actor, event, self._reads.pop(interval))
             case he.Due(interval, sequencer, work):
                 self._due(interval, sequencer, work)
             case he.Returned(interval, sequencer, outcome, elapsed_us):
@@ -126,18 +134,10 @@ class WorkerHost(Voice):
                 self._give(interval, sequencer, ev.Invoked(outcome, elapsed_us))
             case he.Told(interval, sequencer, told):
                 self._give(interval, sequencer, told)
-            case he.Answered(token, answer):
-                self._procedures.answered(token, answer)
-            case he.TurnEnded():
-                self._flush()
-            case he.Tick():
-                self._ring()
-            case he.RowsArrived(interval, sequencer, _, _):
-                actor = self.actors.current(interval, sequencer)
-                if actor is not None:
-                    self.partitions.arrived(actor, event, self._reads.pop(interval))
             case he.Rested():
                 self._rest()
+            case he.Tick():
+                self._ring()
             case he.Declined(token, refusal):
                 self._procedures.declined(token, refusal)
             case he.Started():
@@ -449,8 +449,7 @@ class WorkerHost(Voice):
         self._marks.leave(actor)
 
     def _stop_at_too_much(self) -> None:
-        reason = too_much(self, self._tolerance)
-        if reason:
+        if self._tolerance is not None and (reason := too_much(self, self._tolerance)):
             self.stop_for(reason)
 
     def stop_for(self, reason: str) -> None:

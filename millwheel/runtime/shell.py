@@ -4,7 +4,7 @@ Lives here: performing what the hosts ask for, and the turns of the event loop. 
 `millwheel.host`; nor which hosts there are, which `embedded` and the roles of a cluster choose.  All user code runs on the
 event loop's thread, one invocation at a time.  While a checkpoint commits, the next bundle already runs.  Invariants:
 
-* hosts hear `TurnEnded` and `Rested` only after a turn in which at least one of them handled something;
+* a host hears `TurnEnded` after a turn in which it handled something, and `Rested` once when nothing is queued after that;
 * a process that waits for a time sleeps until then;
 * nothing is sent and nothing is asked for when the lease of the process, if it has one, does not hold any more.
 """
@@ -20,7 +20,7 @@ from contextlib import suppress
 from functools import partial
 from math import ceil
 from types import MappingProxyType
-from typing import Any, Protocol, assert_never
+from typing import Any, Final, Protocol, assert_never
 
 from millwheel import limits
 from millwheel.api.table import Table
@@ -43,6 +43,9 @@ from millwheel.runtime.usercode import UserCode
 from millwheel.search import BlockingCall, Step
 
 logger = logging.getLogger("millwheel")
+
+TURN_ENDED: Final = he.TurnEnded()
+RESTED: Final = he.Rested()
 
 
 def wall_clock_us() -> int:
@@ -95,6 +98,10 @@ class Shell:
         self._queue: deque[tuple[Host, he.HostEvent]] = deque()
         self._answers: deque[tuple[Host, he.HostEvent]] = deque()
         """What the store and others have answered.  It comes before the queue, because the next commit waits for it."""
+        self._stirred: dict[Host, None] = {}
+        """Hosts that have handled something and have not heard yet that the turn has ended, in order."""
+        self._restless: dict[Host, None] = {}
+        """Hosts that have handled something and have not heard yet that nothing is queued."""
         self._retries = Retries()
         self._wake = asyncio.Event()
         """Set to end the loop's sleep."""
@@ -205,51 +212,54 @@ class Shell:
             if self._failure is not None:
                 raise self._failure
             self._check_permit()
-            if self._turn():
-                self._end_turn()
+            self._turn()
+            self._end_turn()
             if self._queue or self._answers or self._ended:
                 await asyncio.sleep(0)
             else:
                 await self._sleep()
 
-    def _turn(self) -> bool:
-        """Handle events for a few milliseconds, then let I/O go on.  False: there was nothing to handle."""
-        handled = self._wake_hosts()
+    def _turn(self) -> None:
+        """Handle events for a few milliseconds, then let I/O go on."""
+        self._wake_hosts()
         if self._answers:
             while self._answers:
                 self._give(*self._answers.popleft())
-            return True  # what hosts ask next leaves before hooks run
+            return  # what hosts ask next leaves before hooks run
         until = time.perf_counter_ns() + TURN_US * 1_000
         queue = self._queue
         # Hosts start in one turn, however long it takes: its end would come to a host that has not begun.
         while queue and (time.perf_counter_ns() < until or type(queue[0][1]) is he.Started):
             self._give(*queue.popleft())
-            handled = True
-        return handled
 
-    def _wake_hosts(self) -> bool:
-        """Give a `Tick` to each host whose time has come.  False: to none."""
+    def _wake_hosts(self) -> None:
+        """Give a `Tick` to each host whose time has come."""
         now = self._clock()
         if now < self._wake_at:
-            return False
+            return
         due = [host for host, at in self._wakes.items() if at <= now]
         for host in due:
             del self._wakes[host]
         self._wake_at = min(self._wakes.values(), default=MAX_TIME)
         for host in due:
             self._give(host, he.Tick())
-        return True
 
     def _end_turn(self) -> None:
-        for host in self._hosts:
-            self._give(host, he.TurnEnded())
+        stirred, self._stirred = self._stirred, {}
+        for host in stirred:
+            self._hear(host, TURN_ENDED)
         if not self._queue:
-            for host in self._hosts:
-                self._give(host, he.Rested())
+            restless, self._restless = self._restless, {}
+            for host in restless:
+                self._hear(host, RESTED)
 
     def _give(self, host: Host, event: he.HostEvent) -> None:
         if type(event) is he.ChannelOpened:
             self._reopening.discard((host.name, event.peer))
+        self._stirred[host] = self._restless[host] = None
+        self._hear(host, event)
+
+    def _hear(self, host: Host, event: he.HostEvent) -> None:
         for effect in host.handle(event, self._clock()):
             self._perform(host, effect)
 
@@ -294,33 +304,33 @@ class Shell:
             self._permit.check()
 
     def _perform(self, host: Host, effect: he.HostEffect) -> None:
-        match effect:
+        match effect:  # what is frequent comes first: each case takes its time
             case he.Tell(peer, message):
                 self._check_permit()
                 if (host.name, peer) not in self._reopening:
                     self._transport.tell(host.name, peer, message)
-            case he.Reach(addresses):
-                self._transport.peers(addresses)
             case he.Post(event):
                 self._queue.append((host, event))
-            case he.RunHooks() | he.ReadRows() if self._draining:
-                pass
-            case he.RunHooks():
-                self._run(host, effect)
             case he.Ask(token, wish):
                 self._check_permit()
                 self._ask(host, token, wish)
+            case he.RunHooks():
+                if not self._draining:
+                    self._run(host, effect)
             case he.ReadRows():
-                self._queue.append((host, self._user.read(effect)))
+                if not self._draining:
+                    self._queue.append((host, self._user.read(effect)))
+            case he.WakeAt(at):
+                self._wakes[host] = min(at, self._wakes.get(host, MAX_TIME))
+                self._wake_at = min(self._wake_at, at)
+            case he.Reach(addresses):
+                self._transport.peers(addresses)
             case he.Answer(interval, position):
                 self._user.answer(interval, position)
             case he.Release(interval, finished):
                 self._user.release(interval, finished)
                 if (server := self._servers.pop(interval, None)) is not None:
                     server.cancel()
-            case he.WakeAt(at):
-                self._wakes[host] = min(at, self._wakes.get(host, MAX_TIME))
-                self._wake_at = min(self._wake_at, at)
             case he.Notice():
                 level = logging.INFO if effect.info else logging.WARNING
                 logger.log(level, "%s", effect.text, extra={"facts": effect.facts})

@@ -17,6 +17,7 @@ from millwheel.host.marks import Marks
 from millwheel.host.messages import Claimed, Hello, Message, WatermarkReport, WorkerJoined
 from millwheel.host.paces import Paces
 from millwheel.host.partitions import Partitions
+from millwheel.host.promises import Grants
 from millwheel.host.receivers import Receivers
 from millwheel.host.redrives import Redrives
 from millwheel.host.restarts import Restarts
@@ -103,6 +104,19 @@ def credit_counted_twice() -> Patches:
     """A sender takes each bundle off its credit twice."""
     original = Partitions.sent
     return {(Partitions, "sent"): lambda self, target, size: original(self, target, 2 * size)}
+
+
+@mutant
+def low_for_a_moment() -> Patches:
+    """A sender gets no new promise later when its receiver had no room at the time at which little was left."""
+    original = Grants.due
+
+    def due(self: Grants, interval: IntervalId, sequencer: Sequencer, waiting_bytes: int) -> Any:
+        promises = original(self, interval, sequencer, waiting_bytes)
+        self._low.discard(interval)
+        return promises
+
+    return {(Grants, "due"): due}
 
 
 @only("tests/unit/host/test_credit.py")

@@ -185,13 +185,14 @@ class DurableLog:
 
     def fold(self, effects: list[ev.Effect]) -> None:
         """See `Durability`."""
-        if self._folding:
+        if self._folding or not self._committed:
             return
         # What is wanted is folded together, when the last of it is durable: the acks that it may carry spare rows.
         goal = Seq(0) if self._inflight.reaches_back(self._fold_goal) else self._fold_goal
-        if self._keyed.unfolded >= limits.UNFOLDED_LIMIT_KEYS:
+        unfolded = self._keyed.unfolded
+        if unfolded >= limits.UNFOLDED_LIMIT_KEYS:
             goal = self.seq  # user code waits for it
-        if self._committed.due(goal, self._keyed.over_limit(), self._keyed.unfolded):
+        if self._committed.due(goal, self._keyed.over_limit(), unfolded):
             self._folding = True
             upto, images, later = self._committed.prefix(goal)
             effects.append(ev.Fold(upto, images, later, self._keyed.take_absent(upto), images[0].epoch))

@@ -247,6 +247,11 @@ class Quarantine:
         self._keyed.wake(key)
         self._released[key] = None
 
+    @property
+    def wants_work(self) -> bool:
+        """Whether anything waits that `next`, `take_fetched` or `released` may have."""
+        return bool(self._asked or self._redriving or self._fetched or self._released)
+
     def take_fetched(self) -> list[QuarantineEntry]:
         """What is to be redriven now, if anything."""
         fetched, self._fetched = self._fetched, []

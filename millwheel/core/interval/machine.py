@@ -443,10 +443,15 @@ class IntervalCore:
 
     def _cut(self, effects: list[ev.Effect], now: int) -> bool:
         """End an epoch when all of it has run.  Returns true when it has: what waited behind the barriers comes in."""
-        if not self._alignment.complete() or self._inbox or self._invocation or self._arrivals.waiting:
+        if (
+            self._epochs is None
+            or not self._alignment.complete()
+            or self._inbox
+            or self._invocation
+            or self._arrivals.waiting
+        ):
             return False
-        epochs = self._under_snapshots()
-        epochs.cut(self._alignment.opened, self._barriers_to, effects, now, logs=self._alignment.heads)
+        self._epochs.cut(self._alignment.opened, self._barriers_to, effects, now, logs=self._alignment.heads)
         for bundle in self._alignment.cut():
             self._arrive(bundle, now, effects)
         self._watermark.passed()
@@ -454,7 +459,9 @@ class IntervalCore:
 
     def _pump(self, effects: list[ev.Effect], now: int) -> bool:
         """Start the next invocation if there is room; true when one was finished on the spot."""
-        if self._invocation or not self._durability.has_room() or self._waits_for_commit():
+        if self._invocation or not self._durability.has_room() or self._schedule.nothing(self._watermark.input, now):
+            return False
+        if self._waits_for_commit():
             return False
         self._read_quarantine(effects)
         promised = MIN_TIME if self._held is None else self._held.promised

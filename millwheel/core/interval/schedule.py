@@ -73,6 +73,15 @@ class Schedule:
 
     # --- what is next ------------------------------------------------------------------------------------------
 
+    def nothing(self, watermark: int, now: int) -> bool:
+        """True when `take` would find nothing, which is so after most events."""
+        if self._inbox or self._quarantine.wants_work:
+            return False
+        if self._keyed.timers.may_be_due(watermark, now, self._expiry.until(watermark)):
+            return False
+        self._timer_invocations = 0
+        return True
+
     def take(self, watermark: int, now: int, promised: int = MIN_TIME) -> ScheduledWork | None:
         """What runs next; None when there is nothing.  `promised` is for wall timers (`Work`)."""
         redrive = self._quarantine.take_fetched()

@@ -67,6 +67,10 @@ class PendingTimers(Protocol):
         """The name of the earliest timer of a kind, if that is in memory."""
         ...
 
+    def may_be_due(self, watermark: int, now: int, expiry: int) -> bool:
+        """False when no timer in memory is due by the watermark, the wall time or the time of expiry."""
+        ...
+
     def reach(self, kind: str, until: int) -> TimerPlace:
         """The first place at which a timer may be pending; nothing before it is due by `until`."""
         ...

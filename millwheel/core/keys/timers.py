@@ -134,6 +134,18 @@ class TimerQueue:
         self._popped[kind] += len(due)
         return due
 
+    def may_be_due(self, watermark: int, now: int, expiry: int) -> bool:
+        """False when no timer that is here is due by the watermark, the wall time or the time of expiry.
+
+        It costs a fraction of taking what is due, and is asked after each event.
+        """
+        for (_, heap), until in zip(self._heaps.items(), (watermark, now, expiry), strict=True):
+            if heap.items:
+                first = heap.minimum()
+                if first is not None and first <= until:
+                    return True
+        return False
+
     def reach(self, kind: str, until: int) -> TimerPlace:
         """The first place at which a timer may be pending that was not taken; nothing before it is due by `until`."""
         place = self._heaps[kind].first_place()

@@ -43,9 +43,22 @@ def test_a_worker_that_is_gone_is_promised_nothing(grants: Grants) -> None:
     grants.part("a")
     assert due(grants, ONE).keys() == {"b"}
     assert due(grants, TWO) == {}
-    assert grants.has(TWO), "the interval is served all the same"
 
 
 def test_an_interval_that_is_dropped_promises_nothing(grants: Grants) -> None:
     grants.drop(ONE)
-    assert (grants.has(ONE), grants.has(TWO)) == (False, True)
+    assert (grants.low(ONE), grants.low(TWO)) == (False, True)
+
+
+def test_an_interval_is_looked_at_until_nobody_who_sends_to_it_needs_a_promise(grants: Grants) -> None:
+    assert grants.low(ONE)
+    due(grants, ONE)
+    assert not grants.low(ONE)
+    grants.received(ONE, "b", 750)
+    assert not grants.low(ONE), "a quarter is left"
+    grants.received(ONE, "b", 1)
+    assert grants.low(ONE)
+    assert due(grants, ONE, waiting=1_000) == {}
+    assert grants.low(ONE), "what waits will have run"
+    assert due(grants, ONE).keys() == {"b"}
+    assert not grants.low(ONE)

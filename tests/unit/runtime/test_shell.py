@@ -98,10 +98,10 @@ def test_a_wait_below_a_millisecond_does_not_spin() -> None:
     turns = 0
 
     class Counting(Shell):
-        def _turn(self) -> bool:
+        def _turn(self) -> None:
             nonlocal turns
             turns += 1
-            return super()._turn()
+            super()._turn()
 
     waits = 200
 
@@ -121,8 +121,8 @@ def test_a_wait_below_a_millisecond_does_not_spin() -> None:
     assert turns < 3 * waits
 
 
-def test_a_turn_in_which_nothing_was_handled_tells_hosts_nothing() -> None:
-    # A timer that was left from an earlier wait wakes the loop for nothing.
+def test_a_host_that_has_handled_nothing_is_not_told_that_a_turn_has_ended() -> None:
+    # Another host handles something, and a timer that was left from an earlier wait wakes the loop for nothing.
     host = Noting("one", Started=[wake(5_000)], Tick=[wake(300_000)])
     other = Noting("two", Started=[wake(200_000)], Tick=[he.Ended()])
 
@@ -139,7 +139,19 @@ def test_a_turn_in_which_nothing_was_handled_tells_hosts_nothing() -> None:
         disturbing.cancel()
 
     asyncio.run(main())
-    assert host.kinds() == ["Started", "TurnEnded", "Rested", "Tick", "TurnEnded", "Rested", "TurnEnded", "Rested"]
+    assert host.kinds() == ["Started", "TurnEnded", "Rested", "Tick", "TurnEnded", "Rested"]
+    assert other.kinds() == ["Started", "TurnEnded", "Rested", "Tick", "TurnEnded", "Rested"]
+
+
+def test_a_host_rests_when_nothing_is_queued_for_any_other() -> None:
+    one = Noting(
+        "one", Started=[he.Ask(7, StillOwned({}))], Answered=[he.Tell("two", Receipt(IntervalId(1), IntervalId(2), 3))]
+    )
+    two = Noting("two", Received=[he.Ended()])
+    serve(one, two)
+    # An answer is a turn of its own, at whose end the message is queued.
+    assert one.kinds() == ["Started", "TurnEnded", "Rested", "Answered", "TurnEnded", "Rested"]
+    assert two.kinds() == ["Started", "TurnEnded", "Rested", "Received", "TurnEnded", "Rested"]
 
 
 def test_what_a_host_asks_of_the_store_is_answered() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from millwheel import limits
 from millwheel.bundles import QuarantineEntry
 from millwheel.core.faults.quarantine import Quarantine
@@ -62,7 +64,10 @@ class Waiting:
         self.quarantine.fetched([QuarantineEntry("bad", IN, PRODUCER, SequenceNumber(0), b"v", 3)], more=False)
 
     def turn(self, watermark: int) -> ScheduledWork:
-        turn = self.schedule.take(watermark, 0)
+        return self.turn_at(watermark, 0)
+
+    def turn_at(self, watermark: int, now: int) -> ScheduledWork:
+        turn = self.schedule.take(watermark, now)
         assert turn is not None
         return turn
 
@@ -78,6 +83,32 @@ def test_redrives_go_before_timers_before_expiry_before_records_and_never_togeth
     waiting.redrive()
     assert [kinds(waiting.turn(10)) for _ in range(4)] == [["redrive"], ["timers"], ["expiry"], ["records"]]
     assert waiting.schedule.take(10, 0) is None
+
+
+def test_nothing_looks_due_only_when_nothing_would_be_taken() -> None:
+    waiting = Waiting()
+    for kind in ("timers", "expiry", "records"):
+        assert not waiting.schedule.nothing(10, 0)
+        assert kinds(waiting.turn(10)) == [kind]
+    assert waiting.schedule.nothing(10, 0)
+    assert waiting.schedule.take(10, 0) is None
+    waiting.timers.set("w", "wall", "u", 7)
+    assert waiting.schedule.nothing(10, 6)
+    assert not waiting.schedule.nothing(10, 7)
+    assert kinds(waiting.turn_at(10, 7)) == ["timers"]
+    assert waiting.schedule.nothing(10, 7)
+
+
+@pytest.mark.parametrize("waits", ["asked", "fetched", "released"])
+def test_a_redrive_is_not_nothing(waits: str) -> None:
+    waiting = Waiting()
+    while waiting.schedule.take(10, 0) is not None:
+        pass
+    assert waiting.schedule.nothing(10, 0)
+    waiting.quarantine.ask(["good" if waits == "released" else "bad"], 0)
+    if waits == "fetched":
+        assert waiting.quarantine.next() == ["bad"]
+    assert not waiting.schedule.nothing(10, 0)
 
 
 def test_what_is_not_due_leaves_its_turn_to_records() -> None:
