@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from millwheel_storage.embedded import EmbeddedPostgres
+from tests.integration.observed import Observed
 from tests.patience import LEASE_S, WAIT_S
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(900)]
@@ -54,11 +54,11 @@ pipeline.add(Split, [subscribe(lines, lambda line: line[:1])], [words], split_ke
 pipeline.add(Count, [subscribe(words, lambda word: word)], split_keys=("g", "n", "t"))
 pipeline.sink(counts)
 """
-LINES = 3_000
+LINES = 1_500
 WORDS_A_LINE = 6
 
 
-class Place:
+class Place(Observed):
     """A directory with a pipeline and its files, and a pipeline's name on a server."""
 
     def __init__(self, directory: Path, url: str, name: str) -> None:
@@ -94,24 +94,23 @@ class Place:
 
     def close(self) -> None:
         close(self.processes)
+        self.unobserved()
 
     def up(self, *words: str, sleep_s: float = 0.0, **more: str) -> subprocess.Popen[str]:
         return self.command("up", "words:pipeline", "--lease", f"{LEASE_S:g}", *words, sleep_s=sleep_s, **more)
 
     def rows(self) -> dict[str, int]:
-        with psycopg.connect(self.url) as connection:
-            there = connection.execute("SELECT to_regclass(%s)", (f'"{self.name}".counts',)).fetchone()
-            if there is None or there[0] is None:
-                return {}
-            return dict(connection.execute(f'SELECT word, seen FROM "{self.name}".counts').fetchall())
+        there = self.connection.execute("SELECT to_regclass(%s)", (f'"{self.name}".counts',)).fetchone()
+        if there is None or there[0] is None:
+            return {}
+        return dict(self.connection.execute(f'SELECT word, seen FROM "{self.name}".counts').fetchall())
 
     def owners(self) -> set[str]:
         """The names of the members that own intervals."""
-        with psycopg.connect(self.url) as connection:
-            found = connection.execute(
-                f'SELECT DISTINCT m.name FROM "{self.name}".interval_owner o JOIN "{self.name}".cluster_member m '
-                "ON m.incarnation = o.owner"
-            ).fetchall()
+        found = self.connection.execute(
+            f'SELECT DISTINCT m.name FROM "{self.name}".interval_owner o JOIN "{self.name}".cluster_member m '
+            "ON m.incarnation = o.owner"
+        ).fetchall()
         return {name for (name,) in found}
 
     def until_counted(self, share: float) -> None:
@@ -131,7 +130,7 @@ def until(true: Callable[[], bool], limit_s: float = WAIT_S) -> None:
     began = time.monotonic()
     while not true():
         assert time.monotonic() - began < limit_s
-        time.sleep(0.05)
+        time.sleep(0.1)
 
 
 def children(parent: int, named: str) -> list[int]:
@@ -187,7 +186,7 @@ def test_two_workers_count_what_an_embedded_run_counts(place: Place) -> None:
 
 @pytest.mark.parametrize("victim", ["worker-1", pytest.param("worker-2", marks=pytest.mark.long), "controller-1"])
 def test_a_process_that_is_killed_in_the_middle_loses_and_doubles_nothing(place: Place, victim: str) -> None:
-    cluster = place.up("--workers", "2", sleep_s=0.004)
+    cluster = place.up("--workers", "2", sleep_s=0.008)
     place.until_counted(0.2)
     assert sum(place.rows().values()) < LINES * WORDS_A_LINE
     (process,) = children(cluster.pid, victim)
@@ -216,7 +215,7 @@ def test_a_worker_that_was_stopped_for_longer_than_its_lease_writes_nothing_more
 
 
 def test_ctrl_c_ends_the_cluster_and_the_next_one_goes_on(place: Place) -> None:
-    cluster = place.up("--workers", "2", sleep_s=0.004)
+    cluster = place.up("--workers", "2", sleep_s=0.008)
     place.until_counted(0.1)
     cluster.send_signal(signal.SIGINT)
     asked = time.monotonic()

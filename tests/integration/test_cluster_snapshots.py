@@ -53,15 +53,13 @@ def place(postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path) -> Iterator
 
 def declared(place: Place) -> int:
     """The number of the last declared epoch."""
-    with psycopg.connect(place.url) as connection:
-        found = connection.execute(f'SELECT number FROM "{place.name}".declared_epoch').fetchone()
+    found = place.connection.execute(f'SELECT number FROM "{place.name}".declared_epoch').fetchone()
     return 0 if found is None else int(found[0])
 
 
 def orders(place: Place) -> int:
     """How many orders are not settled."""
-    with psycopg.connect(place.url) as connection:
-        found = connection.execute(f'SELECT count(*) FROM "{place.name}".map_order WHERE refusal IS NULL').fetchone()
+    found = place.connection.execute(f'SELECT count(*) FROM "{place.name}".map_order WHERE refusal IS NULL').fetchone()
     return 0 if found is None else int(found[0])
 
 
@@ -69,8 +67,7 @@ def until_opened(place: Place, partitions: int) -> None:
     """Wait until so many files were found: what is in the last of them runs, and no epoch has it yet."""
 
     def found() -> bool:
-        with psycopg.connect(place.url) as connection:
-            return connection.execute(f'SELECT count(*) FROM "{place.name}".source').fetchone() == (partitions,)
+        return place.connection.execute(f'SELECT count(*) FROM "{place.name}".source').fetchone() == (partitions,)
 
     until(found)
 
@@ -204,6 +201,7 @@ def test_a_worker_that_is_killed_while_orders_are_carried_out_costs_no_row(place
     assert ended(cluster)[0] == 130
 
 
+@pytest.mark.long  # `test_rolling.py` does it under checkpoints for a landing
 def test_workers_are_restarted_one_by_one_and_others_are_added_and_taken_away(place: Place) -> None:
     def worker(name: str) -> subprocess.Popen[str]:
         words = ("--name", name, "--lease", f"{LEASE_S:g}")

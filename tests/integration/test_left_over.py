@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from millwheel_storage.embedded import EmbeddedPostgres
+from tests.integration.observed import Observed
 from tests.integration.test_cluster_run import children, close, ended, until
 from tests.patience import LEASE_S
 
@@ -46,7 +47,7 @@ pipeline.sink(totals)
 """
 
 
-class Shops:
+class Shops(Observed):
     """A pipeline with two sources and two intervals; so many of their orders are bad."""
 
     def __init__(self, directory: Path, url: str, name: str) -> None:
@@ -76,11 +77,10 @@ class Shops:
 
     def query(self, text: str) -> int:
         """A number that a statement gives; 0 before there is a store."""
-        with psycopg.connect(self.url) as connection:
-            try:
-                found = connection.execute(text.replace("SCHEMA", f'"{self.name}"')).fetchone()
-            except psycopg.errors.UndefinedTable:
-                return 0
+        try:
+            found = self.connection.execute(text.replace("SCHEMA", f'"{self.name}"')).fetchone()
+        except psycopg.errors.UndefinedTable:
+            return 0
         return int(found[0]) if found is not None else 0
 
 
@@ -89,6 +89,7 @@ def shops(postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path) -> Iterator
     made = Shops(tmp_path, postgres.url, pipeline)
     yield made
     close(made.processes)
+    made.unobserved()
 
 
 def test_what_all_workers_leave_over_together_decides_the_status(shops: Shops) -> None:
@@ -103,7 +104,7 @@ def test_what_all_workers_leave_over_together_decides_the_status(shops: Shops) -
     assert status == 0, out
 
 
-@pytest.mark.parametrize("option", ["--allow-quarantine", "--allow-rejected"])
+@pytest.mark.parametrize("option", ["--allow-quarantine", pytest.param("--allow-rejected", marks=pytest.mark.long)])
 def test_a_cluster_stops_when_its_workers_together_have_more_than_is_allowed(shops: Shops, option: str) -> None:
     # Each of the two workers has one.  The sources never end.
     shops.write(failing=1, broken=1)

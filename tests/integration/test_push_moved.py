@@ -10,12 +10,11 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from millwheel.push import Pusher
 from millwheel_storage.embedded import EmbeddedPostgres
-from tests.integration.test_cluster_run import Place, close, ended, until
+from tests.integration.test_cluster_run import Place, ended, until
 from tests.patience import LEASE_S
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(900)]
@@ -66,18 +65,16 @@ class Orders(Place):
 
     def server(self) -> str:
         """The name of the worker that serves clients, or ""."""
-        with psycopg.connect(self.url) as connection:
-            if connection.execute("SELECT to_regclass(%s)", (f'"{self.name}".source_owner',)).fetchone() == (None,):
-                return ""
-            found = connection.execute(
-                f'SELECT m.name FROM "{self.name}".source_owner o JOIN "{self.name}".cluster_member m '
-                "ON m.incarnation = o.owner"
-            ).fetchone()
+        if self.connection.execute("SELECT to_regclass(%s)", (f'"{self.name}".source_owner',)).fetchone() == (None,):
+            return ""
+        found = self.connection.execute(
+            f'SELECT m.name FROM "{self.name}".source_owner o JOIN "{self.name}".cluster_member m '
+            "ON m.incarnation = o.owner"
+        ).fetchone()
         return str(found[0]) if found is not None else ""
 
     def times(self) -> dict[str, int]:
-        with psycopg.connect(self.url) as connection:
-            return dict(connection.execute(f'SELECT id, times FROM "{self.name}".seen').fetchall())
+        return dict(self.connection.execute(f'SELECT id, times FROM "{self.name}".seen').fetchall())
 
 
 class Program:
@@ -119,7 +116,7 @@ class Program:
 def orders(postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path) -> Iterator[Orders]:
     made = Orders(tmp_path, postgres.url, pipeline)
     yield made
-    close(made.processes)
+    made.close()
 
 
 def test_clients_find_the_worker_that_serves_after_a_kill_and_after_a_move(orders: Orders) -> None:

@@ -8,7 +8,6 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from millwheel_storage.embedded import EmbeddedPostgres
@@ -50,8 +49,7 @@ def worker(place: Place, name: str) -> subprocess.Popen[str]:
 
 
 def hot_keys(place: Place) -> str:
-    with psycopg.connect(place.url) as connection:
-        return str([bytes(keys) for (keys,) in connection.execute(f'SELECT keys FROM "{place.name}".hot_key')])
+    return str([bytes(keys) for (keys,) in place.connection.execute(f'SELECT keys FROM "{place.name}".hot_key')])
 
 
 def test_workers_are_restarted_one_by_one_with_other_code_and_nothing_is_lost(place: Place) -> None:

@@ -8,11 +8,10 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from millwheel_storage.embedded import EmbeddedPostgres
-from tests.integration.test_cluster_run import Place, close, ended, until
+from tests.integration.test_cluster_run import Place, ended, until
 from tests.patience import LEASE_S
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(900)]
@@ -65,19 +64,17 @@ class Steps(Place):
 
     def spread(self) -> bool:
         """Whether three workers own something."""
-        with psycopg.connect(self.url) as connection:
-            if connection.execute("SELECT to_regclass(%s)", (f'"{self.name}".source_owner',)).fetchone() == (None,):
-                return False
-            found = connection.execute(
-                f'SELECT owner FROM "{self.name}".interval_owner UNION ALL SELECT owner FROM "{self.name}".source_owner'
-            ).fetchall()
+        if self.connection.execute("SELECT to_regclass(%s)", (f'"{self.name}".source_owner',)).fetchone() == (None,):
+            return False
+        found = self.connection.execute(
+            f'SELECT owner FROM "{self.name}".interval_owner UNION ALL SELECT owner FROM "{self.name}".source_owner'
+        ).fetchall()
         owners = {owner for (owner,) in found}
         return len(found) == 3 and len(owners) == 3 and None not in owners
 
     def acked(self) -> int:
         """Rows of the source whose delivery is durable."""
-        with psycopg.connect(self.url) as connection:
-            row = connection.execute(f'SELECT coalesce(sum(position), 0) FROM "{self.name}".source').fetchone()
+        row = self.connection.execute(f'SELECT coalesce(sum(position), 0) FROM "{self.name}".source').fetchone()
         return int(row[0]) if row is not None else 0
 
 
@@ -86,7 +83,7 @@ def steps(postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path) -> Iterator
     made = Steps(tmp_path, postgres.url, pipeline)
     yield made
     (tmp_path / "go").touch()
-    close(made.processes)
+    made.close()
 
 
 def test_the_sender_of_a_slow_receiver_on_another_worker_acks_before_it_is_acked(steps: Steps) -> None:
