@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from examples.queries.__main__ import LOG as QUERIES
+from examples.queries.__main__ import main as queries
 from examples.zeitgeist.__main__ import SLICE
+from examples.zeitgeist.__main__ import main as zeitgeist
 from millwheel_storage.embedded import EmbeddedPostgres
 
 pytestmark = pytest.mark.postgres
@@ -29,6 +31,13 @@ def example(name: str, *arguments: str | Path) -> tuple[int, str, str]:
         assert trace not in done.stderr, done.stderr
     said = [line for line in done.stderr.splitlines(keepends=True) if line.startswith(f"{name}: ")]
     return done.returncode, done.stdout, "".join(said)
+
+
+def inside(capsys: pytest.CaptureFixture[str], name: str, *arguments: str | Path) -> tuple[int, str, str]:
+    """The same without a process of its own: for what is refused before anything starts."""
+    status = {"queries": queries, "zeitgeist": zeitgeist}[name]([*map(str, arguments)])
+    said, wrong = capsys.readouterr()
+    return status, said, wrong
 
 
 def content(directory: Path) -> dict[str, bytes]:
@@ -109,13 +118,13 @@ def test_fresh_leaves_what_no_run_has_made(first: Path, second: Path, tmp_path: 
 
 @pytest.mark.parametrize("fresh", [(), ("--fresh",)])
 def test_a_directory_with_files_of_those_names_is_left_alone(
-    first: Path, tmp_path: Path, fresh: tuple[str, ...]
+    first: Path, tmp_path: Path, fresh: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "work"
     (out / "store").mkdir(parents=True)
     (out / "store" / "goods.txt").write_text("precious")
     before = content(out)
-    status, said, wrong = example("queries", "--log", first, "--out", out, *fresh)
+    status, said, wrong = inside(capsys, "queries", "--log", first, "--out", out, *fresh)
     assert (status, said) == (1, "")
     assert (
         wrong
@@ -161,12 +170,14 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("name", ["zeitgeist", "queries"])
 @pytest.mark.parametrize("fault", UNREADABLE)
-def test_a_log_that_is_no_log_is_named_before_anything_is_made(fault: str, name: str, tmp_path: Path) -> None:
+def test_a_log_that_is_no_log_is_named_before_anything_is_made(
+    fault: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     data, file, words = UNREADABLE[fault]
     log = tmp_path / file
     if data is not None:
         log.write_bytes(data)
-    status, said, wrong = example(name, "--log", log, "--out", tmp_path / "out", "--fresh")
+    status, said, wrong = inside(capsys, name, "--log", log, "--out", tmp_path / "out", "--fresh")
     assert (status, said) == (1, "")
     assert wrong.startswith(f"{name}: {words.format(log=log)}")
     assert wrong.count("\n") == 1
@@ -174,10 +185,10 @@ def test_a_log_that_is_no_log_is_named_before_anything_is_made(fault: str, name:
 
 
 @pytest.mark.parametrize("fault", ["cut off", "damaged", "no query"])
-def test_a_query_log_that_breaks_off_is_named(fault: str, tmp_path: Path) -> None:
+def test_a_query_log_that_breaks_off_is_named(fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "log.tsv.gz"
     log.write_bytes(broken(QUERIES.read_bytes(), fault))
-    status, _, wrong = example("queries", "--log", log, "--out", tmp_path / "out")
+    status, _, wrong = inside(capsys, "queries", "--log", log, "--out", tmp_path / "out")
     assert status == 1
     assert wrong.splitlines()[-1].startswith(f"queries: {log} {NAMED[fault]}")
     assert not (tmp_path / "out").exists()
@@ -216,19 +227,3 @@ def test_a_web_log_that_breaks_off_is_named_and_leaves_out_free(fault: str, tmp_
     assert wrong.startswith(f"zeitgeist: {log} {NAMED[fault]}")
     assert wrong.count("\n") == 1
     assert content(out) == {}
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-def test_zeitgeist_of_another_log_is_refused_before_spark_starts(tmp_path: Path) -> None:
-    with gzip.open(SLICE) as log:
-        first = [log.readline() for _ in range(2_000)]
-    a, b, out = tmp_path / "a.log", tmp_path / "b.log", tmp_path / "out"
-    a.write_bytes(b"".join(first[:1_000]))
-    b.write_bytes(b"".join(first[1_000:]))
-    assert example("zeitgeist", "--log", a, "--out", out)[0] == 0
-    before = {name: data for name, data in content(out).items() if not name.startswith("store")}
-    status, said, wrong = example("zeitgeist", "--log", b, "--out", out)
-    assert (status, said) == (1, "")
-    assert f"{out} holds the results of {a}" in wrong
-    assert {name: data for name, data in content(out).items() if not name.startswith("store")} == before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -65,28 +66,31 @@ pipeline.add(Count, [subscribe(passed, lambda number: f"c{number % 10}")], split
 """.replace("ROWS", str(ROWS))
 
 
-def command(directory: Path, *arguments: str, how: str = "") -> tuple[int, str, str]:
+def command(directory: Path, *arguments: str, how: str = "", store: str = "") -> tuple[int, str, str]:
     """Exit status, standard output and standard error."""
     millwheel = str(Path(sys.executable).with_name("millwheel"))
     done = subprocess.run(
         [millwheel, *arguments], cwd=directory, text=True, capture_output=True, timeout=WAIT_S,
-        env={**os.environ, "HOW": how},
+        env={**os.environ, "HOW": how, **({"MILLWHEEL_STORE": store} if store else {})},
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr
 
 
-def counts(directory: Path) -> dict[str, int]:
-    _, out, _ = command(directory, "state", "scan", "lethal:pipeline", "Count")
-    return {line.split("\t")[0]: int(line.split("\t")[-1]) for line in out.splitlines()}
+def counts(told: tuple[int, str, str]) -> dict[str, int]:
+    return {line.split("\t")[0]: int(line.split("\t")[-1]) for line in told[1].splitlines()}
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("how", "key"), [("exit", "c4"), ("kill", "c5")])
-def test_what_ends_the_process_is_quarantined_and_only_that(tmp_path: Path, how: str, key: str) -> None:
+def test_what_ends_the_process_is_quarantined_and_only_that(
+    tmp_path: Path, postgres: EmbeddedPostgres, how: str, key: str
+) -> None:
     (tmp_path / "lethal.py").write_text(PIPELINE)
+    # Once with a Postgres of its own, which each death leaves behind for the next start.
+    ask = partial(command, tmp_path, store="" if how == "kill" else postgres.url)
     said = ""
     for _ in range(STARTS_LIMIT):
-        status, _, err = command(tmp_path, "run", "lethal:pipeline", how=how)
+        status, _, err = ask("run", "lethal:pipeline", how=how)
         said += err
         if "1 key is in quarantine: see" in err:
             break
@@ -94,14 +98,14 @@ def test_what_ends_the_process_is_quarantined_and_only_that(tmp_path: Path, how:
     assert "the last process did not end in order" in said
     assert f"key '{key}': the process ended 3 times" in said
     expected = {f"c{i}": ROWS // 10 for i in range(10)} | {"c5": ROWS // 10 + 1_000}
-    found = counts(tmp_path)
+    found = counts(ask("state", "scan", "lethal:pipeline", "Count"))
     assert {k: v for k, v in found.items() if k != key} == {k: v for k, v in expected.items() if k != key}
-    assert command(tmp_path, "quarantine", "list", "lethal:pipeline")[1].startswith(f"Count\t{key}\t")
-    shown = command(tmp_path, "quarantine", "show", "lethal:pipeline", "Count", key)[1]
+    assert ask("quarantine", "list", "lethal:pipeline")[1].startswith(f"Count\t{key}\t")
+    shown = ask("quarantine", "show", "lethal:pipeline", "Count", key)[1]
     assert f"the process ended 3 times while this {'timer' if how == 'kill' else 'record'}" in shown
 
-    command(tmp_path, "quarantine", "redrive", "lethal:pipeline", "Count", key)
-    status, _, err = command(tmp_path, "run", "lethal:pipeline")
+    ask("quarantine", "redrive", "lethal:pipeline", "Count", key)
+    status, _, err = ask("run", "lethal:pipeline")
     assert (status, err) == (0, "")
-    assert counts(tmp_path) == expected
+    assert counts(ask("state", "scan", "lethal:pipeline", "Count")) == expected
     assert EmbeddedPostgres(tmp_path / ".millwheel" / "postgres").pid is None

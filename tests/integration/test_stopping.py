@@ -57,8 +57,15 @@ def busy_s(command: str) -> float:
     return 3 * max(0.0, time.monotonic() - began - 0.5)
 
 
-@pytest.mark.parametrize(("sleep_s", "hooks", "lost"), [("0.1", 40, 1), ("60", 0, 1)])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "sleep_s", "hooks", "lost"),
+    [
+        (signal.SIGINT, "0.1", 40, 1),
+        (signal.SIGTERM, "60", 0, 1),
+        pytest.param(signal.SIGTERM, "0.1", 40, 1, marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, "60", 0, 1, marks=pytest.mark.long),
+    ],
+)
 def test_ctrl_c_during_slow_hooks_ends_soon_and_keeps_what_was_done(
     tmp_path: Path, number: signal.Signals, sleep_s: str, hooks: int, lost: int
 ) -> None:
@@ -110,9 +117,16 @@ sys.meta_path.insert(0, Striker())
 PLACES = ["millwheel.cli.main", "click", "slow", "millwheel.api.computation", "millwheel.launch", "uvloop"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("command", [["millwheel"], ["python", "-m", "millwheel"]], ids=["script", "module"])
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        pytest.param(["millwheel"], signal.SIGINT, id="script, SIGINT"),
+        pytest.param(["python", "-m", "millwheel"], signal.SIGTERM, id="module, SIGTERM"),
+        pytest.param(["millwheel"], signal.SIGTERM, id="script, SIGTERM", marks=pytest.mark.long),
+        pytest.param(["python", "-m", "millwheel"], signal.SIGINT, id="module, SIGINT", marks=pytest.mark.long),
+    ],
+)
 def test_a_signal_while_it_starts_ends_it_in_order(
     tmp_path: Path, command: list[str], place: str, number: signal.Signals
 ) -> None:
