@@ -94,7 +94,10 @@ reliability: $(STAMP) ## simulator, crash points, planted bugs, new property exa
 	$(PY) -m tests.sim.ci
 	HYPOTHESIS_PROFILE=search $(PY) -m pytest -q tests/sim/test_crash_points.py tests/sim/test_hops_crash_points.py \
 		tests/sim/test_epoch_points.py tests/sim/test_planned_changes.py
-	HYPOTHESIS_PROFILE=search $(PY) -m pytest -q tests/property tests/unit tests/sim/test_watermark_steps.py tests/sim/test_cuts.py
+	HYPOTHESIS_PROFILE=search $(PY) -m pytest -q tests/property tests/unit tests/sim/test_watermark_steps.py \
+		tests/sim/test_cuts.py tests/sim/test_loop_cuts.py tests/sim/test_cluster_cuts.py tests/sim/test_loop_cut_fleets.py \
+		tests/sim/test_put_back.py tests/sim/test_percentile.py
+	HYPOTHESIS_PROFILE=search $(PY) -m pytest -q -m "not every_core" tests/sim/test_simulator.py
 	$(PY) -m pytest -q -m long
 	$(PY) -m tests.mutants
 	$(PY) -m tests.sim.report

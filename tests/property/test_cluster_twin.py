@@ -395,7 +395,7 @@ def test_memory_and_postgres_are_twins_for_a_cluster(server: EmbeddedPostgres, l
         run_state_machine_as_test(
             ClusterTwins,
             settings=settings(
-                max_examples=examples(15),
+                max_examples=examples(15, gate=8),
                 stateful_step_count=60,
                 suppress_health_check=list(HealthCheck),
             ),

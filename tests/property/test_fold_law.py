@@ -124,7 +124,7 @@ def fail(message: str, word: str = "") -> Any:
 
 
 # Without shrinking: a failure names the table and the key, and a planted bug is to be noticed soon.
-@settings(max_examples=examples(100), deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=examples(100, gate=60), deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(st.data())
 def test_tables_hold_what_the_checkpoints_say_one_after_the_other(data: st.DataObject) -> None:
     log, store, tables = Log(data), MemoryStore(), FoldedTables(Graph("law", {}, {}, {}, ()), fail)
@@ -138,7 +138,7 @@ def test_tables_hold_what_the_checkpoints_say_one_after_the_other(data: st.DataO
         tables.folded(store, ROW, some, later)
 
 
-@settings(max_examples=examples(100), deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=examples(100, gate=60), deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(st.data())
 def test_the_one_image_of_an_epoch_is_folded_as_all_of_its_images(data: st.DataObject) -> None:
     log, one_by_one, at_once = Log(data), MemoryStore(), MemoryStore()

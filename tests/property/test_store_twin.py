@@ -783,7 +783,7 @@ def test_memory_and_postgres_are_twins(server: EmbeddedPostgres, loop: asyncio.A
         run_state_machine_as_test(
             Twins,
             settings=settings(
-                max_examples=examples(15),
+                max_examples=examples(15, gate=8),
                 stateful_step_count=30,
                 suppress_health_check=list(HealthCheck),
             ),

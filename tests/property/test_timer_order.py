@@ -97,7 +97,7 @@ def bounds(**values: int) -> contextlib.ExitStack:
     return stack
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(60, gate=30))
 @given(
     PROGRAMS, STARTS, STEPS, st.booleans(), st.sampled_from([0, 1, 3, 1_024]), st.sampled_from([0, 2, 64]),
     st.sampled_from([1, 2, 16_384]), st.sampled_from([1, 3, 4_096]),

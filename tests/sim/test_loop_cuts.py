@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.effort import some
 from tests.sim.loop_cuts import simulate_loop_cuts
 from tests.sim.quick import quick
 
-SEEDS = (1, 7, 14, 19)
+SEEDS = some((7, 19), (1, 14))
 WANTED = ("epoch declared", "cut with a log", "channel cut", "message lost in a cut")
 
 

@@ -12,6 +12,7 @@ from millwheel.testing.kit.view import Results
 from millwheel.testing.world.kernel import Kernel
 from millwheel.testing.world.simulator import Simulation
 from millwheel_storage.memory import MemoryStore
+from tests.effort import share
 
 START_US = 1_000 * SECOND
 ROWS = 20
@@ -59,7 +60,7 @@ def test_one_of_four_partitions_does_not_hold_the_others_and_its_rows_are_late()
 
 
 def test_nothing_is_lost_when_processes_die() -> None:
-    for seed in range(15):
+    for seed in share(range(15), 3):
         assert counted(seed, 0.75, FAULTS)["seen"] == PARTS * ROWS
 
 

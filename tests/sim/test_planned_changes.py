@@ -73,7 +73,7 @@ def changed(at: int = -1, action: Action = "") -> OneBreak:
 
 AFTER: Final = 4
 """Decisions after the placement: the move is settled."""
-GATE_STRIDE: Final = 3
+GATE_STRIDE: Final = 7
 SEED: Final = 0
 """Of a pipeline that is not over when the orders are given."""
 

@@ -78,7 +78,7 @@ def nested_loop(rows: list[Row], within: Any, how: str) -> Found:
     return result
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(40, gate=20))
 @given(ROWS, CUTS, LAGS, st.sampled_from(SPANS), st.sampled_from(["inner", "left"]))
 def test_the_nested_loop(rows: list[Row], cuts: list[int], lags: list[int], within: Any, how: str) -> None:
     stepper = driven(gathering(within, how, seconds(DISORDER)), rows, cuts, lags)
@@ -87,7 +87,7 @@ def test_the_nested_loop(rows: list[Row], cuts: list[int], lags: list[int], with
     assert stepper.outputs(late_lefts) == stepper.outputs(late_rights) == []
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(30, gate=15))
 @given(ROWS, CUTS, LAGS, st.sampled_from(SPANS))
 def test_of_one_value_a_key_nothing_else_is_stored(
     rows: list[Row], cuts: list[int], lags: list[int], within: Any

@@ -29,7 +29,7 @@ from millwheel.library import (
     seconds,
 )
 from millwheel.testing import Faults, Stepper, simulate
-from tests.effort import examples
+from tests.effort import examples, share
 from tests.unit.library.pipelines import left as state_left
 
 
@@ -200,7 +200,7 @@ INTERVALS = [
 ]
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(30, gate=15))
 @given(ROWS, CUTS, LAGS, st.sampled_from(WINDOWS), st.sampled_from(HOWS))
 def test_a_join_in_windows_is_the_nested_loop(
     rows: list[Row], cuts: list[int], lags: list[int], windows: Any, how: How
@@ -208,7 +208,7 @@ def test_a_join_in_windows_is_the_nested_loop(
     assert run(joined(windows, how, seconds(DISORDER)), rows, cuts, lags) == by_windows(rows, windows, how)
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(40, gate=20))
 @given(ROWS, CUTS, LAGS, st.sampled_from(INTERVALS), st.sampled_from(HOWS))
 def test_a_join_in_an_interval_is_the_nested_loop(
     rows: list[Row], cuts: list[int], lags: list[int], interval: Interval, how: How
@@ -253,7 +253,7 @@ def session_rows(results: Any) -> Counter[SessionRow]:
     )
 
 
-@settings(max_examples=examples(75))
+@settings(max_examples=examples(75, gate=30))
 @given(SESSION_ROWS, CUTS, LAGS, st.integers(1, 7), st.sampled_from(HOWS), st.booleans())
 def test_a_join_in_sessions_is_the_nested_loop(
     rows: list[Row], cuts: list[int], lags: list[int], gap: int, how: How, late: bool
@@ -322,7 +322,7 @@ def test_a_session_of_both_streams_is_one_and_its_rows_say_so() -> None:
     assert stepper.watermark("matches.join") == 33 * SECOND
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(30, gate=15))
 @given(ROWS, CUTS, LAGS, st.sampled_from(["inner", "left"]))
 def test_a_temporal_join_is_the_nested_loop(rows: list[Row], cuts: list[int], lags: list[int], how: How) -> None:
     seen: set[tuple[str, int]] = set()
@@ -345,7 +345,7 @@ def test_without_lateness_the_watermark_alone_is_waited_for(
     assert run(joined(within, how), rows, cuts, [DISORDER]) == expected
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", share(range(6), 2))
 def test_joins_under_faults_give_what_they_give_without(seed: int) -> None:
     rows = [(n % 3 % 2, "ab"[n % 2], n // 2) for n in range(60)]
     inputs = {

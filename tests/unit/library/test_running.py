@@ -71,7 +71,7 @@ def one_by_one(rows: list[tuple[str, int, int]], of: Any, last: int | None) -> C
     return result
 
 
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(50, gate=25))
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=20),
     st.sampled_from(sorted(AGGREGATIONS)),

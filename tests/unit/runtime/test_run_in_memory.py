@@ -54,7 +54,7 @@ def test_counts_do_not_depend_on_how_work_is_divided(
     monkeypatch: pytest.MonkeyPatch, read: int, work_limit: int, productions: str
 ) -> None:
     monkeypatch.setattr(injector, "READ_LIMIT_ROWS", read)
-    rows = ROWS[: 20 * read]
+    rows = ROWS[: 20 * min(read, 20 * work_limit)]
     store = MemoryStore()
     common: dict[str, Any] = {"work_limit_records": work_limit, "cache_limit_bytes": 1, "split_keys": ("m", "or")}
     run_to_end(word_count("p", rows, {**common, "productions": productions}, common), store)

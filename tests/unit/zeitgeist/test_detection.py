@@ -16,6 +16,7 @@ from examples.zeitgeist.founded import unfounded_dips
 from examples.zeitgeist.logline import LoggedRequest
 from examples.zeitgeist.model import HOUR_US, WINDOW_US
 from examples.zeitgeist.silence import SLOT_US
+from tests.effort import PROFILE
 
 SLICE: Final = Path(evaluate.__file__).parent / "data" / "nasa-1995-07-11..14.log.gz"
 OFFSET_S: Final = -14400
@@ -106,9 +107,10 @@ def test_order_of_arrival_changes_nothing(anomalies: list[Anomaly], parsed: list
 
 @pytest.mark.parametrize("scope", ["site", "page"])
 def test_disturbances_are_found(slots: Slots, scope: Scope) -> None:
-    results = evaluate.run_trials(slots, evaluate.draw_trials(slots, scope, 200))
+    trials = 200 if PROFILE == "search" else 80
+    results = evaluate.run_trials(slots, evaluate.draw_trials(slots, scope, trials))
     for found, made in results.values():
-        assert (made, found / made) >= (100, 0.9)
+        assert (made, found / made) >= (trials // 2, 0.9)
 
 
 def test_silences_shorter_than_a_window_are_found_at_full_traffic(slots: Slots) -> None:
@@ -116,8 +118,9 @@ def test_silences_shorter_than_a_window_are_found_at_full_traffic(slots: Slots) 
     counts, end_us = slots[SITE], evaluate.end_of(slots)
     starts_us = min(counts)
     rate_of = evaluate.windows_of(counts)
-    found = made = 0
-    while made < 92:
+    trials = 92 if PROFILE == "search" else 40
+    missed = made = 0
+    while made < trials and missed <= 0.05 * trials:
         at_us = dice.randrange(starts_us + 8 * HOUR_US, end_us - HOUR_US, 1_000_000)
         until_us = at_us + dice.randrange(60, 285) * 1_000_000
         if rate_of[at_us // WINDOW_US * WINDOW_US] < 250:
@@ -129,11 +132,11 @@ def test_silences_shorter_than_a_window_are_found_at_full_traffic(slots: Slots) 
         }
         kept = {at: n for at, n in silent.items() if n and at < until_us + HOUR_US}
         made += 1
-        found += any(
+        missed += not any(
             episode.kind == "dip" and episode.start_us < until_us and episode.end_us > at_us
             for episode in evaluate.episodes_of(kept, until_us + HOUR_US, "site")
         )
-    assert found / made >= 0.95
+    assert missed <= 0.05 * trials
 
 
 def test_suppression_has_ended_six_hours_into_the_data(slots: Slots) -> None:
