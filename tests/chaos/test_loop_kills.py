@@ -14,6 +14,7 @@ def test_killed_embedded() -> None:
     assert not any(embedded(3, 1, (0.0, 0.8), said.append).values()), "\n".join(said)
 
 
+@pytest.mark.long
 def test_workers_and_a_controller_killed() -> None:
     said: list[str] = []
     assert not any(with_workers(4, 1, 3.0, said.append).values()), "\n".join(said)

@@ -21,9 +21,9 @@ import pytest
 from millwheel_storage.testing import temporary_postgres
 
 ROOT = Path(__file__).resolve().parents[2]
-KILLS = int(os.environ.get("MILLWHEEL_KILLS", "8"))
+KILLS = int(os.environ.get("MILLWHEEL_KILLS", "5"))
 SEED = int(os.environ.get("MILLWHEEL_SEED", "1995"))
-RECORDS = 6_000
+RECORDS = 4_000
 KEYS = 20
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.postgres, pytest.mark.timeout(900)]

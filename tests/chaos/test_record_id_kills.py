@@ -20,10 +20,10 @@ import pytest
 from millwheel_storage.testing import temporary_postgres
 
 ROOT = Path(__file__).resolve().parents[2]
-KILLS = int(os.environ.get("MILLWHEEL_KILLS", "8"))
+KILLS = int(os.environ.get("MILLWHEEL_KILLS", "5"))
 SEED = int(os.environ.get("MILLWHEEL_SEED", "1995"))
 FILES = 4
-ROWS = 10_000
+ROWS = 6_000
 KEYS = 50
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.postgres, pytest.mark.timeout(900)]

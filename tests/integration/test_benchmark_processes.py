@@ -62,6 +62,8 @@ BYTEWAX: dict[str, tuple[str, dict[str, Any]]] = {
         for query in ("q3", "q5", "q8", "q12")
     },
 }
+FEW_CASES = {"throughput", "windows, by hand", "latency", "snapshots of state", "cluster, chained"}
+"""Of both kinds, for a landing; `make reliability` tries all."""
 NOT_HERE = {
     "zeitgeist", "simulator", "nexmark", "iteration", "hosted", "cluster_split", "authority", "many_workers",
 }  # fmt: skip
@@ -83,19 +85,24 @@ def answer(module: str, **arguments: Any) -> dict[str, Any]:
     return said
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in FEW_CASES else [pytest.mark.long]) for name in CASES]
+)
 def test_a_measured_process_runs(name: str, postgres: EmbeddedPostgres, tmp_path: Path) -> None:
     module, given = CASES[name]
     assert answer(module, url=postgres.url, name=fresh_name("bench"), path=str(tmp_path), **given)
 
 
-@pytest.mark.parametrize("name", BYTEWAX)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in FEW_CASES else [pytest.mark.long]) for name in BYTEWAX]
+)
 def test_a_measured_process_of_bytewax_runs(name: str, tmp_path: Path) -> None:
     pytest.importorskip("bytewax", reason="it has wheels for Python up to 3.12")
     module, given = BYTEWAX[name]
     assert answer(module, path=str(tmp_path), **given)["cpu_seconds"] > 0
 
 
+@pytest.mark.long
 def test_a_cluster_is_measured_beside_an_embedded_run(tmp_path: Path) -> None:
     """The command itself, on few rows: the processes of a cluster start, count every row, and end."""
     done = subprocess.run(

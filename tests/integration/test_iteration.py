@@ -81,7 +81,7 @@ def recoveries(kills: Kills) -> list[Recovered]:
     "policy",
     [
         "optimistic",
-        pytest.param("tail", marks=pytest.mark.grid),  # a killed driver goes on by it, below
+        pytest.param("tail", marks=pytest.mark.grid),
         pytest.param("restart", marks=pytest.mark.grid),
         pytest.param("head", marks=pytest.mark.grid),
     ],
@@ -122,6 +122,7 @@ def test_paths_are_exact_after_a_kill(context: SparkContext) -> None:
 # --- kills at the worst moments ---
 
 
+@pytest.mark.grid
 def test_a_kill_during_compensation_is_part_of_the_recovery(context: SparkContext, labels: Case) -> None:
     kills = Kills(context, after=[2])
     seen: list[tuple[int, ...]] = []
@@ -216,6 +217,7 @@ def test_partitions_without_a_key_and_a_norm_that_is_no_number(context: SparkCon
     assert counted.supersteps == 2
 
 
+@pytest.mark.grid
 def test_they_are_told_beside_a_session_too(context: SparkContext) -> None:
     """A SparkSession, which most programs have, turns some of the JVM's exceptions into others."""
     from pyspark.sql import SparkSession
@@ -348,6 +350,7 @@ def test_the_doors_see_what_is_held_and_read_only_that(context: SparkContext) ->
     assert doors.held(rdd) == set()
 
 
+@pytest.mark.grid
 def test_a_chain_of_cliques_has_one_component(context: SparkContext, tmp_path: Path) -> None:
     case = components(context, cliques(10, 5))
     found = case.run(case.policy("head", tmp_path, every=4), deliver=rows_of)
@@ -401,6 +404,7 @@ def test_the_blocks_of_the_guide_run(context: SparkContext, tmp_path: Path, caps
 # --- a killed driver ---
 
 
+@pytest.mark.grid
 def test_a_killed_driver_resumes_from_its_newest_checkpoint(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "examples.graphs", "pagerank", "--recovery", "tail", "--executors", "0"]
     command += ["--below", "1e-5", "--partitions", "2"]

@@ -45,6 +45,7 @@ def test_killed_while_records_are_in_the_loop(postgres: EmbeddedPostgres) -> Non
     assert kills == 6
 
 
+@pytest.mark.long  # `tests/chaos/test_loop_kills.py` has kills under snapshots for a landing
 def test_killed_under_snapshots_while_records_are_in_the_loop(postgres: EmbeddedPostgres) -> None:
     asked = job(postgres, split_keys=("p5",), seed=3, links=MANY_LINKS, snapshot_every_ms=20)
     kills = killed(asked, 4, seed=3, wait_s=(0.0, 0.1))

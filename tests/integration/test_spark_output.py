@@ -118,7 +118,7 @@ class Stream:
         assert query.exception() is None
 
 
-@pytest.mark.parametrize("kind", ["parquet", "json"])
+@pytest.mark.parametrize("kind", [pytest.param("parquet", marks=pytest.mark.long), "json"])
 def test_a_streaming_sink_with_a_replayed_batch_and_leftovers(spark: Any, tmp_path: Path, kind: str) -> None:
     stream = Stream(spark, tmp_path, kind)
     for _ in range(7):

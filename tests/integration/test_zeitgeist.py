@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import os
 import random
 import subprocess
@@ -35,14 +36,25 @@ DEATHS, SMALL = 4, 20
 SPLITS: dict[str, tuple[str, ...]] = {"one": (), "two": ("page /images/",), "four": ("page /h", "page /s", "site")}
 
 
-def zeitgeist(out: Path) -> str:
-    """What the command prints; it must succeed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "examples.zeitgeist", "--out", str(out)], cwd=ROOT, env=dict(os.environ),
+def asked(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command, which has ended."""
+    return subprocess.run(
+        [sys.executable, "-m", "examples.zeitgeist", *arguments], cwd=ROOT, env=dict(os.environ),
         capture_output=True, text=True, timeout=540, check=False,
     )  # fmt: skip
+
+
+def zeitgeist(out: Path) -> str:
+    """What the command prints; it must succeed."""
+    done = asked("--out", str(out))
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def whole(out: Path) -> dict[str, bytes]:
+    """The files that a run has made, without those of its store."""
+    found = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    return {name: data for name, data in found.items() if not name.startswith("store")}
 
 
 def as_lines(rows: list[Anomaly]) -> bytes:
@@ -89,6 +101,16 @@ def test_the_command_gives_the_oracles_anomalies_byte_for_byte(tmp_path: Path) -
     assert "this run is finished" in zeitgeist(out)
     assert (out / "anomalies.jsonl").read_bytes() == found
     assert (out / "report.html").read_bytes() == report
+
+    # Of another log, this OUT is refused before Spark starts.
+    another = tmp_path / "another.log"
+    with gzip.open(SLICE) as log:
+        another.write_bytes(b"".join(log.readline() for _ in range(1_000)))
+    before = whole(out)
+    refused = asked("--log", str(another), "--out", str(out))
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert f"{out} holds the results of {SLICE}" in refused.stderr
+    assert whole(out) == before
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +199,14 @@ async def die(wired: Pipeline, store: DyingStore) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("split", "work_limit", "seed"),
-    [("one", 4_096, None), ("two", 37, None), ("two", 500, 1), ("four", 4_096, 2), ("four", 111, 3)],
+    [
+        ("two", 37, None),
+        ("four", 111, 3),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in (("one", 4_096, None), ("two", 500, 1), ("four", 4_096, 2))
+        ),
+    ],
 )
 def test_order_and_division_of_work_do_not_matter(
     requests: list[LoggedRequest], oracle: bytes, split: str, work_limit: int, seed: int | None
