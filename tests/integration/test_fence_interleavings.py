@@ -95,15 +95,18 @@ class Race:
             # Its own actor is still waiting: it takes this step when it wakes up.
             self.blocked[step] = asyncio.create_task(self.after(self.blocked[first], step))
             return
-        task = asyncio.create_task(self.act(step))
+        task = asyncio.create_task(self.taken(step))
         done, _ = await asyncio.wait({task}, timeout=0.15)
         if done:
-            self.results[step] = task.result()
+            task.result()
         else:
-            self.blocked[step] = task
+            self.blocked[step] = task  # or it is only slow
 
     async def after(self, task: asyncio.Task[Any], step: str) -> None:
         await task
+        await self.taken(step)
+
+    async def taken(self, step: str) -> None:
         self.results[step] = await self.act(step)
 
     def act(self, step: str) -> Coroutine[Any, Any, Any]:
@@ -131,9 +134,7 @@ class Race:
                 [*group, '[{"k": "there"}]', [Int8(1)], '[{"k": "old"}]', [Int8(1)]],
             ),
         }
-        rows = await (await self.old.execute(*given[self.statement])).fetchall()
-        self.results["old insert"] = rows
-        return rows
+        return await (await self.old.execute(*given[self.statement])).fetchall()
 
     async def old_end(self) -> None:
         await self.old.execute("COMMIT")
@@ -150,8 +151,7 @@ class Race:
     async def new_load(self) -> Any:
         assert await self.store.recover(self.interval, self.new_sequencer) is not None
         loaded = await self.store.load(self.interval, ["k"])
-        self.results["new load"] = loaded[0].cells["c", ""] if loaded else None
-        return self.results["new load"]
+        return loaded[0].cells["c", ""] if loaded else None
 
     async def new_commit(self) -> Any:
         rows = (SinkRow("out", b'{"k": "new"}'),)
