@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -189,11 +190,23 @@ class Catalog:
         `held(name)` says that the partition has its file open, so that it may be gone from the disk.
         """
         known = {**finished, **self._known}
+        files = [*self._seen_again(files)]
         found = self._pair(files, known)
         paired = {file.place for file in found.values()}
         new = [file for file in files if file.place not in paired]
         self._refuse_rewritten(found, new, held)
         return found, new
+
+    def _seen_again(self, files: Sequence[FoundFile]) -> Iterator[FoundFile]:
+        """Look again at files of which more was read, since somebody has looked at them, than was there then."""
+        by_inode = {identity.inode: identity.head for identity in self._known.values()}
+        by_path = {identity.path: identity.head for identity in self._known.values()}
+        for file in files:
+            if len(file.head) >= max(by_inode.get(file.inode, 0), by_path.get(file.path, 0)):
+                yield file
+                continue
+            with suppress(FileNotFoundError):  # else it was renamed or removed since, which the next search sees
+                yield inspect_file(file.place, file.path)
 
     def base(self, file: FoundFile) -> str | None:
         """The name of a file that begins as no other does; None while nobody can tell how it begins."""

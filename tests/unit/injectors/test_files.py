@@ -6,6 +6,8 @@ import gzip
 import logging
 import os
 import shutil
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 from millwheel.errors import SourceError
 from millwheel.model import MAX_TIME, MIN_TIME, SECOND
 from millwheel.ports import SourcePartition
-from millwheel.search import Find, Search, Step, Unknown
+from millwheel.search import Find, Search, Step, Unknown, alone
 from millwheel_injectors import (
     BoundedDisorder,
     Csv,
@@ -298,6 +300,45 @@ def test_a_file_rewritten_between_runs_is_refused(tmp_path: Path, content: bytes
     again.recall([stored(partition, 2, batch.state)])
     with pytest.raises(SourceError, match=f"log: ({said}).*restore the file"):
         only(again).resume(2, batch.state)
+
+
+def disturbed(search: Search, at: int, during: Callable[[], None], steps: list[int]) -> Search:
+    """The same search, but something happens before its step `at` is answered; adds how many steps it had to `steps`."""
+    answer: Any = None
+    for number in count():
+        try:
+            step = search.send(answer)
+        except StopIteration as end:
+            steps.append(number)
+            found: list[SourcePartition] = end.value
+            return found
+        if number == at:
+            during()
+        answer = yield step
+    raise AssertionError("a search ends")
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+@pytest.mark.parametrize("many", [False, True])
+def test_what_is_written_and_read_during_a_search_is_no_rewriting(tmp_path: Path, many: bool, renamed: bool) -> None:
+    # The head of a short file grows with what is read, and a search may have looked at the file before that.
+    log = tmp_path / "log"
+    log.write_text("0\n")
+    source = FileSource("log", tmp_path if many else log, event_time=int, tail=True)
+    partition, steps = only(source), [1]
+    assert texts(partition) == ["0"]
+
+    def grow() -> None:
+        nonlocal log
+        with log.open("a") as more:
+            more.write(f"{len(steps)}\n")
+        assert texts(partition) == [f"{len(steps)}"]
+        if renamed and many:
+            log = log.rename(tmp_path / f"log.{len(steps)}")
+
+    while len(steps) <= steps[-1]:  # in each step once, of one search after the other
+        assert alone(disturbed(source.search({partition.name}), len(steps) - 1, grow, steps)) == []
+    assert len(steps) > 2
 
 
 def test_a_rewritten_file_is_refused_even_when_the_source_was_told_nothing(tmp_path: Path) -> None:
