@@ -42,13 +42,13 @@ def silence_without_a_look() -> Patches:
     return {(detector, "_is_sparse"): lambda traffic, rhythm: True}
 
 
-@only(BURSTY)
+@only(f"{BURSTY}::test_the_score_on_series_that_no_constant_was_set_with")
 def noise_is_assumed() -> Patches:
     """The noise of a key is assumed, and not learned from its past."""
     return {(noise, "level"): lambda tail, first_us, at_us: 0.0}
 
 
-@only(BURSTY)
+@only(f"{BURSTY}::test_one_anomaly_does_not_make_the_next_one_normal")
 def one_event_becomes_normal() -> Patches:
     """A single anomaly raises what counts as normal for its key without a limit."""
     return {(noise, "LARGEST_EXCESS"): math.inf}
@@ -65,13 +65,13 @@ def short_silence_missed() -> Patches:
     return {(silence, "listen"): listen}
 
 
-@only(REPORT)
+@only(f"{REPORT}::test_each_key_is_walked_once")
 def model_walked_for_each_picture() -> Patches:
     """The report walks a key's windows once for each of its anomalies."""
     return {(report, "cache"): lambda walk: walk}
 
 
-@only(REPORT)
+@only(f"{REPORT}::test_every_day_is_listed_with_its_alarms")
 def quiet_days_left_out() -> Patches:
     """The report lists only the days that had an alarm."""
     original = report._days

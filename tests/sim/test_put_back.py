@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from millwheel import limits
+from tests.effort import some
 from tests.sim.harness import simulate_seed
 from tests.sim.quick import quick
 
@@ -16,6 +17,6 @@ from tests.sim.quick import quick
 def test_every_invariant_holds_when_hooks_often_make_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "OUTCOME_LIMIT_BYTES", 60)
     probes: Counter[str] = Counter()
-    for seed in range(600, 612):
+    for seed in some((610, 600, 601), (602, *range(603, 610), 611)):
         probes.update(quick(simulate_seed)(seed).probes)
     assert probes["invocation was put back"] > 100
