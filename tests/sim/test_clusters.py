@@ -63,9 +63,10 @@ def test_a_cluster_without_faults_splits_merges_moves_and_ends(seed: int) -> Non
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    assert simulate_cluster(4) == simulate_cluster(4)
+    assert simulate_cluster(3) == simulate_cluster(3)
 
 
+@pytest.mark.long  # a landing runs them among its 50
 @pytest.mark.parametrize("seed", [3, 12, 34])
 def test_a_seed_that_once_failed(seed: int) -> None:
     simulate_cluster(seed)

@@ -25,4 +25,4 @@ def test_every_epoch_that_is_declared_is_one_consistent_cut() -> None:
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    assert simulate_cuts(2).trace_hash() == simulate_cuts(2).trace_hash()
+    assert simulate_cuts(0).trace_hash() == simulate_cuts(0).trace_hash()

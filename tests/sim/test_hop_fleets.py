@@ -37,7 +37,10 @@ def test_every_seed_of_a_loop_on_a_cluster_keeps_every_invariant() -> None:
     "seed",
     [
         pytest.param(101, id="who sends back is routed anew when its receiver is merged"),
-        pytest.param(9, id="what was dropped while an interval was given up comes again if it is kept"),
+        # A landing runs this one among the others above.
+        pytest.param(
+            9, marks=pytest.mark.long, id="what was dropped while an interval was given up comes again if it is kept"
+        ),
         pytest.param(111, id="who leaves records no frontier any more"),
     ],
 )

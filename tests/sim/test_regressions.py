@@ -28,6 +28,7 @@ from tests.sim.quick import quick
 SEEDS = [1, 2, 3, 5, 13, 17, 20, 21, 28, 52, 281, 297]
 
 
+@pytest.mark.long  # a landing runs them among its 500
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_seed_that_once_failed(seed: int) -> None:
     quick(simulate_seed)(seed)
