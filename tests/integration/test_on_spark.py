@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
@@ -23,6 +22,7 @@ from millwheel.spark import hosting, masters
 from millwheel.spark.hosting import SparkCluster
 from millwheel_storage.embedded import EmbeddedPostgres
 from tests.chaos.spark import KINDS, chaos, parent, plan_of, settings
+from tests.integration.observed import Observed
 from tests.patience import LEASE_S, WAIT_S
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.chaos, pytest.mark.timeout(900)]
@@ -68,7 +68,7 @@ def spark() -> Iterator[SparkSession]:
     made.stop()
 
 
-class Place:
+class Place(Observed):
     """A directory with a pipeline and its files."""
 
     def __init__(self, directory: Path, url: str, name: str) -> None:
@@ -107,9 +107,8 @@ class Place:
 
     def _pairs(self, table: str, query: str) -> dict[str, int]:
         """By name; nothing while the table is not there."""
-        with psycopg.connect(self.url) as connection:
-            there = connection.execute("SELECT to_regclass(%s)", (f'"{self.name}".{table}',)).fetchone()
-            return dict(connection.execute(query.encode()).fetchall()) if there and there[0] else {}
+        there = self.connection.execute("SELECT to_regclass(%s)", (f'"{self.name}".{table}',)).fetchone()
+        return dict(self.connection.execute(query.encode()).fetchall()) if there and there[0] else {}
 
     def process(self, worker: str) -> int | None:
         """The process of a worker on an executor."""
@@ -129,14 +128,18 @@ def until(true: Callable[[], bool], limit_s: float = WAIT_S) -> None:
     began = time.monotonic()
     while not true():
         assert time.monotonic() - began < limit_s
-        time.sleep(0.05)
+        time.sleep(0.1)
 
 
 @pytest.fixture
-def place(postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(
+    postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Place]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    return Place(tmp_path, postgres.url, pipeline)
+    made = Place(tmp_path, postgres.url, pipeline)
+    yield made
+    made.unobserved()
 
 
 def up(place: Place, spark: SparkSession, workers: int = 2) -> SparkCluster:
@@ -192,6 +195,7 @@ def test_hooks_that_always_fail_end_the_cluster_with_what_the_worker_said(place:
     assert any(line.endswith("ended with status 4: the cluster is stopped") for line in said), said
 
 
+@pytest.mark.long
 def test_a_driver_that_is_killed_leaves_nobody_behind_and_another_one_goes_on(
     place: Place, spark: SparkSession
 ) -> None:
