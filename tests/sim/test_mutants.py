@@ -106,7 +106,7 @@ FIRST_SEEDS = {
     "A read that waited for credit is not tried again": 1,
     "A recovery folds images of an epoch that was not declared": 2,
     "The bound of a source is raised before the partitions that were found are open": 1,
-    "Ids of producers that will never send again are kept for ever": 1,
+    "Ids of producers that will never send again are kept for ever": 12,
     "Wall timers fire as soon as they are set": 1,
     "Watermark reported past timers that are not in memory": 10,
     "Watermark reported without unacked productions": 1,
@@ -158,6 +158,7 @@ FIRST_SEEDS = {
     "A process keeps a partition in memory that is read to its end": 16,
     "A watermark is told before it is durable": 14,
     "State that a hook wrote before it raised is kept": 13,
+    "A log is dropped by the first cut after a recovery, run or not": 5,
 }
 """The first seed to try, where the bug was last seen, if that is not 0; `make mutants` counts from 0."""
 
