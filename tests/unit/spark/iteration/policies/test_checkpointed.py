@@ -52,8 +52,17 @@ def test_the_pass_itself_writes_for_tail_and_head(
     assert [getattr(beside, str(role)) for beside in written] == [str(tmp_path / f"step-{n:08d}") for n in steps]
 
 
-@ALL
-@pytest.mark.parametrize("delta", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "delta"),
+    [
+        (Blocking, False),
+        (Tail, True),
+        (Head, False),
+        pytest.param(Blocking, True, marks=pytest.mark.long),
+        pytest.param(Tail, False, marks=pytest.mark.long),
+        pytest.param(Head, True, marks=pytest.mark.long),
+    ],
+)
 def test_the_newest_checkpoint_comes_back(walk: Callable[..., Any], tmp_path: Path, kind: type, delta: bool) -> None:
     one = walk(kind(tmp_path, every=2), delta=delta)
     state = one.after(3)
