@@ -1,8 +1,8 @@
 """`make chaos`: a cluster of real processes under kills, stops and cuts, and a keyed ledger whose exact result is known.
 
 A plan is drawn from a seed: the same seed and minutes give the same plan.  It has `kill -9` and SIGSTOP of workers,
-controllers, lease keepers and Postgres, and connections that are cut or that hold what they carry.  Then all is healed, the
-run comes to its end, and this is counted:
+controllers, lease keepers and Postgres, connections that are cut or that hold what they carry, and storms of orders that
+split, move and merge intervals.  Then all is healed, the run comes to its end, and this is counted:
 
 * rows of the ledger that are lost or doubled, by amount, number and a digest of each account, and by windows of event time;
 * stored watermarks that went back;
@@ -37,6 +37,7 @@ from millwheel.runtime.supervisor import ChildPlan, Supervisor, Verdicts
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.testing import temporary_postgres
 from tests.chaos.proxy import TcpProxy
+from tests.chaos.storms import Storms
 
 LEDGER = '''
 import os
@@ -138,7 +139,7 @@ class Blow(NamedTuple):
 
 KINDS = {
     "kill worker": 6, "stop worker": 4, "kill controller": 3, "stop controller": 2, "kill keeper": 2,
-    "kill postgres": 1, "stop postgres": 1, "cut": 3, "hold": 2, "hold one way": 2,
+    "kill postgres": 1, "stop postgres": 1, "cut": 3, "hold": 2, "hold one way": 2, "storm of orders": 3,
 }  # fmt: skip
 """Kinds of blows, and how often they come in relation to each other."""
 
@@ -223,6 +224,8 @@ class Chaos:
         self._supervisor: Supervisor | None = None
         self._healing: set[asyncio.Task[None]] = set()
         self._postgres_busy = asyncio.Lock()
+        names = [f"a{number:03}" for number in range(ACCOUNTS)]
+        self.storms = Storms(directory / "ledger.py", postgres.url, names, log)
 
     async def run(self, plan: Sequence[Blow], workers: int, controllers: int, limit_s: float) -> int | None:
         """Carry the plan out, heal everything, and wait for the end of the run; its status."""
@@ -282,6 +285,9 @@ class Chaos:
         verb, _, whom = blow.kind.partition(" ")
         if whom == "postgres":
             done = await self._strike_postgres(verb, blow.seconds)
+        elif verb == "storm":
+            self.log(f"{blow.kind} for {blow.seconds} s")
+            done = await asyncio.to_thread(self.storms.blow, f"{blow}", blow.seconds)
         elif verb in ("cut", "hold"):
             done = await self._strike_network(blow)
         else:
@@ -446,7 +452,7 @@ def chaos(
         found = {**judged(postgres.url, expected), "watermarks that went back": len(run.regressions)}
         found["ended with a status"] = int(status != 0)
     log(f"{run.performed.total()} blows, {expected.rows:,} rows, each a record of both computations")
-    log(f"blows: {dict(sorted(run.performed.items()))}")
+    log(f"blows: {dict(sorted(run.performed.items()))}; orders: {dict(sorted(run.storms.became.items()))}")
     log(f"found: {found}" + "".join(f"\n  {line}" for line in run.regressions[:10]))
     return found
 

@@ -1,4 +1,4 @@
-"""A cluster under half a minute of kills, stops and cuts: the short form of `make chaos`."""
+"""A cluster under half a minute of kills and a storm of orders: the short form of `make chaos`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_plan_is_drawn_from_its_seed() -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", [1])
+@pytest.mark.parametrize("seed", [3])
 def test_nothing_is_lost_or_doubled_and_no_watermark_goes_back(seed: int) -> None:
     said: list[str] = []
     found = chaos(0.5, seed, workers=2, controllers=1, every_s=5.0, log=said.append)
