@@ -95,6 +95,8 @@ def test_what_ends_the_process_is_quarantined_and_only_that(
         if "1 key is in quarantine: see" in err:
             break
     assert status == 3, said
+    hint = "see millwheel quarantine list lethal:pipeline" + ("" if how == "kill" else " --store URL")
+    assert said.splitlines()[-1].endswith(hint)
     assert "the last process did not end in order" in said
     assert f"key '{key}': the process ended 3 times" in said
     expected = {f"c{i}": ROWS // 10 for i in range(10)} | {"c5": ROWS // 10 + 1_000}
