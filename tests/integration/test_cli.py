@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -67,18 +67,17 @@ def records_of(line: str) -> int:
 
 
 class Shell:
-    """A directory with `words.py` in it, and the command; with a `store`, on a Postgres that is there."""
+    """A directory with `words.py` in it, and the command."""
 
-    def __init__(self, directory: Path, store: str = "") -> None:
+    def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.environment = {**os.environ, "PYTHONUNBUFFERED": "1", **({"MILLWHEEL_STORE": store} if store else {})}
         self.command = str(Path(sys.executable).with_name("millwheel"))
         (directory / "words.py").write_text(WORDS)
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [self.command, *arguments], cwd=self.directory, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={**self.environment, **environment},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
         )  # fmt: skip
 
     def __call__(self, *arguments: str, **environment: str) -> tuple[int, str, str]:
@@ -92,6 +91,60 @@ class Shell:
         assert EmbeddedPostgres(self.directory / ".millwheel" / "postgres").pid is None
 
 
+COPIES = """
+import json, os, sys
+import millwheel.cli.main, millwheel.launch, millwheel.overview, millwheel.runtime.embedded, millwheel_injectors
+import millwheel_storage.postgres.reader, millwheel_storage.schema.ddl, uvloop  # what each copy would have to import
+from millwheel.__main__ import main
+
+for line in sys.stdin:
+    directory, environment, sys.argv[1:] = json.loads(line)
+    copy = os.fork()
+    if copy == 0:
+        os.chdir(directory)
+        os.environ.update(environment)
+        for stream, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+        try:
+            status = main()
+        except SystemExit as end:
+            status = end.code
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    print(os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def copies() -> Iterator[subprocess.Popen[str]]:
+    """A process that has imported the command, and makes a copy of itself for each call."""
+    command = [sys.executable, "-P", "-c", COPIES]
+    with subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        yield process
+
+
+class Copied(Shell):
+    """The same by copies of one process, which take a third of the time of a start."""
+
+    def __init__(self, directory: Path, copies: subprocess.Popen[str], store: str = "") -> None:
+        super().__init__(directory)
+        self._copies = copies
+        self._store = {"MILLWHEEL_STORE": store} if store else {}
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        return super().start(*arguments, **{**self._store, **environment})
+
+    def __call__(self, *arguments: str, **environment: str) -> tuple[int, str, str]:
+        assert self._copies.stdin is not None
+        assert self._copies.stdout is not None
+        asked = [str(self.directory), {**self._store, **environment}, arguments]
+        print(json.dumps(asked), file=self._copies.stdin, flush=True)
+        status = int(self._copies.stdout.readline())
+        self.check_stopped()
+        return status, (self.directory / "out").read_text(), (self.directory / "err").read_text()
+
+
 @pytest.fixture
 def shell(tmp_path: Path) -> Shell:
     """Each command that needs the store starts its Postgres, and stops it."""
@@ -99,9 +152,15 @@ def shell(tmp_path: Path) -> Shell:
 
 
 @pytest.fixture
-def served(tmp_path: Path, postgres: EmbeddedPostgres) -> Iterator[Shell]:
-    """On a Postgres that serves all tests: for what does not depend on where the store is, in half the time."""
-    yield Shell(tmp_path, postgres.url)
+def copied(tmp_path: Path, copies: subprocess.Popen[str]) -> Shell:
+    """For what ends before it does anything."""
+    return Copied(tmp_path, copies)
+
+
+@pytest.fixture
+def served(tmp_path: Path, postgres: EmbeddedPostgres, copies: subprocess.Popen[str]) -> Iterator[Shell]:
+    """On a Postgres that serves all tests: for what does not depend on where the store is, nor on how the command starts."""
+    yield Copied(tmp_path, copies, postgres.url)
     for pipeline in ("words", "left", "jobs", "hostile"):
         reset(postgres.url, pipeline)
 
@@ -479,58 +538,10 @@ WRONG = {
 }
 
 
-COPIES = """
-import json, os, sys
-import millwheel.cli.main, millwheel.launch  # what each copy would have to import
-from millwheel.__main__ import main
-
-for line in sys.stdin:
-    directory, sys.argv[1:] = json.loads(line)
-    copy = os.fork()
-    if copy == 0:
-        os.chdir(directory)
-        for stream, name in ((1, "out"), (2, "err")):
-            os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT), stream)
-        try:
-            status = main()
-        except SystemExit as end:
-            status = end.code
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-    print(os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]), flush=True)
-"""
-
-Copied = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture(scope="module")
-def copies() -> Iterator[subprocess.Popen[str]]:
-    """A process that has imported the command, and makes a copy of itself for each call."""
-    command = [sys.executable, "-P", "-c", COPIES]
-    with subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        yield process
-
-
-@pytest.fixture
-def copied(shell: Shell, copies: subprocess.Popen[str]) -> Copied:
-    """A call of the command that ends before it does anything: in a fifth of the time that a start takes."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        assert copies.stdin is not None
-        assert copies.stdout is not None
-        print(json.dumps([str(shell.directory), arguments]), file=copies.stdin, flush=True)
-        status = int(copies.stdout.readline())
-        shell.check_stopped()
-        return status, (shell.directory / "out").read_text(), (shell.directory / "err").read_text()
-
-    return call
-
-
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_usage_is_named(shell: Shell, copied: Copied, name: str) -> None:
+def test_wrong_usage_is_named(copied: Shell, name: str) -> None:
     arguments, expected, words = WRONG[name]
-    (shell.directory / "lacks.py").write_text("import no_such_package\n")
+    (copied.directory / "lacks.py").write_text("import no_such_package\n")
     status, out, err = copied(*arguments)
     assert (status, out) == (expected, "")
     assert words in err
@@ -590,11 +601,11 @@ QUERIES = {
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_a_question_makes_no_store(shell: Shell, copied: Copied, name: str) -> None:
+def test_a_question_makes_no_store(copied: Shell, name: str) -> None:
     status, out, err = copied(*QUERIES[name], "--data", "typo")
     assert (status, out) == (1, "")
     assert err == "millwheel: there is no store in typo: run the pipeline first, or name its --data or --store\n"
-    assert not (shell.directory / "typo").exists()
+    assert not (copied.directory / "typo").exists()
 
 
 HOSTILE = r"""
