@@ -225,7 +225,7 @@ class Committed:
         return [
             name
             for name, stream in sorted(self.reader.shape().streams.items())
-            if stream in inputs and name not in self._graph.sources and self.reader.sources(name)
+            if stream in inputs and name not in self._graph.sources and self.reader.has_opened(name)
             if reached.get(f"source:{name}", MIN_TIME) < MAX_TIME
         ]
 
@@ -237,7 +237,7 @@ class Committed:
             return []
         unfinished = [position for position in self.reader.sources(name) if not position.finished]
         if not unfinished:
-            why = why_it_waits(source) if self.reader.sources(name) else NOTHING_YET
+            why = why_it_waits(source) if self.reader.has_opened(name) else NOTHING_YET
             return [Held("source", reached, f"source {name}: {why}")]
         return [
             Held(
@@ -255,7 +255,7 @@ class Committed:
         return [
             (name, self._title(name, position), position.position, position.finished)
             for name in sorted({*self._graph.sources, *self.reader.shape().streams})
-            for position in self.reader.sources(name)
+            for position in self.reader.partitions(name)
         ]
 
     def _title(self, source: str, position: SourcePosition) -> str:
@@ -274,7 +274,11 @@ class Committed:
         known = {position.partition: self._title(source, position) for position in self.reader.sources(source)}
         wanted = [name for name, title in known.items() if partition in (name, title)]
         if partition and not wanted:
-            raise StoreError(f"source {source!r} has no partition {partition!r}; see millwheel source list")
+            finished = {
+                title for at in self.reader.partitions(source) for title in (at.partition, self._title(source, at))
+            }
+            why = "was read to its end" if partition in finished else "is no partition of it: see millwheel source list"
+            raise StoreError(f"nothing of source {source!r} is given up, because {partition!r} {why}")
         return [known[name] for name in self.reader.drop_source(source, wanted if partition else None)]
 
     # --- quarantine -------------------------------------------------------------------------------------------

@@ -153,12 +153,11 @@ class ClusterOffice:
         )
         watermarks = reader.watermarks()
         ahead = too_far_ahead(self._pipeline.graph(), watermarks)
-        sources = []
+        sources, rows = [], reader.rows_read()
         for source in found.sources:
-            positions = reader.sources(source.name)
-            rows = sum(position.position for position in positions)
-            still_open = sum(not position.finished for position in positions)
-            sources.append(SeenSource(source.name, owner(source.owner), rows, still_open, ahead.get(source.name, "")))
+            still_open = sum(not position.finished for position in reader.sources(source.name))
+            why = ahead.get(source.name, "")
+            sources.append(SeenSource(source.name, owner(source.owner), rows.get(source.name, 0), still_open, why))
         return ClusterPicture(found.version, members, intervals, tuple(sources), watermarks, time.monotonic())
 
     # --- orders -----------------------------------------------------------------------------------------------

@@ -32,5 +32,8 @@ def drop(place: Place, source: str, partition: str) -> None:
     Nothing waits for it any more, and should it come back it is not read. There is no way back.
     """
     with place.committed() as committed:
-        for given_up in committed.drop_source(source, partition):
+        dropped = committed.drop_source(source, partition)
+        for given_up in dropped:
             click.echo(f"millwheel: {escaped(given_up)} of source {source} is given up")
+        if not dropped:
+            click.echo(f"millwheel: source {source} was read to its end, and nothing waits for it any more")

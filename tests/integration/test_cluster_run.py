@@ -180,6 +180,10 @@ def test_two_workers_count_what_an_embedded_run_counts(place: Place) -> None:
     assert sorted(last) == ["worker-1", "worker-2"]
     assert 0.9 * LINES <= rows <= LINES
     assert 0.9 * LINES * (1 + WORDS_A_LINE) <= records <= LINES * (1 + WORDS_A_LINE)
+    shown, out = ended(place.command("status", "words:pipeline", "--json"))
+    assert (shown, [s["rows"] for s in json.loads(out)["sources"]]) == (0, [LINES]), (
+        "what is finished was read all the same"
+    )
     again, out = ended(place.command("run", "words:pipeline"))  # nothing is left to do
     assert (again, out) == (0, "millwheel: 0 rows in, 0 records, watermark the end of time\n")
 

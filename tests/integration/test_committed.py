@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -17,7 +18,7 @@ from millwheel.core.source import injector
 from millwheel.errors import StoreError, StoreUnavailable, WiringError
 from millwheel.launch import run
 from millwheel.runtime.embedded import EmbeddedRun
-from millwheel_injectors import IterableSource
+from millwheel_injectors import FileSource, IterableSource
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
 from tests.unit.runtime.drive import Count as Counted
@@ -274,6 +275,37 @@ def test_every_query_of_the_command_line_can_be_asked_from_python(postgres: Embe
     assert not reset(made, postgres.url)
     with pytest.raises(StoreError, match="run it first"), Committed(made, postgres.url) as committed:
         committed.state("Count", "a")
+
+
+def test_what_is_finished_is_listed_and_counted_too(postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path) -> None:
+    for name, count in (("one", 3), ("two", 5), ("tail", 2)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "log").write_text("".join(f"{name} {number}\n" for number in range(count)))
+
+    def reading(*names: str) -> Pipeline:
+        made = Pipeline(pipeline)
+        for name in names:
+            made.inject(FileSource(name, tmp_path / name, tail=name == "tail"), into=texts)
+        made.add(Count, [subscribe(texts, str)])
+        return made
+
+    run_to_end(reading("one", "two"), PostgresStore(postgres.url, pipeline))
+    run_until(
+        reading("one", "two", "tail"), PostgresStore(postgres.url, pipeline), lambda run: run.progress().records == 2
+    )
+    with Committed(reading("one"), postgres.url) as committed:
+        found = [(source, rows if finished else None) for source, _, rows, finished in committed.sources()]
+        assert found == [("one", 3), ("tail", None), ("two", 5)]
+        assert {**committed.reader.rows_read(), "tail": 2} == {"one": 3, "two": 5, "tail": 2}
+        (title,) = [title for source, title, *_ in committed.sources() if source == "two"]
+        with pytest.raises(StoreError, match="was read to its end"):
+            committed.drop_source("two", title)
+        with pytest.raises(StoreError, match="'other' is no partition of it"):
+            committed.drop_source("two", "other")
+        assert committed.drop_source("two") == [], "it has opened something, and nothing of it is left"
+        assert len(committed.drop_source("tail")) == 1
+        with pytest.raises(StoreError, match="has opened nothing"):
+            committed.drop_source("three")
 
 
 def test_explain_names_the_productions_of_the_computation_asked_for_only(

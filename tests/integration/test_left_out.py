@@ -149,7 +149,7 @@ def test_a_file_that_is_gone_for_good_is_given_up_by_its_path(place: Place) -> N
     (place.directory / "b").unlink()
     place.write("a", range(1, 101))
     with place.committed("a", "b") as committed:
-        with pytest.raises(StoreError, match="no partition 'nope'"):
+        with pytest.raises(StoreError, match="'nope' is no partition of it"):
             committed.drop_source("b", "nope")
         assert committed.drop_source("b", "b") == ["b"]
     place.run("a", "b", until=records(100))

@@ -249,6 +249,20 @@ class Reader:
         rows = self._connection.execute(advancing.READ_OPEN_SOURCES, {"source": source}).fetchall()
         return [SourcePosition(*row) for row in rows]
 
+    def partitions(self, source: str) -> list[SourcePosition]:
+        """Durable progress of every partition that a source has ever opened."""
+        rows = self._connection.execute(advancing.READ_ALL_SOURCES, {"source": source}).fetchall()
+        return [SourcePosition(*row) for row in rows]
+
+    def has_opened(self, source: str) -> bool:
+        """Whether a source has ever opened a partition."""
+        row = self._connection.execute(advancing.HAS_OPENED, {"source": source}).fetchone()
+        return row is not None and bool(row[0])
+
+    def rows_read(self) -> dict[str, int]:
+        """By source, rows that are durably read, of finished partitions too."""
+        return dict(self._connection.execute(advancing.ROWS_READ).fetchall())
+
     def log_lengths(self) -> dict[IntervalId, int]:
         """By interval, checkpoints that are not folded into the tables yet; an interval without any is absent."""
         rows = self._connection.execute(viewing.LOG_LENGTHS).fetchall()
@@ -406,7 +420,7 @@ class Reader:
         run that reads one of them is fenced.  Returns the partitions that were not finished.  Raises `StoreError` for a
         source that never opened a partition.
         """
-        if not self.sources(source):
+        if not self.has_opened(source):
             raise StoreError(f"source {source!r} has opened nothing in this store")
         wanted = {"source": source, "partitions": None if partitions is None else list(partitions)}
         with self._connection.transaction():

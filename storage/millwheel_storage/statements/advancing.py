@@ -78,6 +78,13 @@ ORDER BY partition
 """
 """Two indexes, which hold nothing of what is finished and signed."""
 
+READ_ALL_SOURCES: Final = """
+SELECT partition, interval_id, producer, position, finished, state, rejected FROM source
+WHERE source = %(source)s ORDER BY partition
+"""
+HAS_OPENED: Final = "SELECT EXISTS (SELECT 1 FROM source WHERE source = %(source)s)"
+ROWS_READ: Final = "SELECT source, sum(position)::bigint FROM source GROUP BY source"
+
 UNKNOWN_SIGNS: Final = """
 SELECT w.sign FROM unnest(%b::bytea[]) AS w (sign)
 LEFT JOIN LATERAL (SELECT true AS known FROM source_sign s WHERE s.source = %s AND s.sign = w.sign LIMIT 1) AS f ON true
