@@ -107,7 +107,7 @@ class PartedPlace(Place):
             role, "words:pipeline", "--name", name, "--lease", LEASE,
             "--listen", f"{HOSTS[name]}:7400", "--certs", "certs",
         ]  # fmt: skip
-        return self.command(*command, prefix=network.command(name), sleep_s=0.003)
+        return self.command(*command, prefix=network.command(name), sleep_s=0.006)
 
 
 def test_workers_that_do_not_reach_each_other_wait_and_lose_nothing(

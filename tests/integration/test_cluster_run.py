@@ -202,7 +202,7 @@ def test_a_process_that_is_killed_in_the_middle_loses_and_doubles_nothing(place:
 
 
 def test_a_worker_that_was_stopped_for_longer_than_its_lease_writes_nothing_more(place: Place) -> None:
-    cluster = place.up("--workers", "2", sleep_s=0.004, TAIL="1")  # it does not end before that worker wakes
+    cluster = place.up("--workers", "2", sleep_s=0.008, TAIL="1")  # it does not end before that worker wakes
     place.until_counted(0.2)
     (worker,) = children(cluster.pid, "worker-2")
     os.kill(worker, signal.SIGSTOP)
@@ -236,7 +236,7 @@ def test_ctrl_c_ends_the_cluster_and_the_next_one_goes_on(place: Place) -> None:
 
 def test_processes_of_a_cluster_are_started_one_by_one_and_end_at_the_end_of_the_run(place: Place) -> None:
     processes = [place.command("controller", "words:pipeline", "--name", f"c-{n}") for n in range(2)]
-    processes += [place.command("worker", "words:pipeline", "--name", f"w-{n}", sleep_s=0.002) for n in range(2)]
+    processes += [place.command("worker", "words:pipeline", "--name", f"w-{n}", sleep_s=0.004) for n in range(2)]
     place.until_counted(0.1)
     leaver = processes[3]
     leaver.send_signal(signal.SIGTERM)  # the other one goes on with what it had
@@ -249,7 +249,7 @@ def test_processes_of_a_cluster_are_started_one_by_one_and_end_at_the_end_of_the
 
 
 def test_status_shows_the_cluster_and_intervals_are_split_moved_and_merged_while_it_runs(place: Place) -> None:
-    cluster = place.up("--workers", "2", sleep_s=0.004, TAIL="1")  # it does not end by itself
+    cluster = place.up("--workers", "2", sleep_s=0.008, TAIL="1")  # it does not end by itself
     place.until_counted(0.1)
 
     def ask(*words: str) -> tuple[int, str]:

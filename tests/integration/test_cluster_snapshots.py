@@ -76,7 +76,7 @@ def test_kills_in_the_middle_of_epochs_lose_and_double_nothing(place: Place) -> 
     kept = [place.directory / f"{number}.jsonl" for number in (1, 2)]
     for file in kept:
         file.rename(file.with_suffix(".kept"))
-    cluster = place.up("--workers", "2", sleep_s=0.002, TAIL="1")  # it does not end by itself
+    cluster = place.up("--workers", "2", sleep_s=0.004, TAIL="1")  # it does not end by itself
     place.until_counted(1 / 3)
     assert place.owners() == {"worker-1", "worker-2"}
     before = declared(place)
@@ -143,7 +143,7 @@ def test_a_row_that_the_database_refuses_sends_its_key_to_quarantine_and_the_res
 
 
 def test_intervals_are_split_moved_and_merged_between_two_epochs(place: Place) -> None:
-    cluster = place.up("--workers", "2", sleep_s=0.004, TAIL="1")
+    cluster = place.up("--workers", "2", sleep_s=0.008, TAIL="1")
     place.until_counted(0.1)
 
     def ask(*words: str) -> None:
@@ -177,7 +177,7 @@ def test_intervals_are_split_moved_and_merged_between_two_epochs(place: Place) -
     "wait_s", [0.3, pytest.param(0.0, marks=pytest.mark.long), pytest.param(1.0, marks=pytest.mark.long)]
 )
 def test_a_worker_that_is_killed_while_orders_are_carried_out_costs_no_row(place: Place, wait_s: float) -> None:
-    cluster = place.up("--workers", "2", sleep_s=0.004, TAIL="1")
+    cluster = place.up("--workers", "2", sleep_s=0.008, TAIL="1")
     place.until_counted(0.1)
 
     def seen() -> list[dict[str, Any]]:
@@ -205,7 +205,7 @@ def test_a_worker_that_is_killed_while_orders_are_carried_out_costs_no_row(place
 def test_workers_are_restarted_one_by_one_and_others_are_added_and_taken_away(place: Place) -> None:
     def worker(name: str) -> subprocess.Popen[str]:
         words = ("--name", name, "--lease", f"{LEASE_S:g}")
-        return place.command("worker", "words:pipeline", *words, sleep_s=0.004, TAIL="1")
+        return place.command("worker", "words:pipeline", *words, sleep_s=0.008, TAIL="1")
 
     controller = place.command("controller", "words:pipeline", "--name", "c", "--lease", f"{LEASE_S:g}", TAIL="1")
     running = {name: worker(name) for name in ("w1", "w2")}
