@@ -10,7 +10,7 @@ from millwheel.cli.lines import Lines
 from millwheel.cli.options import Place
 from millwheel.cli.status import Status
 from millwheel.escapes import escaped
-from millwheel.host.over import counted
+from millwheel.wording import counted
 
 if TYPE_CHECKING:
     from millwheel.cluster import RunEnding

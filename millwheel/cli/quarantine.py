@@ -7,8 +7,8 @@ import click
 from millwheel.cli.options import KEY, KEY_HELP, Place, place
 from millwheel.errors import StoreError
 from millwheel.escapes import escaped, harmless
-from millwheel.host.over import counted
 from millwheel.model import format_time
+from millwheel.wording import counted
 
 
 @click.group(short_help="Keys whose hooks failed: list, show, redrive.")

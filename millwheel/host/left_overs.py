@@ -16,9 +16,10 @@ from typing import Any
 
 from millwheel.cluster import ClusterMap, RunEnding
 from millwheel.host.alphabet import Wish
-from millwheel.host.over import Tolerance, counted, is_allowed
+from millwheel.host.over import Tolerance
 from millwheel.host.requests import CountQuarantined, CountRejected
 from millwheel.ids import IntervalId
+from millwheel.wording import counted, is_allowed
 
 
 class LeftOvers:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.wording import counted, is_allowed
 
 if TYPE_CHECKING:
     from millwheel.host.worker import WorkerHost
@@ -43,24 +44,6 @@ def too_much(worker: WorkerHost, tolerance: Tolerance) -> str:
         if rejected > tolerance.rejected:
             return f"{counted(rejected, 'row is', 'rows are')} rejected, {is_allowed(tolerance.rejected)}"
     return ""
-
-
-def counted(count: int, one: str, several: str = "") -> str:
-    """A count with what is counted.
-
-    >>> counted(1, "key"), counted(2_000, "row is", "rows are")
-    ('1 key', '2,000 rows are')
-    """
-    return f"{count:,} {one if count == 1 else several or one + 's'}"
-
-
-def is_allowed(limit: int) -> str:
-    """How many of something are allowed.
-
-    >>> is_allowed(0), is_allowed(1)
-    ('0 are allowed', '1 is allowed')
-    """
-    return f"{limit:,} {'is' if limit == 1 else 'are'} allowed"
 
 
 def consumed(worker: WorkerHost) -> bool:

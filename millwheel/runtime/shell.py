@@ -28,7 +28,6 @@ from millwheel.errors import Fenced, HookInterrupted, HooksFail, InvariantError,
 from millwheel.graph import ComputationSpec
 from millwheel.host import alphabet as he
 from millwheel.host.messages import Message
-from millwheel.host.over import counted
 from millwheel.host.progress import Progress, progress_of
 from millwheel.host.requests import StoreCall
 from millwheel.host.worker import WorkerHost
@@ -41,6 +40,7 @@ from millwheel.runtime.lease import Permit
 from millwheel.runtime.retry import Retries
 from millwheel.runtime.usercode import UserCode
 from millwheel.search import BlockingCall, Step
+from millwheel.wording import counted
 
 logger = logging.getLogger("millwheel")
 
