@@ -99,6 +99,7 @@ reliability: $(STAMP) ## simulator, crash points, planted bugs, new property exa
 		tests/sim/test_put_back.py tests/sim/test_percentile.py
 	HYPOTHESIS_PROFILE=search $(PY) -m pytest -q -m "not every_core" tests/sim/test_simulator.py
 	$(PY) -m pytest -q -m long
+	MILLWHEEL_KILLS=8 $(PY) -m pytest -q tests/chaos/test_record_id_kills.py tests/chaos/test_push_kills.py
 	$(PY) -m tests.mutants
 	$(PY) -m tests.sim.report
 
