@@ -23,3 +23,4 @@ def test_nothing_is_lost_or_doubled_and_no_watermark_goes_back(seed: int) -> Non
     said: list[str] = []
     found = chaos(0.5, seed, workers=2, controllers=1, every_s=5.0, log=said.append)
     assert not any(found.values()), "\n".join(said)
+    assert "'storm of orders': 1" in said[-2], "the plan's storm gave no order"
