@@ -7,15 +7,13 @@ interval's owner, or by a decision about an interval that nobody owns, in the tr
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 from psycopg.types.numeric import Int8
 
 from millwheel import limits
 from millwheel.bundles import BEFORE_TIMERS, Checkpoint, Delivered, HoldWrites, OutsideBucket, RecoveredInterval
 from millwheel.errors import InvariantError
-from millwheel.ids import IntervalId, Sequencer
-from millwheel.limits import RECOVERY_CHUNK_BYTES, WORK_LIMIT_RECORDS
+from millwheel.ids import Sequencer
+from millwheel.limits import RECOVERY_CHUNK_BYTES
 from millwheel.model import MIN_TIME, TIMER_KINDS
 from millwheel.ports import FoldWrite
 from millwheel_storage.decode import decode_image, productions, timer_writes
@@ -60,28 +58,26 @@ async def recover(connection: Connection, place: IntervalPlace, sequencer: Seque
 
 
 async def fold_log(connection: Connection, place: IntervalPlace) -> None:
-    """Bring the tables to the end of what counts of an interval's log, in a transaction that keeps all its writers out."""
+    """Bring the tables to the end of what counts of an interval's log, in a transaction that keeps all its writers out.
+
+    The log is read in commit order over all its owners, and folded in chunks that bound the memory.  The cursor is one
+    of the transaction and not an object of psycopg: it ends with the transaction, also when the connection dies.
+    """
     interval = place.row.id
-    async for images in _log_chunks(connection, interval):
-        await query.apply(connection, fold_steps(interval, place.computation, fold(images)))
-    await connection.execute(loading.DELETE_LOG, (interval,))
-
-
-async def _log_chunks(connection: Connection, interval: IntervalId) -> AsyncIterator[list[Checkpoint]]:
-    """The interval's log, decoded, in commit order over all its owners; chunks bound the memory."""
     images: list[Checkpoint] = []
     size = 0
-    async with connection.cursor(name="millwheel_log", binary=True) as cursor:
-        cursor.itersize = WORK_LIMIT_RECORDS
-        await cursor.execute(loading.READ_LOG, (interval,))
-        async for _, _, payload in cursor:
+    await connection.execute(loading.DECLARE_LOG, (interval,))
+    while page := await query.rows(connection, loading.FETCH_LOG):
+        for _, _, payload in page:
             images.append(decode_image(payload))
             size += len(payload)
             if size >= RECOVERY_CHUNK_BYTES:
-                yield images
+                await query.apply(connection, fold_steps(interval, place.computation, fold(images)))
                 images, size = [], 0
     if images:
-        yield images
+        await query.apply(connection, fold_steps(interval, place.computation, fold(images)))
+    await connection.execute(loading.CLOSE_LOG)
+    await connection.execute(loading.DELETE_LOG, (interval,))
 
 
 async def _recovered(connection: Connection, place: IntervalPlace, ends: int, suspicion: bytes) -> RecoveredInterval:

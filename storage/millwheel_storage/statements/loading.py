@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from millwheel.limits import WORK_LIMIT_RECORDS
+
 LOAD_KEYS: Final = """
 SELECT s.key, s.cell, s.entry, s.value FROM unnest(%b::bytea[]) AS w (key) CROSS JOIN LATERAL (
     SELECT k.key, k.cell, k.entry, k.value FROM key_state k WHERE k.computation = %b AND k.key = w.key
@@ -28,6 +30,9 @@ WHERE interval_id = %s AND epoch <= coalesce((SELECT number FROM declared_epoch)
 """
 """What counts of an interval's log: rows of an epoch that is not complete do not."""
 
+DECLARE_LOG: Final = f"DECLARE millwheel_log NO SCROLL CURSOR FOR {READ_LOG}"
+FETCH_LOG: Final = f"FETCH FORWARD {WORK_LIMIT_RECORDS} FROM millwheel_log"
+CLOSE_LOG: Final = "CLOSE millwheel_log"
 DELETE_LOG: Final = "DELETE FROM checkpoint_log WHERE interval_id = %s"
 LOAD_CHANNELS: Final = """
 SELECT f.subscription, f.producer, f.frontier, coalesce((
