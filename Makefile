@@ -87,7 +87,7 @@ bench: $(STAMP) ## the benchmarks of streaming, or others: NAME=latency, NAME=it
 proto: $(STAMP) ## generate millwheel/transport/proto from proto/; a test holds the two together
 	$(PY) scripts/proto.py
 
-mutants: $(STAMP) ## break the code on purpose and see that a test notices; ARGS=--resume goes on where a run was stopped
+mutants: $(STAMP) ## count the seeds from 0 on that each planted bug needs, for hours; ARGS=--resume goes on where a run was stopped
 	$(PY) -m tests.mutants $(ARGS)
 
 reliability: $(STAMP) ## simulator, crash points, planted bugs, new property examples; figures into docs/reliability.md
@@ -100,7 +100,7 @@ reliability: $(STAMP) ## simulator, crash points, planted bugs, new property exa
 	HYPOTHESIS_PROFILE=search $(PY) -m pytest -q -m "not every_core" tests/sim/test_simulator.py
 	$(PY) -m pytest -q -m long
 	MILLWHEEL_KILLS=8 $(PY) -m pytest -q tests/chaos/test_record_id_kills.py tests/chaos/test_push_kills.py
-	$(PY) -m tests.mutants
+	$(PY) -m pytest -q tests/sim/test_mutants.py
 	$(PY) -m tests.sim.report
 
 chaos: $(STAMP) ## a cluster of real processes under kills, stops and cuts, and an exact ledger; ARGS="--minutes 10 --seed 3"

@@ -1,8 +1,8 @@
 """Planted bugs: each is a known way to break a system like this one, and each must be noticed.
 
-`python -m tests.mutants` prints a table: how many seeds, or crash points, until an invariant breaks.  Each line is added to
-`build/reliability.json` at once, so a run that was stopped goes on with `--resume`.  A mutant replaces one piece of the
-shipping code; what is not noticed within the budget is a hole in the tests.
+`python -m tests.mutants` prints a table: how many seeds from 0 on, or crash points, until an invariant breaks.  That takes
+hours.  Each line is added to `build/reliability.json` at once, so a run that was stopped goes on with `--resume`.  A mutant
+replaces one piece of the shipping code; what is not noticed within the budget is a hole in the tests.
 """
 
 from __future__ import annotations

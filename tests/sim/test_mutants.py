@@ -8,6 +8,7 @@ import pytest
 
 from tests.mutants import crash_points_to_detect, seeds_to_detect
 from tests.planted import MUTANTS, UNIT_ONLY, unit_test_notices
+from tests.sim import ci
 from tests.sim.cores import Answers, on_all_cores
 
 BUDGET_SEEDS = 100
@@ -189,14 +190,17 @@ AT_CRASH_POINTS = {
 """Those that a crash point sees and no seed does."""
 
 
-def noticed(name: str) -> bool:
-    """Whether anything sees the bug `name`."""
+def noticed(name: str) -> dict[str, str]:
+    """Where the bug `name` was seen, and which invariant broke; empty when nothing sees it."""
     if name in UNIT_ONLY:
-        return unit_test_notices(name)
-    if name in AT_CRASH_POINTS:
-        return bool(crash_points_to_detect(name))
-    quick = seeds_to_detect(name, 8, FIRST_SEEDS.get(name, 0))
-    return bool(quick or seeds_to_detect(name, BUDGET_SEEDS) or crash_points_to_detect(name))
+        return {"at": "unit test", "by": UNIT_ONLY[name]} if unit_test_notices(name) else {}
+    first = FIRST_SEEDS.get(name, 0)
+    if name not in AT_CRASH_POINTS:
+        for begin, budget in ((first, 8), (0, BUDGET_SEEDS)):
+            if seen := seeds_to_detect(name, budget, begin):
+                return {"at": f"seed {begin + seen[0] - 1}", "by": seen[1].split(":")[0]}
+    point = crash_points_to_detect(name)
+    return {"at": f"crash point {point[0]}", "by": point[1].split(":")[0]} if point else {}
 
 
 @pytest.fixture(scope="module")
@@ -208,4 +212,6 @@ def answers(request: pytest.FixtureRequest) -> Iterator[Answers]:
     "name", [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in MUTANTS]
 )
 def test_planted_bug_is_noticed(name: str, answers: Answers) -> None:
-    assert answers[name].get(), f"nobody noticed: {name}"
+    seen = answers[name].get()
+    assert seen, f"nobody noticed: {name}"
+    ci.publish("planted", {name: seen}, more=True)
