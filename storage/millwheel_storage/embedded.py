@@ -47,6 +47,7 @@ SETTINGS: Final = {
     "max_connections": "100",
     "shared_buffers": "128MB",
     "max_wal_size": "256MB",
+    "wal_compression": "on",
     "checkpoint_timeout": "15min",
     "wal_level": "minimal",
     "max_wal_senders": "0",
@@ -60,7 +61,9 @@ SETTINGS: Final = {
     "log_timezone": "UTC",
 }
 """Everything that makes a commit durable is on.  There is no TCP.  `wal_level` is minimal, because nothing replicates from
-here.  After a crash, the server replays up to `max_wal_size` before it answers, at about 200 MB a second."""
+here.  After a crash, the server replays up to `max_wal_size` before it answers, at 50 to 200 MB a second.  The first change
+of a page after a checkpoint puts the whole page into the log.  Where keys are many, these pages are nearly all of it, and
+they compress well (docs/adr/0042-pages-in-the-wal-are-compressed.md)."""
 
 MARK: Final = "millwheel.data"
 """A setting that names the server's directory on its command line, however the server itself names it."""
