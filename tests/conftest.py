@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -49,6 +50,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         real[name] += any(item.get_closest_marker(kind) for kind in ("postgres", "spark"))
     order = {name: (longest[name], real[name]) for name in longest}
     items.sort(key=lambda item: order[item.nodeid.partition("::")[0]], reverse=True)
+
+
+def pytest_collection_finish() -> None:
+    """What all files import stays: each collection of garbage would look through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from rich.text import Text
 from millwheel.cli.lines import lag, noted
 from millwheel.model import format_time
 from millwheel.shape import PUBLISH_PREFIX
+from millwheel.wording import counted
 
 if TYPE_CHECKING:
     from millwheel.host.progress import Progress
@@ -45,11 +46,17 @@ class Display:
         self._live.stop()
 
 
+def _bold(phrase: str) -> tuple[tuple[str, str], str]:
+    """A count in bold, and what is counted."""
+    number, _, what = phrase.partition(" ")
+    return (number, "bold"), f" {what}"
+
+
 def drawn(progress: Progress, rate: float) -> Group:
     """The head line, a line of what is to be noted, and the watermark of each source and computation."""
     head = Text.assemble(
-        (f"{progress.injected:,}", "bold"), " rows in, ", (f"{rate:,.0f}/s", "bold cyan"), ", ",
-        (f"{progress.records:,}", "bold"), " records, lag ", (lag(progress), "bold"),
+        *_bold(counted(progress.injected, "row")), " in, ", (f"{rate:,.0f}/s", "bold cyan"), ", ",
+        *_bold(counted(progress.records, "record")), ", lag ", (lag(progress), "bold"),
     )  # fmt: skip
     counts = Text(", ").join(
         Text(f"{name} {count:,}", "bold red" if name in BAD else "") for name, count in noted(progress).items() if count

@@ -19,6 +19,7 @@ from millwheel.cli.log_format import FACTS, log_object
 from millwheel.escapes import harmless
 from millwheel.limits import RATE_REPORTS
 from millwheel.model import MIN_TIME, SECOND, format_time
+from millwheel.wording import counted
 
 if TYPE_CHECKING:
     from millwheel.cli.display import Display
@@ -135,8 +136,8 @@ class Lines(logging.Handler):
 def summary(progress: Progress, rate: float | None = None) -> str:
     """A report on one line; `rate` in rows a second."""
     watermark = min(progress.watermarks.values(), default=MIN_TIME)
-    parts = [f"{progress.injected:,} rows in" + (f" {rate:,.0f}/s" if rate is not None else "")]
-    parts += [f"{progress.records:,} records", f"watermark {format_time(watermark)}"]
+    parts = [f"{counted(progress.injected, 'row')} in" + (f" {rate:,.0f}/s" if rate is not None else "")]
+    parts += [counted(progress.records, "record"), f"watermark {format_time(watermark)}"]
     parts += [f"lag {lag(progress)}"] if progress.lag_us is not None else []
     parts += [f"{name} {count:,}" for name, count in noted(progress).items() if count]
     return ", ".join(parts)

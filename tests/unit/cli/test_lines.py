@@ -41,6 +41,7 @@ def test_a_summary_says_what_is_wrong_only_when_there_is_some() -> None:
     )
     clean = msgspec.structs.replace(PROGRESS, rejected=0, in_quarantine=0, watermarks={"Count": MAX_TIME})
     assert summary(clean) == "1,000 rows in, 2,000 records, watermark the end of time"
+    assert summary(msgspec.structs.replace(clean, injected=1, records=1)).startswith("1 row in, 1 record, ")
 
 
 def test_every_line_of_a_message_begins_with_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
