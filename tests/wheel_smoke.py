@@ -1,6 +1,9 @@
 """What the built wheel must do in an empty venv; scripts/wheel_test.py runs it there, as a program: the README's word
-count on the embedded Postgres, twice, without Java."""
+count on the embedded Postgres, twice, without Java; and a cluster, whose packages are not there, says so once."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -49,4 +52,10 @@ if __name__ == "__main__":
     for _ in range(2):
         assert run(wordcount(), data=place).finished
         assert dict(counts(place)) == {"to": b"2", "be": b"2", "or": b"1", "not": b"1"}, dict(counts(place))
+    Path("counting.py").write_text("from wheel_smoke import wordcount\npipeline = wordcount()\n", encoding="utf-8")
+    command = [sys.executable, "-m", "millwheel", "up", "counting:pipeline"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    up = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (up.returncode, up.stdout) == (1, ""), up
+    assert up.stderr == "millwheel: grpc is missing: pip install 'millwheel-streams[cluster]'\n", up
     print(f"millwheel {version('millwheel-streams')}: the word count is right, twice")

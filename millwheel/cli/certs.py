@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from millwheel.errors import ChannelError
+from millwheel.cli.extras import of_clusters
 
 ROLES = ("worker", "controller", "client", "injector")
 
@@ -21,11 +21,9 @@ def certs(directory: str, role: str, hosts: tuple[str, ...], name: str | None) -
     A directory without an authority gets one.  Files of the same name are replaced.  A process needs authority.pem, NAME.pem
     and NAME.key; authority.key stays where it is, because whoever has it can be any process.
     """
-    try:
+    with of_clusters():
         from millwheel.transport.certificates import OwnAuthority, keep
         from millwheel.transport.roles import Role
-    except ModuleNotFoundError as error:
-        raise ChannelError(f"{error.name} is missing: pip install 'millwheel-streams[cluster]'") from error
 
     authority = OwnAuthority.kept_in(directory)
     pem, key = keep(directory, name or role, authority.issue(Role(role), hosts))

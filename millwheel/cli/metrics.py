@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from millwheel.cli.extras import of_clusters
 from millwheel.errors import ChannelError
 from millwheel.escapes import escaped
 from millwheel.model import MAX_TIME, MIN_TIME, SECOND
@@ -88,10 +89,8 @@ def served(address: str | None, pipeline: str) -> Iterator[Figures]:
         yield figures
         return
     host, port = host_and_port(address)
-    try:
+    with of_clusters():
         from prometheus_client import CollectorRegistry, start_http_server
-    except ModuleNotFoundError as error:
-        raise ChannelError(f"{error.name} is missing: pip install 'millwheel-streams[cluster]'") from error
     registry = CollectorRegistry()
     registry.register(figures)
     try:

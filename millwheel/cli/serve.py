@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from millwheel.cli.extras import of_clusters
 from millwheel.cli.lines import Lines
 from millwheel.cli.log_format import log_format
 from millwheel.cli.metrics import served
 from millwheel.cli.options import Place, allowances, option, place
 from millwheel.cli.outcome import log_facts, outcome, outcome_of_all, tell
 from millwheel.cli.status import Status, status_of
-from millwheel.errors import ChannelError, MillwheelError
+from millwheel.errors import MillwheelError
 from millwheel.limits import LEASE_LONGEST_S, LEASE_SHORTEST_S, LEASE_US
 
 if TYPE_CHECKING:
@@ -126,11 +127,9 @@ def _plan(place: Place, role: str, given: dict[str, Any]) -> ProcessPlan:
     """What the process is given, except for the store's URL."""
     pipeline = place.pipeline()
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # what breaks a channel is in our own log
-    try:
+    with of_clusters():
         from millwheel.processes import ProcessPlan
         from millwheel.transport.certificates import Certificates
-    except ModuleNotFoundError as error:
-        raise ChannelError(f"{error.name} is missing: pip install 'millwheel-streams[cluster]'") from error
     return ProcessPlan(
         pipeline=pipeline, url="", name=given["name"] or f"{socket.gethostname()}-{os.getpid()}",
         listen=given["listen"], advertise=given["advertise"],

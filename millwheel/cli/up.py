@@ -61,11 +61,13 @@ def up(
     """
     import asyncio
 
+    from millwheel.cli.extras import check_cluster_packages
     from millwheel.host.over import Tolerance
     from millwheel.runtime.embedded import check_sources
 
+    check_cluster_packages()  # one error here, and not one of each process, again and again
     pipeline = place.pipeline()
-    check_sources(pipeline.graph())  # one error here, and not one of each process
+    check_sources(pipeline.graph())
     more = ["--lease", f"{lease:g}", "--log-format", log_format, *(["--verbose"] if verbose and not quiet else [])]
     allowed = Tolerance(allow_quarantine, allow_rejected)
     say = partial(_print_object, pipeline.name) if log_format == "json" else _print
