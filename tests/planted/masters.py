@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from millwheel.cluster import ClusterMap, PlacedInterval
+from millwheel.cluster import ClusterMap, PlacedInterval, Placement, Reshaping
 from millwheel.host.leading import ClusterController
 from millwheel.host.mapped import MappedOwnership
 from millwheel.host.master import Master
 from millwheel.host.standing import Standing
 from millwheel.ids import IntervalId
 from millwheel_storage.memory import MemoryStore
+from millwheel_storage.memory.agreements import MemoryAgreements
 from millwheel_storage.memory.tables import MemoryTables
 from tests.planted import Patches, clustered, only
 
@@ -56,6 +57,16 @@ def merged_is_waited_for() -> Patches:
         authority.retire = retire
 
     return {(ClusterController, "_adjust"): adjust}
+
+
+@only("tests/unit/storage/memory/test_agreements.py")
+def outdated_decision() -> Patches:
+    """A leader's decision about an older map is carried out on the newest one."""
+
+    def current(self: MemoryAgreements, decision: Placement | Reshaping) -> bool:
+        return decision.epoch == self.epoch
+
+    return {(MemoryAgreements, "current"): current}
 
 
 # --- the map ------------------------------------------------------------------------------------------------------

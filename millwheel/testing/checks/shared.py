@@ -74,7 +74,7 @@ class SharedWatchedStore(WatchedStore):
         return found
 
     async def place(self, placement: Placement) -> int | None:
-        """See `ClusterStore`; only the leader decides (I13), and every earlier owner is fenced (I5)."""
+        """See `ClusterStore`; only the leader decides, on the newest map (I13), and every earlier owner is fenced (I5)."""
         before = dict(self.truth.owner)
         version = await self.inner.place(placement)
         if version is None:
@@ -82,6 +82,7 @@ class SharedWatchedStore(WatchedStore):
             return None
         if placement.epoch != self.newest_epoch:
             self.truth.fail(f"I13: epoch {placement.epoch} has decided, and epoch {self.newest_epoch} leads")
+        self._decided_on(placement.version, version)
         self._follow()
         self.truth.left.clear()
         for interval in placement.intervals:
@@ -89,6 +90,13 @@ class SharedWatchedStore(WatchedStore):
                 self.truth.fail(f"I5: interval {interval} was placed, and its last owner is not fenced")
         self.truth.kernel.probes["placement"] += 1
         return version
+
+    def _decided_on(self, seen: int, made: int) -> None:
+        """Version `made` of the map comes of a decision that was made on version `seen`."""
+        if made != seen + 1:
+            self.truth.fail(
+                f"I13: version {made} of the map was decided on version {seen}: what came between was not seen"
+            )
 
     async def take_partitions(
         self, source: str, incarnation: int, intervals: Sequence[IntervalId]
@@ -100,11 +108,12 @@ class SharedWatchedStore(WatchedStore):
         return taken
 
     async def reshape(self, reshaping: Reshaping) -> tuple[int, tuple[IntervalId, ...]] | None:
-        """See `ClusterStore`; only the leader decides (I13)."""
+        """See `ClusterStore`; only the leader decides, on the newest map (I13)."""
         answer = await self.inner.reshape(reshaping)
         if answer is not None:
             if reshaping.epoch != self.newest_epoch:
                 self.truth.fail(f"I13: epoch {reshaping.epoch} has decided, and epoch {self.newest_epoch} leads")
+            self._decided_on(reshaping.version, answer[0])
             self.truth.kernel.probes["interval split" if reshaping.split_keys else "intervals merged"] += 1
             if reshaping.order:
                 self.truth.kernel.probes["order carried out"] += 1
