@@ -59,7 +59,7 @@ def merged_is_waited_for() -> Patches:
     return {(ClusterController, "_adjust"): adjust}
 
 
-@only("tests/unit/storage/memory/test_agreements.py")
+@clustered
 def outdated_decision() -> Patches:
     """A leader's decision about an older map is carried out on the newest one."""
 

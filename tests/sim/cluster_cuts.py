@@ -16,7 +16,7 @@ from millwheel.testing.world.fleet import ClusterSimulation, Roles
 from millwheel.testing.world.kernel import Kernel, Violation
 from millwheel_storage.memory import MemoryStore
 from tests.sim.cuts import START_US, Stage
-from tests.sim.fleets import faults_of_cluster
+from tests.sim.fleets import faults_of_cluster, leaves_of
 
 KEYS = ("is", "not", "or", "p1", "p2", "that")
 """Where operators split."""
@@ -75,7 +75,7 @@ def simulate_cluster_cuts(
         drawn = rng.choice((0, 2, 5))
 
         def order(simulation: ClusterSimulation) -> None:
-            simulation.anonymous = anonymous
+            simulation.anonymous, simulation.leaves = anonymous, leaves_of(seed)
             for _ in range(drawn if orders is None else orders):
                 kernel.at(kernel.now + kernel.rng.randrange(10 * SECOND), simulation.order_something, [*KEYS])
 

@@ -44,6 +44,11 @@ def faults_of_cluster(seed: int) -> Faults:
     return msgspec.structs.replace(base, **{kind: many[kind]}) if kind else base
 
 
+def leaves_of(seed: int) -> random.Random | None:
+    """In every fifth seed most processes that end were told to stop."""
+    return random.Random(f"leaves {seed}") if seed % 5 == 4 else None
+
+
 def workload_of(seed: int) -> Workload:
     """The first workload from there on that a cluster runs: one version of the pipeline, and no hook that kills."""
     for number in count(seed * 5):
@@ -91,6 +96,7 @@ def simulate_cluster(
     )  # fmt: skip
     simulation.on_mend = lambda: mend(workload, store)
     simulation.hold_open = lambda: unmended(workload, store)
+    simulation.leaves = leaves_of(seed)
     if seed % 3 == 0:
         simulation.echoes = Echoes(store.truth, random.Random(f"echoes {seed}"), 100_000)
     if workload.feed != "idle":

@@ -13,7 +13,7 @@ from millwheel.testing.world.echoes import Echoes
 from millwheel.testing.world.fleet import ClusterSimulation
 from millwheel.testing.world.kernel import Kernel, Violation, untold
 from millwheel_storage.memory import MemoryStore
-from tests.sim.fleets import faults_of_cluster
+from tests.sim.fleets import faults_of_cluster, leaves_of
 from tests.sim.harness import Verdict, ask_redrives
 from tests.sim.hops import KEYS, draw_hops, judged
 from tests.sim.workload.drawing import START_US
@@ -38,6 +38,7 @@ def simulate_hops_on_a_cluster(seed: int, faults: Faults | None = None) -> Verdi
         roles={"controller": rng.choice((1, 2, 2, 3)), "worker": rng.choice((1, 2, 2, 3, 4))},
         faults_until_us=until_us, mend_us=until_us, strict=seed % 3 != 0,
     )  # fmt: skip
+    simulation.leaves = leaves_of(seed)
     simulation.on_mend = lambda: ask_redrives(store)
     simulation.hold_open = lambda: any(durable.fifo for durable in store.truth.durable.values())
     if seed % 3 == 0:

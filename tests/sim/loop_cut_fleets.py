@@ -12,7 +12,7 @@ from millwheel.testing.world.fleet import ClusterSimulation
 from millwheel.testing.world.kernel import Kernel
 from millwheel_storage.memory import MemoryStore
 from tests.sim.cluster_cuts import SharedCutStore
-from tests.sim.fleets import faults_of_cluster
+from tests.sim.fleets import faults_of_cluster, leaves_of
 from tests.sim.harness import ask_redrives
 from tests.sim.hops import KEYS
 from tests.sim.loop_cuts import drawn_loop, run_loop
@@ -33,6 +33,7 @@ def simulate_loop_cuts_on_a_cluster(seed: int, faults: Faults | None = None, ord
     )  # fmt: skip
     for _ in range(rng.choice((0, 0, 1, 3)) if orders is None else orders):
         kernel.at(kernel.now + rng.randrange(until_us), simulation.order_something, [f"k{n}" for n in range(KEYS)])
+    simulation.leaves = leaves_of(seed)
     simulation.on_mend = lambda: ask_redrives(store)
     simulation.hold_open = lambda: any(durable.fifo for durable in store.truth.durable.values())
     return run_loop(simulation, workload, store)

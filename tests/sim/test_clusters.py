@@ -26,6 +26,7 @@ PROBES = (
     "intervals merged",
     "late copy of a retired producer's bundle",
     "leader changed",
+    "member left",
     "message lost in a cut",
     "order carried out",
     "order refused",

@@ -7,6 +7,7 @@ time: the same seed gives the same run.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -29,6 +30,10 @@ Roles = Mapping[str, int]
 """How many workers and controllers there are meant to be."""
 
 JOIN_RETRY_US: Final = 100_000
+LEAVES: Final = 0.7
+"""The share of deaths that were stops."""
+LEAVE_US: Final = (0, 1_000, 10_000, 100_000)
+"""How long after its last word a process leaves."""
 
 
 class ClusterSimulation:
@@ -65,6 +70,8 @@ class ClusterSimulation:
         """While true a cluster that is done is started again (redrives are waiting)."""
         self.anonymous = False
         """Nobody joins again under the name that it had."""
+        self.leaves: random.Random | None = None
+        """Dice for processes that were told to stop: they leave the cluster, and do not wait for the end of their lease."""
         self._roles = roles
         self._until = kernel.now + faults_until_us
         self._mend_at = self._until if mend_us is None else kernel.now + mend_us
@@ -123,12 +130,19 @@ class ClusterSimulation:
     def crashed(self, process: WorkerMember | ControllerMember) -> None:
         """Somebody starts another process in its place."""
         self.kernel.probes[f"{process.member.role} died"] += 1
+        if self.leaves is not None and self.leaves.random() < LEAVES:
+            self.kernel.at(self.kernel.now + self.leaves.choice(LEAVE_US), self._leave, process.member.incarnation)
         if not self._ending:
             delay = self.nemesis.delay_us("restart")
             # Under another name it is given, under snapshots, what is left when those have theirs whose names are known.
             name = "" if self.anonymous or len(self.members) % 2 == 0 else process.member.name
             self.kernel.at(self.kernel.now + delay, self.launch, process.member.role, name, process.left)
         self._look_at_end()
+
+    def _leave(self, incarnation: int) -> None:
+        self.kernel.trace(f"member {incarnation} leaves")
+        self.kernel.probes["member left"] += 1
+        run(self.store.leave(incarnation))
 
     def overtaken(self, process: WorkerMember | ControllerMember) -> None:
         """It is frozen; others find out when its lease has run out."""
