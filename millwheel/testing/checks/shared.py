@@ -75,12 +75,10 @@ class SharedWatchedStore(WatchedStore):
 
     async def place(self, placement: Placement) -> int | None:
         """See `ClusterStore`; only the leader decides, on the newest map (I13), and every earlier owner is fenced (I5)."""
-        before, newest = dict(self.truth.owner), (await self.inner.cluster_map()).version
+        before = dict(self.truth.owner)
         version = await self.inner.place(placement)
         if version is None:
             self.truth.kernel.probes["placement refused"] += 1
-            outdated = placement.epoch == self.newest_epoch and placement.version != newest
-            self.truth.kernel.probes["decision on an older map refused"] += outdated
             return None
         if placement.epoch != self.newest_epoch:
             self.truth.fail(f"I13: epoch {placement.epoch} has decided, and epoch {self.newest_epoch} leads")

@@ -39,6 +39,7 @@ def test_what_was_written_is_there_after_a_restart() -> None:
             assert connection.execute("SHOW listen_addresses").fetchone() == ("",)
             for setting in ("fsync", "full_page_writes", "synchronous_commit"):
                 assert connection.execute(f"SHOW {setting}").fetchone() == ("on",)
+            assert connection.execute("SHOW wal_compression").fetchone() == ("pglz",)
 
 
 def test_a_long_path_gets_a_short_socket() -> None:
