@@ -20,7 +20,7 @@ class InvariantError(AssertionError):
 
 
 class WiringError(MillwheelError):
-    """The pipeline's graph is wrong: unknown stream, duplicate name, cycle, coder mismatch."""
+    """The pipeline's graph is wrong: unknown stream, duplicate name, a loop that nothing enters, coder mismatch."""
 
 
 class PipelineFailed(WiringError):

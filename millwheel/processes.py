@@ -1,7 +1,7 @@
 """The processes of a cluster: a worker and a controller, each composed of a host, a store, a transport and a lease.
 
 Lives here: the order in which a process joins, serves and leaves.  Never here: what it decides (`millwheel.host`), or which
-processes there are (`millwheel.runtime.family`, systemd, Kubernetes).  Invariants:
+processes there are (`millwheel.runtime.supervisor`, systemd, Kubernetes).  Invariants:
 
 * a process listens before it joins, so that whoever reads of it can reach it;
 * a process leaves as soon as it ends in order, so that others need not wait for its lease to run out;

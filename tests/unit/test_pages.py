@@ -1,0 +1,254 @@
+"""The pages and the code name the same things: options, figures, messages, settings, tables, public names.
+
+A page that speaks of what is gone, and a thing that no page knows, are both found here.  Never here: whether a sentence is
+true.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+import msgspec
+import pytest
+
+from millwheel import limits
+from millwheel.api.pipeline import Pipeline
+from millwheel.cli.metrics import Figures
+from millwheel.cli.root import root
+from millwheel.core.interval import events
+from millwheel.host import alphabet, messages
+from millwheel_storage.schema.ddl import metadata
+from tests.unit.cli.test_metrics import PROGRESS
+from tests.unit.test_house import tracked_files
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+
+FENCE = re.compile(r"^[ \t]*```.*?^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL)
+SPAN = re.compile(r"`([^`\n]+)`")
+WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+FILE = re.compile(r"[\w./-]+\.(?:py|md|proto|svg)")
+FOLDER = re.compile(r"[a-z_]+/(?:[a-z_]+/)*")
+MEMBER = re.compile(r"([A-Z]\w+)\.([a-z_]\w*)")
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def lacks(text: str, names: set[str]) -> list[str]:
+    """Those that are no word of `text`."""
+    return sorted(names - set(WORD.findall(text)))
+
+
+def everywhere() -> str:
+    return "\n".join(path.read_text(encoding="utf-8") for path in PAGES)
+
+
+# The command
+
+
+def commands(group: click.Group = root, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{path}{name} ")
+        else:
+            yield path + name, command
+
+
+def options(hidden: bool = False) -> set[str]:
+    """Every option that is shown, or that is not, by its long name if it has one."""
+    found = set()
+    for _, command in commands():
+        for option in command.params:
+            if isinstance(option, click.Option) and option.hidden is hidden:
+                found.add(next((name for name in option.opts if name.startswith("--")), option.opts[0]))
+    return found
+
+
+FOREIGN_OPTIONS = {"--column", "--config", "--help", "--strict", "--version"}
+"""Of `millwheel` itself, of `millwheel_storage.part_files` and of mypy."""
+
+
+def test_the_guide_has_every_command_and_every_option() -> None:
+    guide = page("guide-command-line.md")
+    listed = re.findall(r"^millwheel ([a-z]+(?: [a-z]+)?) +[A-Zb\[]", guide, re.MULTILINE)
+    assert sorted(set(listed)) == sorted(name for name, _ in commands())
+    spoken = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", guide))
+    assert sorted(options() - spoken) == []
+
+
+@pytest.mark.parametrize("path", [path for path in PAGES if path.name != "benchmarks.md"], ids=lambda path: path.name)
+def test_an_option_of_the_command_that_a_page_gives_is_there(path: Path) -> None:
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if re.search(r"\bmillwheel [a-z]+", line)]
+    given = {name for line in lines for name in re.findall(r"(?<![\w-])--[a-z][a-z-]+", line)}
+    # Of the examples, the tests and other programs, which lines about `millwheel` do not name.
+    assert sorted(given - options() - options(hidden=True) - FOREIGN_OPTIONS) == []
+
+
+def test_the_guide_has_every_figure_for_prometheus() -> None:
+    figures = Figures("p")
+    figures.update(msgspec.structs.replace(PROGRESS, watermarks={"Count": 10, "source:text": 12}), 1.0)
+    emitted = {f"{family.name}_total" if family.type == "counter" else str(family.name) for family in figures.collect()}
+    told = set(re.findall(r"`(millwheel_[a-z_]+)`", page("guide-cluster.md")))
+    assert told == emitted
+
+
+# Hosts, cores and the store
+
+
+def classes_of(module: Any) -> set[str]:
+    return {
+        name for name, value in vars(module).items() if isinstance(value, type) and value.__module__ == module.__name__
+    }
+
+
+def test_every_event_and_effect_of_a_core_is_in_the_table() -> None:
+    alphabet_of_cores = {kind.__name__ for kind in (*get_args(events.Event), *get_args(events.Effect))}
+    assert lacks(page("architecture-interval.md"), alphabet_of_cores) == []
+
+
+def test_every_message_event_and_effect_of_a_host_is_described() -> None:
+    answers = {"Discovery"}  # of an `Ask`, not of a host
+    assert lacks(page("protocol.md"), classes_of(messages) | classes_of(alphabet) - answers) == []
+
+
+def test_every_message_on_the_wire_is_described() -> None:
+    text = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "proto").glob("*.proto"))
+    declared = set(re.findall(r"^(?:message|service) (\w+)", text, re.MULTILINE))
+    assert len(declared) > 5
+    # In a page they may be in the plural.
+    assert lacks(re.sub(r"`s\b", "`", page("protocol.md")), declared) == []
+
+
+def test_every_table_of_the_store_is_described() -> None:
+    assert lacks("".join(map(page, ("architecture-store.md", "architecture-quarantine.md"))), {*metadata.tables}) == []
+
+
+# What users call
+
+PUBLIC = ("millwheel", "millwheel_injectors", "millwheel.library", "millwheel.testing", "millwheel.spark.iteration")
+
+
+def public_names(module: str) -> set[str]:
+    """What it exports, without an import of Spark's packages."""
+    spec = find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "__all__":
+            return set(ast.literal_eval(node.value))
+    raise AssertionError(f"{module} has no __all__")
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_every_public_name_is_in_a_page(module: str) -> None:
+    assert lacks(everywhere(), public_names(module)) == []
+
+
+def test_the_guide_has_every_setting_of_a_computation_and_its_default() -> None:
+    guide = page("guide-computations.md")
+    table = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", guide[guide.index("\n## Settings") :], re.MULTILINE))
+    declared = inspect.signature(Pipeline.add).parameters.values()
+    settings = {one.name: one.default for one in declared if one.kind is one.KEYWORD_ONLY}
+    assert sorted(settings.keys() - table.keys()) == []
+    shown = {"name": "the class's name", "cache_limit_bytes": f"{limits.CACHE_LIMIT_BYTES >> 20} MiB"}
+    for name, default in settings.items():
+        told = table[name].strip("`").replace('"', "'")
+        assert told == shown.get(name, f"{default:,}" if type(default) is int else repr(default)), name
+
+
+# Names in the text
+
+FOREIGN = {
+    # Programs, and settings and types of Postgres, Spark, Java, Flink and mypy
+    "ALTER", "AutoCreateSharedArchive", "PASSWORD", "PID", "ROLE", "ScalableBloomFilter", "TIMESTAMP_MICROS", "TTIN",
+    "authenticate", "closeWith", "cogroup", "cpus", "crypto", "fdatasync", "iterateDelta", "lz4", "open_datasync",
+    "outputTimestampType", "pg_dump", "readStream", "terminationCriterion", "v2", "wal_sync_method", "writeStream", "zstd",
+    # Names that an example makes up
+    "Click", "Cnt", "Order", "Purchase", "cnt", "game", "gap_of_key", "north", "orders_controller", "orders_reader",
+    "orders_worker", "page_counts", "revenue", "shop",
+    # What was rejected
+    "WallTime",
+}  # fmt: skip
+MADE = {"millwheel.toml", "wordcount.py", "hits.py", "game.py"}
+"""Files that a user makes."""
+
+
+@cache
+def code() -> dict[str, str]:
+    """Text by path of all that is no page."""
+    kinds = {".py", ".proto", ".toml", ".yml", ".svg", ""}
+    return {
+        path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+        for path in tracked_files(ROOT)
+        if path.suffix in kinds
+        and path.stat().st_size < 400_000
+        and path != Path(__file__)  # which names what is not there
+    }
+
+
+@cache
+def known_words() -> frozenset[str]:
+    return frozenset(word for text in code().values() for word in WORD.findall(text))
+
+
+@cache
+def known_places() -> tuple[str, ...]:
+    """Files and folders, with a slash before each."""
+    files = [path.relative_to(ROOT) for path in tracked_files(ROOT)]
+    return tuple(f"/{place.as_posix()}" for place in {*files, *(folder for path in files for folder in path.parents)})
+
+
+def is_place(span: str) -> bool:
+    return any(place.endswith(f"/{span.rstrip('/')}") for place in known_places())
+
+
+def wrong_with(span: str) -> bool:
+    """Whether code between backticks names what is not there."""
+    if FILE.fullmatch(span) or FOLDER.fullmatch(span):
+        return not (span in MADE or is_place(span) or span.startswith("build/"))
+    member = MEMBER.fullmatch(span)
+    if member is not None:
+        homes = [text for text in code().values() if re.search(rf"^class {member[1]}\b", text, re.MULTILINE)]
+        return bool(homes) and not any(re.search(rf"\b{member[2]}\b", text) for text in homes)
+    made = span.startswith(("millwheel_", "MILLWHEEL_"))  # names of figures and of variables are put together
+    return not made and any(
+        len(word) > 2 and word not in known_words() and word not in FOREIGN for word in WORD.findall(span)
+    )
+
+
+CHECKED = [path for path in PAGES if path.name not in {"benchmarks.md", "nexmark.md"}]
+
+
+@pytest.mark.parametrize("path", CHECKED, ids=lambda path: path.name)
+def test_what_a_page_names_is_there(path: Path) -> None:
+    text = path.read_text(encoding="utf-8").partition("\n## Figures")[0]
+    shown = {word for block in FENCE.findall(text) for word in WORD.findall(block)}
+    spans = {span for span in SPAN.findall(FENCE.sub("", text)) if not {*WORD.findall(span)} <= shown}
+    assert sorted(span for span in spans if wrong_with(span)) == []
+
+
+@pytest.mark.parametrize(
+    "span", ["host/gone.py", "core/gone/", "Checkpoint.gone", "gone_name(x)", "millwheel.gone_module"]
+)
+def test_a_name_that_is_not_there_is_noticed(span: str) -> None:
+    assert wrong_with(span.replace("gone", "go" + "ne"))
+
+
+def test_who_was_replaced_says_by_whom() -> None:
+    pages = {
+        path.name[:4]: path.read_text(encoding="utf-8").partition("\n## ")[0] for path in (DOCS / "adr").glob("0*.md")
+    }
+    for number, text in pages.items():
+        for other in re.findall(r"(?:Replaces|Amends)[^.]*?\[(?:ADR )?(\d{4})\]", text):
+            assert number in pages[other], f"ADR {other} does not say that {number} replaces something of it"
