@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from millwheel.host.progress import Progress
 
 COUNTS = {
-    "injected": "Rows that sources gave, once for each subscription.",
+    "injected": "Rows that sources gave.",
     "records": "Records that hooks got.",
-    "rejected": "Rows that could not be encoded or keyed.",
+    "rejected": "Rows that could not be read, encoded or keyed.",
     "late": "Records that came behind the watermark.",
     "duplicates": "Records that were delivered again, and dropped.",
     "repeated": "Rows whose outside id was taken before, and that were dropped.",

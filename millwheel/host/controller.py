@@ -1,8 +1,8 @@
 """The controller: the authority on watermarks, as one process.
 
 Lives here: when watermarks are persisted, and who is told.  Never here: the values, which `core.authority` computes.
-Invariants: nobody hears of a watermark before it is durable, but under snapshots, where nothing durable rests on it before its
-epoch does.  It is persisted only if all intervals that it rests on have the owners that reported (§7.2).
+Invariants: nobody hears of a watermark before it is durable, except under snapshots, where nothing durable rests on it before
+its epoch does.  It is persisted only if all intervals that it rests on have the owners that reported (§7.2).
 """
 
 from __future__ import annotations
