@@ -25,6 +25,16 @@ from millwheel.cli.metrics import Figures
 from millwheel.cli.root import root
 from millwheel.core.interval import events
 from millwheel.host import alphabet, messages
+from millwheel.source import Source, SourcePartition
+from millwheel_injectors import (
+    BoundedDisorder,
+    FileCreation,
+    FileSource,
+    IterableSource,
+    Percentile,
+    PushSource,
+    SparkOutputSource,
+)
 from millwheel_storage.schema.ddl import metadata
 from tests.unit.cli.test_metrics import PROGRESS
 from tests.unit.test_house import tracked_files
@@ -153,6 +163,14 @@ def public_names(module: str) -> set[str]:
 @pytest.mark.parametrize("module", PUBLIC)
 def test_every_public_name_is_in_a_page(module: str) -> None:
     assert lacks(everywhere(), public_names(module)) == []
+
+
+def test_the_page_of_sources_has_every_argument_and_every_part_of_a_source() -> None:
+    kinds = (FileSource, SparkOutputSource, IterableSource, PushSource, BoundedDisorder, Percentile, FileCreation)
+    names = {name for kind in kinds for name in inspect.signature(kind).parameters} - {"clock"}  # for tests
+    names |= {name for kind in (Source, SourcePartition) for name in vars(kind) if not name.startswith("_")}
+    assert len(names) > 30
+    assert lacks(page("injectors.md"), names) == []
 
 
 def test_the_guide_has_every_setting_of_a_computation_and_its_default() -> None:
