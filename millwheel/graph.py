@@ -249,6 +249,7 @@ class Graph(msgspec.Struct, frozen=True):
             reads=reads,
             formerly=formerly,
             dropped=tuple(f"{c.name}.{cell}" for c in computations for cell in c.evolution.dropped),
+            snapshots=self.snapshot_every_us > 0,
         )
 
 

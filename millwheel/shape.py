@@ -50,3 +50,5 @@ class PipelineShape(msgspec.Struct, frozen=True):
     """Under which name a store keeps the values of "computation.x", where it is not x.  Only stores know."""
     retired: tuple[str, ...] = ()
     """Places, as "computation.place", of cells that have gone: they are not used again."""
+    snapshots: bool = False
+    """Whether it becomes durable by epochs.  Whoever does not would not be in the cut, so all of a cluster do, or nobody."""

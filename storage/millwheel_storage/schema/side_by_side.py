@@ -25,7 +25,14 @@ def differences(running: PipelineShape, shape: PipelineShape) -> list[str]:
     ]
     for name in sorted({*running.coders, *shape.coders}):
         found += _coder(name, running, shape)
+    if running.snapshots != shape.snapshots:
+        here, there = _durability(shape), _durability(running)
+        found.append(f"this version has {here}, and the running version {there}")
     return found
+
+
+def _durability(shape: PipelineShape) -> str:
+    return "Snapshots(...)" if shape.snapshots else "Checkpoints()"
 
 
 def _named(what: str, running: Mapping[str, Any], shape: Mapping[str, Any]) -> Iterator[str]:

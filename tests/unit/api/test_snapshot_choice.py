@@ -23,6 +23,7 @@ from millwheel.api.snapshots import Forgotten, HaltingSnapshots, snapshot_every_
 from millwheel.baselines import Baseline
 from millwheel.errors import WiringError
 from millwheel.launch import import_pipeline
+from millwheel.shape import PipelineShape
 from millwheel_injectors import IterableSource
 
 texts = Stream("texts", TextCoder())
@@ -62,6 +63,19 @@ def test_what_is_no_durability_is_refused() -> None:
         pipeline("snapshots")
     with pytest.raises(WiringError, match="durability="):
         snapshot_every_us(1_000)  # type: ignore[arg-type]
+
+
+def test_the_store_is_told_whether_there_are_epochs_and_not_how_often() -> None:
+    """Processes of a cluster must agree on that, or nothing that is declared is a cut of all of them."""
+
+    def shape(durability: Checkpoints | Snapshots) -> PipelineShape:
+        made = pipeline(durability)
+        made.add(Echo, [subscribe(texts, key=str)], [again])
+        return made.graph().shape()
+
+    assert not shape(Checkpoints()).snapshots
+    assert shape(Snapshots()).snapshots
+    assert shape(Snapshots(every_ms=20)) == shape(Snapshots(every_ms=1_000))
 
 
 def test_a_loop_may_take_snapshots() -> None:

@@ -51,6 +51,8 @@ CHANGES: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"sources": ()}, ["source 'src' is gone"], ["source 'src' is new"]),
     ({"sinks": (SinkTable("t", {"k": "text", "n": "bigint"}, ("k",)),)}, ["sink table 't' has changed"],
      ["sink table 't' has changed"]),
+    ({"snapshots": True}, ["this version has Snapshots(...), and the running version Checkpoints()"],
+     ["this version has Checkpoints(), and the running version Snapshots(...)"]),
     ({"coders": {}, "schemas": {}}, ["cell 'a.n' is gone"], ["cell 'a.n' is new"]),
     ({"coders": {"cell:a.n": "value:own"}, "schemas": {}},
      [f"cell 'a.n' has coder 'value:own', and {RUNNING.coders['cell:a.n']!r} in the running version"],
