@@ -12,7 +12,14 @@ import pytest
 from tests.planted import MUTANTS
 from tests.sim.scenarios import SCENARIOS
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+LINKED = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "examples").rglob("*.md")),
+    *sorted(DOCS.rglob("*.md")),
+]
 GUIDE = DOCS / "guide-computations.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
@@ -54,7 +61,7 @@ def test_the_typed_block_passes_mypy(tmp_path: Path) -> None:
     assert (status, errors) == (0, ""), out + errors
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.relative_to(DOCS).as_posix())
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_the_links_of_the_docs_lead_somewhere(page: Path) -> None:
     text = CODE.sub("", page.read_text(encoding="utf-8"))
     for name, anchor in LINK.findall(text):
@@ -64,7 +71,7 @@ def test_the_links_of_the_docs_lead_somewhere(page: Path) -> None:
 
 
 def test_the_published_figures_are_of_these_bugs_and_these_scenarios() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "reliability.md").read_text(encoding="utf-8")
+    page = (DOCS / "reliability.md").read_text(encoding="utf-8")
     figures = page[page.index("## Figures") :]
     missing = [name for name in (*MUTANTS, *SCENARIOS) if f"| {name} |" not in figures]
     assert not missing, f"run `make reliability`: it has no figures of {missing}"
