@@ -4,7 +4,7 @@ Lives here: when the controller tries to lead, what it asks of the store and tel
 (`master`), the watermarks (`core.authority`), or who may speak for what (`standing`).  Invariants:
 
 * every write carries the epoch of this leader, so one that was followed without knowing it changes nothing;
-* nobody hears of a watermark before it is durable;
+* nobody hears of a watermark before it is durable, except under snapshots (`controller`);
 * what a leader knows it has read since it leads, or workers have said it since.
 """
 

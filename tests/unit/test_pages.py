@@ -132,6 +132,15 @@ def test_every_message_event_and_effect_of_a_host_is_described() -> None:
     assert lacks(page("protocol.md"), classes_of(messages) | classes_of(alphabet) - answers) == []
 
 
+def test_every_part_of_a_host_and_of_a_core_is_named() -> None:
+    """So that a reader knows which question it answers."""
+    cores = "".join(page(path.name) for path in DOCS.glob("architecture*.md"))
+    for folder, text in (("host", page("protocol.md")), ("core", cores)):
+        files = {path.name for path in (ROOT / "millwheel" / folder).rglob("*.py")} - {"__init__.py"}
+        assert len(files) > 20
+        assert sorted(name for name in files if not re.search(rf"\b{name}`", text)) == []
+
+
 def test_every_message_on_the_wire_is_described() -> None:
     text = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "proto").glob("*.proto"))
     declared = set(re.findall(r"^(?:message|service) (\w+)", text, re.MULTILINE))
