@@ -105,6 +105,12 @@ def test_an_option_of_the_command_that_a_page_gives_is_there(path: Path) -> None
     assert sorted(given - options() - options(hidden=True) - FOREIGN_OPTIONS) == []
 
 
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_one_is_singular_as_in_what_a_command_prints(path: Path) -> None:
+    printed = [line for line in path.read_text(encoding="utf-8").splitlines() if "millwheel: " in line]
+    assert [line for line in printed if re.search(r"(?<![\d,])1 (?:rows|records|keys)\b", line)] == []
+
+
 def test_the_guide_has_every_figure_for_prometheus() -> None:
     figures = Figures("p")
     figures.update(msgspec.structs.replace(PROGRESS, watermarks={"Count": 10, "source:text": 12}), 1.0)
