@@ -71,9 +71,10 @@ class Flow:
         *,
         max_ahead: Duration | None = None,
         of: type[Computation[Any]] | str | Stream[Any] | Source[Any] | None = None,
+        percentile: float | None = None,
     ) -> Chain[T]:
-        """The values of a stream that is fed from `source`; `max_ahead` and `of` as in `Pipeline.inject`."""
-        self.pipeline.inject(source, into=into, max_ahead=max_ahead, of=of)
+        """The values of a stream that is fed from `source`; the other arguments are those of `Pipeline.inject`."""
+        self.pipeline.inject(source, into=into, max_ahead=max_ahead, of=of, percentile=percentile)
         return self.read(into)
 
     @overload

@@ -20,12 +20,17 @@ import msgspec
 import pytest
 
 from millwheel import limits
+from millwheel.api.computation import Computation
+from millwheel.api.context import Context
 from millwheel.api.pipeline import Pipeline
+from millwheel.api.state import ListCell, MapCell, ValueCell
 from millwheel.cli.metrics import Figures
 from millwheel.cli.root import root
 from millwheel.core.interval import events
 from millwheel.host import alphabet, messages
+from millwheel.library import Chain, Flow, KeyedChain, WindowedChain
 from millwheel.source import Source, SourcePartition
+from millwheel.testing import Outcome, Stepper
 from millwheel_injectors import (
     BoundedDisorder,
     FileCreation,
@@ -178,6 +183,21 @@ def public_names(module: str) -> set[str]:
 @pytest.mark.parametrize("module", PUBLIC)
 def test_every_public_name_is_in_a_page(module: str) -> None:
     assert lacks(everywhere(), public_names(module)) == []
+
+
+CALLS: list[tuple[str, tuple[type, ...], set[str]]] = [
+    ("library.md", (Flow, Chain, KeyedChain, WindowedChain), {"add", "end", "feeds", "origin", "read_by"}),
+    ("testing.md", (Stepper, Outcome), {"crashed", "echoes", "ended", "overtaken"}),
+    ("guide-computations.md", (Computation, Context, ValueCell, ListCell, MapCell), {"kind"}),
+]
+
+
+@pytest.mark.parametrize(("name", "classes", "inner"), CALLS, ids=[name for name, *_ in CALLS])
+def test_a_page_has_every_call_of_its_subject(name: str, classes: tuple[type, ...], inner: set[str]) -> None:
+    """`inner` is what other parts of millwheel call."""
+    public = {member for kind in classes for member in dir(kind) if not member.startswith("_")}
+    assert len(public) > 10
+    assert lacks(page(name), public - inner) == []
 
 
 def test_the_page_of_sources_has_every_argument_and_every_part_of_a_source() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from millwheel.errors import WiringError
 from millwheel.library import Chain, Combiner, Fixed, Flow, Match, Operation, Operator, Pane, collect, count, sum_of
 from millwheel.library.wiring import Inputs, Port
 from millwheel.testing import Stepper
+from millwheel_injectors import IterableSource
 
 numbers = Stream("numbers", JsonCoder(int))
 others = Stream("others", JsonCoder(int))
@@ -197,3 +199,11 @@ def test_split_keys_that_come_with_a_key_cut_every_step_of_it() -> None:
     cuts = {name: spec.settings.split_keys for name, spec in pipeline._computations.items()}
     assert cuts.pop("once.deduplicate") == ()
     assert cuts == dict.fromkeys(["plain", "shards.parts", "shards", "join", "lengths.upsert"], ("h", "q"))
+
+
+def test_a_source_is_injected_with_all_that_a_pipeline_takes() -> None:
+    pipeline = Pipeline("p")
+    Flow(pipeline).inject(IterableSource("text", []), into=words, percentile=0.99)
+    assert pipeline._sources["text"].percentile == 0.99
+    flows, pipelines = (inspect.signature(kind.inject).parameters for kind in (Flow, Pipeline))
+    assert list(flows) == list(pipelines)
