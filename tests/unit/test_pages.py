@@ -24,6 +24,7 @@ from millwheel.api.computation import Computation
 from millwheel.api.context import Context
 from millwheel.api.pipeline import Pipeline
 from millwheel.api.state import ListCell, MapCell, ValueCell
+from millwheel.cli import lines
 from millwheel.cli.metrics import Figures
 from millwheel.cli.root import root
 from millwheel.core.interval import events
@@ -116,12 +117,13 @@ def test_one_is_singular_as_in_what_a_command_prints(path: Path) -> None:
     assert [line for line in printed if re.search(r"(?<![\d,])1 (?:rows|records|keys)\b", line)] == []
 
 
-def test_the_guide_has_every_figure_for_prometheus() -> None:
+def test_the_guide_has_every_figure_for_prometheus_and_in_json() -> None:
     figures = Figures("p")
     figures.update(msgspec.structs.replace(PROGRESS, watermarks={"Count": 10, "source:text": 12}), 1.0)
     emitted = {f"{family.name}_total" if family.type == "counter" else str(family.name) for family in figures.collect()}
     told = set(re.findall(r"`(millwheel_[a-z_]+)`", page("guide-cluster.md")))
     assert told == emitted
+    assert lacks(page("guide-command-line.md"), {*lines.figures(PROGRESS)}) == []
 
 
 # Hosts, cores and the store
@@ -141,6 +143,23 @@ def test_every_event_and_effect_of_a_core_is_in_the_table() -> None:
 def test_every_message_event_and_effect_of_a_host_is_described() -> None:
     answers = {"Discovery"}  # of an `Ask`, not of a host
     assert lacks(page("protocol.md"), classes_of(messages) | classes_of(alphabet) - answers) == []
+
+
+SHOWN = [("protocol.md", messages), ("protocol.md", alphabet), ("architecture-interval.md", events)]
+
+
+@pytest.mark.parametrize(("name", "module"), SHOWN, ids=["messages", "hosts", "cores"])
+def test_what_crosses_a_boundary_is_shown_with_its_fields(name: str, module: Any) -> None:
+    """A message that is shown with fields has all of them, unless it says "…"; the rest may show those that matter."""
+    shown = dict(re.findall(r"`([A-Z]\w+)\(([^`)]*)\)`", page(name)))
+    kinds = {kind: vars(module)[kind] for kind in classes_of(module) & shown.keys()}
+    assert len(kinds) > 7
+    wrong = {}
+    for kind, made in kinds.items():
+        told, fields = {*WORD.findall(shown[kind])}, {*made.__struct_fields__}
+        if not told <= fields or (module is messages and "…" not in shown[kind] and told != fields):
+            wrong[kind] = told ^ fields
+    assert wrong == {}
 
 
 def test_every_part_of_a_host_and_of_a_core_is_named() -> None:
