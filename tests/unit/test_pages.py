@@ -26,6 +26,7 @@ from millwheel.api.pipeline import Pipeline
 from millwheel.api.state import ListCell, MapCell, ValueCell
 from millwheel.cli import lines
 from millwheel.cli.metrics import Figures
+from millwheel.cli.options import variable
 from millwheel.cli.root import root
 from millwheel.core.interval import events
 from millwheel.host import alphabet, messages
@@ -109,6 +110,13 @@ def test_an_option_of_the_command_that_a_page_gives_is_there(path: Path) -> None
     given = {name for line in lines for name in re.findall(r"(?<![\w-])--[a-z][a-z-]+", line)}
     # Of the examples, the tests and other programs, which lines about `millwheel` do not name.
     assert sorted(given - options() - options(hidden=True) - FOREIGN_OPTIONS) == []
+
+
+def test_a_variable_of_the_environment_that_a_page_gives_is_read_somewhere() -> None:
+    given = set(re.findall(r"\bMILLWHEEL_[A-Z_]+\b", everywhere()))
+    sizes = {name for name in given if name.startswith("MILLWHEEL_BENCH_")}  # put together by `benchmarks.common`
+    assert len(given) > 5
+    assert sorted(given - sizes - {variable(name) for name in options()} - known_words()) == []
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
