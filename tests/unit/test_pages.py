@@ -56,17 +56,24 @@ WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 FILE = re.compile(r"[\w./-]+\.(?:py|md|proto|svg)")
 FOLDER = re.compile(r"[a-z_]+/(?:[a-z_]+/)*")
 MEMBER = re.compile(r"([A-Z]\w+)\.([a-z_]\w*)")
+CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 
 
 def page(name: str) -> str:
     return (DOCS / name).read_text(encoding="utf-8")
 
 
+@cache
+def words(text: str) -> frozenset[str]:
+    return frozenset(WORD.findall(text))
+
+
 def lacks(text: str, names: set[str]) -> list[str]:
     """Those that are no word of `text`."""
-    return sorted(names - set(WORD.findall(text)))
+    return sorted(names - words(text))
 
 
+@cache
 def everywhere() -> str:
     return "\n".join(path.read_text(encoding="utf-8") for path in PAGES)
 
@@ -176,7 +183,7 @@ def test_every_part_of_a_host_and_of_a_core_is_named() -> None:
     for folder, text in (("host", page("protocol.md")), ("core", cores)):
         files = {path.name for path in (ROOT / "millwheel" / folder).rglob("*.py")} - {"__init__.py"}
         assert len(files) > 20
-        assert sorted(name for name in files if not re.search(rf"\b{name}`", text)) == []
+        assert sorted(files - set(re.findall(r"(\w+\.py)`", text))) == []
 
 
 def test_every_message_on_the_wire_is_described() -> None:
@@ -283,23 +290,30 @@ def known_words() -> frozenset[str]:
 
 
 @cache
-def known_places() -> tuple[str, ...]:
-    """Files and folders, with a slash before each."""
+def known_places() -> frozenset[str]:
+    """The ends of the paths of all files and folders: "host/worker.py" and "worker.py" are there."""
     files = [path.relative_to(ROOT) for path in tracked_files(ROOT)]
-    return tuple(f"/{place.as_posix()}" for place in {*files, *(folder for path in files for folder in path.parents)})
+    places = {*files, *(folder for path in files for folder in path.parents)}
+    return frozenset("/".join(place.parts[at:]) for place in places for at in range(len(place.parts)))
 
 
-def is_place(span: str) -> bool:
-    return any(place.endswith(f"/{span.rstrip('/')}") for place in known_places())
+@cache
+def known_classes() -> dict[str, list[str]]:
+    """The text of the files in which each class is."""
+    found: dict[str, list[str]] = {}
+    for text in code().values():
+        for name in CLASS.findall(text):
+            found.setdefault(name, []).append(text)
+    return found
 
 
 def wrong_with(span: str) -> bool:
     """Whether code between backticks names what is not there."""
     if FILE.fullmatch(span) or FOLDER.fullmatch(span):
-        return not (span in MADE or is_place(span) or span.startswith("build/"))
+        return not (span in MADE or span.rstrip("/") in known_places() or span.startswith("build/"))
     member = MEMBER.fullmatch(span)
     if member is not None:
-        homes = [text for text in code().values() if re.search(rf"^class {member[1]}\b", text, re.MULTILINE)]
+        homes = known_classes().get(member[1], [])
         return bool(homes) and not any(re.search(rf"\b{member[2]}\b", text) for text in homes)
     made = span.startswith(("millwheel_", "MILLWHEEL_"))  # names of figures and of variables are put together
     return not made and any(
