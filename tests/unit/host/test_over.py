@@ -45,7 +45,8 @@ def consumed() -> Hand:
     for ask in [*hand.waiting]:
         if isinstance(ask.wish, he.Discover):
             hand.give(he.Answered(ask.token, he.Discovery((), True, MAX_TIME, 0)))
-    hand.give(he.Received("controller", WatermarksRaised({"Keep": MAX_TIME}, {"Keep": MAX_TIME})))
+    ends = {"source:text": MAX_TIME, "Keep": MAX_TIME}
+    hand.give(he.Received("controller", WatermarksRaised(ends, {"Keep": MAX_TIME})))
     return hand
 
 
@@ -53,7 +54,7 @@ def test_a_run_is_over_when_all_of_it_is() -> None:
     assert consumed().worker.finished()
 
 
-@pytest.mark.parametrize("lacks", ["serving", "partitions", "watermark", "restart"])
+@pytest.mark.parametrize("lacks", ["serving", "partitions", "watermark", "watermark of the source", "restart"])
 def test_a_run_is_not_over_while_anything_is_left(lacks: str) -> None:
     worker = consumed().worker
     match lacks:
@@ -63,6 +64,8 @@ def test_a_run_is_not_over_while_anything_is_left(lacks: str) -> None:
             worker.partitions.complete = False
         case "watermark":
             worker.values["Keep"] = MAX_TIME - 1
+        case "watermark of the source":
+            worker.values["source:text"] = MAX_TIME - 1
         case _:
             worker.restarts.under_way.add(next(iter(worker.actors.all)))
     assert not worker.finished()

@@ -121,7 +121,8 @@ def test_a_run_does_not_end_before_it_has_asked_for_redrives() -> None:
     for ask in [*hand.waiting]:
         if isinstance(ask.wish, he.Discover):
             hand.give(he.Answered(ask.token, he.Discovery((), True, MAX_TIME, 0)))
-    hand.give(he.Received("controller", WatermarksRaised({"Keep": MAX_TIME}, {"Keep": MAX_TIME})))
+    ends = {"source:text": MAX_TIME, "Keep": MAX_TIME}
+    hand.give(he.Received("controller", WatermarksRaised(ends, {"Keep": MAX_TIME})))
     assert not any(isinstance(effect, he.Ended) for effect in hand.give(he.Rested()))
     (asked,) = [ask for ask in hand.waiting if isinstance(ask.wish, ListRedrives)]
     hand.give(he.Answered(asked.token, []))

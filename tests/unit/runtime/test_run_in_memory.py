@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from millwheel.core.source import injector
 from millwheel.errors import WiringError
 from millwheel.host.progress import Progress
 from millwheel.launch import import_pipeline
+from millwheel.model import MAX_TIME
+from millwheel.ports import WatermarkWrite
 from millwheel_injectors import FileSource, IterableSource
 from millwheel_storage.memory import MemoryStore
 from tests.unit.runtime.drive import (
@@ -159,3 +163,27 @@ def test_a_row_that_a_client_sends_again_is_counted_once_across_partitions_and_r
         "zoo": {"seen[i2 zoo]": 1},
     }
     assert len(store.tables()["opaque_id"]) == 4
+
+
+class Slow(MemoryStore):
+    """Watermarks become durable some turns later than anything else."""
+
+    async def persist_watermarks(self, writes: Sequence[WatermarkWrite]) -> set[str]:
+        await asyncio.sleep(0.1)
+        return await super().persist_watermarks(writes)
+
+
+def test_a_source_that_comes_after_the_end_of_time_is_at_its_end_when_the_run_is() -> None:
+    """Otherwise a run without it takes it for one that may still come back, and waits."""
+    words = Stream("words", TextCoder())
+
+    def of(source: str) -> Pipeline:
+        pipeline = Pipeline("p")
+        pipeline.inject(IterableSource(source, [("to", 1), ("be", 2)]), into=words)
+        pipeline.add(Keep, inputs=[subscribe(words, key=str)])
+        return pipeline
+
+    store = Slow()
+    for source in ("first", "second"):
+        run_to_end(of(source), store)
+        assert store.watermark[f"source:{source}"] == MAX_TIME
