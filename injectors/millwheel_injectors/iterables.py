@@ -7,6 +7,7 @@ order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -180,7 +181,7 @@ def _time(time: Any) -> Any:
 def _check_order(source: str, rows: Sequence[Row]) -> None:
     """Rows were (event time, value) once; what is left of that is found before it is read."""
     for value, time in rows[:1]:
-        if type(value) is int and type(_time(time)) is not int:
+        if type(value) is int and type(_time(time)) is not int and not isinstance(time, datetime):  # one without a zone
             raise ValueError(
                 f"source {source}: rows are (value, event time), and {rows[0]!r:.80} is the other way round"
             )

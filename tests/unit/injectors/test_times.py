@@ -120,6 +120,8 @@ def test_rows_the_other_way_round_are_refused_before_anything_is_read(row: Any) 
         IterableSource("s", [row])
 
 
-@pytest.mark.parametrize("row", [(0, 1), ("to", "be"), (5, NOON), ("to", 1.5), (Hit("/", 1), 5)])
+@pytest.mark.parametrize(
+    "row", [(0, 1), ("to", "be"), (5, NOON), ("to", 1.5), (Hit("/", 1), 5), (5, datetime(2026, 8, 1, 12))]
+)
 def test_what_may_be_meant_is_left_to_the_run(row: Any) -> None:
     IterableSource("s", [row])
