@@ -19,6 +19,7 @@ from millwheel.limits import LONG_ROWS, OUTSIDE_SLACK_US, READ_LIMIT_BYTES
 from millwheel.model import MAX_TIME, MIN_TIME, Time, to_us
 from millwheel.ports import Batch, RecordId, Source, SourcePartition, SourcePosition
 from millwheel.search import Find, Search
+from millwheel.wording import counted
 from millwheel_injectors.watermarks import BoundedDisorder, Exact, FileCreation, Gauge, Minima, Policy
 
 T = TypeVar("T", default=Any)
@@ -79,7 +80,7 @@ class IterableSource(Source[T]):
         rows = self._rows() if callable(self._rows) else self._rows
         if any(True for _ in islice(rows, read, None)):
             raise SourceError(
-                f"source {self.name}: it ended after {read} rows in an earlier run, and has more now; "
+                f"source {self.name}: it ended after {counted(read, 'row')} in an earlier run, and has more now; "
                 "give them to a source of another name, or reset the pipeline"
             )
 

@@ -19,6 +19,7 @@ from millwheel.cli.status import Status
 from millwheel.errors import MillwheelError
 from millwheel.limits import HOSTING_LOOK_S, HOSTING_PROGRESS_S
 from millwheel.model import format_time
+from millwheel.wording import counted
 
 if TYPE_CHECKING:
     from millwheel.host.over import Tolerance
@@ -138,7 +139,7 @@ def _followed(place: Place, url: str, cluster: SparkCluster, wishes: Wishes, say
     while not cluster.done and not wishes.stop:
         if wishes.workers != wanted:
             if wanted >= 0 and say is not None:
-                say(ME, False, f"{wishes.workers} workers are wanted now")
+                say(ME, False, f"{counted(wishes.workers, 'worker is', 'workers are')} wanted now")
             wanted = wishes.workers
             cluster.scale(wanted)
         status = cluster.wait(HOSTING_LOOK_S)

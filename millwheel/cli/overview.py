@@ -13,6 +13,7 @@ from millwheel.cli.status import Status
 from millwheel.escapes import escaped, harmless, harmless_json
 from millwheel.limits import STATUS_EVERY_S
 from millwheel.model import SECOND, format_time
+from millwheel.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +64,7 @@ def lines(found: ClusterPicture, earlier: ClusterPicture | None = None) -> list[
         f"hot key\t{i.id}\t{i.computation}\t{escaped(h.key)}\t{h.share:.0%}" for i in found.intervals for h in i.hot
     ]
     said += [
-        f"source\t{s.name}\t{owner(s.owner)}\t{s.open_partitions:,} open, {s.rows:,} rows"
+        f"source\t{s.name}\t{owner(s.owner)}\t{s.open_partitions:,} open, {counted(s.rows, 'row')}"
         + (f", {rates[s.name]:,.0f} rows/s" if s.name in rates else "")
         for s in found.sources
     ]

@@ -12,6 +12,7 @@ from millwheel.cli.options import Place, place
 from millwheel.cli.status import Status
 from millwheel.escapes import harmless_json
 from millwheel.model import format_time
+from millwheel.wording import counted
 
 if TYPE_CHECKING:
     from millwheel.committed import Published
@@ -31,7 +32,7 @@ def tail(place: Place, stream: str, count: int, follow: bool) -> int:
         with place.committed() as committed:
             for record in (committed.follow if follow else committed.tail)(stream, count):
                 if record.missed:
-                    click.echo(f"millwheel: missed {record.missed:,} records that are no longer kept", err=True)
+                    click.echo(f"millwheel: missed {counted(record.missed, 'record')}, no longer kept", err=True)
                 print(json_line(record), flush=follow)
     except KeyboardInterrupt:  # the way to end it
         return Status.STOPPED

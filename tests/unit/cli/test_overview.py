@@ -41,6 +41,8 @@ def test_each_thing_is_a_line() -> None:
         "lag\t15.0 s",
     ]
     assert "rows/s" not in "".join(lines(FOUND))
+    one = msgspec.structs.replace(FOUND, sources=(SeenSource("text", "worker-1", 1, 3),))
+    assert "source\ttext\tworker-1\t3 open, 1 row" in lines(one)
 
 
 def test_a_source_that_is_too_far_ahead_is_shown_as_paused() -> None:
