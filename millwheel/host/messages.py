@@ -44,7 +44,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
-    """The bundle `number` of the interval `sender` is durable at `interval`, in `epoch`."""
+    """The bundle `number` of the interval `sender` is durable at `interval`; under snapshots it has run there, in `epoch`."""
 
     interval: IntervalId
     sender: IntervalId

@@ -9,8 +9,10 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import tomllib
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
@@ -19,7 +21,7 @@ import click
 import msgspec
 import pytest
 
-from millwheel import limits
+from millwheel import launch, limits
 from millwheel.api.computation import Computation
 from millwheel.api.context import Context
 from millwheel.api.pipeline import Pipeline
@@ -28,9 +30,11 @@ from millwheel.cli import lines
 from millwheel.cli.metrics import Figures
 from millwheel.cli.options import variable
 from millwheel.cli.root import root
+from millwheel.committed import Committed
 from millwheel.core.interval import events
 from millwheel.host import alphabet, messages
 from millwheel.library import Chain, Flow, KeyedChain, WindowedChain
+from millwheel.overview import ClusterOffice
 from millwheel.source import Source, SourcePartition
 from millwheel.testing import Outcome, Stepper
 from millwheel_injectors import (
@@ -234,12 +238,36 @@ def test_a_page_has_every_call_of_its_subject(name: str, classes: tuple[type, ..
     assert lacks(page(name), public - inner) == []
 
 
+def test_the_calls_from_python_are_there_with_these_arguments() -> None:
+    guide, homes = page("guide-command-line.md"), {"committed.": Committed, "office.": ClusterOffice}
+    rows = [line for line in guide[guide.index("\n## From Python") :].splitlines() if line.startswith("| `")]
+    checked, wrong = 0, []
+    for line in rows:
+        module = re.search(r"of `(millwheel\.[\w.]+)`", line)
+        for home, name, given in re.findall(r"`((?:committed\.|office\.)?)(?:await )?(\w+)\(([^`)]*)\)`", line):
+            place = homes[home] if home else import_module(module[1]) if module else launch
+            found = getattr(place, name, None)
+            told = set(re.findall(r"(?:^|, )(\w+)", given))
+            checked += 1
+            if found is None or not told <= {*inspect.signature(found).parameters}:
+                wrong.append((name, sorted(told)))
+    assert checked > 20
+    assert wrong == []
+
+
 def test_the_page_of_sources_has_every_argument_and_every_part_of_a_source() -> None:
     kinds = (FileSource, SparkOutputSource, IterableSource, PushSource, BoundedDisorder, Percentile, FileCreation)
     names = {name for kind in kinds for name in inspect.signature(kind).parameters} - {"clock"}  # for tests
     names |= {name for kind in (Source, SourcePartition) for name in vars(kind) if not name.startswith("_")}
     assert len(names) > 30
     assert lacks(page("injectors.md"), names) == []
+
+
+def test_every_extra_that_a_user_may_install_is_in_a_page() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"].keys() - {"bench", "dev", "examples"}  # which make installs
+    named = re.findall(r"millwheel-streams\[([\w,]+)\]|extras? `(\w+)`(?: and `(\w+)`)?", everywhere())
+    assert sorted(extras - {name for found in named for part in found for name in part.split(",")}) == []
 
 
 def test_the_guide_has_every_setting_of_a_computation_and_its_default() -> None:
