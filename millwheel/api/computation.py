@@ -30,10 +30,13 @@ class Computation(Generic[V]):
         object.__setattr__(self, name, value)
 
     def setup(self) -> None:
-        """Called once per process before the first hook: open models, clients."""
+        """Called before the first hook: open models, clients.
+
+        A process has one object at a time; under snapshots another one is made when all goes back.
+        """
 
     def teardown(self) -> None:
-        """Called once per process when the run ends in an orderly way; a crash skips it."""
+        """Called after the last hook, when the run ends in an orderly way or all goes back; a crash skips it."""
 
     def ProcessRecord(self, context: Context, record: Record[V]) -> None:
         """Handle one record of `record.key`."""
