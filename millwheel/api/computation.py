@@ -30,13 +30,10 @@ class Computation(Generic[V]):
         object.__setattr__(self, name, value)
 
     def setup(self) -> None:
-        """Called before the first hook: open models, clients.
-
-        A process has one object at a time; under snapshots another one is made when all goes back.
-        """
+        """Called before the first hook of this object: open models, clients."""
 
     def teardown(self) -> None:
-        """Called after the last hook, when the run ends in an orderly way or all goes back; a crash skips it."""
+        """Called after its last hook, when that is in an orderly way; a crash skips it."""
 
     def ProcessRecord(self, context: Context, record: Record[V]) -> None:
         """Handle one record of `record.key`."""
