@@ -123,6 +123,14 @@ def test_an_option_of_the_command_that_a_page_gives_is_there(path: Path) -> None
     assert sorted(given - options() - options(hidden=True) - FOREIGN_OPTIONS) == []
 
 
+def test_a_target_of_make_that_a_page_gives_is_there_and_each_is_in_a_page() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE))
+    given = set(re.findall(r"`(?:\w+=\S+ )?make ([a-z-]+)", everywhere()))
+    assert sorted(given - targets) == []
+    assert sorted(targets - given - {"clean", "format", "help", "lock", "types", "venv", "wheel-test"}) == []
+
+
 def test_a_variable_of_the_environment_that_a_page_gives_is_read_somewhere() -> None:
     given = set(re.findall(r"\bMILLWHEEL_[A-Z_]+\b", everywhere()))
     sizes = {name for name in given if name.startswith("MILLWHEEL_BENCH_")}  # put together by `benchmarks.common`
