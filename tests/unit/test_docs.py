@@ -48,6 +48,11 @@ def test_the_blocks_of_the_guide_run(monkeypatch: pytest.MonkeyPatch) -> None:
         exec(compile(padded, str(GUIDE), "exec"), module.__dict__)
 
 
+def test_the_block_of_the_durabilities_runs() -> None:
+    (source,) = BLOCK.findall((DOCS / "guide-durability.md").read_text(encoding="utf-8"))
+    exec(compile(source, "guide-durability.md", "exec"), {})
+
+
 @pytest.mark.slow
 def test_the_typed_block_passes_mypy(tmp_path: Path) -> None:
     from mypy import api
