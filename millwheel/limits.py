@@ -471,10 +471,10 @@ LONG_RUN_BLOCKS: Final = 64
 """A dense run over more blocks is never sealed: its two ends take fewer bytes than its share of a filter."""
 
 MINIMA_SAMPLE: Final = 1_024
-"""Of so many watermarks the authority draws the next bound of its heap; up to this number all are in the heap."""
+"""From so many watermarks the authority learns how far apart they are."""
 
-MINIMA_SHARE: Final = 8
-"""One watermark of so many is to be in that heap."""
+MINIMA_STRETCH: Final = 256
+"""Watermarks that the authority sorts at a time, about."""
 
 # Processes
 

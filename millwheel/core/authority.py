@@ -55,7 +55,7 @@ class Authority:
         if sequencer is not None:
             self._owners.setdefault(name, {})[interval] = sequencer
         known = self._intervals[name]
-        if interval not in known.values:
+        if interval not in known:
             known.set(interval, MIN_TIME)
 
     def unsettled(self, name: str, interval: IntervalId, receivers: Iterable[str]) -> None:
@@ -90,9 +90,7 @@ class Authority:
 
     def report(self, name: str, interval: IntervalId, value: int) -> None:
         """An interval's low watermark."""
-        known = self._intervals[name]
-        if value > known.values.get(interval, MIN_TIME):
-            known.set(interval, value)
+        if self._intervals[name].rise(interval, value):
             self._dirty.add(name)
             if value >= MAX_TIME and name.startswith("source:"):
                 self._owners.get(name, {}).pop(interval, None)
@@ -113,7 +111,7 @@ class Authority:
         owners: dict[IntervalId, Sequencer] = {}
         for member in self.loops[loop]:
             known = self._owners.get(member, {})
-            if not known or known.keys() != self._intervals[member].values.keys():
+            if not known or known.keys() != self._intervals[member].values().keys():
                 return {}
             owners |= known
         return owners
@@ -201,4 +199,4 @@ class Authority:
 
     def intervals(self, name: str) -> dict[IntervalId, int]:
         """Last reported value per interval."""
-        return dict(self._intervals[name].values)
+        return self._intervals[name].values()

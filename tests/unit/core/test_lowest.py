@@ -1,4 +1,4 @@
-"""Lowest reports against a dict, with a sample so small that the heap is filled again and again."""
+"""Lowest reports against a dict, with so few entries that the stretches begin anew again and again."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from millwheel import limits
 from millwheel.core.lowest import LowestReports
+from millwheel.model import MAX_TIME, MIN_TIME
 
-names = st.integers(0, 30)
+names = st.integers(0, 15) | st.integers(500, 530)
+values = st.integers(-9, 9) | st.integers(-(2**40), 2**40) | st.sampled_from([MIN_TIME, MAX_TIME])
 steps = st.lists(
     st.one_of(
-        st.tuples(st.just("set"), names, st.integers(-9, 9)),
-        st.tuples(st.just("rise"), names, st.integers(0, 9)),
+        st.tuples(st.just("set"), names, values),
+        st.tuples(st.just("rise"), names, values),
         st.tuples(st.just("remove"), names, st.just(0)),
         st.tuples(st.just("ask"), names, st.just(0)),
     ),
@@ -38,21 +40,53 @@ def test_lowest_reports_are_a_dict_with_a_minimum(made: list[tuple[str, int, int
         if step == "remove":
             found.remove(name)
             model.pop(name, None)
-        elif step != "ask":
-            model[name] = value if step == "set" else model.get(name, 0) + value
-            found.set(name, model[name])
-        if step == "ask":
+        elif step == "set":
+            found.set(name, value)
+            model[name] = value
+        elif step == "rise":
+            rises = value > model.get(name, MIN_TIME)
+            assert found.rise(name, value) == rises
+            if rises:
+                model[name] = value
+        else:
             assert found.minimum() == min(model.values(), default=None)
-        assert found.values == model
+            assert found.values() == model
+        assert (len(found), name in found) == (len(model), name in model)
+    assert found.values() == model
     assert found.minimum() == min(model.values(), default=None)
 
 
-def test_what_is_stale_does_not_heap_up() -> None:
+def _entries(found: LowestReports[int]) -> int:
+    """All that is kept, stale or not."""
+    return len(found._run) + len(found._since) + sum(len(stretch) for stretch in found._stretches.values())
+
+
+@pytest.mark.parametrize("step", [1, 1_000, 10**9])
+def test_what_is_stale_does_not_heap_up(step: int) -> None:
     found, dice = LowestReports[int](), random.Random(5)
     for name in range(100):
         found.set(name, 0)
     assert found.minimum() == 0
-    for _ in range(50_000):
-        found.set(dice.randrange(100), -dice.randrange(1_000_000))
-    assert len(found._least) <= max(limits.MINIMA_SAMPLE, 200) + 1
-    assert found.minimum() == min(found.values.values())
+    for at in range(20_000):
+        found.set(dice.randrange(1, 100), at * step + dice.randrange(1_000_000))
+    assert _entries(found) <= max(limits.MINIMA_SAMPLE, 200) + 300
+    assert found.minimum() == 0
+    found.rise(0, 10**18)
+    assert found.minimum() == min(found.values().values())
+
+
+@pytest.mark.parametrize("spread", [10**5, 10**8, 10**13])
+def test_a_stretch_has_as_many_values_as_it_should(spread: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one stretch has all of them, or each value has a stretch of its own."""
+    monkeypatch.setattr(limits, "MINIMA_SAMPLE", 1_024)
+    found, dice = LowestReports[int](), random.Random(7)
+    for name in range(8_000):
+        found.set(name, MIN_TIME)
+        found.minimum()
+    for turn in range(3):
+        for name in range(8_000):
+            found.rise(name, turn * spread + dice.randrange(spread))
+    assert found.minimum() == min(found.values().values())
+    sizes = [len(stretch) for stretch in found._stretches.values()]
+    assert len(sizes) <= 4 * 8_000 // limits.MINIMA_STRETCH + 8
+    assert max(sizes) <= 8 * limits.MINIMA_STRETCH
