@@ -20,7 +20,7 @@ from millwheel.testing.world.kernel import Kernel, Violation
 from millwheel.testing.world.simulator import Simulation
 from millwheel_storage.memory import MemoryStore
 from tests.sim import mayfly
-from tests.sim.workload.drawing import ROLLED, SILENT_US, START_US, Workload, draw, shrunk
+from tests.sim.workload.drawing import AWAKE_US, ROLLED, SILENT_US, START_US, Workload, draw, shrunk
 from tests.sim.workload.expecting import check_commit, check_state
 from tests.sim.workload.ledger import renamed
 
@@ -151,6 +151,8 @@ def run_workload(
         store.feeds = lambda name: workload.graph.bounds(name) - {"a"}  # not a sender in all versions
     if not whole:
         kernel.at(kernel.now, end_sources, store, workload)
+        if workload.feed == "idle":
+            kernel.at(START_US + SILENT_US, fall_silent, store, workload)
     for at in range(workload.redrive_us, until_us, workload.redrive_us) if workload.redrive_us else ():
         kernel.at(kernel.now + at, ask_redrives, store, mayfly.NAME)
     if seed % 2:  # somebody is impatient: these redrives fail, at the first element or at a later one
@@ -236,6 +238,14 @@ def end_sources(store: WatchedStore, workload: Workload) -> None:
     for script in scripts:
         script.end()
     store.truth.scripts_ended()
+
+
+def fall_silent(store: WatchedStore, workload: Workload) -> None:
+    """What slow processes have not read yet comes after the silence, which there would not be else."""
+    for parts in workload.scripts.values():
+        for script in parts:
+            script.delay(START_US + AWAKE_US)
+    store.truth.scripts_delayed()
 
 
 def came_back(script: Script) -> bool:

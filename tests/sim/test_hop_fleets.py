@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.effort import examples
 from tests.sim import ci
 from tests.sim.hop_fleets import simulate_hops_on_a_cluster, try_hops_on_a_cluster
 
-SEEDS = 24
+SEEDS = examples(3, gate=16)
 
 PROBES = (
     "floor of a loop raised",

@@ -6,11 +6,12 @@ import pytest
 
 from millwheel.model import MAX_TIME
 from millwheel.testing.world.kernel import Violation, untold
+from tests.effort import examples
 from tests.sim import ci
 from tests.sim.harness import Verdict
 from tests.sim.hops import EDGES, draw_hops, expected_hops, simulate_hops
 
-SEEDS = 60
+SEEDS = examples(6, gate=36)
 EVENTS_LIMIT = 1_000
 """Events of a host that reach a core, in the least eventful seed.  A loop of few tokens runs dry early."""
 

@@ -117,6 +117,15 @@ class Truth:
             self.pending[number, producer] = {i: t for i, (_, _, t) in keyed.items()}
             self._scripts[number, producer] = script
 
+    def scripts_delayed(self) -> None:
+        """Rows that nobody has read have the times that their scripts say now."""
+        for channel, script in self._scripts.items():
+            for row, (key, value, _) in self.produced[channel].items():
+                if row >= script.read_to:
+                    time = script.rows[row][1]
+                    self.produced[channel][row] = key, value, time
+                    self.pending[channel][row] = time
+
     def scripts_ended(self) -> None:
         """Rows behind the ends that scripts have now will never be read."""
         for channel, script in self._scripts.items():

@@ -39,6 +39,14 @@ class Script(msgspec.Struct, gc=False):
         """No rows come any more but those that some process has read."""
         del self.rows[-(-self.read_to // self.together) * self.together :]
 
+    def delay(self, until_us: int) -> None:
+        """Rows that nobody has read come at that virtual time at the earliest, and are as much younger."""
+        for row in range(self.read_to, len(self.rows)):
+            (value, time), at = self.rows[row], self.arrivals[row]
+            if at < until_us:
+                self.rows[row] = value, time if row in self.late else time + until_us - at
+                self.arrivals[row] = until_us
+
     def promise(self) -> int:
         """The smallest event time among the rows that are not late."""
         return min((t for i, (_, t) in enumerate(self.rows) if i not in self.late), default=MAX_TIME)

@@ -38,6 +38,8 @@ START_US = 1_000 * SECOND
 """Wall time at which a run begins."""
 SILENT_US = 2 * SECOND
 """When those that fall silent are, us after the begin of a run."""
+AWAKE_US = 4 * SECOND
+"""When they come back, us after the begin of a run."""
 FEEDS = {
     5: "idle", 14: "idle", 23: "idle", 10: "idle", 21: "idle", 16: "ordered", 19: "ordered and missing", 25: "missing",
     4: "left out", 12: "left out", 22: "left out", 7: "rewired", 24: "rewired",
@@ -284,7 +286,7 @@ def _in_order(scripts: list[Script]) -> None:
 def _in_bursts(rng: random.Random, script: Script, appears_at: int, disorder_us: int) -> None:
     """Rows are written in two bursts, with a silence between them; events are as old as the source says."""
     script.appears_at = appears_at
-    bursts = (at if at < SECOND else 4 * SECOND + (at - SECOND) // 5 for at in script.arrivals)
+    bursts = (at if at < SECOND else AWAKE_US + (at - SECOND) // 5 for at in script.arrivals)
     script.arrivals = [max(at, appears_at) for at in bursts]
     script.rows = [
         (token, time if i in script.late else START_US + at - rng.randrange(disorder_us + 1))
