@@ -15,7 +15,7 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import uvloop
 
@@ -43,9 +43,11 @@ from millwheel.runtime.retry import Retries
 from millwheel.runtime.shell import Shell
 from millwheel.runtime.signals import signals_restored, signals_stop
 from millwheel.transport.addresses import host_and_port
-from millwheel.transport.certificates import Certificates
 from millwheel.transport.grpc_channels import GrpcTransport
 from millwheel_storage.postgres import PostgresStore
+
+if TYPE_CHECKING:
+    from millwheel.transport.certificates import Certificates
 
 logger = logging.getLogger("millwheel")
 

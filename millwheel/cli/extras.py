@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
+from importlib.util import find_spec
 
 from millwheel.errors import ChannelError
 
@@ -18,11 +18,25 @@ def of_clusters() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise ChannelError(f"{error.name} is missing: pip install 'millwheel-streams[cluster]'") from error
+        raise ChannelError(_missing(error.name)) from error
 
 
 def check_cluster_packages() -> None:
-    """Raises `ChannelError` here, before each process that is started says the same."""
-    with of_clusters():
-        for package in ("grpc", "google.protobuf", "cryptography"):
-            import_module(package)
+    """Raises `ChannelError` here, before each process that is started says the same.
+
+    Nothing is imported, because that takes time.
+    """
+    for package in ("grpc", "google.protobuf", "cryptography"):
+        if not _is_there(package):
+            raise ChannelError(_missing(package))
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except (ImportError, ValueError):  # of its parent, and where something keeps it from being imported
+        return False
+
+
+def _missing(package: str | None) -> str:
+    return f"{package} is missing: pip install 'millwheel-streams[cluster]'"

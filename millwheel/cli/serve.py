@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from millwheel.host.progress import Progress
     from millwheel.processes import ProcessPlan
+    from millwheel.transport.certificates import Certificates
 
 STOPPED = "stopped; others go on with what it had"
 
@@ -129,13 +130,22 @@ def _plan(place: Place, role: str, given: dict[str, Any]) -> ProcessPlan:
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # what breaks a channel is in our own log
     with of_clusters():
         from millwheel.processes import ProcessPlan
-        from millwheel.transport.certificates import Certificates
+
+        certificates = _certificates(given["certs"], role)
     return ProcessPlan(
         pipeline=pipeline, url="", name=given["name"] or f"{socket.gethostname()}-{os.getpid()}",
         listen=given["listen"], advertise=given["advertise"],
-        certificates=Certificates.read(given["certs"], role) if given["certs"] is not None else None,
+        certificates=certificates,
         lease_us=round(given["lease"] * 1_000_000),
     )  # fmt: skip
+
+
+def _certificates(directory: str | None, role: str) -> Certificates | None:
+    if directory is None:
+        return None
+    from millwheel.transport.certificates import Certificates  # what reads them is not needed without
+
+    return Certificates.read(directory, role)
 
 
 def _end_with_parent() -> None:

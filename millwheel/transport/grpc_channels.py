@@ -16,7 +16,7 @@ import random
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc
 import grpc.aio
@@ -25,13 +25,15 @@ from millwheel import limits
 from millwheel.errors import ChannelError, InvariantError, WireError
 from millwheel.host.messages import Message
 from millwheel.transport.addresses import host_and_port, is_loopback
-from millwheel.transport.certificates import Certificates
 from millwheel.transport.conversations import Conversation, FrameStream, StreamBroken
 from millwheel.transport.frames import parsed
 from millwheel.transport.proto import channel_pb2 as pb
 from millwheel.transport.roles import CONVERSE, MEMBERS, may_call, may_speak_for
 from millwheel.transport.tls import caller_credentials, caller_role, server_credentials
 from millwheel.transport.wire_form import WIRE_VERSION
+
+if TYPE_CHECKING:
+    from millwheel.transport.certificates import Certificates
 
 _, SERVICE, METHOD = CONVERSE.split("/")
 

@@ -14,7 +14,7 @@ import random
 from collections import deque
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import grpc.aio
@@ -24,11 +24,13 @@ from millwheel import limits
 from millwheel.errors import ChannelError, LimitError, PushError, PushRefused, WireError
 from millwheel.model import Time, to_us
 from millwheel.transport.addresses import host_and_port, is_loopback
-from millwheel.transport.certificates import Certificates
 from millwheel.transport.proto import push_pb2 as pb
 from millwheel.transport.push_form import PUSH_VERSION, reply_of
 from millwheel.transport.roles import PUSH
 from millwheel.transport.tls import caller_credentials
+
+if TYPE_CHECKING:
+    from millwheel.transport.certificates import Certificates
 
 _OPTIONS: Final = (
     ("grpc.max_send_message_length", limits.PUSH_MESSAGE_LIMIT_BYTES),
@@ -82,7 +84,7 @@ class AsyncPusher:
     ) -> None:
         self._addresses = [addresses] if isinstance(addresses, str) else [*addresses]
         self._stream = stream
-        self._certificates = None if certificates is None else Certificates.read(*certificates)
+        self._certificates = None if certificates is None else _read(*certificates)
         self._patience_s = patience_s
         for address in self._addresses:
             host, _ = host_and_port(address)
@@ -331,3 +333,11 @@ def _checked_value(value: bytes) -> bytes:
     if len(value) > limits.VALUE_LIMIT_BYTES:
         raise LimitError(f"a value has at most {limits.VALUE_LIMIT_BYTES:,} bytes, and this one {len(value):,}")
     return value
+
+
+def _read(directory: str, name: str) -> Certificates:
+    try:
+        from millwheel.transport.certificates import Certificates  # takes time that only who has some should pay
+    except ModuleNotFoundError as error:
+        raise ChannelError(f"{error.name} is missing: pip install 'millwheel-streams[cluster]'") from error
+    return Certificates.read(directory, name)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc
 import grpc.aio
@@ -18,12 +18,14 @@ import grpc.aio
 from millwheel import limits
 from millwheel.errors import ChannelError, InvariantError, WireError
 from millwheel.transport.addresses import host_and_port, is_loopback
-from millwheel.transport.certificates import Certificates
 from millwheel.transport.proto import push_pb2 as pb
 from millwheel.transport.push_form import PUSH_VERSION, request_of
 from millwheel.transport.push_queue import PushAccount, PushQueue
 from millwheel.transport.roles import MEMBERS, PUSH, may_call
 from millwheel.transport.tls import caller_role, server_credentials
+
+if TYPE_CHECKING:
+    from millwheel.transport.certificates import Certificates
 
 _, SERVICE, METHOD = PUSH.split("/")
 

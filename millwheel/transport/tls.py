@@ -5,12 +5,14 @@ Lives here: credentials.  Never here: which role may do what.  Both ends prove t
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from millwheel.transport.certificates import Certificates, role_of
 from millwheel.transport.roles import Role
+
+if TYPE_CHECKING:
+    from millwheel.transport.certificates import Certificates
 
 
 def server_credentials(certificates: Certificates) -> grpc.ServerCredentials:
@@ -27,5 +29,7 @@ def caller_credentials(certificates: Certificates) -> grpc.ChannelCredentials:
 def caller_role(context: Any) -> Role | None:
     """The role of the certificate with which a stream was opened."""
     for pem in context.auth_context().get("x509_pem_cert", ()):
+        from millwheel.transport.certificates import role_of
+
         return role_of(pem)
     return None

@@ -554,7 +554,7 @@ def test_records_are_pushed_over_tls_by_roles_that_may(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("missing", ["grpc", "google.protobuf", "cryptography"])
+@pytest.mark.parametrize("missing", ["grpc", "google.protobuf"])
 def test_without_the_extra_a_source_can_be_declared_and_says_what_is_missing(missing: str) -> None:
     code = f"""
 import asyncio, sys
@@ -571,6 +571,23 @@ for run in (lambda: asyncio.run(partition.serve()), lambda: __import__("millwhee
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     says = "is missing: pip install 'millwheel-streams[cluster]'"
     assert [line.split()[0] for line in found.splitlines() if says in line] == ["ChannelError", "ImportError"]
+
+
+def test_what_reads_certificates_is_only_needed_by_who_has_some() -> None:
+    """To import it takes as long as to import gRPC, in each process of a cluster."""
+    code = """
+import sys
+sys.modules["cryptography"] = None
+import millwheel.processes, millwheel.transport.push_server
+from millwheel.push import Pusher
+Pusher("127.0.0.1:1", "orders")
+try:
+    Pusher("127.0.0.1:1", "orders", certificates=("certs", "push"))
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "ChannelError cryptography is missing: pip install 'millwheel-streams[cluster]'\n"
 
 
 # The queue
