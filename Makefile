@@ -32,7 +32,7 @@ $(STAMP): $(LOCKS) pyproject.toml
 	@rm -f $@
 	test -x $(PY) || "$(PYTHON)" -m venv $(VENV)
 	$(PIP_INSTALL) --require-hashes --no-deps -r requirements/build.lock
-	$(PIP_INSTALL) --require-hashes --no-deps --no-build-isolation --use-pep517 -r requirements/dev.lock
+	$(PY) scripts/install.py requirements/dev.lock
 	$(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	$(PY) -m pip check --disable-pip-version-check
 	@touch $@
@@ -97,6 +97,7 @@ reliability: $(STAMP) ## simulator, crash points, planted bugs, new property exa
 	HYPOTHESIS_PROFILE=search $(PY) -m pytest -q tests/property tests/unit tests/sim/test_watermark_steps.py \
 		tests/sim/test_cuts.py tests/sim/test_loop_cuts.py tests/sim/test_cluster_cuts.py tests/sim/test_loop_cut_fleets.py \
 		tests/sim/test_put_back.py tests/sim/test_percentile.py
+	HYPOTHESIS_PROFILE=search $(PY) -m pytest -q tests/sim/test_hops.py tests/sim/test_hop_fleets.py
 	HYPOTHESIS_PROFILE=search $(PY) -m pytest -q -m "not every_core" tests/sim/test_simulator.py
 	$(PY) -m pytest -q -m long
 	MILLWHEEL_KILLS=8 $(PY) -m pytest -q tests/chaos/test_record_id_kills.py tests/chaos/test_push_kills.py
