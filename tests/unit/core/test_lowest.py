@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
+from heapq import heapify, heapreplace
 
 import pytest
 from hypothesis import given
@@ -90,3 +92,35 @@ def test_a_stretch_has_as_many_values_as_it_should(spread: int, monkeypatch: pyt
     sizes = [len(stretch) for stretch in found._stretches.values()]
     assert len(sizes) <= 4 * 8_000 // limits.MINIMA_STRETCH + 8
     assert max(sizes) <= 8 * limits.MINIMA_STRETCH
+
+
+def test_reports_that_move_the_minimum_do_not_begin_anew_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, dice, anew = LowestReports[int](), random.Random(9), Counter[str]()
+    begin_anew = found._begin_anew
+
+    def counted() -> None:
+        anew["times"] += 1
+        begin_anew()
+
+    monkeypatch.setattr(found, "_begin_anew", counted)
+    known = [(dice.randrange(10**6), name) for name in range(2_000)]
+    for value, name in known:
+        found.set(name, value)
+    anew.clear()
+    heapify(known)
+    for _ in range(20_000):
+        value, name = known[0]
+        assert found.minimum() == value
+        then = value + dice.randrange(1, 2 * 10**6)
+        heapreplace(known, (then, name))
+        found.rise(name, then)
+    assert anew["times"] <= 1
+
+
+def test_pages_of_intervals_that_have_gone_go_too() -> None:
+    found = LowestReports[int]()
+    for name in range(40_000):
+        found.set(name, name)
+        found.remove(name - 100)
+    assert found.minimum() == 39_900
+    assert len(found._pages) < 10
