@@ -97,7 +97,7 @@ reliability: $(STAMP) ## simulator, crash points, planted bugs, new property exa
 	HYPOTHESIS_PROFILE=search $(PY) -m pytest -q tests/property tests/unit tests/sim/test_watermark_steps.py \
 		tests/sim/test_cuts.py tests/sim/test_loop_cuts.py tests/sim/test_cluster_cuts.py tests/sim/test_loop_cut_fleets.py \
 		tests/sim/test_put_back.py tests/sim/test_percentile.py
-	HYPOTHESIS_PROFILE=search $(PY) -m pytest -q tests/sim/test_hops.py tests/sim/test_hop_fleets.py
+	HYPOTHESIS_PROFILE=search $(PY) -m pytest -q tests/sim/test_hops.py tests/sim/test_hop_fleets.py tests/sim/test_clusters.py
 	HYPOTHESIS_PROFILE=search $(PY) -m pytest -q -m "not every_core" tests/sim/test_simulator.py
 	$(PY) -m pytest -q -m long
 	MILLWHEEL_KILLS=8 $(PY) -m pytest -q tests/chaos/test_record_id_kills.py tests/chaos/test_push_kills.py

@@ -81,7 +81,7 @@ def counts(told: tuple[int, str, str]) -> dict[str, int]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("how", "key"), [("exit", "c4"), ("kill", "c5")])
+@pytest.mark.parametrize(("how", "key"), [("exit", "c4"), pytest.param("kill", "c5", marks=pytest.mark.long)])
 def test_what_ends_the_process_is_quarantined_and_only_that(
     tmp_path: Path, postgres: EmbeddedPostgres, how: str, key: str
 ) -> None:

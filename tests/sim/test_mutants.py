@@ -168,10 +168,15 @@ FIRST_SEEDS = {
 """The first seed to try, where the bug was last seen, if that is not 0; `make mutants` counts from 0."""
 
 LONG = {
+    "A leader says only once that an epoch begins",
     "A placement changes the owner and not the sequencer: the last owner is not fenced",
+    "A sender gets no new promise later when its receiver had no room at the time at which little was left",
+    "A silence that is shorter than a window is no dip",
     "A source without an owner sends nothing back",
     "A weak interval sends nothing again to a receiver that another worker has by now",
+    "A worker that hears of the begin of an epoch again says nothing again",
     "An epoch begins at a worker that does not serve all yet that is its own",
+    "An interval waits for barriers on back edges before its cut when another worker sends them",
     "Bundles that need no answer overtake one of their sender that waits for the store's",
     "Each leader counts the rounds of a loop from zero",
     "Nobody says hello to a worker that joins later: its intervals send nothing",
@@ -181,12 +186,18 @@ LONG = {
     "Rounds of the owners before are asked after all has gone back",
     "The hello of a worker that is not known yet is forgotten",
     "The next core of an interval is not told how far its inputs are",
+    "The noise of a key is assumed, and not learned from its past",
+    "The report walks a key's windows once for each of its anomalies",
     "The watermark does not wait for a partition until it has reported",
+    "The watermark of an interval with another owner is forgotten, and nobody waits for the new owner's",
+    "The watermark waits for ever for an interval that was merged into another one",
     "What a worker knows of refused rows is forgotten when another one gets the interval",
+    "Whoever gets an interval is never heard about it: the watermark stays where it was",
     "Whoever loses an interval does not look at the map, and does not let go of it",
     "Workers that own nothing hear of rounds, and get something when all has gone back",
+    "Workers that own nothing hear of watermarks, and get something when all has gone back",
 }
-"""Those that take 5 to 100 s of processor: `make reliability` tries them, as all others."""
+"""Those that take 2 to 100 s of processor: `make reliability` tries them, as all others."""
 
 AT_CRASH_POINTS = {
     "The next core of an interval is not told how far its inputs are",

@@ -365,7 +365,7 @@ class Sender:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_thousand_cuts_lose_and_double_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     quick(monkeypatch, 0.02)
     chance = random.Random(seed)
