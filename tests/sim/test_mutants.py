@@ -188,7 +188,6 @@ LONG = {
     "The next core of an interval is not told how far its inputs are",
     "The noise of a key is assumed, and not learned from its past",
     "The report walks a key's windows once for each of its anomalies",
-    "The watermark does not wait for a partition until it has reported",
     "The watermark of an interval with another owner is forgotten, and nobody waits for the new owner's",
     "The watermark waits for ever for an interval that was merged into another one",
     "What a worker knows of refused rows is forgotten when another one gets the interval",
