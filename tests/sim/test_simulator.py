@@ -11,15 +11,17 @@ import msgspec
 import pytest
 
 from benchmarks import common, others
+from millwheel.testing.checks.watched import WatchedStore
 from tests import mutants
 from tests.effort import share, some
 from tests.planted import MUTANTS
-from tests.sim import ci, report
+from tests.sim import ci, harness, report
 from tests.sim.cuts import simulate_cuts
 from tests.sim.fleets import simulate_cluster
 from tests.sim.harness import simulate_seed
 from tests.sim.hop_fleets import simulate_hops_on_a_cluster
 from tests.sim.hops import simulate_hops
+from tests.sim.workload.drawing import AWAKE_US, SILENT_US, START_US, Workload
 
 
 @pytest.mark.every_core
@@ -126,6 +128,23 @@ def traces() -> list[str]:
         *embedded, simulate_cuts(0).trace_hash(), simulate_cluster(3).trace_hash, simulate_hops(3).trace_hash,
         simulate_hops_on_a_cluster(1).trace_hash,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", [203, 275])
+def test_sources_that_fall_silent_are_silent(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that slow processes had not read once came in the silence, so there was none in most seeds."""
+    look, read = harness.end_sources, list[list[int]]()
+
+    def watched(store: WatchedStore, workload: Workload) -> None:
+        if SILENT_US < store.truth.kernel.now - START_US < AWAKE_US:
+            read.append([script.read_to for scripts in workload.scripts.values() for script in scripts])
+        look(store, workload)
+
+    monkeypatch.setattr(harness, "end_sources", watched)
+    simulate_seed(seed)
+    assert len(read) > 30
+    assert [rows for rows in read if rows != read[0]] == []
+    assert sum(read[0]) > 0
 
 
 def test_the_same_seed_gives_the_same_trace_whatever_the_hash_seed() -> None:
