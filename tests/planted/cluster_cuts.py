@@ -13,6 +13,7 @@ from millwheel.host.epoch_keeper import Declaring
 from millwheel.host.generations import WholeMaster
 from millwheel.host.leading import ClusterController
 from millwheel.host.led_epochs import LedEpochs
+from millwheel.host.led_watermarks import LedWatermarks
 from millwheel.host.mapped import MappedOwnership
 from millwheel.host.master import Assign, Dismiss, Hasten, Master, Propose, Settle, assign, refused
 from millwheel.host.messages import BarriersNamed
@@ -111,7 +112,7 @@ def label_of_the_last() -> Patches:
 @shared_cut
 def authority_goes_on() -> Patches:
     """What a leader knows of watermarks outlives a going back"""
-    renew = ClusterController._renew
+    renew = LedWatermarks._renew
 
     def kept(self: Any, found: Any) -> None:
         before, generation = self._authority, self._generation
@@ -120,11 +121,11 @@ def authority_goes_on() -> Patches:
             self._left_over = before
         left = getattr(self, "_left_over", None)
         if left is not None and self._generation not in (None, generation):
-            self._authority, self._rounds = left, Rounds(left, self._procedures.start, self._ask_round, 0)
+            self._authority, self._rounds = left, Rounds(left, self._begin, self._ask_round, 0)
             self._loading = True
-            self._begin_epochs(self._generation, left, found.declared, self._epoch)
+            self._begin_epochs(self._generation, left, found.declared, self.term)
 
-    return {(ClusterController, "_renew"): kept}
+    return {(LedWatermarks, "_renew"): kept}
 
 
 @shared_cut
@@ -136,7 +137,7 @@ def label_from_zero() -> Patches:
 @shared_cut
 def everybody_hears() -> Patches:
     """Workers that own nothing hear of watermarks, and get something when all has gone back"""
-    return {(ClusterController, "_serving"): lambda self: self._workers()}
+    return {(LedWatermarks, "_serving"): lambda self: self._workers()}
 
 
 @shared_cut

@@ -11,7 +11,7 @@ from millwheel.core.ids.dedup import Channel
 from millwheel.core.interval import events as ev
 from millwheel.core.source.injector import InjectorCore
 from millwheel.host import alphabet as he
-from millwheel.host.leading import ClusterController
+from millwheel.host.led_watermarks import LedWatermarks
 from millwheel.host.left_overs import LeftOvers
 from millwheel.host.mapped import MappedOwnership
 from millwheel.host.master import Assign, Finish, LetGo, MapView, Master
@@ -291,15 +291,15 @@ def split_without_acks() -> Patches:
 @clustered
 def moved_interval_does_not_count() -> Patches:
     """The watermark of an interval with another owner is forgotten, and nobody waits for the new owner's."""
-    original = ClusterController._adjust
+    original = LedWatermarks._adjust
 
-    def adjust(self: ClusterController, authority: Any, found: Any) -> None:
+    def adjust(self: LedWatermarks, authority: Any, found: Any) -> None:
         original(self, authority, found)
         for placed in found.intervals:
             if authority.intervals(placed.computation).get(placed.id, 0) < -(2**61):
                 authority.excuse(placed.computation, placed.id)
 
-    return {(ClusterController, "_adjust"): adjust}
+    return {(LedWatermarks, "_adjust"): adjust}
 
 
 @clustered

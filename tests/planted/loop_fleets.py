@@ -7,7 +7,7 @@ from typing import Any
 
 from millwheel.core.durability.durable_epochs import DurableEpochs
 from millwheel.host.barriers import Epochs
-from millwheel.host.leading import ClusterController
+from millwheel.host.led_watermarks import LedWatermarks
 from millwheel.host.messages import RoundAnswered, RoundAsked
 from millwheel.host.rounds import Rounds
 from millwheel.host.routes import Routes
@@ -18,14 +18,14 @@ from tests.planted import Patches, only, shared_cut_in_loop
 @shared_cut_in_loop
 def label_of_an_answer_not_heard() -> Patches:
     """A leader takes an answer to a round from behind a barrier for one from before it"""
-    heed = ClusterController._heed
+    heed = LedWatermarks._heed
 
-    def deaf(self: ClusterController, authority: Any, peer: str, message: Any) -> None:
+    def deaf(self: LedWatermarks, authority: Any, peer: str, message: Any) -> None:
         if isinstance(message, RoundAnswered):
             message = RoundAnswered(message.interval, message.sequencer, message.round, message.minimum)
         heed(self, authority, peer, message)
 
-    return {(ClusterController, "_heed"): deaf}
+    return {(LedWatermarks, "_heed"): deaf}
 
 
 @shared_cut_in_loop
@@ -38,10 +38,10 @@ def rounds_outlive_their_generation() -> Patches:
 def everybody_is_asked() -> Patches:
     """Workers that own nothing hear of rounds, and get something when all has gone back"""
 
-    def ask(self: ClusterController, question: RoundAsked) -> None:
+    def ask(self: LedWatermarks, question: RoundAsked) -> None:
         self._tell(self._workers(), question)
 
-    return {(ClusterController, "_ask_round"): ask}
+    return {(LedWatermarks, "_ask_round"): ask}
 
 
 @shared_cut_in_loop

@@ -7,6 +7,7 @@ from typing import Any
 
 from millwheel.cluster import ClusterMap, PlacedInterval, Placement, Reshaping
 from millwheel.host.leading import ClusterController
+from millwheel.host.led_watermarks import LedWatermarks
 from millwheel.host.mapped import MappedOwnership
 from millwheel.host.master import Master
 from millwheel.host.standing import Standing
@@ -49,14 +50,14 @@ def merge_forgets() -> Patches:
 @clustered
 def merged_is_waited_for() -> Patches:
     """The watermark waits for ever for an interval that was merged into another one."""
-    original = ClusterController._adjust
+    original = LedWatermarks._adjust
 
-    def adjust(self: ClusterController, authority: Any, found: Any) -> None:
+    def adjust(self: LedWatermarks, authority: Any, found: Any) -> None:
         retire, authority.retire = authority.retire, lambda name, interval: None
         original(self, authority, found)
         authority.retire = retire
 
-    return {(ClusterController, "_adjust"): adjust}
+    return {(LedWatermarks, "_adjust"): adjust}
 
 
 @clustered

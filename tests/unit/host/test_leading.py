@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from millwheel import limits
@@ -17,114 +15,29 @@ from millwheel.bundles import (
     TimerWrites,
     encode_checkpoint,
 )
-from millwheel.cluster import ClusterMap, MapOrder, Member, PlacedInterval, Placement, RunEnding
+from millwheel.cluster import ClusterMap, MapOrder, Member, Placement, RunEnding
 from millwheel.host import alphabet as he
-from millwheel.host.generations import Generation
 from millwheel.host.leading import ClusterController
 from millwheel.host.led_epochs import LedEpochs
 from millwheel.host.master import Finish
 from millwheel.host.messages import (
-    Claimed,
-    Disowned,
-    Drained,
     EpochOpened,
     EpochStarted,
     HandedOver,
     HandOver,
     ImageWritten,
     InQuarantine,
-    IntervalSettled,
     Led,
-    Message,
     RunEnded,
-    WatermarkReport,
-    WatermarksRaised,
     WorkerJoined,
 )
 from millwheel.host.over import Tolerance
-from millwheel.host.requests import ReadMap, ReadWatermarks, Reshape, StoreCall
-from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
+from millwheel.host.requests import Reshape
+from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, SubscriptionId
 from millwheel.model import MAX_TIME, SECOND
 from millwheel.ports import FoldWrite, PipelineShape, PositionWrite, WatermarkWrite
 from millwheel.testing.world.calls import run
-from millwheel_storage.memory import MemoryStore
-
-LEASE_US = 5 * SECOND
-
-
-class Room:
-    """A store, its clock, and controllers that hear each other at once; what is said to workers is kept."""
-
-    tolerance = Tolerance()
-
-    def __init__(self, snapshot_every_us: int = 0) -> None:
-        self.now = 0
-        self.snapshot_every_us = snapshot_every_us
-        self.store = MemoryStore(lambda: self.now)
-        self.members: dict[str, Member] = {}
-        self.controllers: dict[str, ClusterController] = {}
-        self.cut: set[str] = set()
-        """Controllers that hear nothing, and whose time stands still."""
-        self.dies_after: type[StoreCall] | None = None
-        """Whoever makes such a call is cut before it hears the answer."""
-        self.pauses: list[tuple[int, ClusterController, int]] = []
-        self.told: list[tuple[str, str, Message]] = []
-        self.ended: list[str] = []
-
-    def join(self, role: str) -> str:
-        name = f"{role} {len(self.members)}"
-        member = run(self.store.join(name, role, "here:1", 3_600 * SECOND, name.encode()))
-        host = f"{role[0]}{member.incarnation}"
-        self.members[host] = member
-        if role == "controller":
-            self.controllers[host] = ClusterController(
-                member.incarnation, LEASE_US, self.snapshot_every_us, self.tolerance
-            )
-            self.give(host, he.Started())
-        return host
-
-    def give(self, host: str, event: he.HostEvent) -> None:
-        if host in self.ended or host in self.cut:
-            return
-        controller = self.controllers[host]
-        for effect in controller.handle(event, self.now):
-            match effect:
-                case he.Ask(token, he.Pause(delay_us)):
-                    self.pauses.append((self.now + delay_us, controller, token))
-                case he.Ask(token, StoreCall() as call):
-                    answer: Any = run(call.call(self.store))
-                    if self.dies_after is not None and isinstance(call, self.dies_after):
-                        self.cut.add(host)
-                    self.give(host, he.Answered(token, answer))
-                case he.Tell(peer, message):
-                    self.told.append((host, peer, message))
-                    if peer in self.controllers:
-                        self.give(peer, he.Received(host, message))
-                case he.Ended():
-                    self.ended.append(host)
-                case _:
-                    pass
-
-    def let_pass(self, seconds: float) -> None:
-        until = self.now + round(seconds * SECOND)
-        while self.now < until:
-            self.now += 100_000
-            due = [pause for pause in self.pauses if pause[0] <= self.now and pause[1].name not in self.cut]
-            for pause in due:
-                self.pauses.remove(pause)
-                self.give(pause[1].name, he.Answered(pause[2], None))
-
-    def drain(self, leader: str, worker: str, quarantined: dict[IntervalId, int] | None = None) -> None:
-        """Say again and again, as a worker does, that all that it has is done."""
-        for _ in range(3):
-            found, number = run(self.store.cluster_map()), self.members[worker].incarnation
-            self.give(leader, he.Received(worker, Drained(number, found.version, quarantined or {})))
-
-    def leave(self, host: str) -> None:
-        run(self.store.leave(self.members[host].incarnation))
-
-    def leaders(self) -> list[str]:
-        return [host for host, controller in self.controllers.items() if controller.leads]
+from tests.unit.host.room import LEASE_US, Room, heard_by, noting, placed_one
 
 
 def finished(standbys: int) -> tuple[Room, str, str]:
@@ -406,21 +319,6 @@ def test_whoever_leads_next_has_the_same_verdict_from_workers_and_the_store() ->
     assert endings(room, worker) == {RunEnding(1, 1, False)}
 
 
-def heard_by(room: Room, worker: str, kind: type[Any]) -> list[Any]:
-    """What a worker was told, of one kind."""
-    return [message for _, peer, message in room.told if peer == worker and isinstance(message, kind)]
-
-
-def placed_one(room: Room) -> tuple[str, str, PlacedInterval]:
-    """A leader, and a worker that has got the only interval."""
-    run(room.store.open_pipeline(PipelineShape("p", {"count": ()}, {}, {}, (), ())))
-    leader, worker = room.join("controller"), room.join("worker")
-    room.let_pass(2)
-    (placed,) = run(room.store.cluster_map()).intervals
-    assert placed.owner == room.members[worker].incarnation
-    return leader, worker, placed
-
-
 def test_whoever_was_given_something_is_asked_what_it_knows_of_it() -> None:
     # What it had said while it was being placed counted for nothing.
     room = Room()
@@ -436,19 +334,6 @@ def test_whoever_was_given_something_is_asked_what_it_knows_of_it() -> None:
     room.let_pass(1)
     assert len(heard_by(room, other, Led)) == 2
     assert len(heard_by(room, worker, Led)) == asked
-
-
-def test_the_word_of_an_owner_counts_when_it_has_been_placed() -> None:
-    room = Room()
-    leader, worker, placed = placed_one(room)
-    for message in (
-        WorkerJoined({"count": ()}), Claimed((("count", placed.id, placed.sequencer),)),
-        WatermarkReport("count", placed.id, 50, placed.sequencer),
-    ):  # fmt: skip
-        room.give(leader, he.Received(worker, message))
-    room.give(leader, he.TurnEnded())
-    assert run(room.store.watermarks()) == {"count": 50}
-    assert heard_by(room, worker, WatermarksRaised)[-1].values == {"count": 50}
 
 
 def test_an_owner_is_not_asked_again_to_let_go_because_the_map_has_changed_meanwhile() -> None:
@@ -475,66 +360,6 @@ def test_an_owner_is_not_asked_again_to_let_go_because_the_map_has_changed_meanw
     assert heard_by(room, worker, HandOver) == asked
 
 
-def led(room: Room) -> tuple[str, str, PlacedInterval]:
-    """A leader that knows who sends to whom, and the owner of the only interval."""
-    leader, worker, placed = placed_one(room)
-    for message in (WorkerJoined({"count": ()}), Claimed((("count", placed.id, placed.sequencer),))):
-        room.give(leader, he.Received(worker, message))
-    return leader, worker, placed
-
-
-def test_a_leader_whose_watermarks_are_refused_leads_no_more() -> None:
-    room = Room()
-    leader, worker, placed = led(room)
-    room.now += 2 * LEASE_US
-    assert run(room.store.lead(room.members[worker].incarnation, LEASE_US)) is not None
-    assert room.controllers[leader].leads, "it has not asked since"
-    room.give(leader, he.Received(worker, WatermarkReport("count", placed.id, 50, placed.sequencer)))
-    room.give(leader, he.TurnEnded())
-    assert not room.controllers[leader].leads
-    assert run(room.store.watermarks()) == {}
-
-
-@pytest.mark.parametrize("settles", [True, False])
-def test_loops_are_asked_at_once_when_an_interval_has_an_owner_or_nothing_of_an_earlier_version(settles: bool) -> None:
-    room = Room()
-    leader, worker, placed = led(room)
-    rounds, asked = room.controllers[leader]._rounds, list[bool]()
-    assert rounds is not None
-    rounds.hurry = lambda: asked.append(True)  # type: ignore[method-assign]
-    said = IntervalSettled(placed.id) if settles else Claimed((("count", placed.id, placed.sequencer),))
-    room.give(leader, he.Received(worker, WatermarkReport("count", placed.id, 50, placed.sequencer)))
-    assert asked == []
-    room.give(leader, he.Received(worker, said))
-    assert asked == [True]
-
-
-def test_what_was_stored_is_not_taken_for_that_of_owners_that_have_come_meanwhile() -> None:
-    controller = ClusterController(1, LEASE_US, 1_000)
-    controller._epoch, found = 1, ClusterMap(1, None, (), (), ())
-    controller._map = found
-    for changes in (True, False):
-        controller._authority, controller._generation = None, Generation((), ())
-        steps = controller._load(WorkerJoined({"count": ()}), 1)
-        assert isinstance(next(steps), ReadMap)
-        assert isinstance(steps.send(found), ReadWatermarks)
-        if changes:
-            controller._generation = Generation(((IntervalId(1), 7, Sequencer(3)),), ())
-        with pytest.raises(StopIteration):
-            steps.send({})
-        assert (controller._authority is None) == changes
-
-
-def test_who_sends_to_whom_is_known_also_after_all_has_gone_back() -> None:
-    controller = ClusterController(1, LEASE_US, 1_000)
-    controller._epoch, controller._joined = 1, ("w7", WorkerJoined({"count": ()}))
-    placed = PlacedInterval(IntervalId(1), "count", "", None, 7, Sequencer(3))
-    found = ClusterMap(1, None, (Member(7, "n", "worker", "here:1"),), (placed,), ())
-    for _ in range(2):
-        controller._renew(found)
-        assert controller._early == [controller._joined], "once"
-
-
 def test_sessions_of_a_dead_worker_are_ended_before_what_it_had_is_placed_and_before_it_is_forgotten() -> None:
     room = Room()
     run(room.store.open_pipeline(PipelineShape("p", {"count": ()}, {}, {}, (), ())))
@@ -550,60 +375,12 @@ def test_sessions_of_a_dead_worker_are_ended_before_what_it_had_is_placed_and_be
     assert done == ["expel", "place", "expel", "leave"]
 
 
-def noting(done: list[str], name: str, call: Any) -> Any:
-    async def noted(*given: Any) -> Any:
-        done.append(name)
-        return await call(*given)
-
-    return noted
-
-
-def test_a_leader_that_has_led_in_an_earlier_term_begins_with_nothing() -> None:
-    room = Room()
-    leader, worker, _ = led(room)
-    controller = room.controllers[leader]
-    assert controller._authority is not None
-    room.now += 2 * LEASE_US
-    assert run(room.store.lead(room.members[worker].incarnation, LEASE_US)) is not None
-    room.now += 2 * LEASE_US
-    room.let_pass(2)
-    assert controller.leads
-    assert controller._authority is None, "others may have decided meanwhile"
-
-
-def test_when_the_word_of_an_owner_is_refused_the_map_is_read_at_once() -> None:
-    room = Room()
-    leader, worker, placed = led(room)
-    room.store._fence({placed.id})
-    reads: list[str] = []
-    room.store.cluster_map = noting(reads, "map", room.store.cluster_map)  # type: ignore[method-assign]
-    room.give(leader, he.Received(worker, WatermarkReport("count", placed.id, 50, placed.sequencer)))
-    room.give(leader, he.TurnEnded())
-    assert heard_by(room, worker, Disowned) == [Disowned(((placed.id, placed.sequencer),))]
-    assert reads == ["map"]
-
-
-class Told(LedEpochs):
-    """Epochs that are told, and end."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            workers=(), owners={}, term=1, every_us=1_000, begin=lambda steps: None, tell=lambda message: None, values=dict
-        )  # fmt: skip
-
-    def restate(self) -> list[Message]:
-        return [EpochStarted(5)]
-
-
-def test_a_worker_that_comes_hears_of_the_epoch_that_runs_and_none_begins_when_the_run_is_over() -> None:
+def test_no_epoch_begins_when_the_run_is_over() -> None:
     controller = ClusterController(1, LEASE_US, 1_000)
-    controller._epoch, epochs = 1, Told()
-    controller._epochs, controller._generation = epochs, Generation(((IntervalId(1), 7, Sequencer(3)),), ())
-    for peer, told in (("w7", [EpochStarted(5)]), ("w8", [])):
-        controller._out = []
-        controller._welcome(peer)
-        said = [effect.message for effect in controller._out if isinstance(effect, he.Tell)]
-        assert [message for message in said if isinstance(message, EpochStarted)] == told
+    controller._led.lead(1)
+    epochs = controller._led._epochs = LedEpochs(
+        workers=(), owners={}, term=1, every_us=1_000, begin=lambda steps: None, tell=lambda message: None, values=dict
+    )
     steps = controller._carry_out(Finish(), ClusterMap(1, None, (Member(7, "n", "worker", "here:1"),), (), ()), 1)
     next(steps)
     with pytest.raises(StopIteration):

@@ -1,0 +1,150 @@
+"""The watermarks of a cluster at the leader: what counts, what is stored, and what is forgotten."""
+
+from __future__ import annotations
+
+import pytest
+
+from millwheel.cluster import ClusterMap, Member, PlacedInterval
+from millwheel.host import alphabet as he
+from millwheel.host.generations import Generation
+from millwheel.host.led_epochs import LedEpochs
+from millwheel.host.led_watermarks import LedWatermarks
+from millwheel.host.messages import (
+    Claimed,
+    Disowned,
+    EpochStarted,
+    IntervalSettled,
+    Message,
+    WatermarkReport,
+    WatermarksRaised,
+    WorkerJoined,
+)
+from millwheel.host.requests import ReadMap, ReadWatermarks
+from millwheel.ids import IntervalId, Sequencer
+from millwheel.testing.world.calls import run
+from tests.unit.host.room import LEASE_US, Room, heard_by, led, noting, placed_one
+
+OWNED = Generation(((IntervalId(1), 7, Sequencer(3)),), ())
+
+
+def test_the_word_of_an_owner_counts_when_it_has_been_placed() -> None:
+    room = Room()
+    leader, worker, placed = placed_one(room)
+    for message in (
+        WorkerJoined({"count": ()}), Claimed((("count", placed.id, placed.sequencer),)),
+        WatermarkReport("count", placed.id, 50, placed.sequencer),
+    ):  # fmt: skip
+        room.give(leader, he.Received(worker, message))
+    room.give(leader, he.TurnEnded())
+    assert run(room.store.watermarks()) == {"count": 50}
+    assert heard_by(room, worker, WatermarksRaised)[-1].values == {"count": 50}
+
+
+def test_a_leader_whose_watermarks_are_refused_leads_no_more() -> None:
+    room = Room()
+    leader, worker, placed = led(room)
+    room.now += 2 * LEASE_US
+    assert run(room.store.lead(room.members[worker].incarnation, LEASE_US)) is not None
+    assert room.controllers[leader].leads, "it has not asked since"
+    room.give(leader, he.Received(worker, WatermarkReport("count", placed.id, 50, placed.sequencer)))
+    room.give(leader, he.TurnEnded())
+    assert not room.controllers[leader].leads
+    assert run(room.store.watermarks()) == {}
+
+
+@pytest.mark.parametrize("settles", [True, False])
+def test_loops_are_asked_at_once_when_an_interval_has_an_owner_or_nothing_of_an_earlier_version(settles: bool) -> None:
+    room = Room()
+    leader, worker, placed = led(room)
+    rounds, asked = room.controllers[leader]._led._rounds, list[bool]()
+    assert rounds is not None
+    rounds.hurry = lambda: asked.append(True)  # type: ignore[method-assign]
+    said = IntervalSettled(placed.id) if settles else Claimed((("count", placed.id, placed.sequencer),))
+    room.give(leader, he.Received(worker, WatermarkReport("count", placed.id, 50, placed.sequencer)))
+    assert asked == []
+    room.give(leader, he.Received(worker, said))
+    assert asked == [True]
+
+
+def alone() -> tuple[LedWatermarks, list[tuple[str, Message]]]:
+    """Those of a leader under snapshots in its first term, and what it tells."""
+    told: list[tuple[str, Message]] = []
+    led_watermarks = LedWatermarks(
+        every_us=1_000, durable=True, begin=lambda steps: None,
+        tell=lambda peers, message: told.extend((peer, message) for peer in peers), workers=list,
+        disowned=lambda: None, declared=lambda: None, deposed=lambda: None,
+    )  # fmt: skip
+    led_watermarks.lead(1)
+    return led_watermarks, told
+
+
+def test_what_was_stored_is_not_taken_for_that_of_owners_that_have_come_meanwhile() -> None:
+    led_watermarks, _ = alone()
+    found = ClusterMap(1, None, (), (), ())
+    led_watermarks._map = found
+    for changes in (True, False):
+        led_watermarks._authority, led_watermarks._generation = None, Generation((), ())
+        steps = led_watermarks._load(WorkerJoined({"count": ()}), 1)
+        assert isinstance(next(steps), ReadMap)
+        assert isinstance(steps.send(found), ReadWatermarks)
+        if changes:
+            led_watermarks._generation = OWNED
+        with pytest.raises(StopIteration):
+            steps.send({})
+        assert (led_watermarks._authority is None) == changes
+
+
+def test_who_sends_to_whom_is_known_also_after_all_has_gone_back() -> None:
+    led_watermarks, _ = alone()
+    led_watermarks._joined = ("w7", WorkerJoined({"count": ()}))
+    placed = PlacedInterval(IntervalId(1), "count", "", None, 7, Sequencer(3))
+    found = ClusterMap(1, None, (Member(7, "n", "worker", "here:1"),), (placed,), ())
+    for _ in range(2):
+        led_watermarks.follow(found)
+        assert led_watermarks._early == [led_watermarks._joined], "once"
+
+
+def test_a_leader_that_has_led_in_an_earlier_term_begins_with_nothing() -> None:
+    room = Room()
+    leader, worker, _ = led(room)
+    controller = room.controllers[leader]
+    assert controller._led._authority is not None
+    room.now += 2 * LEASE_US
+    assert run(room.store.lead(room.members[worker].incarnation, LEASE_US)) is not None
+    room.now += 2 * LEASE_US
+    room.let_pass(2)
+    assert controller.leads
+    assert controller._led._authority is None, "others may have decided meanwhile"
+
+
+def test_when_the_word_of_an_owner_is_refused_the_map_is_read_at_once() -> None:
+    room = Room()
+    leader, worker, placed = led(room)
+    room.store._fence({placed.id})
+    reads: list[str] = []
+    room.store.cluster_map = noting(reads, "map", room.store.cluster_map)  # type: ignore[method-assign]
+    room.give(leader, he.Received(worker, WatermarkReport("count", placed.id, 50, placed.sequencer)))
+    room.give(leader, he.TurnEnded())
+    assert heard_by(room, worker, Disowned) == [Disowned(((placed.id, placed.sequencer),))]
+    assert reads == ["map"]
+
+
+class Told(LedEpochs):
+    """Epochs that are told, and end."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            workers=(), owners={}, term=1, every_us=1_000, begin=lambda steps: None, tell=lambda message: None, values=dict
+        )  # fmt: skip
+
+    def restate(self) -> list[Message]:
+        return [EpochStarted(5)]
+
+
+def test_a_worker_that_comes_hears_of_the_epoch_that_runs() -> None:
+    led_watermarks, told = alone()
+    led_watermarks._epochs, led_watermarks._generation = Told(), OWNED
+    for peer, words in (("w7", [EpochStarted(5)]), ("w8", [])):
+        told.clear()
+        led_watermarks.welcome(peer)
+        assert [message for _, message in told if isinstance(message, EpochStarted)] == words
