@@ -30,9 +30,10 @@ from millwheel.ports import QuarantineRow, SourcePosition
 from millwheel.shape import PUBLISH_PREFIX
 from millwheel.stored_values import unreadable
 from millwheel.work import QUARANTINE_HOLD
+from millwheel_storage.postgres.overlays import StateRow
 from millwheel_storage.postgres.planned import Report
 from millwheel_storage.postgres.planned import check as check_store
-from millwheel_storage.postgres.reader import PublishedRow, Reader, StateRow
+from millwheel_storage.postgres.reader import PublishedRow, Reader
 from millwheel_storage.postgres.reader import reset as reset_schema
 
 T = TypeVar("T", default=Any)

@@ -22,8 +22,9 @@ from millwheel.committed import reset
 from millwheel.errors import MillwheelError, StoreError, StoreUnavailable
 from millwheel.launch import open_store
 from millwheel_storage.embedded import EmbeddedPostgres
+from millwheel_storage.postgres.blocking import reachable
 from millwheel_storage.postgres.connection import store_place
-from millwheel_storage.postgres.reader import Reader, reachable
+from millwheel_storage.postgres.reader import Reader
 from millwheel_storage.schema.shape_checks import schema_name
 from millwheel_storage.statements import opening
 

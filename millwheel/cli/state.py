@@ -11,7 +11,7 @@ from millwheel.cli.options import KEY, KEY_HELP, Place, place
 from millwheel.escapes import escaped, harmless
 
 if TYPE_CHECKING:
-    from millwheel_storage.postgres.reader import StateRow
+    from millwheel_storage.postgres.overlays import StateRow
 
 
 @click.group()

@@ -19,7 +19,7 @@ import psycopg
 from millwheel.cluster import Member
 from millwheel.errors import IncompatibleStore, InvariantError, StoreError, WiringError
 from millwheel_storage.decisions import Alive, check_unused
-from millwheel_storage.postgres.reader import ReaderConnection, reachable
+from millwheel_storage.postgres.blocking import ReaderConnection, reachable
 from millwheel_storage.schema.reserved import RESERVED_NAMES
 from millwheel_storage.schema.shape_checks import STORE_FORMAT, schema_name
 from millwheel_storage.statements import keeping, opening, placing

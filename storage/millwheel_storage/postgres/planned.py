@@ -13,7 +13,7 @@ import psycopg
 from millwheel.bundles import CHECKPOINT_FORMAT
 from millwheel.errors import InvariantError
 from millwheel.ports import PipelineShape
-from millwheel_storage.postgres.reader import reachable
+from millwheel_storage.postgres.blocking import reachable
 from millwheel_storage.schema.examine import Examined, examine
 from millwheel_storage.schema.reserved import RESERVED_NAMES
 from millwheel_storage.schema.shape_checks import STORE_FORMAT, check_formats, check_shape, schema_name

@@ -1,8 +1,8 @@
 """Committed state, read from outside: for the command line and for Python.
 
-Lives here: read-only views in one snapshot each, and the three operations of an operator (redrive, reset, table sizes).
-Never here: fenced writes.  A view is the folded rows plus what the unfolded log does to them.  So it shows exactly what is
-committed, also while the pipeline runs.  It uses plain blocking psycopg, because a reader has nothing else to do.
+Lives here: read-only views in one snapshot each, and what an operator does (redrive, drop a source, reset).  Never here:
+fenced writes, the connection (`blocking`), or what the unfolded log does to rows (`overlays`).  A view is the folded rows
+with that log laid over them.  So it shows exactly what is committed, also while the pipeline runs.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from time import monotonic, sleep
 from typing import Any
 
 import msgspec
-import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from millwheel.bundles import CHECKPOINT_FORMAT, Checkpoint
+from millwheel.bundles import Checkpoint
 from millwheel.cluster import Member, Overview, StandsAt
-from millwheel.errors import IncompatibleStore, InvariantError, StoreError, StoreUnavailable
+from millwheel.errors import InvariantError, StoreError, StoreUnavailable
 from millwheel.ids import IntervalId, SubscriptionId
 from millwheel.limits import STORE_RECONNECT_LIMIT_US, TAIL_CHUNK_ROWS
 from millwheel.model import MAX_TIME
@@ -28,51 +27,24 @@ from millwheel.ports import IntervalRow, PipelineShape, QuarantineRow, SourcePos
 from millwheel.shape import PUBLISH_PREFIX
 from millwheel_storage.decisions import Alive, check_unused
 from millwheel_storage.decode import decode_image, quarantine_entry
-from millwheel_storage.fold import Cells, Folded, fifo_rows, fold, quarantine_row
+from millwheel_storage.fold import Folded, fifo_rows, fold, quarantine_row
 from millwheel_storage.postgres import orders, overseen
-from millwheel_storage.postgres.connection import translated
+from millwheel_storage.postgres.blocking import connected, reachable
+from millwheel_storage.postgres.overlays import (
+    Oldest,
+    StateRow,
+    TimerRow,
+    named,
+    overlay_fifos,
+    overlay_holds,
+    overlay_productions,
+    overlay_timers,
+    united,
+    with_log,
+)
 from millwheel_storage.schema.evolution import places_of
-from millwheel_storage.schema.shape_checks import STORE_FORMAT, check_formats, schema_name
+from millwheel_storage.schema.shape_checks import schema_name
 from millwheel_storage.statements import advancing, loading, opening, ordering, placing, quarantining, viewing
-
-
-class ReaderConnection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection whose errors, also while an answer comes, are those of millwheel."""
-
-    def wait(self, *args: Any, **options: Any) -> Any:
-        """As psycopg's, with errors of millwheel's."""
-        try:
-            return super().wait(*args, **options)
-        except psycopg.Error as error:
-            raise translated(error) from error
-
-
-class StateRow(msgspec.Struct, frozen=True):
-    """One cell, or one entry of a list or map cell, as bytes behind the cell's coder."""
-
-    key: str
-    cell: str
-    entry: str
-    value: bytes
-
-
-class TimerRow(msgspec.Struct, frozen=True):
-    """A timer that is set; `timestamp` in us, event time for kind "watermark"."""
-
-    key: str
-    kind: str
-    tag: str
-    timestamp: int
-
-
-class Oldest(msgspec.Struct, frozen=True):
-    """What is oldest of one kind in one interval; the inputs of `explain`."""
-
-    interval: IntervalId
-    computation: str
-    kind: str
-    key: str
-    timestamp: int
 
 
 class PublishedRow(msgspec.Struct, frozen=True):
@@ -94,20 +66,7 @@ class Reader:
         self.schema = schema_name(pipeline)
         self._url = url
         self._pipeline = pipeline
-        self._connection = self._connected()
-
-    def _connected(self) -> ReaderConnection:
-        connection = reachable(self._url, autocommit=True)
-        if not connection.execute(opening.SCHEMA_TABLES, (self.schema,)).fetchone():
-            connection.close()
-            raise StoreError(f"there is no pipeline {self._pipeline!r} in this store; run it first")
-        try:
-            connection.execute("SELECT set_config('search_path', %s, false)", (f'"{self.schema}"',))
-            _check_readable(connection, self._pipeline)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+        self._connection = connected(self._url, self._pipeline)
 
     def __enter__(self) -> Reader:
         return self
@@ -178,25 +137,25 @@ class Reader:
         with self._snapshot():
             rows = self._connection.execute(viewing.READ_KEY, (number, key.encode())).fetchall()
             stored = [StateRow(key, cell, entry.decode(), value) for _, cell, entry, value in rows]
-            written, forgotten = _united(self._unfolded(computation), key)
+            written, forgotten = united(self._unfolded(computation), key)
             names = self._cell_names(computation)
-        return _named(names, _with_log(key, [] if key in forgotten else stored, written.get(key, {})))
+        return named(names, with_log(key, [] if key in forgotten else stored, written.get(key, {})))
 
     def scan_state(self, computation: str, prefix: str = "") -> Iterator[StateRow]:
         """All cells of all keys that start with `prefix`, in key order; streamed, so any size will do."""
         number = self._computation(computation)
         with self._snapshot():
-            written, forgotten = _united(self._unfolded(computation), prefix)
+            written, forgotten = united(self._unfolded(computation), prefix)
             names = self._cell_names(computation)
             pending = deque(sorted(written))
             for key, stored in self._stored_keys(number, prefix):
                 while pending and pending[0] < key:
-                    yield from _named(names, _with_log(pending[0], [], written[pending.popleft()]))
+                    yield from named(names, with_log(pending[0], [], written[pending.popleft()]))
                 if pending and pending[0] == key:
                     pending.popleft()
-                yield from _named(names, _with_log(key, [] if key in forgotten else stored, written.get(key, {})))
+                yield from named(names, with_log(key, [] if key in forgotten else stored, written.get(key, {})))
             for key in pending:
-                yield from _named(names, _with_log(key, [], written[key]))
+                yield from named(names, with_log(key, [], written[key]))
 
     def _cell_names(self, computation: str) -> dict[str, str]:
         """Names of cells whose values are stored under another one."""
@@ -226,7 +185,7 @@ class Reader:
             rows = self._connection.execute(viewing.READ_TIMERS, {"computation": number}).fetchall()
             found = {(k.decode(), kind, tag.decode()): time for k, kind, tag, time in rows}
             for part in self._unfolded(computation):
-                _overlay_timers(found, part)
+                overlay_timers(found, part)
         timers = [TimerRow(*place, time) for place, time in found.items() if key in (None, place[0])]
         return sorted(timers, key=lambda row: (row.timestamp, row.key, row.kind, row.tag))
 
@@ -237,7 +196,7 @@ class Reader:
             rows = self._connection.execute(viewing.READ_HOLDS, {"computation": number}).fetchall()
             found = {key.decode(): time for key, time in rows}
             for part in self._unfolded(computation):
-                _overlay_holds(found, part)
+                overlay_holds(found, part)
         return found
 
     def watermarks(self) -> dict[str, int]:
@@ -281,13 +240,7 @@ class Reader:
     def _oldest_production(self, row: IntervalRow) -> Oldest | None:
         rows = self._connection.execute(viewing.PENDING_PRODUCTIONS, (row.id,)).fetchall()
         pending = {(s, p, n): (time, key.decode()) for s, p, n, key, time in rows}
-        folded = fold(self._log(row.id))
-        for channel, sequences in folded.acked.items():
-            for sequence in sequences:
-                pending.pop((*channel, sequence), None)
-        for channel, produced in folded.productions.items():
-            for sequence, (key, _, time) in produced.items():
-                pending[*channel, sequence] = (time, key)
+        overlay_productions(pending, fold(self._log(row.id)))
         if not pending:
             return None
         time, key = min(pending.values())
@@ -332,7 +285,7 @@ class Reader:
         deadline = monotonic() + STORE_RECONNECT_LIMIT_US / 1_000_000
         while True:
             try:
-                self._connection = self._connected()
+                self._connection = connected(self._url, self._pipeline)
                 return
             except StoreUnavailable:
                 if monotonic() > deadline:
@@ -371,9 +324,7 @@ class Reader:
             rows = self._connection.execute(quarantining.COUNT_QUARANTINE, (number,)).fetchall()
             counts = {key.decode(): count for key, count in rows}
             for part in self._unfolded(computation):
-                for key, fifo in part.quarantine.items():
-                    stored = 0 if fifo.cleared else counts.get(key, 0)
-                    counts[key] = stored + len(fifo.appended) - fifo.dropped
+                overlay_fifos(counts, part)
         return {key: count for key, count in counts.items() if count > 0}
 
     def quarantined_keys(self, computation: str) -> set[str]:
@@ -454,34 +405,6 @@ class Reader:
             return list(cursor.execute(query, (limit,)).fetchall())
 
 
-def reachable(url: str, autocommit: bool = False) -> ReaderConnection:
-    """A blocking connection; `StoreUnavailable` if there is no Postgres at `url`, or none that takes us."""
-    try:
-        return ReaderConnection.connect(url, autocommit=autocommit)
-    except psycopg.OperationalError as error:
-        raise StoreUnavailable(f"cannot connect to Postgres: {error}") from error
-
-
-def _check_readable(connection: ReaderConnection, pipeline: str) -> None:
-    """Whether the tables that the search path names first have the format of this version.
-
-    Raises `StoreError` when they are not millwheel's, `IncompatibleStore` when another version of it has made them.
-    """
-    schema = schema_name(pipeline)
-    tables = {row[0] for row in connection.execute(opening.SCHEMA_TABLES, (schema,))}
-    if not {"migration", "meta"} <= tables:
-        raise StoreError(f"schema {schema!r} is not a millwheel pipeline's; use another pipeline name")
-    row = connection.execute(opening.APPLIED_MIGRATION).fetchone()
-    if row is None:
-        raise InvariantError("there is no row")
-    check_formats(row[0], CHECKPOINT_FORMAT)
-    if row[0] < STORE_FORMAT:
-        raise IncompatibleStore(
-            f"the store of {pipeline!r} has format {row[0]}, this version reads {STORE_FORMAT}: start the pipeline once with "
-            "this version, which brings the tables up to date; `millwheel check` says what that changes"
-        )
-
-
 def reset(url: str, pipeline: str) -> bool:
     """Drop everything that a pipeline stored, its sink tables too; False when there was nothing.
 
@@ -512,48 +435,3 @@ def prefix_range(prefix: str) -> tuple[bytes, bytes | None]:
     """
     low = prefix.encode()
     return low, low[:-1] + bytes([low[-1] + 1]) if low else None
-
-
-def _united(parts: list[Folded], prefix: str) -> tuple[dict[str, Cells], set[str]]:
-    """What the unfolded logs of a computation's intervals wrote under keys with `prefix`, and the keys they forgot."""
-    written: dict[str, Cells] = {}
-    forgotten: set[str] = set()
-    for part in parts:
-        forgotten |= part.forgotten
-        for key, cell, entry, value in part.state_rows():
-            if key.startswith(prefix):
-                written.setdefault(key, {})[cell, entry] = value
-    return written, forgotten
-
-
-def _with_log(key: str, stored: list[StateRow], written: Cells) -> list[StateRow]:
-    cells: Cells = {(row.cell, row.entry): row.value for row in stored}
-    cells |= written
-    return [StateRow(key, *place, value) for place, value in sorted(cells.items()) if value is not None]
-
-
-def _named(names: Mapping[str, str], rows: list[StateRow]) -> list[StateRow]:
-    if not names:
-        return rows
-    return [StateRow(row.key, names.get(row.cell, row.cell), row.entry, row.value) for row in rows]
-
-
-def _overlay_timers(found: dict[tuple[str, str, str], int], part: Folded) -> None:
-    for place in [place for place in found if place[0] in part.forgotten]:
-        del found[place]
-    for key, timers in part.timers.items():
-        for (kind, tag), time in timers.items():
-            if time is None:
-                found.pop((key, kind, tag), None)
-            else:
-                found[key, kind, tag] = time
-
-
-def _overlay_holds(found: dict[str, int], part: Folded) -> None:
-    for key in part.forgotten:
-        found.pop(key, None)
-    for key, time in part.holds.items():
-        if time is None:
-            found.pop(key, None)
-        else:
-            found[key] = time

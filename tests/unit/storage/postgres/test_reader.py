@@ -1,53 +1,97 @@
-"""Readers of a store that is not of this version say what it is, and what to do."""
+"""What is read from outside is what is committed, whether it has been folded or not."""
 
 from __future__ import annotations
 
-import psycopg
+import asyncio
+from typing import Any
+
+import msgspec
 import pytest
 
-from millwheel.errors import IncompatibleStore, StoreError
+from millwheel.bundles import (
+    Acked,
+    HoldWrites,
+    LogWrite,
+    Produced,
+    QuarantineEntry,
+    StateWrites,
+    TimerWrites,
+    encode_checkpoint,
+)
+from millwheel.ids import ProducerId, Seq, SequenceNumber, SubscriptionId
+from millwheel.ports import FoldWrite
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
+from millwheel_storage.postgres.overlays import StateRow, TimerRow
 from millwheel_storage.postgres.reader import Reader
-from tests.unit.runtime.drive import expected_counts, run_to_end, text_lines, word_count
+from tests.unit.storage.samples import image, shape
 
 pytestmark = pytest.mark.postgres
 
-ROWS = text_lines(50, seed=1)
+CHANNEL = (SubscriptionId(1), ProducerId(7))
 
 
-def ran(postgres: EmbeddedPostgres, pipeline: str) -> None:
-    run_to_end(word_count(pipeline, ROWS), PostgresStore(postgres.url, pipeline))
+def waiting(sequence: int) -> QuarantineEntry:
+    return QuarantineEntry("bad", *CHANNEL, SequenceNumber(sequence), b"v", 5)
 
 
-def test_readers_of_an_older_store_are_told_what_to_do_and_doing_it_helps(
-    postgres: EmbeddedPostgres, pipeline: str
-) -> None:
-    ran(postgres, pipeline)
-    with psycopg.connect(postgres.url, autocommit=True) as connection:
-        connection.execute(f'DELETE FROM "{pipeline}".migration WHERE version > 7')
-        connection.execute(f'DROP TABLE "{pipeline}".declared_epoch')
-    with pytest.raises(
-        IncompatibleStore, match=r"has format 7, this version reads \d+: start the pipeline once with this"
-    ):
-        Reader(postgres.url, pipeline)
-    ran(postgres, pipeline)
+FIRST = msgspec.structs.replace(
+    image([]),
+    state=StateWrites.of([("changed", "", "", b"1"), ("gone", "", "", b"1"), ("kept", "", "", b"1")]),
+    timers=TimerWrites(["changed", "gone"], ["t", "t"], ["wall", "wall"], [3, 4]),
+    holds=HoldWrites(["gone", "kept"], [1, 2]),
+    produced=[Produced(*CHANNEL, SequenceNumber(0), ["acked", "waits"], [b"", b""], [10, 11])],
+    quarantined=[waiting(0), waiting(1)],
+)
+SECOND = msgspec.structs.replace(
+    image([]),
+    forgotten=["gone"],
+    state=StateWrites.of([("changed", "", "", b"2"), ("new", "", "", b"2")]),
+    timers=TimerWrites(["changed", "new"], ["t", "t"], ["wall", "wall"], [None, 6]),
+    acked=[Acked(*CHANNEL, [SequenceNumber(0)])],
+    quarantined=[waiting(2)],
+    redriven=[("bad", 1)],
+)
+
+
+def views(postgres: EmbeddedPostgres, pipeline: str) -> dict[str, Any]:
     with Reader(postgres.url, pipeline) as reader:
-        keys = {row.key for row in reader.scan_state("Count")}
-    assert keys == expected_counts(ROWS)[1].keys()
+        return {
+            "state": [*reader.scan_state("a")],
+            "keys": {key: reader.get_state("a", key) for key in ("changed", "gone", "kept", "new")},
+            "timers": reader.timers("a"),
+            "holds": reader.holds("a"),
+            "oldest": reader.oldest_productions(),
+            "quarantined": reader.quarantined(),
+            "line": [row.sequence for row in reader.quarantine_rows("a", "bad")],
+        }
 
 
-def test_readers_of_a_newer_store_are_told_to_upgrade(postgres: EmbeddedPostgres, pipeline: str) -> None:
-    ran(postgres, pipeline)
-    with psycopg.connect(postgres.url, autocommit=True) as connection:
-        connection.execute(f'INSERT INTO "{pipeline}".migration (version) VALUES (99)')
-    with pytest.raises(IncompatibleStore, match=r"format 99, this version knows .*; upgrade millwheel"):
-        Reader(postgres.url, pipeline)
+def test_what_is_read_is_the_same_before_and_after_a_fold(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    seen, logs = list[dict[str, Any]](), list[list[int]]()
 
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        interval = (await store.open_pipeline(shape(pipeline))).intervals[0].id
+        sequencer = (await store.acquire([interval]))[interval]
+        for seq, written in enumerate((FIRST, SECOND), start=1):
+            await store.commit([LogWrite(interval, sequencer, Seq(seq), 0, encode_checkpoint(written))])
+        for folded in (None, FIRST, SECOND):
+            if folded is not None:
+                assert await store.fold(FoldWrite(interval, sequencer, Seq(1 + (folded is SECOND)), [folded]))
+            seen.append(views(postgres, pipeline))
+            with Reader(postgres.url, pipeline) as reader:
+                logs.append([*reader.log_lengths().values()])
+        await store.close()
 
-def test_a_schema_of_somebody_else_is_not_read(postgres: EmbeddedPostgres, pipeline: str) -> None:
-    with psycopg.connect(postgres.url, autocommit=True) as connection:
-        connection.execute(f'CREATE SCHEMA "{pipeline}"')
-        connection.execute(f'CREATE TABLE "{pipeline}".theirs (n int)')
-    with pytest.raises(StoreError, match="not a millwheel pipeline's"):
-        Reader(postgres.url, pipeline)
+    asyncio.run(main())
+    first, then, last = seen
+    assert logs == [[2], [1], []]
+    assert first == then == last
+    rows = {"changed": b"2", "kept": b"1", "new": b"2"}
+    assert first["state"] == [StateRow(key, "", "", value) for key, value in rows.items()]
+    assert first["timers"] == [TimerRow("new", "wall", "t", 6)]
+    assert first["holds"] == {"kept": 2}
+    assert [(one.kind, one.key, one.timestamp) for one in first["oldest"]] == [("production", "waits", 11)]
+    assert first["quarantined"] == [("a", "bad", 2)]
+    assert first["line"] == [1, 2]

@@ -1,0 +1,74 @@
+"""Connections of who is no process of a pipeline: plain blocking psycopg, because whoever reads has nothing else to do.
+
+Lives here: connecting, and whether what is found is a store that this version can read.  Never here: what is asked of it, and
+connections that come back by themselves (`connection`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+
+from millwheel.bundles import CHECKPOINT_FORMAT
+from millwheel.errors import IncompatibleStore, InvariantError, StoreError, StoreUnavailable
+from millwheel_storage.postgres.connection import translated
+from millwheel_storage.schema.shape_checks import STORE_FORMAT, check_formats, schema_name
+from millwheel_storage.statements import opening
+
+
+class ReaderConnection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection whose errors, also while an answer comes, are those of millwheel."""
+
+    def wait(self, *args: Any, **options: Any) -> Any:
+        """As psycopg's, with errors of millwheel's."""
+        try:
+            return super().wait(*args, **options)
+        except psycopg.Error as error:
+            raise translated(error) from error
+
+
+def reachable(url: str, autocommit: bool = False) -> ReaderConnection:
+    """A blocking connection; `StoreUnavailable` if there is no Postgres at `url`, or none that takes us."""
+    try:
+        return ReaderConnection.connect(url, autocommit=autocommit)
+    except psycopg.OperationalError as error:
+        raise StoreUnavailable(f"cannot connect to Postgres: {error}") from error
+
+
+def connected(url: str, pipeline: str) -> ReaderConnection:
+    """A connection whose search path is the schema of a pipeline, which has run and which this version can read.
+
+    Raises `StoreError` for any other schema, `IncompatibleStore` for tables that another version of millwheel has made.
+    """
+    connection, schema = reachable(url, autocommit=True), schema_name(pipeline)
+    if not connection.execute(opening.SCHEMA_TABLES, (schema,)).fetchone():
+        connection.close()
+        raise StoreError(f"there is no pipeline {pipeline!r} in this store; run it first")
+    try:
+        connection.execute("SELECT set_config('search_path', %s, false)", (f'"{schema}"',))
+        _check_readable(connection, pipeline)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _check_readable(connection: ReaderConnection, pipeline: str) -> None:
+    """Whether the tables that the search path names first have the format of this version.
+
+    Raises `StoreError` when they are not millwheel's, `IncompatibleStore` when another version of it has made them.
+    """
+    schema = schema_name(pipeline)
+    tables = {row[0] for row in connection.execute(opening.SCHEMA_TABLES, (schema,))}
+    if not {"migration", "meta"} <= tables:
+        raise StoreError(f"schema {schema!r} is not a millwheel pipeline's; use another pipeline name")
+    row = connection.execute(opening.APPLIED_MIGRATION).fetchone()
+    if row is None:
+        raise InvariantError("there is no row")
+    check_formats(row[0], CHECKPOINT_FORMAT)
+    if row[0] < STORE_FORMAT:
+        raise IncompatibleStore(
+            f"the store of {pipeline!r} has format {row[0]}, this version reads {STORE_FORMAT}: start the pipeline once with "
+            "this version, which brings the tables up to date; `millwheel check` says what that changes"
+        )

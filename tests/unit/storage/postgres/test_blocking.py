@@ -1,0 +1,53 @@
+"""Readers of a store that is not of this version say what it is, and what to do."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from millwheel.errors import IncompatibleStore, StoreError
+from millwheel_storage.embedded import EmbeddedPostgres
+from millwheel_storage.postgres import PostgresStore
+from millwheel_storage.postgres.reader import Reader
+from tests.unit.runtime.drive import expected_counts, run_to_end, text_lines, word_count
+
+pytestmark = pytest.mark.postgres
+
+ROWS = text_lines(50, seed=1)
+
+
+def ran(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    run_to_end(word_count(pipeline, ROWS), PostgresStore(postgres.url, pipeline))
+
+
+def test_readers_of_an_older_store_are_told_what_to_do_and_doing_it_helps(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    ran(postgres, pipeline)
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute(f'DELETE FROM "{pipeline}".migration WHERE version > 7')
+        connection.execute(f'DROP TABLE "{pipeline}".declared_epoch')
+    with pytest.raises(
+        IncompatibleStore, match=r"has format 7, this version reads \d+: start the pipeline once with this"
+    ):
+        Reader(postgres.url, pipeline)
+    ran(postgres, pipeline)
+    with Reader(postgres.url, pipeline) as reader:
+        keys = {row.key for row in reader.scan_state("Count")}
+    assert keys == expected_counts(ROWS)[1].keys()
+
+
+def test_readers_of_a_newer_store_are_told_to_upgrade(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    ran(postgres, pipeline)
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute(f'INSERT INTO "{pipeline}".migration (version) VALUES (99)')
+    with pytest.raises(IncompatibleStore, match=r"format 99, this version knows .*; upgrade millwheel"):
+        Reader(postgres.url, pipeline)
+
+
+def test_a_schema_of_somebody_else_is_not_read(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute(f'CREATE SCHEMA "{pipeline}"')
+        connection.execute(f'CREATE TABLE "{pipeline}".theirs (n int)')
+    with pytest.raises(StoreError, match="not a millwheel pipeline's"):
+        Reader(postgres.url, pipeline)
