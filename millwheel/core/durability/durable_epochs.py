@@ -344,7 +344,8 @@ class DurableEpochs:
         if self._folding:
             return
         goal = self.seq if self._keyed.unfolded >= limits.UNFOLDED_LIMIT_KEYS else self._fold_goal
-        if self._committed.due(goal, self._keyed.over_limit(), self._keyed.unfolded):
+        # No fold crosses an epoch, so nothing is saved by waiting for more, and the last fold of a run is all that is waited for.
+        if self._committed.due(goal, hurry=True):
             self._folding = True
             upto, images, later = self._committed.prefix(goal)
             effects.append(ev.Fold(upto, images, later, self._keyed.take_absent(upto), images[0].epoch))

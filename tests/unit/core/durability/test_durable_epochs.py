@@ -156,6 +156,21 @@ def test_nothing_counts_or_is_folded_before_it_is_declared() -> None:
     assert part.epochs.folded(fold.upto) == fold.images
 
 
+def test_what_is_declared_is_folded_at_once_however_little_it_is() -> None:
+    part = Part()
+    for epoch in (4, 5):
+        part.put(value=b"%d" % epoch)
+        part.done(epoch)
+    for _ in range(2):
+        part.effects.clear()
+        part.epochs.fold(part.effects)
+        part.epochs.fold(part.effects)
+        (fold,) = [effect for effect in part.effects if isinstance(effect, ev.Fold)]
+        assert len(fold.images) == 1, "no fold crosses an epoch"
+        part.epochs.folded(fold.upto)
+    assert part.epochs.settled(acked=False)
+
+
 def test_the_barrier_goes_on_behind_what_was_sent_before_it() -> None:
     part = Part()
     part.receivers.append(TARGET)
