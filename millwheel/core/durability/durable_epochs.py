@@ -344,7 +344,7 @@ class DurableEpochs:
         if self._folding:
             return
         goal = self.seq if self._keyed.unfolded >= limits.UNFOLDED_LIMIT_KEYS else self._fold_goal
-        # No fold crosses an epoch, so nothing is saved by waiting for more, and the last fold of a run is all that is waited for.
+        # No fold crosses an epoch, so nothing is saved by waiting for more changes.
         if self._committed.due(goal, hurry=True):
             self._folding = True
             upto, images, later = self._committed.prefix(goal)
