@@ -55,7 +55,14 @@ class Actors:
 
     def rows(self) -> RowCounts:
         """Rows of all partitions, those that are gone included."""
-        return sum((core.rows.read for _, core in self.partitions()), self.tally.rows)
+        return sum(self.rows_by_source().values(), RowCounts())
+
+    def rows_by_source(self) -> dict[str, RowCounts]:
+        """The same for each source, by "source:name"."""
+        found = dict(self.tally.by_source)
+        for actor, core in self.partitions():
+            found[actor.owner] = found.get(actor.owner, RowCounts()) + core.rows.read
+        return found
 
     def of(self, owner: str) -> list[Actor]:
         """Those of one computation or source."""

@@ -9,6 +9,7 @@ import msgspec
 from millwheel.cluster import HotKey, RunEnding
 from millwheel.core.interval.counters import Counters
 from millwheel.core.interval.machine import IntervalCore
+from millwheel.core.source.row_counts import RowCounts
 from millwheel.errors import InvariantError
 from millwheel.host.skews import too_far_ahead
 from millwheel.host.worker import WorkerHost
@@ -66,9 +67,10 @@ class Progress(msgspec.Struct, frozen=True):
         return promised - applied if applied > MIN_TIME and promised < MAX_TIME else None
 
 
-def progress_of(worker: WorkerHost, rejections: Mapping[str, Mapping[str, int]]) -> Progress:
-    """What a worker knows of the run now; `rejections` are by source and kind."""
-    cores, rows = [core for _, core in worker.actors.intervals()], worker.actors.rows()
+def progress_of(worker: WorkerHost) -> Progress:
+    """What a worker knows of the run now."""
+    cores, by_source = [core for _, core in worker.actors.intervals()], worker.actors.rows_by_source()
+    rows = sum(by_source.values(), RowCounts())
     # A published stream's records are delivered once more, to be kept: they are nobody's hooks.
     of_hooks, of_all = Counters(), Counters()
     for computation, counters in worker.actors.counted():
@@ -90,7 +92,7 @@ def progress_of(worker: WorkerHost, rejections: Mapping[str, Mapping[str, int]])
         watermarks={name: worker.values.get(name, MIN_TIME) for name in names},
         finished=worker.finished(),
         in_quarantine=ending.quarantined if ending else sum(core.quarantined_keys for core in cores),
-        rejections=rejections,
+        rejections={owner.removeprefix("source:"): dict(of.kinds) for owner, of in by_source.items() if of.kinds},
         stopped=worker.stopped,
         redriven=of_all.redriven,
         hot_keys=worker.ownership.hot_keys(),

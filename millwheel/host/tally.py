@@ -16,14 +16,14 @@ class Tally:
     """Of one process.  Its members of a cluster have it one after the other, and so have the workers of an embedded run."""
 
     def __init__(self) -> None:
-        self.rows = RowCounts()
+        self.by_source: dict[str, RowCounts] = {}
         """Of partitions."""
         self.by_computation: dict[str, Counters] = {}
 
     def take(self, owner: str, core: IntervalCore | InjectorCore) -> None:
-        """A core goes; `owner` is its computation.  The next one of its interval has the same counters, and begins at 0."""
+        """A core of the computation or source `owner` goes.  The next one of its interval has its counters, at 0."""
         if isinstance(core, InjectorCore):
-            self.rows += core.rows.end()
+            self.by_source[owner] = self.by_source.get(owner, RowCounts()) + core.rows.end()
             return
         self.by_computation.setdefault(owner, Counters()).add(core.counters)
         core.counters.clear()

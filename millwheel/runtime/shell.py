@@ -188,7 +188,7 @@ class Shell:
 
     def progress(self) -> Progress:
         """Counters and watermarks of the worker now."""
-        return progress_of(self.worker, self._user.rejections())
+        return progress_of(self.worker)
 
     async def _close(self) -> None:
         if self._timer is not None:

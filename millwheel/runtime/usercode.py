@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
+import msgspec
+
 from millwheel.api.context import Output
 from millwheel.api.table import Table
 from millwheel.graph import Graph
@@ -46,8 +48,6 @@ class UserCode:
         """Told of hooks that fail."""
         self._prepared = prepared
         """Called with each executor before it runs anything."""
-        self._rejected_before = {name: Counter(spec.source.rejections()) for name, spec in graph.sources.items()}
-        """By kind, in earlier runs of this process."""
         self._executors: dict[str, Executor] = {}
         self._outputs: dict[str, Output] = {}
         self._known: dict[str, set[str]] = {name: set() for name in graph.sources}
@@ -135,14 +135,11 @@ class UserCode:
         """Read rows of a partition, keyed for their receivers."""
         name, partition = self.partitions[wanted.interval]
         source, asked_at = self._graph.sources[name].source, self._clock()
+        before = Counter(source.rejections())
         rows = read_rows(partition, self._outputs[name], wanted.limit, source.reject, source.record_id, wanted.upto)
+        if rows.rejected:
+            rows = msgspec.structs.replace(rows, kinds=Counter(source.rejections()) - before)
         return RowsArrived(wanted.interval, wanted.sequencer, rows, asked_at)
-
-    def rejections(self) -> dict[str, dict[str, int]]:
-        """By source, kinds of rows that were rejected in this run, and how many."""
-        sources = ((name, spec.source.rejections()) for name, spec in self._graph.sources.items())
-        found = {name: dict(Counter(now) - self._rejected_before[name]) for name, now in sources}
-        return {name: kinds for name, kinds in found.items() if kinds}
 
     def close(self) -> None:
         """Close every partition, and call every `teardown`."""

@@ -25,7 +25,7 @@ def counted_by_the_next_core_too() -> Patches:
 
     def take(self: Tally, owner: str, core: Any) -> None:
         if isinstance(core, InjectorCore):
-            self.rows += core.rows.end()
+            self.by_source[owner] = self.by_source.get(owner, RowCounts()) + core.rows.end()
         else:
             self.by_computation.setdefault(owner, Counters()).add(core.counters)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 
 from msgspec import Struct
 
@@ -197,6 +197,8 @@ class RowsRead(Struct, frozen=True, gc=False):
     rejected: int = 0
     ahead: Ahead | None = None
     """What stands next in a paced partition, if that is known."""
+    kinds: Mapping[str, int] = {}
+    """How many rows were rejected, by kind."""
 
 
 class Advanced(Struct, frozen=True, gc=False):

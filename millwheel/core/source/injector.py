@@ -16,7 +16,7 @@ from millwheel import limits
 from millwheel.bundles import Bundle
 from millwheel.core.channel.outbox import NO_SUBSCRIPTION, UNKNOWN
 from millwheel.core.interval import events as ev
-from millwheel.core.source.row_counts import RowCounter
+from millwheel.core.source.row_counts import RowCounter, RowCounts
 from millwheel.ids import IntervalId, SequenceNumber, Sequencer, SubscriptionId
 from millwheel.intervals import Ranges
 from millwheel.limits import (
@@ -184,7 +184,7 @@ class InjectorCore:
         self._poll_at = None if event.progressed else now + POLL_DELAY_US
         if not event.progressed:
             return
-        self.rows.add(event.count, event.rejected)
+        self.rows.add(RowCounts(event.count, event.rejected, event.kinds))
         size = 0
         rejected = self._read_to[2] + event.rejected
         entry = ReadEntry(event.next_position, event.state, set(), MAX_TIME, rejected)

@@ -6,7 +6,8 @@ because all went back to a snapshot, one reading counts.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Mapping
 
 import msgspec
 
@@ -16,9 +17,12 @@ class RowCounts(msgspec.Struct, frozen=True):
 
     given: int = 0
     rejected: int = 0
+    kinds: Mapping[str, int] = {}
+    """Those that were rejected, by kind."""
 
     def __add__(self, other: RowCounts) -> RowCounts:
-        return RowCounts(self.given + other.given, self.rejected + other.rejected)
+        kinds = Counter(self.kinds) + Counter(other.kinds) if other.kinds else self.kinds
+        return RowCounts(self.given + other.given, self.rejected + other.rejected, kinds)
 
 
 class RowCounter:
@@ -32,9 +36,9 @@ class RowCounter:
         """What had been read at each position that was noted and is not declared."""
         self._declared = RowCounts()
 
-    def add(self, given: int, rejected: int) -> None:
+    def add(self, rows: RowCounts) -> None:
         """Rows were read."""
-        self.read += RowCounts(given, rejected)
+        self.read += rows
 
     def note(self) -> None:
         """A position was noted, for an epoch."""

@@ -92,7 +92,7 @@ def test_what_a_worker_has_counted_stays_when_an_interval_goes(hand: ClusterHand
     actor = hand.worker.actors.all[ONE]
     hand.deliver(actor.sequencer + 1, f"w{hand.other}")
     hand.give(he.TurnEnded())
-    assert progress_of(hand.worker, {}).records == 1
+    assert progress_of(hand.worker).records == 1
     match how:
         case "placed elsewhere":
             hand.place(ONE, owner=hand.other)
@@ -115,12 +115,12 @@ def test_what_a_worker_has_counted_stays_when_an_interval_goes(hand: ClusterHand
         hand.now += limits.HAND_OVER_LIMIT_US
         hand.give(he.Received(hand.leader, MapChanged(99)))
         assert hand.owned() == {ONE, TWO}
-        assert progress_of(hand.worker, {}).records == 1
+        assert progress_of(hand.worker).records == 1
         hand.deliver(hand.worker.actors.all[ONE].sequencer + 1, f"w{hand.other}")
         hand.give(he.TurnEnded())
-        assert progress_of(hand.worker, {}).records == 2
+        assert progress_of(hand.worker).records == 2
         return
-    assert progress_of(hand.worker, {}).records == 1
+    assert progress_of(hand.worker).records == 1
 
 
 def test_no_core_is_made_twice_under_one_sequencer(hand: ClusterHand) -> None:

@@ -27,14 +27,15 @@ from tests.unit.host.test_worker import Hand, bundle, started
 def test_a_run_stops_at_more_than_is_allowed(quarantined: int | None, rejected: int | None, why: str) -> None:
     hand, _ = started()
     ((_, core),) = hand.worker.actors.intervals()
-    core.counters.quarantined, hand.worker.actors.tally.rows = 3, RowCounts(9, 5)
+    core.counters.quarantined = 3
+    hand.worker.actors.tally.by_source["source:text"] = RowCounts(9, 5)
     assert too_much(hand.worker, Tolerance(quarantined, rejected)) == why
 
 
 def test_what_cores_have_counted_that_are_gone_counts_too() -> None:
     hand, _ = started()
     hand.worker.actors.tally.by_computation["Keep"] = Counters(quarantined=1)
-    hand.worker.actors.tally.rows = RowCounts(1, 1)
+    hand.worker.actors.tally.by_source["source:text"] = RowCounts(1, 1)
     assert too_much(hand.worker, Tolerance(1, 1)) == ""
     assert too_much(hand.worker, Tolerance(0, None)) == "1 key went into quarantine, 0 are allowed"
     assert too_much(hand.worker, Tolerance(None, 0)) == "1 row is rejected, 0 are allowed"

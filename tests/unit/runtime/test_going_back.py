@@ -20,6 +20,9 @@ EARLY, LATE, LATER, WRONG = 40, 30, 20, 3
 """Rows of a source that ends before the run goes back, of one that does not, before and after that, and rows of the first
 that have no key."""
 
+UNKEYED = -1
+"""A row without a key that is read before and after the run goes back."""
+
 
 def key_of(number: int) -> str:
     if number < WRONG:
@@ -68,7 +71,7 @@ class GoingBack:
         await until(self._early_is_over)
         self.tap.rows += [(number, 100) for number in range(EARLY, EARLY + LATE)]
         await until(lambda: any(source.position == LATE for source in self.store.sources.values()))
-        self.tap.rows += [(number, 100) for number in (1_000, *range(2_000, 2_000 + LATER))]
+        self.tap.rows += [(number, 100) for number in (1_000, UNKEYED, *range(2_000, 2_000 + LATER))]
         self.tap.closed = True
         await running
 
@@ -84,8 +87,10 @@ def test_rows_are_counted_once_and_those_of_partitions_that_had_ended_stay() -> 
     assert going.back > 0
     assert progress.finished
     assert progress.quarantined == 1
-    assert progress.injected == EARLY + LATE + 1 + LATER
-    assert progress.rejected == WRONG
+    assert progress.injected == EARLY + LATE + 2 + LATER
+    assert progress.rejected == WRONG + 1
+    by_source = {source: sum(kinds.values()) for source, kinds in progress.rejections.items()}
+    assert by_source == {"early": WRONG, going.tap.name: 1}
 
 
 def test_rows_that_were_rejected_before_count_for_what_is_allowed() -> None:
