@@ -398,7 +398,7 @@ class IntervalCore:
             if self._epochs is not None and item.epoch < self._alignment.label:
                 self._epochs.log(item)
             if item.part is None and not (self._inbox or self._invocation or self._durability):
-                effects.append(ev.Ack(item.sender, item.number))
+                effects.append(ev.Ack(item.sender, item.number, self._durability.epoch))
                 continue
             # If nothing is fresh, the originals may not be durable yet.  The ack waits behind them.
             self._inbox.put(item)

@@ -1,0 +1,60 @@
+"""A copy is acked under the label that its receiver has by then, as its original was."""
+
+from __future__ import annotations
+
+import msgspec
+
+from millwheel.bundles import Bundle
+from millwheel.core.interval import events as ev
+from millwheel.ids import IntervalId
+from tests.unit.core.bench import OUT, Bench, bundle, outcome, recovered
+
+REGULAR = IntervalId(70)
+"""A sender for whose barrier the receiver waits."""
+
+
+def barrier_of(left: Bundle, sender: IntervalId, epoch: int) -> ev.BundleArrived:
+    nothing: list[int] = []
+    return ev.BundleArrived(
+        msgspec.structs.replace(
+            left, sender=sender, sequences=nothing, keys=nothing, values=nothing, timestamps=nothing, barrier=epoch
+        )
+    )
+
+
+def head_behind_barrier(left: Bundle) -> Bench:
+    """The head of a loop, which has passed barrier 4, and gets `left` on a back edge."""
+    head = Bench(label=3)
+    head(ev.EpochBegun(4, {REGULAR}, {left.sender}))
+    head(barrier_of(left, REGULAR, 4))
+    assert head.core.label == 4
+    head(ev.BundleArrived(left))
+    head.load()
+    return head.invoked()
+
+
+def test_a_copy_of_what_ran_behind_a_barrier_is_acked_as_of_behind_it() -> None:
+    left = msgspec.structs.replace(bundle(1, {0: ("a", 10)}), epoch=3, inherited=True)
+    head = head_behind_barrier(left)
+    assert head.of(ev.Ack) == [ev.Ack(left.sender, 1, 4)]
+    head(ev.BundleArrived(left))
+    assert head.of(ev.Ack) == [ev.Ack(left.sender, 1, 4)]
+
+
+def test_a_production_stays_in_the_tables_of_an_epoch_in_which_its_receiver_has_not_run_it() -> None:
+    """The ack of the original is lost with its channel, or is overtaken: that of the copy counts."""
+    stored = msgspec.structs.replace(bundle(1, {0: ("a", 10)}), subscription=OUT)
+    sender = Bench(recovered(productions=[stored]), label=3)
+    (sent,) = sender.sent()
+    left = msgspec.structs.replace(bundle(sent.number, {0: ("a", 10)}), epoch=3, inherited=True)
+    head = head_behind_barrier(left)
+    head(ev.BundleArrived(left))
+    (ack,) = head.of(ev.Ack)
+    sender(ev.AckArrived(ack.number, ack.epoch))
+    sender(ev.BundleArrived(msgspec.structs.replace(bundle(1, {0: ("b", 10)}), epoch=3)))
+    sender.load()
+    sender.invoked(outcome(processed=1, values={"c": {"b": b"1"}}))
+    sender(ev.EpochBegun(4, {REGULAR}))
+    sender(barrier_of(left, REGULAR, 4))
+    (image,) = sender.images()
+    assert (image.epoch, image.acked) == (4, [])
