@@ -31,7 +31,7 @@ from millwheel.core.channel.outbox import Outbox
 from millwheel.core.durability.epoch_image import EpochImage
 from millwheel.core.durability.inflight import Uncommitted, is_empty
 from millwheel.core.durability.log import Records
-from millwheel.core.durability.loop_log import LoopLog
+from millwheel.core.durability.loop_log import CLOSED, LoopLog
 from millwheel.core.durability.unfolded import CommittedLog
 from millwheel.core.faults.refused import RefusedRows
 from millwheel.core.interval import events as ev
@@ -202,9 +202,11 @@ class DurableEpochs:
     def log(self, item: Item) -> None:
         """Records come in that were sent before the barrier of the last cut, on a back edge.
 
-        Those of earlier owners are in the tables until the receiver's ack is, so they need no log.
+        Those of earlier owners are in the tables until the receiver's ack is, so they need no log.  Without ids, copies of
+        what has run before the cut come in, too, on any edge and at any time.
         """
-        if item.part is not None and not item.inherited:
+        is_copy = not self._arrivals.exactly_once and self._loop_log.seq == CLOSED
+        if item.part is not None and not item.inherited and not is_copy:
             self._loop_log.add(item.part, item.size_bytes)
 
     def logged(self, effects: list[ev.Effect]) -> None:

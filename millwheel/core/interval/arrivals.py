@@ -64,7 +64,8 @@ class Arrivals:
         self._stored: set[Channel] = set()
         """Without `durable_ids`: channels of which the store has something all the same."""
         self._counters = counters
-        self._exactly_once = exactly_once
+        self.exactly_once = exactly_once
+        """Without it, a copy is taken in like what is new."""
         self.ids = DeliveredIds()
         self.outside = OutsideIds(slacks if exactly_once else {}, stored)
         self._queues: dict[IntervalId, deque[Bundle]] = {}
@@ -90,7 +91,7 @@ class Arrivals:
 
     def doubts(self, channel: Channel) -> bool:
         """Whether records on a channel would be taken for copies, and nobody knows whether they are."""
-        return self._exactly_once and self.ids.doubts(channel)
+        return self.exactly_once and self.ids.doubts(channel)
 
     def hear_of_channels(self, event: ev.ChannelsExpected | ev.ChannelsEnded) -> None:
         """On these something may still come after all, or nothing that is new."""
@@ -105,7 +106,7 @@ class Arrivals:
         """Take a bundle in.  Returns what may run now: nothing when it must wait, or when it only brought a frontier."""
         if not bundle.sequences and bundle.number:  # a partition has ended: its worker forgets it when all have acked
             effects.append(ev.Ack(bundle.sender, bundle.number))
-        if not self._exactly_once:
+        if not self.exactly_once:
             return [_item(bundle, None)] if bundle.sequences else []
         self._note_frontier(bundle)
         if not bundle.sequences:
@@ -199,7 +200,7 @@ class Arrivals:
         self, items: Iterable[Item], now: int, idle: bool = False
     ) -> tuple[list[Ids], list[OutsideIdWrites]]:
         """The ids that a checkpoint of `items` records, and the frontiers.  An `idle` checkpoint records frontiers only."""
-        if not self._exactly_once:
+        if not self.exactly_once:
             return [], []
         ids: list[Ids] = []
         outside: list[OutsideIdWrites] = []

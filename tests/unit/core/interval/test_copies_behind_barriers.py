@@ -58,3 +58,19 @@ def test_a_production_stays_in_the_tables_of_an_epoch_in_which_its_receiver_has_
     sender(barrier_of(left, REGULAR, 4))
     (image,) = sender.images()
     assert (image.epoch, image.acked) == (4, [])
+
+
+def test_without_ids_a_copy_that_comes_behind_a_barrier_runs_again() -> None:
+    """After a cut of the channel, a sender sends again what was acked before the cut of the epoch."""
+    bench = Bench(label=3, exactly_once=False)
+    early = msgspec.structs.replace(bundle(1, {0: ("a", 10)}), epoch=3)
+    bench(ev.BundleArrived(early))
+    bench.load()
+    bench.invoked()
+    bench(ev.EpochBegun(4, {early.sender}))
+    bench(barrier_of(early, early.sender, 4))
+    assert bench.core.label == 4
+    bench(ev.BundleArrived(early))
+    assert [part.keys for part in bench.load().parts] == [["a"]]
+    bench.invoked()
+    assert bench.acks() == [1]
