@@ -32,6 +32,8 @@ MEMORY_BYTES = 6 * 1024**3
 if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES:
     os.environ["TMPDIR"] = tempfile.tempdir = MEMORY
 
+gc.disable()  # until all tests are found, for hardly anything of what is imported goes
+
 # A shell that starts the tests in the background has them ignore Ctrl-C, and what they start inherits that: the tests that
 # end a child by it would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -56,6 +58,7 @@ def pytest_collection_finish() -> None:
     """What all files import stays: each collection of garbage would look through it again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
