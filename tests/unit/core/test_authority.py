@@ -78,6 +78,12 @@ def test_a_loop_with_an_interval_that_nobody_owns_has_no_owners() -> None:
     assert found.owners_of_loop("loop:a") == {}
 
 
+def test_a_loop_with_a_member_of_which_nothing_is_known_has_no_owners() -> None:
+    found = Authority({"a": ["loop:a"], "b": ["a"]}, {}, {"loop:a": ("a", "b")})
+    found.expect("a", IntervalId(1), Sequencer(10))
+    assert found.owners_of_loop("loop:a") == {}
+
+
 def test_productions_of_an_earlier_version_bound_a_loop_from_outside_too() -> None:
     found = looped(c=7)
     found.unsettled("c", IntervalId(3), ["b"])

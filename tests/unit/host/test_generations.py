@@ -39,6 +39,7 @@ def test_a_generation_has_a_live_owner_for_everything() -> None:
     assert found.members == {7, 8}
     assert generation_of(the_map({ONE: 7, TWO: None}, 7, 7, 8)) is None
     assert generation_of(the_map({ONE: 7, TWO: 8}, 8, 7, dead=(8,))) is None
+    assert generation_of(the_map({ONE: 7}, 8, 7, dead=(8,))) is None
     assert generation_of(the_map({ONE: 7}, None, 7)) is None
 
 

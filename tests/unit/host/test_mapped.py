@@ -22,7 +22,7 @@ from millwheel.host.messages import (
     WatermarksRaised,
 )
 from millwheel.host.progress import progress_of
-from millwheel.host.requests import Reacquire
+from millwheel.host.requests import Reacquire, TakePartitions
 from millwheel.model import MAX_TIME
 from millwheel.testing.world.calls import run
 from tests.unit.host.cluster_hand import LEASE_US, ONE, TWO, ClusterHand
@@ -208,3 +208,34 @@ def test_a_source_that_is_taken_is_said_to_be_open_and_one_that_is_dropped_is_no
     assert version is not None
     hand.give(he.Received(hand.leader, MapChanged(version)))
     assert hand.worker.partitions.complete, "whoever has it by now waits for it"
+
+
+def place_source(hand: ClusterHand, owner: int) -> None:
+    found = run(hand.store.cluster_map())
+    version = run(hand.store.place(Placement(hand.epoch, found.version, {}, {"text": owner})))
+    assert version is not None
+    hand.give(he.Received(hand.leader, MapChanged(version)))
+
+
+def found_partition(hand: ClusterHand) -> None:
+    """A search has found the one partition that there is."""
+    (search,) = [ask for ask in hand.pauses if isinstance(ask.wish, he.Discover)]
+    hand.pauses.remove(search)
+    hand.give(he.Answered(search.token, he.Discovery((("rows", b""),), True, MAX_TIME, hand.now)))
+
+
+def test_a_source_that_another_worker_has_got_meanwhile_is_taken_again_when_it_comes_back(hand: ClusterHand) -> None:
+    run(hand.store.open_source("text", {"rows": b""}))
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    hand.held = TakePartitions
+    place_source(hand, hand.mine)
+    found_partition(hand)
+    found = run(hand.store.cluster_map())
+    run(hand.store.place(Placement(hand.epoch, found.version, {}, {"text": hand.other})))  # nobody has said so yet
+    (late,), hand.held, hand.waiting = hand.waiting, None, []
+    hand.answer(late)
+    assert not hand.worker.actors.partitions()
+    hand.asked.clear()
+    place_source(hand, hand.mine)
+    found_partition(hand)
+    assert [ask for ask in hand.asked if isinstance(ask, TakePartitions)]

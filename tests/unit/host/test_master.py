@@ -42,8 +42,8 @@ class Hand:
         members = [msgspec.structs.replace(m, alive=m.alive and m.incarnation != incarnation) for m in self.map.members]
         self.map = msgspec.structs.replace(self.map, members=tuple(members))
 
-    def join(self, incarnation: int) -> None:
-        member = Member(incarnation, f"worker {incarnation}", "worker", "")
+    def join(self, incarnation: int, name: str = "") -> None:
+        member = Member(incarnation, name or f"worker {incarnation}", "worker", "")
         self.map = msgspec.structs.replace(self.map, members=(*self.map.members, member))
 
     def decide(self) -> Decision | None:
@@ -332,3 +332,21 @@ def test_what_was_to_be_split_is_given_to_somebody_when_its_owner_goes_before_it
     decision = hand.decide()
     assert isinstance(decision, Assign)
     assert decision.intervals[IntervalId(1)] is not None
+
+
+def test_a_move_is_begun_once_also_when_its_target_has_come_again_under_another_number() -> None:
+    hand = Hand(3, 3)
+    hand.settle()
+    place = next(interval for interval, owner in hand.owners().items() if owner == 1)
+    hand.master.ordered({1: MapOrder("move", ids(place), to="worker 3")})
+    asked = hand.decide()
+    assert isinstance(asked, LetGo)
+    hand.die(3)
+    hand.carry_out(asked)
+    while place in hand.master._moves:
+        decision = hand.decide()
+        assert decision is not None
+        hand.carry_out(decision)
+    assert hand.owners()[place] in (1, 2)
+    hand.join(4, "worker 3")
+    assert hand.decide() == Settle(1, f"the intervals [{place}] were given to other workers, because worker 3 was gone")

@@ -114,3 +114,19 @@ def test_an_interval_that_is_handed_over_takes_in_nothing_not_even_an_end(hand: 
     for ask in answers:
         hand.answer(ask)
     assert heard(hand) == {producer}
+
+
+def test_one_question_is_under_way_at_a_time_and_the_newest_map_is_asked_about_in_the_end(hand: ClusterHand) -> None:
+    producer = from_a_sender(hand)
+    look(hand)
+    hand.held = ReadSenders
+    look(hand)
+    look(hand)
+    (first,), hand.held, hand.waiting = hand.waiting, None, []
+    hand.store.folded.productions.clear()
+    hand.asked.clear()
+    hand.answer(first)
+    assert heard(hand) == set(), "the answer is of now"
+    look(hand)
+    assert [ask for ask in hand.asked if isinstance(ask, ReadSenders)]
+    assert producer not in heard(hand)
