@@ -11,10 +11,12 @@ from typing import Any
 import psycopg
 
 from millwheel.bundles import CHECKPOINT_FORMAT
+from millwheel.cluster import Member
 from millwheel.errors import IncompatibleStore, InvariantError, StoreError, StoreUnavailable
+from millwheel_storage.decisions import Alive, check_unused
 from millwheel_storage.postgres.connection import translated
 from millwheel_storage.schema.shape_checks import STORE_FORMAT, check_formats, schema_name
-from millwheel_storage.statements import opening
+from millwheel_storage.statements import opening, placing
 
 
 class ReaderConnection(psycopg.Connection[tuple[Any, ...]]):
@@ -52,6 +54,14 @@ def connected(url: str, pipeline: str) -> ReaderConnection:
         connection.close()
         raise
     return connection
+
+
+def keep_members_out(connection: ReaderConnection, pipeline: str) -> None:
+    """Nobody joins the cluster of the pipeline until the transaction ends.  Raises `StoreInUse` while a member lives."""
+    connection.execute("SELECT set_config('search_path', %s, true)", (f'"{schema_name(pipeline)}"',))
+    connection.execute(placing.LOCK_CLUSTER)
+    living = connection.execute(placing.LIVING_MEMBERS).fetchall()
+    check_unused(pipeline, [Alive(Member(*member), until) for *member, until in living])
 
 
 def _check_readable(connection: ReaderConnection, pipeline: str) -> None:

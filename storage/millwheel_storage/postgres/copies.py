@@ -11,18 +11,18 @@ moment, under either durability.  Invariant: what is put back has new sequencers
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
 import psycopg
 
-from millwheel.cluster import Member
 from millwheel.errors import IncompatibleStore, InvariantError, StoreError, WiringError
-from millwheel_storage.decisions import Alive, check_unused
-from millwheel_storage.postgres.blocking import ReaderConnection, reachable
+from millwheel_storage.postgres.blocking import ReaderConnection, keep_members_out, reachable
 from millwheel_storage.schema.reserved import RESERVED_NAMES
 from millwheel_storage.schema.shape_checks import STORE_FORMAT, schema_name
-from millwheel_storage.statements import keeping, opening, placing
+from millwheel_storage.statements import keeping, opening
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,19}")
 _NOT_KEPT: Final = frozenset(
@@ -92,10 +92,12 @@ class Savepoints:
         try:
             for statement in keeping.make_schema(kept, msgspec.json.encode(about).decode()):
                 connection.execute(statement)
-        except psycopg.errors.UniqueViolation:
-            raise StoreError(f"another process has just made savepoint {kept!r}") from None
-        except psycopg.errors.InsufficientPrivilege as error:
-            raise StoreError(f"a savepoint is a schema, and this role may make none: {error}") from None
+        except StoreError as error:
+            if isinstance(error.__cause__, psycopg.errors.UniqueViolation | psycopg.errors.DuplicateSchema):
+                raise StoreError(f"another process has just made savepoint {kept!r}") from None
+            if isinstance(error.__cause__, psycopg.errors.InsufficientPrivilege):
+                raise StoreError(f"a savepoint is a schema, and this role may make none: {error.__cause__}") from None
+            raise
         for table in tables:
             if table not in _NOT_KEPT:
                 connection.execute(keeping.copy(table, self._schema, kept))
@@ -128,9 +130,8 @@ class Savepoints:
                     f"savepoint {name!r} has format {savepoint.store_format} and the store has format {now}: only the "
                     "version of millwheel that made it can put it back, into a store of its own format"
                 )
-            connection.execute("SELECT set_config('search_path', %s, true)", (f'"{self._schema}"',))
-            living = connection.execute(placing.LIVING_MEMBERS).fetchall()
-            check_unused(self._pipeline, [Alive(Member(*member), until) for *member, until in living])
+            with self._in_time(connection):
+                keep_members_out(connection, self._pipeline)
             self._put_back(connection, name, kept, tables)
         return savepoint
 
@@ -144,13 +145,8 @@ class Savepoints:
                     + ("is not there any more" if table not in here else f"has no columns {lost} any more")
                     + ": run the version of the pipeline that has it once, and restore then"
                 )
-        connection.execute(keeping.ONE_AT_A_TIME)
-        try:
+        with self._in_time(connection):
             connection.execute(keeping.lock(self._schema, tables, "ACCESS EXCLUSIVE"))
-        except psycopg.errors.LockNotAvailable:
-            raise StoreError(
-                f"somebody uses the tables of {self._pipeline!r}: stop what runs, and restore then"
-            ) from None
         gone = [table for table in tables if table not in _NOT_KEPT]
         connection.execute(keeping.empty(self._schema, [table for table in gone if table in RESERVED_NAMES]))
         for table in gone:
@@ -161,6 +157,19 @@ class Savepoints:
         connection.execute(keeping.FENCE_ALL)
         for statement in keeping.FORGET_OWNERS:
             connection.execute(statement)
+
+    @contextmanager
+    def _in_time(self, connection: ReaderConnection) -> Iterator[None]:
+        """What is done in it does not wait for somebody who keeps the tables."""
+        connection.execute(keeping.ONE_AT_A_TIME)
+        try:
+            yield
+        except StoreError as error:
+            if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
+                raise
+            raise StoreError(
+                f"somebody uses the tables of {self._pipeline!r}: stop what runs, and restore then"
+            ) from None
 
     def drop(self, name: str) -> None:
         """Remove a savepoint.  The pipeline keeps what it has."""

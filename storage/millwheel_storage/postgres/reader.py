@@ -18,18 +18,17 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from millwheel.bundles import Checkpoint
-from millwheel.cluster import Member, Overview, StandsAt
+from millwheel.cluster import Overview, StandsAt
 from millwheel.errors import InvariantError, StoreError, StoreUnavailable
 from millwheel.ids import IntervalId, SubscriptionId
 from millwheel.limits import STORE_RECONNECT_LIMIT_US, TAIL_CHUNK_ROWS
 from millwheel.model import MAX_TIME
 from millwheel.ports import IntervalRow, PipelineShape, QuarantineRow, SourcePosition
 from millwheel.shape import PUBLISH_PREFIX
-from millwheel_storage.decisions import Alive, check_unused
 from millwheel_storage.decode import decode_image, quarantine_entry
 from millwheel_storage.fold import Folded, fifo_rows, fold, quarantine_row
 from millwheel_storage.postgres import orders, overseen
-from millwheel_storage.postgres.blocking import connected, reachable
+from millwheel_storage.postgres.blocking import connected, keep_members_out, reachable
 from millwheel_storage.postgres.overlays import (
     Oldest,
     StateRow,
@@ -44,7 +43,7 @@ from millwheel_storage.postgres.overlays import (
 )
 from millwheel_storage.schema.evolution import places_of
 from millwheel_storage.schema.shape_checks import schema_name
-from millwheel_storage.statements import advancing, loading, opening, ordering, placing, quarantining, viewing
+from millwheel_storage.statements import advancing, loading, opening, ordering, quarantining, viewing
 
 
 class PublishedRow(msgspec.Struct, frozen=True):
@@ -419,10 +418,8 @@ def reset(url: str, pipeline: str) -> bool:
             return False
         if not {"meta", "migration", "checkpoint_log"} <= tables:
             raise StoreError(f"schema {schema!r} is not a millwheel pipeline's; it was not touched")
-        if "lease" in tables:
-            connection.execute("SELECT set_config('search_path', %s, true)", (f'"{schema}"',))
-            living = connection.execute(placing.LIVING_MEMBERS).fetchall()
-            check_unused(pipeline, [Alive(Member(*member), until) for *member, until in living])
+        if {"cluster", "lease"} <= tables:
+            keep_members_out(connection, pipeline)
         connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(schema)))
     return True
 

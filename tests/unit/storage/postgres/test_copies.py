@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -17,6 +19,7 @@ from millwheel.errors import IncompatibleStore, StoreError, StoreInUse, WiringEr
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres.copies import Savepoints
 from millwheel_storage.postgres.reader import reset
+from millwheel_storage.statements import joining, keeping, placing
 from tests.integration.places import Place
 from tests.unit.runtime.drive import expected_counts, run_to_end, text_lines, word_count
 
@@ -24,6 +27,11 @@ pytestmark = pytest.mark.postgres
 
 ROWS = text_lines(4_000, seed=4)
 NOT_OF_THE_MOMENT = {"ownership", "interval_owner", "source_owner", "cluster", "map_order"}
+WAITING = """
+SELECT FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND l.pid <> pg_backend_pid() AND EXISTS (SELECT FROM pg_locks w WHERE w.pid = l.pid AND NOT w.granted)
+"""
+"""Whether anybody who uses the tables of a schema waits for a lock."""
 DURABILITIES = {"checkpoints": Checkpoints(), "snapshots": Snapshots(every_ms=20)}
 
 
@@ -152,6 +160,49 @@ def test_a_cluster_that_lives_keeps_its_store(home: Home) -> None:
     with pytest.raises(StoreInUse, match="worker 'w'"):
         home.savepoints.restore("alive")
     home.check(50)
+
+
+@pytest.mark.parametrize("what", ["restore", "reset"])
+def test_a_worker_that_is_just_joining_keeps_its_store(home: Home, what: str) -> None:
+    """It has not committed when the members are looked at, and lives when the tables are locked."""
+    run_to_end(word_count(home.name, ROWS[:50]), home.store())
+    home.savepoints.create("early")
+    given = {"key": b"w", "name": "w", "role": "worker", "address": "w:1", "lease_us": 60_000_000}
+    with ThreadPoolExecutor() as pool, psycopg.connect(home.url) as joining_:
+        joining_.execute("SELECT set_config('search_path', %s, true)", (f'"{home.name}"',))
+        joining_.execute(placing.HOLD_SHAPE)
+        joining_.execute(joining.JOIN, given)
+        call = partial(home.savepoints.restore, "early") if what == "restore" else partial(reset, home.url, home.name)
+        other = pool.submit(call)
+        while joining_.execute(WAITING, (home.name,)).fetchone() is None:
+            assert not other.done()
+        joining_.commit()
+        with pytest.raises(StoreInUse, match="worker 'w'"):
+            other.result(timeout=30)
+    home.check(50)
+
+
+def test_of_two_savepoints_with_one_name_that_are_made_at_once_the_second_is_refused(home: Home) -> None:
+    run_to_end(word_count(home.name, ROWS[:50]), home.store())
+    with ThreadPoolExecutor() as pool, psycopg.connect(home.url) as first:
+        first.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(f"{home.name}@one")))
+        second = pool.submit(home.savepoints.create, "one")
+        while first.execute(WAITING, (home.name,)).fetchone() is None:
+            assert not second.done()
+        first.commit()
+        with pytest.raises(StoreError, match=f"another process has just made savepoint '{home.name}@one'"):
+            second.result(timeout=30)
+
+
+def test_whoever_keeps_the_tables_is_named_and_not_waited_for(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_to_end(word_count(home.name, ROWS[:50]), home.store())
+    home.savepoints.create("early")
+    monkeypatch.setattr(keeping, "ONE_AT_A_TIME", "SET LOCAL lock_timeout = '50ms'")
+    for kept in ("cluster", "timer"):
+        with psycopg.connect(home.url) as holder:
+            holder.execute(sql.SQL("LOCK TABLE {}").format(sql.Identifier(home.name, kept)))
+            with pytest.raises(StoreError, match=f"somebody uses the tables of '{home.name}': stop what runs"):
+                home.savepoints.restore("early")
 
 
 def test_what_does_not_fit_is_refused_and_nothing_is_changed(home: Home) -> None:
