@@ -51,6 +51,10 @@ class HooksFail(MillwheelError):
     """A hook has failed for every key that it was called for: its code is wrong, and the run was stopped."""
 
 
+class HookExited(MillwheelError):
+    """A hook has called `sys.exit`.  Its process ends as after a crash, and nothing of the hook is kept."""
+
+
 class HookInterrupted(KeyboardInterrupt):
     """Raised in a hook that still runs a while after the run was stopped.  What it has done is not kept."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from millwheel.errors import Fenced, HooksFail, MillwheelError, StoreUnavailable
+from millwheel.errors import Fenced, HookExited, HooksFail, MillwheelError, StoreUnavailable
 
 
 class Status(IntEnum):
@@ -20,6 +20,7 @@ class Status(IntEnum):
     BROKEN_HOOKS = 4
     TAKEN_OVER = 5
     NO_STORE = 6
+    HOOK_EXITED = 7
     STOPPED = 130
 
     @property
@@ -36,6 +37,7 @@ MEANINGS = {
     Status.BROKEN_HOOKS: "The run was stopped because a hook had failed for every key that it had met.",
     Status.TAKEN_OVER: "Another run has taken the pipeline over; starting this one again would take it back.",
     Status.NO_STORE: "The store cannot be reached or is too busy; the same command may succeed later.",
+    Status.HOOK_EXITED: "A hook has called `sys.exit`; start it again: after some such ends its key is quarantined.",
     Status.STOPPED: "Stopped by Ctrl-C or SIGTERM; what is committed is kept.",
 }
 
@@ -47,6 +49,8 @@ def status_of(error: MillwheelError) -> Status:
             return Status.TAKEN_OVER
         case HooksFail():
             return Status.BROKEN_HOOKS
+        case HookExited():
+            return Status.HOOK_EXITED
         case StoreUnavailable():
             return Status.NO_STORE
         case _:

@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol, assert_never
 
 from millwheel import limits
 from millwheel.api.table import Table
-from millwheel.errors import Fenced, HookInterrupted, HooksFail, InvariantError, RowRefused, StoreError
+from millwheel.errors import Fenced, HookExited, HookInterrupted, HooksFail, InvariantError, RowRefused, StoreError
 from millwheel.graph import ComputationSpec
 from millwheel.host import alphabet as he
 from millwheel.host.messages import Message
@@ -352,6 +352,11 @@ class Shell:
         except HookInterrupted:  # after `stop`: this invocation comes again in the next run
             self._in_hook = False
             return
+        except SystemExit as end:  # as a crash: what a process was doing when it ended is suspected by the next one
+            raise HookExited(
+                f"{run.computation}: a hook has called sys.exit({end.code!r}), which ends the process; start it again, and "
+                "after some such ends the key at fault is quarantined; to give up a record, raise an error instead"
+            ) from end
         self._in_hook = False
         spec = self.worker.graph.computations[run.computation]
         if broken := self._failures.settle(spec, run.work, outcome):

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from millwheel.cli.status import Status, status_of
-from millwheel.errors import Fenced, HooksFail, IncompatibleStore, MillwheelError, StoreUnavailable, WiringError
+from millwheel.errors import (
+    Fenced,
+    HookExited,
+    HooksFail,
+    IncompatibleStore,
+    MillwheelError,
+    StoreUnavailable,
+    WiringError,
+)
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guide-command-line.md"
 
@@ -26,6 +34,7 @@ def test_the_guide_has_the_same_table() -> None:
         (IncompatibleStore("x"), Status.FAILED),
         (StoreUnavailable("x"), Status.NO_STORE),
         (HooksFail("x"), Status.BROKEN_HOOKS),
+        (HookExited("x"), Status.HOOK_EXITED),
         (Fenced("x"), Status.TAKEN_OVER),
     ],
 )

@@ -1,0 +1,67 @@
+"""User code that ends a run outside of what a quarantine can take: the command never says that all is well."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from millwheel_storage.embedded import EmbeddedPostgres
+from tests.patience import WAIT_S
+
+pytestmark = pytest.mark.postgres
+
+PIPELINE = """
+import os, sys
+from millwheel import Computation, Pipeline, Stream, TextCoder, subscribe
+from millwheel_injectors import IterableSource
+
+WHERE = os.environ["WHERE"]
+words = Stream("words", TextCoder())
+
+if WHERE == "module":
+    sys.exit()
+
+class Count(Computation[str]):
+    def ProcessRecord(self, context, record):
+        if WHERE == "hook":
+            sys.exit()
+
+def pipeline():
+    if WHERE == "function":
+        sys.exit(0)
+    pipeline = Pipeline("ending")
+    pipeline.inject(IterableSource("rows", [("a", 1)]), into=words)
+    pipeline.add(Count, [subscribe(words, key=str)])
+    return pipeline
+"""
+
+
+def ended(directory: Path, url: str, where: str) -> tuple[int, str]:
+    """Exit status and standard error of a run of which `where` is wrong."""
+    (directory / "ending.py").write_text(PIPELINE)
+    millwheel = str(Path(sys.executable).with_name("millwheel"))
+    done = subprocess.run(
+        [millwheel, "run", "ending:pipeline", "--quiet", "--store", url], cwd=directory, text=True, capture_output=True,
+        timeout=WAIT_S, env={**os.environ, "WHERE": where},
+    )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("where", "status", "said"),
+    [
+        ("hook", 7, "error: Count: a hook has called sys.exit(None), which ends the process"),
+        ("module", 1, "'ending' cannot be imported: it calls sys.exit(None)"),
+        ("function", 1, "'ending:pipeline' cannot be made: it calls sys.exit(0)"),
+    ],
+)
+def test_sys_exit_is_named_and_is_no_success(
+    tmp_path: Path, postgres: EmbeddedPostgres, where: str, status: int, said: str
+) -> None:
+    found, err = ended(tmp_path, postgres.url, where)
+    assert said in err
+    assert found == status
