@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from runpy import run_path
+from unittest.mock import patch
 
 import psycopg
 import pytest
@@ -27,6 +27,7 @@ from millwheel.bundles import (
 )
 from millwheel.cluster import Placement
 from millwheel.ids import IntervalId, Seq
+from millwheel.overview import ClusterOffice, SeenInterval
 from millwheel.ports import Declaration, PipelineShape
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
@@ -61,6 +62,17 @@ def orders(place: Place) -> int:
     """How many orders are not settled."""
     found = place.connection.execute(f'SELECT count(*) FROM "{place.name}".map_order WHERE refusal IS NULL').fetchone()
     return 0 if found is None else int(found[0])
+
+
+def office(place: Place) -> ClusterOffice:
+    """What `millwheel status` and `millwheel interval` are made of, without a process for each look."""
+    with patch.dict(os.environ, PIPELINE=place.name):
+        return ClusterOffice(run_path(str(place.directory / "words.py"))["pipeline"], place.url)
+
+
+def counting(looking: ClusterOffice) -> list[SeenInterval]:
+    """The intervals of Count, by their keys."""
+    return [found for found in looking.look().intervals if found.computation == "Count"]
 
 
 def until_opened(place: Place, partitions: int) -> None:
@@ -146,28 +158,21 @@ def test_intervals_are_split_moved_and_merged_between_two_epochs(place: Place) -
     cluster = place.up("--workers", "2", sleep_s=0.008, TAIL="1")
     place.until_counted(0.1)
 
-    def ask(*words: str) -> None:
-        status, out = ended(place.command("interval", words[0], "words:pipeline", *words[1:]))
-        assert status == 0, out
+    with office(place) as orders:
 
-    def seen() -> list[dict[str, Any]]:
-        status, out = ended(place.command("status", "words:pipeline", "--json"))
-        assert status == 0, out
-        return [found for found in json.loads(out)["intervals"] if found["computation"] == "Count"]
+        def halves() -> list[SeenInterval]:
+            return [found for found in counting(orders) if "g" <= found.low < "n"]
 
-    def halves() -> list[dict[str, Any]]:
-        return [found for found in seen() if "g" <= found["low"] < "n"]
-
-    (whole,) = halves()
-    ask("split", str(whole["id"]), "j")
-    assert [(half["low"], half["high"]) for half in halves()] == [("g", "j"), ("j", "n")]
-    until(lambda: all(found["owner"] is not None for found in seen()))
-    first, second = halves()
-    other = "worker-1" if first["owner"] == "worker-2" else "worker-2"
-    ask("move", str(first["id"]), "--to", other)
-    assert {half["id"]: half["owner"] for half in halves()}[first["id"]] == other
-    ask("merge", str(first["id"]), str(second["id"]))
-    assert [(half["low"], half["high"]) for half in halves()] == [("g", "n")]
+        (whole,) = halves()
+        orders.split(whole.id, ["j"])
+        assert [(half.low, half.high) for half in halves()] == [("g", "j"), ("j", "n")]
+        until(lambda: all(found.owner is not None for found in counting(orders)))
+        first, second = halves()
+        other = "worker-1" if first.owner == "worker-2" else "worker-2"
+        orders.move([first.id], other)
+        assert {half.id: half.owner for half in halves()}[first.id] == other
+        orders.merge([first.id, second.id])
+        assert [(half.low, half.high) for half in halves()] == [("g", "n")]
     until(lambda: place.rows() == place.expected)
     cluster.send_signal(signal.SIGINT)
     assert ended(cluster)[0] == 130
@@ -180,21 +185,18 @@ def test_a_worker_that_is_killed_while_orders_are_carried_out_costs_no_row(place
     cluster = place.up("--workers", "2", sleep_s=0.008, TAIL="1")
     place.until_counted(0.1)
 
-    def seen() -> list[dict[str, Any]]:
-        status, out = ended(place.command("status", "words:pipeline", "--json"))
-        assert status == 0, out
-        return [found for found in json.loads(out)["intervals"] if found["computation"] == "Count"]
-
-    before = seen()
-    split = place.command("interval", "split", "words:pipeline", str(before[-1]["id"]), "u")
-    move = place.command("interval", "move", "words:pipeline", str(before[0]["id"]), "--to", "worker-2")
+    with office(place) as looked:
+        before = counting(looked)
+    split = place.command("interval", "split", "words:pipeline", str(before[-1].id), "u")
+    move = place.command("interval", "move", "words:pipeline", str(before[0].id), "--to", "worker-2")
     until(lambda: orders(place) > 0)
     time.sleep(wait_s)
     (victim,) = children(cluster.pid, "worker-2")
     os.kill(victim, signal.SIGKILL)
     assert ended(split, 60)[0] == 0  # whoever lives carries it out
     assert ended(move, 60)[0] in (0, 1)  # there may be no worker-2 when it is looked at
-    assert [found["low"] for found in seen()] == [*(found["low"] for found in before), "u"]
+    with office(place) as looked:
+        assert [found.low for found in counting(looked)] == [*(found.low for found in before), "u"]
     until(lambda: place.rows() == place.expected)
     assert orders(place) == 0
     cluster.send_signal(signal.SIGINT)
