@@ -188,7 +188,10 @@ def test_two_workers_count_what_an_embedded_run_counts(place: Place) -> None:
     assert (again, out) == (0, "millwheel: 0 rows in, 0 records, watermark the end of time\n")
 
 
-@pytest.mark.parametrize("victim", ["worker-1", pytest.param("worker-2", marks=pytest.mark.long), "controller-1"])
+# `tests/chaos/test_cluster_kills.py` kills a worker for a landing
+@pytest.mark.parametrize(
+    "victim", ["controller-1", *(pytest.param(f"worker-{n}", marks=pytest.mark.long) for n in (1, 2))]
+)
 def test_a_process_that_is_killed_in_the_middle_loses_and_doubles_nothing(place: Place, victim: str) -> None:
     cluster = place.up("--workers", "2", sleep_s=0.008)
     place.until_counted(0.2)

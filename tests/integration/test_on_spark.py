@@ -153,21 +153,28 @@ def test_a_session_of_its_own_is_not_another_one_that_is_there(spark: SparkSessi
         masters.made_session("local[1]", "another", {})
 
 
+PYTHON, EXECUTOR = 1, 3
+"""How far above a worker's process Spark's Python worker is, and the executor, with which that dies."""
+
+
+@pytest.mark.parametrize(
+    "killed", [(EXECUTOR,), pytest.param((PYTHON, EXECUTOR), marks=pytest.mark.long)], ids=["executor", "both"]
+)
 def test_whatever_is_killed_under_a_worker_it_comes_back_as_another_member_and_each_word_counts_once(
-    place: Place, spark: SparkSession
+    place: Place, spark: SparkSession, killed: tuple[int, ...]
 ) -> None:
     place.write(tail=True)
     place.add(300)
     with up(place, spark, workers=1) as cluster:
         until(lambda: place.rows() == place.expected)
         cluster.scale(2)
-        for above in (1, 3):  # Spark's Python worker, and the executor
+        for above in killed:
             until(lambda: {"worker-1", "worker-2"} <= place.alive().keys())
             before, found = place.alive()["worker-2"], place.process("worker-2")
             assert found is not None
             for _ in range(above):
                 found = parent(found)
-            if above == 3:
+            if above == EXECUTOR:
                 assert b"CoarseGrainedExecutorBackend" in Path(f"/proc/{found}/cmdline").read_bytes()
             place.add(300)
             os.kill(found, signal.SIGKILL)
