@@ -13,6 +13,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -200,10 +201,15 @@ class AsyncPusher:
                 f"nothing has become durable for {self._patience_s:.0f} s, the last time because of: {why}; {waiting} "
                 "records may or may not have been taken: push them again, with the same ids"
             )
-        oldest = self._sent[0].sent_at if self._sent else None
-        if self._slack_s is not None and oldest is not None and now - oldest > self._slack_s:
+        for oldest in (*islice(self._sent, 1), *islice(self._unsent, 1)):
+            self._check_age(oldest, now)
+
+    def _check_age(self, pending: _Pending, now: float) -> None:
+        """Raise `PushError` if the id of a record that was sent may be forgotten at time `now`."""
+        sent_at = pending.sent_at
+        if self._slack_s is not None and sent_at is not None and now - sent_at > self._slack_s:
             raise PushError(
-                f"a record was first sent {now - oldest:.0f} s ago, longer than the source remembers ids (id_slack): it may "
+                f"a record was first sent {now - sent_at:.0f} s ago, longer than the source remembers ids (id_slack): it may "
                 "have been taken, and would count twice if it were sent again"
             )
 
@@ -299,6 +305,7 @@ class AsyncPusher:
         """As much of what waits as goes into one message."""
         now, batch, size = asyncio.get_running_loop().time(), list[_Pending](), 0
         while self._unsent and (not batch or size + self._unsent[0].size <= limits.PUSH_MESSAGE_BYTES):
+            self._check_age(self._unsent[0], now)
             pending = self._unsent.popleft()
             pending.sent_at = pending.sent_at or now
             size += pending.size

@@ -427,6 +427,43 @@ def test_a_record_is_not_sent_again_when_its_id_may_be_forgotten(monkeypatch: py
     asyncio.run(scenario())
 
 
+def test_a_source_that_comes_back_when_ids_may_be_forgotten_gets_no_record_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The stream broke in time, and all that was tried since found nobody."""
+    quick(monkeypatch)
+
+    async def scenario() -> None:
+        first, second, addresses = PushQueue(), PushQueue(), list[str]()
+
+        def serve(queue: PushQueue, at: str) -> asyncio.Task[None]:
+            return asyncio.create_task(PushServer(queue, "orders", at, id_slack_us=500_000).serve(addresses.append))
+
+        server = serve(first, LOOPBACK)
+        await until(lambda: addresses)
+
+        async def pushes() -> None:
+            nonlocal server
+            async with AsyncPusher(addresses[0], "orders") as pusher:
+                await pusher.push(*record(0))
+                await until(lambda: first.read(1, 1_000))
+                server.cancel()
+                await asyncio.wait([server])
+                await asyncio.sleep(0.7)
+                server = serve(second, addresses[0])
+                await until(lambda: len(addresses) == 2)
+                await until(lambda: pusher._failure is not None or second.read(1, 1_000))
+                second.keep(1)
+
+        with pytest.raises(PushError, match="would count twice"):
+            await pushes()
+        assert not second.read(1, 1_000)
+        server.cancel()
+        await asyncio.gather(server, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
 def test_the_age_of_a_record_counts_from_the_first_time_that_it_was_sent() -> None:
     async def scenario() -> None:
         pusher = AsyncPusher(LOOPBACK, "orders")
