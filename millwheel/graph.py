@@ -17,7 +17,7 @@ from millwheel.errors import InvariantError, WiringError
 from millwheel.ids import SubscriptionId
 from millwheel.intervals import check_split_keys
 from millwheel.loops import Loop, loops_of
-from millwheel.shape import PipelineShape, SinkTable
+from millwheel.shape import CombinedBy, PipelineShape, SinkTable
 from millwheel.source import Source
 
 KeyExtractor = Callable[[Any], str | None]
@@ -91,6 +91,8 @@ class ComputationSpec(msgspec.Struct, frozen=True):
     encoded: bool = False
     """Its hooks get values as the stream's coder encoded them."""
     evolution: Evolution = Evolution()
+    combined_by: CombinedBy | None = None
+    """The computation before it that merges the values of its keys."""
 
 
 class Skew(msgspec.Struct, frozen=True):
@@ -249,6 +251,7 @@ class Graph(msgspec.Struct, frozen=True):
             reads=reads,
             formerly=formerly,
             dropped=tuple(f"{c.name}.{cell}" for c in computations for cell in c.evolution.dropped),
+            combiners={c.name: c.combined_by for c in computations if c.combined_by is not None},
             snapshots=self.snapshot_every_us > 0,
         )
 

@@ -22,6 +22,14 @@ class SinkTable(msgspec.Struct, frozen=True):
     key: tuple[str, ...]
 
 
+class CombinedBy(msgspec.Struct, frozen=True):
+    """A computation's combiner: the computation `parts` that merges what comes for it, and what stands before a key in the
+    first of its shards."""
+
+    parts: str
+    prefix: str
+
+
 class PipelineShape(msgspec.Struct, frozen=True):
     """What the store must know, and check against what it already holds, before the first write.
 
@@ -50,5 +58,7 @@ class PipelineShape(msgspec.Struct, frozen=True):
     """Under which name a store keeps the values of "computation.x", where it is not x.  Only stores know."""
     retired: tuple[str, ...] = ()
     """Places, as "computation.place", of cells that have gone: they are not used again."""
+    combiners: Mapping[str, CombinedBy] = {}
+    """By computation: its combiner, which reads what it would read itself, and sends it values of the same coder."""
     snapshots: bool = False
     """Whether it becomes durable by epochs.  Whoever does not would not be in the cut, so all of a cluster do, or nobody."""

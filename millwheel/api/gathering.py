@@ -25,6 +25,7 @@ from millwheel.coders import Coder
 from millwheel.errors import CoderError, WiringError
 from millwheel.graph import KeyExtractor
 from millwheel.model import Record, Timer, whole_time
+from millwheel.shape import CombinedBy
 
 V = TypeVar("V")
 
@@ -60,6 +61,10 @@ class Gathering(msgspec.Struct, Generic[V], frozen=True):
     def split_keys(self) -> tuple[str, ...]:
         """An interval for each shard, which may lie on any worker."""
         return tuple(map(_prefix, range(1, self.shards)))
+
+    def combined_by(self, name: str) -> CombinedBy:
+        """The combiner of the computation `name`, as its store knows it."""
+        return CombinedBy(f"{name}.parts", _prefix(0))
 
     def spread(self, key: KeyExtractor, coder: Coder[V]) -> KeyExtractor:
         """`key` with the number of the shard before it."""

@@ -160,10 +160,14 @@ class Pipeline:
         if name in self._computations:
             raise WiringError(f"computation {name!r} is added twice: give one of them name=...")
         given: Sequence[Input[Any]] = check_inputs(inputs, name)
+        combined_by = None
         if combiner is not None:
             given = [self._gather(name, combiner, given)]
+            combined_by = combiner.combined_by(name)
         spec = self._spec(name, class_, computation, given, check_outputs(outputs, name), settings)
-        self._computations[name] = msgspec.structs.replace(spec, evolution=evolution_of(class_, name, formerly))
+        self._computations[name] = msgspec.structs.replace(
+            spec, evolution=evolution_of(class_, name, formerly), combined_by=combined_by
+        )
 
     def _gather(self, name: str, combiner: Gathering[V], inputs: Sequence[Input[Any]]) -> Input[Any]:
         """Put a combiner before the computation `name`, and give what that one then reads."""
@@ -172,11 +176,11 @@ class Pipeline:
                 f"computation {name!r}: combiner=Gathering(...) merges the values of one input; there are {len(inputs)}, "
                 f"and the combiner is {combiner!r:.80}"
             )
-        (given,), coder = inputs, inputs[0].stream.coder
-        merged = Stream(f"{name}.parts", coder)
+        (given,), coder, parts = inputs, inputs[0].stream.coder, combiner.combined_by(name).parts
+        merged = Stream(parts, coder)
         make = gatherer(combiner, given.key, coder, merged)
         spread = Input[Any](given.stream, combiner.spread(given.key, coder))
-        self.add(make, [spread], [merged], name=f"{name}.parts", split_keys=combiner.split_keys())
+        self.add(make, [spread], [merged], name=parts, split_keys=combiner.split_keys())
         return Input(merged, given.key)
 
     def _spec(

@@ -14,7 +14,7 @@ from itertools import pairwise
 import msgspec
 
 from millwheel.cluster import MapOrder, Member, Placement, Reshaping
-from millwheel.errors import StoreError, StoreInUse
+from millwheel.errors import IncompatibleStore, StoreError, StoreInUse
 from millwheel.ports import IntervalRow, PipelineShape
 
 
@@ -100,6 +100,15 @@ def _described(pipeline: str, alive: Sequence[Alive]) -> str:
         f"{len(alive)} live member{'s' if many else ''} of a cluster use{'' if many else 's'} the store of {pipeline!r}: "
         f"{shown}{more}, whose lease{'s' if many else ''} last{'' if many else 's'} until {last:%Y-%m-%d %H:%M:%S} UTC"
     )
+
+
+def check_opened(stored: tuple[bytes] | None, opened_as: bytes) -> None:
+    """Raises `IncompatibleStore` when the store was opened in another shape than this process has opened it in.
+
+    Both are digests.  That of a process is empty when it has opened nothing.
+    """
+    if opened_as and stored != (opened_as,):
+        raise IncompatibleStore("the pipeline was opened in another version meanwhile; start this process again")
 
 
 def shape_digest(shape: PipelineShape) -> bytes:

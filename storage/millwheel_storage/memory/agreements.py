@@ -147,6 +147,14 @@ class MemoryAgreements:
             self.interval_owners.update(dict.fromkeys(taken))
             self.version += 1
 
+    def disown_all(self) -> None:
+        """No member owns anything any more."""
+        owners = {*self.interval_owners.values(), *self.source_owners.values()}
+        if owners - {None}:
+            self.interval_owners = dict.fromkeys(self.interval_owners)
+            self.source_owners = dict.fromkeys(self.source_owners)
+            self.version += 1
+
     def current(self, decision: Placement | Reshaping) -> bool:
         """Whether a decision was made on the map as it is, by who leads."""
         return (decision.epoch, decision.version) == (self.epoch, self.version)

@@ -108,7 +108,8 @@ class MemoryStore(SoloMemoryStore):
         named, agreed = reshaping.intervals, self._agreements
         if agreed.repeated(reshaping):
             low, count = self._row(named[0]).low, len(reshaping.split_keys) + 1
-            return agreed.version, tuple(id_ for at, id_ in self._by_key(named[0]) if at >= low)[:count]
+            rows_by_low = self._by_low(self._row(named[0]).computation)
+            return agreed.version, tuple(id_ for at, id_ in rows_by_low if at >= low)[:count]
         if not agreed.current(reshaping):
             return None
         for interval in named:
@@ -131,11 +132,6 @@ class MemoryStore(SoloMemoryStore):
         if reshaping.order:
             agreed.settle(reshaping.epoch, reshaping.order, "")
         return agreed.decided(reshaping), (named[0], *new)
-
-    def _by_key(self, interval: IntervalId) -> list[tuple[str, IntervalId]]:
-        """The intervals of the same computation."""
-        computation = self._row(interval).computation
-        return sorted((row.low, row.id) for row in self.intervals.values() if row.computation == computation)
 
     def _spread(self, interval: IntervalId, new: Sequence[IntervalId]) -> None:
         """Begin intervals that were a part of this one."""

@@ -6,9 +6,11 @@ refusals; the caller has checked those.  Invariant: `apply` leaves the same rows
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from heapq import nsmallest
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from millwheel import limits
 from millwheel.bundles import (
@@ -29,6 +31,8 @@ from millwheel_storage.decode import TimerRow, timer_writes
 from millwheel_storage.fold import Channel, Folded, Payload
 from millwheel_storage.productions import bundles
 from millwheel_storage.schema.shape_checks import holds_key
+
+V = TypeVar("V")
 
 
 class MemoryTables:
@@ -167,6 +171,48 @@ class MemoryTables:
             if not ids:
                 self.delivered[interval].pop(channel, None)
 
+    def hand_over(
+        self, subscription: SubscriptionId, old: Collection[IntervalId], new: Sequence[IntervalId], prefix: str
+    ) -> None:
+        """A subscription was that of the `old` intervals, and is that of the `new` ones, of which the first has the keys
+        with `prefix`."""
+        for channels in self.productions.values():
+            for channel in [channel for channel in channels if channel[0] == subscription]:
+                rows = channels[channel].items()
+                channels[channel] = {sequence: (prefix + key, value, at) for sequence, (key, value, at) in rows}
+        for interval in old:
+            self.productions.setdefault(new[0], {}).update(_taken(self.productions, interval, subscription))
+        frontiers: dict[Channel, SequenceNumber] = {}
+        delivered: dict[Channel, set[SequenceNumber]] = {}
+        for interval in old:
+            for channel, frontier in _taken(self.frontiers, interval, subscription).items():
+                frontiers[channel] = max(frontier, frontiers.get(channel, frontier))
+            for channel, ids in _taken(self.delivered, interval, subscription).items():
+                delivered.setdefault(channel, set()).update(ids)
+        for interval in new:
+            self.frontiers[interval] = dict(frontiers)
+            kept = {channel: {id_ for id_ in ids if id_ >= frontiers[channel]} for channel, ids in delivered.items()}
+            self.delivered[interval] = {channel: ids for channel, ids in kept.items() if ids}
+        self._hand_over_outside_ids(subscription, old, new)
+
+    def _hand_over_outside_ids(
+        self, subscription: SubscriptionId, old: Collection[IntervalId], new: Collection[IntervalId]
+    ) -> None:
+        for place in [place for place in self.outside if place[0] in old and place[1] == subscription]:
+            ids, count = self.outside.pop(place), self.outside_counts.pop(place)
+            for interval in new:
+                other = (interval, *place[1:])
+                self.outside.setdefault(other, set()).update(ids)
+                self.outside_counts[other] = self.outside_counts.get(other, 0) + count
+
+    def requalify(self, computation: str, subscription: SubscriptionId, other: SubscriptionId) -> None:
+        """What waits in the quarantine of a computation came over the `other` subscription."""
+        for place in [place for place in self.quarantine if place[0] == computation]:
+            self.quarantine[place] = [
+                msgspec.structs.replace(entry, subscription=other) if entry.subscription == subscription else entry
+                for entry in self.quarantine[place]
+            ]
+
     def recovered(self, row: IntervalRow, watermark: int, ends: int, suspicion: bytes) -> RecoveredInterval:
         """What an owner of an interval needs to serve."""
         stored = self.productions.get(row.id, {})
@@ -251,6 +297,14 @@ class MemoryTables:
             ],
             "redrive": sorted(self.redrives),
         }
+
+
+def _taken(
+    table: dict[IntervalId, dict[Channel, V]], interval: IntervalId, subscription: SubscriptionId
+) -> dict[Channel, V]:
+    """What an interval has of a subscription, which it has no longer."""
+    mine = table.get(interval, {})
+    return {channel: mine.pop(channel) for channel in [*mine] if channel[0] == subscription}
 
 
 def _bundles(channel: Channel, rows: dict[SequenceNumber, Payload]) -> list[Bundle]:

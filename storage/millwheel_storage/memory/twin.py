@@ -48,6 +48,7 @@ from millwheel_storage.fold import check_fresh, check_prefix, fold
 from millwheel_storage.memory.agreements import MemoryAgreements
 from millwheel_storage.memory.tables import MemoryTables
 from millwheel_storage.schema.evolution import Plan, StoredCell, first, holders, places_of, plan
+from millwheel_storage.schema.handovers import Handover, watermarks
 from millwheel_storage.schema.reserved import RESERVED_NAMES
 from millwheel_storage.schema.shape_checks import (
     SOURCE_PREFIX,
@@ -131,6 +132,8 @@ class SoloMemoryStore:
         rows = [row for row in self.intervals.values() if row.computation in shape.computations]
         self._agreements.shape = opened_as
         self._agreements.expect({row.id for row in rows}, {*shape.sources})
+        if planned.handovers:
+            self._hand_over(planned.handovers)
         opened = {source for source, _ in self.sources}
         fed = {source: stream for source, stream in sorted(self.shape.streams.items()) if source in opened}
         return Opened(
@@ -161,6 +164,27 @@ class SoloMemoryStore:
             self._subscriptions[new] = self._subscriptions.pop(name)
         for cell in planned.dropped:
             self.folded.drop_cell(cell.computation, cell.place)
+
+    def _hand_over(self, handovers: Sequence[Handover]) -> None:
+        """What was on its way to computations that get combiners goes to these, and nobody who knows of the time before
+        writes any more."""
+        self._fence(self.ownership.keys())
+        self._agreements.disown_all()
+        for interval in sorted({place[0] for place in self.log}):
+            self._fold_log(self._row(interval))
+        for handover in handovers:
+            computation, parts = handover.computation, handover.combiner.parts
+            old, new = ([id_ for _, id_ in self._by_low(name)] for name in (computation, parts))
+            subscription = self._subscriptions[handover.taken]
+            self.folded.hand_over(subscription, old, new, handover.combiner.prefix)
+            self.folded.requalify(computation, subscription, self._subscriptions[handover.merged])
+            for name, other in zip(watermarks(computation), watermarks(parts), strict=True):
+                if name in self.watermark:
+                    self.watermark.setdefault(other, self.watermark[name])
+
+    def _by_low(self, computation: str) -> list[tuple[str, IntervalId]]:
+        """The intervals of a computation, by key."""
+        return sorted((row.low, row.id) for row in self.intervals.values() if row.computation == computation)
 
     def _rename(self, name: str, new: str) -> None:
         for row in [row for row in self.intervals.values() if row.computation == name]:

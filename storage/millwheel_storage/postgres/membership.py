@@ -12,7 +12,8 @@ from typing import Any
 from psycopg.types.numeric import Int8
 
 from millwheel.cluster import Leader, Member
-from millwheel.errors import IncompatibleStore, InvariantError
+from millwheel.errors import InvariantError
+from millwheel_storage.decisions import check_opened
 from millwheel_storage.postgres import query
 from millwheel_storage.postgres.prepared import Connection
 from millwheel_storage.statements import joining, placing
@@ -35,9 +36,7 @@ async def join(connection: Connection, member: Member, key: bytes, lease_us: int
     """
     given = {"key": key, "name": member.name, "role": member.role, "address": member.address, "lease_us": lease_us}
     async with connection.transaction():
-        opened = await query.first(connection, placing.HOLD_SHAPE)
-        if shape and opened != (shape,):
-            raise IncompatibleStore("the pipeline was opened in another version meanwhile; start this process again")
+        check_opened(await query.first(connection, placing.HOLD_SHAPE), shape)
         row = await query.first(connection, joining.JOIN, given)
     if row is None:
         raise InvariantError("there is no row")

@@ -12,21 +12,25 @@ from psycopg.types.numeric import Int8
 
 from millwheel.errors import InvariantError, StoreError
 from millwheel.ids import IntervalId, Sequencer
-from millwheel_storage.decisions import check_unused
+from millwheel_storage.decisions import check_opened, check_unused
 from millwheel_storage.postgres import query
 from millwheel_storage.postgres.prepared import Connection
 from millwheel_storage.schema.creation import living
 from millwheel_storage.statements import opening, placing
 
 
-async def acquire(connection: Connection, schema: str, intervals: Sequence[IntervalId]) -> dict[IntervalId, Sequencer]:
+async def acquire(
+    connection: Connection, schema: str, intervals: Sequence[IntervalId], shape: bytes
+) -> dict[IntervalId, Sequencer]:
     """A new sequencer for each interval, in one transaction; `StoreError` when one does not exist.
 
-    It is for somebody who is no member of a cluster, so it is refused while there are live ones (`StoreInUse`).
+    It is for somebody who is no member of a cluster, so it is refused while there are live ones (`StoreInUse`).  `shape` is
+    as for `membership.join`: whoever has opened another version fences this one, and may have changed what it would go by.
     """
     taken = {}
     async with connection.transaction():
         await connection.execute(placing.LOCK_CLUSTER)
+        check_opened(await query.first(connection, placing.READ_SHAPE), shape)
         check_unused(schema, await living(connection))
         await connection.execute(placing.TAKEN_OUTSIDE, ([Int8(interval) for interval in intervals],))
         for interval in sorted(set(intervals)):  # one by one: locks in id order, whatever plan Postgres would choose

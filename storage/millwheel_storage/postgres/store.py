@@ -10,6 +10,7 @@ writes, or by a FOR SHARE lock that its own transaction holds to the end.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from millwheel.bundles import KeyRows, LogWrite, QuarantineEntry, RecoveredInterval, StateRow, TimerPlace, TimerWrites
@@ -53,6 +54,7 @@ from millwheel_storage.postgres import (
 )
 from millwheel_storage.postgres.catalogue import Catalogue, IntervalPlace
 from millwheel_storage.postgres.connection import SessionLabel, SessionPool
+from millwheel_storage.postgres.handover import hand_over
 from millwheel_storage.postgres.log_appends import Commits, Pair
 from millwheel_storage.postgres.prepared import Connection
 from millwheel_storage.schema.creation import open_schema
@@ -103,14 +105,18 @@ class PostgresStore:
         check_shape(shape, RESERVED_NAMES)
         if schema_name(shape.name) != self.schema:
             raise StoreError(f"this store is for schema {self.schema!r}, not for pipeline {shape.name!r}")
-        opened = await self._folds.run(lambda connection: open_schema(connection, self.schema, shape))
+        opened = await self._folds.run(
+            lambda connection: open_schema(connection, self.schema, shape, partial(hand_over, connection))
+        )
         self._opened_as = shape_digest(shape)
         self._commits.sinks = {table.name: table for table in shape.sinks}
         return opened
 
     async def acquire(self, intervals: Sequence[IntervalId]) -> dict[IntervalId, Sequencer]:
         """See `Store.acquire`."""
-        return await self._folds.run(lambda connection: ownership.acquire(connection, self.schema, intervals))
+        return await self._folds.run(
+            lambda connection: ownership.acquire(connection, self.schema, intervals, self._opened_as)
+        )
 
     async def reacquire(self, interval: IntervalId, sequencer: Sequencer) -> Sequencer | None:
         """See `Store.reacquire`.  The number is taken first, so that a repeated update recognises its own."""

@@ -7,7 +7,7 @@ Invariant: nothing is written before everything is found compatible, and all of 
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -21,14 +21,18 @@ from millwheel.ports import IntervalRow, Opened, PipelineShape
 from millwheel_storage.decisions import Alive, check_same, shape_digest
 from millwheel_storage.schema.evolution import places_of
 from millwheel_storage.schema.examine import Examined, Question, examine
+from millwheel_storage.schema.handovers import Handover
 from millwheel_storage.schema.migrations import MIGRATIONS
 from millwheel_storage.schema.shape_checks import STORE_FORMAT, check_formats, ranges
 from millwheel_storage.statements import advancing, opening, placing
 
 Connection: TypeAlias = AsyncConnection[tuple[Any, ...]]
 
+HandOver: TypeAlias = Callable[[Sequence[Handover]], Awaitable[None]]
+"""What is done when computations get combiners."""
 
-async def open_schema(connection: Connection, schema: str, shape: PipelineShape) -> Opened:
+
+async def open_schema(connection: Connection, schema: str, shape: PipelineShape, hand_over: HandOver) -> Opened:
     """Make `schema` hold the pipeline of `shape`, and answer its durable numbers and intervals.
 
     Refuses a server that could lose a commit.
@@ -41,12 +45,16 @@ async def open_schema(connection: Connection, schema: str, shape: PipelineShape)
         stored = await _stored_shape(connection)
         found = await _ask(connection, examine(shape))
         found.plan.check()
+        if found.plan.handovers:  # nobody joins any more, or takes intervals, before this is committed
+            await connection.execute(placing.LOCK_CLUSTER)
         if stored not in (b"", opened_as):
             check_same(schema, await living(connection), found.beside)
         await _carry_out(connection, found)
         remembered = found.plan.shape
         opened = await _register(connection, shape, await _fed(connection, remembered))
         opened = msgspec.structs.replace(opened, places=places_of(remembered))
+        if found.plan.handovers:
+            await hand_over(found.plan.handovers)
         meta = (CHECKPOINT_FORMAT, msgspec.json.encode(remembered))
         if await (await connection.execute(opening.READ_META)).fetchone() != meta:
             await connection.execute(opening.WRITE_META, meta)

@@ -18,6 +18,7 @@ from millwheel.errors import IncompatibleStore
 from millwheel.schemas import Unreadable, changes
 from millwheel.shape import PUBLISH_PREFIX, PipelineShape
 from millwheel_storage.fold import Folded
+from millwheel_storage.schema.handovers import Handover, handovers, moved_shards, why_gone
 
 CELL = "cell:"
 COMPUTATION = "computation:"
@@ -46,7 +47,9 @@ class Plan(msgspec.Struct):
     renamed: dict[str, str] = {}
     """Computations, by old name."""
     subscriptions: dict[str, str] = {}
-    """Their subscriptions, by old name."""
+    """Their subscriptions, and those that combiners take over, by old name."""
+    handovers: list[Handover] = []
+    """Computations that get a combiner."""
     dropped: list[StoredCell] = []
     """Cells that are declared to go."""
     missing: list[StoredCell] = []
@@ -95,10 +98,16 @@ def plan(stored: PipelineShape, shape: PipelineShape) -> Plan:
         refusal = f"the store belongs to pipeline {stored.name!r}, not to {shape.name!r}"
         return Plan(shape, [refusal])
     renamed = _renamed_computations(stored, shape)
+    combined = [*handovers(stored, shape, renamed)]
     subscriptions = {name: _moved(name, "<", renamed) for name in stored.subscriptions}
+    subscriptions |= {it.stored: it.taken for it in combined}
     subscriptions = {old: new for old, new in subscriptions.items() if old != new}
-    found = Plan(shape, renamed=renamed, subscriptions=subscriptions)
+    found = Plan(shape, renamed=renamed, subscriptions=subscriptions, handovers=combined)
     found.changes = [f"computation {old!r} is now {new!r}" for old, new in renamed.items()]
+    found.changes += [
+        f"computation {it.computation!r} gets a combiner, {it.combiner.parts!r}, which takes over what is on its way to it"
+        for it in combined
+    ]
     known = _under_new_names(stored, renamed, subscriptions)
     found.refusals = [*_gone(known, shape), *_moved_splits(known, shape), *_moved_sources(known, shape)]
     _plan_cells(known, shape, found)
@@ -136,6 +145,7 @@ def _under_new_names(
         schemas={cell(name): schema for name, schema in stored.schemas.items()},
         places={_moved(path, ".", renamed): place for path, place in stored.places.items()},
         retired=tuple(_moved(path, ".", renamed) for path in stored.retired),
+        combiners={renamed.get(name, name): combiner for name, combiner in stored.combiners.items()},
     )
 
 
@@ -147,13 +157,13 @@ def _gone(stored: PipelineShape, shape: PipelineShape) -> Iterator[str]:
         # A stream that is no longer published takes nobody's state with it.
         gone = sorted(name for name in set(old) - set(new) if not name.startswith(PUBLISH_PREFIX))
         if gone:
-            yield f"the store holds work of {what} {gone[0]!r}, which the pipeline no longer has; reset it"
+            yield why_gone(what, gone[0], stored, shape)
 
 
 def _moved_splits(stored: PipelineShape, shape: PipelineShape) -> Iterator[str]:
     for name, splits in stored.computations.items():
         if shape.computations.get(name, splits) != splits:
-            yield (
+            yield moved_shards(name, stored, shape) or (
                 f"computation {name!r} is cut into intervals at {list(splits)}, the pipeline now says "
                 f"{list(shape.computations[name])}: split keys are fixed when the store is made; put them back, or reset it"
             )

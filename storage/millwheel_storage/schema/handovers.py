@@ -1,0 +1,73 @@
+"""A computation that gets a combiner on a store that has run without: what was on its way to it goes to the combiner.
+
+Lives here: when that is so, and what is refused of combiners.  Never here: I/O.  Invariant: the subscription of the
+computation becomes that of its combiner and keeps its number, so every id on it is the id of the same record afterwards
+(docs/adr/0043-a-combiner-that-comes-later.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from millwheel.loops import LOOP_PREFIX
+from millwheel.shape import CombinedBy, PipelineShape
+
+
+class Handover(msgspec.Struct, frozen=True):
+    """From `computation` to its combiner."""
+
+    computation: str
+    combiner: CombinedBy
+    stored: str
+    """The subscription as the store calls it."""
+    taken: str
+    """The same subscription, now the combiner's."""
+    merged: str
+    """The subscription by which the computation reads what the combiner makes."""
+
+
+def handovers(stored: PipelineShape, shape: PipelineShape, renamed: Mapping[str, str]) -> Iterator[Handover]:
+    """Those that `shape` needs; `renamed` has computations by old name."""
+    old_names = {new: old for old, new in renamed.items()}
+    for name, combiner in sorted(shape.combiners.items()):
+        old = old_names.get(name, name)
+        if old not in stored.computations or combiner.parts in stored.computations:
+            continue
+        found = [(sub, stream) for sub, stream in stored.subscriptions.items() if sub.partition("<")[0] == old]
+        if len(found) == 1 and (taken := f"{combiner.parts}<{found[0][1]}") in shape.subscriptions:
+            yield Handover(name, combiner, found[0][0], taken, f"{name}<{combiner.parts}")
+
+
+def watermarks(computation: str) -> tuple[str, str]:
+    """The names under which its watermark is stored, and that of a loop which begins at it."""
+    return computation, LOOP_PREFIX + computation
+
+
+def why_gone(what: str, name: str, stored: PipelineShape, shape: PipelineShape) -> str:
+    """Why a computation or a subscription that is no longer there is refused; `stored` is by new names."""
+    of = {combiner.parts: computation for computation, combiner in stored.combiners.items()}
+    if what == "computation" and name in of:
+        return (
+            f"the store holds work of computation {name!r}, the combiner of {of[name]!r}, which the pipeline no longer has: "
+            "a combiner cannot be taken away; put it back, or reset the store"
+        )
+    refusal = f"the store holds work of {what} {name!r}, which the pipeline no longer has; reset it"
+    parts = name.partition("<")[0] + ".parts"
+    if what == "subscription" and parts in shape.computations and parts not in stored.computations:
+        refusal += (
+            f", or leave out {parts!r}: only the combiner of a computation with one input, a Gathering, can come later"
+        )
+    return refusal
+
+
+def moved_shards(name: str, stored: PipelineShape, shape: PipelineShape) -> str | None:
+    """Why another number of shards is refused; None when `name` is not that of a combiner."""
+    if all(combiner.parts != name for combiner in shape.combiners.values()):
+        return None
+    before, now = len(stored.computations[name]) + 1, len(shape.computations[name]) + 1
+    return (
+        f"combiner {name!r} has {before} shards in the store, the pipeline now says {now}: they are fixed when it first "
+        "runs; put them back, or reset the store"
+    )

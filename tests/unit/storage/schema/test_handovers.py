@@ -1,0 +1,79 @@
+"""A computation gets a combiner: what is planned, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from millwheel import JsonCoder, MsgpackCoder, Pipeline, Stream, subscribe
+from millwheel.errors import IncompatibleStore
+from millwheel.library import Combiner, Fixed, Flow, Pane, count
+from millwheel.ports import PipelineShape
+from millwheel.shape import CombinedBy
+from millwheel_injectors import IterableSource
+from millwheel_storage.schema.evolution import plan
+from tests.unit.storage.samples import Total, gathering, sales, shops
+
+panes = Stream("panes", MsgpackCoder(Pane[int]))
+
+
+def test_a_gathering_that_comes_later_is_planned() -> None:
+    found = plan(shops(), shops(combiner=gathering()))
+    found.check()
+    assert found.changes == [
+        "computation 'Total' gets a combiner, 'Total.parts', which takes over what is on its way to it"
+    ]
+    assert found.subscriptions == {"Total<sales": "Total.parts<sales"}
+    assert found.shape.combiners == {"Total": CombinedBy("Total.parts", "000#")}
+    again = plan(found.shape, shops(combiner=gathering()))
+    again.check()
+    assert not again.handovers
+
+
+def test_it_may_come_with_another_name() -> None:
+    found = plan(shops(), shops(combiner=gathering(), name="Sum", formerly="Total"))
+    found.check()
+    assert found.subscriptions == {"Total<sales": "Sum.parts<sales"}
+
+
+def test_combiners_do_not_go_and_have_their_shards() -> None:
+    stored = shops(combiner=gathering())
+    with pytest.raises(IncompatibleStore, match=r"'Total.parts', the combiner of 'Total'.*cannot be taken away"):
+        plan(stored, shops()).check()
+    with pytest.raises(IncompatibleStore, match=r"combiner 'Total.parts' has 3 shards in the store.*says 5"):
+        plan(stored, shops(combiner=gathering(5))).check()
+
+
+def test_a_computation_of_several_inputs_gets_none() -> None:
+    other = Stream("other", JsonCoder(str))
+    pipeline = Pipeline("p")
+    pipeline.inject(IterableSource("src", []), into=sales)
+    pipeline.inject(IterableSource("more", []), into=other)
+    pipeline.add(Total, [subscribe(sales, str), subscribe(other, str)])
+    with pytest.raises(
+        IncompatibleStore, match=r"subscription 'Total<other', which the pipeline no longer has.*one input"
+    ):
+        plan(pipeline.graph().shape(), shops(combiner=gathering(), split_keys=())).check()
+
+
+def test_a_computation_that_happens_to_have_such_a_name_is_no_combiner() -> None:
+    pipeline = Pipeline("p")
+    pipeline.inject(IterableSource("src", []), into=sales)
+    merged = Stream("Total.parts", JsonCoder(str))
+    pipeline.add(Total, [subscribe(sales, str)], [merged], name="Total.parts")
+    pipeline.add(Total, [subscribe(merged, str)], split_keys=["m"])
+    pipeline.add(Total, [subscribe(sales, str)], name="Also", split_keys=["k"])
+    with pytest.raises(IncompatibleStore, match="only the combiner of a computation with one input, a Gathering"):
+        plan(shops(), pipeline.graph().shape()).check()
+
+
+def views(combiner: Combiner | None) -> PipelineShape:
+    pipeline = Pipeline("p")
+    pipeline.inject(IterableSource("src", []), into=sales)
+    keyed = Flow(pipeline).read(sales).key_by(str)
+    keyed.window(Fixed(minutes=1)).aggregate(count(), name="views", combiner=combiner).to(panes)
+    return pipeline.graph().shape()
+
+
+def test_a_combiner_of_the_library_does_not_come_later() -> None:
+    with pytest.raises(IncompatibleStore, match=r"or leave out 'views.parts': only"):
+        plan(views(None), views(Combiner(shards=3))).check()
