@@ -39,6 +39,7 @@ from tests.planted import deaths as deaths
 from tests.planted import deliveries as deliveries
 from tests.planted import durability as durability
 from tests.planted import event_time as event_time
+from tests.planted import handed_over as handed_over
 from tests.planted import host as host
 from tests.planted import ids as ids
 from tests.planted import kept as kept

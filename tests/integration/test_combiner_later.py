@@ -32,6 +32,7 @@ from millwheel import (
     limits,
     subscribe,
 )
+from millwheel.committed import check
 from millwheel.core.source import injector
 from millwheel.errors import Fenced
 from millwheel.ports import Store
@@ -139,7 +140,7 @@ async def _closed(store: Store, what: Any) -> Any:
 
 
 async def _run(pipeline: Pipeline, store: Store) -> None:
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(60):
         await _closed(store, EmbeddedRun(pipeline.graph(), store, pipeline.tables).run())
 
 
@@ -186,6 +187,71 @@ def test_each_record_counts_once_wherever_the_run_without_it_ends(at: int, durab
     asyncio.run(main())
 
 
+class Hop(msgspec.Struct, frozen=True):
+    """What goes round: (number of a row, rounds that are left)."""
+
+    key: str
+    legs: list[tuple[int, int]]
+
+
+HOPPERS, ROUNDS = 120, 3
+hops = Stream("hops", MsgpackCoder(Hop))
+sent = Stream("sent", MsgpackCoder(Hop))
+
+
+class Round(Computation[Hop]):
+    """How often each leg came; the head of the loop."""
+
+    times = MapCell(JsonCoder(int))
+
+    def ProcessRecord(self, context: Context, record: Record[Hop]) -> None:
+        time.sleep(0.0003)
+        for number, left in record.value.legs:
+            leg = f"{number}.{left}"
+            self.times.set(leg, (self.times.get(leg) or 0) + 1)
+            if left:
+                context.produce(sent, Hop(f"k{(number + left) % 5}", [(number, left - 1)]))
+
+
+class Back(Computation[Hop]):
+    def ProcessRecord(self, context: Context, record: Record[Hop]) -> None:
+        context.produce(hops, record.value)
+
+
+def looped(durability: str, combined: bool) -> Pipeline:
+    pipeline = Pipeline("loop", durability=DURABILITIES[durability]())
+    rows = [(Hop(f"k{n % 5}", [(n, ROUNDS)]), n * SECOND) for n in range(HOPPERS)]
+    pipeline.inject(IterableSource("rows", rows), into=hops)
+    combiner = Gathering[Hop](lambda left, right: Hop(left.key, [*left.legs, *right.legs]), shards=3, every=2_000)
+    pipeline.add(
+        Round,
+        [subscribe(hops, lambda hop: hop.key)],
+        [sent],
+        split_keys=["k2"],
+        combiner=combiner if combined else None,
+    )
+    pipeline.add(Back, [subscribe(sent, lambda hop: hop.key)], [hops], split_keys=["k3"])
+    return pipeline
+
+
+@pytest.mark.usefixtures("small_steps")
+@pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.parametrize("at", [15, 25, 40, 55])
+def test_in_a_loop_too(at: int, durability: str) -> None:
+    """Under snapshots its head has stored what was on its way round as sent to itself."""
+
+    async def main() -> None:
+        store = MemoryStore()
+        await run_killed(looped(durability, False), store, *kills(at))
+        await _run(looped(durability, True), store)
+        counts: dict[str, int] = {}
+        for entries in counted(store.key_state["Round"]).values():
+            counts |= entries
+        assert counts == {f"{number}.{left}": 1 for number in range(HOPPERS) for left in range(ROUNDS + 1)}
+
+    asyncio.run(main())
+
+
 async def ends_as_it_must(place: Shops, durability: str) -> None:
     """The version with the combiner goes on, the quarantine is redriven, and each row has counted once."""
     await _run(shops(place.name, gathering(), durability, Touchy), place.store())
@@ -225,6 +291,11 @@ def test_on_postgres_too(place: Shops, durability: str, at: int) -> None:
     async def main() -> None:
         store = place.store()
         await _closed(store, run_killed(shops(place.name, None, durability, Touchy), store, *kills(at)))
+        told = check(shops(place.name, gathering(), durability), place.url)
+        assert told.changes == [
+            "computation 'Total' gets a combiner, 'Total.parts', which takes over what is on its way to it"
+        ]
+        assert not told.refusals
         await ends_as_it_must(place, durability)
 
     asyncio.run(main())
@@ -284,5 +355,6 @@ def test_a_run_without_it_that_is_still_there_writes_nothing_any_more(place: Sho
 
 
 if __name__ == "__main__":
-    Touchy.pause_s, injector.FIRST_READ_ROWS, injector.READ_LIMIT_ROWS = 0.005, 3, 9
+    Touchy.pause_s = 0.005
+    vars(injector).update(FIRST_READ_ROWS=3, READ_LIMIT_ROWS=9)
     asyncio.run(_run(shops(sys.argv[2], None, sys.argv[3], Touchy), PostgresStore(sys.argv[1], sys.argv[2])))
