@@ -164,7 +164,10 @@ class Store(Protocol):
         ...
 
     async def acquire(self, intervals: Sequence[IntervalId]) -> dict[IntervalId, Sequencer]:
-        """Take ownership.  Each interval gets a new sequencer, durable on return, and older owners are fenced from now on."""
+        """Take ownership.  Each interval gets a new sequencer, durable on return, and older owners are fenced from now on.
+
+        Raises `IncompatibleStore` when another version of the pipeline was opened since this process has opened its own.
+        """
         ...
 
     async def reacquire(self, interval: IntervalId, sequencer: Sequencer) -> Sequencer | None:

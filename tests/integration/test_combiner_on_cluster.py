@@ -1,0 +1,78 @@
+"""A combiner comes to a cluster that was killed: the processes of the new version count each word once."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from millwheel_storage.embedded import EmbeddedPostgres
+from tests.integration.test_cluster_run import LINES, WORDS, WORDS_A_LINE, Place, ended, until
+from tests.patience import LEASE_S
+
+pytestmark = [pytest.mark.postgres, pytest.mark.chaos, pytest.mark.timeout(900)]
+
+COUNTED = WORDS.replace("lambda word: word)", "of_word)").replace(
+    "self.seen.get() + 1)", "self.seen.get() + times(record.value))"
+)
+"""Values may stand for several words: "the*3"."""
+FIRST = COUNTED.replace(
+    "class Split",
+    """
+def of_word(value):
+    return value.partition("*")[0]
+
+def times(value):
+    return int(value.partition("*")[2] or 1)
+
+def merge(left, right):
+    return f"{of_word(left)}*{times(left) + times(right)}"
+
+class Split""",
+)
+SECOND = FIRST.replace("import Computation,", "import Computation, Gathering,").replace(
+    '("g", "n", "t"))', '("g", "n", "t"), combiner=Gathering(merge, shards=3))'
+)
+DURABLE = 'Pipeline(os.environ["PIPELINE"])'
+
+
+@pytest.fixture
+def place(postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path, postgres.url, pipeline)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("snapshots", [False, True])
+def test_a_cluster_that_was_killed_goes_on_with_a_combiner(place: Place, snapshots: bool) -> None:
+    def version(text: str) -> None:
+        durable = "Pipeline(os.environ['PIPELINE'], durability=Snapshots(every_ms=200))"
+        changed = text.replace(DURABLE, durable).replace("import Computation,", "import Snapshots, Computation,")
+        (place.directory / "words.py").write_text(changed if snapshots else text)
+
+    version(FIRST)
+    later = place.directory / "2.jsonl"  # under snapshots a first epoch may have all that is there
+    lines = later.read_text()
+    later.unlink()
+    lease = ("--lease", f"{LEASE_S:g}")
+    names = ("controller", "worker", "worker")
+    running = [
+        place.command(role, "words:pipeline", "--name", f"{role} {n}", *lease, sleep_s=0.01, TAIL="1")
+        for n, role in enumerate(names)
+    ]
+    place.until_counted(0.1)
+    version(SECOND)
+    status, out = ended(place.command("worker", "words:pipeline", "--name", "new", *lease))
+    assert (status, "cannot run beside the one that runs" in out) == (1, True), out
+    for process in running:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    later.write_text(lines)
+    assert sum(place.rows().values()) < LINES * WORDS_A_LINE
+    living = f'SELECT count(*) FROM "{place.name}".lease WHERE expires > clock_timestamp()'
+    until(lambda: place.connection.execute(living).fetchone() == (0,))
+    status, out = ended(place.up("--workers", "2"))
+    assert status == 0, out
+    assert place.rows() == place.expected
