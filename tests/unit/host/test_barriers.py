@@ -157,6 +157,17 @@ def test_a_run_does_not_end_while_an_interval_has_something_for_another_epoch(mo
     assert hand.worker.epochs.settled()
 
 
+def test_partitions_that_only_wait_for_an_epoch_to_end_do_not_wait_for_the_next_one_in_turn() -> None:
+    hand = SnapshotHand("a", "b")
+    first, second = (core for _, core in hand.worker.actors.partitions())
+    first._exhausted = True
+    hand.give(he.Rested())
+    assert wanted(hand) == [], "the other one is still read"
+    second._exhausted = True
+    hand.give(he.Rested())
+    assert wanted(hand) == [EpochWanted(0)]
+
+
 def test_partitions_are_read_again_when_the_epoch_that_was_pressed_for_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     hand = SnapshotHand("a")
     read = [0]

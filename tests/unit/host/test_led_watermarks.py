@@ -148,3 +148,14 @@ def test_a_worker_that_comes_hears_of_the_epoch_that_runs() -> None:
         told.clear()
         led_watermarks.welcome(peer)
         assert [message for _, message in told if isinstance(message, EpochStarted)] == words
+
+
+def test_who_sends_to_whom_is_known_after_a_going_back_also_if_it_was_said_before_the_watermarks_were_read() -> None:
+    led_watermarks, _ = alone()
+    joined = WorkerJoined({"count": ()})
+    for message in (joined, Claimed(())):
+        led_watermarks.hear("w7", message)
+    led_watermarks._early = []  # all of it has been heeded
+    led_watermarks._generation = OWNED
+    led_watermarks._renew(ClusterMap(2, None, (), (), ()))
+    assert led_watermarks._early == [("w7", joined)]

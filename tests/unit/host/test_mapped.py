@@ -16,6 +16,7 @@ from millwheel.host.messages import (
     HandOver,
     Hello,
     Led,
+    LoadReport,
     MapChanged,
     Open,
     RunEnded,
@@ -25,6 +26,7 @@ from millwheel.host.progress import progress_of
 from millwheel.host.requests import Reacquire, TakePartitions
 from millwheel.model import MAX_TIME
 from millwheel.testing.world.calls import run
+from millwheel.work import InvocationOutcome
 from tests.unit.host.cluster_hand import LEASE_US, ONE, TWO, ClusterHand
 
 
@@ -239,3 +241,17 @@ def test_a_source_that_another_worker_has_got_meanwhile_is_taken_again_when_it_c
     place_source(hand, hand.mine)
     found_partition(hand)
     assert [ask for ask in hand.asked if isinstance(ask, TakePartitions)]
+
+
+def test_the_leader_is_told_how_long_hooks_have_taken(hand: ClusterHand) -> None:
+    hand.place(ONE, owner=hand.mine)
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    hand.give(he.TurnEnded())
+    sequencer = hand.worker.actors.all[ONE].sequencer
+    hand.keep_running = True
+    hand.deliver(sequencer + 1, f"w{hand.other}")
+    hand.give(he.Returned(ONE, sequencer, InvocationOutcome(processed=1), limits.LOAD_EVERY_US // 2))
+    hand.now += limits.LOAD_EVERY_US - limits.HAND_OVER_LOOK_US
+    hand.pass_time()
+    (report, *_) = hand.of(LoadReport)
+    assert [(load.interval, load.permille) for load in report.loads if load.interval == ONE] == [(ONE, 500)]

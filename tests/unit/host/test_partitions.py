@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from millwheel import limits
 from millwheel.core.authority import Authority
 from millwheel.core.interval import events as ev
 from millwheel.core.source.row_counts import RowCounts
 from millwheel.errors import SourceError
 from millwheel.host import alphabet as he
 from millwheel.host.messages import Claimed, Concluded, Credit, Excused, Hello, SourceBound, WatermarkReport
+from millwheel.host.skews import Skews
 from millwheel.ids import Sequencer, SubscriptionId, sequence_numbers
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import PositionWrite, SourcePosition
@@ -225,3 +227,19 @@ def test_a_partition_that_the_watermark_has_passed_does_not_keep_its_source() ->
     assert [one.interval for one in hand.worker.partitions.held_by("text")] == [behind.interval]
     hand.worker.values["source:text"] = 50
     assert [one.interval for one in hand.worker.partitions.held_by("text")] == [kept.interval]
+
+
+def test_a_partition_that_is_too_far_ahead_is_looked_at_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watermark that it waits for may stand: then time alone lets it go on (`Skews`)."""
+
+    def looked_at() -> list[he.ReadRows]:
+        (patience,) = [ask for ask in hand.waiting if ask.wish == he.Pause(limits.SKEW_PATIENCE_US)]
+        hand.waiting.remove(patience)
+        return reads(hand.give(he.Answered(patience.token, None)))
+
+    with monkeypatch.context() as ahead:
+        ahead.setattr(Skews, "room", lambda *given: 0)
+        hand, _, effects = serving()
+        assert reads(effects) == []
+        assert [looked_at(), looked_at()] == [[], []]
+    assert len(looked_at()) == 1

@@ -261,3 +261,8 @@ def test_a_long_dense_run_stays_as_it_is() -> None:
 def test_the_frontier_of_a_retired_producer_is_the_end_of_time_before_anything_of_it_comes() -> None:
     ids = DeliveredIds(live=[(SubscriptionId(1), ProducerId(8))], horizon=10)
     assert [ids.frontier(SubscriptionId(1), ProducerId(producer)) for producer in (8, 9, 10)] == [0, MAX_TIME, 0]
+
+
+def test_what_comes_of_a_producer_that_is_as_new_as_its_receiver_is_not_doubted() -> None:
+    ids = DeliveredIds((), horizon=10)
+    assert [ids.doubts((SubscriptionId(1), ProducerId(producer))) for producer in (9, 10, 11)] == [True, False, False]

@@ -235,3 +235,16 @@ def test_a_subscription_that_has_ids_no_longer_is_only_cleaned() -> None:
     assert ids.cleaning(600) == []  # one at a time
     ids.folded([OutsideIdWrites(SubscriptionId(9), 600, [])])
     assert ids.cleaning(600) == []
+
+
+def test_expired_ids_are_deleted_in_as_many_steps_as_their_number_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "OUTSIDE_DELETE_ROWS", 2)
+    ids, subscription = OutsideIds({SubscriptionId(1): SLACK}), SubscriptionId(1)
+    taken = [b"a", b"b", b"c", b"d", b"e"]
+    assert take(ids, *taken, now=99) == taken
+    ids.folded([OutsideIdWrites(subscription, 500, taken)])
+    steps = 0
+    while ids.cleaning(500):
+        ids.folded([OutsideIdWrites(subscription, 500, [])])
+        steps += 1
+    assert steps == 3

@@ -896,3 +896,16 @@ def test_slow_hooks_get_fewer_records_and_quick_ones_more_again() -> None:
         bench(ev.Invoked(outcome(processed=count), targets * limits.INVOCATION_TARGET_US))
         works.append(bench.load())
     assert [sum(len(part.keys) for part in work.parts) for work in works] == [8, 2, 1, 2, 4, 8]
+
+
+def test_a_frontier_of_an_earlier_owner_that_is_not_recorded_wants_an_epoch() -> None:
+    note = bundle(0, {}, frontier=9)
+    bench = Bench(
+        recovered(ids=[Delivered(note.subscription, note.producer, SequenceNumber(4), SequenceNumber(6))]), label=3
+    )
+    before = bench.core.wants_epoch
+    bench(ev.BundleArrived(note))
+    assert (before, bench.core.wants_epoch) == (False, True)
+    bench(ev.EpochBegun(4, set()))
+    bench.images()
+    assert bench.core.label == 4
