@@ -38,6 +38,7 @@ from millwheel.host.requests import (
     OpenPipeline,
     Reacquire,
     ReadMap,
+    StillOwned,
     TakePartitions,
     WriteMarks,
 )
@@ -290,6 +291,19 @@ class MappedOwnership:
     def disowned(self, owners: dict[IntervalId, Sequencer]) -> None:
         """See `Ownership`."""
         self.look()
+        self._worker.begin(self._find_out(owners))
+
+    def _find_out(self, owners: dict[IntervalId, Sequencer]) -> Steps:
+        """The map says nothing of a partition that somebody has given up (`millwheel source drop`)."""
+        actors = self._worker.actors
+        mine = {a.interval: a.sequencer for a, _ in actors.partitions() if owners.get(a.interval) == a.sequencer}
+        owned: set[IntervalId] = (yield StillOwned(mine)) if mine else set()
+        for interval in sorted(mine.keys() - owned):
+            actor = actors.current(interval, mine[interval])
+            if actor is not None and self._epochs.enabled:
+                self._epochs.lost()
+            elif actor is not None:
+                self.fenced(actor, "")
 
     # --- sources ----------------------------------------------------------------------------------------------
 

@@ -76,6 +76,10 @@ class SharedEpochs(Epochs):
             self._back = WentBack({**self._worker.adoption.left, **cores})
         return self._back
 
+    def lost(self) -> None:
+        """Something of this member is not its own any more, and no epoch can be declared with it: all goes back."""
+        self._worker.begin(self._leave())
+
     def _leave(self) -> Steps:
         yield Leave(self._incarnation)
         self._worker.fail(self.dismissed())

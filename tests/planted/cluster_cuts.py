@@ -339,3 +339,9 @@ def declared_before_it_has_drained() -> Patches:
             effects.append(ev.PartWritten(epoch, self._written.sinks))
 
     return {(DurableEpochs, "cut"): early}
+
+
+@only("tests/sim/test_cluster_cuts.py::test_all_goes_back_when_somebody_takes_the_partitions_that_are_read")
+def taken_partition_not_noticed() -> Patches:
+    """A worker that reads a partition which was given up waits for ever for the end of an epoch"""
+    return {(SharedEpochs, "lost"): lambda self: None}

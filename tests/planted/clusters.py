@@ -400,3 +400,13 @@ def let_go_by_an_old_map() -> Patches:
         yield from ()
 
     return {(MappedOwnership, "_hear_of_own"): by_what_is_known}
+
+
+@only("tests/unit/host/test_mapped.py")
+def partition_given_up_not_found_out() -> Patches:
+    """A worker that does not own a partition any more looks at the map only, which says nothing of it"""
+
+    def nothing(self: MappedOwnership, owners: Any) -> Any:
+        yield from ()
+
+    return {(MappedOwnership, "_find_out"): nothing}

@@ -6,9 +6,13 @@ from collections import Counter
 
 import pytest
 
-from millwheel.testing.faults.nemesis import NO_FAULTS
+from millwheel import SECOND
+from millwheel.ids import IntervalId
+from millwheel.testing.faults.nemesis import NO_FAULTS, Seeded
+from millwheel.testing.world.kernel import Kernel
 from tests.effort import some
-from tests.sim.cluster_cuts import simulate_cluster_cuts
+from tests.sim.cluster_cuts import run_cluster_stage, simulate_cluster_cuts
+from tests.sim.cuts import START_US, Stage
 from tests.sim.quick import quick
 
 SEEDS = some((0, 1), range(2, 8))
@@ -51,6 +55,27 @@ def test_a_refused_row_goes_to_quarantine_whoever_gets_its_interval(seed: int) -
     kernel = simulate_cluster_cuts(seed, NO_FAULTS, orders=0, refused="not", anonymous=True)
     assert 0 < kernel.probes["epoch refused"] <= 4
     assert kernel.probes["record quarantined"]
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_all_goes_back_when_somebody_takes_the_partitions_that_are_read(seed: int) -> None:
+    """As `millwheel source drop` does it.  The map says nothing of it, and no epoch was declared any more."""
+    kernel, stage, taken = Kernel(seed, start_us=START_US), Stage(seed, lines=40, every_ms=50), list[IntervalId]()
+
+    def take() -> None:
+        store = stage.store.inner
+        begun = [row.interval for row in store.sources.values() if row.position and not row.finished]
+        store.ownership.update({interval: store._next_sequencer() for interval in begun})
+        taken.extend(begun)
+        if not begun:
+            kernel.at(kernel.now + SECOND // 100, take)
+
+    run_cluster_stage(
+        stage, kernel, Seeded(NO_FAULTS, kernel.rng), 10 * SECOND, {"worker": 2, "controller": 1},
+        lambda simulation: kernel.at(kernel.now, take),
+    )  # fmt: skip
+    assert taken
+    assert kernel.probes["placement"] == 2
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from millwheel.errors import Fenced
 from millwheel.host import alphabet as he
 from millwheel.host.mapped import MappedOwnership
 from millwheel.host.messages import (
+    Disowned,
     Drained,
     HandedOver,
     HandOver,
@@ -24,7 +25,7 @@ from millwheel.host.messages import (
 )
 from millwheel.host.progress import progress_of
 from millwheel.host.requests import Reacquire, TakePartitions
-from millwheel.model import MAX_TIME
+from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.testing.world.calls import run
 from millwheel.work import InvocationOutcome
 from tests.unit.host.cluster_hand import LEASE_US, ONE, TWO, ClusterHand
@@ -255,3 +256,34 @@ def test_the_leader_is_told_how_long_hooks_have_taken(hand: ClusterHand) -> None
     hand.pass_time()
     (report, *_) = hand.of(LoadReport)
     assert [(load.interval, load.permille) for load in report.loads if load.interval == ONE] == [(ONE, 500)]
+
+
+def begun(hand: ClusterHand) -> None:
+    """The partition goes on where it was."""
+    (resume,) = [ask for ask in hand.pauses if isinstance(ask.wish, he.Resume)]
+    hand.pauses.remove(resume)
+    hand.give(he.Answered(resume.token, MIN_TIME))
+
+
+def test_a_source_is_taken_again_when_somebody_has_given_up_a_partition_that_is_read(hand: ClusterHand) -> None:
+    """The map says nothing of it.  The watermark of the source was refused for ever, and nobody said why."""
+    run(hand.store.open_source("text", {"rows": b""}))
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    place_source(hand, hand.mine)
+    found_partition(hand)
+    begun(hand)
+    ((actor, _),) = hand.worker.actors.partitions()
+    claimed = Disowned(((actor.interval, actor.sequencer),))
+    hand.give(he.Received(hand.leader, claimed))
+    assert hand.worker.actors.partitions() == [(actor, actor.core)], "the store says that it is its own"
+    hand.asked.clear()
+    run(hand.store.take_partitions("text", hand.mine, [actor.interval]))  # as `millwheel source drop` does
+    hand.give(he.Received(hand.leader, claimed))
+    assert not hand.worker.actors.partitions()
+    hand.now += limits.CLUSTER_LOOK_US
+    hand.give(he.Received(hand.leader, MapChanged(run(hand.store.cluster_map()).version + 1)))
+    found_partition(hand)
+    assert [ask for ask in hand.asked if isinstance(ask, TakePartitions)]
+    begun(hand)
+    ((again, _),) = hand.worker.actors.partitions()
+    assert again.sequencer > actor.sequencer
