@@ -179,7 +179,7 @@ def serving(run):
     return False
 
 few = {"work_limit_records": 50}
-pipeline = word_count(name, text_lines(40_000, seed=2), few, few, Snapshots(every_ms=20))
+pipeline = word_count(name, text_lines(20_000, seed=2), few, few, Snapshots(every_ms=20))
 asyncio.run(until(pipeline, PostgresStore(url, name), serving))
 """
 
@@ -201,7 +201,7 @@ def test_killed_at_random_moments_nothing_is_lost_or_doubled(home: Home) -> None
     assert sum(end.returncode == -signal.SIGKILL for end in ends) > 3
     assert {end.returncode for end in ends} <= {0, -signal.SIGKILL}
     assert len(declared) > 2
-    rows = text_lines(40_000, seed=2)
+    rows = text_lines(20_000, seed=2)
     run_to_end(word_count(home.name, rows, durability=OFTEN), home.store())
     home.check(rows)
 
