@@ -180,8 +180,18 @@ def _time(time: Any) -> Any:
 
 
 def _check_order(source: str, rows: Sequence[Row]) -> None:
-    """Rows were (event time, value) once; what is left of that is found before it is read."""
+    """Rows were (event time, value) once; what is left of that is found before it is read.
+
+    A float may be seconds, so what is said of it is true of a value in the wrong place as well.
+    """
     for value, time in rows[:1]:
+        if type(value) is int and isinstance(time, float):
+            try:
+                to_us(time)
+            except TimestampError as error:
+                raise ValueError(
+                    f"source {source}: rows are (value, event time), and of {rows[0]!r:.80} {error}"
+                ) from None
         if type(value) is int and type(_time(time)) is not int and not isinstance(time, datetime):  # one without a zone
             raise ValueError(
                 f"source {source}: rows are (value, event time), and {rows[0]!r:.80} is the other way round"

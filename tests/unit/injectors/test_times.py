@@ -114,10 +114,23 @@ def test_rows_in_python_have_the_same_times() -> None:
     assert only(IterableSource("s", rows)).watermark() == NOON_US  # exact, of all spellings
 
 
-@pytest.mark.parametrize("row", [(0, "to"), (NOON_US, Hit("/", 1)), (5, 1.5), (5, {"at": 5}), (5, None), (5, True)])
+@pytest.mark.parametrize("row", [(0, "to"), (NOON_US, Hit("/", 1)), (5, {"at": 5}), (5, None), (5, True)])
 def test_rows_the_other_way_round_are_refused_before_anything_is_read(row: Any) -> None:
     with pytest.raises(ValueError, match=r"source s: rows are \(value, event time\), and .* is the other way round"):
         IterableSource("s", [row])
+
+
+@pytest.mark.parametrize("row", [(5, 1.5), (NOON_US, 20.5), (20, 1785585600.5)])
+def test_a_float_in_the_place_of_the_time_is_told_what_a_time_is_and_not_that_it_is_the_value(row: Any) -> None:
+    with pytest.raises(ValueError) as refused:
+        IterableSource("s", [row])
+    said = str(refused.value)
+    assert said.startswith(
+        f"source s: rows are (value, event time), and of {row!r} {row[1]!r} is a float; an event time is"
+    )
+    assert "an int of microseconds since 1970" in said
+    assert "other way round" not in said
+    assert said.endswith("give int(seconds * 1_000_000)")
 
 
 @pytest.mark.parametrize(
