@@ -45,7 +45,7 @@ def place(postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path) -> Iterator
     made.close()
 
 
-@pytest.mark.parametrize("snapshots", [False, True])
+@pytest.mark.parametrize("snapshots", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_cluster_that_was_killed_goes_on_with_a_combiner(place: Place, snapshots: bool) -> None:
     def version(text: str) -> None:
         durable = "Pipeline(os.environ['PIPELINE'], durability=Snapshots(every_ms=200))"
