@@ -16,6 +16,7 @@ from millwheel.bundles import (
     encode_checkpoint,
 )
 from millwheel.cluster import ClusterMap, MapOrder, Member, Placement, RunEnding
+from millwheel.errors import Fenced
 from millwheel.host import alphabet as he
 from millwheel.host.leading import ClusterController
 from millwheel.host.led_epochs import LedEpochs
@@ -37,7 +38,7 @@ from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Subscript
 from millwheel.model import MAX_TIME, SECOND
 from millwheel.ports import FoldWrite, PipelineShape, PositionWrite, WatermarkWrite
 from millwheel.testing.world.calls import run
-from tests.unit.host.room import LEASE_US, Room, heard_by, noting, placed_one
+from tests.unit.host.room import LEASE_US, Room, heard_by, led, noting, placed_one
 
 
 def finished(standbys: int) -> tuple[Room, str, str]:
@@ -386,3 +387,14 @@ def test_no_epoch_begins_when_the_run_is_over() -> None:
     with pytest.raises(StopIteration):
         steps.send(0)
     assert epochs._over
+
+
+def test_a_controller_that_is_no_member_any_more_ends_also_while_others_live() -> None:
+    room = Room()
+    leader, worker, _ = led(room)
+    room.join("controller")
+    room.leave(leader)
+    assert any(member.alive for member in run(room.store.cluster_map()).members)
+    with pytest.raises(Fenced, match="not a member of this cluster any more"):
+        room.let_pass(2 * LEASE_US / SECOND)
+    room.leave(worker)
