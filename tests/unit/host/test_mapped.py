@@ -79,6 +79,14 @@ def test_a_fenced_write_costs_the_one_interval(hand: ClusterHand) -> None:
     assert hand.owned() == {TWO}
 
 
+def test_who_hears_that_a_watermark_was_refused_looks_at_the_map(hand: ClusterHand) -> None:
+    hand.place(ONE, TWO, owner=hand.mine)
+    found = run(hand.store.cluster_map())
+    run(hand.store.place(Placement(hand.epoch, found.version, {ONE: hand.other}, {})))
+    hand.give(he.Received(hand.leader, Disowned(((ONE, hand.worker.actors.all[ONE].sequencer),))))
+    assert hand.owned() == {TWO}
+
+
 def test_a_process_that_is_no_member_any_more_ends(hand: ClusterHand) -> None:
     hand.now += LEASE_US
     with pytest.raises(Fenced, match="is not a member of this cluster any more"):

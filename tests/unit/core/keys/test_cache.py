@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from millwheel import limits
 from millwheel.bundles import StateWrites
 from millwheel.core.keys import cache as cache_module
 from millwheel.core.keys.cache import StateCache
@@ -335,3 +336,19 @@ def test_what_is_known_of_a_key_that_is_here_in_part_is_right(
             for slot in ALL_SLOTS:
                 if known is None or slot in cells or not known.lacks(*slot):
                     assert cells.get(slot) == truth.get(here, {}).get(slot), (here, slot)
+
+
+def test_of_a_hot_key_with_many_entries_what_is_not_folded_stays_and_the_rest_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "STATE_PAGE_SLOTS", 1)
+    cache = StateCache(1)
+    cache.insert("a", {("d", "old"): b"1", ("d", "older"): b"2", ("c", ""): b"3"})
+    cache.write_all(InvocationOutcome({}, {"d": {"a": {"new": b"4", "older": None}}}), Seq(1))
+    cache.trim(("a",), None)
+    assert cache.entries == {"d": {"a": {"new": b"4"}}}
+    assert cache.cells("a") == {("c", ""): b"3", ("d", "new"): b"4"}
+    known = cache.partial["a"]
+    assert [known.lacks("d", entry) for entry in ("old", "older")] == [True, False], (
+        "the store has the one, and had the other"
+    )
