@@ -24,7 +24,10 @@ class WiringError(MillwheelError):
 
 
 class PipelineFailed(WiringError):
-    """User code raised while its pipeline was imported or made; `trace` is the traceback, shortened to its frames."""
+    """User code raised outside of a hook: while its pipeline was imported or made, or in a source.
+
+    `trace` is the traceback, shortened to its frames.
+    """
 
     def __init__(self, message: str, trace: str) -> None:
         super().__init__(message)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from millwheel.cli.lines import Lines
 from millwheel.cli.options import Place
-from millwheel.cli.status import Status
+from millwheel.cli.status import Status, status_of
+from millwheel.errors import MillwheelError, PipelineFailed
 from millwheel.escapes import escaped
 from millwheel.wording import counted
 
@@ -38,6 +39,13 @@ def outcome(
     if ending is not None:
         return Status.LEFT_OVER if ending.too_much else Status.DONE
     return Status.LEFT_OVER if progress.in_quarantine > quarantined or progress.rejected > rejected else Status.DONE
+
+
+def failed(lines: Lines, error: MillwheelError) -> Status:
+    """Says the error that has ended the run, on one line; what user code has raised has its traceback below."""
+    trace = "\n" + error.trace.rstrip("\n") if isinstance(error, PipelineFailed) else ""
+    lines.say(logging.ERROR, " ".join(str(error).split()) + trace)
+    return status_of(error)
 
 
 def outcome_of_all(lines: Lines, place: Place, ending: RunEnding) -> Status:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-
 import click
 
 from millwheel.cli.lines import Lines
 from millwheel.cli.log_format import log_format
 from millwheel.cli.options import Place, allowances, option, place
-from millwheel.cli.outcome import log_facts, outcome, tell
-from millwheel.cli.status import status_of
+from millwheel.cli.outcome import failed, log_facts, outcome, tell
 from millwheel.errors import MillwheelError
 
 
@@ -38,8 +35,7 @@ def run(
                 allow_quarantine=allow_quarantine, allow_rejected=allow_rejected,
             )  # fmt: skip
         except MillwheelError as error:
-            lines.say(logging.ERROR, " ".join(str(error).split()))
-            return status_of(error)
+            return failed(lines, error)
         lines.end(progress)
         stopped = "stopped; run it again to resume"
         return outcome(

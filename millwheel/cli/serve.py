@@ -16,8 +16,8 @@ from millwheel.cli.lines import Lines
 from millwheel.cli.log_format import log_format
 from millwheel.cli.metrics import served
 from millwheel.cli.options import Place, allowances, option, place
-from millwheel.cli.outcome import log_facts, outcome, outcome_of_all, tell
-from millwheel.cli.status import Status, status_of
+from millwheel.cli.outcome import failed, log_facts, outcome, outcome_of_all, tell
+from millwheel.cli.status import Status
 from millwheel.errors import MillwheelError
 from millwheel.limits import LEASE_LONGEST_S, LEASE_SHORTEST_S, LEASE_US
 
@@ -83,8 +83,7 @@ def worker(
                 plan._replace(url=url), report, lambda failure: tell(lines, place, failure)
             )
         except MillwheelError as error:
-            lines.say(logging.ERROR, " ".join(str(error).split()))
-            return status_of(error)
+            return failed(lines, error)
         lines.end(progress)
         return outcome(lines, place, progress, "" if over else STOPPED)
 
@@ -116,8 +115,7 @@ def controller(
                 plan._replace(url=url, allowed=Tolerance(allow_quarantine, allow_rejected))
             )
         except MillwheelError as error:
-            lines.say(logging.ERROR, " ".join(str(error).split()))
-            return status_of(error)
+            return failed(lines, error)
         if ending is None:
             lines.say(logging.INFO, "stopped; a controller that stands by goes on", always=True)
             return Status.STOPPED

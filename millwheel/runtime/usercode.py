@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from millwheel.api.context import Output
 from millwheel.api.table import Table
+from millwheel.errors import InvariantError, MillwheelError, PipelineFailed
 from millwheel.graph import Graph
 from millwheel.host.alphabet import Discover, Discovery, Prepare, ReadRows, Resume, RowsArrived, RunHooks, Seek
 from millwheel.ids import IntervalId
@@ -23,7 +24,23 @@ from millwheel.runtime.executor import Executor, output_of
 from millwheel.runtime.failures import Failures
 from millwheel.runtime.sources import read_rows
 from millwheel.search import Search, Step
+from millwheel.traces import shortened
 from millwheel.work import InvocationOutcome
+
+
+@contextlib.contextmanager
+def _blamed(what: str) -> Iterator[None]:
+    """`PipelineFailed` for what user code raises outside of its hooks.  No key is at fault then, so it ends the run."""
+    try:
+        yield
+    except (MillwheelError, InvariantError):
+        raise
+    except Exception as error:
+        raise PipelineFailed(f"{what}: {type(error).__name__}: {error}", shortened(error)) from error
+
+
+def _source(name: str) -> contextlib.AbstractContextManager[None]:
+    return _blamed(f"source {name!r} has failed")
 
 
 class UserCode:
@@ -62,9 +79,10 @@ class UserCode:
         graph, subscriptions = self._graph, wanted.subscriptions
         for name, spec in graph.computations.items():
             places = wanted.places.get(name, {})
-            executor = self._executors[name] = self.executor_type(
-                spec=spec, graph=graph, subscriptions=subscriptions, tables=self._tables, places=places
-            )
+            with _blamed(f"computation {name!r} cannot be made"):
+                executor = self._executors[name] = self.executor_type(
+                    spec=spec, graph=graph, subscriptions=subscriptions, tables=self._tables, places=places
+                )
             if self._failures is not None:
                 executor.on_failure = self._failures.of(name)
             if self._prepared is not None:
@@ -83,8 +101,10 @@ class UserCode:
         if wanted.earlier is not None:
             self._known[name] = set()  # this process may have had the source before, and lost it
             self._found = {place: partition for place, partition in self._found.items() if place[0] != name}
-            source.recall(wanted.earlier)
-        self._searches[name] = source.search(self._known[name])
+            with _source(name):
+                source.recall(wanted.earlier)
+        with _source(name):
+            self._searches[name] = source.search(self._known[name])
         return self._search(name, None)
 
     def seek(self, wanted: Seek) -> Discovery | Step:
@@ -92,16 +112,17 @@ class UserCode:
         return self._search(wanted.source, wanted.answer)
 
     def _search(self, name: str, answer: Any) -> Discovery | Step:
-        try:
-            return self._searches[name].send(answer)
-        except StopIteration as end:
-            found: list[SourcePartition] = end.value
-        source = self._graph.sources[name].source
-        for partition in found:
-            self._known[name].add(partition.name)
-            self._found[name, partition.name] = partition
-        named = tuple((partition.name, partition.fingerprint()) for partition in found)
-        return Discovery(named, source.complete(), source.pending_watermark(), self._asked_at[name])
+        with _source(name):
+            try:
+                return self._searches[name].send(answer)
+            except StopIteration as end:
+                found: list[SourcePartition] = end.value
+            source = self._graph.sources[name].source
+            for partition in found:
+                self._known[name].add(partition.name)
+                self._found[name, partition.name] = partition
+            named = tuple((partition.name, partition.fingerprint()) for partition in found)
+            return Discovery(named, source.complete(), source.pending_watermark(), self._asked_at[name])
 
     def server(self, interval: IntervalId) -> Coroutine[Any, Any, None] | None:
         """What lets outside clients bring rows to a partition, to be run beside everything else until it is released."""
@@ -128,15 +149,17 @@ class UserCode:
         partition = self._found.pop((wanted.source, wanted.partition))
         position = wanted.position
         self.partitions[position.interval] = (wanted.source, partition)
-        partition.resume(position.position, position.state)
-        return partition.watermark()
+        with _source(wanted.source):
+            partition.resume(position.position, position.state)
+            return partition.watermark()
 
     def read(self, wanted: ReadRows) -> RowsArrived:
         """Read rows of a partition, keyed for their receivers."""
         name, partition = self.partitions[wanted.interval]
         source, asked_at = self._graph.sources[name].source, self._clock()
         before = Counter(source.rejections())
-        rows = read_rows(partition, self._outputs[name], wanted.limit, source.reject, source.record_id, wanted.upto)
+        with _source(name):
+            rows = read_rows(partition, self._outputs[name], wanted.limit, source.reject, source.record_id, wanted.upto)
         if rows.rejected:
             rows = msgspec.structs.replace(rows, kinds=Counter(source.rejections()) - before)
         return RowsArrived(wanted.interval, wanted.sequencer, rows, asked_at)

@@ -25,7 +25,24 @@ words = Stream("words", TextCoder())
 if WHERE == "module":
     sys.exit()
 
+def rows():
+    if WHERE == "rows":
+        raise KeyError("no such table")
+    return [("a", 1)]
+
+class Source(IterableSource):
+    def complete(self):
+        if WHERE == "source":
+            raise KeyError("no such place")
+        return super().complete()
+
 class Count(Computation[str]):
+    def __init__(self):
+        if WHERE == "init":
+            raise KeyError("no such variable")
+    def setup(self):
+        if WHERE == "setup":
+            raise KeyError("no such model")
     def ProcessRecord(self, context, record):
         if WHERE == "hook":
             sys.exit()
@@ -34,7 +51,7 @@ def pipeline():
     if WHERE == "function":
         sys.exit(0)
     pipeline = Pipeline("ending")
-    pipeline.inject(IterableSource("rows", [("a", 1)]), into=words)
+    pipeline.inject(Source("rows", rows), into=words)
     pipeline.add(Count, [subscribe(words, key=str)])
     return pipeline
 """
@@ -65,3 +82,24 @@ def test_sys_exit_is_named_and_is_no_success(
     found, err = ended(tmp_path, postgres.url, where)
     assert said in err
     assert found == status
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("init", "computation 'Count' cannot be made: KeyError: 'no such variable'"),
+        ("setup", "computation 'Count' cannot be made: KeyError: 'no such model'"),
+        ("rows", "source 'rows' has failed: KeyError: 'no such table'"),
+        ("source", "source 'rows' has failed: KeyError: 'no such place'"),
+    ],
+)
+def test_what_a_class_or_a_source_raises_is_shown_without_our_frames(
+    tmp_path: Path, postgres: EmbeddedPostgres, where: str, said: str
+) -> None:
+    status, err = ended(tmp_path, postgres.url, where)
+    assert status == 1
+    lines = err.splitlines()
+    assert lines[0] == f"millwheel: error: {said}"
+    assert any('ending.py", line' in line for line in lines)
+    assert "usercode.py" not in err
+    assert "__main__.py" not in err
