@@ -24,7 +24,7 @@ from millwheel.limits import ASKED_FILES, ASKED_NAMES, FILE_QUIET_US, LISTED_FIL
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import RecordId, Source, SourcePartition, SourcePosition, WallClock
 from millwheel.search import Find, GiveWay, MoreSigns, Search, Step, Unknown, alone
-from millwheel_injectors.formats import Format, TextLines, value_type
+from millwheel_injectors.formats import Format, checked_format, value_type
 from millwheel_injectors.identity import (
     Catalog,
     FoundFile,
@@ -40,7 +40,7 @@ from millwheel_injectors.paced import PacedTextPartition, check_pace
 from millwheel_injectors.partition import Reading, TextPartition, decode_state
 from millwheel_injectors.rejects import Reject, open_rejects, raw_text
 from millwheel_injectors.times import EventTime, named_time
-from millwheel_injectors.watermarks import BoundedDisorder, Exact, FileCreation, Frontier, Policy
+from millwheel_injectors.watermarks import BoundedDisorder, Exact, FileCreation, Frontier, Policy, checked_policy
 
 AnyPath: TypeAlias = str | os.PathLike[str]
 
@@ -144,13 +144,18 @@ class FileSource(Source[T]):
         clock: WallClock = wall_clock,
         pace: float | None = None,
     ) -> None:
+        patterns = [paths] if isinstance(paths, str | os.PathLike) else paths
+        if not isinstance(patterns, Iterable) or not patterns or "" in patterns:
+            raise ValueError(f"source {name}: paths={paths!r}: give a path, a glob pattern or a list of them")
+        if record_id is not None and not callable(record_id):
+            raise ValueError(f"source {name}: record_id={record_id!r:.80}: give a function of a value")
         self.name = name
         self.record_id = record_id
         self.id_slack = id_slack
         self.idle_after_us = idle_after_us
-        self._patterns = [Path(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+        self._patterns = [Path(path) for path in patterns]
         self._tail = tail
-        policy = BoundedDisorder() if watermark is None else watermark
+        policy = checked_policy(name, watermark)
         if tail and isinstance(policy, Exact):
             raise ValueError(
                 f"source {name}: Exact() needs complete files; use BoundedDisorder or FileCreation to tail"
@@ -164,7 +169,7 @@ class FileSource(Source[T]):
         self._sort_key = sort_key
         self._quiet_us = quiet_us
         self._later = later_files_not_before
-        form = format or TextLines()
+        form = checked_format(name, format)
         self._rejects = open_rejects(rejects, name)
         time = named_time(name, event_time, value_type(form))
         self._reading = Reading(form, time, policy, self._rejects, clock, tail)

@@ -225,6 +225,9 @@ class Csv(Generic[T]):
         self.columns = list(columns) if columns is not None else None
         if self.columns is None and type is not None and not header:
             self.columns = field_names(type)
+        for what, mark, other in (("delimiter", delimiter, ""), ("quote", quote, ", or None")):
+            if not (mark is None and other) and (not isinstance(mark, str) or len(mark) != 1):
+                raise ValueError(f"Csv({what}={mark!r}): give one character{other}")
         quoting = csv.QUOTE_NONE if quote is None else csv.QUOTE_MINIMAL
         self.dialect: dict[str, Any] = {
             "delimiter": delimiter,
@@ -236,6 +239,14 @@ class Csv(Generic[T]):
     def parser(self) -> Parser[T]:
         """A parser for one file."""
         return _CsvParser(self)
+
+
+def checked_format(source: str, given: Format[Any] | None) -> Format[Any]:
+    """The format of a source, `TextLines()` when none is given; `ValueError` for what is none."""
+    form = TextLines() if given is None else given
+    if isinstance(form, type) or not hasattr(form, "parser"):
+        raise ValueError(f"source {source}: format={given!r:.80}: give a format, for example JsonLines(dict)")
+    return form
 
 
 def value_type(form: Format[Any]) -> Any:

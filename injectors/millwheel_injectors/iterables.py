@@ -6,7 +6,7 @@ order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import Any, TypeAlias
@@ -55,6 +55,7 @@ class IterableSource(Source[T]):
         if isinstance(watermark, FileCreation) or (isinstance(watermark, Exact) and callable(rows)):
             raise ValueError(f"source {name}: {watermark} needs {'a sequence' if callable(rows) else 'files'}")
         if not callable(rows):
+            _check_rows(name, rows)
             _check_order(name, rows)
         self.name = name
         self.record_id = record_id
@@ -177,6 +178,22 @@ def _time(time: Any) -> Any:
         return to_us(time)
     except TimestampError:
         return time
+
+
+def _check_rows(source: str, rows: Sequence[Row]) -> None:
+    """Rows that can be read again, and the first is a pair; what is not is found before it is read."""
+    if isinstance(rows, Iterator):
+        raise ValueError(
+            f"source {source}: rows are a {type(rows).__name__}, which can be read once, and after a crash they are "
+            "read again; give a list, or a function that makes the same rows at every call"
+        )
+    if isinstance(rows, str | bytes | Mapping) or not hasattr(rows, "__getitem__"):
+        raise ValueError(
+            f"source {source}: rows={rows!r:.80}: give a list of (value, event time), or a function that makes them"
+        )
+    for row in rows[:1]:
+        if isinstance(row, str | bytes) or not hasattr(row, "__len__") or len(row) != 2:
+            raise ValueError(f"source {source}: rows are (value, event time), and the first is {row!r:.80}")
 
 
 def _check_order(source: str, rows: Sequence[Row]) -> None:

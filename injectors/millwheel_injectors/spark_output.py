@@ -28,8 +28,8 @@ from millwheel_injectors.partition import Reading, TextPartition
 from millwheel_injectors.rejects import Reject, open_rejects, raw_text
 from millwheel_injectors.row_columns import field_types
 from millwheel_injectors.spark_log import LOG, CommittedFile, SinkLog, batch_runs, data_files, partition_values
-from millwheel_injectors.times import EventTime, field_time
-from millwheel_injectors.watermarks import BoundedDisorder, FileCreation, Frontier, Policy
+from millwheel_injectors.times import EventTime, check_event_time, field_time
+from millwheel_injectors.watermarks import BoundedDisorder, FileCreation, Frontier, Policy, checked_policy
 
 OutputPartition: TypeAlias = ParquetPartition | TextPartition
 
@@ -128,7 +128,8 @@ class SparkOutputSource(Source[T]):
         self.id_slack = id_slack
         self.ordered = ordered
         self.idle_after_us = idle_after_us
-        policy = BoundedDisorder() if watermark is None else watermark
+        policy = checked_policy(name, watermark)
+        check_event_time(name, event_time)
         if isinstance(policy, FileCreation):
             raise ValueError(f"source {name}: Spark writes files after their events; use BoundedDisorder or Exact")
         self.disorder_us = policy.bound_us if isinstance(policy, BoundedDisorder) else 0

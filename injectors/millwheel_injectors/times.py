@@ -40,12 +40,22 @@ def field_time(name: str) -> EventTime:
 def named_time(source: str, event_time: str | EventTime[Any] | None, type_: Any) -> EventTime[Any] | None:
     """`event_time`, of a field if it is a text; `ValueError` when values of `type_` have no such field."""
     if not isinstance(event_time, str):
+        if event_time is not None:
+            check_event_time(source, event_time)
         return event_time
     known = _fields(type_)
     if type_ in (str, list) or (known is not None and event_time not in known):
         there = f"; there are {', '.join(known)}" if known else ""
         raise ValueError(f"source {source}: values have no field {event_time!r} for event_time{there}")
     return field_time(event_time)
+
+
+def check_event_time(source: str, event_time: object) -> None:
+    """`ValueError` for what is neither the name of a field nor a function."""
+    if not isinstance(event_time, str) and not callable(event_time):
+        raise ValueError(
+            f"source {source}: event_time={event_time!r:.80}: give the name of a field or a function of a value"
+        )
 
 
 def _fields(type_: Any) -> list[str] | None:

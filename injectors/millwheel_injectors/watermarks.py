@@ -29,6 +29,9 @@ class BoundedDisorder(msgspec.Struct, frozen=True):
 
     bound_us: int = 0
 
+    def __post_init__(self) -> None:
+        _check_length(self.bound_us, f"BoundedDisorder(bound_us={self.bound_us!r})")
+
 
 class Exact(msgspec.Struct, frozen=True):
     """The smallest event time among the rows not read yet; costs one more pass over the time column of each
@@ -50,6 +53,9 @@ class FileCreation(msgspec.Struct, frozen=True):
     slack_us: int = 0
     created: Callable[[Path], int] | None = None
 
+    def __post_init__(self) -> None:
+        _check_length(self.slack_us, f"FileCreation(slack_us={self.slack_us!r})")
+
 
 class Percentile(msgspec.Struct, frozen=True):
     """Of the rows of one file, a `share` is expected to come no further behind the newest one than the promise (§7.2).
@@ -65,7 +71,7 @@ class Percentile(msgspec.Struct, frozen=True):
     window: int = 10_000
 
     def __post_init__(self) -> None:
-        if not 0.5 <= self.share < 1:
+        if not isinstance(self.share, float) or not 0.5 <= self.share < 1:
             raise ValueError(f"Percentile({self.share!r}): give a share of at least 0.5 and below 1, for example 0.99")
         if self.window < self.least_rows:
             raise ValueError(f"Percentile: a window of {self.window} rows is too short, take {self.least_rows} or more")
@@ -77,6 +83,19 @@ class Percentile(msgspec.Struct, frozen=True):
 
 
 Policy: TypeAlias = BoundedDisorder | Exact | FileCreation | Percentile
+
+
+def _check_length(given: object, what: str) -> None:
+    if type(given) is not int or given < 0:
+        raise ValueError(f"{what}: give whole microseconds, at least 0; of seconds that is int(seconds * 1_000_000)")
+
+
+def checked_policy(source: str, given: Policy | None) -> Policy:
+    """The policy of a source, `BoundedDisorder()` when none is given; `ValueError` for what is none."""
+    policy = BoundedDisorder() if given is None else given
+    if not isinstance(policy, BoundedDisorder | Exact | FileCreation | Percentile):
+        raise ValueError(f"source {source}: watermark={given!r}: give a policy, for example BoundedDisorder(5_000_000)")
+    return policy
 
 
 class Delays:
