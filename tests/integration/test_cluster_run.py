@@ -13,10 +13,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from runpy import run_path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from millwheel.overview import ClusterOffice, SeenInterval
 from millwheel_storage.embedded import EmbeddedPostgres
 from tests.integration.observed import Observed
 from tests.patience import LEASE_S, WAIT_S
@@ -116,6 +119,12 @@ class Place(Observed):
     def until_counted(self, share: float) -> None:
         """Wait until so much of the words is counted."""
         until(lambda: sum(self.rows().values()) >= share * LINES * WORDS_A_LINE)
+
+
+def office(place: Place) -> ClusterOffice:
+    """What `millwheel status` and `millwheel interval` are made of, without a process for each look."""
+    with patch.dict(os.environ, PIPELINE=place.name):
+        return ClusterOffice(run_path(str(place.directory / "words.py"))["pipeline"], place.url)
 
 
 def close(processes: Sequence[subprocess.Popen[str]]) -> None:
@@ -258,12 +267,13 @@ def test_status_shows_the_cluster_and_intervals_are_split_moved_and_merged_while
     def ask(*words: str) -> tuple[int, str]:
         return ended(place.command(*words))
 
-    def seen() -> dict[str, Any]:
-        status, out = ask("status", "words:pipeline", "--json")
-        assert status == 0, out
-        return dict(json.loads(out))
+    def intervals() -> list[SeenInterval]:
+        with office(place) as looking:
+            return [*looking.look().intervals]
 
-    found = seen()
+    status, out = ask("status", "words:pipeline", "--json")
+    assert status == 0, out
+    found: dict[str, Any] = json.loads(out)
     assert sorted((m["name"], m["role"], m["leads"]) for m in found["members"]) == [
         ("controller-1", "controller", True), ("worker-1", "worker", False), ("worker-2", "worker", False),
     ]  # fmt: skip
@@ -274,21 +284,21 @@ def test_status_shows_the_cluster_and_intervals_are_split_moved_and_merged_while
 
     status, out = ask("interval", "split", "words:pipeline", str(whole["id"]), "j")
     assert (status, out) == (0, f"millwheel: interval {whole['id']} is split\n")
-    parts = [i for i in seen()["intervals"] if i["computation"] == "Count" and "g" <= i["low"] < "n"]
-    assert [(i["low"], i["high"]) for i in parts] == [("g", "j"), ("j", "n")]
-    until(lambda: all(i["owner"] is not None for i in seen()["intervals"]))
+    parts = [i for i in intervals() if i.computation == "Count" and "g" <= i.low < "n"]
+    assert [(i.low, i.high) for i in parts] == [("g", "j"), ("j", "n")]
+    until(lambda: all(i.owner is not None for i in intervals()))
 
-    first = next(i for i in seen()["intervals"] if i["id"] == parts[0]["id"])
-    other = "worker-1" if first["owner"] == "worker-2" else "worker-2"
-    status, out = ask("interval", "move", "words:pipeline", str(first["id"]), "--to", other)
-    assert (status, out) == (0, f"millwheel: {first['id']} moved to {other}\n")
+    first = next(i for i in intervals() if i.id == parts[0].id)
+    other = "worker-1" if first.owner == "worker-2" else "worker-2"
+    status, out = ask("interval", "move", "words:pipeline", str(first.id), "--to", other)
+    assert (status, out) == (0, f"millwheel: {first.id} moved to {other}\n")
 
-    numbers = [str(i["id"]) for i in parts]
+    numbers = [str(i.id) for i in parts]
     status, out = ask("interval", "merge", "words:pipeline", *numbers)
     assert (status, out) == (0, f"millwheel: {', '.join(numbers)} are one interval now\n")
-    assert [i["high"] for i in seen()["intervals"] if i["computation"] == "Count" and i["low"] == "g"] == ["n"]
+    assert [i.high for i in intervals() if i.computation == "Count" and i.low == "g"] == ["n"]
 
-    status, out = ask("interval", "split", "words:pipeline", str(parts[0]["id"]), "zebra")
+    status, out = ask("interval", "split", "words:pipeline", str(parts[0].id), "zebra")
     assert status == 1
     assert "the leader refuses: split keys lie inside of the interval" in out
     status, out = ask("interval", "move", "words:pipeline", "999", "--to", other)

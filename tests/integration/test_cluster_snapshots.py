@@ -9,8 +9,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from runpy import run_path
-from unittest.mock import patch
 
 import psycopg
 import pytest
@@ -32,7 +30,7 @@ from millwheel.ports import Declaration, PipelineShape
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
 from millwheel_storage.postgres.reader import Reader
-from tests.integration.test_cluster_run import WORDS, Place, children, ended, until
+from tests.integration.test_cluster_run import WORDS, Place, children, ended, office, until
 from tests.patience import LEASE_S
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(900)]
@@ -62,12 +60,6 @@ def orders(place: Place) -> int:
     """How many orders are not settled."""
     found = place.connection.execute(f'SELECT count(*) FROM "{place.name}".map_order WHERE refusal IS NULL').fetchone()
     return 0 if found is None else int(found[0])
-
-
-def office(place: Place) -> ClusterOffice:
-    """What `millwheel status` and `millwheel interval` are made of, without a process for each look."""
-    with patch.dict(os.environ, PIPELINE=place.name):
-        return ClusterOffice(run_path(str(place.directory / "words.py"))["pipeline"], place.url)
 
 
 def counting(looking: ClusterOffice) -> list[SeenInterval]:
