@@ -50,6 +50,8 @@ class Calendar(Aligned):
     def __init__(self, unit: Unit, zone: str = "UTC") -> None:
         if unit not in _FIRST:
             raise WiringError(f"calendar unit {unit!r}: use one of {[*_FIRST]}")
+        if not isinstance(zone, str):
+            raise WiringError(f"time zone {zone!r:.80}: give its name, such as 'Europe/Berlin'")
         try:
             self._zone = ZoneInfo(zone)
         except (ZoneInfoNotFoundError, ValueError) as error:

@@ -22,22 +22,29 @@ def seconds(number: float) -> int:
     >>> seconds(1.5)
     1500000
     """
-    return round(number * SECOND)
+    return _whole(number, SECOND, "seconds")
 
 
 def minutes(number: float) -> int:
     """So many minutes, us."""
-    return round(number * MINUTE)
+    return _whole(number, MINUTE, "minutes")
 
 
 def hours(number: float) -> int:
     """So many hours, us."""
-    return round(number * HOUR)
+    return _whole(number, HOUR, "hours")
 
 
 def days(number: float) -> int:
     """So many times 24 hours, us; for the days of a calendar see `Calendar`."""
-    return round(number * DAY)
+    return _whole(number, DAY, "days")
+
+
+def _whole(number: float, unit_us: int, name: str) -> int:
+    try:
+        return round(number * unit_us)
+    except (TypeError, ValueError, OverflowError):  # a text or None, not a number, without end
+        raise WiringError(f"{name}({number!r:.80}): give a number") from None
 
 
 def duration(given: Duration, what: str) -> int:

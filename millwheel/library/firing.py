@@ -49,6 +49,8 @@ class Firing:
     def __init__(self, trigger: Trigger, lateness: Duration, panes: Panes, time: PaneTime) -> None:
         if panes not in ("accumulating", "discarding"):
             raise WiringError(f"panes={panes!r}: use 'accumulating' or 'discarding'")
+        if not callable(time) and time not in ("end", "earliest", "latest"):
+            raise WiringError(f"time={time!r}: use 'end', 'earliest', 'latest' or a function of an event time")
         self.panes = panes
         self.time = time
         self.accumulates = panes == "accumulating"

@@ -50,6 +50,8 @@ class Flow:
     """Where chains begin: on streams of `pipeline`, to which their steps are added."""
 
     def __init__(self, pipeline: Pipeline) -> None:
+        if not isinstance(pipeline, Pipeline):
+            raise WiringError(f"a flow needs a Pipeline, got {pipeline!r:.80}")
         self.pipeline = pipeline
         self._results: list[_Result] = []
         pipeline.check_before(self._check)

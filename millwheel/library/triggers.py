@@ -49,6 +49,13 @@ class EveryWall:
 Every = EveryRecords | EveryWall
 
 
+def _check_every(given: object, what: str, or_none: bool = False) -> None:
+    """What is neither would never be due: no pane would come, and nothing would say so."""
+    if not isinstance(given, EveryRecords | EveryWall) and not (given is None and or_none):
+        wanted = "EveryRecords(...), EveryWall(...) or None" if or_none else "EveryRecords(...) or EveryWall(...)"
+        raise WiringError(f"{what}={given!r:.80}): give {wanted}")
+
+
 class AtWatermark(msgspec.Struct, frozen=True):
     """A pane when the watermark passes the window's end, also when nothing is new since an early one.
 
@@ -59,17 +66,27 @@ class AtWatermark(msgspec.Struct, frozen=True):
     early: Every | None = None
     late: Every | None = EveryRecords(1)
 
+    def __post_init__(self) -> None:
+        _check_every(self.early, "AtWatermark(early", or_none=True)
+        _check_every(self.late, "AtWatermark(late", or_none=True)
+
 
 class Repeat(msgspec.Struct, frozen=True):
     """Panes whenever `every` says so, before and after the window's end, and what is left when the window is over."""
 
     every: Every
 
+    def __post_init__(self) -> None:
+        _check_every(self.every, "Repeat(every")
+
 
 class Once(msgspec.Struct, frozen=True):
     """One pane, when `every` says so or the window is over; later records are dropped."""
 
     every: Every
+
+    def __post_init__(self) -> None:
+        _check_every(self.every, "Once(every")
 
 
 Trigger = AtWatermark | Repeat | Once

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import millwheel.library
 from millwheel import MsgpackCoder, Pipeline, Stream, TextCoder
 from millwheel.errors import WiringError
 from millwheel.library import Fixed, Flow, Pane, count, minutes
@@ -46,12 +47,41 @@ def in_windows(words: Any) -> Any:
         (lambda words: words.key_by(str).join(words, Fixed(minutes=1)), r"call .key_by\(...\) on each chain that is"),
         (lambda words: words.key_by(str).join(words.key_by(str), "1m"), "a join needs windows or an Interval, got '1m'"),
         (lambda words: in_windows(words).throttle(1, minutes(1)), r"throttle\(...\) is a step of values by key"),
+        (lambda words: words.key_by(str).window(Fixed(minutes=1), time="start"), "time='start': use 'end', 'earliest'"),
         (lambda words: words.to("counts"), r"to\(...\) needs a Stream, got 'counts'"),
     ],
 )  # fmt: skip
 def test_it_says_what_is_expected(write: Callable[[Any], Any], says: str) -> None:
     with pytest.raises(WiringError, match=says):
         write(chain(Pipeline("p")))
+
+
+library: Any = millwheel.library
+"""Without its types, which refuse these mistakes as well."""
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: library.Repeat(5), r"Repeat\(every=5\): give EveryRecords\(...\) or EveryWall\(...\)"),
+        (lambda: library.Once(library.AtWatermark()), r"Once\(every=AtWatermark\(.*: give EveryRecords"),
+        (
+            lambda: library.AtWatermark(early=5),
+            r"AtWatermark\(early=5\): give EveryRecords\(...\), EveryWall\(...\) or None",
+        ),
+        (lambda: library.AtWatermark(early=library.EveryRecords), r"AtWatermark\(early=<class .*: give EveryRecords"),
+        (lambda: library.AtWatermark(late=True), r"AtWatermark\(late=True\): give EveryRecords"),
+        (lambda: library.minutes("5"), r"minutes\('5'\): give a number"),
+        (lambda: library.seconds(float("nan")), r"seconds\(nan\): give a number"),
+        (lambda: Fixed(minutes=float("inf")), r"minutes\(inf\): give a number"),
+        (lambda: library.Calendar("day", 5), "time zone 5: give its name, such as 'Europe/Berlin'"),
+        (lambda: Flow("p"), "a flow needs a Pipeline, got 'p'"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_trigger_or_a_length_that_is_none_is_refused_where_it_is_made(make: Callable[[], Any], says: str) -> None:
+    # Repeat(5) gave no pane, and the run ended with status 0.
+    with pytest.raises(WiringError, match=says):
+        make()
 
 
 def test_what_no_chain_has_is_missing_as_ever() -> None:
