@@ -249,12 +249,11 @@ class Partitions:
         """Check for missing partitions before anything is read.
 
         Rows of a partition that is gone for good may stand in another one under another name.  One that another owner has
-        read to its end since this one began is not missing.
+        read to its end since this one began is not missing, and neither is one that somebody has given up.
         """
         feed = self._feeds[name]
         feed.meet(partition for partition, _ in discovery.found)
-        if discovery.complete:
-            yield from self._conclude_missing(name)
+        yield from self._conclude_missing(name)
         for position in feed.missing() if discovery.complete else ():
             raise SourceError(f"{self._gone(name, position)}; restore it, or drop it (millwheel source drop)")
 

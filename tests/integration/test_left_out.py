@@ -181,3 +181,33 @@ def test_a_finite_run_names_the_left_out_source_that_it_waits_for(place: Place) 
     with Committed(wired, place.url) as committed:
         committed.drop_source("b")
     assert run_to_end(wired, place.store()).finished
+
+
+def test_a_file_that_is_gone_may_be_given_up_while_a_run_waits_for_it(place: Place) -> None:
+    files, dropped = place.directory / "files", list[str]()
+    files.mkdir()
+    for name in "xy":
+        (files / name).write_text(f"0 {name}\n")
+
+    def wired() -> Pipeline:
+        found = Pipeline(place.name)
+        source = FileSource(
+            "files", files, tail=True, watermark=BoundedDisorder(0), later_files_not_before=1_000 * SECOND,
+            event_time=lambda line: int(line.split()[0]) * SECOND,
+        )  # fmt: skip
+        found.inject(source, into=rows)
+        found.add(Count, [subscribe(rows, key=lambda row: row.split()[1])])
+        return found
+
+    def drop(run: EmbeddedRun) -> bool:
+        if run.progress().records >= 100 and not dropped:
+            with Committed(wired(), place.url) as committed:
+                assert committed.reader.watermarks().get("source:files", MIN_TIME) < 100 * SECOND
+                dropped.extend(committed.drop_source("files", "y"))
+        return bool(dropped) and watermark(100)(run)
+
+    run_until(wired(), place.store(), records(2))
+    (files / "y").unlink()
+    with (files / "x").open("a") as file:
+        file.writelines(f"{time} x\n" for time in range(1, 101))
+    run_until(wired(), place.store(), drop)
