@@ -244,6 +244,8 @@ def import_pipeline(path: str) -> Pipeline:
             f"{module_name!r} is no module: for a file of that directory write its name without .py, and dots for slashes, "
             "for example wordcount:pipeline"
         )
+    if module_name.endswith(".py") and Path(module_name).is_file():
+        raise WiringError(f"{module_name!r} is a file: write its module, {module_name.removesuffix('.py')}:{attribute}")
     module = _imported(module_name)
     if not hasattr(module, attribute):
         known = [name for name, value in vars(module).items() if isinstance(value, Pipeline)]

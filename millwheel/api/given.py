@@ -6,7 +6,7 @@ Lives here: checks of single arguments.  All of them raise `WiringError`.  Never
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from millwheel.api.computation import Computation, cells_of, dropped_of
@@ -88,7 +88,24 @@ def check_computation(computation: Any) -> type[Computation[Any]]:
                 f"{class_.__name__}.{hook.__name__} is async or yields: a call of it would do nothing; "
                 "make it a plain function, and produce through the context"
             )
+    _check_arguments(class_, "ProcessRecord", "record")
+    _check_arguments(class_, "ProcessTimer", "timer")
     return class_
+
+
+def _check_arguments(class_: type[Any], hook: str, what: str) -> None:
+    """Without this every record would fail."""
+    function = inspect.getattr_static(class_, hook)
+    if not inspect.isfunction(function):
+        return
+    signature = inspect.signature(function)
+    try:
+        signature.bind(None, None, None)
+    except TypeError:
+        taken = ", ".join(signature.parameters)
+        raise WiringError(
+            f"{class_.__name__}.{hook}({taken}) is called with a context and a {what}: write {hook}(self, context, {what})"
+        ) from None
 
 
 def evolution_of(class_: type[Computation[Any]], computation: str, formerly: str | None) -> Evolution:
@@ -118,11 +135,16 @@ def check_table(table: object) -> None:
             f"sink needs a Table, got {table!r:.80}; for example Table('out', {{'k': 'text'}}, key=('k',))"
         )
     check_name("table", table.name)
+    if not isinstance(table.types, Mapping):
+        raise WiringError(f"sink table {table.name!r}: types maps columns to SQL types, got {table.types!r:.80}")
     columns = table.spec().columns if isinstance(table.key, tuple | list) else {}
     if not isinstance(table.key, tuple | list):
         raise WiringError(
             f"sink table {table.name!r}: key must be a tuple of column names, got {table.key!r:.80}; write key=('k',)"
         )
+    for name in (*columns, *table.key):
+        if not isinstance(name, str):
+            raise WiringError(f"sink table {table.name!r}: columns and key are names, got {name!r:.80}")
     missing = [column for column in table.key if column not in columns]
     if missing or not table.key:
         raise WiringError(f"sink table {table.name!r}: key columns {missing or '()'} are not among its columns")

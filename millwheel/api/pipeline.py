@@ -7,6 +7,7 @@ pipeline.add(Count, inputs=[subscribe(words, key=str)])
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
@@ -59,6 +60,8 @@ def subscribe(stream: Stream[T], key: Callable[[T], str | None]) -> Input[T]:
     check_stream(stream, "subscribe")
     if not callable(key):
         raise WiringError(f"the key extractor of a subscription to {stream.name!r} is {key!r:.80}, not a function")
+    if inspect.iscoroutinefunction(key):
+        raise WiringError(f"the key extractor of a subscription to {stream.name!r} is async: make it a plain function")
     found: Input[T] = Input(stream, key)
     return found
 
@@ -209,6 +212,7 @@ class Pipeline:
         They are kept exactly once and in order, by a computation that reads the stream under one key.  So each record of the
         stream costs one more delivery and one row.  Without this call a later run stops it, and what is kept stays.
         """
+        check_stream(stream, "publish")
         check_keep(stream, keep)
         name = PUBLISH_PREFIX + stream.name
         if name in self._computations:

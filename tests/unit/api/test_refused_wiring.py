@@ -1,0 +1,72 @@
+"""What is wrong with a pipeline's parts is said where they are put together, and not when the first record comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millwheel import Computation, Pipeline, Stream, Table, TextCoder, subscribe
+from millwheel.errors import WiringError
+from millwheel.launch import import_pipeline
+
+words: Stream[str] = Stream("words", TextCoder())
+table: Any = Table
+"""Without its types, which refuse these mistakes as well."""
+
+
+class OneArgument(Computation[str]):
+    def ProcessRecord(self, record: Any) -> None:  # type: ignore[override]
+        pass
+
+
+class NoArgument(Computation[str]):
+    def ProcessRecord(self, context: Any, record: Any) -> None:
+        pass
+
+    def ProcessTimer(self) -> None:  # type: ignore[override]
+        pass
+
+
+class AnyArguments(Computation[str]):
+    def ProcessRecord(self, *arguments: Any) -> None:
+        pass
+
+
+async def later(value: str) -> str:
+    return value
+
+
+@pytest.mark.parametrize(
+    ("put", "says"),
+    [
+        (
+            lambda p: p.add(OneArgument, [subscribe(words, str)]),
+            r"OneArgument.ProcessRecord\(self, record\) is called with",
+        ),
+        (lambda p: p.add(NoArgument, [subscribe(words, str)]), r"write ProcessTimer\(self, context, timer\)"),
+        (lambda p: subscribe(words, later), "the key extractor of a subscription to 'words' is async"),  # type: ignore[arg-type]
+        (lambda p: p.publish("words"), "publish needs a Stream, got 'words'"),
+        (lambda p: p.sink(table("t", {5: "text"}, (5,))), "sink table 't': columns and key are names, got 5"),
+        (lambda p: p.sink(table("t", {"a": "text"}, (["a"],))), r"columns and key are names, got \['a'\]"),
+        (lambda p: p.sink(table("t", {"a": "text"}, ("a",), ["x"])), r"types maps columns to SQL types, got \['x'\]"),
+    ],
+)
+def test_it_says_what_is_expected(put: Callable[[Any], Any], says: str) -> None:
+    with pytest.raises(WiringError, match=says):
+        put(Pipeline("p"))
+
+
+def test_a_hook_that_takes_whatever_comes_is_fine() -> None:
+    Pipeline("p").add(AnyArguments, [subscribe(words, str)])
+
+
+def test_the_name_of_a_file_is_answered_with_that_of_its_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("counting.py").touch()
+    with pytest.raises(WiringError, match=r"'counting.py' is a file: write its module, counting:pipeline"):
+        import_pipeline("counting.py:pipeline")
