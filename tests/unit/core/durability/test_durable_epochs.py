@@ -315,6 +315,27 @@ def test_a_log_waits_for_the_next_cut_which_drops_it() -> None:
     assert not part.epochs.pending()
 
 
+def test_the_log_of_a_loop_is_folded_when_the_next_epoch_has_dropped_it_or_when_all_is_wanted_in_the_tables() -> None:
+    for wanted in (True, False):
+        part = Part()
+        part.epochs.cut(4, [], part.effects, 0, logs=True)
+        came = BundlePart(SUB, ProducerId(5), SequenceNumber(0), sequence_numbers([9]), ["k"], [b"v"], [1])
+        part.epochs.log(Item(came, ME, 6, 1, 9))
+        part.epochs.logged(part.effects)
+        part.epochs.committed(part.epochs.seq, part.effects)
+        part.epochs.declared(4)
+        part.epochs.fold(part.effects)
+        assert not [effect for effect in part.effects if isinstance(effect, ev.Fold)], (
+            "a fold would store what it holds"
+        )
+        if wanted:
+            part.epochs.want()
+        else:
+            part.done(5)
+        part.epochs.fold(part.effects)
+        assert [effect.epoch for effect in part.effects if isinstance(effect, ev.Fold)] == [4]
+
+
 def test_an_interval_is_settled_when_all_that_it_did_is_declared_and_in_the_tables() -> None:
     part, found = Part(), []
     bundle = part.put()
