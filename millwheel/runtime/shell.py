@@ -404,7 +404,7 @@ class Shell:
 
     async def _block(self, host: Host, token: int, source: str, step: BlockingCall) -> None:
         try:
-            answer = await asyncio.to_thread(step.call)
+            answer = await asyncio.to_thread(self._user.block, source, step)
         finally:
             del self._blocking[source]
         self._found(host, token, source, self._user.seek(he.Seek(source, answer)))

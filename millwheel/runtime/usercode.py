@@ -23,7 +23,7 @@ from millwheel.ports import ServedPartition, SourcePartition
 from millwheel.runtime.executor import Executor, output_of
 from millwheel.runtime.failures import Failures
 from millwheel.runtime.sources import read_rows
-from millwheel.search import Search, Step
+from millwheel.search import BlockingCall, Search, Step
 from millwheel.traces import shortened
 from millwheel.work import InvocationOutcome
 
@@ -106,6 +106,11 @@ class UserCode:
         with _source(name):
             self._searches[name] = source.search(self._known[name])
         return self._search(name, None)
+
+    def block(self, name: str, step: BlockingCall) -> Any:
+        """What a search does that takes long, in a thread."""
+        with _source(name):
+            return step.call()
 
     def seek(self, wanted: Seek) -> Discovery | Step:
         """Go on with the search."""

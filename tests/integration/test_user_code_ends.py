@@ -17,6 +17,7 @@ pytestmark = pytest.mark.postgres
 PIPELINE = """
 import os, sys
 from millwheel import Computation, Pipeline, Stream, TextCoder, subscribe
+from millwheel.search import BlockingCall
 from millwheel_injectors import IterableSource
 
 WHERE = os.environ["WHERE"]
@@ -30,7 +31,14 @@ def rows():
         raise KeyError("no such table")
     return [("a", 1)]
 
+def list_files():
+    if WHERE == "thread":
+        raise PermissionError("closed directory")
+
 class Source(IterableSource):
+    def search(self, known):
+        yield BlockingCall(list_files)
+        return (yield from super().search(known))
     def complete(self):
         if WHERE == "source":
             raise KeyError("no such place")
@@ -90,6 +98,7 @@ def test_sys_exit_is_named_and_is_no_success(
         ("init", "computation 'Count' cannot be made: KeyError: 'no such variable'"),
         ("setup", "computation 'Count' cannot be made: KeyError: 'no such model'"),
         ("rows", "source 'rows' has failed: KeyError: 'no such table'"),
+        ("thread", "source 'rows' has failed: PermissionError: closed directory"),
         ("source", "source 'rows' has failed: KeyError: 'no such place'"),
     ],
 )
