@@ -36,11 +36,19 @@ def _blamed(what: str) -> Iterator[None]:
     except (MillwheelError, InvariantError):
         raise
     except Exception as error:
-        raise PipelineFailed(f"{what}: {type(error).__name__}: {error}", shortened(error)) from error
+        raise _failed(what, error) from error
+
+
+def _failed(what: str, error: Exception) -> PipelineFailed:
+    return PipelineFailed(f"{what}: {type(error).__name__}: {error}", shortened(error))
+
+
+def _of_source(name: str) -> str:
+    return f"source {name!r} has failed"
 
 
 def _source(name: str) -> contextlib.AbstractContextManager[None]:
-    return _blamed(f"source {name!r} has failed")
+    return _blamed(_of_source(name))
 
 
 class UserCode:
@@ -162,11 +170,15 @@ class UserCode:
         """Read rows of a partition, keyed for their receivers."""
         name, partition = self.partitions[wanted.interval]
         source, asked_at = self._graph.sources[name].source, self._clock()
-        before = Counter(source.rejections())
-        with _source(name):
+        before = dict(source.rejections())
+        try:  # a context manager would cost more than a read that finds nothing
             rows = read_rows(partition, self._outputs[name], wanted.limit, source.reject, source.record_id, wanted.upto)
+        except (MillwheelError, InvariantError):
+            raise
+        except Exception as error:
+            raise _failed(_of_source(name), error) from error
         if rows.rejected:
-            rows = msgspec.structs.replace(rows, kinds=Counter(source.rejections()) - before)
+            rows = msgspec.structs.replace(rows, kinds=Counter(source.rejections()) - Counter(before))
         return RowsArrived(wanted.interval, wanted.sequencer, rows, asked_at)
 
     def close(self) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from typing import Any
 
-from millwheel.ids import IntervalId, SubscriptionId
 from millwheel_storage.memory import MemoryStore
 from millwheel_storage.memory.tables import MemoryTables
 from millwheel_storage.memory.twin import SoloMemoryStore
@@ -20,13 +18,7 @@ def ids_left_behind() -> Patches:
     """A combiner that comes later is not told what was delivered before."""
     original = MemoryTables.hand_over
 
-    def hand_over(
-        self: MemoryTables,
-        subscription: SubscriptionId,
-        old: Collection[IntervalId],
-        new: Sequence[IntervalId],
-        prefix: str,
-    ) -> None:
+    def hand_over(self: MemoryTables, subscription: Any, old: Any, new: Any, prefix: str) -> None:
         original(self, subscription, old, new, prefix)
         for interval in new:
             self.delivered[interval], self.frontiers[interval] = {}, {}
@@ -68,13 +60,7 @@ def logs_left_behind() -> Patches:
     """What the head of a loop has logged is sent by it when its combiner is the head."""
     original = MemoryTables.hand_over
 
-    def hand_over(
-        self: MemoryTables,
-        subscription: SubscriptionId,
-        old: Collection[IntervalId],
-        new: Sequence[IntervalId],
-        prefix: str,
-    ) -> None:
+    def hand_over(self: MemoryTables, subscription: Any, old: Any, new: Any, prefix: str) -> None:
         mine = {id_: {c for c in self.productions.get(id_, {}) if c[0] == subscription} for id_ in old}
         original(self, subscription, old, new, prefix)
         for id_, channels in mine.items():
