@@ -480,6 +480,19 @@ def test_the_age_of_a_record_counts_from_the_first_time_that_it_was_sent() -> No
     asyncio.run(scenario())
 
 
+def test_no_message_has_a_record_whose_id_may_be_forgotten_by_the_time_it_is_made() -> None:
+    async def scenario() -> None:
+        pusher, now = AsyncPusher(LOOPBACK, "orders"), asyncio.get_running_loop().time()
+        pusher._slack_s = 10.0
+        pusher._unsent += [_Pending(b"a", b"", 1, now - 9.0), _Pending(b"b", b"", 1)]
+        assert pusher._next().ids == [b"a", b"b"]
+        pusher._unsent.append(_Pending(b"c", b"", 1, now - 11.0))
+        with pytest.raises(PushError, match="would count twice"):
+            pusher._next()
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
     ("bad", "kind", "says"),
     [
