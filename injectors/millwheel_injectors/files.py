@@ -24,6 +24,14 @@ from millwheel.limits import ASKED_FILES, ASKED_NAMES, FILE_QUIET_US, LISTED_FIL
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import RecordId, Source, SourcePartition, SourcePosition, WallClock
 from millwheel.search import Find, GiveWay, MoreSigns, Search, Step, Unknown, alone
+from millwheel_injectors.arguments import (
+    check_functions,
+    check_growing,
+    check_later,
+    check_lengths_us,
+    check_path,
+    check_switches,
+)
 from millwheel_injectors.formats import Format, checked_format, value_type
 from millwheel_injectors.identity import (
     Catalog,
@@ -56,6 +64,10 @@ def modification_time(path: Path) -> int:
 
 
 T = TypeVar("T", default=Any)
+
+
+def _is_path(given: object) -> bool:
+    return isinstance(given, str | os.PathLike) and given != ""
 
 
 class FileOptions(TypedDict, total=False):
@@ -145,10 +157,14 @@ class FileSource(Source[T]):
         pace: float | None = None,
     ) -> None:
         patterns = [paths] if isinstance(paths, str | os.PathLike) else paths
-        if not isinstance(patterns, Iterable) or not patterns or "" in patterns:
+        if not isinstance(patterns, Iterable) or not patterns or not all(map(_is_path, patterns)):
             raise ValueError(f"source {name}: paths={paths!r}: give a path, a glob pattern or a list of them")
-        if record_id is not None and not callable(record_id):
-            raise ValueError(f"source {name}: record_id={record_id!r:.80}: give a function of a value")
+        check_functions(name, "a value", record_id=record_id)
+        check_functions(name, "a path", sort_key=sort_key)
+        check_switches(name, tail=tail, ordered=ordered is True if ordered is None else ordered)
+        check_lengths_us(name, quiet_us=quiet_us, idle_after_us=idle_after_us, id_slack=id_slack)
+        check_later(name, later_files_not_before)
+        check_path(name, "rejects", rejects)
         self.name = name
         self.record_id = record_id
         self.id_slack = id_slack
@@ -161,6 +177,9 @@ class FileSource(Source[T]):
                 f"source {name}: Exact() needs complete files; use BoundedDisorder or FileCreation to tail"
             )
         check_pace(name, pace, tail, event_time, idle_after_us)
+        check_growing(
+            name, tail, quiet_us=quiet_us, idle_after_us=idle_after_us, later_files_not_before=later_files_not_before
+        )
         self.pace = pace
         self._policy = policy
         self.disorder_us = policy.bound_us if isinstance(policy, BoundedDisorder) else 0

@@ -17,6 +17,7 @@ from typing_extensions import TypeVar
 
 from millwheel.errors import SourceError
 from millwheel.limits import VALUE_LIMIT_BYTES
+from millwheel_injectors.arguments import check_names, check_type
 from millwheel_injectors.rejects import Reject
 from millwheel_injectors.streams import Oversized
 
@@ -73,7 +74,11 @@ class BlankError(Exception):
 
 def check_encoding(encoding: str) -> str:
     """`encoding`, when newlines and quotes are single ASCII bytes in it; a file's byte order mark is taken off before."""
-    if codecs.lookup(encoding).name == "utf-8-sig":
+    try:
+        name = codecs.lookup(encoding).name
+    except (LookupError, TypeError) as error:
+        raise ValueError(f"encoding {encoding!r:.80}: give the name of an encoding, for example 'utf-8'") from error
+    if name == "utf-8-sig":
         return "utf-8"
     if '\n"'.encode(encoding) != b'\n"':
         raise ValueError(f"encoding {encoding!r} is not a superset of ASCII; convert the file to utf-8 first")
@@ -164,6 +169,7 @@ class JsonLines(Generic[T]):
     @overload
     def __init__(self: JsonLines[Any], type: Any = Any) -> None: ...
     def __init__(self, type: Any = Any) -> None:
+        check_type(f"JsonLines({type!r:.80})", type)
         self.type = type
         self._decoder = msgspec.json.Decoder(type)
 
@@ -217,6 +223,9 @@ class Csv(Generic[T]):
         quote: str | None = '"',
         encoding: str = "utf-8",
     ) -> None:
+        if type is not None:
+            check_type(f"Csv({type!r:.80})", type)
+        check_names("Csv(columns={})", columns)
         csv.field_size_limit(max(csv.field_size_limit(), VALUE_LIMIT_BYTES))  # of the process; a record has its own
         self.type = type
         self.header = header

@@ -20,7 +20,8 @@ from millwheel.model import MAX_TIME, MIN_TIME, Time, to_us
 from millwheel.ports import Batch, RecordId, Source, SourcePartition, SourcePosition
 from millwheel.search import Find, Search
 from millwheel.wording import counted
-from millwheel_injectors.watermarks import BoundedDisorder, Exact, FileCreation, Gauge, Minima, Policy
+from millwheel_injectors.arguments import check_functions, check_lengths_us
+from millwheel_injectors.watermarks import BoundedDisorder, Exact, FileCreation, Gauge, Minima, Policy, checked_policy
 
 T = TypeVar("T", default=Any)
 
@@ -52,6 +53,10 @@ class IterableSource(Source[T]):
         record_id: RecordId[T] | None = None,
         id_slack: int = OUTSIDE_SLACK_US,
     ) -> None:
+        check_functions(name, "a value", record_id=record_id)
+        check_lengths_us(name, id_slack=id_slack)
+        if watermark is not None:
+            checked_policy(name, watermark)
         if isinstance(watermark, FileCreation) or (isinstance(watermark, Exact) and callable(rows)):
             raise ValueError(f"source {name}: {watermark} needs {'a sequence' if callable(rows) else 'files'}")
         if not callable(rows):

@@ -24,7 +24,9 @@ from millwheel.errors import ChannelError, SourceError
 from millwheel.limits import OUTSIDE_SLACK_US, READ_LIMIT_BYTES
 from millwheel.model import MAX_TIME, MIN_TIME, SECOND
 from millwheel.ports import Batch, Source, SourcePartition, SourcePosition
+from millwheel.transport.addresses import host_and_port, is_loopback
 from millwheel.transport.push_queue import PushQueue, Row
+from millwheel_injectors.arguments import check_lengths_us
 from millwheel_injectors.watermarks import BoundedDisorder, Gauge
 
 T = TypeVar("T", default=Any)
@@ -56,7 +58,15 @@ class PushSource(Source[T]):
         watermark: BoundedDisorder | None = None,
         idle_after_us: int | None = None,
     ) -> None:
+        if not isinstance(stream, Stream):
+            raise ValueError(
+                f"PushSource needs a Stream, got {stream!r:.80}; for example Stream('orders', JsonCoder(dict))"
+            )
         self.name = name or stream.name
+        _check_listen(self.name, listen, certificates)
+        check_lengths_us(self.name, id_slack=id_slack, idle_after_us=idle_after_us)
+        if watermark is not None and not isinstance(watermark, BoundedDisorder):
+            raise ValueError(f"source {self.name}: watermark={watermark!r:.80}: give BoundedDisorder(us), or nothing")
         self.record_id = _beside_the_value
         self.id_slack = id_slack
         self.idle_after_us = idle_after_us
@@ -213,6 +223,25 @@ class PushPartition(Generic[T]):
     def kept(self, position: int) -> None:
         """These rows are durable: their clients are told."""
         self.queue.keep(position)
+
+
+def _check_listen(source: str, listen: object, certificates: object) -> None:
+    where = f"source {source}: listen={listen!r:.80}"
+    if not isinstance(listen, str):
+        raise ValueError(f"{where}: give host:port, such as 127.0.0.1:7100")
+    try:
+        host, _ = host_and_port(listen)
+    except ChannelError as error:
+        raise ValueError(f"{where}: {str(error).partition(': ')[2]}") from error
+    if certificates is None:
+        if not is_loopback(host):
+            raise ValueError(
+                f"{where} can be reached from other machines: give certificates (millwheel certs), or listen on 127.0.0.1"
+            )
+    elif not isinstance(certificates, tuple | list) or len(certificates) != 2:
+        raise ValueError(
+            f"source {source}: certificates={certificates!r:.80}: give (directory, name), for example ('certs', 'worker')"
+        )
 
 
 def _beside_the_value(value: object) -> NoReturn:

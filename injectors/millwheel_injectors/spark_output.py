@@ -20,8 +20,25 @@ from millwheel.limits import ASKED_FILES, LISTED_FILES, OPENED_FILES, OUTSIDE_SL
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import RecordId, Source, SourcePartition, SourcePosition, WallClock
 from millwheel.search import Find, GiveWay, Search, Step, Unknown, alone, sign
+from millwheel_injectors.arguments import (
+    check_growing,
+    check_later,
+    check_lengths_us,
+    check_names,
+    check_path,
+    check_switches,
+    check_type,
+)
 from millwheel_injectors.files import AnyPath, wall_clock
-from millwheel_injectors.formats import Format, JsonLines, MalformedError, Parsed, Parser, convert_each
+from millwheel_injectors.formats import (
+    Format,
+    JsonLines,
+    MalformedError,
+    Parsed,
+    Parser,
+    checked_format,
+    convert_each,
+)
 from millwheel_injectors.identity import inspect_file
 from millwheel_injectors.parquet import ParquetPartition, ParquetReading
 from millwheel_injectors.partition import Reading, TextPartition
@@ -123,6 +140,17 @@ class SparkOutputSource(Source[T]):
         idle_after_us: int | None = None,
         clock: WallClock = wall_clock,
     ) -> None:
+        check_path(name, "directory", directory)
+        check_path(name, "rejects", rejects)
+        check_switches(name, tail=tail, ordered=ordered)
+        check_growing(name, tail, idle_after_us=idle_after_us, later_files_not_before=later_files_not_before)
+        check_lengths_us(name, idle_after_us=idle_after_us, id_slack=id_slack)
+        check_later(name, later_files_not_before)
+        check_names(f"source {name}: columns={{}}", columns)
+        if type is not None:
+            check_type(f"source {name}: type={type!r:.80}", type)
+        if format is not None:
+            checked_format(name, format)
         self.name = name
         self.record_id = _record_id(name, record_id, type, columns)
         self.id_slack = id_slack
@@ -308,6 +336,10 @@ def _record_id(
 ) -> RecordId | None:
     """A column's name as a function of structs or dicts."""
     if not isinstance(record_id, str):
+        if record_id is not None and not callable(record_id):
+            raise ValueError(
+                f"source {source}: record_id={record_id!r:.80}: give the name of a column or a function of a value"
+            )
         return record_id
     known = list(field_types(type_)) if type_ is not None else columns
     if known is not None and record_id not in known:

@@ -13,11 +13,12 @@ from fractions import Fraction
 from itertools import accumulate
 from math import ceil
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Never, Protocol, TypeAlias
 
 import msgspec
 
 from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel_injectors.arguments import check_length_us
 
 
 class BoundedDisorder(msgspec.Struct, frozen=True):
@@ -30,15 +31,31 @@ class BoundedDisorder(msgspec.Struct, frozen=True):
     bound_us: int = 0
 
     def __post_init__(self) -> None:
-        _check_length(self.bound_us, f"BoundedDisorder(bound_us={self.bound_us!r})")
+        check_length_us(f"BoundedDisorder(bound_us={self.bound_us!r})", self.bound_us)
 
 
-class Exact(msgspec.Struct, frozen=True):
+class Exact:
     """The smallest event time among the rows not read yet; costs one more pass over the time column of each
     file.
 
     Only for files that are complete: a tailing source refuses it.
     """
+
+    __slots__ = ()
+
+    def __init__(self, *given: Never, **named: Never) -> None:
+        if given or named:
+            shown = ", ".join([*map(repr, given), *named])
+            raise ValueError(f"Exact takes no arguments, got {shown:.80}: write Exact()")
+
+    def __repr__(self) -> str:
+        return "Exact()"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Exact)
+
+    def __hash__(self) -> int:
+        return hash(Exact)
 
 
 class FileCreation(msgspec.Struct, frozen=True):
@@ -54,7 +71,9 @@ class FileCreation(msgspec.Struct, frozen=True):
     created: Callable[[Path], int] | None = None
 
     def __post_init__(self) -> None:
-        _check_length(self.slack_us, f"FileCreation(slack_us={self.slack_us!r})")
+        check_length_us(f"FileCreation(slack_us={self.slack_us!r})", self.slack_us)
+        if self.created is not None and not callable(self.created):
+            raise ValueError(f"FileCreation(created={self.created!r:.80}): give a function of a path")
 
 
 class Percentile(msgspec.Struct, frozen=True):
@@ -73,6 +92,8 @@ class Percentile(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not isinstance(self.share, float) or not 0.5 <= self.share < 1:
             raise ValueError(f"Percentile({self.share!r}): give a share of at least 0.5 and below 1, for example 0.99")
+        if type(self.window) is not int:
+            raise ValueError(f"Percentile: window={self.window!r:.80}: give a number of rows")
         if self.window < self.least_rows:
             raise ValueError(f"Percentile: a window of {self.window} rows is too short, take {self.least_rows} or more")
 
@@ -83,11 +104,6 @@ class Percentile(msgspec.Struct, frozen=True):
 
 
 Policy: TypeAlias = BoundedDisorder | Exact | FileCreation | Percentile
-
-
-def _check_length(given: object, what: str) -> None:
-    if type(given) is not int or given < 0:
-        raise ValueError(f"{what}: give whole microseconds, at least 0; of seconds that is int(seconds * 1_000_000)")
 
 
 def checked_policy(source: str, given: Policy | None) -> Policy:
