@@ -26,7 +26,7 @@ def placed_without_a_fence() -> Patches:
     """A placement changes owners and leaves sequencers as they were"""
 
     async def place(self: MemoryStore, placement: Placement) -> int | None:
-        placed = self._agreements.place(placement)
+        placed = self.agreements.place(placement)
         return placed and placed[0]
 
     return {(MemoryStore, "place"): place}

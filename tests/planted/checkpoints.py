@@ -62,7 +62,7 @@ def sinks_of_the_fenced() -> Patches:
 
     async def commit(self: MemoryStore, writes: Any) -> set[tuple[IntervalId, Seq]]:
         kept = await original(self, writes)
-        for rows in coalesce(self._sink_tables, [w for w in writes if (w.interval, w.seq) not in kept]):
+        for rows in coalesce(self.sink_tables, [w for w in writes if (w.interval, w.seq) not in kept]):
             self.sinks[rows.table.name].update(rows.rows)
             for key in rows.deleted:
                 self.sinks[rows.table.name].pop(key, None)

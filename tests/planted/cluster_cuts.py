@@ -31,7 +31,7 @@ GOES_BACK = "test_when_all_goes_back_logs_are_folded_to_the_declared_epoch_and_n
 @only("tests/unit/storage/memory/test_sharing.py")
 def later_rows_stay() -> Patches:
     """A going back leaves what the log has of an epoch that was given up"""
-    return {(MemoryStore, "_drop_later"): lambda self: None}
+    return {(MemoryStore, "drop_later"): lambda self: None}
 
 
 @only("tests/unit/storage/memory/test_sharing.py")
@@ -176,13 +176,13 @@ def reshaped_from_later() -> Patches:
         places = sorted(place for place in self.log if place[0] == row.id)
         self.folded.apply(row, fold(decode_checkpoint(self.log.pop(place).payload) for place in places))
 
-    return {(MemoryStore, "_fold_log"): fold_log}
+    return {(MemoryStore, "fold_log"): fold_log}
 
 
 @shared_cut
 def reshaped_without_fold() -> Patches:
     """A split or a merge leaves the log as it is"""
-    reshape, fold_log = MemoryStore.reshape, MemoryStore._fold_log
+    reshape, fold_log = MemoryStore.reshape, MemoryStore.fold_log
 
     async def unfolded(self: MemoryStore, reshaping: Any) -> Any:
         self._reshapes = True  # type: ignore[attr-defined]
@@ -195,7 +195,7 @@ def reshaped_without_fold() -> Patches:
         if not getattr(self, "_reshapes", False):
             fold_log(self, row)
 
-    return {(MemoryStore, "reshape"): unfolded, (MemoryStore, "_fold_log"): skip}
+    return {(MemoryStore, "reshape"): unfolded, (MemoryStore, "fold_log"): skip}
 
 
 @only("tests/unit/host/test_generations.py")

@@ -110,9 +110,9 @@ def placed_under_the_old_sequencer() -> Patches:
     """A placement changes the owner and not the sequencer: the last owner is not fenced."""
 
     async def place(self: MemoryStore, placement: Any) -> int | None:
-        placed = self._agreements.place(placement)
+        placed = self.agreements.place(placement)
         if placed is not None:
-            self._fence({interval for interval in placed[1].intervals if self.ownership[interval] == 0})
+            self.fence({interval for interval in placed[1].intervals if self.ownership[interval] == 0})
         return None if placed is None else placed[0]
 
     return {(MemoryStore, "place"): place}
@@ -129,7 +129,7 @@ def source_is_not_given_up() -> Patches:
     """A worker goes on with a source that was given to another one, under new sequencers."""
 
     async def take(self: MemoryStore, source: str, incarnation: int, intervals: Any) -> Any:
-        return self._fence(set(intervals))
+        return self.fence(set(intervals))
 
     return {(MemoryStore, "take_partitions"): take, (MappedOwnership, "_drop_source"): lambda self, name: None}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from millwheel_storage.memory import MemoryStore
+from millwheel_storage.memory import handed_over
+from millwheel_storage.memory.contents import MemoryContents
 from millwheel_storage.memory.tables import MemoryTables
-from millwheel_storage.memory.twin import SoloMemoryStore
 from tests.planted import Patches, only
 
 EXACT = "tests/integration/test_combiner_later.py::test_each_record_counts_once_wherever_the_run_without_it_ends"
@@ -39,14 +39,14 @@ def outside_ids_left_behind() -> Patches:
 @only(EXACT)
 def log_left_behind() -> Patches:
     """What only the log has is not handed over to a combiner that comes later."""
-    original = SoloMemoryStore._hand_over
+    original = handed_over.hand_over
 
-    def hand_over(self: MemoryStore, handovers: Any) -> None:
-        log, self.log = self.log, {}
-        original(self, handovers)
-        self.log = log
+    def hand_over(contents: MemoryContents, handovers: Any) -> None:
+        log, contents.log = contents.log, {}
+        original(contents, handovers)
+        contents.log = log
 
-    return {(SoloMemoryStore, "_hand_over"): hand_over}
+    return {(handed_over, "hand_over"): hand_over}
 
 
 @only(EXACT)

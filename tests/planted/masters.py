@@ -28,7 +28,7 @@ def split_is_lost() -> Patches:
     def spread(self: MemoryStore, interval: IntervalId, new: Sequence[IntervalId]) -> None:
         original(self, interval, new)
         for part in new:
-            del self._agreements.interval_owners[part]
+            del self.agreements.interval_owners[part]
 
     return {(MemoryStore, "_spread"): spread}
 

@@ -62,7 +62,7 @@ def reused_ids() -> Patches:
         self._sequencer += 1
         return 1 + self._sequencer % 40
 
-    return {(MemoryStore, "_next_sequencer"): next_sequencer}
+    return {(MemoryStore, "next_sequencer"): next_sequencer}
 
 
 @mutant

@@ -129,14 +129,14 @@ class ClusterTwins(RuleBasedStateMachine):
 
     @property
     def version(self) -> int:
-        return self.memory._agreements.version
+        return self.memory.agreements.version
 
     @property
     def epoch(self) -> int:
-        return self.memory._agreements.epoch
+        return self.memory.agreements.epoch
 
     def drawn_interval(self, data: st.DataObject) -> IntervalId:
-        return IntervalId(data.draw(st.sampled_from([*self.memory._agreements.interval_owners])))
+        return IntervalId(data.draw(st.sampled_from([*self.memory.agreements.interval_owners])))
 
     def led(self) -> int:
         """Somebody leads; the epoch."""
@@ -183,9 +183,9 @@ class ClusterTwins(RuleBasedStateMachine):
     @rule(data=st.data(), stale=STALE, early=STALE, unknown=STALE)
     def place(self, data: st.DataObject, stale: bool, early: bool, unknown: bool) -> None:
         epoch = self.led() if data.draw(st.booleans()) else self.epoch
-        alive = [None, *(row.incarnation for row in self.memory._agreements.all_members() if row.alive)]
+        alive = [None, *(row.incarnation for row in self.memory.agreements.all_members() if row.alive)]
         owner = st.sampled_from(alive) | (INCARNATIONS if unknown else st.nothing())
-        known = [*self.memory._agreements.interval_owners]
+        known = [*self.memory.agreements.interval_owners]
         intervals = data.draw(st.dictionaries(st.sampled_from([*known, IntervalId(999)] if unknown else known), owner))
         sources = data.draw(st.dictionaries(st.sampled_from(["src", "other"]), owner))
         asked = Placement(epoch - stale, self.version - early, intervals, sources)
@@ -221,7 +221,7 @@ class ClusterTwins(RuleBasedStateMachine):
         self.reshape(data, ordered[first : first + count] if ready else ordered[::-1], [], ready)
 
     def rows(self) -> list[Any]:
-        return [self.memory.intervals[id_] for id_ in self.memory._agreements.interval_owners]
+        return [self.memory.intervals[id_] for id_ in self.memory.agreements.interval_owners]
 
     def reshape(self, data: st.DataObject, intervals: list[IntervalId], keys: list[str], ready: bool) -> None:
         epoch = self.led()
@@ -268,7 +268,7 @@ class ClusterTwins(RuleBasedStateMachine):
 
     @rule(value=st.integers(0, 99), early=STALE, stale=STALE)
     def led_watermarks(self, value: int, early: bool, stale: bool) -> None:
-        owners = {id_: Sequencer(self.memory.ownership[id_] - stale) for id_ in self.memory._agreements.interval_owners}
+        owners = {id_: Sequencer(self.memory.ownership[id_] - stale) for id_ in self.memory.agreements.interval_owners}
         writes = [WatermarkWrite("left", value, owners), WatermarkWrite("other", 1, {})]
         self.both(lambda store: store.persist_led_watermarks(self.epoch - early, writes))
         self.both(lambda store: store.watermarks())
@@ -288,7 +288,7 @@ class ClusterTwins(RuleBasedStateMachine):
     @rule(folded=st.booleans())
     def quarantines(self, folded: bool) -> None:
         if folded:
-            for interval in [*self.memory._agreements.interval_owners]:
+            for interval in [*self.memory.agreements.interval_owners]:
                 self.recover(interval)
         counted: Any = self.both(lambda store: store.count_quarantined())
         event(f"quarantines: {'unknown' if counted is None else min(counted, 2)}")
@@ -364,7 +364,7 @@ class ClusterTwins(RuleBasedStateMachine):
         try:
             self.compare()
             self.the_clock_jumps(200)
-            for interval in [*self.memory._agreements.interval_owners]:
+            for interval in [*self.memory.agreements.interval_owners]:
                 self.both(lambda store, id_=interval: store.acquire([id_]))  # type: ignore[misc]
                 self.recover(interval)
             self.compare()

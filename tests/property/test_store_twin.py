@@ -364,7 +364,7 @@ class Twins(RuleBasedStateMachine):
         upto, images = prefix[-1][0], [image for _, image in prefix]
         sequencer = self.sequencers[interval]
         later = [acked for _, image in self.unfolded[interval][share:] for acked in image.acked]
-        stored = self.memory.key_state.get(self.memory._row(interval).computation, {}).keys()
+        stored = self.memory.key_state.get(self.memory.row(interval).computation, {}).keys()
         fresh = set().union(*(image.state.keys() for image in images)) - stored
         write = FoldWrite(interval, Sequencer(sequencer), Seq(upto), images, later, fresh)
         for _ in range(1 + twice):

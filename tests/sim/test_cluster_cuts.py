@@ -65,7 +65,7 @@ def test_all_goes_back_when_somebody_takes_the_partitions_that_are_read(seed: in
     def take() -> None:
         store = stage.store.inner
         begun = [row.interval for row in store.sources.values() if row.position and not row.finished]
-        store.ownership.update({interval: store._next_sequencer() for interval in begun})
+        store.ownership.update({interval: store.next_sequencer() for interval in begun})
         taken.extend(begun)
         if not begun:
             kernel.at(kernel.now + SECOND // 100, take)

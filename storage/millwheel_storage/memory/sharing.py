@@ -40,17 +40,17 @@ class MemoryStore(SoloMemoryStore):
 
     async def join(self, name: str, role: str, address: str, lease_us: int, key: bytes) -> Member:
         """See `ClusterStore.join`."""
-        return self._agreements.join(Member(0, name, role, address), key, lease_us)
+        return self.agreements.join(Member(0, name, role, address), key, lease_us)
 
     async def renew(self, incarnation: int, lease_us: int) -> bool:
         """See `ClusterStore.renew`."""
-        return self._agreements.renew(incarnation, lease_us)
+        return self.agreements.renew(incarnation, lease_us)
 
     async def leave(self, incarnation: int) -> None:
         """See `ClusterStore.leave`."""
-        owned = self._agreements.leave(incarnation)
+        owned = self.agreements.leave(incarnation)
         if owned is not None:
-            self._fence(self._all_of(owned))
+            self.fence(self._all_of(owned))
 
     def _all_of(self, owned: Holdings) -> set[IntervalId]:
         """Intervals, and the unfinished partitions of sources."""
@@ -61,11 +61,11 @@ class MemoryStore(SoloMemoryStore):
 
     async def lead(self, incarnation: int, lease_us: int) -> Leader | None:
         """See `ClusterStore.lead`."""
-        return self._agreements.lead(incarnation, lease_us)
+        return self.agreements.lead(incarnation, lease_us)
 
     async def cluster_map(self) -> ClusterMap:
         """See `ClusterStore.cluster_map`."""
-        agreed = self._agreements
+        agreed = self.agreements
         rows = [(self.intervals[id_], owner) for id_, owner in sorted(agreed.interval_owners.items())]
         intervals = tuple(
             PlacedInterval(row.id, row.computation, row.low, row.high, owner, self.ownership[row.id])
@@ -76,18 +76,18 @@ class MemoryStore(SoloMemoryStore):
 
     async def place(self, placement: Placement) -> int | None:
         """See `ClusterStore.place`."""
-        placed = self._agreements.place(placement)
+        placed = self.agreements.place(placement)
         if placed is None:
             return None
         version, owned = placed
-        self._fence(self._all_of(owned))
+        self.fence(self._all_of(owned))
         if placement.back:
-            self._drop_later()
+            self.drop_later()
         return version
 
     async def declare(self, declaration: Declaration) -> bool:
         """See `Store.declare`."""
-        if declaration.term not in (0, self._agreements.epoch):
+        if declaration.term not in (0, self.agreements.epoch):
             return False
         return await super().declare(declaration)
 
@@ -95,20 +95,20 @@ class MemoryStore(SoloMemoryStore):
         self, source: str, incarnation: int, intervals: Sequence[IntervalId]
     ) -> dict[IntervalId, Sequencer] | None:
         """See `ClusterStore.take_partitions`."""
-        if self._agreements.source_owners.get(source) != incarnation:
+        if self.agreements.source_owners.get(source) != incarnation:
             return None
         mine = {row.interval for (other, _), row in self.sources.items() if other == source}
         for interval in sorted(set(intervals) - mine):
             raise StoreError(f"interval {interval} is no partition of source {source!r}")
-        return self._fence(set(intervals))
+        return self.fence(set(intervals))
 
     async def reshape(self, reshaping: Reshaping) -> tuple[int, tuple[IntervalId, ...]] | None:
         """See `ClusterStore.reshape`."""
         check_named(reshaping)
-        named, agreed = reshaping.intervals, self._agreements
+        named, agreed = reshaping.intervals, self.agreements
         if agreed.repeated(reshaping):
-            low, count = self._row(named[0]).low, len(reshaping.split_keys) + 1
-            rows_by_low = self._by_low(self._row(named[0]).computation)
+            low, count = self.row(named[0]).low, len(reshaping.split_keys) + 1
+            rows_by_low = self.by_low(self.row(named[0]).computation)
             return agreed.version, tuple(id_ for at, id_ in rows_by_low if at >= low)[:count]
         if not agreed.current(reshaping):
             return None
@@ -123,19 +123,19 @@ class MemoryStore(SoloMemoryStore):
         rows = [self.intervals[interval] for interval in named]
         ranges = reshaped(rows, reshaping.split_keys)
         for row in rows:
-            self._fold_log(row)
+            self.fold_log(row)
         self.intervals[named[0]] = msgspec.structs.replace(rows[0], high=ranges[0][1])
-        new = [self._add_interval(rows[0].computation, low, high) for low, high in ranges[1:]]
+        new = [self.add_interval(rows[0].computation, low, high) for low, high in ranges[1:]]
         self._spread(named[0], new)
         self._unite(named[0], named[1:])
-        self._fence({named[0], *new})
+        self.fence({named[0], *new})
         if reshaping.order:
             agreed.settle(reshaping.epoch, reshaping.order, "")
         return agreed.decided(reshaping), (named[0], *new)
 
     def _spread(self, interval: IntervalId, new: Sequence[IntervalId]) -> None:
         """Begin intervals that were a part of this one."""
-        self._agreements.interval_owners.update(dict.fromkeys(new))
+        self.agreements.interval_owners.update(dict.fromkeys(new))
         self.folded.copy_ids(interval, new)
         if interval in self.suspicions:
             self.suspicions.update(dict.fromkeys(new, self.suspicions[interval]))
@@ -148,11 +148,11 @@ class MemoryStore(SoloMemoryStore):
             self.suspicions[interval] = max(ends for ends, _ in found), unite_marks(mark for _, mark in found)
         for other in others:
             self.suspicions.pop(other, None)
-            del self.intervals[other], self.ownership[other], self._agreements.interval_owners[other]
+            del self.intervals[other], self.ownership[other], self.agreements.interval_owners[other]
 
     async def persist_led_watermarks(self, epoch: int, writes: Sequence[WatermarkWrite]) -> set[str] | None:
         """See `ClusterStore.persist_led_watermarks`."""
-        return await self.persist_watermarks(writes) if epoch == self._agreements.epoch else None
+        return await self.persist_watermarks(writes) if epoch == self.agreements.epoch else None
 
     async def expel(self, incarnations: Sequence[int]) -> int:
         """See `ClusterStore.expel`: there are no sessions here."""
@@ -160,7 +160,7 @@ class MemoryStore(SoloMemoryStore):
 
     async def senders(self) -> Senders:
         """See `ClusterStore.senders`."""
-        owners = {(interval, self.ownership[interval]) for interval in self._agreements.interval_owners}
+        owners = {(interval, self.ownership[interval]) for interval in self.agreements.interval_owners}
         owners |= {place[:2] for place in self.log}
         stored = self.folded.productions.values()
         return Senders(
@@ -170,15 +170,15 @@ class MemoryStore(SoloMemoryStore):
     async def order(self, order: MapOrder) -> int:
         """See `ClusterStore.order`; the same order has the same number while it is open."""
         check_order(order)
-        return self._agreements.order(order)
+        return self.agreements.order(order)
 
     async def orders(self) -> list[tuple[int, MapOrder]]:
         """See `ClusterStore.orders`."""
-        return self._agreements.orders()
+        return self.agreements.orders()
 
     async def settle_order(self, epoch: int, number: int, refusal: str) -> bool:
         """See `ClusterStore.settle_order`."""
-        return self._agreements.settle(epoch, number, refusal)
+        return self.agreements.settle(epoch, number, refusal)
 
     async def count_rejected(self) -> int:
         """See `ClusterStore.count_rejected`."""
@@ -186,7 +186,7 @@ class MemoryStore(SoloMemoryStore):
 
     async def count_quarantined(self) -> int | None:
         """See `ClusterStore.count_quarantined`."""
-        placed = self._agreements.interval_owners
+        placed = self.agreements.interval_owners
         if any(place[0] in placed and write.epoch <= self.declared for place, write in self.log.items()):
             return None
         computations = {self.intervals[interval].computation for interval in placed}
@@ -194,20 +194,20 @@ class MemoryStore(SoloMemoryStore):
 
     async def note_hot_keys(self, incarnation: int, keys: Sequence[HotKey]) -> None:
         """See `ClusterStore.note_hot_keys`."""
-        self._agreements.note_hot_keys(incarnation, keys)
+        self.agreements.note_hot_keys(incarnation, keys)
 
     async def note_standstills(self, incarnation: int, found: Sequence[Standstill]) -> None:
         """See `ClusterStore.note_standstills`."""
-        self._agreements.note_standstills(incarnation, found)
+        self.agreements.note_standstills(incarnation, found)
 
     async def standstills(self) -> list[StandsAt]:
         """See `ClusterStore.standstills`."""
-        return self._agreements.standstills()
+        return self.agreements.standstills()
 
     async def hot_keys(self) -> list[HotKey]:
         """See `ClusterStore.hot_keys`."""
-        return self._agreements.hot_keys()
+        return self.agreements.hot_keys()
 
     async def refusal(self, number: int) -> str | None:
         """See `ClusterStore.refusal`."""
-        return self._agreements.refusal(number)
+        return self.agreements.refusal(number)

@@ -1,16 +1,16 @@
 """The store in memory: the twin of `PostgresStore`, for the simulator and for tests.
 
-Lives here: the same behaviour in plain dicts: ownership, the log, sinks, progress, and who may do what.  Never here: what a
-fold does to the tables (`tables`), psycopg, or an `await`.  A coroutine of this store ends at its first step, so the
-simulator drives it without an event loop.  Every call is atomic because nothing interrupts it.
+Lives here: the calls of `Store` in plain dicts: ownership, the log, sinks, progress, and who may do what.  Never here: what
+happens when a store is opened (`opened`), what a fold does to the tables (`tables`), psycopg, or an `await`.  A coroutine of
+this store ends at its first step, so the simulator drives it without an event loop.  Every call is atomic because nothing
+interrupts it.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import msgspec
 
@@ -30,42 +30,24 @@ from millwheel.model import MIN_TIME
 from millwheel.ports import (
     Declaration,
     FoldWrite,
-    IntervalRow,
     MarkWrite,
     Opened,
     PipelineShape,
     PositionWrite,
-    SinkTable,
     SourcePosition,
-    WallClock,
     WatermarkWrite,
 )
-from millwheel.rows import Row
 from millwheel.work import Wanted
-from millwheel_storage.decisions import check_same, check_unused, shape_digest
+from millwheel_storage.decisions import check_unused
 from millwheel_storage.decode import decode_image, timer_writes
 from millwheel_storage.fold import check_fresh, check_prefix, fold
-from millwheel_storage.memory.agreements import MemoryAgreements
-from millwheel_storage.memory.tables import MemoryTables
-from millwheel_storage.schema.evolution import Plan, StoredCell, first, holders, places_of, plan
-from millwheel_storage.schema.handovers import Handover, watermarks
-from millwheel_storage.schema.reserved import RESERVED_NAMES
-from millwheel_storage.schema.shape_checks import (
-    SOURCE_PREFIX,
-    check_shape,
-    ranges,
-)
-from millwheel_storage.schema.side_by_side import differences
+from millwheel_storage.memory import opened
+from millwheel_storage.memory.contents import MemoryContents
+from millwheel_storage.schema.shape_checks import SOURCE_PREFIX
 from millwheel_storage.sink_rows import blame, coalesce, parts, sink_intervals
 
-LogKey = tuple[IntervalId, Sequencer, Seq]
 
-
-def _wall_clock() -> int:
-    return time.time_ns() // 1_000
-
-
-class SoloMemoryStore:
+class SoloMemoryStore(MemoryContents):
     """A `Store` in this process.  It lives as long as the object: a "restart" is opening the same object
     again.  `clock` is the clock of the database, us, which judges leases.
 
@@ -76,163 +58,21 @@ class SoloMemoryStore:
     StopIteration: Opened(intervals=(IntervalRow(id=1, computation='count', low='', high=None),), subscriptions={})
     """
 
-    def __init__(self, clock: WallClock = _wall_clock) -> None:
-        self.shape: PipelineShape | None = None
-        self.intervals: dict[IntervalId, IntervalRow] = {}
-        self.ownership: dict[IntervalId, Sequencer] = {}
-        self.log: dict[LogKey, LogWrite] = {}
-        self.folded = MemoryTables()
-        """What the log is folded into."""
-        self.suspicions: dict[IntervalId, tuple[int, bytes]] = {}
-        """(unclean ends, mark) by interval."""
-        self.watermark: dict[str, int] = {}
-        self.declared = 0
-        """The last epoch that is complete."""
-        self.sources: dict[tuple[str, str], SourcePosition] = {}
-        self.signs: dict[tuple[str, bytes], set[IntervalId]] = {}
-        """(source, sign) to the intervals of finished partitions."""
-        self._signed: set[IntervalId] = set()
-        self.sinks: dict[str, dict[tuple[Any, ...], Row]] = {}
-        self.constraint: Callable[[str, Row], str | None] = lambda table, row: None
-        """For tests: why the database would refuse a row of a table, or None when it accepts the row."""
-        self._subscriptions: dict[str, SubscriptionId] = {}
-        self._sink_tables: dict[str, SinkTable] = {}
-        self._sequencer = 0
-        self._last_interval = 0
-        self._agreements = MemoryAgreements(clock)
-
-    @property
-    def key_state(self) -> dict[str, dict[str, dict[tuple[str, str], bytes]]]:
-        """Folded state by computation, key and (cell, entry): what a test of a pipeline looks at."""
-        return self.folded.key_state
-
-    @property
-    def quarantine(self) -> dict[tuple[str, str], list[QuarantineEntry]]:
-        """Folded elements by (computation, key), in order: a test's look at what failed."""
-        return self.folded.quarantine
-
     async def open_pipeline(self, shape: PipelineShape) -> Opened:
         """See `Store.open_pipeline`."""
-        check_shape(shape, RESERVED_NAMES)
-        opened_as = shape_digest(shape)
-        planned = first(shape) if self.shape is None else self._plan(self.shape, shape)
-        planned.check()
-        if self.shape is not None and self._agreements.shape not in (b"", opened_as):
-            check_same(shape.name, self._agreements.living(), differences(self.shape, shape))
-        self._carry_out(planned)
-        for computation in sorted(shape.computations):
-            self._add_computation(computation, shape.computations[computation])
-        for name in sorted(shape.subscriptions):
-            self._subscriptions.setdefault(name, SubscriptionId(len(self._subscriptions) + 1))
-        self._sink_tables = {table.name: table for table in shape.sinks}
-        for table in shape.sinks:
-            for row in self.sinks.setdefault(table.name, {}).values():
-                row.update({column: None for column in table.columns if column not in row})
-        self.shape = planned.shape
-        rows = [row for row in self.intervals.values() if row.computation in shape.computations]
-        self._agreements.shape = opened_as
-        self._agreements.expect({row.id for row in rows}, {*shape.sources})
-        if planned.handovers:
-            self._hand_over(planned.handovers)
-        opened = {source for source, _ in self.sources}
-        fed = {source: stream for source, stream in sorted(self.shape.streams.items()) if source in opened}
-        return Opened(
-            tuple(rows), {name: self._subscriptions[name] for name in shape.subscriptions}, fed, places_of(self.shape)
-        )
-
-    def _plan(self, stored: PipelineShape, shape: PipelineShape) -> Plan:
-        """What this shape changes, and how many keys hold the cells that it drops."""
-        found = plan(stored, shape)
-        old = {new: name for name, new in found.renamed.items()}
-        counts: dict[StoredCell, int] = {}
-        for cell in (*found.dropped, *found.missing):
-            computation = old.get(cell.computation, cell.computation)
-            mine = {row.id for row in self.intervals.values() if row.computation == computation}
-            logs = [fold(decode_image(self.log[k].payload) for k in sorted(self.log) if k[0] == id_) for id_ in mine]
-            if cell in found.dropped and any(place[0] in mine for place in self.log):
-                found.keep(cell, stored)
-            state = self.key_state.get(computation, {})
-            held = [(key, entry) for key, slots in state.items() for place, entry in slots if place == cell.place]
-            counts[cell] = holders(len({key for key, _ in held}), held, logs, cell.place)
-        found.settle(counts)
-        return found
-
-    def _carry_out(self, planned: Plan) -> None:
-        for name, new in planned.renamed.items():
-            self._rename(name, new)
-        for name, new in planned.subscriptions.items():
-            self._subscriptions[new] = self._subscriptions.pop(name)
-        for cell in planned.dropped:
-            self.folded.drop_cell(cell.computation, cell.place)
-
-    def _hand_over(self, handovers: Sequence[Handover]) -> None:
-        """What was on its way to computations that get combiners goes to these, and nobody who knows of the time before
-        writes any more."""
-        self._fence(self.ownership.keys())
-        self._agreements.disown_all()
-        for interval in sorted({place[0] for place in self.log}):
-            self._fold_log(self._row(interval))
-        for handover in handovers:
-            computation, parts = handover.computation, handover.combiner.parts
-            old, new = ([id_ for _, id_ in self._by_low(name)] for name in (computation, parts))
-            subscription = self._subscriptions[handover.taken]
-            self.folded.hand_over(subscription, old, new, handover.combiner.prefix)
-            self.folded.requalify(computation, subscription, self._subscriptions[handover.merged])
-            for name, other in zip(watermarks(computation), watermarks(parts), strict=True):
-                if name in self.watermark:
-                    self.watermark.setdefault(other, self.watermark[name])
-
-    def _by_low(self, computation: str) -> list[tuple[str, IntervalId]]:
-        """The intervals of a computation, by key."""
-        return sorted((row.low, row.id) for row in self.intervals.values() if row.computation == computation)
-
-    def _rename(self, name: str, new: str) -> None:
-        for row in [row for row in self.intervals.values() if row.computation == name]:
-            self.intervals[row.id] = msgspec.structs.replace(row, computation=new)
-        if name in self.watermark:
-            self.watermark[new] = self.watermark.pop(name)
-        self.folded.rename(name, new)
-
-    def _add_computation(self, computation: str, splits: tuple[str, ...]) -> None:
-        if any(row.computation == computation for row in self.intervals.values()):
-            return
-        for low, high in ranges(splits):
-            self._add_interval(computation, low, high)
-
-    def _add_interval(self, computation: str, low: str, high: str | None) -> IntervalId:
-        self._last_interval += 1
-        interval = IntervalId(self._last_interval)
-        self.intervals[interval] = IntervalRow(interval, computation, low, high)
-        self.ownership[interval] = Sequencer(0)
-        return interval
-
-    def _next_sequencer(self) -> Sequencer:
-        self._sequencer += 1
-        return Sequencer(self._sequencer)
-
-    def _row(self, interval: IntervalId) -> IntervalRow:
-        row = self.intervals.get(interval)
-        if row is None:
-            raise StoreError(f"interval {interval} does not exist")
-        return row
+        return opened.open_pipeline(self, shape)
 
     async def acquire(self, intervals: Sequence[IntervalId]) -> dict[IntervalId, Sequencer]:
         """See `Store.acquire`."""
         for interval in intervals:
-            self._row(interval)
-        check_unused(self.shape.name if self.shape else "", self._agreements.living())
-        self._agreements.taken_outside({*intervals})
-        return self._fence(set(intervals))
-
-    def _fence(self, intervals: Set[IntervalId]) -> dict[IntervalId, Sequencer]:
-        """A new sequencer for each, in the order of their ids."""
-        taken = {interval: self._next_sequencer() for interval in sorted(intervals)}
-        self.ownership.update(taken)
-        return taken
+            self.row(interval)
+        check_unused(self.shape.name if self.shape else "", self.agreements.living())
+        self.agreements.taken_outside({*intervals})
+        return self.fence(set(intervals))
 
     async def reacquire(self, interval: IntervalId, sequencer: Sequencer) -> Sequencer | None:
         """See `Store.reacquire`; a number is used up in any case, as by its twin."""
-        fresh = self._next_sequencer()
+        fresh = self.next_sequencer()
         if self.ownership[interval] != sequencer:
             return None
         self.ownership[interval] = fresh
@@ -242,23 +82,15 @@ class SoloMemoryStore:
         """See `Store.recover`."""
         if self.ownership.get(interval) != sequencer:  # one that was merged away has no owner
             return None
-        row = self._row(interval)
-        self._fold_log(row)
+        row = self.row(interval)
+        self.fold_log(row)
         ends, suspicion = self.suspicions.get(interval, (0, b""))
         self.suspicions[interval] = ends + 1, suspicion
         return self.folded.recovered(row, self.watermark.get(row.computation, MIN_TIME), ends, suspicion)
 
-    def _fold_log(self, row: IntervalRow) -> None:
-        """Bring the tables to the end of what counts of an interval's log."""
-        keys = sorted(key for key in self.log if key[0] == row.id)
-        valid = [self.log[key] for key in keys if self.log[key].epoch <= self.declared]
-        self.folded.apply(row, fold(decode_image(write.payload) for write in valid))
-        for key in keys:
-            del self.log[key]
-
     async def load(self, interval: IntervalId, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
         """See `Store.load`."""
-        computation = self._row(interval).computation
+        computation = self.row(interval).computation
         stored = self.key_state.get(computation, {})
         pending = self.folded.timers.get(computation, {}) if timers else {}
         rows = []
@@ -273,7 +105,7 @@ class SoloMemoryStore:
 
     async def load_slots(self, interval: IntervalId, wanted: Sequence[Wanted]) -> list[StateRow]:
         """See `Store.load_slots`."""
-        stored = self.key_state.get(self._row(interval).computation, {})
+        stored = self.key_state.get(self.row(interval).computation, {})
         found: dict[tuple[str, str, str], bytes] = {}
         for key, cell, entry in wanted:
             for slot, value in stored.get(key, {}).items():
@@ -287,7 +119,7 @@ class SoloMemoryStore:
         """See `Store.load_timers`."""
         if self.ownership.get(interval) != sequencer:
             return None
-        row = self._row(interval)
+        row = self.row(interval)
         return timer_writes(self.folded.timer_page(row, kind, after, limit))
 
     async def find_ids(
@@ -342,7 +174,7 @@ class SoloMemoryStore:
             self._blame(writes[0])
 
     def _write_rows(self, writes: Sequence[LogWrite]) -> None:
-        for rows in coalesce(self._sink_tables, writes):
+        for rows in coalesce(self.sink_tables, writes):
             stored = self.sinks[rows.table.name]
             stored.update(rows.rows)
             for key in rows.deleted:
@@ -351,7 +183,7 @@ class SoloMemoryStore:
     def _try_rows(self, writes: Sequence[LogWrite]) -> str | None:
         """Why the sink rows of `writes` cannot be written together; None when they can."""
         try:
-            tables = coalesce(self._sink_tables, writes)
+            tables = coalesce(self.sink_tables, writes)
         except RowRefused as refusal:
             return str(refusal)
         if any(rows.contested for rows in tables):
@@ -374,7 +206,7 @@ class SoloMemoryStore:
         """See `Store.fold`; folding again what is folded already changes nothing."""
         if self.ownership.get(write.interval) != write.sequencer:
             return False
-        row, owner = self._row(write.interval), (write.interval, write.sequencer)
+        row, owner = self.row(write.interval), (write.interval, write.sequencer)
         keys = [key for key in self.log if key[:2] == owner and key[2] <= write.upto]
         if not keys:
             return True
@@ -391,14 +223,9 @@ class SoloMemoryStore:
             return None
         for interval, row in sorted(self.intervals.items()):
             if interval not in owners and not row.computation.startswith(SOURCE_PREFIX):
-                self.ownership[interval] = self._next_sequencer()
-        self._drop_later()
+                self.ownership[interval] = self.next_sequencer()
+        self.drop_later()
         return self.declared
-
-    def _drop_later(self) -> None:
-        """What the log has of an epoch that is not declared is gone."""
-        for place in [place for place, write in self.log.items() if write.epoch > self.declared]:
-            del self.log[place]
 
     async def declare(self, declaration: Declaration) -> bool:
         """See `Store.declare`."""
@@ -452,8 +279,8 @@ class SoloMemoryStore:
         """See `Store.open_source`."""
         for partition, state in states.items():
             if (source, partition) not in self.sources:
-                interval = self._add_interval(SOURCE_PREFIX + source, "", None)
-                producer = ProducerId(self._next_sequencer())
+                interval = self.add_interval(SOURCE_PREFIX + source, "", None)
+                producer = ProducerId(self.next_sequencer())
                 self.sources[source, partition] = SourcePosition(partition, interval, producer, 0, False, state)
         return [self.sources[source, partition] for partition in states]
 
@@ -508,7 +335,7 @@ class SoloMemoryStore:
 
     async def quarantined(self, interval: IntervalId, keys: Sequence[str], limit: int) -> list[QuarantineEntry]:
         """See `Store.quarantined`."""
-        computation = self._row(interval).computation
+        computation = self.row(interval).computation
         found = (entry for key in sorted(keys) for entry in self.quarantine.get((computation, key), ()))
         return list(islice(found, limit))
 
@@ -522,34 +349,3 @@ class SoloMemoryStore:
 
     async def close(self) -> None:
         """Nothing to release."""
-
-    def tables(self) -> dict[str, list[tuple[Any, ...]]]:
-        """Every table's rows, sorted, in the form that `PostgresStore.tables` answers: for tests and
-        checkers."""
-        return (
-            self.folded.rows()
-            | self._agreements.rows()
-            | {
-                "ownership": sorted(self.ownership.items()),
-                "checkpoint_log": [
-                    (*place, self.log[place].epoch, self.log[place].payload) for place in sorted(self.log)
-                ],
-                "suspicion": sorted((interval, *known) for interval, known in self.suspicions.items()),
-                "declared_epoch": [(self.declared,)] if self.declared else [],
-                "watermark": sorted(self.watermark.items()),
-                "source": [
-                    (
-                        source,
-                        row.partition,
-                        row.interval,
-                        row.producer,
-                        row.position,
-                        row.finished,
-                        row.state,
-                        row.rejected,
-                    )
-                    for (source, _), row in sorted(self.sources.items())
-                ],
-                "source_sign": sorted((*place, interval) for place, known in self.signs.items() for interval in known),
-            }
-        )

@@ -120,7 +120,7 @@ def test_a_leader_that_has_led_in_an_earlier_term_begins_with_nothing() -> None:
 def test_when_the_word_of_an_owner_is_refused_the_map_is_read_at_once() -> None:
     room = Room()
     leader, worker, placed = led(room)
-    room.store._fence({placed.id})
+    room.store.fence({placed.id})
     reads: list[str] = []
     room.store.cluster_map = noting(reads, "map", room.store.cluster_map)  # type: ignore[method-assign]
     room.give(leader, he.Received(worker, WatermarkReport("count", placed.id, 50, placed.sequencer)))
