@@ -1,7 +1,8 @@
 """Text files that are replayed at a pace: rows are held until they are asked for by their event time.
 
 Lives here: cutting what was read where a row is not due, or is late.  Never here: clocks, or when a row is due.  Invariant:
-the rows, their numbers and their order are those of the file; a position between two rows has the state of a place before it.
+the rows, their numbers and their order are those of the file; a position between two rows has the state of a place before it,
+and counts the malformed rows before it.
 """
 
 from __future__ import annotations
@@ -49,13 +50,15 @@ class PacedTextPartition(TextPartition):
         ahead = None if whole else self._ahead(block.timestamps[last])
         if last == first:
             return None, ahead
+        position = block.next_position if whole else block.rows[last]
+        bad, self._bad = self._bad, [row for row in self._bad if row >= position]
         batch = Batch(
             block.rows[first:last],
             block.values[first:last],
             block.timestamps[first:last],
-            block.next_position if whole else block.rows[last],
+            position,
             block.state if whole else self._before,
-            block.rejected if whole else 0,
+            len(bad) - len(self._bad),
         )
         self._before = block.state if whole else self._before
         return batch, ahead

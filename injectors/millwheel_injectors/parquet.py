@@ -200,7 +200,7 @@ class ParquetPartition:
     def _first_bound(self) -> int:
         """The smallest event time of the whole file, or what can be said of it."""
         self._open()
-        smallest = statistics_minimum(self._file.metadata, self._time_column)
+        smallest = statistics_minimum(self._file, self._time_column)
         if smallest is None and isinstance(self._reading.policy, Exact):
             self._gauge.minima = self._scan()
         if self._batches is None:
@@ -210,7 +210,7 @@ class ParquetPartition:
     def _scan(self) -> Minima:
         """One pass over the event times."""
         self._open()
-        if self._time_column is None:
+        if self._time_column is None or not has_order_of_time(self._file.schema_arrow.field(self._time_column).type):
             return self._scan_values()
         import pyarrow.compute as pc
 
@@ -253,10 +253,18 @@ def affordable(batch: Any) -> int:
     return max(1, rows)
 
 
-def statistics_minimum(metadata: Any, column: str | None) -> int | None:
-    """The smallest value of a time column, from the footer, us; None when it does not say."""
+def has_order_of_time(type_: Any) -> bool:
+    """Whether the smallest value of an Arrow column is its earliest time, and every value is one; not so of texts."""
+    from pyarrow import types
+
+    return bool(types.is_timestamp(type_) or types.is_integer(type_) or types.is_date(type_))
+
+
+def statistics_minimum(file: Any, column: str | None) -> int | None:
+    """The smallest value of a time column of a Parquet file, from the footer, us; None when it does not say."""
+    metadata = file.metadata
     index = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}.get(column)
-    if index is None:
+    if index is None or not has_order_of_time(type_ := file.schema_arrow.field(column).type):
         return None
     smallest = MAX_TIME
     for number in range(metadata.num_row_groups):
@@ -264,5 +272,7 @@ def statistics_minimum(metadata: Any, column: str | None) -> int | None:
         statistics = group.column(index).statistics
         if statistics is None or not statistics.has_min_max:
             return None
-        smallest = min(smallest, typed_us(statistics.min))
+        # A datetime cannot have nanoseconds.
+        is_fine = getattr(type_, "unit", "") == "ns"
+        smallest = min(smallest, statistics.min_raw // 1_000 if is_fine else typed_us(statistics.min))
     return smallest

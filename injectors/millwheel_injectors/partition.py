@@ -80,6 +80,8 @@ class TextPartition:
         self._gauge = Gauge(reading.policy)
         self._created: int | None = None
         self._muted = False
+        self._bad: list[int] = []
+        """Raw rows of the last batch that were rejected."""
         self._rewind()
 
     def _rewind(self) -> None:
@@ -194,6 +196,7 @@ class TextPartition:
             rejects = [r._replace(row=first + r.row) for r in parsed.rejects]
             self._reading.rejects.add(self.name, rejects, self.identity.path)
         rows = [first + row for row in parsed.rows]
+        self._bad = [first + reject.row for reject in parsed.rejects]
         return Batch(rows, parsed.values, times, self._row, self._state(buffer), len(parsed.rejects))
 
     def _times(self, parsed: Parsed) -> list[int]:

@@ -83,6 +83,24 @@ def test_it_goes_on_from_any_row_with_what_was_promised(tmp_path: Path, limit: i
     assert times == TIMES
 
 
+@pytest.mark.parametrize("stop", range(1, 9))
+def test_a_malformed_row_counts_with_the_position_behind_it(tmp_path: Path, stop: int) -> None:
+    path = tmp_path / "log"
+    path.write_text("0\nx\n10\ny\n20\nz\nz\n30\n40\nx\n")
+    rejected, position, state = 0, 0, None
+    for upto in (stop * 5, MAX_TIME):
+        partition = opened(path, None, position, state)
+        while not partition.finished():
+            batch, ahead = partition.read_due(1, upto)
+            if batch is not None:
+                rejected, position, state = rejected + batch.rejected, batch.next_position, batch.state
+            elif ahead is not None:
+                break
+        if upto < MAX_TIME:
+            partition.close()
+    assert (rejected, position) == (5, 10)
+
+
 def test_what_a_late_row_is_due_for_survives_a_restart(log: Path) -> None:
     partition = opened(log)
     batch, _ = partition.read_due(10, MAX_TIME)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from millwheel.errors import SourceError
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel_injectors import BoundedDisorder, Exact, FileCreation, SparkOutputSource, TextLines
+from millwheel_injectors.watermarks import Policy
 from tests.effort import examples
 from tests.unit.injectors.drain import Clock, only, read_all, reject_lines, rows_of, values_of
 
@@ -384,6 +385,30 @@ def test_the_exact_watermark_of_parquet(tmp_path: Path, statistics: bool, functi
     resumed = only(source)
     resumed.resume(18_000, resumed.fingerprint())
     assert T < resumed.watermark() <= T + 8_000
+
+
+TIMES = ["2026-08-01T12:00:00Z", "2026-08-01T12:00:00.5Z", "2026-08-01T13:00:00+05:00"]
+"""The last one is the earliest, and the second one comes first where texts are sorted."""
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+@pytest.mark.parametrize("policy", [Exact(), BoundedDisorder(5 * 3600 * 1_000_000)])
+def test_times_that_are_texts_are_not_in_the_order_of_texts(tmp_path: Path, statistics: bool, policy: Policy) -> None:
+    out = batch(tmp_path / "out", pa.table({"ts": ["", *TIMES]}), write_statistics=statistics)
+    partition = only(SparkOutputSource("s", out, "ts", policy))
+    before = partition.watermark()
+    (read,) = read_all(partition)
+    assert (len(read.rows), read.rejected) == (3, 1), "a text that is no time is a row to reject"
+    assert before <= min(read.timestamps)
+    assert before == (min(read.timestamps) if isinstance(policy, Exact) else MIN_TIME)
+
+
+@pytest.mark.parametrize("policy", [Exact(), BoundedDisorder()])
+def test_times_with_nanoseconds(tmp_path: Path, policy: Policy) -> None:
+    out = batch(tmp_path / "out", pa.table({"ts": pa.array([1_000_000_001, -1_500], pa.timestamp("ns", "UTC"))}))
+    partition = only(SparkOutputSource("s", out, "ts", policy))
+    assert partition.watermark() == -2
+    assert [read.timestamps for read in read_all(partition)] == [[1_000_000, -1]]
 
 
 def test_what_spark_commits_later(tmp_path: Path) -> None:
