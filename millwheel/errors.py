@@ -55,7 +55,8 @@ class HooksFail(MillwheelError):
 
 
 class HookExited(MillwheelError):
-    """A hook has called `sys.exit`.  Its process ends as after a crash, and nothing of the hook is kept."""
+    """A hook has called `sys.exit`, or raised what is no `Exception`.  Its process ends as after a crash, and nothing of the
+    hook is kept."""
 
 
 class HookInterrupted(KeyboardInterrupt):

@@ -33,7 +33,7 @@ from millwheel.runtime.embedded import EmbeddedRun, check_sources
 from millwheel.runtime.failures import OnFailure, log_failure
 from millwheel.runtime.shell import Shell
 from millwheel.runtime.signals import signals_restored, signals_stop
-from millwheel.traces import place, shortened
+from millwheel.traces import ending, shortened
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
 from millwheel_storage.postgres.connection import store_place
@@ -278,7 +278,9 @@ def _imported(name: str) -> ModuleType:
         raise WiringError(f"{name!r} imports {error.name!r}, which is not installed or misspelt") from error
     except SystemExit as end:
         raise WiringError(f"{name!r} cannot be imported: {_exits(end)}") from end
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise _failed(f"{name!r} cannot be imported", error) from error
 
 
@@ -294,16 +296,16 @@ def _made(path: str, make: Callable[[], object]) -> object:
         raise
     except SystemExit as end:
         raise WiringError(f"{path!r} cannot be made: {_exits(end)}") from end
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise _failed(f"{path!r} cannot be made", error) from error
 
 
 def _exits(end: SystemExit) -> str:
     """Says what has called `sys.exit`; a script that is imported runs its main part."""
-    where = place(end)
-    at = f" at {where}" if where else ""
-    return f"it calls sys.exit({end.code!r}){at}; put what only a script does below if __name__ == '__main__'"
+    return f"{ending(end)}; put what only a script does below if __name__ == '__main__'"
 
 
-def _failed(what: str, error: Exception) -> PipelineFailed:
+def _failed(what: str, error: BaseException) -> PipelineFailed:
     return PipelineFailed(f"{what}: {type(error).__name__}: {error}", shortened(error))

@@ -159,6 +159,10 @@ STOP_GRACE_S: Final = 1.0
 """How long a hook may go on after the run was stopped, before it is interrupted.  Also how long the commit of what was
 done may take.  Together they keep Ctrl-C under two seconds."""
 
+LONG_CALL_S: Final = 10.0
+"""A call of user code that has run for so long is named in the log.  A hook should take milliseconds, and a model that
+`setup` loads mostly takes less."""
+
 DEATHS_LIMIT: Final = 3
 """A record or timer is quarantined when the process has ended so many times while it ran alone.  Kills from outside rarely
 hit the same one three times in a row."""

@@ -6,6 +6,7 @@ Lives here: which frames are shown.
 from __future__ import annotations
 
 import traceback
+from collections.abc import Mapping
 from typing import Final
 
 OURS: Final = frozenset({"millwheel", "millwheel_storage", "millwheel_injectors", "importlib", "_frozen_importlib"})
@@ -22,13 +23,21 @@ def shortened(error: BaseException) -> str:
 
 def place(error: BaseException) -> str:
     """File and line where user code raised `error`, or let it through: "orders.py:12"; empty when it was not there."""
-    frames = [frame for frame in traceback.walk_tb(error.__traceback__) if not _is_ours(frame[0].f_globals)]
+    frames = [frame for frame in traceback.walk_tb(error.__traceback__) if not is_ours(frame[0].f_globals)]
     return f"{frames[-1][0].f_code.co_filename}:{frames[-1][1]}" if frames else ""
+
+
+def ending(error: BaseException) -> str:
+    """What user code has raised, on one line; of `sys.exit` also where it was called."""
+    if not isinstance(error, SystemExit):
+        return f"{type(error).__name__}: {error}"
+    where = place(error)
+    return f"it calls sys.exit({error.code!r})" + (f" at {where}" if where else "")
 
 
 def _shorten(shown: traceback.TracebackException, error: BaseException) -> None:
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    kept = [line for line, frame in zip(shown.stack, frames, strict=False) if not _is_ours(frame.f_globals)]
+    kept = [line for line, frame in zip(shown.stack, frames, strict=False) if not is_ours(frame.f_globals)]
     if kept or isinstance(error, SyntaxError):
         shown.stack[:] = kept
     if shown.__cause__ is not None and error.__cause__ is not None:
@@ -37,5 +46,6 @@ def _shorten(shown: traceback.TracebackException, error: BaseException) -> None:
         _shorten(shown.__context__, error.__context__)
 
 
-def _is_ours(names: dict[str, object]) -> bool:
+def is_ours(names: Mapping[str, object]) -> bool:
+    """Whether a frame with these globals is millwheel's, or Python's import."""
     return str(names.get("__name__", "")).partition(".")[0] in OURS

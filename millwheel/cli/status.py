@@ -37,7 +37,8 @@ MEANINGS = {
     Status.BROKEN_HOOKS: "The run was stopped because a hook had failed for every key that it had met.",
     Status.TAKEN_OVER: "Another run has taken the pipeline over; starting this one again would take it back.",
     Status.NO_STORE: "The store cannot be reached or is too busy; the same command may succeed later.",
-    Status.HOOK_EXITED: "A hook has called `sys.exit`; start it again: after some such ends its key is quarantined.",
+    Status.HOOK_EXITED: "A hook has called `sys.exit`, or raised what is no `Exception`; start it again: after some such "
+    "ends its key is quarantined.",
     Status.STOPPED: "Stopped by Ctrl-C or SIGTERM; what is committed is kept.",
 }
 

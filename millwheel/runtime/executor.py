@@ -82,6 +82,11 @@ class Executor:
         self.computation.__dict__["_frame"] = self._frame
         self.computation.setup()
 
+    @property
+    def key(self) -> str:
+        """The key for which a hook runs now."""
+        return self._frame.key
+
     def teardown(self) -> None:
         """Orderly end."""
         self.computation.teardown()

@@ -24,7 +24,15 @@ from typing import Any, Final, Protocol, assert_never
 
 from millwheel import limits
 from millwheel.api.table import Table
-from millwheel.errors import Fenced, HookExited, HookInterrupted, HooksFail, InvariantError, RowRefused, StoreError
+from millwheel.errors import (
+    Fenced,
+    HookInterrupted,
+    HooksFail,
+    InvariantError,
+    PipelineFailed,
+    RowRefused,
+    StoreError,
+)
 from millwheel.graph import ComputationSpec
 from millwheel.host import alphabet as he
 from millwheel.host.messages import Message
@@ -37,8 +45,9 @@ from millwheel.model import MAX_TIME
 from millwheel.ports import Store, Transport
 from millwheel.runtime.failures import Failures, OnFailure, log_failure
 from millwheel.runtime.lease import Permit
+from millwheel.runtime.long_calls import LongCalls
 from millwheel.runtime.retry import Retries
-from millwheel.runtime.usercode import UserCode
+from millwheel.runtime.usercode import UserCode, hook_exited
 from millwheel.search import BlockingCall, Step
 from millwheel.wording import counted
 
@@ -122,7 +131,9 @@ class Shell:
         self._draining = False
         """Nothing new is run or read.  What is done is committed."""
         self._in_hook = False
-        """User code runs.  At the end of the run this is still true if user code ended the run (sys.exit)."""
+        """A hook runs.  At the end of the run this is still true if a hook has ended the run (sys.exit)."""
+        self._calls = LongCalls(lambda call: self._user.describe(call))
+        """Where the call of user code that runs now is noted."""
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -132,12 +143,18 @@ class Shell:
         Raises `Fenced` when another run takes the store over or the lease is lost, `SourceError`, `StoreError`,
         `IncompatibleStore`.
         """
+        self._calls.begin()
         try:
-            self._queue += [(host, he.Started()) for host in self._hosts]
-            await self._loop()
-            await self._keep_what_is_done()
-        finally:
+            try:
+                self._queue += [(host, he.Started()) for host in self._hosts]
+                await self._loop()
+                await self._keep_what_is_done()
+            except BaseException:
+                await self._close(failed=True)
+                raise
             await self._close()
+        finally:
+            self._calls.end()
 
     def stop(self) -> None:
         """End the run at the next turn; what is not committed is recomputed by the next run."""
@@ -156,9 +173,9 @@ class Shell:
         return self._store
 
     @property
-    def in_hook(self) -> bool:
-        """User code runs now."""
-        return self._in_hook
+    def in_user_code(self) -> bool:
+        """User code runs now: a hook, or what belongs to a computation or a source."""
+        return self._calls.now is not None
 
     async def _keep_what_is_done(self) -> None:
         """After a stop, commit what hooks have done, unless the store is slow or away."""
@@ -190,7 +207,7 @@ class Shell:
         """Counters and watermarks of the worker now."""
         return progress_of(self.worker)
 
-    async def _close(self) -> None:
+    async def _close(self, failed: bool = False) -> None:
         if self._timer is not None:
             self._timer.cancel()
         for task in self._tasks:
@@ -203,7 +220,19 @@ class Shell:
                 async with asyncio.timeout(LAST_WORDS_LIMIT_S):
                     await self._worker.last_words().call(self._store)
         if self._code is not None:
-            self._code.close()
+            self._close_user_code(self._code, failed or self._stopped)
+
+    def _close_user_code(self, code: UserCode, failed: bool) -> None:
+        """Every `teardown`.  What goes wrong there is an error of its own only if the run has no other end."""
+        self._calls.now = "a teardown"
+        try:
+            code.close()
+        except (PipelineFailed, HookInterrupted) as error:
+            if not failed:
+                raise
+            logger.warning("%s", error if isinstance(error, PipelineFailed) else "a teardown was interrupted")
+        finally:
+            self._calls.now = None
 
     # --- the loop ---------------------------------------------------------------------------------------------
 
@@ -319,7 +348,7 @@ class Shell:
                     self._run(host, effect)
             case he.ReadRows():
                 if not self._draining:
-                    self._queue.append((host, self._user.read(effect)))
+                    self._read(host, effect)
             case he.WakeAt(at):
                 self._wakes[host] = min(at, self._wakes.get(host, MAX_TIME))
                 self._wake_at = min(self._wake_at, at)
@@ -346,23 +375,34 @@ class Shell:
 
     def _run(self, host: Host, run: he.RunHooks) -> None:
         began = time.perf_counter_ns()
-        self._in_hook = True
+        self._in_hook, self._calls.now = True, run
         try:
             outcome = self._user.run(run)
         except HookInterrupted:  # after `stop`: this invocation comes again in the next run
             self._in_hook = False
             return
-        except SystemExit as end:  # as a crash: what a process was doing when it ended is suspected by the next one
-            raise HookExited(
-                f"{run.computation}: a hook has called sys.exit({end.code!r}), which ends the process; start it again, and "
-                "after some such ends the key at fault is quarantined; to give up a record, raise an error instead"
-            ) from end
+        except (Exception, KeyboardInterrupt):
+            raise
+        except BaseException as end:  # as a crash: what a process was doing when it ended is suspected by the next one
+            raise hook_exited(run.computation, end) from end
+        finally:
+            self._calls.now = None
         self._in_hook = False
         spec = self.worker.graph.computations[run.computation]
         if broken := self._failures.settle(spec, run.work, outcome):
             raise self._hooks_fail(spec, broken)
         elapsed_us = (time.perf_counter_ns() - began) // 1_000
         self._give(host, he.Returned(run.interval, run.sequencer, outcome, elapsed_us))
+
+    def _read(self, host: Host, wanted: he.ReadRows) -> None:
+        self._calls.now = wanted
+        try:
+            rows = self._user.read(wanted)
+        except HookInterrupted:  # after `stop`: these rows come again in the next run
+            return
+        finally:
+            self._calls.now = None
+        self._queue.append((host, rows))
 
     def _hooks_fail(self, spec: ComputationSpec, hook: str) -> HooksFail:
         """End the run because hooks fail.  What was run last is not committed and comes again."""
@@ -379,11 +419,23 @@ class Shell:
                 self._spawn(self._call(host, token, wish))
             case he.Pause(delay_us):
                 asyncio.get_running_loop().call_later(delay_us / 1e6, self._answer, host, token, None)
+            case he.Discover() if wish.source in self._blocking:
+                self._spawn(self._discover_later(host, token, wish))
+            case _:
+                self._calls.now = wish
+                try:
+                    self._ask_user(host, token, wish)
+                except HookInterrupted:  # after `stop`: nobody waits for the answer
+                    pass
+                finally:
+                    self._calls.now = None
+
+    def _ask_user(self, host: Host, token: int, wish: he.Prepare | he.Discover | he.Seek | he.Resume) -> None:
+        """What user code answers."""
+        match wish:
             case he.Prepare():
                 self._user.prepare(wish)
                 self._answer(host, token, None)
-            case he.Discover() if wish.source in self._blocking:
-                self._spawn(self._discover_later(host, token, wish))
             case he.Discover():
                 self._found(host, token, wish.source, self._user.discover(wish))
             case he.Seek():

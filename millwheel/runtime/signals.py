@@ -26,7 +26,7 @@ class Stoppable(Protocol):
     """A run, as far as this goes."""
 
     @property
-    def in_hook(self) -> bool:
+    def in_user_code(self) -> bool:
         """User code runs now."""
         ...
 
@@ -51,13 +51,13 @@ def signals_stop(run: Stoppable, loop: asyncio.AbstractEventLoop) -> Iterator[No
 
     def handle(number: int, frame: FrameType | None) -> None:
         if asked.is_set():
-            if run.in_hook:
+            if run.in_user_code:
                 raise HookInterrupted
             return
         asked.set()
         run.stop()
         loop.call_soon_threadsafe(lambda: None)  # it may be asleep
-        if run.in_hook:
+        if run.in_user_code:
             again.start()
 
     before = {number: signal.signal(number, handle) for number in SIGNALS}

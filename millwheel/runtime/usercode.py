@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from millwheel.api.context import Output
 from millwheel.api.table import Table
-from millwheel.errors import InvariantError, MillwheelError, PipelineFailed
+from millwheel.errors import HookExited, InvariantError, MillwheelError, PipelineFailed
+from millwheel.escapes import escaped
 from millwheel.graph import Graph
 from millwheel.host.alphabet import Discover, Discovery, Prepare, ReadRows, Resume, RowsArrived, RunHooks, Seek
 from millwheel.ids import IntervalId
@@ -24,8 +25,11 @@ from millwheel.runtime.executor import Executor, output_of
 from millwheel.runtime.failures import Failures
 from millwheel.runtime.sources import read_rows
 from millwheel.search import BlockingCall, Search, Step
-from millwheel.traces import shortened
+from millwheel.traces import ending, place, shortened
 from millwheel.work import InvocationOutcome
+
+PASSES: Final = (MillwheelError, InvariantError, KeyboardInterrupt)
+"""What goes on as it is: it says itself what is wrong, or is no error of user code."""
 
 
 @contextlib.contextmanager
@@ -33,14 +37,28 @@ def _blamed(what: str) -> Iterator[None]:
     """`PipelineFailed` for what user code raises outside of its hooks.  No key is at fault then, so it ends the run."""
     try:
         yield
-    except (MillwheelError, InvariantError):
+    except PASSES:
         raise
-    except Exception as error:
+    except BaseException as error:
         raise _failed(what, error) from error
 
 
-def _failed(what: str, error: Exception) -> PipelineFailed:
-    return PipelineFailed(f"{what}: {type(error).__name__}: {error}", shortened(error))
+def _failed(what: str, error: BaseException) -> PipelineFailed:
+    return PipelineFailed(f"{what}: {ending(error)}", shortened(error))
+
+
+def hook_exited(computation: str, end: BaseException) -> HookExited:
+    """What a hook has done that no quarantine takes, because it is no `Exception`."""
+    where = place(end)
+    at = f" at {where}" if where else ""
+    if isinstance(end, SystemExit):
+        what = f"called sys.exit({end.code!r}){at}, which ends the process"
+    else:
+        what = f"raised {type(end).__name__}{at}, which is no Exception and ends the process: {end}"
+    return HookExited(
+        f"{computation}: a hook has {what}; start it again, and after some such ends the key at fault is quarantined; "
+        "to give up a record, raise an error instead"
+    )
 
 
 def _of_source(name: str) -> str:
@@ -173,18 +191,40 @@ class UserCode:
         before = dict(source.rejections())
         try:  # a context manager would cost more than a read that finds nothing
             rows = read_rows(partition, self._outputs[name], wanted.limit, source.reject, source.record_id, wanted.upto)
-        except (MillwheelError, InvariantError):
+        except PASSES:
             raise
-        except Exception as error:
+        except BaseException as error:
             raise _failed(_of_source(name), error) from error
         if rows.rejected:
             rows = msgspec.structs.replace(rows, kinds=Counter(source.rejections()) - Counter(before))
         return RowsArrived(wanted.interval, wanted.sequencer, rows, asked_at)
 
+    def describe(self, call: object) -> str:
+        """What a call that runs now is, for people."""
+        match call:
+            case RunHooks(computation):
+                return f"a hook of {computation} for key '{escaped(self._executors[computation].key)}'"
+            case ReadRows(interval):
+                return f"a read of source {self.partitions[interval][0]}"
+            case Prepare():
+                return "the setup of a computation"
+            case Discover(source) | Seek(source) | Resume(source):
+                return f"a search of source {source}"
+            case _:
+                return str(call)
+
     def close(self) -> None:
-        """Close every partition, and call every `teardown`."""
-        with contextlib.ExitStack() as stack:
-            for executor in self._executors.values():
-                stack.callback(executor.teardown)
-            for _, partition in self.partitions.values():
-                stack.callback(partition.close)
+        """Close every partition, and call every `teardown`.  The first that fails ends the run, after all were called."""
+        ends: list[tuple[str, Callable[[], None]]] = []
+        ends += [(_of_source(name), partition.close) for name, partition in self.partitions.values()]
+        for name, executor in self._executors.items():
+            ends.append((f"the teardown of computation {name!r} has failed", executor.teardown))
+        errors: list[Exception] = []
+        for what, end in ends:
+            try:
+                with _blamed(what):
+                    end()
+            except (MillwheelError, InvariantError) as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]

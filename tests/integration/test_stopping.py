@@ -102,6 +102,58 @@ def test_ctrl_c_during_slow_hooks_ends_soon_and_keeps_what_was_done(
         assert seen(ask("state", "scan", "slow:pipeline", "Slow")) == 100
 
 
+HANGING = """
+import os, time
+from millwheel import Computation, Pipeline, Stream, TextCoder, subscribe
+from millwheel_injectors import IterableSource
+
+words = Stream("words", TextCoder())
+
+def hang(where):
+    if os.environ["WHERE"] == where:
+        open("begun", "a").close()
+        time.sleep(3600)
+
+def rows():
+    hang("rows")
+    return [("a", 1)]
+
+class Hanging(Computation[str]):
+    def setup(self):
+        hang("setup")
+    def teardown(self):
+        hang("teardown")
+    def ProcessRecord(self, context, record):
+        pass
+
+pipeline = Pipeline("hanging_" + os.environ["WHERE"])
+pipeline.inject(IterableSource("text", rows), into=words)
+pipeline.add(Hanging, [subscribe(words, str)])
+"""
+
+
+@pytest.mark.parametrize("where", ["setup", "teardown", "rows"])
+def test_ctrl_c_ends_a_run_whose_setup_teardown_or_source_hangs(
+    tmp_path: Path, postgres: EmbeddedPostgres, where: str
+) -> None:
+    (tmp_path / "hanging.py").write_text(HANGING)
+    command = [str(Path(sys.executable).with_name("millwheel")), "run", "hanging:pipeline", "--store", postgres.url]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env={**os.environ, "WHERE": where}, stderr=subprocess.PIPE, text=True
+    ) as process:
+        while not (tmp_path / "begun").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        try:
+            _, err = process.communicate(timeout=WAIT_S)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert err.splitlines()[-1].startswith("millwheel: stopped")
+
+
 STRUCK = """
 import os, signal, sys
 

@@ -25,10 +25,14 @@ words = Stream("words", TextCoder())
 
 if WHERE == "module":
     sys.exit()
+if WHERE == "panic in module":
+    raise GeneratorExit("odd")
 
 def rows():
     if WHERE == "rows":
         raise KeyError("no such table")
+    if WHERE == "exit in rows":
+        sys.exit()
     return [("a", 1)]
 
 def list_files():
@@ -44,6 +48,14 @@ class Source(IterableSource):
             raise KeyError("no such place")
         return super().complete()
 
+class Panic(BaseException):
+    pass
+
+def key(word):
+    if WHERE == "key":
+        sys.exit()
+    return word
+
 class Count(Computation[str]):
     def __init__(self):
         if WHERE == "init":
@@ -51,16 +63,27 @@ class Count(Computation[str]):
     def setup(self):
         if WHERE == "setup":
             raise KeyError("no such model")
+        if WHERE == "exit in setup":
+            sys.exit()
+        if WHERE == "panic in setup":
+            raise Panic("odd")
+    def teardown(self):
+        if WHERE == "teardown":
+            raise KeyError("no such client")
+        if WHERE == "exit in teardown":
+            sys.exit()
     def ProcessRecord(self, context, record):
         if WHERE == "hook":
             sys.exit()
+        if WHERE == "panic":
+            raise Panic("odd")
 
 def pipeline():
     if WHERE == "function":
         sys.exit(0)
-    pipeline = Pipeline("ending")
+    pipeline = Pipeline("ending_" + WHERE.replace(" ", "_"))
     pipeline.inject(Source("rows", rows), into=words)
-    pipeline.add(Count, [subscribe(words, key=str)])
+    pipeline.add(Count, [subscribe(words, key=key)])
     return pipeline
 """
 
@@ -79,9 +102,13 @@ def ended(directory: Path, url: str, where: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("where", "status", "said"),
     [
-        ("hook", 7, "error: Count: a hook has called sys.exit(None), which ends the process"),
+        ("hook", 7, "error: Count: a hook has called sys.exit(None) at "),
         ("module", 1, "'ending' cannot be imported: it calls sys.exit(None)"),
         ("function", 1, "'ending:pipeline' cannot be made: it calls sys.exit(0)"),
+        ("exit in setup", 1, "computation 'Count' cannot be made: it calls sys.exit(None) at "),
+        ("exit in teardown", 1, "the teardown of computation 'Count' has failed: it calls sys.exit(None) at "),
+        ("exit in rows", 1, "source 'rows' has failed: it calls sys.exit(None) at "),
+        ("key", 1, "source 'rows' has failed: it calls sys.exit(None) at "),
     ],
 )
 def test_sys_exit_is_named_and_is_no_success(
@@ -97,6 +124,8 @@ def test_sys_exit_is_named_and_is_no_success(
     [
         ("init", "computation 'Count' cannot be made: KeyError: 'no such variable'"),
         ("setup", "computation 'Count' cannot be made: KeyError: 'no such model'"),
+        ("panic in setup", "computation 'Count' cannot be made: Panic: odd"),
+        ("teardown", "the teardown of computation 'Count' has failed: KeyError: 'no such client'"),
         ("rows", "source 'rows' has failed: KeyError: 'no such table'"),
         ("thread", "source 'rows' has failed: PermissionError: closed directory"),
         ("source", "source 'rows' has failed: KeyError: 'no such place'"),
@@ -112,3 +141,21 @@ def test_what_a_class_or_a_source_raises_is_shown_without_our_frames(
     assert any('ending.py", line' in line for line in lines)
     assert "usercode.py" not in err
     assert "__main__.py" not in err
+    assert "contextlib.py" not in err
+
+
+def test_an_error_of_a_hook_that_is_no_exception_is_named_on_one_line(
+    tmp_path: Path, postgres: EmbeddedPostgres
+) -> None:
+    status, err = ended(tmp_path, postgres.url, "panic")
+    assert status == 7
+    (line,) = err.splitlines()
+    assert line.startswith("millwheel: error: Count: a hook has raised Panic at ")
+    assert "which is no Exception and ends the process: odd; start it again" in line
+
+
+def test_an_error_of_a_module_that_is_no_exception_is_named(tmp_path: Path, postgres: EmbeddedPostgres) -> None:
+    status, err = ended(tmp_path, postgres.url, "panic in module")
+    assert status == 1
+    assert err.splitlines()[0] == "millwheel: 'ending' cannot be imported: GeneratorExit: odd"
+    assert "launch.py" not in err
