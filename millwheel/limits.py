@@ -536,6 +536,10 @@ MERGE_LONGEST_US: Final = 366 * 86_400 * 1_000_000
 
 # The cluster
 
+MISSING_US: Final = 10 * 1_000_000
+"""A process of a cluster that has waited so long for a controller or a worker says so: longer than the lease of one that has
+died, which another one then follows, and short enough for whoever looks at a start."""
+
 CLUSTER_LOOK_US: Final = 500_000
 """Between two looks at the map: a worker that misses a message of the leader finds out so much later."""
 

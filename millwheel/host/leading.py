@@ -35,6 +35,7 @@ from millwheel.host.messages import (
     Message,
     RunEnded,
 )
+from millwheel.host.missing import NO_WORKER, Missing
 from millwheel.host.over import Tolerance
 from millwheel.host.procedures import Procedures, Steps
 from millwheel.host.requests import (
@@ -87,6 +88,7 @@ class ClusterController:
         self._deserted = Deserted()
         self._tolerance = tolerance or Tolerance()
         self._left_overs = LeftOvers(self._tolerance)
+        self._alone = Missing(NO_WORKER)
         self._fresh: set[int] = set()
         """Workers that were given something: they have to say what they know of it."""
         self._finishing = False
@@ -232,6 +234,7 @@ class ClusterController:
 
     def _lead_on(self, found: ClusterMap, epoch: int) -> Generator[he.Wish, Any, None]:
         """One step, if there is one to be done."""
+        self._alone.look(not self._workers(), self.now, lambda text: self._out.append(he.Notice(text)))
         ending = yield from self._left_overs.excess(found)
         if ending is None and (yield from self._deserted.over(found, self.now)):
             ending = yield from self._left_overs.judged(found)

@@ -31,6 +31,7 @@ from millwheel.host.messages import (
     MapChanged,
     RunEnded,
 )
+from millwheel.host.missing import NO_LEADER, Missing
 from millwheel.host.news import News
 from millwheel.host.procedures import Steps
 from millwheel.host.requests import (
@@ -64,6 +65,7 @@ class MappedOwnership:
         """The map has to be read once more after the answer that is on its way."""
         self._looks = 0
         self._leader: Leader | None = None
+        self._leaderless = Missing(NO_LEADER)
         self._mine: dict[IntervalId, PlacedInterval] = {}
         """What the map gives to this worker."""
         self._starting: set[IntervalId] = set()
@@ -177,6 +179,7 @@ class MappedOwnership:
     def _listen(self, leader: Leader | None) -> None:
         known = self._leader
         self._leader = leader
+        self._leaderless.look(leader is None, self._worker.now, self._worker.note)
         if leader is None:
             self._worker.obey(None)
         elif known is None or (known.incarnation, known.epoch) != (leader.incarnation, leader.epoch):

@@ -57,10 +57,12 @@ class ClusterHand:
         self.store = MemoryStore(lambda: self.now)
         self.mine, self.other, led = members(self.store, pipeline)
         self.leader = f"c{led.incarnation}"
+        self.led = led
         self.epoch = led.epoch
         ownership = partial(MappedOwnership, incarnation=self.mine)
         self.worker = WorkerHost(graph=pipeline.graph(), name=f"w{self.mine}", controller=None, ownership=ownership)
         self.told: list[tuple[str, Message]] = []
+        self.noted: list[str] = []
         self.asked: list[StoreCall] = []
         self.held: type[StoreCall] | None = None
         """Calls that are not answered yet."""
@@ -85,6 +87,8 @@ class ClusterHand:
                     self.give(he.Answered(token, None))
                 case he.Ask():
                     self.pauses.append(effect)
+                case he.Notice(text):
+                    self.noted.append(text)
                 case he.Post(posted):
                     self.give(posted)
                 case he.RunHooks() if self.keep_running:

@@ -42,6 +42,7 @@ class Room:
         self.pauses: list[tuple[int, ClusterController, int]] = []
         self.told: list[tuple[str, str, Message]] = []
         self.ended: list[str] = []
+        self.noted: list[tuple[str, str]] = []
 
     def join(self, role: str) -> str:
         name = f"{role} {len(self.members)}"
@@ -72,6 +73,8 @@ class Room:
                     self.told.append((host, peer, message))
                     if peer in self.controllers:
                         self.give(peer, he.Received(host, message))
+                case he.Notice(text):
+                    self.noted.append((host, text))
                 case he.Ended():
                     self.ended.append(host)
                 case _:
