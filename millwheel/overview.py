@@ -172,13 +172,21 @@ class ClusterOffice:
 
     def merge(self, intervals: Iterable[int], wait_s: float = limits.ORDER_WAIT_S) -> None:
         """Make one interval of neighbours of one computation."""
-        self._order(MapOrder("merge", self._known(intervals)), wait_s)
+        known = self._known(intervals)
+        if len(known) < 2:
+            raise StoreError(
+                "merge makes one interval of two or more neighbours: name all of them, see millwheel status"
+            )
+        self._order(MapOrder("merge", known), wait_s)
 
     def _known(self, intervals: Iterable[int]) -> tuple[Any, ...]:
         """The ids of the map."""
         runner, store, _ = self._opened()
         wanted = [*intervals]
         known = {int(placed.id): placed.id for placed in runner.run(store.cluster_map()).intervals}
+        twice = sorted(number for number in {*wanted} if wanted.count(number) > 1)
+        if twice:
+            raise StoreError(f"interval {twice[0]} is named twice")
         missing = [number for number in wanted if number not in known]
         if missing:
             raise StoreError(f"there is no interval {missing[0]}: see millwheel status; there are {sorted(known)}")

@@ -106,6 +106,7 @@ def place(function: Callable[..., R]) -> Callable[..., R]:
     @click.argument("pipeline", shell_complete=_pipelines)
     @wraps(function)
     def command(pipeline: str, store: str | None, data: str, **rest: Any) -> R:
+        _check_one_store(click.get_current_context())
         return function(Place(pipeline, store, data), **rest)
 
     return command
@@ -120,6 +121,15 @@ def _given(context: click.Context, parameter: click.Parameter, value: str | None
     if os.environ.get(name) == "" and given is not click.core.ParameterSource.COMMANDLINE:
         raise click.BadParameter(f"{name} is set and empty; unset it, or give it a value", context, parameter)
     return value
+
+
+def _check_one_store(context: click.Context) -> None:
+    """Whoever says --data on the command line wants that place, and --store, wherever it is said, would win over it."""
+    said = context.get_parameter_source("data") is click.core.ParameterSource.COMMANDLINE
+    if said and context.params.get("store") is not None:
+        raise click.BadParameter(
+            "--store names another place, a Postgres of your own: give one of the two", context, param_hint="'--data'"
+        )
 
 
 def _pipelines(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:

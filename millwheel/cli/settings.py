@@ -79,11 +79,20 @@ class SettingsFile:
 
     def _checked(self, option: click.Option, key: str, value: Any) -> Any:
         """The value, if the option takes it."""
-        if option.is_flag != isinstance(value, bool):
-            wanted = "true or false" if option.is_flag else "a text or a number"
-            raise self._wrong(f"{key} is {value!r}, and has to be {wanted}")
-        if isinstance(value, list) != option.multiple or isinstance(value, dict):
+        if option.is_flag:
+            if not isinstance(value, bool):
+                raise self._wrong(f"{key} is {value!r}, and has to be true or false")
+            return value
+        if isinstance(value, list) != option.multiple:
             raise self._wrong(f"{key} is {value!r}, and has to be {'a list' if option.multiple else 'one value'}")
+        taken, wanted = _taken(option)
+        if not all(
+            isinstance(one, taken) and not isinstance(one, bool) for one in (value if option.multiple else [value])
+        ):
+            plain = isinstance(value, int | float) and not isinstance(value, bool) and wanted == "a text"
+            example = f': write {key} = "{value}"' if plain else ""
+            what = f"a list of {wanted.removeprefix('a ')}s" if option.multiple else wanted
+            raise self._wrong(f"{key} is {value!r}, and has to be {what}{example}")
         try:
             option.type_cast_value(click.Context(click.Command(key)), value)
         except click.BadParameter as error:
@@ -97,6 +106,15 @@ class SettingsFile:
         return click.UsageError(
             f"the settings file {self._file}: {what}" + (f". Did you mean {near[0]}?" if near else "")
         )
+
+
+def _taken(option: click.Option) -> tuple[tuple[type, ...], str]:
+    """Types of values that the file may give to an option, and what to call them.  A number may also stand as text."""
+    if isinstance(option.type, click.types.FloatParamType):
+        return (int, float, str), "a number"
+    if isinstance(option.type, click.types.IntParamType):
+        return (int, str), "a whole number"
+    return (str,), "a text"
 
 
 def _leaves(group: click.Group) -> Iterator[click.Command]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from millwheel.cli.options import KEY, KEY_HELP, Place, place
+from millwheel.errors import StoreError
 from millwheel.escapes import escaped, harmless
 
 if TYPE_CHECKING:
@@ -29,7 +30,10 @@ def get(place: Place, computation: str, key: str) -> None:
     """Key, cell and value of one key."""
     with place.committed() as committed:
         committed.check_computation(computation)
-        _show(committed.reader.get_state(computation, key))
+        rows = [*committed.reader.get_state(computation, key)]
+        if not rows:
+            raise StoreError(f"key '{escaped(key)}' of {computation!r} has no state: see millwheel state scan")
+        _show(rows)
 
 
 @state.command(

@@ -6,8 +6,12 @@ Lives here: reading addresses.  Never here: names are not looked up.
 from __future__ import annotations
 
 import ipaddress
+import re
+from typing import Final
 
 from millwheel.errors import ChannelError
+
+_HOST: Final = re.compile(r"[^\s/@,]+")
 
 
 def host_and_port(address: str) -> tuple[str, int]:
@@ -18,7 +22,7 @@ def host_and_port(address: str) -> tuple[str, int]:
     """
     host, colon, port = address.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not (colon and bare and port.isascii() and port.isdecimal() and int(port) < 2**16) or (
+    if not (colon and bare and _HOST.fullmatch(bare) and port.isascii() and port.isdecimal() and int(port) < 2**16) or (
         ":" in host and bare == host
     ):
         raise ChannelError(f"{address!r} is no address: give host:port, such as 127.0.0.1:7000 or [::1]:7000")

@@ -209,7 +209,9 @@ def test_an_embedded_postgres_that_dies_in_mid_run_is_started_again(shell: Shell
 def test_views_on_state(served: Shell) -> None:
     assert served("run", "words:pipeline")[0] == 0
     assert served("state", "get", "words:pipeline", "Count", "word 3") == (0, "word 3\tseen\t1000\n", "")
-    assert served("state", "get", "words:pipeline", "Count", "nobody") == (0, "", "")
+    assert served("state", "get", "words:pipeline", "Count", "nobody") == (
+        1, "", "millwheel: key 'nobody' of 'Count' has no state: see millwheel state scan\n"
+    )  # fmt: skip
     assert served("state", "scan", "words:pipeline", "Count", "b") == (0, "bad\tseen\t5\n", "")
     status, out, err = served("explain", "words:pipeline", "Count")
     assert (status, err) == (0, "")
@@ -512,6 +514,11 @@ WRONG = {
     "no place for data": (["run", "words:pipeline", "--data", "/proc/foo"], 1, "no Postgres can live in /proc/foo: "),
     "a file for data": (["run", "words:pipeline", "--data", "words.py"], 1, "no Postgres can live in words.py: "),
     "a file that is asked": (["rows", "words:pipeline", "t", "--data", "words.py"], 1, "there is no store in words.py"),
+    "two stores": (
+        ["run", "words:pipeline", "--data", "here", "--store", "postgresql://x@127.0.0.1:1/x"],
+        2,
+        "Invalid value for '--data': --store names another place, a Postgres of your own: give one of the two",
+    ),
     "half an escape": (
         ["state", "get", "words:pipeline", "Count", "C:\\dir"],
         1,

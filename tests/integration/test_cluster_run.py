@@ -304,6 +304,10 @@ def test_status_shows_the_cluster_and_intervals_are_split_moved_and_merged_while
     status, out = ask("interval", "move", "words:pipeline", "999", "--to", other)
     assert status == 1
     assert "there is no interval 999" in out
+    status, out = ask("interval", "merge", "words:pipeline", str(parts[0].id))
+    assert (status, "merge makes one interval of two or more neighbours" in out) == (1, True)
+    status, out = ask("interval", "merge", "words:pipeline", str(parts[0].id), str(parts[0].id))
+    assert (status, f"interval {parts[0].id} is named twice" in out) == (1, True)
 
     cluster.send_signal(signal.SIGINT)
     status, out = ended(cluster)

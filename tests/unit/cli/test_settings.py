@@ -86,10 +86,15 @@ def test_a_file_that_is_named_is_read_instead_of_the_one_that_lies_there(tmp_pat
     ("[run]\nyes = true", "yes is no setting of [run]"),
     ("[state]\nhots = ['a']", "hots is no setting. Did you mean host?"),
     ("[run]\nallow-rejected = -1", "allow-rejected: -1 is not in the range x>=0."),
-    ("[run]\nallow-rejected = true", "allow-rejected is True, and has to be a text or a number"),
+    ("[run]\nallow-rejected = true", "allow-rejected is True, and has to be a whole number"),
     ("[run]\nquiet = 1", "quiet is 1, and has to be true or false"),
     ("[state.scan]\nhost = 'a'", "host is 'a', and has to be a list"),
     ("store = ''", "store is empty"),
+    ("store = 5", "store is 5, and has to be a text: write store = \"5\""),
+    ("store = 2026-03-01", "store is datetime.date(2026, 3, 1), and has to be a text"),
+    ("[state.scan]\nhost = ['a', 5]", "host is ['a', 5], and has to be a list of texts"),
+    ("[run]\nallow-rejected = 1.5", "allow-rejected is 1.5, and has to be a whole number"),
+    ("[run]\nallow-rejected = 'three'", "allow-rejected: 'three' is not a valid integer range."),
     ("store = ", "is no TOML: Invalid value (at end of document)"),
 ])  # fmt: skip
 def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, text: str, said: str) -> None:
