@@ -307,7 +307,7 @@ class AsyncPusher:
         while self._unsent and (not batch or size + self._unsent[0].size <= limits.PUSH_MESSAGE_BYTES):
             self._check_age(self._unsent[0], now)
             pending = self._unsent.popleft()
-            pending.sent_at = pending.sent_at or now
+            pending.sent_at, pending.refusal = pending.sent_at or now, ""  # what an earlier stream said of it is over
             size += pending.size
             batch.append(pending)
         self._sent.extend(batch)

@@ -464,6 +464,38 @@ def test_a_source_that_comes_back_when_ids_may_be_forgotten_gets_no_record_again
     asyncio.run(scenario())
 
 
+def test_what_another_source_takes_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first source refuses a record and is gone before all in front of it is durable; the next one can read it."""
+    quick(monkeypatch)
+
+    async def scenario() -> None:
+        first, second, addresses = PushQueue(), PushQueue(), list[str]()
+
+        def serve(queue: PushQueue, at: str) -> asyncio.Task[None]:
+            return asyncio.create_task(PushServer(queue, "orders", at, id_slack_us=10**9).serve(addresses.append))
+
+        server = serve(first, LOOPBACK)
+        await until(lambda: addresses)
+        async with AsyncPusher(addresses[0], "orders") as pusher:
+            await pusher.push_many(map(record, range(2)))
+            await until(lambda: first.read(2, 1_000))
+            first.refuse(1, "an older version cannot read it")
+            first.keep(0)
+            (account,) = first._accounts
+            account.notify()
+            await until(lambda: any(pending.refusal for pending in pusher._sent))
+            server.cancel()
+            await asyncio.wait([server])
+            server = serve(second, addresses[0])
+            await until(lambda: second.read(2, 1_000))
+            second.keep(2)
+            await pusher.flush()
+        server.cancel()
+        await asyncio.gather(server, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
 def test_the_age_of_a_record_counts_from_the_first_time_that_it_was_sent() -> None:
     async def scenario() -> None:
         pusher = AsyncPusher(LOOPBACK, "orders")
