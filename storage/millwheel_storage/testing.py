@@ -48,7 +48,7 @@ _TABLES: Final[dict[str, str]] = {
     "opaque_bucket": "SELECT interval_id, subscription, expires, count FROM opaque_bucket",
     "quarantine": "SELECT n.name, key, row_number() OVER (PARTITION BY n.name, key ORDER BY place) - 1, "
     f"subscription, producer, sequence, value FROM quarantine t {_NAMED}",
-    "redrive": f"SELECT n.name, key FROM redrive t {_NAMED}",
+    "redrive": f"SELECT n.name, key, sequencer, seq FROM redrive t {_NAMED}",
     "suspicion": "SELECT interval_id, ends, mark FROM suspicion",
     "declared_epoch": "SELECT number FROM declared_epoch",
     "watermark": "SELECT name, value FROM watermark",

@@ -174,7 +174,7 @@ def reshaped_from_later() -> Patches:
 
     def fold_log(self: MemoryStore, row: Any) -> None:
         places = sorted(place for place in self.log if place[0] == row.id)
-        self.folded.apply(row, fold(decode_checkpoint(self.log.pop(place).payload) for place in places))
+        self.folded.apply(row, fold(decode_checkpoint(self.log.pop(place).payload) for place in places), {})
 
     return {(MemoryStore, "fold_log"): fold_log}
 

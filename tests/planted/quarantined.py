@@ -8,8 +8,11 @@ from millwheel.bundles import QuarantineEntry
 from millwheel.core.faults.quarantine import Quarantine
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.core.keys.timers import TimerQueue
+from millwheel.ids import Seq, Sequencer
+from millwheel.model import MAX_TIME
 from millwheel.runtime.executor import Executor
 from millwheel.work import QUARANTINE_HOLD
+from millwheel_storage.memory.tables import MemoryTables
 from tests.planted import Patches, mutant, only
 
 
@@ -83,6 +86,18 @@ def unfinished_redrive() -> Patches:
 
     original = Quarantine.ask
     return {(Quarantine, "ask"): ask}
+
+
+@only("tests/unit/storage/memory/test_twin.py")
+def later_requests_are_answered() -> Patches:
+    """A fold with a release deletes what was asked for since, when the key had failed again."""
+    original = MemoryTables._apply_quarantine
+    end = (Sequencer(MAX_TIME), Seq(0))
+    return {
+        (MemoryTables, "_apply_quarantine"): lambda self, computation, folded, released: original(
+            self, computation, folded, dict.fromkeys(released, end)
+        ),
+    }
 
 
 @only("tests/sim/test_put_back.py")

@@ -134,7 +134,7 @@ def test_tables_hold_what_the_checkpoints_say_one_after_the_other(data: st.DataO
         cut = data.draw(st.integers(1, len(images)))
         some, images = images[:cut], images[cut:]
         later = [acked for image in images for acked in image.acked]
-        store.folded.apply(ROW, fold(some, later))
+        store.folded.apply(ROW, fold(some, later), {})
         tables.folded(store, ROW, some, later)
 
 
@@ -145,9 +145,9 @@ def test_the_one_image_of_an_epoch_is_folded_as_all_of_its_images(data: st.DataO
     for _ in range(data.draw(st.integers(1, 4))):
         epoch = EpochImage()
         for image in [log.next() for _ in range(data.draw(st.integers(1, 4)))]:
-            one_by_one.folded.apply(ROW, fold([image]))
+            one_by_one.folded.apply(ROW, fold([image]), {})
             epoch.add(image)
-        at_once.folded.apply(ROW, fold([decode_checkpoint(encode_checkpoint(epoch.image(1)))]))
+        at_once.folded.apply(ROW, fold([decode_checkpoint(encode_checkpoint(epoch.image(1)))]), {})
         assert at_once.folded.rows() == one_by_one.folded.rows()
 
 
@@ -161,6 +161,6 @@ def test_a_retired_producer_leaves_nothing() -> None:
             CHECKPOINT_FORMAT, "", 0, [ids], [], [], StateWrites([]),
             TimerWrites(), HoldWrites(), [], [],
         )  # fmt: skip
-        store.folded.apply(ROW, fold([image]))
+        store.folded.apply(ROW, fold([image]), {})
         tables.folded(store, ROW, [image])
     assert store.folded.delivered[IntervalId(1)] == {} == store.folded.frontiers[IntervalId(1)]

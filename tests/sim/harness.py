@@ -265,4 +265,4 @@ def ask_redrives(store: WatchedStore, only: str = "") -> None:
     """For every key that is in quarantine now, of one computation or of all."""
     for name, durable in store.truth.durable.items():
         for key in durable.fifo if only in ("", name) else ():
-            store.inner.request_redrive(name, key)
+            store.ask_redrive(name, key)

@@ -55,7 +55,7 @@ class LoopCuts:
         tables = copy.deepcopy(inner.folded)
         for interval, row in inner.intervals.items():
             log = [write for place, write in sorted(inner.log.items()) if place[0] == interval]
-            tables.apply(row, fold(decode_checkpoint(w.payload) for w in log if w.epoch <= inner.declared))
+            tables.apply(row, fold(decode_checkpoint(w.payload) for w in log if w.epoch <= inner.declared), {})
         for interval, row in inner.intervals.items():
             for channel, rows in tables.productions.get(interval, {}).items():
                 taken = tables.delivered.get(interval, {}).get(channel, ())

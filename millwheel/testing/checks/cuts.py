@@ -65,6 +65,7 @@ class CutStore(WatchedStore):
         recovered = await self.inner.recover(interval, sequencer)
         if recovered is not None and self.truth.owner[interval] != sequencer:
             self.truth.fail(f"I5: interval {interval} recovered under the stale sequencer {sequencer}")
+        self.check_requests()
         self._compare("a recovery")
         return recovered
 
@@ -102,6 +103,7 @@ class CutStore(WatchedStore):
         kept = await self.inner.fold(write)
         if kept and self.truth.owner[write.interval] != write.sequencer:
             self.truth.fail(f"I5: interval {write.interval} folded under the stale sequencer {write.sequencer}")
+        self.check_requests()
         self._compare("a fold")
         return kept
 

@@ -75,6 +75,8 @@ class Truth:
         """Interval to computation; a source partition's interval is not in it."""
         self.redriven = 0
         """Elements that were taken out of quarantine."""
+        self.asked: set[tuple[str, str]] = set()
+        """(computation, key) of redrives that somebody asked for when the key was in quarantine, and it is still."""
         self.failures: list[tuple[str, QuarantineEntry]] = []
         """(computation, element) of every hook that failed to the last attempt, in order."""
 
@@ -238,6 +240,7 @@ class Truth:
             self.redriven += count
         for key in image.released:
             self.kernel.probes["quarantine redriven"] += 1
+            self.asked.discard((name, key))
             if fifo.pop(key, []):
                 self.fail(f"I2: {name} released the quarantine of {key!r} with elements in it")
         for entry in image.quarantined:

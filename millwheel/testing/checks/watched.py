@@ -114,6 +114,7 @@ class WatchedStore:
         row = self.inner.intervals[interval]
         self.tables.folded(self.inner, row, log)
         self.tables.recovered(row, recovered)
+        self.check_requests()
         return recovered
 
     async def load(self, interval: IntervalId, keys: Sequence[str], timers: bool = False) -> list[KeyRows]:
@@ -207,7 +208,21 @@ class WatchedStore:
             self.truth.fail(f"I4: interval {interval} folds images that are not its committed log up to {upto}")
         if kept and stored:
             self.tables.folded(self.inner, self.inner.intervals[interval], stored, write.acked)
+        self.check_requests()
         return kept
+
+    def ask_redrive(self, computation: str, key: str) -> None:
+        """Somebody asks for the redrive of a key that is in quarantine."""
+        self.inner.request_redrive(computation, key)
+        self.truth.asked.add((computation, key))
+
+    def check_requests(self) -> None:
+        """What was asked for and not answered by a release is still to be done (I2)."""
+        lost = sorted(self.truth.asked - self.inner.folded.redrives.keys())
+        if lost:
+            self.truth.fail(
+                f"I2: requests to redrive {lost} are gone, and the keys are in quarantine since before them"
+            )
 
     async def rewind(self, owners: Mapping[IntervalId, Sequencer]) -> int | None:
         """See `Store`; only an owner goes back (I5)."""

@@ -19,6 +19,7 @@ from millwheel_storage.decode import decode_image
 from millwheel_storage.fold import fold
 from millwheel_storage.memory.agreements import MemoryAgreements
 from millwheel_storage.memory.tables import MemoryTables
+from millwheel_storage.releases import releases
 
 LogKey = tuple[IntervalId, Sequencer, Seq]
 
@@ -98,8 +99,9 @@ class MemoryContents:
     def fold_log(self, row: IntervalRow) -> None:
         """Bring the tables to the end of what counts of an interval's log."""
         keys = sorted(key for key in self.log if key[0] == row.id)
-        valid = [self.log[key] for key in keys if self.log[key].epoch <= self.declared]
-        self.folded.apply(row, fold(decode_image(write.payload) for write in valid))
+        valid = [key for key in keys if self.log[key].epoch <= self.declared]
+        images = [decode_image(self.log[key].payload) for key in valid]
+        self.folded.apply(row, fold(images), releases(images, [key[1:] for key in valid]))
         for key in keys:
             del self.log[key]
 

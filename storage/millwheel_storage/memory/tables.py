@@ -30,6 +30,7 @@ from millwheel.ports import IntervalRow
 from millwheel_storage.decode import TimerRow, timer_writes
 from millwheel_storage.fold import Channel, Folded, Payload
 from millwheel_storage.productions import bundles
+from millwheel_storage.releases import LogPlace, Releases
 from millwheel_storage.schema.shape_checks import holds_key
 
 V = TypeVar("V")
@@ -49,7 +50,8 @@ class MemoryTables:
         """(interval, subscription, expires) to ids."""
         self.outside_counts: dict[tuple[IntervalId, SubscriptionId, int], int] = {}
         self.quarantine: dict[tuple[str, str], list[QuarantineEntry]] = {}
-        self.redrives: set[tuple[str, str]] = set()
+        self.redrives: dict[tuple[str, str], LogPlace] = {}
+        """(computation, key) to the end that the log of the key's interval had when somebody asked."""
         self.blank = True
         """No key of any computation has ever had state or timers."""
 
@@ -60,7 +62,7 @@ class MemoryTables:
             if name in table:
                 table[new] = table.pop(name)
         self.quarantine = {(new if c == name else c, key): fifo for (c, key), fifo in self.quarantine.items()}
-        self.redrives = {(new if c == name else c, key) for c, key in self.redrives}
+        self.redrives = {(new if c == name else c, key): end for (c, key), end in self.redrives.items()}
 
     def drop_cell(self, computation: str, place: str) -> None:
         """Delete a cell's values, of all keys."""
@@ -72,13 +74,13 @@ class MemoryTables:
             else:
                 del state[key]
 
-    def apply(self, row: IntervalRow, folded: Folded) -> None:
-        """What a fold of an interval's log changes."""
+    def apply(self, row: IntervalRow, folded: Folded, released: Releases) -> None:
+        """What a fold of an interval's log changes; `released` has the keys that it releases."""
         self._apply_keys(row.computation, folded)
         self._apply_productions(row.id, folded)
         self._apply_ids(row.id, folded)
         self._apply_outside_ids(row.id, folded)
-        self._apply_quarantine(row.computation, folded)
+        self._apply_quarantine(row.computation, folded, released)
 
     def _apply_keys(self, computation: str, folded: Folded) -> None:
         state = self.key_state.setdefault(computation, {})
@@ -128,7 +130,7 @@ class MemoryTables:
                 if not self.outside[place]:
                     del self.outside[place], self.outside_counts[place]
 
-    def _apply_quarantine(self, computation: str, folded: Folded) -> None:
+    def _apply_quarantine(self, computation: str, folded: Folded, released: Releases) -> None:
         for key, fifo in folded.quarantine.items():
             place = (computation, key)
             stored = [] if fifo.cleared else self.quarantine.get(place, [])
@@ -137,8 +139,9 @@ class MemoryTables:
                 self.quarantine[place] = rows
             else:
                 self.quarantine.pop(place, None)
-            if fifo.cleared:
-                self.redrives.discard(place)
+            end = released.get(key)
+            if end is not None and self.redrives.get(place, end) < end:
+                del self.redrives[place]
 
     def copy_ids(self, interval: IntervalId, new: Iterable[IntervalId]) -> None:
         """Whatever was delivered to an interval was delivered to each of the `new` ones too."""
@@ -295,7 +298,7 @@ class MemoryTables:
                 for place in sorted(self.quarantine)
                 for index, entry in enumerate(self.quarantine[place])
             ],
-            "redrive": sorted(self.redrives),
+            "redrive": sorted((*place, *end) for place, end in self.redrives.items()),
         }
 
 

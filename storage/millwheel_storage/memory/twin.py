@@ -43,7 +43,8 @@ from millwheel_storage.decode import decode_image, timer_writes
 from millwheel_storage.fold import check_fresh, check_prefix, fold
 from millwheel_storage.memory import opened
 from millwheel_storage.memory.contents import MemoryContents
-from millwheel_storage.schema.shape_checks import SOURCE_PREFIX
+from millwheel_storage.releases import releases
+from millwheel_storage.schema.shape_checks import SOURCE_PREFIX, holds_key
 from millwheel_storage.sink_rows import blame, coalesce, parts, sink_intervals
 
 
@@ -212,7 +213,8 @@ class SoloMemoryStore(MemoryContents):
             return True
         check_prefix(write, len(keys))
         check_fresh(write.interval, write.fresh & self.key_state.get(row.computation, {}).keys())
-        self.folded.apply(row, fold(write.images, write.acked))
+        released = releases(write.images, [key[1:] for key in sorted(keys)])
+        self.folded.apply(row, fold(write.images, write.acked), released)
         for key in keys:
             del self.log[key]
         return True
@@ -341,7 +343,11 @@ class SoloMemoryStore(MemoryContents):
 
     def request_redrive(self, computation: str, key: str) -> None:
         """Ask for a key's quarantine to be drained (the reader's operation, for tests)."""
-        self.folded.redrives.add((computation, key))
+        mine = (id_ for id_, row in self.intervals.items() if row.computation == computation and holds_key(row, key))
+        ends = [place[1:] for interval in mine for place in self.log if place[0] == interval]
+        none = (Sequencer(0), Seq(0))
+        known = self.folded.redrives.get((computation, key), none)
+        self.folded.redrives[computation, key] = max([known, *ends])
 
     async def redrive_requests(self, start: tuple[str, str], limit: int) -> list[tuple[str, str]]:
         """See `Store.redrive_requests`."""

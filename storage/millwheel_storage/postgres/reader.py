@@ -360,8 +360,8 @@ class Reader:
         return len(keys)
 
     def _request(self, computation: str, keys: list[str]) -> None:
-        encoded = [key.encode() for key in keys]
-        self._connection.execute(quarantining.REQUEST_REDRIVES, (self._computation(computation), encoded))
+        asked = {"computation": self._computation(computation), "keys": [key.encode() for key in keys]}
+        self._connection.execute(quarantining.REQUEST_REDRIVES, asked)
 
     def drop_source(self, source: str, partitions: Sequence[str] | None = None) -> list[str]:
         """Give a source up: its unfinished partitions become finished, as if they had been read to their ends.

@@ -7,6 +7,8 @@ interval's owner, or by a decision about an interval that nobody owns, in the tr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from psycopg.types.numeric import Int8
 
 from millwheel import limits
@@ -23,6 +25,7 @@ from millwheel_storage.postgres.catalogue import IntervalPlace
 from millwheel_storage.postgres.prepared import Connection
 from millwheel_storage.postgres.reads import timer_page
 from millwheel_storage.postgres.writes import fold_steps
+from millwheel_storage.releases import LogPlace, Releases, releases
 from millwheel_storage.statements import folding, loading, outside_ids, quarantining
 
 
@@ -35,12 +38,21 @@ async def fold_prefix(connection: Connection, place: IntervalPlace, write: FoldW
         if not await ownership.owned(connection, write.interval, write.sequencer):
             return False
         prefix = (Int8(write.interval), Int8(write.sequencer), Int8(write.upto))
+        released = await _releases(connection, write, prefix)
         deleted = await connection.execute(folding.FOLD_LOG, prefix, prepare=True)
         if deleted.rowcount == 0:
             return True
         check_prefix(write, deleted.rowcount)
-        await query.apply(connection, fold_steps(write.interval, place.computation, folded, write.fresh))
+        await query.apply(connection, fold_steps(write.interval, place.computation, folded, released, write.fresh))
     return True
+
+
+async def _releases(connection: Connection, write: FoldWrite, prefix: tuple[Int8, Int8, Int8]) -> Releases:
+    """What a fold releases, and where in the log; mostly that is nothing."""
+    if not any(image.released for image in write.images):
+        return {}
+    seqs = [seq for (seq,) in await query.rows(connection, folding.READ_SEQS, prefix)]
+    return releases(write.images, [(write.sequencer, seq) for seq in seqs]) if len(seqs) == len(write.images) else {}
 
 
 async def recover(connection: Connection, place: IntervalPlace, sequencer: Sequencer) -> RecoveredInterval | None:
@@ -65,19 +77,28 @@ async def fold_log(connection: Connection, place: IntervalPlace) -> None:
     """
     interval = place.row.id
     images: list[Checkpoint] = []
+    places: list[LogPlace] = []
     size = 0
     await connection.execute(loading.DECLARE_LOG, (interval,))
     while page := await query.rows(connection, loading.FETCH_LOG):
-        for _, _, payload in page:
+        for sequencer, seq, payload in page:
             images.append(decode_image(payload))
+            places.append((sequencer, seq))
             size += len(payload)
             if size >= RECOVERY_CHUNK_BYTES:
-                await query.apply(connection, fold_steps(interval, place.computation, fold(images)))
-                images, size = [], 0
+                await _fold_chunk(connection, place, images, places)
+                images, places, size = [], [], 0
     if images:
-        await query.apply(connection, fold_steps(interval, place.computation, fold(images)))
+        await _fold_chunk(connection, place, images, places)
     await connection.execute(loading.CLOSE_LOG)
     await connection.execute(loading.DELETE_LOG, (interval,))
+
+
+async def _fold_chunk(
+    connection: Connection, place: IntervalPlace, images: Sequence[Checkpoint], places: Sequence[LogPlace]
+) -> None:
+    released = releases(images, places)
+    await query.apply(connection, fold_steps(place.row.id, place.computation, fold(images), released))
 
 
 async def _recovered(connection: Connection, place: IntervalPlace, ends: int, suspicion: bytes) -> RecoveredInterval:

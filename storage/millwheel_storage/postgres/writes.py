@@ -18,16 +18,19 @@ from millwheel.model import MAX_TIME
 from millwheel_storage.fold import Channel, Folded
 from millwheel_storage.postgres.arrays import BigintArray, ByteaArray, TextArray
 from millwheel_storage.productions import pack_ids
+from millwheel_storage.releases import Releases
 from millwheel_storage.statements import folding, outside_ids, quarantining
 
 Step = tuple[str, tuple[Any, ...] | dict[str, Any]]
 """A statement and its parameters."""
 
 
-def fold_steps(interval: IntervalId, computation: int, folded: Folded, fresh: Set[str] = frozenset()) -> Iterator[Step]:
+def fold_steps(
+    interval: IntervalId, computation: int, folded: Folded, released: Releases, fresh: Set[str] = frozenset()
+) -> Iterator[Step]:
     """The steps that apply `folded` to the tables, in order.  Each step is packed when it is asked for.
 
-    State of `fresh` keys is inserted and not upserted, which costs nearly half.
+    `released` has the keys that it releases.  State of `fresh` keys is inserted and not upserted, which costs nearly half.
     """
     number = Int4(computation)
     yield from _forget(number, folded)
@@ -37,7 +40,7 @@ def fold_steps(interval: IntervalId, computation: int, folded: Folded, fresh: Se
     yield from _productions(Int8(interval), folded)
     yield from _ids(interval, folded)
     yield from _outside_ids(Int8(interval), folded)
-    yield from _quarantine(number, folded)
+    yield from _quarantine(number, folded, released)
 
 
 def _forget(computation: Int4, folded: Folded) -> Iterator[Step]:
@@ -170,13 +173,14 @@ def _segments(ids: Mapping[Channel, list[SequenceNumber]]) -> list[tuple[Any, ..
     return [(*channel, sequences[0], sequences[-1], pack_ids(sequences)) for channel, sequences in sorted(ids.items())]
 
 
-def _quarantine(computation: Int4, folded: Folded) -> Iterator[Step]:
+def _quarantine(computation: Int4, folded: Folded, released: Releases) -> Iterator[Step]:
     fifos = sorted(folded.quarantine.items())
     cleared = [key for key, fifo in fifos if fifo.cleared]
     if cleared:
         keys = ByteaArray.of_texts(cleared)
         yield quarantining.CLEAR_QUARANTINE, (computation, keys)
-        yield quarantining.CLEAR_REDRIVES, (computation, keys)
+        places = map(BigintArray, _columns((released[key] for key in cleared), 2))
+        yield quarantining.CLEAR_REDRIVES, (keys, *places, computation)
     appended = [
         (e.key, e.subscription, e.producer, e.sequence, e.value, e.timestamp, e.tag, e.kind, e.error)
         for _, fifo in fifos

@@ -275,7 +275,17 @@ quarantine = Table(
     _primary("computation", "key", "place"),
 )
 
-redrive = Table("redrive", metadata, _small("computation"), _key(), _primary("computation", "key"))
+redrive = Table(
+    "redrive",
+    metadata,
+    _small("computation"),
+    _key(),
+    Column("sequencer", BigInteger, nullable=False, server_default="0"),
+    Column("seq", BigInteger, nullable=False, server_default="0"),
+    _primary("computation", "key"),
+)
+"""Requests.  `sequencer` and `seq`: the newest row that the log of the key's interval had then.  A release that is behind it
+in the log answers the request."""
 
 watermark = Table("watermark", metadata, _text("name"), _number("value"), _primary("name"), postgresql_with=_NARROW)
 
@@ -500,13 +510,18 @@ _ORDERS: Final = [
 
 _HOT_KEYS: Final = _compile(CreateTable(hot_key, if_not_exists=True))
 
+_REQUESTS: Final = [
+    f"ALTER TABLE redrive ADD COLUMN IF NOT EXISTS {column} bigint NOT NULL DEFAULT 0"
+    for column in ("sequencer", "seq")
+]
+
 _STANDSTILLS: Final = _compile(CreateTable(standstill, if_not_exists=True))
 
 _OPENED_SHAPE: Final = "ALTER TABLE cluster ADD COLUMN IF NOT EXISTS shape bytea NOT NULL DEFAULT ''"
 
 MIGRATIONS: Final[list[list[str]]] = [
     creation(), [_CHANNELS_BY_FRONTIER], _OPAQUE_IDS, [_TIMERS_BY_TIME], [_SUSPICION], [], _SIGNS, [_DECLARED_EPOCH],
-    _CLUSTER, _ORDERS, [_OPENED_SHAPE], [_HOT_KEYS], [_STANDSTILLS], _REJECTED,
+    _CLUSTER, _ORDERS, [_OPENED_SHAPE], [_HOT_KEYS], [_STANDSTILLS], _REJECTED, _REQUESTS,
 ]  # fmt: skip
 """MIGRATIONS[v] takes a store from format v to v + 1.  Entries are only ever appended.  A new store runs all of them.
 The first one makes the tables as they are today, and the others do no harm to them.  Format 6 has the same tables as

@@ -79,7 +79,8 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         NOT NULL, subscription INTEGER NOT NULL, producer BIGINT NOT NULL, sequence BIGINT NOT NULL, value BYTEA NOT
         NULL, timestamp BIGINT NOT NULL, tag BYTEA NOT NULL, kind TEXT COLLATE "C" NOT NULL, error BYTEA NOT NULL,
         PRIMARY KEY (computation, key, place) )""",
-        """CREATE TABLE redrive ( computation INTEGER NOT NULL, key BYTEA NOT NULL, PRIMARY KEY (computation, key) )""",
+        """CREATE TABLE redrive ( computation INTEGER NOT NULL, key BYTEA NOT NULL, sequencer BIGINT DEFAULT '0' NOT
+        NULL, seq BIGINT DEFAULT '0' NOT NULL, PRIMARY KEY (computation, key) )""",
         """CREATE TABLE source ( source TEXT COLLATE "C" NOT NULL, partition TEXT COLLATE "C" NOT NULL, interval_id
         BIGINT NOT NULL, producer BIGINT NOT NULL, position BIGINT NOT NULL, finished BOOLEAN NOT NULL, state BYTEA
         NOT NULL, signed BOOLEAN DEFAULT 'false' NOT NULL, rejected BIGINT DEFAULT '0' NOT NULL, PRIMARY KEY (source,
@@ -188,6 +189,10 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
     (
         """ALTER TABLE source ADD COLUMN IF NOT EXISTS rejected bigint NOT NULL DEFAULT 0""",
         """CREATE INDEX IF NOT EXISTS source_rejected ON source (rejected) WHERE rejected > 0""",
+    ),
+    (
+        """ALTER TABLE redrive ADD COLUMN IF NOT EXISTS sequencer bigint NOT NULL DEFAULT 0""",
+        """ALTER TABLE redrive ADD COLUMN IF NOT EXISTS seq bigint NOT NULL DEFAULT 0""",
     ),
 )
 # fmt: on

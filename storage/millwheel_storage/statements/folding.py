@@ -7,6 +7,9 @@ from typing import Final
 FOLD_LOG: Final = """
 DELETE FROM checkpoint_log WHERE interval_id = %b AND sequencer = %b AND seq <= %b
 """
+READ_SEQS: Final = """
+SELECT seq FROM checkpoint_log WHERE interval_id = %b AND sequencer = %b AND seq <= %b ORDER BY seq
+"""
 FORGET_STATE: Final = "DELETE FROM key_state WHERE computation = %b AND key = ANY(%b::bytea[])"
 FORGET_TIMERS: Final = """
 DELETE FROM timer WHERE ctid = ANY (ARRAY(

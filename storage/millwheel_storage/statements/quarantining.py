@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 CLEAR_QUARANTINE: Final = "DELETE FROM quarantine WHERE computation = %b AND key = ANY(%b::bytea[])"
-CLEAR_REDRIVES: Final = "DELETE FROM redrive WHERE computation = %b AND key = ANY(%b::bytea[])"
+CLEAR_REDRIVES: Final = """
+DELETE FROM redrive r USING unnest(%b::bytea[], %b::bigint[], %b::bigint[]) AS w (key, sequencer, seq)
+WHERE r.computation = %b AND r.key = w.key AND (r.sequencer, r.seq) < (w.sequencer, w.seq)
+"""
+"""A key that was released may have failed again before a request, which is kept then: whoever asks sees the log."""
+
 APPEND_QUARANTINE: Final = """
 INSERT INTO quarantine (computation, key, subscription, producer, sequence, value, timestamp, tag, kind, error)
 SELECT %b, e.key, e.subscription, e.producer, e.sequence, e.value, e.timestamp, e.tag, e.kind, e.error
@@ -61,7 +66,16 @@ WHERE n.kind = 'computation' AND n.name COLLATE "C" >= %(name)s
 ORDER BY n.name COLLATE "C", r.key LIMIT %(limit)s
 """
 REQUEST_REDRIVES: Final = """
-INSERT INTO redrive (computation, key) SELECT %s, unnest(%s::bytea[]) ON CONFLICT DO NOTHING
+INSERT INTO redrive AS r (computation, key, sequencer, seq)
+SELECT %(computation)s, w.key, coalesce(l.sequencer, 0), coalesce(l.seq, 0)
+FROM unnest(%(keys)s::bytea[]) AS w (key) LEFT JOIN LATERAL (
+    SELECT c.sequencer, c.seq FROM interval i JOIN checkpoint_log c ON c.interval_id = i.id
+    WHERE i.computation = %(computation)s AND i.low <= w.key AND (i.high IS NULL OR w.key < i.high)
+    ORDER BY c.sequencer DESC, c.seq DESC LIMIT 1
+) AS l ON true
+ORDER BY w.key
+ON CONFLICT (computation, key) DO UPDATE SET sequencer = excluded.sequencer, seq = excluded.seq
+WHERE (r.sequencer, r.seq) < (excluded.sequencer, excluded.seq)
 """
 
 # Suspicions

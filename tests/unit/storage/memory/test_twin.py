@@ -7,13 +7,15 @@ import sys
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 
-from millwheel.bundles import LogWrite, SinkRow
+from millwheel.bundles import LogWrite, QuarantineEntry, SinkRow, encode_checkpoint
 from millwheel.errors import IncompatibleStore, RowRefused, StoreError
-from millwheel.ids import IntervalId, Seq
+from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, SubscriptionId
 from millwheel.ports import FoldWrite, PipelineShape, SinkTable, Store
 from millwheel_storage.memory import MemoryStore
+from tests.unit.storage.samples import image
 
 T = TypeVar("T")
 
@@ -103,3 +105,27 @@ def test_a_log_of_another_format_is_refused(store: MemoryStore) -> None:
 def test_an_unknown_interval_is_an_error(store: MemoryStore) -> None:
     with pytest.raises(StoreError, match="interval 9"):
         store.acquire([IntervalId(9)]).send(None)
+
+
+FIRST = msgspec.structs.replace(
+    image([]), quarantined=[QuarantineEntry("k", SubscriptionId(1), ProducerId(7), SequenceNumber(0), b"", 5)]
+)
+RELEASED = msgspec.structs.replace(image([]), redriven=[("k", 1)], released=["k"])
+
+
+@pytest.mark.parametrize("asks_again", [True, False])
+@pytest.mark.parametrize("recovers", [True, False])
+def test_a_release_answers_only_requests_that_were_there_before_it(
+    store: MemoryStore, recovers: bool, asks_again: bool
+) -> None:
+    first, images = IntervalId(1), [FIRST, RELEASED, FIRST]
+    sequencer = run(store.acquire([first]))[first]
+    for number, one in enumerate(images, start=1):
+        run(store.commit([LogWrite(first, sequencer, Seq(number), 0, encode_checkpoint(one))]))
+        if number == 1 or (number == 3 and asks_again):
+            store.request_redrive("a", "k")
+    if recovers:
+        assert run(store.recover(first, run(store.acquire([first]))[first])) is not None
+    else:
+        assert run(store.fold(FoldWrite(first, sequencer, Seq(3), images)))
+    assert run(store.redrive_requests(("", ""), 9)) == ([("a", "k")] if asks_again else [])

@@ -95,3 +95,57 @@ def test_what_is_read_is_the_same_before_and_after_a_fold(postgres: EmbeddedPost
     assert [(one.kind, one.key, one.timestamp) for one in first["oldest"]] == [("production", "waits", 11)]
     assert first["quarantined"] == [("a", "bad", 2)]
     assert first["line"] == [1, 2]
+
+
+RELEASED = msgspec.structs.replace(image([]), redriven=[("bad", 2)], released=["bad"])
+FAILS_AGAIN = msgspec.structs.replace(image([]), quarantined=[waiting(3)])
+
+
+@pytest.mark.parametrize("way", ["one by one", "together", "recovery"])
+@pytest.mark.parametrize("every", [True, False])
+def test_a_release_answers_only_requests_that_were_there_before_it(
+    postgres: EmbeddedPostgres, pipeline: str, way: str, every: bool
+) -> None:
+    """The key has failed again since, and somebody has seen that: the log counts for whoever asks."""
+    images, found = [FIRST, RELEASED, FAILS_AGAIN], list[Any]()
+
+    async def main() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        interval = (await store.open_pipeline(shape(pipeline))).intervals[0].id
+        sequencer = (await store.acquire([interval]))[interval]
+
+        async def commit(seq: int, written: Any) -> None:
+            await store.commit([LogWrite(interval, sequencer, Seq(seq), 0, encode_checkpoint(written))])
+
+        async def fold(first: int, folded: list[Any]) -> None:
+            nonlocal sequencer
+            if way == "recovery":
+                sequencer = (await store.acquire([interval]))[interval]
+                assert await store.recover(interval, sequencer) is not None
+                return
+            for seq, one in enumerate(folded, start=first) if way == "one by one" else ():
+                assert await store.fold(FoldWrite(interval, sequencer, Seq(seq), [one]))
+            if way == "together":
+                assert await store.fold(FoldWrite(interval, sequencer, Seq(first + len(folded) - 1), folded))
+
+        def ask() -> None:
+            with Reader(postgres.url, pipeline) as reader:
+                if every:
+                    assert reader.request_redrives("a") == 1
+                else:
+                    reader.request_redrive("a", "bad")
+
+        await commit(1, FIRST)
+        ask()
+        await commit(2, RELEASED)
+        await commit(3, FAILS_AGAIN)
+        ask()
+        await fold(1, images)
+        found.append(await store.redrive_requests(("", ""), 9))
+        await commit(4, msgspec.structs.replace(RELEASED, redriven=[("bad", 1)]))
+        await fold(4, [msgspec.structs.replace(RELEASED, redriven=[("bad", 1)])])
+        found.append(await store.redrive_requests(("", ""), 9))
+        await store.close()
+
+    asyncio.run(main())
+    assert found == [[("a", "bad")], []]
