@@ -88,7 +88,7 @@ def unfinished_redrive() -> Patches:
     return {(Quarantine, "ask"): ask}
 
 
-@only("tests/unit/storage/memory/test_twin.py")
+@mutant
 def later_requests_are_answered() -> Patches:
     """A fold with a release deletes what was asked for since, when the key had failed again."""
     original = MemoryTables._apply_quarantine

@@ -10,6 +10,7 @@ import msgspec
 
 from millwheel.bundles import Checkpoint, LogWrite, decode_checkpoint
 from millwheel.graph import Graph
+from millwheel.ids import IntervalId
 from millwheel.model import SECOND
 from millwheel.testing.checks.ending import check_end, delivered
 from millwheel.testing.checks.watched import WatchedStore
@@ -45,6 +46,14 @@ class LedgerStore(WatchedStore):
 
     def on_commit(self, computation: str, write: LogWrite, image: Checkpoint) -> None:
         self.check(self, computation, image)
+        if image.quarantined:
+            self._ask_at_once(computation, write.interval, {entry.key for entry in image.quarantined})
+
+    def _ask_at_once(self, computation: str, interval: IntervalId, failed: set[str]) -> None:
+        """Somebody sees that keys have failed again whose release is not folded, and asks for the next redrive."""
+        log = [decode_checkpoint(row.payload) for place, row in self.inner.log.items() if place[0] == interval]
+        for key in sorted(failed.intersection(key for one in log for key in one.released)):
+            self.ask_redrive(computation, key)
 
     def on_refused(self, computation: str, write: LogWrite) -> None:
         self.check(self, computation, decode_checkpoint(write.payload))

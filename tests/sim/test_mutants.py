@@ -55,6 +55,7 @@ FIRST_SEEDS = {
     "Receivers are not told of a partition that an earlier run had numbered: they refuse its rows": 38,
     "A bundle that was sent to an earlier owner of an interval reaches the next one": 38,
     "After a cut a worker claims only what it has started to serve": 46,
+    "A fold with a release deletes what was asked for since, when the key had failed again": 83,
     "Redrives that somebody asks for while a process serves are not seen": 8,
     "A chain of timers fires past one of its key that is still in the queue": 57,
     "A suspect whose row the database refused keeps the process for itself": 92,
