@@ -6,13 +6,9 @@ come. Never here: reading rows (`partition.py`), telling files apart (`identity.
 
 from __future__ import annotations
 
-import fnmatch
-import glob
 import os
-import re
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias, TypedDict, overload
@@ -38,12 +34,14 @@ from millwheel_injectors.identity import (
     FoundFile,
     Identity,
     Listed,
+    below_its_root,
     is_twin,
     likeness,
     names_for,
     rewritten_message,
     signs_of,
 )
+from millwheel_injectors.listing import list_files, prefixes
 from millwheel_injectors.paced import PacedTextPartition, check_pace
 from millwheel_injectors.partition import Reading, TextPartition, decode_state
 from millwheel_injectors.rejects import Reject, open_rejects, raw_text
@@ -353,16 +351,16 @@ class FileSource(Source[T]):
     def _key(self, place: Path, path: str) -> Any:
         """Its place in the order; None when it is gone."""
         try:
-            return path if self._sort_key is None else (self._sort_key(place), path)
+            return below_its_root(path) if self._sort_key is None else (self._sort_key(place), path)
         except FileNotFoundError:
             return None
 
     def _list(self) -> Iterator[Listed]:
         """Every file there is; none twice."""
         listed: set[str] = set()
-        for pattern in self._patterns:
+        for pattern, prefix in zip(self._patterns, prefixes(self._patterns), strict=True):
             empty = True
-            for file in list_files(pattern):
+            for file in list_files(pattern, prefix):
                 empty = False
                 if file.place in listed:
                     continue
@@ -444,51 +442,6 @@ class FileSource(Source[T]):
         if self.ordered:
             return self._frontier.value()
         return MIN_TIME
-
-
-def root_of(pattern: Path) -> Path:
-    """The directory below which a pattern's paths are told: up to its first wildcard, or a file's own."""
-    if pattern.is_dir():
-        return pattern
-    parts = pattern.parts
-    fixed = next((index for index, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
-    return Path(*parts[:fixed])
-
-
-def list_files(pattern: Path) -> Iterator[Listed]:
-    """The files of one pattern, hidden ones left out, in any order, one after the other: there may be very many."""
-    if pattern.is_dir():
-        yield from _scan(pattern, None)
-    elif pattern.exists() or not glob.has_magic(str(pattern)):
-        yield from _listed([pattern], root_of(pattern))
-    elif root_of(pattern) == pattern.parent and pattern.name != "**":
-        yield from _scan(pattern.parent, re.compile(fnmatch.translate(pattern.name)))
-    else:
-        yield from _listed(map(Path, glob.iglob(str(pattern), recursive=True)), root_of(pattern))
-
-
-def _scan(directory: Path, names: re.Pattern[str] | None) -> Iterator[Listed]:
-    try:
-        entries = os.scandir(directory)
-    except FileNotFoundError:
-        return
-    with entries:
-        for entry in entries:
-            if entry.name.startswith(".") or (names is not None and names.match(entry.name) is None):
-                continue
-            with suppress(FileNotFoundError):
-                # A link that leads in a circle is no file to `Path`, and an error to `os.DirEntry`.
-                if Path(entry.path).is_file() if entry.is_symlink() else entry.is_file():
-                    status = entry.stat()
-                    yield Listed(entry.path, entry.name, status.st_ino, status.st_size, status.st_mtime_ns)
-
-
-def _listed(places: Iterable[Path], root: Path) -> Iterator[Listed]:
-    for place in places:
-        with suppress(FileNotFoundError):
-            if place.is_file() and not place.name.startswith("."):
-                status, path = place.stat(), place.relative_to(root).as_posix()
-                yield Listed(str(place), path, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def finished_identity(position: SourcePosition) -> Identity:

@@ -26,12 +26,21 @@ from millwheel.limits import FILE_HEAD_LIMIT_BYTES
 from millwheel.search import sign
 from millwheel_injectors.streams import GZIP_MAGIC, open_stream, read_head
 
+ROOT_END = "//"
+"""In the path of a file, behind the name of its root, if the source has several roots."""
+
+
+def below_its_root(path: str) -> str:
+    """A file's path without the name of its root."""
+    return path.rpartition(ROOT_END)[2]
+
 
 class Identity(msgspec.Struct):
     """What is remembered of a file; the part of a partition's state that says which file it is."""
 
     path: str
-    """Relative to the source's root."""
+    """Relative to the source's root.  If there are several, the root's name is before it, but not in what was stored by a
+    version that did not tell them apart."""
     inode: int
     head: int
     """Bytes that `digest` covers."""
@@ -79,7 +88,8 @@ class FoundFile(msgspec.Struct, frozen=True):
 
     def signs(self) -> list[bytes]:
         """What it may share with a finished file that is this one."""
-        return _signs(self.path, self.inode, len(self.head), digest_of(self.head))
+        signs = _signs(self.path, self.inode, len(self.head), digest_of(self.head))
+        return [*signs, sign("path", below_its_root(self.path))] if ROOT_END in self.path else signs
 
     def look(self) -> bytes:
         """See `Listed.sign`."""
@@ -277,7 +287,7 @@ def likeness(identity: Identity, file: FoundFile) -> tuple[int, int] | None:
     Without the same inode or path (a copy, a compressed log), the bytes before the position must be the same
     too.
     """
-    near = 2 * (identity.inode == file.inode) + (identity.path == file.path)
+    near = 2 * (identity.inode == file.inode) + (identity.path in (file.path, below_its_root(file.path)))
     if not near and identity.finished and identity.offset < FILE_HEAD_LIMIT_BYTES:
         return None
     if not near and not tail_fits(file.place, identity):

@@ -158,3 +158,50 @@ def test_an_overwritten_run_of_spark_is_refused_though_its_files_are_forgotten(t
     (tmp_path / "run-2" / "part-0.json").rename(tmp_path / "run-2" / "part-1.json")
     with pytest.raises(SourceError, match=r"run-2/part-0.json: was read before, and the output was overwritten"):
         registry.search(SparkOutputSource("s", tmp_path, event_time="at"))
+
+
+@pytest.mark.parametrize("tail", [True, False])
+@pytest.mark.parametrize("others", [["b"], ["a/sub"], ["."]])
+def test_a_file_of_another_directory_is_another_file_whatever_it_is_called(
+    tmp_path: Path, tail: bool, others: list[str]
+) -> None:
+    directories = [tmp_path / name for name in ("a", *others)]
+    for directory in directories:
+        directory.mkdir(exist_ok=True)
+    (directories[0] / "x.log").write_text("row\n")
+    (directories[1] / "y.log").write_text("another row\n")
+
+    def source() -> FileSource:
+        return FileSource("s", directories, tail=tail, quiet_us=0 if tail else None)
+
+    registry = Registry(first := source())
+    assert len(finish_all(registry, first)) == 2
+    (directories[1] / "x.log").write_text("row\n")
+    (new,) = registry.search(source())
+    assert [value for batch in read_all(new) for value in batch.values] == ["row"]
+
+
+def test_files_are_known_again_when_a_source_gets_a_second_directory(tmp_path: Path) -> None:
+    """A store of an early version has no names of roots either."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "a" / "x.log").write_text("row\n")
+    registry = Registry(source := FileSource("s", tmp_path / "a"))
+    assert len(finish_all(registry, source)) == 1
+    (tmp_path / "b" / "y.log").write_text("another row\n")
+    for copied in (False, True):
+        if copied:
+            (tmp_path / "a" / "copy").write_bytes((tmp_path / "a" / "x.log").read_bytes())
+            (tmp_path / "a" / "copy").replace(tmp_path / "a" / "x.log")
+        found = registry.search(FileSource("s", [tmp_path / "a", tmp_path / "b"]))
+        assert [batch.values for partition in found for batch in read_all(partition)] == [["another row"]] * (
+            not copied
+        )
+
+
+def test_files_of_several_directories_are_in_the_order_of_their_names(tmp_path: Path) -> None:
+    for directory, name in (("z", "1.log"), ("a", "2.log"), ("z", "3.log")):
+        (tmp_path / directory).mkdir(exist_ok=True)
+        (tmp_path / directory / name).write_text(f"{name}\n")
+    source = FileSource("s", [tmp_path / "z", tmp_path / "a"], ordered=True)
+    assert [*values_of(source).values()] == [["1.log"], ["2.log"], ["3.log"]]
