@@ -723,6 +723,30 @@ CHANNEL_GREETING_LIMIT_S: Final = 5.0
 CHANNEL_STREAMS_LIMIT: Final = 1_024
 """Streams that one process serves: more than any cluster needs, and less than the files that it may open."""
 
+HTTP2_WINDOW_BYTES: Final = 4 * 1024 * 1024
+"""What may be under way to a stream without being read: more than one frame, so that a sender need not wait for a
+reader whose event loop is a few milliseconds late."""
+
+HTTP2_FRAME_BYTES: Final = 256 * 1024
+"""The longest HTTP/2 frame that is taken, of 2**14 to 2**24 - 1.  It holds what `CHANNEL_FRAME_BYTES` does: each
+piece costs some 50 us."""
+
+HTTP2_HEADERS_LIMIT_BYTES: Final = 16 * 1024
+"""Names and values of one stream.  Ours have 200 bytes."""
+
+HTTP2_STREAMS_LIMIT: Final = 100
+"""Streams at one time on a connection, as RFC 9113 recommends for a lower bound.  Ours has one."""
+
+HTTP2_CONNECTIONS_LIMIT: Final = 2 * CHANNEL_STREAMS_LIMIT
+"""Connections to one process: each stream has one, and one that breaks is replaced before its end is noticed."""
+
+HTTP2_LINGER_S: Final = 1.0
+"""After the status of a stream, the time in which its caller ends it as well, s.  What it writes meanwhile is dropped."""
+
+HTTP2_UNSENT_LIMIT_BYTES: Final = 4 * 1024 * 1024
+"""What waits for a connection's other end when it asks (pings, settings) and does not read.  Then it is closed.  A frame
+and what TLS adds have room."""
+
 CHANNEL_CLOSE_LIMIT_S: Final = 2.0
 """How long a process that ends waits until its last words are out, s."""
 

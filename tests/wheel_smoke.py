@@ -57,5 +57,5 @@ if __name__ == "__main__":
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     up = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert (up.returncode, up.stdout) == (1, ""), up
-    assert up.stderr == "millwheel: grpc is missing: pip install 'millwheel-streams[cluster]'\n", up
+    assert up.stderr == "millwheel: h2 is missing: pip install 'millwheel-streams[cluster]'\n", up
     print(f"millwheel {version('millwheel-streams')}: the word count is right, twice")

@@ -26,7 +26,7 @@ def check_cluster_packages() -> None:
 
     Nothing is imported, because that takes time.
     """
-    for package in ("grpc", "google.protobuf", "cryptography"):
+    for package in ("h2", "grpc", "google.protobuf", "cryptography"):
         if not _is_there(package):
             raise ChannelError(_missing(package))
 

@@ -16,45 +16,22 @@ import random
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NoReturn
-
-import grpc
-import grpc.aio
+from typing import TYPE_CHECKING, NoReturn
 
 from millwheel import limits
-from millwheel.errors import ChannelError, InvariantError, WireError
+from millwheel.errors import ChannelError, WireError
 from millwheel.host.messages import Message
 from millwheel.transport.addresses import host_and_port, is_loopback
 from millwheel.transport.conversations import Conversation, FrameStream, StreamBroken
 from millwheel.transport.frames import parsed
+from millwheel.transport.http2 import Http2Connection, Http2Server, Http2Stream, Status, StreamRefused, close_all, dial
 from millwheel.transport.proto import channel_pb2 as pb
 from millwheel.transport.roles import CONVERSE, MEMBERS, may_call, may_speak_for
-from millwheel.transport.tls import caller_credentials, caller_role, server_credentials
+from millwheel.transport.tls import caller_context, role_in, server_context
 from millwheel.transport.wire_form import WIRE_VERSION
 
 if TYPE_CHECKING:
     from millwheel.transport.certificates import Certificates
-
-_, SERVICE, METHOD = CONVERSE.split("/")
-
-_FRAMES: Final = (
-    ("grpc.max_receive_message_length", limits.CHANNEL_FRAME_LIMIT_BYTES),
-    ("grpc.max_send_message_length", limits.CHANNEL_FRAME_LIMIT_BYTES),
-)
-_SERVER: Final = (
-    *_FRAMES,
-    # Two processes must not share a port: half of the streams would come to the wrong one.
-    ("grpc.so_reuseport", 0),
-    # Not for streams, whose ends look themselves: it closes connections whose machine is gone.
-    ("grpc.keepalive_time_ms", int(1_000 * limits.CHANNEL_IDLE_PING_S)),
-)
-_CALLER: Final = (
-    *_FRAMES,
-    # A connection of its own for every call: what is left of a broken one may be deaf.
-    ("grpc.use_local_subchannel_pool", 1),
-    # A proxy for the web that the environment names has no place between workers.
-    ("grpc.enable_http_proxy", 0),
-)
 
 logger = logging.getLogger("millwheel")
 
@@ -111,7 +88,8 @@ class GrpcTransport:
         self._process = secrets.randbits(64)
         self._attempts = 0
         self._streams = 0
-        self._server: grpc.aio.Server | None = None
+        self._server: Http2Server | None = None
+        self._dialled: set[Http2Connection] = set()
         self._looks: asyncio.Task[None] | None = None
         if certificates is None and not is_loopback(self._host):
             raise ChannelError(
@@ -156,18 +134,14 @@ class GrpcTransport:
 
         Raises `ChannelError` when the port is taken.
         """
-        server = grpc.aio.server(options=_SERVER)
-        handlers: dict[str, Any] = {METHOD: grpc.stream_stream_rpc_method_handler(self._answer)}
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        listen = f"{self._host}:{self._port}"
+        context = None if self._certificates is None else server_context(self._certificates)
+        server = Http2Server({CONVERSE: self._answer}, context)
         try:
-            if self._certificates is None:
-                self._port = server.add_insecure_port(listen)
-            else:
-                self._port = server.add_secure_port(listen, server_credentials(self._certificates))
-        except RuntimeError as error:
-            raise ChannelError(f"nothing can listen on {listen}: is the port taken? choose another one") from error
-        await server.start()
+            self._port = await server.start(self._host, self._port)
+        except OSError as error:
+            raise ChannelError(
+                f"nothing can listen on {self._host}:{self._port}: is the port taken? choose another one ({error})"
+            ) from error
         self._server = server
         self._looks = asyncio.create_task(self._look())
         self._relink()
@@ -189,8 +163,9 @@ class GrpcTransport:
             self._looks.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._server is not None:
-            await self._server.stop(None)
+            await self._server.stop()
             self._server = None
+        await close_all(self._dialled)
 
     def abandon(self) -> None:
         """End every stream now, because this process may not act any more; what waits is lost."""
@@ -298,98 +273,98 @@ class GrpcTransport:
         greeting = pb.Greeting(
             version=WIRE_VERSION, host=link.me, peer=link.peer, process=self._process, attempt=self._attempts
         )
-        async with self._connection(link.address) as channel:
-            method: Any = channel.stream_stream(CONVERSE)
-            stream = CalledStream(method())
-            try:
-                await _greeted(stream, greeting)
-                await self._carry(link, stream)
-            finally:
-                stream.cancel()
+        async with asyncio.timeout(limits.CHANNEL_GREETING_LIMIT_S):
+            connection = await self._connected(link.address)
+        try:
+            stream = connection.call(CONVERSE, link.address)
+            self._check_called(link, stream)
+            await _greeted(stream, greeting)
+            if (await self._carry(link, stream)).orderly:
+                return
+            stream.cancel()
+        finally:
+            connection.close()
 
-    def _connection(self, address: str) -> grpc.aio.Channel:
-        if self._certificates is not None:
-            return grpc.aio.secure_channel(address, caller_credentials(self._certificates), options=_CALLER)
-        if not is_loopback(address.rpartition(":")[0]):
-            raise StreamBroken("it is on another machine: give both processes certificates (millwheel certs)")
-        return grpc.aio.insecure_channel(address, options=_CALLER)
+    def _check_called(self, link: Link, stream: Http2Stream) -> None:
+        """Who is called must have the certificate of such a host as well."""
+        if self._certificates is not None and not may_speak_for(role := role_in(stream.certificate()), link.peer):
+            raise StreamBroken(f"who answers has a certificate of the role {role}, which is not {link.peer}")
+
+    async def _connected(self, address: str) -> Http2Connection:
+        host, port = host_and_port(address)
+        if self._certificates is None:
+            if not is_loopback(host):
+                raise StreamBroken("it is on another machine: give both processes certificates (millwheel certs)")
+            return await dial(host, port, None, self._dialled)
+        return await dial(host, port, caller_context(self._certificates), self._dialled)
 
     # --- the end that is called ----------------------------------------------------------------------------------
 
-    async def _answer(self, _: Any, context: Any) -> None:
-        if self._certificates is not None and not may_call(role := caller_role(context), CONVERSE):
-            await _refuse(
-                context, grpc.StatusCode.PERMISSION_DENIED, f"a certificate of the role {role} opens no channel"
-            )
+    async def _answer(self, stream: Http2Stream) -> None:
+        if self._certificates is not None and not may_call(role := role_in(stream.certificate()), CONVERSE):
+            _refuse(stream, Status.PERMISSION_DENIED, f"a certificate of the role {role} opens no channel")
         if self._streams >= limits.CHANNEL_STREAMS_LIMIT:
-            await _refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams (CHANNEL_STREAMS_LIMIT)")
+            _refuse(stream, Status.RESOURCE_EXHAUSTED, "too many streams (CHANNEL_STREAMS_LIMIT)")
         self._streams += 1
         try:
-            stream = AnsweredStream(context)
-            greeting = await _greeting(stream, context)
-            link = await self._link_of(greeting, context)
+            greeting = await _greeting(stream)
+            link = await self._link_of(greeting, stream)
             if greeting.process == link.process and greeting.attempt <= link.attempt:
-                await _refuse(context, grpc.StatusCode.ABORTED, f"{link.peer} has called again since")
+                _refuse(stream, Status.ABORTED, f"{link.peer} has called again since")
             link.process, link.attempt = greeting.process, greeting.attempt
             greeting.host, greeting.peer = link.me, link.peer
             await stream.write(pb.Frame(greeting=greeting).SerializeToString())
             if link.attempt != greeting.attempt or self._links.get((link.me, link.peer)) is not link:
-                await _refuse(context, grpc.StatusCode.ABORTED, f"{link.peer} has called again since, or is given up")
+                _refuse(stream, Status.ABORTED, f"{link.peer} has called again since, or is given up")
             conversation = await self._carry(link, stream)
         except StreamBroken as broken:
-            logger.debug("a stream from %s broke: %s", context.peer(), broken)
+            logger.debug("a stream from %s broke: %s", stream.peer, broken)
             return
         finally:
             self._streams -= 1
         if conversation.malformed:
-            await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, conversation.why)
+            _refuse(stream, Status.INVALID_ARGUMENT, conversation.why)
         if not conversation.orderly:
-            await context.abort(grpc.StatusCode.ABORTED, conversation.why)
+            raise StreamRefused(Status.ABORTED, conversation.why)
 
-    async def _link_of(self, greeting: pb.Greeting, context: Any) -> Link:
+    async def _link_of(self, greeting: pb.Greeting, stream: Http2Stream) -> Link:
         """The link that the greeting asks for.  A process that is new may call before it is known here."""
-        if self._certificates is not None and not may_speak_for(role := caller_role(context), greeting.host):
-            await _refuse(
-                context,
-                grpc.StatusCode.PERMISSION_DENIED,
+        if self._certificates is not None and not may_speak_for(role := role_in(stream.certificate()), greeting.host):
+            _refuse(
+                stream,
+                Status.PERMISSION_DENIED,
                 f"a certificate of the role {role} is not {greeting.host!r:.80}",
             )
         if greeting.peer not in self._hosts:
-            await _refuse(
-                context, grpc.StatusCode.NOT_FOUND, f"no host of this process is called {greeting.peer!r:.80}"
-            )
+            _refuse(stream, Status.NOT_FOUND, f"no host of this process is called {greeting.peer!r:.80}")
         if not greeting.host < greeting.peer:
-            await _refuse(
-                context, grpc.StatusCode.INVALID_ARGUMENT, f"{greeting.peer!r:.80} calls {greeting.host!r:.80}"
-            )
+            _refuse(stream, Status.INVALID_ARGUMENT, f"{greeting.peer!r:.80} calls {greeting.host!r:.80}")
         with suppress(TimeoutError):
             async with asyncio.timeout(limits.CHANNEL_GREETING_LIMIT_S):
                 while (link := self._links.get((greeting.peer, greeting.host))) is None:
                     await self._news.wait()
                 return link
-        await _refuse(
-            context, grpc.StatusCode.PERMISSION_DENIED, f"{greeting.host!r:.80} is no member that is known here"
-        )
+        _refuse(stream, Status.PERMISSION_DENIED, f"{greeting.host!r:.80} is no member that is known here")
 
 
-async def _greeting(stream: AnsweredStream, context: Any) -> pb.Greeting:
+async def _greeting(stream: Http2Stream) -> pb.Greeting:
     """The greeting of whoever has called."""
     frame = pb.Frame()
     try:
         async with asyncio.timeout(limits.CHANNEL_GREETING_LIMIT_S):
             frame = parsed(await stream.read() or b"")
     except WireError as error:
-        await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        _refuse(stream, Status.INVALID_ARGUMENT, str(error))
     except TimeoutError:
-        await _refuse(context, grpc.StatusCode.DEADLINE_EXCEEDED, "no greeting came (CHANNEL_GREETING_LIMIT_S)")
+        _refuse(stream, Status.DEADLINE_EXCEEDED, "no greeting came (CHANNEL_GREETING_LIMIT_S)")
     if not (frame.greeting.host and frame.greeting.peer):
-        await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "a stream begins with a greeting, and this does not")
+        _refuse(stream, Status.INVALID_ARGUMENT, "a stream begins with a greeting, and this does not")
     if frame.greeting.version != WIRE_VERSION:
-        await _refuse(context, grpc.StatusCode.FAILED_PRECONDITION, _other_version(frame.greeting.version))
+        _refuse(stream, Status.FAILED_PRECONDITION, _other_version(frame.greeting.version))
     return frame.greeting
 
 
-async def _greeted(stream: CalledStream, greeting: pb.Greeting) -> None:
+async def _greeted(stream: Http2Stream, greeting: pb.Greeting) -> None:
     # A little longer than the other end takes to refuse, so that its reason is heard.
     async with asyncio.timeout(2 * limits.CHANNEL_GREETING_LIMIT_S):
         await stream.write(pb.Frame(greeting=greeting).SerializeToString())
@@ -407,77 +382,12 @@ def _other_version(version: int) -> str:
     return f"the other end speaks version {version} and this one {WIRE_VERSION}: run the same release everywhere"
 
 
-async def _refuse(context: Any, code: grpc.StatusCode, why: str) -> NoReturn:
+def _refuse(stream: Http2Stream, status: Status, why: str) -> NoReturn:
     """End a stream with a status."""
-    logger.warning("a stream from %s was refused: %s", context.peer(), why)
-    await context.abort(code, why)
-    raise InvariantError("an aborted stream goes on")
-
-
-class CalledStream:
-    """A stream that this process has opened."""
-
-    def __init__(self, call: Any) -> None:
-        self._call = call
-
-    async def read(self) -> bytes | None:
-        """See `FrameStream`."""
-        try:
-            data = await self._call.read()
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-            raise StreamBroken(await self._why()) from error
-        return None if data is grpc.aio.EOF else data
-
-    async def write(self, frame: bytes) -> None:
-        """See `FrameStream`."""
-        try:
-            await self._call.write(frame)
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-            raise StreamBroken(await self._why()) from error
-
-    async def finish(self) -> bool:
-        """See `FrameStream`; the other end answers by ending it."""
-        try:
-            await self._call.done_writing()
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-            raise StreamBroken(await self._why()) from error
-        return True
-
-    def cancel(self) -> None:
-        """End it at once."""
-        self._call.cancel()
-
-    async def _why(self) -> str:
-        code, details = await self._call.code(), await self._call.details()
-        return f"{details or 'it broke'} ({code.name})"
+    logger.warning("a stream from %s was refused: %s", stream.peer, why)
+    raise StreamRefused(status, why)
 
 
 def _facts(link: Link) -> dict[str, dict[str, str]]:
     """The same for a log that programs read."""
     return {"facts": {"host": link.me, "peer": link.peer, "address": link.address}}
-
-
-class AnsweredStream:
-    """A stream that another process has opened."""
-
-    def __init__(self, context: Any) -> None:
-        self._context = context
-
-    async def read(self) -> bytes | None:
-        """See `FrameStream`."""
-        try:
-            data = await self._context.read()
-        except (grpc.aio.BaseError, asyncio.InvalidStateError) as error:
-            raise StreamBroken(str(error)) from error
-        return None if data is grpc.aio.EOF else data
-
-    async def write(self, frame: bytes) -> None:
-        """See `FrameStream`."""
-        try:
-            await self._context.write(frame)
-        except (grpc.aio.BaseError, asyncio.InvalidStateError) as error:
-            raise StreamBroken(str(error)) from error
-
-    async def finish(self) -> bool:
-        """See `FrameStream`; its handler ends it."""
-        return False

@@ -25,10 +25,10 @@ from millwheel import limits
 from millwheel.errors import ChannelError, LimitError, PushError, PushRefused, WireError
 from millwheel.model import Time, to_us
 from millwheel.transport.addresses import host_and_port, is_loopback
+from millwheel.transport.grpc_credentials import caller_credentials
 from millwheel.transport.proto import push_pb2 as pb
 from millwheel.transport.push_form import PUSH_VERSION, reply_of
 from millwheel.transport.roles import PUSH
-from millwheel.transport.tls import caller_credentials
 
 if TYPE_CHECKING:
     from millwheel.transport.certificates import Certificates

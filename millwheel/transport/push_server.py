@@ -18,11 +18,11 @@ import grpc.aio
 from millwheel import limits
 from millwheel.errors import ChannelError, InvariantError, WireError
 from millwheel.transport.addresses import host_and_port, is_loopback
+from millwheel.transport.grpc_credentials import caller_role, server_credentials
 from millwheel.transport.proto import push_pb2 as pb
 from millwheel.transport.push_form import PUSH_VERSION, request_of
 from millwheel.transport.push_queue import PushAccount, PushQueue
 from millwheel.transport.roles import MEMBERS, PUSH, may_call
-from millwheel.transport.tls import caller_role, server_credentials
 
 if TYPE_CHECKING:
     from millwheel.transport.certificates import Certificates

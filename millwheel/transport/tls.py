@@ -1,13 +1,14 @@
-"""Certificates in gRPC's own terms, and the role of whoever calls.
+"""Certificates for TLS in the event loop, and the role of the other end: for channels.
 
-Lives here: credentials.  Never here: which role may do what.  Both ends prove themselves, on every connection.
+Lives here: contexts of `ssl`.  Never here: which role may do what; gRPC's library, whose credentials are `grpc_credentials`.
+Both ends prove themselves, on every connection.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-import grpc
+import ssl
+import tempfile
+from typing import TYPE_CHECKING
 
 from millwheel.transport.roles import Role
 
@@ -15,21 +16,34 @@ if TYPE_CHECKING:
     from millwheel.transport.certificates import Certificates
 
 
-def server_credentials(certificates: Certificates) -> grpc.ServerCredentials:
+def server_context(certificates: Certificates) -> ssl.SSLContext:
     """For a process that listens: who has no certificate of the same authority is turned away before it can say anything."""
-    pair = (certificates.key, certificates.certificate)
-    return grpc.ssl_server_credentials([pair], certificates.authority, require_client_auth=True)
+    context = _loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), certificates)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
 
 
-def caller_credentials(certificates: Certificates) -> grpc.ChannelCredentials:
+def caller_context(certificates: Certificates) -> ssl.SSLContext:
     """For a process that calls: the other end must have a certificate for the host that is called."""
-    return grpc.ssl_channel_credentials(certificates.authority, certificates.key, certificates.certificate)
+    return _loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), certificates)
 
 
-def caller_role(context: Any) -> Role | None:
-    """The role of the certificate with which a stream was opened."""
-    for pem in context.auth_context().get("x509_pem_cert", ()):
-        from millwheel.transport.certificates import role_of
+def role_in(der: bytes | None) -> Role | None:
+    """The role of the certificate that the other end of a connection has shown; None: it has no certificate, or no role."""
+    if der is None:
+        return None
+    from millwheel.transport.certificates import role_of
 
-        return role_of(pem)
-    return None
+    return role_of(ssl.DER_cert_to_PEM_cert(der).encode())
+
+
+def _loaded(context: ssl.SSLContext, certificates: Certificates) -> ssl.SSLContext:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_verify_locations(cadata=certificates.authority.decode("ascii"))
+    context.set_alpn_protocols(["h2"])
+    # Python reads a key from a file only.  Nobody else may read this one, and it is gone at once.
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(certificates.certificate + b"\n" + certificates.key)
+        file.flush()
+        context.load_cert_chain(file.name)
+    return context

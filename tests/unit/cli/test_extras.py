@@ -10,7 +10,7 @@ from millwheel.cli.extras import check_cluster_packages, of_clusters
 from millwheel.errors import ChannelError
 
 
-@pytest.mark.parametrize("package", ["grpc", "google.protobuf", "cryptography"])
+@pytest.mark.parametrize("package", ["h2", "grpc", "google.protobuf", "cryptography"])
 def test_a_package_that_clusters_need_is_named_before_anything_starts(
     package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

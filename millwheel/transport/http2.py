@@ -1,0 +1,596 @@
+"""gRPC's streams over HTTP/2, in the event loop and nowhere else.
+
+Lives here: one connection, its streams, and how gRPC lays frames and its status on them (PROTOCOL-HTTP2.md of gRPC).  Never
+here: who may call, what a frame means, or when to call again.  HTTP/2 itself is h2's.  Invariants:
+
+* a message passes from the socket to its reader within one turn of the event loop, and no thread is waited for;
+* a frame that nobody has read yet holds back the window, so that what is unread is bounded by `HTTP2_WINDOW_BYTES`;
+* a stream ends once, and from then on says how.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+import struct
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from enum import IntEnum
+from typing import Any, Final, cast
+from urllib.parse import quote, unquote
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    Event,
+    RemoteSettingsChanged,
+    RequestReceived,
+    ResponseReceived,
+    StreamEnded,
+    StreamReset,
+    TrailersReceived,
+    WindowUpdated,
+)
+from h2.exceptions import H2Error
+from h2.settings import SettingCodes
+
+from millwheel import limits
+from millwheel.transport.conversations import StreamBroken
+
+_PREFIX: Final = struct.Struct(">?I")
+"""Before each message: whether it is compressed, and its length."""
+
+_TYPE: Final = ("content-type", "application/grpc")
+
+
+logger = logging.getLogger("millwheel")
+
+
+class Status(IntEnum):
+    """How a stream has ended: the codes of gRPC that are used here."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+
+
+class StreamRefused(Exception):
+    """A handler ends its stream with another status than OK."""
+
+    def __init__(self, status: Status, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class Http2Stream:
+    """One stream of a connection, at either end; a `FrameStream`."""
+
+    def __init__(self, connection: Http2Connection, number: int) -> None:
+        self._connection = connection
+        self.number = number
+        self._frames: deque[bytes] = deque()
+        """Whole frames that nobody has read."""
+        self._rest = bytearray()
+        """The beginning of the next one."""
+        self.ended = False
+        """The other end has nothing more to say."""
+        self.broken = ""
+        """How the stream has ended in disorder, or ""."""
+        self._reader: asyncio.Future[None] | None = None
+        self.owed_bytes = 0
+        """What was read, and not given back to the window yet."""
+        self.answered = False
+        """The called end has sent its headers."""
+
+    @property
+    def peer(self) -> str:
+        """Where the other end is: host:port."""
+        return self._connection.peer
+
+    def certificate(self) -> bytes | None:
+        """The certificate of the other end, DER; None: it has none."""
+        return self._connection.certificate()
+
+    # --- the interface of conversations --------------------------------------------------------------------------
+
+    async def read(self) -> bytes | None:
+        """See `FrameStream`.  What came before the stream broke is read first."""
+        while not self._frames:
+            if self.broken:
+                raise StreamBroken(self.broken)
+            if self.ended:
+                return None
+            self._reader = asyncio.get_running_loop().create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+        frame = self._frames.popleft()
+        self._connection.was_read(self, _PREFIX.size + len(frame))
+        return frame
+
+    async def write(self, frame: bytes) -> None:
+        """See `FrameStream`."""
+        data = _PREFIX.pack(False, len(frame)) + frame
+        sent = 0
+        while sent < len(data):
+            if self.broken or not self._connection.has(self):
+                raise StreamBroken(self.broken or "the other end has ended it")
+            room = self._connection.room(self.number)
+            if room <= 0:
+                await self._connection.more_room()
+                continue
+            self._connection.send(self, data[sent : sent + room] if sent or room < len(data) else data)
+            sent += room
+
+    async def finish(self) -> bool:
+        """See `FrameStream`."""
+        return self._connection.finish(self)
+
+    def cancel(self) -> None:
+        """End it at once."""
+        self._connection.reset(self, ErrorCodes.CANCEL)
+
+    # --- what the connection has heard -----------------------------------------------------------------------------
+
+    def came(self, data: bytes) -> None:
+        """A piece of what the other end writes.  Raises `StreamRefused` for what is no frame."""
+        rest = self._rest
+        rest += data
+        while len(rest) >= _PREFIX.size:
+            compressed, size = _PREFIX.unpack_from(rest)
+            if compressed:
+                raise StreamRefused(Status.UNIMPLEMENTED, "a compressed frame came, and none is agreed on")
+            if size > limits.CHANNEL_FRAME_LIMIT_BYTES:
+                raise StreamRefused(
+                    Status.RESOURCE_EXHAUSTED,
+                    f"a frame of {size:,} bytes came, which is larger than max ({limits.CHANNEL_FRAME_LIMIT_BYTES:,}, "
+                    "CHANNEL_FRAME_LIMIT_BYTES)",
+                )
+            if len(rest) < _PREFIX.size + size:
+                break
+            self._frames.append(bytes(memoryview(rest)[_PREFIX.size : _PREFIX.size + size]))
+            del rest[: _PREFIX.size + size]
+        self._wake()
+
+    def over(self, why: str = "") -> None:
+        """Nothing more comes: in order, or because of `why`.  What happens after an end in order is no end in disorder."""
+        if not self.ended:
+            self.ended = True
+            self.broken = why or ("it ended within a frame" if self._rest else "")
+        self._wake()
+        self._connection.wake()
+
+    def held_bytes(self) -> int:
+        """What has come and was not given back to the window of the connection."""
+        return self.owed_bytes + len(self._rest) + sum(_PREFIX.size + len(frame) for frame in self._frames)
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+
+Handler = Callable[[Http2Stream], Awaitable[None]]
+"""Serves a stream.  When it returns, the stream ends with OK; `StreamRefused` ends it with another status."""
+
+
+class Http2Connection(asyncio.Protocol):
+    """One connection.  With `handlers`, by path, it is the end that is called."""
+
+    def __init__(self, connections: set[Http2Connection], handlers: Mapping[str, Handler] | None = None) -> None:
+        """It is among `connections` while it is open."""
+        self._handlers = handlers
+        self._connections = connections
+        self._streams: dict[int, Http2Stream] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._transport: asyncio.Transport | None = None
+        self._paused = False
+        self._waiting: list[asyncio.Future[None]] = []
+        """Writers for whom there was no room."""
+        self._idle: asyncio.TimerHandle | None = None
+        self._gone = asyncio.Event()
+        self.peer = ""
+        self.lost = ""
+        """Why the connection is no more, or ""."""
+        self._h2 = H2Connection(H2Configuration(client_side=handlers is None, header_encoding="latin-1"))
+        # From the start: h2 would take the first longer frame for a mistake when it comes together with the consent.
+        self._h2.max_inbound_frame_size = limits.HTTP2_FRAME_BYTES
+
+    # --- the interface of asyncio -----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=2 * limits.CHANNEL_FRAME_BYTES)
+        name = transport.get_extra_info("peername")
+        self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
+        if self._handlers is not None and len(self._connections) >= limits.HTTP2_CONNECTIONS_LIMIT:
+            self._transport.abort()
+            return
+        self._connections.add(self)
+        self._h2.initiate_connection()
+        self._h2.update_settings(_settings())
+        self._h2.increment_flow_control_window(limits.HTTP2_WINDOW_BYTES)
+        self._flush()
+        self._look_if_idle()
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        try:
+            for event in self._h2.receive_data(data):
+                self._happened(event)
+        except H2Error as error:
+            self._flush()
+            self._end(f"what came is no HTTP/2: {error or type(error).__name__}")
+            return
+        self._flush()
+        # Answers to questions are not held back by any window.
+        if self._paused and self._unsent_bytes() > limits.HTTP2_UNSENT_LIMIT_BYTES:
+            self._end("the other end asks and does not read", abort=True)
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._paused = False
+        self.wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self.lost = self.lost or ("the connection was lost" + (f": {exc}" if exc else ""))
+        self._transport = None
+        self._connections.discard(self)
+        self._gone.set()
+        if self._idle is not None:
+            self._idle.cancel()
+        for stream in [*self._streams.values()]:
+            stream.over(self.lost)
+        self._streams.clear()
+        self.wake()
+
+    # --- for streams ------------------------------------------------------------------------------------------------
+
+    def certificate(self) -> bytes | None:
+        """The certificate of the other end, DER; None: it has none."""
+        tls = self._transport.get_extra_info("ssl_object") if self._transport is not None else None
+        return None if tls is None else tls.getpeercert(True)
+
+    def has(self, stream: Http2Stream) -> bool:
+        """The stream has not ended."""
+        return self._streams.get(stream.number) is stream
+
+    def room(self, number: int) -> int:
+        """How many bytes a stream may send now."""
+        if self._paused:
+            return 0
+        return min(self._h2.local_flow_control_window(number), self._h2.max_outbound_frame_size)
+
+    async def more_room(self) -> None:
+        """Wait until there may be more."""
+        waiting = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiting)
+        await waiting
+
+    def send(self, stream: Http2Stream, data: bytes) -> None:
+        """Send a piece of a frame, for which there is room."""
+        if self._handlers is not None and not stream.answered:
+            stream.answered = True
+            self._h2.send_headers(stream.number, [(":status", "200"), _TYPE])
+        self._h2.send_data(stream.number, data)
+        self._flush()
+
+    def was_read(self, stream: Http2Stream, size: int) -> None:
+        """The other end may send so much more."""
+        stream.owed_bytes += size
+        if stream.owed_bytes >= limits.HTTP2_WINDOW_BYTES // 4 and self.has(stream):
+            self._h2.acknowledge_received_data(stream.owed_bytes, stream.number)
+            stream.owed_bytes = 0
+            self._flush()
+
+    def finish(self, stream: Http2Stream) -> bool:
+        """The calling end says that it is done; the called one ends a stream with its status, when its handler returns."""
+        if self._handlers is not None:
+            return False
+        if stream.number in self._streams:
+            self._h2.end_stream(stream.number)
+            self._flush()
+        return True
+
+    def reset(self, stream: Http2Stream, code: ErrorCodes, why: str = "it was cancelled here") -> None:
+        """End a stream in disorder; nothing when it has ended."""
+        if self._forget(stream):
+            self._h2.reset_stream(stream.number, code)
+            self._flush()
+        stream.over(why)
+
+    async def gone(self) -> None:
+        """Wait until it is closed, for `CHANNEL_CLOSE_LIMIT_S`, and then abort it."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limits.CHANNEL_CLOSE_LIMIT_S):
+                await self._gone.wait()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """Handlers that run."""
+        return [*self._tasks.values()]
+
+    # --- the end that calls -----------------------------------------------------------------------------------------
+
+    def call(self, path: str, authority: str) -> Http2Stream:
+        """Open a stream.  Raises `StreamBroken` when the connection is no more."""
+        if self._transport is None or self.lost:
+            raise StreamBroken(self.lost)
+        scheme = "http" if self._transport.get_extra_info("ssl_object") is None else "https"
+        number = self._h2.get_next_available_stream_id()
+        stream = self._streams[number] = Http2Stream(self, number)
+        names = [(":method", "POST"), (":scheme", scheme), (":path", path), (":authority", authority)]
+        self._h2.send_headers(number, [*names, ("te", "trailers"), _TYPE])
+        self._flush()
+        return stream
+
+    def close(self) -> None:
+        """Say that nothing more comes, and end once that is out."""
+        if not self.lost and self._transport is not None:
+            self._h2.close_connection()
+            self._flush()
+        self._end("this process has closed the connection")
+
+    # --- the end that is called -------------------------------------------------------------------------------------
+
+    def _asked(self, number: int, headers: Mapping[str, str]) -> None:
+        stream = self._streams[number] = Http2Stream(self, number)
+        handler = (self._handlers or {}).get(headers.get(":path", ""))
+        if headers.get(":method") != "POST" or not headers.get("content-type", "").startswith(_TYPE[1]):
+            self._h2.send_headers(number, [(":status", "415")], end_stream=True)
+            self.reset(stream, ErrorCodes.NO_ERROR)
+        elif handler is None:
+            self._conclude(stream, Status.UNIMPLEMENTED, f"nobody serves {headers.get(':path')!r:.80}")
+        else:
+            self._tasks[number] = asyncio.ensure_future(self._serve(stream, handler))
+
+    async def _serve(self, stream: Http2Stream, handler: Handler) -> None:
+        try:
+            await handler(stream)
+            status, why = Status.OK, ""
+        except StreamRefused as refused:
+            status, why = refused.status, str(refused)
+        except Exception:
+            logger.exception("a stream from %s failed", stream.peer)
+            status, why = Status.INTERNAL, "its handler failed"
+        except asyncio.CancelledError:
+            self._conclude(stream, Status.UNAVAILABLE, "this process ends")
+            raise
+        finally:
+            self._tasks.pop(stream.number, None)
+        self._conclude(stream, status, why)
+
+    def _conclude(self, stream: Http2Stream, status: Status, why: str) -> None:
+        """End a stream with a status."""
+        ended = stream.broken or stream.ended
+        if not self._forget(stream):
+            return
+        first = [] if stream.answered else [(":status", "200"), _TYPE]
+        last = [("grpc-status", str(int(status))), ("grpc-message", quote(why.strip(), safe=" !#$&'()*+,/:;=?@[]"))]
+        self._h2.send_headers(stream.number, [*first, *last], end_stream=True)
+        self._flush()
+        if not ended:
+            # A caller that is still writing would take a reset for the end, and never read the status.
+            asyncio.get_running_loop().call_later(limits.HTTP2_LINGER_S, self._abandon, stream.number)
+        stream.over(why or "this end has ended it")
+
+    def _abandon(self, number: int) -> None:
+        """Break a stream whose status is known at both ends; nothing when both have ended it."""
+        with suppress(H2Error):
+            self._h2.reset_stream(number, ErrorCodes.NO_ERROR)
+        self._flush()
+
+    # --- both ends ----------------------------------------------------------------------------------------------------
+
+    def _happened(self, event: Event) -> None:
+        match event:
+            case DataReceived(stream_id=number, data=data, flow_controlled_length=length):
+                stream = self._streams.get(number or 0)
+                if stream is None or data is None:
+                    self._h2.acknowledge_received_data(length or 0, number or 0)
+                    return
+                if length != len(data):  # padding is read by nobody
+                    self._h2.acknowledge_received_data((length or 0) - len(data), stream.number)
+                try:
+                    stream.came(data)
+                except StreamRefused as refused:
+                    self._refuse(stream, refused)
+            case RequestReceived(stream_id=number, headers=headers) if self._handlers is not None:
+                self._asked(number or 0, _named(headers))
+            case (
+                ResponseReceived(stream_id=number, headers=headers)
+                | TrailersReceived(stream_id=number, headers=headers)
+            ):
+                stream, named = self._streams.get(number or 0), _named(headers)
+                if stream is None:
+                    return
+                if named.get(":status", "200") != "200":
+                    stream.over(f"it was answered with the HTTP status {named[':status']}")
+                elif (status := named.get("grpc-status", "0")) != "0":
+                    stream.over(f"{unquote(named.get('grpc-message', '')) or 'it broke'} ({_name_of(status)})")
+            case StreamEnded(stream_id=number):
+                stream = self._streams.get(number or 0)
+                if stream is not None:
+                    stream.over()
+                    if self._handlers is None:  # its status is there, and whoever still writes is told
+                        self._abandon(stream.number)
+                        self._forget(stream)
+            case StreamReset(stream_id=number, error_code=code):
+                stream = self._streams.get(number or 0)
+                if stream is not None:
+                    stream.over(
+                        ""
+                        if code == ErrorCodes.NO_ERROR and stream.ended
+                        else f"the other end has broken it ({_code(code)})"
+                    )
+                    self._forget(stream)
+                    self.wake()
+            case ConnectionTerminated(error_code=code):
+                self._end(f"the other end has closed the connection ({_code(code)})")
+            case WindowUpdated() | RemoteSettingsChanged():
+                self.wake()
+
+    def _refuse(self, stream: Http2Stream, refused: StreamRefused) -> None:
+        if self._handlers is None:
+            self.reset(stream, ErrorCodes.CANCEL, str(refused))
+        else:
+            self._conclude(stream, refused.status, str(refused))
+
+    def _forget(self, stream: Http2Stream) -> bool:
+        """What is unread does not hold back the connection any more; False when the stream has ended before."""
+        if self._streams.pop(stream.number, None) is None or self._transport is None:
+            return False
+        held = stream.held_bytes()
+        if held:
+            self._h2.acknowledge_received_data(held, stream.number)
+        return True
+
+    def _end(self, why: str, *, abort: bool = False) -> None:
+        """Close the connection; what was written before goes out, unless it is aborted."""
+        self.lost = self.lost or why
+        for stream in [*self._streams.values()]:
+            stream.over(self.lost)
+        self._streams.clear()
+        self.wake()
+        if self._transport is not None:
+            if abort:
+                self._transport.abort()
+            else:
+                self._transport.close()
+                # What is written to an end that does not read would keep the connection for ever.
+                asyncio.get_running_loop().call_later(limits.CHANNEL_CLOSE_LIMIT_S, self._transport.abort)
+
+    def _look_if_idle(self) -> None:
+        """A connection without a stream is closed after `CHANNEL_IDLE_PING_S`; streams look after themselves."""
+        if self._handlers is None:
+            return
+        self._idle = asyncio.get_running_loop().call_later(limits.CHANNEL_IDLE_PING_S, self._idled)
+
+    def _idled(self) -> None:
+        if self._streams:
+            self._look_if_idle()
+        else:
+            self.close()
+
+    def _unsent_bytes(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def _flush(self) -> None:
+        data = self._h2.data_to_send()
+        if data and self._transport is not None:
+            self._transport.write(data)
+
+    def wake(self) -> None:
+        """Writers look again."""
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            if not one.done():
+                one.set_result(None)
+
+
+class Http2Server:
+    """Listens, and serves every stream of every connection."""
+
+    def __init__(self, handlers: Mapping[str, Handler], context: ssl.SSLContext | None) -> None:
+        """`handlers` by path; `context`: None for connections without TLS."""
+        self._handlers = handlers
+        self._context = context
+        self._connections: set[Http2Connection] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; the port, which is chosen here when it is 0.  Raises `OSError` when nothing can listen there."""
+        loop = asyncio.get_running_loop()
+        bare = host.strip("[]")
+        if not port:
+            # A name may have several addresses, and each of them would get a port of its own.
+            found = await loop.getaddrinfo(bare, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            bare = str(found[0][4][0])
+        self._server = await loop.create_server(
+            lambda: Http2Connection(self._connections, self._handlers), bare, port, ssl=self._context,
+            ssl_handshake_timeout=limits.CHANNEL_GREETING_LIMIT_S if self._context else None,
+        )  # fmt: skip
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        """Listen no more, and end every stream."""
+        if self._server is not None:
+            self._server.close()
+        tasks = [task for connection in self._connections for task in connection.tasks()]
+        if tasks:  # what ends in order has its status to say
+            await asyncio.wait(tasks, timeout=limits.CHANNEL_CLOSE_LIMIT_S)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await close_all(self._connections)
+
+
+async def close_all(connections: set[Http2Connection]) -> None:
+    """Close connections, and wait until they are; `CHANNEL_CLOSE_LIMIT_S` at most."""
+    closing = [*connections]
+    for connection in closing:
+        connection.close()
+    await asyncio.gather(*(connection.gone() for connection in closing))
+
+
+async def dial(
+    host: str, port: int, context: ssl.SSLContext | None, connections: set[Http2Connection]
+) -> Http2Connection:
+    """A connection to a process that listens.  Raises `StreamBroken` when there is none."""
+    loop = asyncio.get_running_loop()
+    try:
+        _, connection = await loop.create_connection(
+            lambda: Http2Connection(connections), host.strip("[]"), port, ssl=context,
+            ssl_handshake_timeout=limits.CHANNEL_GREETING_LIMIT_S if context else None,
+        )  # fmt: skip
+    except (OSError, asyncio.IncompleteReadError) as error:
+        raise StreamBroken(f"it cannot be reached: {error}") from error
+    return connection
+
+
+def _settings() -> dict[SettingCodes | int, int]:
+    """What the other end may do.  Limits are read late: tests change them."""
+    return {
+        SettingCodes.INITIAL_WINDOW_SIZE: limits.HTTP2_WINDOW_BYTES,
+        SettingCodes.MAX_FRAME_SIZE: limits.HTTP2_FRAME_BYTES,
+        SettingCodes.MAX_HEADER_LIST_SIZE: limits.HTTP2_HEADERS_LIMIT_BYTES,
+        SettingCodes.MAX_CONCURRENT_STREAMS: limits.HTTP2_STREAMS_LIMIT,
+    }
+
+
+def _named(headers: Any) -> dict[str, str]:
+    return {str(name): str(value) for name, value in headers or ()}
+
+
+def _name_of(status: str) -> str:
+    try:
+        return Status(int(status)).name
+    except ValueError:
+        return f"status {status:.20}"
+
+
+def _code(code: ErrorCodes | int | None) -> str:
+    return code.name if isinstance(code, ErrorCodes) else str(code)

@@ -1,0 +1,430 @@
+"""gRPC's streams in the event loop: both ends over real sockets, and other ends that keep no rule.
+
+That gRPC's own clients are served is what `test_grpc_channels` and `test_tls` show, whose strangers are gRPC's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, nullcontext
+from typing import Any
+
+import pytest
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import DataReceived, ResponseReceived, StreamEnded, TrailersReceived
+from h2.settings import SettingCodes
+
+from millwheel import limits
+from millwheel.transport.conversations import StreamBroken
+from millwheel.transport.http2 import Http2Connection, Http2Server, Http2Stream, Status, StreamRefused, close_all, dial
+from tests.unit.transport.network import until
+
+Serve = Callable[[Http2Stream], Awaitable[None]]
+
+PATH = "/a.B/C"
+
+
+@asynccontextmanager
+async def listening(serve: Serve, buffer_bytes: int = 0) -> AsyncIterator[int]:
+    """A port where `serve` has every stream."""
+    server = Http2Server({PATH: serve}, None)
+    try:
+        port = await server.start("127.0.0.1", 0)
+        if buffer_bytes and server._server is not None:
+            server._server.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
+        yield port
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def called(serve: Serve, path: str = PATH) -> AsyncIterator[Http2Stream]:
+    """A stream to such a port, at the end that has called."""
+    async with listening(serve) as port:
+        dialled: set[Http2Connection] = set()
+        try:
+            yield (await dial("127.0.0.1", port, None, dialled)).call(path, "here")
+        finally:
+            await close_all(dialled)
+        assert not dialled
+
+
+async def echo(stream: Http2Stream) -> None:
+    while (frame := await stream.read()) is not None:
+        await stream.write(frame)
+
+
+def test_frames_of_all_lengths_come_back_in_order() -> None:
+    sizes = [0, 1, 2**14 - 5, 2**14, 2**18 - 5, 2**18, limits.CHANNEL_FRAME_LIMIT_BYTES, 3]
+    frames = [bytes([number]) * size for number, size in enumerate(sizes)] * 3
+
+    async def scenario() -> None:
+        async with called(echo) as stream:
+            writing = asyncio.create_task(write_all(stream, frames))
+            assert [await stream.read() for _ in frames] == frames
+            await writing
+            assert await stream.finish() is True
+            assert await stream.read() is None
+
+    asyncio.run(scenario())
+
+
+async def write_all(stream: Http2Stream, frames: list[bytes]) -> None:
+    for frame in frames:
+        await stream.write(frame)
+
+
+async def write_for_ever(stream: Http2Stream) -> None:
+    while True:
+        await asyncio.wait_for(stream.write(bytes(1_000_000)), 30)
+
+
+def test_what_nobody_reads_holds_its_writer_back() -> None:
+    frame, read = bytes(100_000), asyncio.Event()
+    written = 0
+
+    async def late(stream: Http2Stream) -> None:
+        await read.wait()
+        await echo(stream)
+
+    async def scenario() -> None:
+        nonlocal written
+        async with called(late) as stream:
+
+            async def write() -> None:
+                nonlocal written
+                while written < 300:
+                    await stream.write(frame)
+                    written += 1
+
+            writing = asyncio.create_task(write())
+            await asyncio.sleep(0.5)
+            # The window of the stream, and what one frame more has begun.
+            assert written * len(frame) <= limits.HTTP2_WINDOW_BYTES + len(frame)
+            read.set()
+            for _ in range(300):
+                assert await stream.read() == frame
+            await writing
+
+    asyncio.run(scenario())
+
+
+def test_many_windows_pass_one_connection_stream_after_stream() -> None:
+    """What a stream has not read when it ends is given back to its connection."""
+
+    async def drop(stream: Http2Stream) -> None:
+        await stream.read()
+
+    async def scenario() -> None:
+        async with listening(drop) as port:
+            dialled: set[Http2Connection] = set()
+            connection = await dial("127.0.0.1", port, None, dialled)
+            for _ in range(20):
+                stream = connection.call(PATH, "here")
+                with pytest.raises(StreamBroken):
+                    await write_for_ever(stream)
+            await close_all(dialled)
+
+    asyncio.run(scenario())
+
+
+async def refuse(stream: Http2Stream) -> None:
+    raise StreamRefused(Status.NOT_FOUND, "nobody is called 'Zoë', 100%")
+
+
+async def fail(stream: Http2Stream) -> None:
+    raise ValueError("a mistake")
+
+
+@pytest.mark.parametrize(
+    ("serve", "path", "says"),
+    [
+        (refuse, PATH, r"^nobody is called 'Zoë', 100% \(NOT_FOUND\)$"),
+        (fail, PATH, r"^its handler failed \(INTERNAL\)$"),
+        (echo, "/a.B/D", r"^nobody serves '/a.B/D' \(UNIMPLEMENTED\)$"),
+    ],
+)
+def test_a_refusal_reaches_the_end_that_has_called(
+    serve: Serve, path: str, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with called(serve, path) as stream:
+            with pytest.raises(StreamBroken, match=says):
+                await stream.read()
+            with pytest.raises(StreamBroken, match=says):
+                await stream.write(b"more")
+
+    asyncio.run(scenario())
+    assert ("a mistake" in caplog.text) == (serve is fail)
+
+
+def test_frames_before_the_end_are_read_and_then_its_reason() -> None:
+    async def say_and_refuse(stream: Http2Stream) -> None:
+        await stream.write(b"one")
+        await stream.write(b"two")
+        raise StreamRefused(Status.ABORTED, "enough")
+
+    async def scenario() -> None:
+        async with called(say_and_refuse) as stream:
+            await asyncio.sleep(0.05)
+            assert [await stream.read(), await stream.read()] == [b"one", b"two"]
+            with pytest.raises(StreamBroken, match=r"enough \(ABORTED\)"):
+                await stream.read()
+
+    asyncio.run(scenario())
+
+
+def test_both_ends_hear_of_a_stream_that_is_cancelled() -> None:
+    ends: list[str] = []
+
+    async def listen(stream: Http2Stream) -> None:
+        try:
+            await stream.read()
+        except StreamBroken as broken:
+            ends.append(str(broken))
+
+    async def scenario() -> None:
+        async with called(listen) as stream:
+            reading = asyncio.create_task(stream.read())
+            await asyncio.sleep(0.05)
+            stream.cancel()
+            with pytest.raises(StreamBroken, match="cancelled here"):
+                await reading
+            await until(lambda: ends)
+
+    asyncio.run(scenario())
+    assert ends == ["the other end has broken it (CANCEL)"]
+
+
+def test_a_process_that_stops_listening_ends_its_streams() -> None:
+    async def scenario() -> None:
+        server = Http2Server({PATH: echo}, None)
+        port = await server.start("127.0.0.1", 0)
+        dialled: set[Http2Connection] = set()
+        stream = (await dial("127.0.0.1", port, None, dialled)).call(PATH, "here")
+        await stream.write(b"one")
+        assert await stream.read() == b"one"
+        await server.stop()
+        with pytest.raises(StreamBroken):
+            await stream.read()
+        with pytest.raises(StreamBroken, match="cannot be reached"):
+            await dial("127.0.0.1", port, None, dialled)
+        await close_all(dialled)
+
+    asyncio.run(scenario())
+
+
+def test_writers_without_room_hear_of_the_end() -> None:
+    async def deaf(stream: Http2Stream) -> None:
+        await asyncio.sleep(0.2)
+
+    async def scenario() -> None:
+        async with called(deaf) as stream:
+            with pytest.raises(StreamBroken):
+                await write_for_ever(stream)
+
+    asyncio.run(scenario())
+
+
+# Ends that keep no rule
+
+
+class RawEnd:
+    """A caller that says what it likes, by hand; `h2` still counts for it."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.h2 = H2Connection(
+            H2Configuration(client_side=True, validate_outbound_headers=False, header_encoding="latin-1")
+        )
+        self.h2.initiate_connection()
+
+    def flush(self) -> None:
+        self.writer.write(self.h2.data_to_send())
+
+    def open(self, **headers: str) -> int:
+        number = self.h2.get_next_available_stream_id()
+        names = {"method": "POST", "path": PATH, "scheme": "http", "authority": "x", "content-type": "application/grpc"}
+        names |= {name.replace("_", "-"): value for name, value in headers.items()}
+        pseudo = ("method", "path", "scheme", "authority")
+        order = [(f":{name}", names[name]) for name in pseudo] + [
+            (name, value) for name, value in names.items() if name not in pseudo
+        ]
+        self.h2.send_headers(number, order)
+        self.flush()
+        return number
+
+    async def status(self) -> dict[str, str]:
+        """Headers and trailers until a stream, or the connection, has ended."""
+        found: dict[str, str] = {}
+        async with asyncio.timeout(20):
+            while data := await self.reader.read(65_536):
+                for event in self.h2.receive_data(data):
+                    match event:
+                        case ResponseReceived(headers=headers) | TrailersReceived(headers=headers):
+                            found |= {str(name): str(value) for name, value in headers or ()}
+                        case DataReceived(flow_controlled_length=length, stream_id=number):
+                            self.h2.acknowledge_received_data(length or 0, number or 0)
+                        case StreamEnded():
+                            return found
+                self.flush()
+        return found
+
+
+@asynccontextmanager
+async def raw_end(serve: Serve = echo, buffer_bytes: int = 0) -> AsyncIterator[RawEnd]:
+    async with listening(serve, buffer_bytes) as port:
+        end = RawEnd(*await asyncio.open_connection("127.0.0.1", port))
+        try:
+            yield end
+        finally:
+            end.writer.close()
+
+
+async def answered(headers: dict[str, str], data: bytes = b"") -> dict[str, str]:
+    async with raw_end() as end:
+        number = end.open(**headers)
+        if data:
+            end.h2.send_data(number, data)
+            end.flush()
+        return await end.status()
+
+
+@pytest.mark.parametrize(
+    ("headers", "data", "status", "says"),
+    [
+        ({}, struct.pack(">?I", True, 3) + b"abc", Status.UNIMPLEMENTED, "compressed"),
+        ({}, struct.pack(">?I", False, limits.CHANNEL_FRAME_LIMIT_BYTES + 1), Status.RESOURCE_EXHAUSTED, "LIMIT"),
+        ({}, struct.pack(">?I", False, 2**32 - 1), Status.RESOURCE_EXHAUSTED, "4,294,967,295 bytes"),
+        ({"path": "/"}, b"", Status.UNIMPLEMENTED, "nobody serves"),
+    ],
+)
+def test_what_keeps_no_rule_of_grpc_gets_a_status(
+    headers: dict[str, str], data: bytes, status: Status, says: str
+) -> None:
+    found = asyncio.run(answered(headers, data))
+    assert found[":status"] == "200"
+    assert found["grpc-status"] == str(int(status))
+    assert says in found["grpc-message"]
+
+
+@pytest.mark.parametrize("headers", [{"method": "GET"}, {"content_type": "text/html"}])
+def test_what_is_no_grpc_gets_a_status_of_http(headers: dict[str, str]) -> None:
+    assert asyncio.run(answered(headers))[":status"] == "415"
+
+
+def test_a_frame_in_pieces_is_one_frame_and_half_of_one_is_none() -> None:
+    heard: list[Any] = []
+
+    async def note(stream: Http2Stream) -> None:
+        try:
+            while (frame := await stream.read()) is not None:
+                heard.append(frame)
+        except StreamBroken as broken:
+            heard.append(str(broken))
+
+    async def scenario() -> None:
+        async with raw_end(note) as end:
+            number = end.open()
+            frame = struct.pack(">?I", False, 3) + b"abc"
+            for piece in (frame * 3)[:-1]:
+                end.h2.send_data(number, bytes([piece]), pad_length=7)
+                end.flush()
+                await asyncio.sleep(0)
+            end.h2.end_stream(number)
+            end.flush()
+            await end.status()
+
+    asyncio.run(scenario())
+    assert heard == [b"abc", b"abc", "it ended within a frame"]
+
+
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01" + bytes(300), b"x" * 100_000])
+def test_who_speaks_something_else_is_let_go(data: bytes) -> None:
+    async def scenario() -> None:
+        async with listening(echo) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(data)
+            async with asyncio.timeout(20):
+                try:
+                    while await reader.read(65_536):
+                        pass
+                except ConnectionError:
+                    pass
+            writer.close()
+
+    asyncio.run(scenario())
+
+
+async def ask_for_ever(end: RawEnd) -> None:
+    for _ in range(1_000):
+        end.h2.ping(b"12345678")
+    questions = end.h2.data_to_send()
+    while True:  # the answers fill the buffers of both sockets first
+        end.writer.write(questions)
+        await end.writer.drain()
+        await asyncio.sleep(0)
+
+
+def test_who_asks_and_does_not_read_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CHANNEL_FRAME_BYTES", 10_000)
+    monkeypatch.setattr(limits, "HTTP2_UNSENT_LIMIT_BYTES", 100_000)
+
+    async def scenario() -> None:
+        async with raw_end(buffer_bytes=10_000) as end:
+            end.open()
+            end.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 10_000)
+            end.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            async with asyncio.timeout(60):
+                with pytest.raises(ConnectionError):
+                    await ask_for_ever(end)
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_without_a_stream_is_closed_and_one_with_a_stream_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CHANNEL_IDLE_PING_S", 0.1)
+
+    async def scenario() -> None:
+        async with raw_end() as end:
+            end.flush()
+            await end.status()
+            async with called(echo) as stream:
+                await asyncio.sleep(0.4)
+                await stream.write(b"one")
+                assert await stream.read() == b"one"
+
+    asyncio.run(scenario())
+
+
+def test_connections_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HTTP2_CONNECTIONS_LIMIT", 2)
+
+    async def scenario() -> None:
+        async with listening(echo) as port:
+            dialled: set[Http2Connection] = set()
+            streams = []
+            for _ in range(3):
+                streams.append((await dial("127.0.0.1", port, None, dialled)).call(PATH, "here"))
+                with pytest.raises(StreamBroken) if len(streams) == 3 else nullcontext():
+                    await streams[-1].write(b"one")
+                    assert await streams[-1].read() == b"one"
+            await close_all(dialled)
+
+    asyncio.run(scenario())
+
+
+def test_streams_of_one_connection_are_limited() -> None:
+    async def scenario() -> None:
+        async with raw_end() as end:
+            end.flush()
+            async with asyncio.timeout(20):
+                while end.h2.remote_settings.max_concurrent_streams != limits.HTTP2_STREAMS_LIMIT:
+                    end.h2.receive_data(await end.reader.read(65_536))
+            assert end.h2.remote_settings[SettingCodes.INITIAL_WINDOW_SIZE] == limits.HTTP2_WINDOW_BYTES
+
+    asyncio.run(scenario())
