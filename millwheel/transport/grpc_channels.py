@@ -24,7 +24,15 @@ from millwheel.host.messages import Message
 from millwheel.transport.addresses import host_and_port, is_loopback
 from millwheel.transport.conversations import Conversation, FrameStream, StreamBroken
 from millwheel.transport.frames import parsed
-from millwheel.transport.http2 import Http2Connection, Http2Server, Http2Stream, Status, StreamRefused, close_all, dial
+from millwheel.transport.http2 import (
+    Http2Connection,
+    Http2Server,
+    Http2Stream,
+    StreamRefused,
+    StreamStatus,
+    close_all,
+    dial,
+)
 from millwheel.transport.proto import channel_pb2 as pb
 from millwheel.transport.roles import CONVERSE, MEMBERS, may_call, may_speak_for
 from millwheel.transport.tls import caller_context, role_in, server_context
@@ -302,20 +310,20 @@ class GrpcTransport:
 
     async def _answer(self, stream: Http2Stream) -> None:
         if self._certificates is not None and not may_call(role := role_in(stream.certificate()), CONVERSE):
-            _refuse(stream, Status.PERMISSION_DENIED, f"a certificate of the role {role} opens no channel")
+            _refuse(stream, StreamStatus.PERMISSION_DENIED, f"a certificate of the role {role} opens no channel")
         if self._streams >= limits.CHANNEL_STREAMS_LIMIT:
-            _refuse(stream, Status.RESOURCE_EXHAUSTED, "too many streams (CHANNEL_STREAMS_LIMIT)")
+            _refuse(stream, StreamStatus.RESOURCE_EXHAUSTED, "too many streams (CHANNEL_STREAMS_LIMIT)")
         self._streams += 1
         try:
             greeting = await _greeting(stream)
             link = await self._link_of(greeting, stream)
             if greeting.process == link.process and greeting.attempt <= link.attempt:
-                _refuse(stream, Status.ABORTED, f"{link.peer} has called again since")
+                _refuse(stream, StreamStatus.ABORTED, f"{link.peer} has called again since")
             link.process, link.attempt = greeting.process, greeting.attempt
             greeting.host, greeting.peer = link.me, link.peer
             await stream.write(pb.Frame(greeting=greeting).SerializeToString())
             if link.attempt != greeting.attempt or self._links.get((link.me, link.peer)) is not link:
-                _refuse(stream, Status.ABORTED, f"{link.peer} has called again since, or is given up")
+                _refuse(stream, StreamStatus.ABORTED, f"{link.peer} has called again since, or is given up")
             conversation = await self._carry(link, stream)
         except StreamBroken as broken:
             logger.debug("a stream from %s broke: %s", stream.peer, broken)
@@ -323,28 +331,28 @@ class GrpcTransport:
         finally:
             self._streams -= 1
         if conversation.malformed:
-            _refuse(stream, Status.INVALID_ARGUMENT, conversation.why)
+            _refuse(stream, StreamStatus.INVALID_ARGUMENT, conversation.why)
         if not conversation.orderly:
-            raise StreamRefused(Status.ABORTED, conversation.why)
+            raise StreamRefused(StreamStatus.ABORTED, conversation.why)
 
     async def _link_of(self, greeting: pb.Greeting, stream: Http2Stream) -> Link:
         """The link that the greeting asks for.  A process that is new may call before it is known here."""
         if self._certificates is not None and not may_speak_for(role := role_in(stream.certificate()), greeting.host):
             _refuse(
                 stream,
-                Status.PERMISSION_DENIED,
+                StreamStatus.PERMISSION_DENIED,
                 f"a certificate of the role {role} is not {greeting.host!r:.80}",
             )
         if greeting.peer not in self._hosts:
-            _refuse(stream, Status.NOT_FOUND, f"no host of this process is called {greeting.peer!r:.80}")
+            _refuse(stream, StreamStatus.NOT_FOUND, f"no host of this process is called {greeting.peer!r:.80}")
         if not greeting.host < greeting.peer:
-            _refuse(stream, Status.INVALID_ARGUMENT, f"{greeting.peer!r:.80} calls {greeting.host!r:.80}")
+            _refuse(stream, StreamStatus.INVALID_ARGUMENT, f"{greeting.peer!r:.80} calls {greeting.host!r:.80}")
         with suppress(TimeoutError):
             async with asyncio.timeout(limits.CHANNEL_GREETING_LIMIT_S):
                 while (link := self._links.get((greeting.peer, greeting.host))) is None:
                     await self._news.wait()
                 return link
-        _refuse(stream, Status.PERMISSION_DENIED, f"{greeting.host!r:.80} is no member that is known here")
+        _refuse(stream, StreamStatus.PERMISSION_DENIED, f"{greeting.host!r:.80} is no member that is known here")
 
 
 async def _greeting(stream: Http2Stream) -> pb.Greeting:
@@ -354,13 +362,13 @@ async def _greeting(stream: Http2Stream) -> pb.Greeting:
         async with asyncio.timeout(limits.CHANNEL_GREETING_LIMIT_S):
             frame = parsed(await stream.read() or b"")
     except WireError as error:
-        _refuse(stream, Status.INVALID_ARGUMENT, str(error))
+        _refuse(stream, StreamStatus.INVALID_ARGUMENT, str(error))
     except TimeoutError:
-        _refuse(stream, Status.DEADLINE_EXCEEDED, "no greeting came (CHANNEL_GREETING_LIMIT_S)")
+        _refuse(stream, StreamStatus.DEADLINE_EXCEEDED, "no greeting came (CHANNEL_GREETING_LIMIT_S)")
     if not (frame.greeting.host and frame.greeting.peer):
-        _refuse(stream, Status.INVALID_ARGUMENT, "a stream begins with a greeting, and this does not")
+        _refuse(stream, StreamStatus.INVALID_ARGUMENT, "a stream begins with a greeting, and this does not")
     if frame.greeting.version != WIRE_VERSION:
-        _refuse(stream, Status.FAILED_PRECONDITION, _other_version(frame.greeting.version))
+        _refuse(stream, StreamStatus.FAILED_PRECONDITION, _other_version(frame.greeting.version))
     return frame.greeting
 
 
@@ -382,7 +390,7 @@ def _other_version(version: int) -> str:
     return f"the other end speaks version {version} and this one {WIRE_VERSION}: run the same release everywhere"
 
 
-def _refuse(stream: Http2Stream, status: Status, why: str) -> NoReturn:
+def _refuse(stream: Http2Stream, status: StreamStatus, why: str) -> NoReturn:
     """End a stream with a status."""
     logger.warning("a stream from %s was refused: %s", stream.peer, why)
     raise StreamRefused(status, why)

@@ -52,7 +52,7 @@ _TYPE: Final = ("content-type", "application/grpc")
 logger = logging.getLogger("millwheel")
 
 
-class Status(IntEnum):
+class StreamStatus(IntEnum):
     """How a stream has ended: the codes of gRPC that are used here."""
 
     OK = 0
@@ -73,7 +73,7 @@ class Status(IntEnum):
 class StreamRefused(Exception):
     """A handler ends its stream with another status than OK."""
 
-    def __init__(self, status: Status, why: str) -> None:
+    def __init__(self, status: StreamStatus, why: str) -> None:
         super().__init__(why)
         self.status = status
 
@@ -156,10 +156,10 @@ class Http2Stream:
         while len(rest) >= _PREFIX.size:
             compressed, size = _PREFIX.unpack_from(rest)
             if compressed:
-                raise StreamRefused(Status.UNIMPLEMENTED, "a compressed frame came, and none is agreed on")
+                raise StreamRefused(StreamStatus.UNIMPLEMENTED, "a compressed frame came, and none is agreed on")
             if size > limits.CHANNEL_FRAME_LIMIT_BYTES:
                 raise StreamRefused(
-                    Status.RESOURCE_EXHAUSTED,
+                    StreamStatus.RESOURCE_EXHAUSTED,
                     f"a frame of {size:,} bytes came, which is larger than max ({limits.CHANNEL_FRAME_LIMIT_BYTES:,}, "
                     "CHANNEL_FRAME_LIMIT_BYTES)",
                 )
@@ -363,27 +363,27 @@ class Http2Connection(asyncio.Protocol):
             self._h2.send_headers(number, [(":status", "415")], end_stream=True)
             self.reset(stream, ErrorCodes.NO_ERROR)
         elif handler is None:
-            self._conclude(stream, Status.UNIMPLEMENTED, f"nobody serves {headers.get(':path')!r:.80}")
+            self._conclude(stream, StreamStatus.UNIMPLEMENTED, f"nobody serves {headers.get(':path')!r:.80}")
         else:
             self._tasks[number] = asyncio.ensure_future(self._serve(stream, handler))
 
     async def _serve(self, stream: Http2Stream, handler: Handler) -> None:
         try:
             await handler(stream)
-            status, why = Status.OK, ""
+            status, why = StreamStatus.OK, ""
         except StreamRefused as refused:
             status, why = refused.status, str(refused)
         except Exception:
             logger.exception("a stream from %s failed", stream.peer)
-            status, why = Status.INTERNAL, "its handler failed"
+            status, why = StreamStatus.INTERNAL, "its handler failed"
         except asyncio.CancelledError:
-            self._conclude(stream, Status.UNAVAILABLE, "this process ends")
+            self._conclude(stream, StreamStatus.UNAVAILABLE, "this process ends")
             raise
         finally:
             self._tasks.pop(stream.number, None)
         self._conclude(stream, status, why)
 
-    def _conclude(self, stream: Http2Stream, status: Status, why: str) -> None:
+    def _conclude(self, stream: Http2Stream, status: StreamStatus, why: str) -> None:
         """End a stream with a status."""
         ended = stream.broken or stream.ended
         if not self._forget(stream):
@@ -587,7 +587,7 @@ def _named(headers: Any) -> dict[str, str]:
 
 def _name_of(status: str) -> str:
     try:
-        return Status(int(status)).name
+        return StreamStatus(int(status)).name
     except ValueError:
         return f"status {status:.20}"
 

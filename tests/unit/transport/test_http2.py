@@ -20,7 +20,15 @@ from h2.settings import SettingCodes
 
 from millwheel import limits
 from millwheel.transport.conversations import StreamBroken
-from millwheel.transport.http2 import Http2Connection, Http2Server, Http2Stream, Status, StreamRefused, close_all, dial
+from millwheel.transport.http2 import (
+    Http2Connection,
+    Http2Server,
+    Http2Stream,
+    StreamRefused,
+    StreamStatus,
+    close_all,
+    dial,
+)
 from tests.unit.transport.network import until
 
 Serve = Callable[[Http2Stream], Awaitable[None]]
@@ -133,7 +141,7 @@ def test_many_windows_pass_one_connection_stream_after_stream() -> None:
 
 
 async def refuse(stream: Http2Stream) -> None:
-    raise StreamRefused(Status.NOT_FOUND, "nobody is called 'Zoë', 100%")
+    raise StreamRefused(StreamStatus.NOT_FOUND, "nobody is called 'Zoë', 100%")
 
 
 async def fail(stream: Http2Stream) -> None:
@@ -166,7 +174,7 @@ def test_frames_before_the_end_are_read_and_then_its_reason() -> None:
     async def say_and_refuse(stream: Http2Stream) -> None:
         await stream.write(b"one")
         await stream.write(b"two")
-        raise StreamRefused(Status.ABORTED, "enough")
+        raise StreamRefused(StreamStatus.ABORTED, "enough")
 
     async def scenario() -> None:
         async with called(say_and_refuse) as stream:
@@ -297,14 +305,14 @@ async def answered(headers: dict[str, str], data: bytes = b"") -> dict[str, str]
 @pytest.mark.parametrize(
     ("headers", "data", "status", "says"),
     [
-        ({}, struct.pack(">?I", True, 3) + b"abc", Status.UNIMPLEMENTED, "compressed"),
-        ({}, struct.pack(">?I", False, limits.CHANNEL_FRAME_LIMIT_BYTES + 1), Status.RESOURCE_EXHAUSTED, "LIMIT"),
-        ({}, struct.pack(">?I", False, 2**32 - 1), Status.RESOURCE_EXHAUSTED, "4,294,967,295 bytes"),
-        ({"path": "/"}, b"", Status.UNIMPLEMENTED, "nobody serves"),
+        ({}, struct.pack(">?I", True, 3) + b"abc", StreamStatus.UNIMPLEMENTED, "compressed"),
+        ({}, struct.pack(">?I", False, limits.CHANNEL_FRAME_LIMIT_BYTES + 1), StreamStatus.RESOURCE_EXHAUSTED, "LIMIT"),
+        ({}, struct.pack(">?I", False, 2**32 - 1), StreamStatus.RESOURCE_EXHAUSTED, "4,294,967,295 bytes"),
+        ({"path": "/"}, b"", StreamStatus.UNIMPLEMENTED, "nobody serves"),
     ],
 )
 def test_what_keeps_no_rule_of_grpc_gets_a_status(
-    headers: dict[str, str], data: bytes, status: Status, says: str
+    headers: dict[str, str], data: bytes, status: StreamStatus, says: str
 ) -> None:
     found = asyncio.run(answered(headers, data))
     assert found[":status"] == "200"
