@@ -249,6 +249,8 @@ class Catalog:
                 f"{file.place}: grew from {identity.offset} to {file.size} bytes after its end was read; "
                 "put new rows into a new file, or read it with tail=True and a longer quiet_us"
             )
+        if identity.finished and not tail_fits(file.place, identity):
+            raise SourceError(rewritten_message(file.place, identity))
         identity.path, identity.inode = file.path, file.inode
 
     def _refuse_rewritten(
@@ -284,13 +286,13 @@ def names_by_head(index: dict[tuple[int, str], list[str]], head: bytes) -> Itera
 def likeness(identity: Identity, file: FoundFile) -> tuple[int, int] | None:
     """How sure it is that `file`, whose beginning fits, is the remembered one; None when it is not.
 
-    Without the same inode or path (a copy, a compressed log), the bytes before the position must be the same
-    too.
+    Without the same inode or path (a copy, a compressed log), the bytes before the position must be the same too.  So they
+    must without the same inode if it is finished: then it may be gone, and another file in its place.
     """
     near = 2 * (identity.inode == file.inode) + (identity.path in (file.path, below_its_root(file.path)))
     if not near and identity.finished and identity.offset < FILE_HEAD_LIMIT_BYTES:
         return None
-    if not near and not tail_fits(file.place, identity):
+    if (not near or (identity.finished and near == 1)) and not tail_fits(file.place, identity):
         return None
     return near, identity.head
 

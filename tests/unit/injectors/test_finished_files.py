@@ -205,3 +205,32 @@ def test_files_of_several_directories_are_in_the_order_of_their_names(tmp_path: 
         (tmp_path / directory / name).write_text(f"{name}\n")
     source = FileSource("s", [tmp_path / "z", tmp_path / "a"], ordered=True)
     assert [*values_of(source).values()] == [["1.log"], ["2.log"], ["3.log"]]
+
+
+@pytest.mark.parametrize("more", ["six\nten\n", "tho\n"])
+def test_a_finished_file_that_is_rewritten_behind_its_beginning_is_refused(tmp_path: Path, more: str) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(LONG + b"one\ntwo\n")
+    registry = Registry(source := FileSource("s", path))
+    finish_all(registry, source)
+    path.write_bytes(LONG + more.encode())
+    os.utime(path, (1, 1))
+    with pytest.raises(SourceError, match="rewritten"):
+        registry.search(FileSource("s", path))
+
+
+@pytest.mark.parametrize("more", ["six\nten\n", "tho\n"])
+def test_a_file_in_the_place_of_a_finished_one_that_is_gone_is_another_one(tmp_path: Path, more: str) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(LONG + b"one\ntwo\n")
+    registry = Registry(source := FileSource("s", path))
+    finish_all(registry, source)
+    (tmp_path / "new").write_bytes(LONG + more.encode())
+    (tmp_path / "new").replace(path)
+    (partition,) = registry.search(FileSource("s", path))
+    assert [value for batch in read_all(partition) for value in batch.values][100:] == more.split()
+    registry = Registry(source := FileSource("s", path))
+    finish_all(registry, source)
+    (tmp_path / "copy").write_bytes(path.read_bytes())
+    (tmp_path / "copy").replace(path)
+    assert registry.search(FileSource("s", path)) == [], "a copy is the same file"
