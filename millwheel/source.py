@@ -132,6 +132,9 @@ class Source(Protocol[T_co]):
     idle_after_us: int | None = None
     """Silence of a partition, us of wall time, after which the watermark may follow the wall clock; None: never."""
 
+    grows: bool = True
+    """Rows may come to a partition that has given all it had.  Where they cannot, `idle_after_us` has no effect."""
+
     disorder_us: int = 0
     """How far behind the wall clock it stays then, us."""
 

@@ -168,7 +168,7 @@ class FileSource(Source[T]):
         self.id_slack = id_slack
         self.idle_after_us = idle_after_us
         self._patterns = [Path(path) for path in patterns]
-        self._tail = tail
+        self._tail = self.grows = tail
         policy = checked_policy(name, watermark)
         if tail and isinstance(policy, Exact):
             raise ValueError(

@@ -44,6 +44,8 @@ class IterableSource(Source[T]):
     ['to', 'be']
     """
 
+    grows = False
+
     def __init__(
         self,
         name: str,

@@ -164,7 +164,7 @@ class SparkOutputSource(Source[T]):
         self._directory = Path(directory)
         self._type = type
         self._format = format
-        self._tail = tail
+        self._tail = self.grows = tail
         self._later = later_files_not_before
         self._rejects = kept = open_rejects(rejects, name)
         self._parquet = ParquetReading(type, columns, event_time, policy, kept)

@@ -36,6 +36,8 @@ def why_it_waits(source: Source, partition: str = "") -> str:
     """Why the watermark of `source` waits: for a partition, or, without one, for those that are not there yet."""
     what = partition or "a partition that is not there yet"
     text = f"{what} may still give a row as old as that"
+    if not source.grows:
+        return text
     if source.idle_after_us is not None:
         return f"{text}; after {source.idle_after_us / SECOND:g} s of silence it goes on (idle_after_us)"
     other = "" if partition else ", or how old the rows of later ones are (later_files_not_before of a FileSource)"

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, TextCoder, limits, subscribe
+from millwheel.host.stalls import why_it_waits
 from millwheel.model import MAX_TIME
 from millwheel.runtime.embedded import EmbeddedRun
-from millwheel_injectors import BoundedDisorder, FileSource
+from millwheel_injectors import BoundedDisorder, FileSource, IterableSource, SparkOutputSource
 from millwheel_storage.memory import MemoryStore
 from tests.unit.runtime.drive import run_until
 
@@ -72,6 +73,14 @@ def test_without_a_file_it_waits_for_the_first_one(tmp_path: Path, caplog: pytes
 def test_a_source_that_may_be_silent_goes_on_by_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "a.log").write_text("1000000\n")
     assert said(tmp_path, caplog, 400, idle_after_us=50_000) == []
+
+
+def test_a_source_whose_rows_are_all_there_is_not_told_of_a_setting_that_it_refuses(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("1000000\n")
+    for source in (IterableSource("s", []), FileSource("s", tmp_path), SparkOutputSource("s", tmp_path, "at")):
+        assert why_it_waits(source, "a.log") == "a.log may still give a row as old as that"
+    tailed = FileSource("s", tmp_path, tail=True)
+    assert why_it_waits(tailed, "a.log").endswith("; set idle_after_us, to say how long silence may last")
 
 
 def test_a_source_at_its_end_has_nothing_to_say() -> None:
