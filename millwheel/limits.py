@@ -624,6 +624,13 @@ STORE_LONGEST_DELAY_S: Final = 1.0
 SERVER_START_LIMIT_S: Final = 120.0
 """Crash recovery takes seconds; a slow disk gets two minutes."""
 
+SERVER_DOUBT_S: Final = 10.0
+"""A server that ends again and again while it starts, for one reason, is given up after so long.  What is left of a killed
+one is mostly gone by then, and is waited for longer."""
+
+SERVER_START_SAID_S: Final = 2.0
+"""A start that takes longer is said: most take a quarter of a second."""
+
 SERVER_STOP_LIMIT_S: Final = 30.0
 """What an embedded server may take to stop, s: it writes what it has in memory first."""
 

@@ -16,6 +16,7 @@ import contextlib
 import fcntl
 import hashlib
 import importlib.util
+import logging
 import os
 import re
 import shutil
@@ -33,13 +34,21 @@ from psycopg.conninfo import make_conninfo
 
 from millwheel.errors import InvariantError, StoreError, StoreUnavailable
 from millwheel.limits import (
+    FAILURE_LINE_CHARS,
     LOG_TAIL_BYTES,
+    SERVER_DOUBT_S,
     SERVER_POLL_S,
     SERVER_START_LIMIT_S,
+    SERVER_START_SAID_S,
     SERVER_STOP_LIMIT_S,
     SOCKET_PATH_LIMIT_BYTES,
 )
 from millwheel_storage.privileges import HERE, can_stand_in, closed_to, reachable_programs, server_user
+
+logger = logging.getLogger("millwheel")
+
+LEFT_BEHIND: Final = re.compile("shared memory|lock file|could not bind")
+"""What Postgres says while processes of a killed server still end."""
 
 SETTINGS: Final = {
     "listen_addresses": "",
@@ -95,6 +104,8 @@ class EmbeddedPostgres:
         self._process: subprocess.Popen[bytes] | None = None
         self._users: IO[bytes] | None = None
         self._owner_pid = 0
+        self._log_began = 0
+        """Where the log of the last start begins."""
 
     @property
     def url(self) -> str:
@@ -244,6 +255,11 @@ class EmbeddedPostgres:
 
         The directory has a name of its own, because the `initdb` of a start that was killed may still write into its own.
         """
+        if any(self._data.iterdir()):
+            raise StoreError(
+                f"{self._data} is no cluster of Postgres, and not empty: it has no PG_VERSION; restore it, move it away, or "
+                "name another directory (--data)"
+            )
         for left in self.directory.glob("postgres.new*"):
             shutil.rmtree(left, ignore_errors=True)
         fresh = Path(tempfile.mkdtemp(prefix="postgres.new-", dir=self.directory))
@@ -254,8 +270,7 @@ class EmbeddedPostgres:
         done = subprocess.run(command, capture_output=True, **self._where(fresh))
         if done.returncode != 0:
             raise StoreError(f"initdb failed: {done.stderr.decode(errors='replace')}")
-        shutil.rmtree(self._data)
-        fresh.rename(self._data)
+        fresh.rename(self._data)  # which is empty
 
     def _identity(self) -> dict[str, Any]:
         if self._user is None:
@@ -273,12 +288,20 @@ class EmbeddedPostgres:
 
     def _launch(self, unless: Callable[[], bool]) -> None:
         """Start `postgres`.  Workers of a killed server may hold its memory for a moment, so this may take two tries."""
-        deadline = time.monotonic() + SERVER_START_LIMIT_S
-        while not self._launch_once(deadline, unless):
-            if time.monotonic() > deadline or unless():
+        began = since = time.monotonic()
+        words, said = "", False
+        while not self._launch_once(began + SERVER_START_LIMIT_S, unless):
+            before, now = words, time.monotonic()
+            words = self._last_words() or before or "its log is empty"
+            if words != before or LEFT_BEHIND.search(words):
+                since = now
+            if now - since > SERVER_DOUBT_S or now - began > SERVER_START_LIMIT_S or unless():
                 raise StoreError(
-                    f"Postgres does not start: {self._last_words()}; see {self.directory / 'postgres.log'}"
+                    f"Postgres in {self._data} does not start: {words}; see {self.directory / 'postgres.log'}"
                 )
+            if now - began > SERVER_START_SAID_S and not said:
+                said = True
+                logger.warning("Postgres in %s does not start yet: %s; trying again", self._data, words)
             time.sleep(0.2)
             self._remove_stale_locks()
 
@@ -288,6 +311,7 @@ class EmbeddedPostgres:
         for name, value in settings.items():
             command += ["-c", f"{name}={value}"]
         with (self.directory / "postgres.log").open("ab") as log:
+            self._log_began = log.seek(0, os.SEEK_END)
             # A session of its own: Ctrl-C at the terminal must reach Python only, which then stops the server
             # in order.
             self._process = subprocess.Popen(
@@ -305,12 +329,14 @@ class EmbeddedPostgres:
         return False
 
     def _last_words(self) -> str:
-        """Why the server ended: the last line of its log that says so, without its time."""
+        """Why the server ended: the last line of its log that says so, without its time, and what follows it."""
         with (self.directory / "postgres.log").open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+            log.seek(max(self._log_began, log.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
             lines = log.read().decode(errors="replace").splitlines()
-        fatal = [line for line in lines if re.search(r"\b(FATAL|PANIC|ERROR):", line)] or lines
-        return re.sub(r"^.*?\b(?=(FATAL|PANIC|ERROR):)", "", fatal[-1]) if fatal else "its log is empty"
+        fatal = [number for number, line in enumerate(lines) if re.search(r"\b(FATAL|PANIC|ERROR):", line)]
+        told = lines[fatal[-1] :] if fatal else lines
+        shown = [re.sub(r"^.*?\b(?=(FATAL|PANIC|ERROR|DETAIL|HINT):)", "", line) for line in told]
+        return " ".join(" ".join(shown).split())[:FAILURE_LINE_CHARS]
 
     def _shut_down(self) -> None:
         """Shut down fast: a checkpoint, then the exit.  If that takes too long, stop at once, which costs a WAL replay."""

@@ -9,13 +9,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from millwheel.errors import StoreError
+from millwheel.limits import SERVER_START_LIMIT_S
 from millwheel_storage.embedded import EmbeddedPostgres
 
 pytestmark = pytest.mark.postgres
@@ -71,9 +72,62 @@ def test_a_server_that_cannot_start_says_why_and_nobody_waits_for_it_who_wants_t
             settings.write("\nnonsense = 1\n")
         os.kill(server.pid, signal.SIGKILL)
         began = time.monotonic()
-        with pytest.raises(StoreError, match=r"^Postgres does not start: FATAL: .*; see .*postgres\.log$"):
+        with pytest.raises(StoreError, match=r"^Postgres in .* does not start: FATAL: .*; see .*postgres\.log$"):
             server.ensure_running(unless=lambda: time.monotonic() > began + 0.5)
         assert time.monotonic() - began < 5
+
+
+def of_another_version(data: Path) -> None:
+    (data / "PG_VERSION").write_text("9.6\n")
+
+
+def with_wrong_settings(data: Path) -> None:
+    with (data / "postgresql.conf").open("a") as file:
+        file.write("nonsense =\n")
+
+
+def without_control_file(data: Path) -> None:
+    (data / "global" / "pg_control").unlink()
+
+
+DAMAGE = [
+    (of_another_version, "is not compatible with this version"),
+    (with_wrong_settings, "contains errors"),
+    (without_control_file, "could not open file .*pg_control"),
+]
+
+
+@pytest.mark.parametrize(("damage", "said"), DAMAGE)
+def test_a_cluster_that_no_try_would_start_is_an_error_soon(
+    damage: Callable[[Path], None], said: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millwheel_storage.embedded.SERVER_DOUBT_S", 0.5)
+    monkeypatch.setattr("millwheel_storage.embedded.SERVER_START_SAID_S", 0.0)
+    with short_directory() as directory:
+        with EmbeddedPostgres(directory):
+            pass
+        damage(directory / "postgres")
+        began = time.monotonic()
+        with pytest.raises(StoreError, match=rf"^Postgres in .* does not start: .*{said}.*; see .*postgres\.log$"):
+            EmbeddedPostgres(directory).start()
+        assert time.monotonic() - began < SERVER_START_LIMIT_S / 4
+        assert any("does not start yet: " in record.getMessage() for record in caplog.records)
+
+
+def test_what_is_no_cluster_is_not_removed() -> None:
+    with short_directory() as directory:
+        with EmbeddedPostgres(directory) as server, psycopg.connect(server.url) as connection:
+            connection.execute("CREATE TABLE t AS SELECT 1 AS x")
+        version = directory / "postgres" / "PG_VERSION"
+        kept = version.read_text()
+        version.unlink()
+        with pytest.raises(
+            StoreError, match="postgres is no cluster of Postgres, and not empty: it has no PG_VERSION; "
+        ):
+            EmbeddedPostgres(directory).start()
+        version.write_text(kept)
+        with EmbeddedPostgres(directory) as server, psycopg.connect(server.url) as connection:
+            assert connection.execute("SELECT x FROM t").fetchall() == [(1,)]
 
 
 def test_a_reused_pid_in_the_pid_file_does_not_hinder() -> None:
