@@ -317,8 +317,7 @@ class Http2Connection(asyncio.Protocol):
     def reset(self, stream: Http2Stream, code: ErrorCodes, why: str = "it was cancelled here") -> None:
         """End a stream in disorder; nothing when it has ended."""
         if self._forget(stream):
-            self._h2.reset_stream(stream.number, code)
-            self._flush()
+            self._abandon(stream.number, code)
         stream.over(why)
 
     async def gone(self) -> None:
@@ -360,7 +359,8 @@ class Http2Connection(asyncio.Protocol):
         stream = self._streams[number] = Http2Stream(self, number)
         handler = (self._handlers or {}).get(headers.get(":path", ""))
         if headers.get(":method") != "POST" or not headers.get("content-type", "").startswith(_TYPE[1]):
-            self._h2.send_headers(number, [(":status", "415")], end_stream=True)
+            with suppress(H2Error):
+                self._h2.send_headers(number, [(":status", "415")], end_stream=True)
             self.reset(stream, ErrorCodes.NO_ERROR)
         elif handler is None:
             self._conclude(stream, StreamStatus.UNIMPLEMENTED, f"nobody serves {headers.get(':path')!r:.80}")
@@ -390,17 +390,18 @@ class Http2Connection(asyncio.Protocol):
             return
         first = [] if stream.answered else [(":status", "200"), _TYPE]
         last = [("grpc-status", str(int(status))), ("grpc-message", quote(why.strip(), safe=" !#$&'()*+,/:;=?@[]"))]
-        self._h2.send_headers(stream.number, [*first, *last], end_stream=True)
+        with suppress(H2Error):  # the other end has broken it, and its event comes next
+            self._h2.send_headers(stream.number, [*first, *last], end_stream=True)
         self._flush()
         if not ended:
             # A caller that is still writing would take a reset for the end, and never read the status.
             asyncio.get_running_loop().call_later(limits.HTTP2_LINGER_S, self._abandon, stream.number)
         stream.over(why or "this end has ended it")
 
-    def _abandon(self, number: int) -> None:
-        """Break a stream whose status is known at both ends; nothing when both have ended it."""
+    def _abandon(self, number: int, code: ErrorCodes = ErrorCodes.NO_ERROR) -> None:
+        """Break a stream; nothing when the other end has done so, or both have ended it."""
         with suppress(H2Error):
-            self._h2.reset_stream(number, ErrorCodes.NO_ERROR)
+            self._h2.reset_stream(number, code)
         self._flush()
 
     # --- both ends ----------------------------------------------------------------------------------------------------

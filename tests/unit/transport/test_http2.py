@@ -256,15 +256,16 @@ class RawEnd:
 
     def open(self, **headers: str) -> int:
         number = self.h2.get_next_available_stream_id()
-        names = {"method": "POST", "path": PATH, "scheme": "http", "authority": "x", "content-type": "application/grpc"}
-        names |= {name.replace("_", "-"): value for name, value in headers.items()}
-        pseudo = ("method", "path", "scheme", "authority")
-        order = [(f":{name}", names[name]) for name in pseudo] + [
-            (name, value) for name, value in names.items() if name not in pseudo
-        ]
-        self.h2.send_headers(number, order)
+        self.h2.send_headers(number, self.headers(headers))
         self.flush()
         return number
+
+    def headers(self, other: dict[str, str]) -> list[tuple[str, str]]:
+        names = {"method": "POST", "path": PATH, "scheme": "http", "authority": "x", "content-type": "application/grpc"}
+        names |= {name.replace("_", "-"): value for name, value in other.items()}
+        pseudo = ("method", "path", "scheme", "authority")
+        rest = [(name, value) for name, value in names.items() if name not in pseudo]
+        return [*((f":{name}", names[name]) for name in pseudo), *rest]
 
     async def status(self) -> dict[str, str]:
         """Headers and trailers until a stream, or the connection, has ended."""
@@ -405,6 +406,26 @@ def test_a_connection_without_a_stream_is_closed_and_one_with_a_stream_is_not(mo
                 await asyncio.sleep(0.4)
                 await stream.write(b"one")
                 assert await stream.read() == b"one"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("mistake", ["a frame", "a path", "a method"])
+def test_a_stream_that_is_refused_and_was_reset_meanwhile_leaves_the_others_alone(mistake: str) -> None:
+    async def scenario() -> None:
+        async with raw_end() as end:
+            other = end.open()
+            headers = {"a path": {"path": "/"}, "a method": {"method": "GET"}}.get(mistake, {})
+            number = end.h2.get_next_available_stream_id()
+            end.h2.send_headers(number, end.headers(headers))
+            if mistake == "a frame":
+                end.h2.send_data(number, struct.pack(">?I", True, 3))
+            end.h2.reset_stream(number)
+            end.flush()  # all in one piece
+            await asyncio.sleep(0.05)
+            end.h2.send_data(other, struct.pack(">?I", False, 3) + b"abc", end_stream=True)
+            end.flush()
+            assert (await end.status())["grpc-status"] == "0"
 
     asyncio.run(scenario())
 
