@@ -35,8 +35,8 @@ class News:
         self._hot_noting = False
         self._stands = Standstills()
         self._noting = False
-        self._quarantined: dict[IntervalId, int] = {}
-        """What a leader was told last."""
+        self._quarantined = False
+        """A leader was told of keys in quarantine.  It is told that there are none again and again: a word may be lost."""
 
     def ran(self, interval: IntervalId, elapsed_us: int) -> None:
         """Hooks of an interval took so long."""
@@ -59,7 +59,7 @@ class News:
                 worker.begin(self._note_hot())
         quarantined = self.in_quarantine()
         if quarantined or self._quarantined:  # mostly there are none
-            self._quarantined = quarantined
+            self._quarantined = True
             worker.answer(InQuarantine(self._incarnation, quarantined))
         if self._stands.look(self._standing(mine, sources), worker.now) and not self._noting:
             self._noting = True

@@ -103,7 +103,7 @@ def none_are_left_is_not_said() -> Patches:
 
     def tell(self: News, mine: Any, sources: Any) -> None:
         if not self.in_quarantine():
-            self._quarantined = {}
+            self._quarantined = False
         original(self, mine, sources)
 
     return {(News, "tell"): tell}
