@@ -30,6 +30,7 @@ class ControllerFamily:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = threading.Event()
         self._thread: threading.Thread | None = None
+        self._say = say
         if not plan.controllers:
             return
         plans = [_plan(plan, number, host) for number in range(1, plan.controllers + 1)]
@@ -56,7 +57,12 @@ class ControllerFamily:
             self._ready.set()
             return await self._supervisor.run()
 
-        status = asyncio.run(main())
+        try:
+            status = asyncio.run(main())
+        except Exception as error:  # of a machine that has no more processes, for example
+            self._say("controllers", True, f"no controller can be kept: {error}")
+            self.failed = 1
+            return
         if status in ENDS.finished:
             self.seen = status
         elif status is not None:

@@ -32,7 +32,7 @@ from millwheel.runtime.embedded import check_sources
 from millwheel.runtime.supervisor import ENDS
 from millwheel.spark.controllers import ControllerFamily
 from millwheel.spark.hosted import HostedWorker, WorkerEnd, task_of
-from millwheel.spark.hosting_plan import HostingPlan, Say, log_line
+from millwheel.spark.hosting_plan import HostingPlan, Say, heard_or_not, log_line
 from millwheel.spark.masters import check_reachable, is_local
 from millwheel.spark.packing import packed
 from millwheel_storage.postgres import PostgresStore
@@ -121,7 +121,7 @@ class SparkCluster:
         check_sources(self._pipeline.graph())
         self._plan = plan
         self._label = plan.label()
-        self._say = say
+        self._say = heard_or_not(say)
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._places: dict[int, _Place] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 
@@ -19,6 +20,16 @@ Say = Callable[[str, bool, str], None]
 def log_line(name: str, is_wrong: bool, line: str) -> None:
     """Say it in the log."""
     logger.log(logging.WARNING if is_wrong else logging.INFO, "%s | %s", name, line)
+
+
+def heard_or_not(say: Say) -> Say:
+    """The same where whoever reads what is said may go, as `head` does: no thread that keeps a cluster ends because of it."""
+
+    def said(name: str, is_wrong: bool, line: str) -> None:
+        with suppress(OSError):
+            say(name, is_wrong, line)
+
+    return said
 
 
 class HostingPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,8 +20,9 @@ from millwheel import limits
 from millwheel.cli.on_spark import Wishes, settings_of
 from millwheel.cli.status import Status
 from millwheel.errors import ChannelError, WiringError
-from millwheel.runtime.supervisor import ENDS
+from millwheel.runtime.supervisor import ENDS, Supervisor
 from millwheel.spark import hosted, hosting
+from millwheel.spark.controllers import ControllerFamily
 from millwheel.spark.hosted import HostedWorker, command_of, task_of
 from millwheel.spark.hosting import SparkCluster
 from millwheel.spark.hosting_plan import HostingPlan, log_line
@@ -200,7 +201,9 @@ class Family:
 
 
 @pytest.fixture
-def hosted_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Jobs, SparkCluster, Family]]:
+def hosted_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[tuple[Jobs, SparkCluster, Family]]:
     """A Spark and a cluster of two workers whose jobs are given to it."""
     (tmp_path / "hosted_pipeline.py").write_text(PIPELINE)
     monkeypatch.syspath_prepend(tmp_path)
@@ -208,10 +211,16 @@ def hosted_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple
     monkeypatch.setattr(hosting, "ControllerFamily", Family)
     monkeypatch.setattr(hosting, "_alive", no_worker)
     jobs, plan = Jobs(), HostingPlan(path="hosted_pipeline:pipeline", url="postgresql://nowhere")
-    cluster = SparkCluster(jobs, plan, log_line)  # type: ignore[arg-type]
+    say = request.param if hasattr(request, "param") else log_line
+    cluster = SparkCluster(jobs, plan, say)  # type: ignore[arg-type]
     family: Any = cluster._controllers
     yield jobs, cluster, family
     cluster.stop()
+
+
+def closed(name: str, is_wrong: bool, line: str) -> None:
+    """Whoever read what is said has gone, as `head` does."""
+    raise BrokenPipeError
 
 
 async def no_worker(*given: object) -> set[str]:
@@ -263,3 +272,29 @@ def test_a_worker_that_is_to_be_started_again_is_not_when_the_run_has_ended(
     jobs.groups[other].put((Status.DONE, 1.0, ()))
     assert cluster.wait(SOON_S) == Status.DONE
     assert jobs.given.empty()
+
+
+@pytest.mark.parametrize("hosted_by", [closed], indirect=True)
+def test_a_worker_is_started_again_though_nobody_hears_of_it(
+    hosted_by: tuple[Jobs, SparkCluster, Family], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RESTART_FIRST_DELAY_S", 0.01)
+    jobs, cluster, _ = hosted_by
+    cluster.scale(1)
+    for _ in range(2):
+        jobs.groups[jobs.given.get(timeout=SOON_S)].put(RuntimeError("ExecutorLostFailure"))
+    jobs.groups[jobs.given.get(timeout=SOON_S)].put((Status.DONE, 1.0, ()))
+    assert cluster.wait(SOON_S) == Status.DONE
+
+
+def test_controllers_that_cannot_be_kept_have_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(supervisor: Supervisor) -> int | None:
+        raise OSError("no more processes can be made")
+
+    monkeypatch.setattr(Supervisor, "run", run)
+    said: list[str] = []
+    plan = HostingPlan(path="words:pipeline", url="postgresql://nowhere")
+    family = ControllerFamily(plan, None, lambda name, is_wrong, line: said.append(line))
+    family.stop(over=True)
+    assert (family.seen, family.failed) == (None, Status.FAILED)
+    assert said == ["no controller can be kept: no more processes can be made"]
