@@ -65,6 +65,8 @@ class ParquetPartition:
         self._batch: Any = None
         self._next = 0
         self._finished = False
+        self._least = MIN_TIME
+        """The smallest event time of the file, as its statistics say, us.  They say nothing of later files."""
         self._statistics = False
 
     def _look(self) -> ParquetState:
@@ -190,11 +192,13 @@ class ParquetPartition:
             self._gauge.minima = self._scan()
         if not self._statistics:
             self._statistics = True
-            self._gauge.raise_to(self._first_bound())
-        return self.bound()
+            self._least = self._first_bound()
+        return max(self._least, self.bound())
 
     def bound(self) -> int:
-        """As `watermark`, but when finished what was promised last."""
+        """What the policy promises of this file and of later ones; when finished what was promised last."""
+        if isinstance(self._reading.policy, Exact):
+            self._gauge.raise_to(self._least)
         return self._gauge.value(self._row)
 
     def _first_bound(self) -> int:

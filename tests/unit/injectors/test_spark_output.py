@@ -411,6 +411,19 @@ def test_times_with_nanoseconds(tmp_path: Path, policy: Policy) -> None:
     assert [read.timestamps for read in read_all(partition)] == [[1_000_000, -1]]
 
 
+@pytest.mark.parametrize(("policy", "promised"), [(BoundedDisorder(60), T + 42 - 60), (Exact(), T + 40)])
+def test_rows_of_later_files_may_be_as_late_as_those_of_one(tmp_path: Path, policy: Policy, promised: int) -> None:
+    out = batch(tmp_path / "out", table([40, 42, 41]))
+    source = SparkOutputSource("s", out, "ts", policy, ordered=True, tail=True)
+    partition = only(source)
+    partition.resume(0, partition.fingerprint())
+    assert partition.watermark() == T + 40
+    while partition.read(10) is not None:
+        assert partition.watermark() >= T + 40
+    assert source.discover([partition.name]) == []
+    assert source.pending_watermark() == promised
+
+
 def test_what_spark_commits_later(tmp_path: Path) -> None:
     out = tmp_path / "out"
     log(out, "0", part(out, "part-0.json", 100, 110))
