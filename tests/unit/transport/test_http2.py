@@ -15,7 +15,14 @@ from typing import Any
 import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.events import DataReceived, ResponseReceived, StreamEnded, TrailersReceived
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    ResponseReceived,
+    StreamEnded,
+    StreamReset,
+    TrailersReceived,
+)
 from h2.settings import SettingCodes
 
 from millwheel import limits
@@ -426,6 +433,24 @@ def test_a_stream_that_is_refused_and_was_reset_meanwhile_leaves_the_others_alon
             end.h2.send_data(other, struct.pack(">?I", False, 3) + b"abc", end_stream=True)
             end.flush()
             assert (await end.status())["grpc-status"] == "0"
+
+    asyncio.run(scenario())
+
+
+def test_a_caller_that_does_not_end_a_refused_stream_is_helped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HTTP2_LINGER_S", 0.1)
+
+    async def scenario() -> None:
+        async with raw_end() as end:
+            number = end.open(path="/")
+            assert (await end.status())["grpc-status"] == str(int(StreamStatus.UNIMPLEMENTED))
+            end.h2.send_data(number, bytes(100))  # it may still write, and is not broken for it
+            end.flush()
+            events: list[object] = []
+            async with asyncio.timeout(20):
+                while not any(isinstance(event, StreamReset) for event in events):
+                    events += end.h2.receive_data(await end.reader.read(65_536))
+            assert not any(isinstance(event, ConnectionTerminated) for event in events)
 
     asyncio.run(scenario())
 
