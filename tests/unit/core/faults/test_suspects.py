@@ -239,6 +239,14 @@ def test_a_process_that_serves_for_long_is_trusted() -> None:
     assert not bench(ev.AlarmRang()).of(ev.Unmark)
 
 
+def test_a_process_that_still_marks_is_not_trusted_however_long_it_serves() -> None:
+    bench = Bench(unclean(ends=3))
+    bench.now = limits.TRUST_US
+    assert not bench(ev.AlarmRang()).of(ev.Unmark)
+    bench.core.suspects._left = 0
+    assert [mark.trusted for mark in bench(ev.AlarmRang()).of(ev.Unmark)] == [True]
+
+
 def _as_arrived() -> Work:
     return Work(
         [BundlePart(IN, PRODUCER, SequenceNumber(0), sequence_numbers([0]), ["k"], [b"v0"], [5])],
