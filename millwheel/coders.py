@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, Typ
 
 import msgspec
 
-from millwheel.errors import CoderError
+from millwheel.errors import CoderError, WiringError
 from millwheel.schemas import Schema, describe, holds
 
 if TYPE_CHECKING:
@@ -86,6 +86,11 @@ class _MsgspecCoder(Generic[T]):
 
     def __init__(self, protocol: str, type_: Any) -> None:
         module: Any = getattr(msgspec, protocol)
+        try:
+            module.Decoder(type_)
+        except TypeError as error:
+            name = type(self).__name__
+            raise WiringError(f"{name}({type_!r:.80}): give a type, for example {name}(int); {error}") from error
         self.type = type_
         self.fingerprint = f"{protocol}/1:{schema_fingerprint(type_)}"
         self._encode: Any = module.Encoder(order="deterministic").encode
@@ -173,6 +178,8 @@ class ProtobufCoder(Generic[M]):
     """A protobuf message class; needs the extra `millwheel-streams[protobuf]`."""
 
     def __init__(self, message: type[M]) -> None:
+        if not hasattr(message, "DESCRIPTOR"):
+            raise WiringError(f"ProtobufCoder({message!r:.80}): give a class of protobuf messages")
         self.message = message
         self.fingerprint = f"protobuf/1:{message.DESCRIPTOR.full_name}"
 

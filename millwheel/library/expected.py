@@ -5,6 +5,9 @@ Lives here: checks of types.  Never here: checks of values, which the thing itse
 
 from __future__ import annotations
 
+from typing import Any
+
+from millwheel.coders import Coder
 from millwheel.errors import WiringError
 from millwheel.library.aggregations import Aggregation
 from millwheel.library.triggers import AtWatermark, Once, Repeat
@@ -29,6 +32,28 @@ def check_aggregation(aggregation: object) -> None:
         name = getattr(aggregation, "__name__", "")
         example = f"call it, {name}(...)" if name and name != "<lambda>" else "for example count()"
         raise WiringError(f"an aggregation is expected, got {aggregation!r:.80}: {example}")
+
+
+def check_function(function: object, step: str) -> None:
+    """A function of a value, or None for the default one."""
+    if function is not None and not callable(function):
+        raise WiringError(f"{step}(...) needs a function of a value, got {function!r:.80}")
+
+
+def check_coder(coder: object, step: str) -> None:
+    """A coder, or None where there is a default."""
+    if coder is not None and (isinstance(coder, type) or not isinstance(coder, Coder)):
+        raise WiringError(f"{step}(...) needs a coder, got {coder!r:.80}; for example JsonCoder(int)")
+
+
+def check_keyed(other: Any, step: str) -> None:
+    """Values by key.  Other chains have something to say themselves."""
+    try:
+        _ = other.ports
+    except AttributeError:
+        raise WiringError(
+            f"{step}(...) needs values by key, got {other!r:.80}: give a chain with .key_by(...)"
+        ) from None
 
 
 def not_of_windows(chain: object, name: str, of_keyed: bool) -> Exception:

@@ -29,6 +29,7 @@ from millwheel.coders import Coder
 from millwheel.errors import InvariantError, WiringError
 from millwheel.library.daily import Addressed
 from millwheel.library.durations import Duration, duration
+from millwheel.library.expected import check_coder, check_function, check_keyed
 from millwheel.library.keyed import KeyedChain
 from millwheel.library.matches import FieldsCoder, Joined
 from millwheel.library.sinks import parts
@@ -64,6 +65,7 @@ class Flow:
 
     def read(self, stream: Stream[T]) -> Chain[T]:
         """The values of a stream."""
+        check_stream(stream, "read(...)")
         return Chain(self, _Streams((Inlet(stream, ()),)), ())
 
     def inject(
@@ -107,6 +109,10 @@ class Flow:
 
         With `outer` a window in which some have no value gives, when it is over, rows with None for those.
         """
+        if not isinstance(chains, list | tuple):
+            raise WiringError(f"join_all(...) needs a list of chains, got {chains!r:.80}")
+        for chain in chains:
+            check_keyed(chain, "join_all")
         needed = frozenset(() if outer else range(len(chains)))
         late = duration(lateness, "the allowed lateness")
         operation = join_all_in_windows(within, needed, late, [chain.coder for chain in chains])
@@ -221,14 +227,18 @@ class Chain(Generic[T]):
 
     def filter(self, keep: Callable[[T], bool]) -> Chain[T]:
         """Those values for which `keep` is true."""
+        check_function(keep, "filter")
         return self._then(Filter(keep))
 
     def map(self, function: Callable[[T], U], coder: Coder[U] | None = None) -> Chain[U]:
         """What `function` makes of each value; a step that stores such values, a join for example, needs their coder."""
+        check_function(function, "map")
+        check_coder(coder, "map")
         return self._then(Map(function, coder))
 
     def flat_map(self, function: Callable[[T], Iterable[U]]) -> Chain[U]:
         """All that `function` makes of each value; it must end in a stream before values are keyed."""
+        check_function(function, "flat_map")
         return self._then(FlatMap(function))
 
     def branch(self, keep: Callable[[T], bool]) -> tuple[Chain[T], Chain[T]]:
@@ -237,6 +247,9 @@ class Chain(Generic[T]):
 
     def union(self, *others: Chain[T]) -> Chain[T]:
         """The values of this chain and of others."""
+        for chain in others:
+            if not isinstance(chain, Chain):
+                raise WiringError(f"union(...) needs chains, got {chain!r:.80}")
         return Chain(self.flow, _Streams(tuple(feed for chain in (self, *others) for feed in chain.feeds())), ())
 
     def feeds(self) -> tuple[Inlet, ...]:
@@ -248,6 +261,7 @@ class Chain(Generic[T]):
 
         Keyed steps are cut into intervals at `split_keys`, so that several workers can share each; see `Pipeline.add`.
         """
+        check_function(key, "key_by")
         if fans_out(self._steps):
             raise WiringError(
                 "flat_map gives many values of one, each with its key: end it in a stream, .to(...), and key that"

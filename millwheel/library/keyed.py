@@ -9,16 +9,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
+from millwheel.api.given import check_table
 from millwheel.api.stream import Stream
 from millwheel.api.table import Table
 from millwheel.api.typed import Row
 from millwheel.coders import Coder
+from millwheel.errors import WiringError
 from millwheel.library.aggregate_join import join_aggregate
 from millwheel.library.aggregations import Aggregation
 from millwheel.library.combining import Combiner, combined
 from millwheel.library.daily import deduplicate, distinct_until_changed, throttle
 from millwheel.library.durations import Duration, duration
-from millwheel.library.expected import check_aggregation, check_trigger, check_windows, not_of_windows
+from millwheel.library.expected import (
+    check_aggregation,
+    check_coder,
+    check_function,
+    check_keyed,
+    check_trigger,
+    check_windows,
+    not_of_windows,
+)
 from millwheel.library.firing import Firing, Panes
 from millwheel.library.interval_join import Interval, join_in_interval
 from millwheel.library.lookups import Enriched, LookUp, enrich
@@ -95,6 +105,7 @@ class KeyedChain(Generic[T]):
 
         Without `id_of` all values of a key have one id.  An id is forgotten when the watermark is `within` beyond it.
         """
+        check_function(id_of, "deduplicate")
         operation = deduplicate(
             id_of or _one_id, duration(within, "the time within which an id comes again"), self._output
         )
@@ -121,11 +132,17 @@ class KeyedChain(Generic[T]):
 
         The last one of a key is kept, for ever or until the watermark is `forget_after`, us, beyond it.
         """
+        check_function(of, "distinct_until_changed")
+        check_coder(coder, "distinct_until_changed")
         forget = None if forget_after is None else duration(forget_after, "the time after which a key is forgotten")
         return self.apply(distinct_until_changed(of or _itself, coder or self.coder, forget, self._output), name)
 
     def look_up(self, lookup: LookUp[R], name: str | None = None) -> Chain[Enriched[T, R | None]]:
         """Each value with the row of its key, and how old the row was when it was used."""
+        if not isinstance(lookup, LookUp):
+            raise WiringError(
+                f"look_up(...) needs a LookUp, got {lookup!r:.80}; for example LookUp(query, Row, minutes(5))"
+            )
         return self.apply(enrich(lookup, coder_of(self._feeds)), name)
 
     def append_to(self, table: str, columns: Mapping[str, str], row: Callable[[T], Mapping[str, Any]]) -> None:
@@ -133,10 +150,15 @@ class KeyedChain(Generic[T]):
 
         `number` counts the values of a key from 0, in the order in which they arrived.
         """
+        if not isinstance(columns, Mapping):
+            raise WiringError(f"append_to(...): columns={columns!r:.80}: give column names and SQL types")
+        check_function(row, "append_to")
         self.end(append(table, columns, row), f"{table}.append")
 
     def latest_to(self, table: Table[V], row: Callable[[T], Row[V]]) -> None:
         """The newest value of each key, by event time, as a row of `table`, whose primary key must follow from the key."""
+        check_table(table)
+        check_function(row, "latest_to")
         self.end(latest(table, row), f"{table.name}.latest")
 
     def upsert_to(self, table: Table[V], rows: Callable[[T], Iterable[Row[V]]]) -> None:
@@ -144,6 +166,8 @@ class KeyedChain(Generic[T]):
 
         Nothing is stored.  So the rows of one primary key must all come of values of one key, and in an order that counts.
         """
+        check_table(table)
+        check_function(rows, "upsert_to")
         self.end(upserts(table, rows), f"{table.name}.upsert")
 
     @property
@@ -204,6 +228,7 @@ class KeyedChain(Generic[T]):
         their time is the last one at which it might have had.  Records more than `lateness`, us, behind the watermark go
         to the streams `dropped`.
         """
+        check_keyed(other, "join")
         late = duration(lateness, "the allowed lateness")
         coders: list[Coder[Any]] = [self.coder, other.coder]
         streams = (dropped, other_dropped)
@@ -232,6 +257,7 @@ class KeyedChain(Generic[T]):
         A row has the value's time, and comes when the watermark and `lateness`, us, are beyond it.  With "left" values
         older than every version have None.  Of two versions of one time the one that arrives later counts.
         """
+        check_keyed(versions, "join_as_of")
         late = duration(lateness, "the allowed lateness")
         operation = join_as_of(how, late, [self.coder, versions.coder], dropped)
         return self.read_by(operation, [*self.ports(0), *versions.ports(1)], name)
@@ -245,6 +271,7 @@ class KeyedChain(Generic[T]):
         A second value of `ones` counts from its arrival on.  The one value of a key, and what waits for one, is kept for
         ever, or until the watermark is `forget_after`, us, beyond the key's last record.
         """
+        check_keyed(ones, "join_one")
         forget = None if forget_after is None else duration(forget_after, "the time after which a key is forgotten")
         operation = join_one([self.coder, ones.coder], forget)
         return self.read_by(operation, [*self.ports(0), *ones.ports(1)], name)
@@ -276,6 +303,9 @@ class KeyedChain(Generic[T]):
         Records more than the lateness behind the watermark go to the streams `dropped`.
         """
         check_aggregation(aggregation)
+        check_keyed(other, "join_aggregate")
+        if not isinstance(within, Interval) and not callable(within):
+            raise WiringError(f"join_aggregate(...): within={within!r:.80}: give an Interval, or a function of a value")
         late = duration(lateness, "the allowed lateness")
         coders: list[Coder[Any]] = [self.coder, other.coder]
         operation = join_aggregate(within, aggregation, how, single, late, coders, (dropped, other_dropped))
@@ -292,6 +322,9 @@ class KeyedChain(Generic[T]):
         kept until the end of the input.
         """
         check_aggregation(aggregation)
+        check_function(order, "running")
+        if last is not None and type(last) is not int:
+            raise WiringError(f"running(...): last={last!r:.80}: give a number of values, at least 1")
         late = duration(lateness, "the allowed lateness")
         return self.apply(running(aggregation, last, order, late, self.coder, dropped), name)
 
