@@ -60,8 +60,10 @@ class Pusher:
         try:
             self._wait(self._inner.__aexit__(kind, error, trace))
         finally:
-            loop, self._loop = self._loop, None
+            loop = self._loop
             if loop is not None:
+                self._wait(_rest())
+                self._loop = None
                 loop.call_soon_threadsafe(loop.stop)
                 self._thread.join()
                 loop.close()
@@ -83,3 +85,11 @@ class Pusher:
             coroutine.close()
             raise PushError("a pusher is used within its block: with Pusher(...) as pusher")
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+async def _rest() -> None:
+    """End what the channel has left: a task of a closed loop would be complained about."""
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)

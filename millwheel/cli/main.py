@@ -27,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     if COMPLETE in os.environ:
         return shell_complete(root, {}, NAME, COMPLETE, os.environ[COMPLETE])
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what breaks a channel is in our own log
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         with root.make_context(NAME, given) as context:

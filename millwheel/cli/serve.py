@@ -125,7 +125,6 @@ def controller(
 def _plan(place: Place, role: str, given: dict[str, Any]) -> ProcessPlan:
     """What the process is given, except for the store's URL."""
     pipeline = place.pipeline()
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what breaks a channel is in our own log
     with of_clusters():
         from millwheel.processes import ProcessPlan
 

@@ -22,8 +22,16 @@ import grpc.aio
 import msgspec
 
 from millwheel import limits
-from millwheel.errors import ChannelError, LimitError, PushError, PushRefused, WireError
-from millwheel.model import Time, to_us
+from millwheel.errors import (
+    ChannelError,
+    LimitError,
+    PushError,
+    PushRefused,
+    TimestampError,
+    WireError,
+    WiringError,
+)
+from millwheel.model import MAX_TIME, MIN_TIME, Time, to_us
 from millwheel.transport.addresses import host_and_port, is_loopback
 from millwheel.transport.grpc_credentials import caller_credentials
 from millwheel.transport.proto import push_pb2 as pb
@@ -83,7 +91,15 @@ class AsyncPusher:
         certificates: tuple[str, str] | None = None,
         patience_s: float = limits.PUSH_PATIENCE_S,
     ) -> None:
-        self._addresses = [addresses] if isinstance(addresses, str) else [*addresses]
+        self._addresses = _checked_addresses(addresses)
+        if not isinstance(stream, str):
+            raise WiringError(f"stream={stream!r:.80}: give the name of the stream, for example 'orders'")
+        if not isinstance(patience_s, int | float) or not patience_s > 0:
+            raise WiringError(f"patience_s={patience_s!r:.80}: give seconds, more than 0")
+        if certificates is not None and (not isinstance(certificates, tuple | list) or len(certificates) != 2):
+            raise WiringError(
+                f"certificates={certificates!r:.80}: give (directory, name), for example ('certs', 'client')"
+            )
         self._stream = stream
         self._certificates = None if certificates is None else _read(*certificates)
         self._patience_s = patience_s
@@ -131,7 +147,7 @@ class AsyncPusher:
         Raises `LimitError` and `TimestampError` for a record that no source would take.
         """
         for id_, value, time in records:
-            pending = _Pending(_checked_id(id_), _checked_value(value), to_us(time))
+            pending = _Pending(_checked_id(id_), _checked_value(value), _checked_time(time))
             if self._full():
                 async with self._changed:
                     await self._changed.wait_for(lambda: self._failure is not None or not self._full())
@@ -327,7 +343,23 @@ class _Signs:
         """Why this end gives the stream up."""
 
 
+def _checked_addresses(given: object) -> list[str]:
+    addresses = [given] if isinstance(given, str) else given
+    if not isinstance(addresses, list | tuple) or not addresses or not all(isinstance(one, str) for one in addresses):
+        raise WiringError(f"addresses={given!r:.80}: give host:port, such as 127.0.0.1:7100, or a list of them")
+    return [*addresses]
+
+
+def _checked_time(time: Time) -> int:
+    us = to_us(time)
+    if not MIN_TIME <= us <= MAX_TIME:
+        raise TimestampError(f"{us} is no event time: it is out of range; give microseconds since 1970")
+    return us
+
+
 def _checked_id(id_: str | bytes) -> bytes:
+    if not isinstance(id_, str | bytes):
+        raise TypeError(f"an id is text or bytes, and not {type(id_).__name__}: {id_!r:.80}")
     data = id_.encode() if isinstance(id_, str) else id_
     if not 0 < len(data) <= limits.OUTSIDE_ID_LIMIT_BYTES:
         raise LimitError(f"an id has 1 to {limits.OUTSIDE_ID_LIMIT_BYTES} bytes, and this one {len(data)}")

@@ -18,7 +18,7 @@ import pytest
 
 from millwheel import limits
 from millwheel.api.snapshots import Checkpoints, Snapshots
-from millwheel.errors import ChannelError, LimitError, PushError, PushRefused, TimestampError
+from millwheel.errors import ChannelError, LimitError, MillwheelError, PushError, PushRefused, TimestampError
 from millwheel.push import AsyncPusher, Pusher
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel.transport.certificates import OwnAuthority, keep
@@ -534,6 +534,8 @@ def test_no_message_has_a_record_whose_id_may_be_forgotten_by_the_time_it_is_mad
         (("x", bytes(limits.VALUE_LIMIT_BYTES + 1), 1), LimitError, "a value has at most"),
         (("x", b"", 1.5), TimestampError, "float"),
         (("x", b"", datetime(2026, 8, 1)), TimestampError, "zone"),
+        (("x", b"", 2**70), TimestampError, "is no event time: it is out of range"),
+        ((5, b"", 1), TypeError, "an id is text or bytes, and not int: 5"),
     ],
 )
 def test_what_no_source_would_take_is_refused_where_it_is_pushed(bad: Any, kind: type[Exception], says: str) -> None:
@@ -543,6 +545,25 @@ def test_what_no_source_would_take_is_refused_where_it_is_pushed(bad: Any, kind:
                 await pusher.push(*bad)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"addresses": 5}, "addresses=5: give host:port"),
+        ({"addresses": []}, r"addresses=\[\]: give host:port"),
+        ({"addresses": "localhost"}, "'localhost' is no address: give host:port"),
+        ({"stream": 5}, "stream=5: give the name of the stream"),
+        ({"patience_s": "x"}, "patience_s='x': give seconds, more than 0"),
+        ({"patience_s": -1}, "patience_s=-1: give seconds, more than 0"),
+        ({"certificates": "certs"}, r"certificates='certs': give \(directory, name\)"),
+        ({"certificates": 5}, r"certificates=5: give \(directory, name\)"),
+    ],
+)
+def test_a_wrong_argument_of_a_client_is_refused_where_it_is_given(given: dict[str, Any], says: str) -> None:
+    for made in (Pusher, AsyncPusher):
+        with pytest.raises(MillwheelError, match=says):
+            made(**{"addresses": "127.0.0.1:1", "stream": "orders", **given})
 
 
 def test_a_pusher_is_used_within_its_block() -> None:
