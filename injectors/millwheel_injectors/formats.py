@@ -306,6 +306,8 @@ class _CsvParser:
         return parsed
 
     def _check_header(self, names: list[str]) -> None:
+        if any("\udc80" <= mark <= "\udcff" for name in names for mark in name):  # what "surrogateescape" makes
+            raise SourceError(f"the header is not {self._form.encoding}; give its encoding to Csv, or convert the file")
         twice = sorted(name for name in {*names} if names.count(name) > 1)
         if twice and self._form.columns is None:
             raise SourceError(f"the header names column {twice[0]!r} twice; give columns=[...] to Csv")

@@ -129,10 +129,20 @@ class ParquetPartition:
             raise SourceError(f"{self._place}: has {sum(groups)} rows, but {self._row} were read before")
         columns = list(dict.fromkeys([*self._maker.names, *([self._time_column] if self._time_column else [])]))
         chosen = range(first, len(groups))
-        for batch in self._file.iter_batches(PARQUET_DECODE_ROWS, row_groups=list(chosen), columns=columns):
+        for batch in self._decoded(PARQUET_DECODE_ROWS, row_groups=list(chosen), columns=columns):
             if skip < batch.num_rows:
                 yield batch.slice(skip)
             skip = max(0, skip - batch.num_rows)
+
+    def _decoded(self, rows: int, **chosen: Any) -> Iterator[Any]:
+        """What pyarrow decodes; raises `SourceError` for pages that it cannot."""
+        import pyarrow as pa
+
+        try:
+            yield from self._file.iter_batches(rows, **chosen)
+        except (pa.ArrowException, OSError) as error:
+            why = " ".join(str(error).split())
+            raise SourceError(f"{self._place}: a damaged Parquet file: {why}; restore it") from error
 
     def read(self, limit: int) -> Batch | None:
         """At most `limit` rows; a batch may hold no value when every row was rejected."""
@@ -219,7 +229,7 @@ class ParquetPartition:
         import pyarrow.compute as pc
 
         starts, minima, row = [], [], 0
-        for batch in self._file.iter_batches(PARQUET_SCAN_ROWS, columns=[self._time_column]):
+        for batch in self._decoded(PARQUET_SCAN_ROWS, columns=[self._time_column]):
             smallest = pc.min(us_of(batch.column(0))).as_py()
             if smallest is not None:
                 starts.append(row)

@@ -176,6 +176,13 @@ def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path: Path, packed: b
     assert reject_lines(tmp_path / "rejects") == []
 
 
+def test_a_header_in_another_encoding_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_bytes("a,b\n1,2\n".encode("utf-16"))
+    for form in (Csv(header=True), Csv(Hit, header=True), Csv(columns=["a", "b"], header=True)):
+        with pytest.raises(SourceError, match=rf"{tmp_path}/rows\.csv: the header is not utf-8; give its encoding"):
+            read_all(only(FileSource("x", tmp_path / "rows.csv", form)))
+
+
 def test_a_header_that_names_a_column_twice_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("a,b,a\n1,2,3\n")
     with pytest.raises(SourceError, match=rf"{tmp_path}/rows\.csv: the header names column 'a' twice; give columns="):

@@ -321,6 +321,12 @@ def test_missing_columns_and_broken_files_are_named(tmp_path: Path) -> None:
     (out / "part-00000-x.parquet").write_bytes(b"PAR1 torn")
     with pytest.raises(SourceError, match="not a complete Parquet file"):
         only(SparkOutputSource("s", out, "ts")).read(1)
+    whole = bytearray(next((batch(tmp_path / "whole", table([1]))).glob("*.parquet")).read_bytes())
+    whole[20:40] = bytes(20)
+    (out / "part-00000-x.parquet").write_bytes(whole)
+    for policy in (None, Exact()):
+        with pytest.raises(SourceError, match=r"part-00000-x\.parquet: a damaged Parquet file: .*; restore it"):
+            only(SparkOutputSource("s", out, "ts", policy)).read(1)
     numbers = only(SparkOutputSource("s", batch(out, table([1])), "ts", type=int))
     with pytest.raises(ValueError, match="has no fields"):
         numbers.read(1)
