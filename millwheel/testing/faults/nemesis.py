@@ -45,6 +45,12 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     restarts_limit: int = 12
     """Crashes and zombies of one run."""
 
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__[:-1]:
+            chance = getattr(self, name)
+            if not isinstance(chance, int | float) or not 0 <= chance <= 1:
+                raise ValueError(f"Faults({name}={chance!r:.80}): give a chance, 0 to 1")
+
 
 NO_FAULTS: Final = Faults()
 ROUGH: Final = Faults(

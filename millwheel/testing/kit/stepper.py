@@ -112,6 +112,8 @@ class Stepper(Results):
         if name not in self._sources:
             raise WiringError(f"stream {name!r} does not come from outside; these do: {sorted(self._sources)}")
         source = self._sources[name]
+        if source.promise >= MAX_TIME:
+            raise WiringError(f"stream {name!r} has ended: after finish() nothing can be sent; make another Stepper")
         self.graph.streams[name].coder.encode(value)
         source.rows.append((value, whole_time(timestamp, "record")))
         self._settle()
@@ -121,8 +123,9 @@ class Stepper(Results):
 
     def advance_watermark(self, timestamp: int) -> None:
         """Promise that no record before `timestamp` (us) is sent from now on; timers that are due fire."""
+        promised = whole_time(timestamp, "watermark")
         for source in self._sources.values():
-            source.promise = max(source.promise, timestamp)
+            source.promise = max(source.promise, promised)
         self._settle()
 
     def finish(self) -> None:
@@ -131,12 +134,15 @@ class Stepper(Results):
 
     def advance_clock(self, by_us: int) -> None:
         """Let wall time pass; wall timers that are due fire."""
+        if type(by_us) is not int:
+            raise ValueError(f"advance_clock({by_us!r:.80}): give whole microseconds")
         if by_us < 0:
             raise ValueError(f"the clock of a test does not go back: {by_us} us")
         self._settle(until_us=self.kernel.now + by_us)
 
     def redrive(self, computation: str, key: str) -> None:
         """Drain the quarantine of a key, as `millwheel quarantine redrive` does; a second of wall time passes."""
+        self._check(computation)
         self.store.inner.request_redrive(computation, key)
         self.advance_clock(SECOND)
 
@@ -223,11 +229,14 @@ def simulate(
     when a hold is never released; and `Violation` when the framework breaks one of its own promises: a bug of ours,
     please report it with the seed.
     """
-    missing = set(inputs_of(pipeline)) ^ set(inputs)
-    if missing:
+    named = inputs_of(pipeline)
+    if not isinstance(inputs, Mapping) or {*inputs} != {*named}:
+        what = [*inputs] if isinstance(inputs, Mapping) else inputs
         raise WiringError(
-            f"inputs must name exactly the streams from outside, {inputs_of(pipeline)}: {sorted(missing)}"
+            f"inputs must name exactly the streams from outside, {named}, and what is given is {what!r:.200}"
         )
+    if not isinstance(faults, Faults):
+        raise WiringError(f"faults={faults!r:.80}: give Faults(...), for example NO_FAULTS or Faults(crash=0.01)")
     kernel = Kernel(seed, START_US)
     sources = {name: ScriptedSource(f"scripted-{name}", [_script(kernel, rows)]) for name, rows in inputs.items()}
     graph = tapped(pipeline, sources)
@@ -266,5 +275,8 @@ def _raise_failure(store: WatchedStore) -> None:
 
 def _script(kernel: Kernel, rows: Iterable[tuple[Any, int]]) -> Script:
     listed = list(rows)
+    for row in listed:
+        if not isinstance(row, tuple | list) or len(row) != 2:
+            raise WiringError(f"inputs are pairs of a value and an event time, us, and one is {row!r:.80}")
     arrivals = sorted(kernel.now + kernel.rng.randrange(10 * SECOND) for _ in listed)
     return Script("rows", listed, arrivals)

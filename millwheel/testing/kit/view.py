@@ -78,8 +78,15 @@ def _tap(stream: str, coder: Coder[Any]) -> ComputationSpec:
     return ComputationSpec(name, lambda: _Tap(coder), (subscription,), (), Settings(), cells)
 
 
+def _check_pipeline(given: object) -> None:
+    if not isinstance(given, Pipeline):
+        made = ": call it, with brackets" if callable(given) else ""
+        raise WiringError(f"a test needs a Pipeline, got {given!r:.80}{made}")
+
+
 def inputs_of(pipeline: Pipeline) -> list[str]:
     """Streams that come from outside: subscribed to, and produced by no computation."""
+    _check_pipeline(pipeline)
     _, computations = pipeline.declared()
     produced = {output for spec in computations.values() for output in spec.outputs}
     subscribed = [s.stream for spec in computations.values() for s in spec.inputs]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import millwheel.testing
 from millwheel import (
     MAX_TIME,
     SECOND,
@@ -158,6 +160,50 @@ def test_wrong_names_are_refused() -> None:
         stepper.send(WORDS, "a", wrong)
     stepper.send(WORDS, "a", 1)
     assert stepper.state("Count", "a")["seen"] == 1
+
+
+def test_a_record_after_the_end_is_refused_and_not_lost() -> None:
+    stepper = Stepper(pipeline())
+    stepper.finish()
+    with pytest.raises(WiringError, match=r"stream 'words' has ended: after finish\(\) nothing can be sent"):
+        stepper.send(WORDS, "to", 1)
+
+
+def test_wrong_arguments_are_refused() -> None:
+    kit: Any = millwheel.testing
+    api: Any = Stepper(pipeline())
+    mistakes: list[tuple[Callable[[], Any], type[Exception], str]] = [
+        (
+            lambda: kit.Stepper(pipeline),
+            WiringError,
+            "a test needs a Pipeline, got <function .*: call it, with brackets",
+        ),
+        (lambda: kit.simulate(5, {}), WiringError, "a test needs a Pipeline, got 5"),
+        (lambda: api.advance_watermark("x"), TimestampError, r"watermark at 'x' \(str\)"),
+        (lambda: api.advance_clock(1.5), ValueError, r"advance_clock\(1.5\): give whole microseconds"),
+        (lambda: api.redrive("Nope", "to"), WiringError, "no computation 'Nope'"),
+        (
+            lambda: kit.simulate(pipeline(), [("to", 1)]),
+            WiringError,
+            "inputs must name exactly the streams from outside",
+        ),
+        (
+            lambda: kit.simulate(pipeline(), {WORDS: []}),
+            WiringError,
+            "inputs must name exactly the streams from outside",
+        ),
+        (
+            lambda: kit.simulate(pipeline(), {"words": ["to"]}),
+            WiringError,
+            "inputs are pairs of a value and an event time",
+        ),
+        (lambda: kit.simulate(pipeline(), {"words": []}, faults=5), WiringError, r"faults=5: give Faults\(...\)"),
+        (lambda: kit.Faults(crash=5), ValueError, r"Faults\(crash=5\): give a chance, 0 to 1"),
+        (lambda: kit.Faults(slow="x"), ValueError, r"Faults\(slow='x'\): give a chance, 0 to 1"),
+    ]
+    for call, kind, says in mistakes:
+        with pytest.raises(kind, match=says):
+            call()
 
 
 def test_a_row_without_a_key_is_told() -> None:
