@@ -131,8 +131,8 @@ def run(
     Raises `WiringError`, `SourceError`, `StoreError`, `IncompatibleStore`; `Fenced` when another run takes over; `HooksFail`
     when a hook fails for all of its first keys.
     """
-    check_sources(pipeline.graph())
     asked = Asked(pipeline, on_progress, on_failure, Tolerance(allow_quarantine, allow_rejected))
+    _check_asked(asked)
     with open_store(store, data) as url:
         return _run_beside(asked, url) if _loop_runs() else _run_here(asked, url)
 
@@ -152,8 +152,8 @@ async def arun(
     Hooks run on the loop's thread, a few milliseconds at a time, and what else the loop does waits for a slow one.  Signals
     are the caller's.  Cancelling the task ends the run; run it again to resume.
     """
-    check_sources(pipeline.graph())
     asked = Asked(pipeline, on_progress, on_failure, Tolerance(allow_quarantine, allow_rejected))
+    _check_asked(asked)
     opened = open_store(store, data)
     url = await asyncio.to_thread(opened.__enter__)  # starting a Postgres takes a while
     try:
@@ -176,6 +176,21 @@ class Asked(NamedTuple):
         """The run, on the store at `url`."""
         graph, store = self.pipeline.graph(), PostgresStore(url, self.pipeline.name)
         return EmbeddedRun(graph, store, self.pipeline.tables, on_failure=self.on_failure, tolerance=self.allowed)
+
+
+def _check_asked(asked: Asked) -> None:
+    """What a caller has given is what it should be, and the pipeline has a source."""
+    pipeline: object = asked.pipeline
+    if not isinstance(pipeline, Pipeline):
+        made = ": call it, with brackets" if callable(pipeline) else ""
+        raise WiringError(f"run needs a Pipeline, got {pipeline!r:.80}{made}")
+    for name, function in (("on_progress", asked.on_progress), ("on_failure", asked.on_failure)):
+        if function is not None and not callable(function):
+            raise WiringError(f"{name}={function!r:.80}: give a function")
+    for name, count in (("allow_quarantine", asked.allowed.quarantined), ("allow_rejected", asked.allowed.rejected)):
+        if count is not None and (type(count) is not int or count < 0):
+            raise WiringError(f"{name}={count!r:.80}: give a number, at least 0, or None")
+    check_sources(asked.pipeline.graph())
 
 
 def _loop_runs() -> bool:
@@ -226,12 +241,18 @@ async def _driven(embedded: EmbeddedRun, on_progress: OnProgress | None) -> Prog
 
 
 async def report(shell: Shell, on_progress: OnProgress) -> None:
-    """Report about once a second, until it is cancelled."""
+    """Report about once a second, until it is cancelled, or `on_progress` raises an error, which is logged."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     while True:
         await asyncio.sleep(PROGRESS_DELAY_S)
-        on_progress(shell.progress(), loop.time() - began)
+        try:
+            on_progress(shell.progress(), loop.time() - began)
+        except BrokenPipeError:
+            return  # whoever read it has seen enough
+        except Exception as error:
+            logger.error("on_progress has failed and is not called any more: %s\n%s", ending(error), shortened(error))
+            return
 
 
 def import_pipeline(path: str) -> Pipeline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, TextCoder, subscribe
-from millwheel.launch import run
+from millwheel.errors import WiringError
+from millwheel.launch import arun, run
 from millwheel_injectors import IterableSource
 from millwheel_storage.embedded import EmbeddedPostgres
 
@@ -47,3 +49,46 @@ def test_after_a_run_signals_are_handled_as_before(postgres: EmbeddedPostgres, p
     passing.add(Pass, [subscribe(texts, key=str)])
     assert run(passing, postgres.url).records == 1
     assert {number: signal.getsignal(number) for number in SIGNALS} == before
+
+
+def passing(name: str) -> Pipeline:
+    words = Stream("words", TextCoder())
+    made = Pipeline(name)
+    made.inject(IterableSource("text", [("a", 1)]), into=words)
+    made.add(Pass, [subscribe(words, str)])
+    return made
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"pipeline": 5}, "run needs a Pipeline, got 5"),
+        ({"pipeline": passing}, "run needs a Pipeline, got <function passing .*: call it, with brackets"),
+        ({"on_progress": 5}, "on_progress=5: give a function"),
+        ({"on_failure": 5}, "on_failure=5: give a function"),
+        ({"allow_quarantine": "x"}, "allow_quarantine='x': give a number, at least 0, or None"),
+        ({"allow_rejected": -1}, "allow_rejected=-1: give a number, at least 0, or None"),
+    ],
+)
+def test_a_wrong_argument_is_refused_before_anything_is_started(given: dict[str, Any], says: str) -> None:
+    asked: dict[str, Any] = {"pipeline": passing("p"), "store": "postgresql://nobody@127.0.0.1:1/none", **given}
+    with pytest.raises(WiringError, match=says):
+        run(**asked)
+    with pytest.raises(WiringError, match=says):
+        asyncio.run(arun(**asked))
+
+
+@pytest.mark.postgres
+def test_a_callback_that_raises_is_named_and_the_run_goes_on(
+    postgres: EmbeddedPostgres, pipeline: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("millwheel.launch.PROGRESS_DELAY_S", 0.0)
+
+    def broken(*_: Any) -> None:
+        raise ValueError("no such display")
+
+    assert run(passing(pipeline), postgres.url, on_progress=broken).records == 1
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        "on_progress has failed and is not called any more: ValueError: no such display"
+    )
