@@ -47,6 +47,7 @@ from millwheel.runtime.failures import Failures, OnFailure, log_failure
 from millwheel.runtime.lease import Permit
 from millwheel.runtime.long_calls import LongCalls
 from millwheel.runtime.retry import Retries
+from millwheel.runtime.threads import in_thread
 from millwheel.runtime.usercode import UserCode, hook_exited
 from millwheel.search import BlockingCall, Step
 from millwheel.wording import counted
@@ -133,7 +134,6 @@ class Shell:
         self._in_hook = False
         """A hook runs.  At the end of the run this is still true if a hook has ended the run (sys.exit)."""
         self._calls = LongCalls(lambda call: self._user.describe(call))
-        """Where the call of user code that runs now is noted."""
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -456,7 +456,7 @@ class Shell:
 
     async def _block(self, host: Host, token: int, source: str, step: BlockingCall) -> None:
         try:
-            answer = await asyncio.to_thread(self._user.block, source, step)
+            answer = await in_thread(f"a search of source {source}", self._user.block, source, step)
         finally:
             del self._blocking[source]
         self._found(host, token, source, self._user.seek(he.Seek(source, answer)))

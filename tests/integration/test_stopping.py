@@ -105,9 +105,15 @@ def test_ctrl_c_during_slow_hooks_ends_soon_and_keeps_what_was_done(
 HANGING = """
 import os, time
 from millwheel import Computation, Pipeline, Stream, TextCoder, subscribe
+from millwheel.search import BlockingCall
 from millwheel_injectors import IterableSource
 
 words = Stream("words", TextCoder())
+
+class Source(IterableSource):
+    def search(self, known):
+        yield BlockingCall(lambda: hang("files"))
+        return (yield from super().search(known))
 
 def hang(where):
     if os.environ["WHERE"] == where:
@@ -127,12 +133,12 @@ class Hanging(Computation[str]):
         pass
 
 pipeline = Pipeline("hanging_" + os.environ["WHERE"])
-pipeline.inject(IterableSource("text", rows), into=words)
+pipeline.inject(Source("text", rows), into=words)
 pipeline.add(Hanging, [subscribe(words, str)])
 """
 
 
-@pytest.mark.parametrize("where", ["setup", "teardown", "rows"])
+@pytest.mark.parametrize("where", ["setup", "teardown", "rows", "files"])
 def test_ctrl_c_ends_a_run_whose_setup_teardown_or_source_hangs(
     tmp_path: Path, postgres: EmbeddedPostgres, where: str
 ) -> None:
