@@ -184,7 +184,12 @@ class SparkOutputSource(Source[T]):
         self._released: set[str] = set()
 
     def recall(self, positions: Iterable[SourcePosition]) -> None:
-        """Before the first search: what earlier runs have begun, so that it is not read again by another name."""
+        """Before the first search: what earlier runs have begun, so that it is not read again by another name.
+
+        This process may have had the source before, and lost it, or all has gone back: what it was given then is given again.
+        """
+        if self._log is not None:
+            self._log.rewind()
         self._begun = {position.partition for position in positions if not position.finished}
 
     def signs(self, position: SourcePosition) -> list[bytes]:

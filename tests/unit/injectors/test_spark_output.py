@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from millwheel.errors import SourceError
 from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.search import alone
 from millwheel_injectors import BoundedDisorder, Exact, FileCreation, SparkOutputSource, TextLines
 from millwheel_injectors.watermarks import Policy
 from tests.effort import examples
-from tests.unit.injectors.drain import Clock, only, read_all, reject_lines, rows_of, values_of
+from tests.unit.injectors.drain import Clock, only, read_all, reject_lines, rows_of, stored, values_of
 
 pa: Any = pytest.importorskip("pyarrow")
 pq: Any = pytest.importorskip("pyarrow.parquet")
@@ -470,3 +471,16 @@ def test_an_id_column_is_read_from_structs_and_dicts(tmp_path: Path) -> None:
 def test_an_id_column_that_values_do_not_have_is_refused_at_once(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"source s: .* no column 'message' for record_id"):
         SparkOutputSource("s", tmp_path, "ts", record_id="message", **options)
+
+
+def test_a_process_that_gets_a_source_again_finds_all_that_is_not_finished(tmp_path: Path) -> None:
+    """It may have had it before another one did, or all has gone back to a snapshot."""
+    out = tmp_path / "out"
+    log(out, "0", part(out, "part-0.json", 0), part(out, "part-1.json", 1))
+    source = SparkOutputSource("s", out, "ts")
+    for _ in range(2):
+        found = alone(source.search(known := set[str]()))
+        assert [partition.name for partition in found] == ["part-0.json", "part-1.json"]
+        known.update(partition.name for partition in found)
+        assert alone(source.search(known)) == []
+        source.recall([stored(partition, 0, partition.fingerprint()) for partition in found])
