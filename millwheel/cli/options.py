@@ -81,7 +81,7 @@ def variable(name: str) -> str:
 def option(*names: str, **settings: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """An option that the environment may set, too; the help says so."""
     long = next(name for name in names if name.startswith("--"))
-    return click.option(*names, envvar=variable(long.partition("/")[0]), show_envvar=True, **settings)
+    return click.option(*names, envvar=variable(long.partition("/")[0]), show_envvar=True, callback=_given, **settings)
 
 
 def allowances(function: Callable[..., R]) -> Callable[..., R]:
@@ -100,9 +100,9 @@ def allowances(function: Callable[..., R]) -> Callable[..., R]:
 def place(function: Callable[..., R]) -> Callable[..., R]:
     """Give a command PIPELINE, --store and --data; its function gets a `Place` first."""
 
-    @option("--data", default=DEFAULT_DATA, show_default=True, metavar="DIRECTORY", callback=_given,
+    @option("--data", default=DEFAULT_DATA, show_default=True, metavar="DIRECTORY",
             help="Where the embedded Postgres lives.")  # fmt: skip
-    @option("--store", metavar="URL", callback=_given, help="postgresql:// URL; without it an embedded Postgres.")
+    @option("--store", metavar="URL", help="postgresql:// URL; without it an embedded Postgres.")
     @click.argument("pipeline", shell_complete=_pipelines)
     @wraps(function)
     def command(pipeline: str, store: str | None, data: str, **rest: Any) -> R:
@@ -112,7 +112,7 @@ def place(function: Callable[..., R]) -> Callable[..., R]:
     return command
 
 
-def _given(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+def _given(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
     """An empty text is a mistake, mostly a shell variable that is not set: nothing else may be taken in its place."""
     name = variable(parameter.name or "")
     if value == "":

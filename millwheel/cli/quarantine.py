@@ -59,8 +59,12 @@ def redrive(place: Place, computation: str | None, key: str | None, every: bool)
         raise click.UsageError("name a computation and a key, or add --all instead of the key")
     with place.committed() as committed:
         if computation is None or key is None:
-            what = counted(committed.redrive_all(computation), "key")
+            keys = committed.redrive_all(computation)
+            what = counted(keys, "key") if keys else ""
         else:
             committed.redrive(computation, key)
             what = repr(key)
+    if not what:
+        click.echo("millwheel: no key is in quarantine")
+        return
     click.echo(f"millwheel: {what} will be redriven by the running pipeline, or by the next run")

@@ -7,6 +7,7 @@ key that sets nothing is an error, because it is mostly a misspelt one, and a se
 from __future__ import annotations
 
 import difflib
+import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -16,6 +17,9 @@ import click
 
 DEFAULT_FILE = "millwheel.toml"
 """Read when it is there and no other file is named."""
+
+VARIABLE = "MILLWHEEL_CONFIG"
+"""Names another file."""
 
 PRECEDENCE = f"""\
 Every option that names a variable can be set in three places.  The command line wins over the environment, and the
@@ -30,6 +34,8 @@ def read_settings(context: click.Context, parameter: click.Parameter, path: str 
         return path
     if path == "":
         raise click.BadParameter("it is empty; leave the option out, or name a file", context, parameter)
+    if path is None and os.environ.get(VARIABLE) == "":
+        raise click.BadParameter(f"{VARIABLE} is set and empty; unset it, or name a file", context, parameter)
     file = Path(path or DEFAULT_FILE)
     if path is None and not file.is_file():
         return path
@@ -58,6 +64,8 @@ class SettingsFile:
             if isinstance(value, dict):
                 if key not in commands:
                     raise self._wrong(f"[{key}] is no command", key, commands)
+            elif key in commands:
+                raise self._wrong(f"{key} is a command, and not a setting: write its settings below [{key}]")
             elif key in known:
                 values[key] = self._checked(known[key], key, value)
             else:

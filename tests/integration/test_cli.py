@@ -262,6 +262,8 @@ def test_all_keys_are_redriven_by_one_command(served: Shell, what: tuple[str, ..
     assert served("run", "words:pipeline")[0] == 0
     assert served("quarantine", "list", "words:pipeline") == (0, "", "")
     assert served("state", "scan", "words:pipeline", "Count") == (0, COUNTED, "")
+    status, out, _ = served("quarantine", "redrive", "words:pipeline", *what)
+    assert (status, out) == (0, "millwheel: no key is in quarantine\n")
 
 
 def test_a_run_that_is_taken_over_has_a_status_of_its_own(shell: Shell) -> None:
@@ -557,7 +559,9 @@ def test_wrong_usage_is_named(copied: Shell, name: str) -> None:
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["MILLWHEEL_STORE", "MILLWHEEL_DATA"])
+@pytest.mark.parametrize(
+    "name", ["MILLWHEEL_STORE", "MILLWHEEL_DATA", "MILLWHEEL_ALLOW_REJECTED", "MILLWHEEL_QUIET", "MILLWHEEL_CONFIG"]
+)
 def test_a_variable_that_is_set_and_empty_is_no_setting(shell: Shell, name: str) -> None:
     status, out, err = shell("run", "words:pipeline", **{name: ""})
     assert (status, out) == (2, "")

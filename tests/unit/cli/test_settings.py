@@ -89,6 +89,7 @@ def test_a_file_that_is_named_is_read_instead_of_the_one_that_lies_there(tmp_pat
     ("[run]\nallow-rejected = true", "allow-rejected is True, and has to be a whole number"),
     ("[run]\nquiet = 1", "quiet is 1, and has to be true or false"),
     ("[state.scan]\nhost = 'a'", "host is 'a', and has to be a list"),
+    ("run = 5", "run is a command, and not a setting: write its settings below [run]"),
     ("store = ''", "store is empty"),
     ("store = 5", "store is 5, and has to be a text: write store = \"5\""),
     ("store = 2026-03-01", "store is datetime.date(2026, 3, 1), and has to be a text"),
