@@ -52,6 +52,8 @@ class Gathering(msgspec.Struct, Generic[V], frozen=True):
     def __post_init__(self) -> None:
         if not callable(self.merge):
             raise WiringError(f"Gathering(merge={self.merge!r:.80}): give a function that makes one value of two")
+        if self.by is not None and not callable(self.by):
+            raise WiringError(f"Gathering(by={self.by!r:.80}): give a function of a value")
         if type(self.shards) is not int or not 2 <= self.shards <= limits.MERGE_SHARDS:
             raise WiringError(f"Gathering(shards={self.shards!r:.80}): give a number from 2 to {limits.MERGE_SHARDS}")
         for name, value in (("every", self.every), ("within", self.within)):

@@ -117,6 +117,7 @@ def test_a_merge_that_loses_the_key_is_an_error_of_the_hook() -> None:
     "wrong",
     [
         lambda: Gathering(None),  # type: ignore[arg-type]
+        lambda: Gathering(add, by=5),  # type: ignore[arg-type]
         lambda: Gathering(add, shards=1),
         lambda: Gathering(add, shards=1_000),
         lambda: Gathering(add, every=0),
