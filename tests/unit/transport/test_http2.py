@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
+from h2.errors import ErrorCodes
 from h2.events import (
     ConnectionTerminated,
     DataReceived,
@@ -402,13 +403,69 @@ def test_who_asks_and_does_not_read_is_let_go(monkeypatch: pytest.MonkeyPatch) -
     asyncio.run(scenario())
 
 
+def test_a_writer_goes_on_when_the_network_takes_more_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CHANNEL_FRAME_BYTES", 10_000)
+    written: list[int] = []
+
+    async def write(stream: Http2Stream) -> None:
+        for number in range(20):
+            await stream.write(bytes(100_000))
+            written.append(number)
+
+    async def scenario() -> None:
+        async with raw_end(write, buffer_bytes=10_000) as end:
+            end.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 2**24})  # no window holds it back
+            end.h2.increment_flow_control_window(2**24)
+            end.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 10_000)
+            end.open()
+            end.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            await asyncio.sleep(0.3)
+            assert len(written) < 20
+            end.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            assert (await end.status())["grpc-status"] == "0"
+
+    asyncio.run(scenario())
+    assert len(written) == 20
+
+
+def test_a_connection_that_goes_wrong_ends_its_streams() -> None:
+    ends: list[str] = []
+
+    async def note(stream: Http2Stream) -> None:
+        try:
+            await stream.read()
+        except StreamBroken as broken:
+            ends.append(str(broken))
+
+    async def scenario() -> None:
+        async with raw_end(note) as end:
+            end.open()
+            await asyncio.sleep(0.05)
+            end.writer.write(bytes(9))  # a frame of data of the stream 0, which there is not
+            await until(lambda: ends, 20)
+        async with raw_end(note) as end:
+            end.open()
+            await asyncio.sleep(0.05)
+            end.h2.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
+            end.flush()
+            await until(lambda: len(ends) == 2, 20)
+
+    asyncio.run(scenario())
+    assert ends[0].startswith("what came is no HTTP/2: ")
+    assert ends[1] == "the other end has closed the connection (ENHANCE_YOUR_CALM)"
+
+
 def test_a_connection_without_a_stream_is_closed_and_one_with_a_stream_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CHANNEL_IDLE_PING_S", 0.1)
 
     async def scenario() -> None:
         async with raw_end() as end:
+            number = end.open()
+            await asyncio.sleep(0.25)
+            end.h2.end_stream(number)
             end.flush()
-            await end.status()
+            assert (await end.status())["grpc-status"] == "0"
+            assert await end.status() == {}  # until the other end closes it
             async with called(echo) as stream:
                 await asyncio.sleep(0.4)
                 await stream.write(b"one")
