@@ -122,6 +122,7 @@ def test_a_mark_of_a_void_core_is_not_written_for_the_next_one_to_find() -> None
     [
         ([ev.Mark(b"a", False), ev.Mark(b"b", False)], MarkWrite(IntervalId(1), Sequencer(9), b"b", None)),
         ([ev.Unmark(b"a", trusted=True), ev.Mark(b"b", False)], MarkWrite(IntervalId(1), Sequencer(9), b"b", 1)),
+        ([ev.Mark(b"a", False), ev.Unmark(b"b", trusted=False)], MarkWrite(IntervalId(1), Sequencer(9), b"b", None)),
         ([ev.Mark(b"a", False), ev.Unmark(b"b", trusted=True)], MarkWrite(IntervalId(1), Sequencer(9), b"b", 1)),
     ],
 )

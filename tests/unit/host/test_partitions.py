@@ -106,6 +106,16 @@ def test_a_partition_that_is_finished_is_told_of_and_not_read() -> None:
     assert opened(hand) == {}
 
 
+def test_the_authority_hears_of_a_partition_that_was_finished_before_anybody_was_told_to_expect_it() -> None:
+    hand = begun("a", "b")
+    interval = {p.partition: p.interval for p in run(hand.store.source_partitions("text"))}["a"]
+    read_to_its_end(hand, "a")
+    hand.give(he.Started())
+    answer(hand, he.Discover, found("a", "b"))
+    assert [*opened(hand)] == ["b"]
+    assert hand.of(Concluded) == [Concluded("source:text", interval)], "somebody may have claimed it, and waits for it"
+
+
 def serving() -> tuple[Hand, SourcePosition, list[he.HostEffect]]:
     """A worker with one partition that is open, and what it did last."""
     hand = begun("a")
