@@ -46,5 +46,5 @@ def test_sources_stand_by_themselves_and_a_finished_one_does_not_stand() -> None
 )
 def test_why_a_source_waits(idle: int | None, partition: str, says: str) -> None:
     source = IterableSource("s", [])
-    source.idle_after_us = idle
+    source.idle_after_us, source.grows = idle, True
     assert says in why_it_waits(source, partition)
