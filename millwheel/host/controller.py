@@ -80,6 +80,8 @@ def heed(authority: Authority, message: Message) -> dict[str, int]:
         case Open(owner, intervals):
             for interval in authority.intervals(owner).keys() - {*intervals}:
                 authority.retire(owner, interval)
+            for interval in intervals:
+                authority.expect(owner, interval)
         case SourceBound(source, value):
             authority.bound(source, value)
         case _:

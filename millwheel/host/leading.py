@@ -9,7 +9,7 @@ Lives here: when the controller tries to lead, how a decision is carried out, an
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Set
 from typing import Any, assert_never
 
 from millwheel import limits
@@ -49,6 +49,7 @@ from millwheel.host.requests import (
     Reshape,
     SettleOrder,
 )
+from millwheel.ids import IntervalId
 
 
 def host_name(member: Member) -> str:
@@ -307,6 +308,7 @@ class ClusterController:
             return False
         if version is None:  # the map has changed meanwhile, or somebody else leads; `_follow` resumes
             self._master.refused()
+            self._fresh |= _owners(found, {*intervals}, {*sources})  # nobody has listened to them meanwhile
             return False
         self._fresh |= {owner for owner in (*intervals.values(), *sources.values()) if owner is not None}
         self._tell(self._workers(), MapChanged(version))
@@ -335,6 +337,13 @@ class ClusterController:
     def _leave(self) -> Generator[he.Wish, Any, None]:
         yield Leave(self._incarnation)
         self._out.append(he.Ended())
+
+
+def _owners(found: ClusterMap, intervals: Set[IntervalId], sources: Set[str]) -> set[int]:
+    """Who has any of these."""
+    owners = {placed.owner for placed in found.intervals if placed.id in intervals}
+    owners |= {source.owner for source in found.sources if source.name in sources}
+    return {owner for owner in owners if owner is not None}
 
 
 def _incarnation(peer: str) -> int:

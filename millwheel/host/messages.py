@@ -131,7 +131,10 @@ class Concluded(msgspec.Struct, frozen=True, gc=False):
 
 
 class Open(msgspec.Struct, frozen=True, gc=False):
-    """All partitions of the source `owner` that are not finished; others that were claimed are `Concluded`."""
+    """All partitions of the source `owner` that are not finished; others that were claimed are `Concluded`.
+
+    Each of them holds the watermark until it has reported.
+    """
 
     owner: str
     intervals: tuple[IntervalId, ...]

@@ -5,7 +5,9 @@ the words mean (`core.authority`).  Invariants:
 
 * while a place is given to another owner, nobody is heard about it: the store may have changed owners already, and what the
   last one says since may be too much;
-* a report counts under the newest sequencer that is known, and under no other.
+* a report counts under the newest sequencer that is known, and under no other;
+* of a source with another owner nothing counts before that owner has said which partitions are open: it may have said more
+  already, which was dropped, and the map does not show partitions.
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ class Standing:
         self._computations: dict[IntervalId, str] = {}
         self._sequencers: dict[IntervalId, Sequencer] = {}
         self._moving: set[IntervalId | str] = set()
+        self._untold: set[str] = set()
+        """Sources whose owners have not said yet which partitions are open."""
 
     def follow(self, found: ClusterMap) -> tuple[list[tuple[str, IntervalId, Sequencer]], list[tuple[str, IntervalId]]]:
         """Take a map in.  Returns intervals that have other sequencers than before, and those that are no more."""
@@ -52,14 +56,18 @@ class Standing:
                 self._sequencers[placed.id] = placed.sequencer
                 anew.append((placed.computation, placed.id, placed.sequencer))
         self._computations = {placed.id: placed.computation for placed in found.intervals}
-        self._sources = {
+        sources = {
             SOURCE + source.name: None if source.owner is None else f"w{source.owner}" for source in found.sources
         }
+        self._untold |= {name for name, owner in sources.items() if owner != self._sources.get(name)}
+        self._sources = sources
         return anew, [(name, interval) for name, interval in gone if interval not in here]
 
     def suspend(self, intervals: Iterable[IntervalId], sources: Iterable[str]) -> None:
         """These are being given to other owners."""
-        self._moving |= {*intervals, *(SOURCE + name for name in sources)}
+        given = {SOURCE + name for name in sources}
+        self._moving |= {*intervals, *given}
+        self._untold |= given
 
     def resume(self) -> None:
         """The store has answered, and its map was followed."""
@@ -81,7 +89,12 @@ class Standing:
                 return message if self._speaks(peer, owner, interval) else None
             case IntervalSettled(interval):
                 return message if self._speaks(peer, "", interval) else None
-            case Open(owner) | SourceBound(owner):
+            case Open(owner):
+                if not self._owns(peer, owner):
+                    return None
+                self._untold.discard(owner)
+                return message
+            case SourceBound(owner):
                 return message if self._speaks(peer, owner, None) else None
             case _:
                 return message
@@ -98,5 +111,8 @@ class Standing:
 
     def _speaks(self, peer: str, owner: str, interval: IntervalId | None) -> bool:
         if owner.startswith(SOURCE):
-            return owner not in self._moving and self._sources.get(owner) == peer
+            return owner not in self._untold and self._owns(peer, owner)
         return interval is not None and interval not in self._moving and self._owners.get(interval) == peer
+
+    def _owns(self, peer: str, source: str) -> bool:
+        return source not in self._moving and self._sources.get(source) == peer

@@ -353,6 +353,18 @@ def heard_while_it_is_placed() -> Patches:
     return {(Standing, "suspend"): lambda self, intervals, sources: None}
 
 
+@only("tests/unit/host/test_standing.py")
+def heard_in_the_middle() -> Patches:
+    """The next owner of a source is heard before it has said which partitions are open."""
+    return {(Standing, "_speaks"): lambda self, peer, owner, interval: _speaks(self, peer, owner, interval)}
+
+
+def _speaks(standing: Standing, peer: str, owner: str, interval: Any) -> bool:
+    if owner.startswith("source:"):
+        return standing._owns(peer, owner)
+    return interval not in standing._moving and standing._owners.get(interval) == peer
+
+
 # --- the end ------------------------------------------------------------------------------------------------------
 
 

@@ -21,6 +21,7 @@ from millwheel.host.messages import (
     ImageWritten,
     IntervalSettled,
     Message,
+    Open,
     SourceBound,
     Unsettled,
     WatermarkReport,
@@ -102,6 +103,18 @@ def test_what_was_said_before_that_is_not_lost() -> None:
     hand.hear(Claimed((("a", ONE, OWNER),)), JOINED, report(50))
     hand.answer({})
     assert persist(hand) == PersistWatermarks([WatermarkWrite("a", 50, {ONE: OWNER})])
+
+
+def test_partitions_that_are_open_are_waited_for_also_if_nobody_has_claimed_them() -> None:
+    hand = begun()
+    hand.hear(Open("source:s", (IntervalId(2), IntervalId(3))), Claimed((("source:s", IntervalId(3), OWNER),)))
+    hand.hear(WatermarkReport("source:s", IntervalId(3), 50, OWNER), SourceBound("source:s", 60))
+    hand.give(he.TurnEnded())
+    assert hand.asked == []
+    hand.hear(WatermarkReport("source:s", IntervalId(2), 40, OWNER))
+    wish = persist(hand)
+    assert isinstance(wish, PersistWatermarks)
+    assert [(write.name, write.value) for write in wish.writes] == [("source:s", 40)]
 
 
 def test_a_watermark_is_told_when_it_is_durable_and_not_before() -> None:

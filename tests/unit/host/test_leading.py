@@ -361,6 +361,27 @@ def test_an_owner_is_not_asked_again_to_let_go_because_the_map_has_changed_meanw
     assert heard_by(room, worker, HandOver) == asked
 
 
+def test_an_owner_that_was_not_heard_while_its_interval_was_placed_in_vain_says_everything_again() -> None:
+    room = Room()
+    leader, worker, placed = placed_one(room)
+    other = room.join("worker")
+    room.let_pass(1)
+    run(room.store.order(MapOrder("move", (placed.id,), to=other)))
+    room.let_pass(1)
+    asked, place = len(heard_by(room, worker, Led)), room.store.place
+
+    async def refused(placement: Placement) -> int | None:
+        return None
+
+    room.store.place = refused  # type: ignore[method-assign]
+    room.give(leader, he.Received(worker, HandedOver((placed.id,), ())))
+    room.leave(other)
+    room.let_pass(2)
+    room.store.place = place  # type: ignore[method-assign]
+    assert len(heard_by(room, worker, Led)) > asked
+    assert [one.owner for one in run(room.store.cluster_map()).intervals] == [placed.owner]
+
+
 def test_sessions_of_a_dead_worker_are_ended_before_what_it_had_is_placed_and_before_it_is_forgotten() -> None:
     room = Room()
     run(room.store.open_pipeline(PipelineShape("p", {"count": ()}, {}, {}, (), ())))
