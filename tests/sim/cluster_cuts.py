@@ -49,6 +49,7 @@ def run_cluster_stage(
         roles=roles, faults_until_us=until_us,
     )  # fmt: skip
     prepare(simulation)
+    stage.let_last_come()
     try:
         simulation.run()
     except Violation:

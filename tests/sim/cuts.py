@@ -41,9 +41,12 @@ from millwheel.testing.world.kernel import Kernel, Violation
 from millwheel.testing.world.simulator import Simulation
 from millwheel_storage.memory import MemoryStore
 from tests.sim.harness import faults_of
+from tests.sim.workload.last import NEVER, WHEN, let_it_come
 
 START_US = 1_700_000_000 * SECOND
 WINDOW_US = 60 * SECOND
+LAST_EVERY, LAST_OF, LAST_LINES = 9, 5, 8
+"""In one of so many seeds one more partition comes last, and how many lines it has."""
 WORDS = ("to", "be", "or", "not", "that", "is")
 
 
@@ -134,6 +137,12 @@ class Stage:
         """How many lines a partition has, and how often there is a snapshot, is drawn unless it is given."""
         rng = random.Random(f"cuts {seed}")
         self.scripts = [self._script(rng, n, lines) for n in range(rng.randrange(1, 5))]
+        self.last: Script | None = None
+        """A partition that is discovered when the others have ended."""
+        self._last_when = WHEN[seed // LAST_EVERY % len(WHEN)]
+        if seed % LAST_EVERY == LAST_OF and not lines:
+            self.last = self._last_script(random.Random(f"last {seed}"))
+            self.scripts.append(self.last)
         self.source = ScriptedSource("lines", self.scripts)
         drawn_ms = rng.choice([10, 50, 200, 1_000])
         self.pipeline = Pipeline("cuts", durability=Snapshots(every_ms=every_ms or drawn_ms))
@@ -172,6 +181,18 @@ class Stage:
             at += rng.choice([0, 0, 1_000, 60_000])
             arrivals.append(START_US + at)
         return Script(f"part {number}", rows, arrivals, appears_at=START_US + rng.choice([0, 0, 300_000]))
+
+    def _last_script(self, rng: random.Random) -> Script:
+        """Its lines are younger than all others, or as old."""
+        first = rng.choice((0, max(len(script.rows) for script in self.scripts)))
+        lines = [Said("last", first + place, (rng.choice(WORDS), "that")) for place in range(LAST_LINES)]
+        rows = [(line, START_US + line.place * 3 * SECOND) for line in lines]
+        return Script("last", rows, [NEVER] * LAST_LINES, appears_at=NEVER)
+
+    def let_last_come(self) -> None:
+        """The partition that comes last, if there is one, waits until all others have ended."""
+        if self.last is not None:
+            let_it_come(self.store, self.last, self.scripts[:-1], self._last_when)
 
     # --- what must be true ----------------------------------------------------------------------------------------
 
@@ -264,6 +285,7 @@ def run_stage(stage: Stage, kernel: Kernel, nemesis: Nemesis, until_us: int) -> 
         graph=stage.graph, tables=stage.pipeline.tables, kernel=kernel, nemesis=nemesis, store=stage.store,
         faults_until_us=until_us,
     )  # fmt: skip
+    stage.let_last_come()
     try:
         simulation.run()
     except Violation:

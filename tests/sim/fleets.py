@@ -18,12 +18,12 @@ from millwheel.testing.world.echoes import Echoes
 from millwheel.testing.world.fleet import ClusterSimulation, Roles
 from millwheel.testing.world.kernel import Kernel, Violation, untold
 from millwheel_storage.memory import MemoryStore
-from tests.sim.harness import LedgerStore, Verdict, end_sources, mend, unmended
+from tests.sim.harness import LedgerStore, Verdict, end_sources, let_last_come, mend, unmended
 from tests.sim.workload.drawing import ROLLED, START_US, Workload, draw, shrunk
 from tests.sim.workload.expecting import check_commit, check_state
 from tests.sim.workload.ledger import KEYS
 
-FEEDS = ("", "idle", "ordered", "missing", "ordered and missing")
+FEEDS = ("", "idle", "ordered", "missing", "ordered and missing", "last")
 
 
 class SharedLedgerStore(LedgerStore, SharedWatchedStore):
@@ -101,6 +101,7 @@ def simulate_cluster(
         simulation.echoes = Echoes(store.truth, random.Random(f"echoes {seed}"), 100_000)
     if workload.feed != "idle":
         kernel.at(kernel.now, end_sources, store, workload)
+    let_last_come(store, workload)
     prepare(simulation)
     keys = [side + key for side in "lr" for key in KEYS]
     for at in range(SECOND, until_us, order_every_us) if order_every_us else ():

@@ -23,6 +23,7 @@ from millwheel_storage.memory import MemoryStore
 from tests.sim import mayfly
 from tests.sim.workload.drawing import AWAKE_US, ROLLED, SILENT_US, START_US, Workload, draw, shrunk
 from tests.sim.workload.expecting import check_commit, check_state
+from tests.sim.workload.last import let_it_come
 from tests.sim.workload.ledger import renamed
 
 DELIVERED_LIMIT = 0
@@ -158,6 +159,7 @@ def run_workload(
         simulation.version = Versions(seed, workload, store, kernel.now + until_us)
     if workload.feed == "rewired":
         store.feeds = lambda name: workload.graph.bounds(name) - {"a"}  # not a sender in all versions
+    let_last_come(store, workload)
     if not whole:
         kernel.at(kernel.now, end_sources, store, workload)
         if workload.feed == "idle":
@@ -245,8 +247,17 @@ def end_sources(store: WatchedStore, workload: Workload) -> None:
         kernel.at(kernel.now + SECOND // 20, end_sources, store, workload)
         return
     for script in scripts:
-        script.end()
+        if script is not workload.last:
+            script.end()
     store.truth.scripts_ended()
+
+
+def let_last_come(store: WatchedStore, workload: Workload) -> None:
+    """The partition that comes last, if there is one, waits until all others have ended."""
+    if workload.last is not None:
+        scripts = [script for parts in workload.scripts.values() for script in parts]
+        others = [script for script in scripts if script is not workload.last]
+        store.truth.kernel.at(0, let_it_come, store, workload.last, others, workload.last_when)
 
 
 def fall_silent(store: WatchedStore, workload: Workload) -> None:

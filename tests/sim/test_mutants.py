@@ -13,6 +13,11 @@ from tests.sim.cores import Answers, on_all_cores
 
 BUDGET_SEEDS = 100
 FIRST_SEEDS = {
+    "A source is at the end of time when all partitions have ended that were found": 26,
+    "A leader takes a source for ended when all partitions have ended that were found": 9,
+    "Nobody looks for partitions any more when all have ended that were found": 5,
+    "The owner of a source looks for partitions no more when all have ended that were found": 5,
+    "A run is over at the end of time, though its sources may have another partition": 207,
     "A run ends as soon as everything has run, with acks and log rows left": 27,
     "A lease is judged by the clock of whoever has it: that of a dead member never runs out": 1,
     "What a dead worker owns is not given to another one": 1,

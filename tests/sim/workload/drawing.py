@@ -23,6 +23,7 @@ from millwheel.graph import Graph
 from millwheel.model import SECOND
 from millwheel.testing.kit.scripted import Script, ScriptedSource
 from tests.sim import mayfly
+from tests.sim.workload.last import NEVER, WHEN, When
 from tests.sim.workload.ledger import (
     KEYS,
     SINK,
@@ -42,9 +43,11 @@ AWAKE_US = 4 * SECOND
 """When they come back, us after the begin of a run."""
 FEEDS = {
     5: "idle", 14: "idle", 23: "idle", 10: "idle", 21: "idle", 16: "ordered", 19: "ordered and missing", 25: "missing",
-    4: "left out", 12: "left out", 22: "left out", 7: "rewired", 24: "rewired",
+    4: "left out", 12: "left out", 22: "left out", 7: "rewired", 24: "rewired", 18: "last", 26: "last",
 }  # fmt: skip
 """What is special about the sources of a seed, by its remainder."""
+LAST_ROWS = 12
+"""Of a partition that comes last."""
 ROLLED = (10, 21)
 """Seeds, by their remainder, in which processes are superseded while they go on, also when they are idle."""
 
@@ -62,8 +65,13 @@ class Workload(msgspec.Struct):
     """Limits to shrink while it runs."""
     feed: str = ""
     """Its sources fall silent ("idle"), have an order ("ordered"), lose partitions for a while ("missing"), or are not in
-    every process's pipeline ("left out"); or the first computation is at times not fed, and lists no output ("rewired")."""
+    every process's pipeline ("left out"); or the first computation is at times not fed, and lists no output ("rewired"); or
+    one more partition comes when all others have ended ("last")."""
 
+    last: Script | None = None
+    """That one."""
+    last_when: When = "read"
+    """And when it comes."""
     brief: bool = False
     """There is a `mayfly`."""
     brief_is_honest: bool = False
@@ -145,6 +153,7 @@ def draw(seed: int) -> Workload:
     stages = topology(rng) if feed != "rewired" else rewirable()
     poisoned = rng.random() < 0.3 and feed != "rewired"
     late = rng.random() < 0.2 and feed != "rewired"
+    late = late if feed != "last" else seed // 27 % 4 == 3
     rows = random.Random(f"rows {seed}")
     for stage in stages:
         _settings(rng, stage, poisoned)
@@ -166,11 +175,14 @@ def draw(seed: int) -> Workload:
         stage.churn = slots < 256
     if slots < 256:
         count = count * 2 // 3  # hooks that wait for state are events too
-    if feed not in ("", "idle") or (feed == "idle" and stages[0].windows and len(stages) == 2 and slots == 256):
+    if feed not in ("", "idle", "last") or (feed == "idle" and stages[0].windows and len(stages) == 2 and slots == 256):
         count = count * 3 // 2  # what waits, or is not there, makes no events, and a window makes one of what is in it
+    if feed == "last":
+        count = count * 3 // 4  # there is one more partition, and more time passes
     if nagle(seed):
         count *= 3  # bundles that run together are one event, too
     scripts = {name: _scripts(rng, name, count, poisoned, late, 2 if feed == "left out" else 1) for name in names}
+    last = _add_last(random.Random(f"last {seed}"), scripts, poisoned, late) if feed == "last" else None
     exotic: dict[str, float] = {
         "FOLD_TRIGGER_CHECKPOINTS": rng.choice([3, 10, 256]),
         "IDLE_RECORD_DELAY_US": rng.choice([50_000, SECOND]),
@@ -226,6 +238,8 @@ def draw(seed: int) -> Workload:
         mayfly.pair(random.Random(f"pairs {seed}"), scripts["in0"])
     pipeline = build(stages, scripts, world, feed == "left out", brief, poisoned)
     workload = Workload(pipeline.graph(), pipeline.tables, stages, scripts, world, poisoned, exotic, feed)
+    if last is not None:
+        workload.last, workload.last_when = last, "over" if last.late else WHEN[seed // 27 % len(WHEN)]
     if brief is not None:
         held = brief["quarantine_holds"] or not poisoned
         workload.brief_is_honest = brief["exactly_once"] and held and not late
@@ -262,6 +276,8 @@ def _feed(rng: random.Random, workload: Workload) -> None:
         if "ordered" in workload.feed:
             source.ordered, source.foresees, source.disorder_us = True, False, DISORDER_US
             _in_order(source.scripts)
+        if workload.feed == "last" and workload.last_when != "over" and rng.random() < 0.3:
+            source.foresees, source.disorder_us = False, DISORDER_US
         if workload.feed == "idle":
             source.foresees = False
             source.idle_after_us = rng.choice([20_000, 300_000])
@@ -340,6 +356,25 @@ def _scripts(rng: random.Random, name: str, total: int, poisoned: bool, late: bo
         rows = list(zip(tokens, times, strict=True))
         scripts.append(Script(f"{name}.{part}", rows, arrivals, behind, rng.choice([0, 0, 700_000])))
     return scripts
+
+
+def _add_last(rng: random.Random, scripts: dict[str, list[Script]], poisoned: bool, late: bool) -> Script:
+    """One more partition for the first stream, younger than the others or of their age; those arrive in half of the time.
+
+    When rows may be `late`, no promise is made of it: its rows come when watermarks are at the end of time.
+    """
+    for parts in scripts.values():
+        for script in parts:
+            script.arrivals = [at // 2 for at in script.arrivals]
+    name, others = next(iter(scripts.items()))
+    tokens = [_token(rng, f"{name}.last.{i}", poisoned) for i in range(LAST_ROWS)]
+    number_tokens(tokens, f"{name}.last")
+    times = [time for script in others for _, time in script.rows]
+    oldest = max(times) if rng.random() < 0.6 else min(times)
+    rows = [(token, oldest + i * 20_000) for i, token in enumerate(tokens)]
+    last = Script(f"{name}.last", rows, [NEVER] * LAST_ROWS, frozenset(range(LAST_ROWS) if late else ()), NEVER)
+    others.append(last)
+    return last
 
 
 def _token(rng: random.Random, id_: str, poisoned: bool) -> Token:
