@@ -227,3 +227,23 @@ def test_what_is_not_for_a_controller_is_an_error() -> None:
         begun().hear(Hello(ONE, OWNER, 1))
     with pytest.raises(AssertionError, match="a controller got Due"):
         begun().give(he.Due(ONE, OWNER, None))  # type: ignore[arg-type]
+
+
+def test_a_worker_that_joins_again_has_the_loops_asked_again() -> None:
+    # Its channel was cut: questions and answers may be lost.
+    hand, asked = begun(), list[bool]()
+    rounds = hand.host._rounds
+    assert rounds is not None
+    rounds.again = lambda: asked.append(True)  # type: ignore[method-assign]
+    hand.hear(Claimed((("a", ONE, OWNER),)), report(50))
+    assert asked == []
+    hand.hear(JOINED)
+    assert asked == [True]
+
+
+def test_it_is_idle_before_any_worker_has_joined_and_not_while_something_waits_to_be_persisted() -> None:
+    assert Hand().host.idle()
+    hand = begun()
+    assert hand.host.idle()
+    hand.hear(report(50))
+    assert not hand.host.idle()

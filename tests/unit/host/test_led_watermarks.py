@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millwheel.cluster import ClusterMap, Member, PlacedInterval
+from millwheel.core.authority import Authority
 from millwheel.host import alphabet as he
 from millwheel.host.generations import Generation
 from millwheel.host.led_epochs import LedEpochs
@@ -19,7 +20,9 @@ from millwheel.host.messages import (
     WatermarksRaised,
     WorkerJoined,
 )
-from millwheel.host.requests import ReadMap, ReadWatermarks
+from millwheel.host.procedures import Steps
+from millwheel.host.requests import PersistLedWatermarks, ReadMap, ReadWatermarks
+from millwheel.host.rounds import Rounds
 from millwheel.ids import IntervalId, Sequencer
 from millwheel.testing.world.calls import run
 from tests.unit.host.room import LEASE_US, Room, heard_by, led, noting, placed_one
@@ -159,3 +162,53 @@ def test_who_sends_to_whom_is_known_after_a_going_back_also_if_it_was_said_befor
     led_watermarks._generation = OWNED
     led_watermarks._renew(ClusterMap(2, None, (), (), ()))
     assert led_watermarks._early == [("w7", joined)]
+
+
+class Reported(Told):
+    """Epochs whose barrier 5 was passed, and what was reported from behind later ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.label = 5
+        self.heard: list[int] = []
+
+    def reported(self, label: int) -> bool:
+        self.heard.append(label)
+        return True
+
+
+def test_what_was_reached_before_a_barrier_is_told_before_a_word_from_behind_it_counts() -> None:
+    led_watermarks, told = alone()
+    placed = PlacedInterval(IntervalId(1), "count", "", None, 7, Sequencer(3))
+    found = ClusterMap(1, None, (Member(7, "n", "worker", "here:1"),), (placed,), ())
+    led_watermarks.follow(found)
+    authority = led_watermarks._authority = Authority({"count": ()}, {})
+    led_watermarks._rounds = Rounds(authority, lambda steps: None, lambda asked: None, 0)
+    led_watermarks.follow(found)
+    epochs = led_watermarks._epochs = Reported()
+    for value, label in ((50, 5), (60, 6)):
+        assert (told, epochs.heard) == ([], [])
+        led_watermarks.hear("w7", WatermarkReport("count", placed.id, value, placed.sequencer, label))
+    assert told == [("w7", WatermarksRaised({"count": 50}, {}, 5))]
+    assert epochs.heard == [6]
+
+
+def test_who_leads_no_more_tells_nothing_of_what_it_was_just_storing() -> None:
+    begun: list[Steps] = []
+    told: list[tuple[str, Message]] = []
+    led_watermarks = LedWatermarks(
+        every_us=0, durable=True, begin=begun.append,
+        tell=lambda peers, message: told.extend((peer, message) for peer in peers), workers=lambda: ["w7"],
+        disowned=lambda: None, declared=lambda: None, deposed=lambda: None,
+    )  # fmt: skip
+    led_watermarks.lead(1)
+    authority = led_watermarks._authority = Authority({"count": ()}, {})
+    authority.expect("count", IntervalId(1), Sequencer(3))
+    authority.report("count", IntervalId(1), 50)
+    led_watermarks.persist()
+    (steps,) = begun
+    assert isinstance(next(steps), PersistLedWatermarks)
+    led_watermarks.forget()
+    with pytest.raises(StopIteration):
+        steps.send({"count"})
+    assert told == []

@@ -253,3 +253,10 @@ def test_a_partition_that_is_too_far_ahead_is_looked_at_again_and_again(monkeypa
         assert reads(effects) == []
         assert [looked_at(), looked_at()] == [[], []]
     assert len(looked_at()) == 1
+
+
+def test_a_partition_that_is_just_at_the_watermark_is_said_to_hold_it() -> None:
+    hand, position, _ = serving()
+    ((_, core),) = hand.worker.actors.partitions()
+    hand.worker.values["source:text"] = core.reported
+    assert hand.worker.partitions._why("text").startswith(f"{position.partition} may still give a row")

@@ -12,7 +12,9 @@ from millwheel import Computation, Context, Pipeline, Record, Snapshots, Stream,
 from millwheel.api.snapshots import HaltingSnapshots
 from millwheel.cluster import Placement
 from millwheel.core.interval import events as ev
+from millwheel.core.source.injector import InjectorCore
 from millwheel.host import alphabet as he
+from millwheel.host.actors import Actor
 from millwheel.host.barriers import WentBack
 from millwheel.host.mapped import MappedOwnership
 from millwheel.host.messages import (
@@ -28,7 +30,8 @@ from millwheel.host.messages import (
 )
 from millwheel.host.requests import Leave, StoreCall
 from millwheel.host.worker import WorkerHost
-from millwheel.ids import IntervalId, Seq
+from millwheel.ids import IntervalId, ProducerId, Seq, Sequencer
+from millwheel.ports import SourcePosition
 from millwheel.testing.world.calls import run
 from millwheel_injectors import IterableSource
 from millwheel_storage.memory import MemoryStore
@@ -185,3 +188,16 @@ def test_a_worker_that_halts_reads_nothing_until_the_epoch_of_all_workers_is_dec
     assert hand.worker.pressed(), "others may not have written"
     hand.hear(EpochDeclared(1))
     assert not hand.worker.pressed()
+
+
+def test_every_partition_notes_its_position_when_an_epoch_begins(
+    hand: SnapshotHand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    position = SourcePosition("one", IntervalId(9), ProducerId(9), 0, False, b"")
+    core = InjectorCore(position.interval, position, {}, Sequencer(1))
+    part = Actor(interval=position.interval, sequencer=Sequencer(1), owner="source:text", core=core)
+    asked: list[tuple[Actor, ev.Event]] = []
+    monkeypatch.setattr(hand.worker.actors, "partitions", lambda: [(part, core)])
+    monkeypatch.setattr(hand.worker, "handle_core", lambda actor, event: asked.append((actor, event)))
+    hand.worker.epochs.begin(1)
+    assert (part, ev.BarrierAsked(1)) in asked

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, TextCoder, subscribe
-from millwheel.bundles import Bundle
+from millwheel.bundles import Bundle, LogWrite
 from millwheel.host import alphabet as he
 from millwheel.host.messages import (
     Claimed,
@@ -20,7 +20,7 @@ from millwheel.host.messages import (
 )
 from millwheel.host.requests import ListRedrives, StoreCall
 from millwheel.host.worker import WorkerHost
-from millwheel.ids import IntervalId, ProducerId, SequenceNumber, Sequencer, SubscriptionId, sequence_numbers
+from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId, sequence_numbers
 from millwheel.model import MAX_TIME
 from millwheel.testing.world.calls import run
 from millwheel_injectors import IterableSource
@@ -138,3 +138,12 @@ def test_after_a_cut_the_controller_hears_everything_again() -> None:
     hand.give(he.ChannelOpened("controller"))
     claimed = [interval for claim in hand.of(Claimed) for _, interval, _ in claim.intervals]
     assert hello.interval in claimed
+
+
+def test_what_a_void_core_had_submitted_is_not_written() -> None:
+    hand = Hand()
+    hand.give(he.Started())
+    ((actor, _),) = hand.worker.actors.intervals()
+    hand.worker._lanes.submit(LogWrite(actor.interval, actor.sequencer, Seq(1), 0, b"x"))
+    hand.worker.withdraw(actor)
+    assert hand.worker._lanes.idle()

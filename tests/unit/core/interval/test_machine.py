@@ -39,6 +39,7 @@ from tests.unit.core.bench import (
     recovered,
     wrote,
 )
+from tests.unit.core.interval.test_copies_behind_barriers import barrier_of, head_behind_barrier
 
 # --- records ------------------------------------------------------------------------------------------------------
 
@@ -909,3 +910,11 @@ def test_a_frontier_of_an_earlier_owner_that_is_not_recorded_wants_an_epoch() ->
     bench(ev.EpochBegun(4, set()))
     bench.images()
     assert bench.core.label == 4
+
+
+def test_what_comes_round_a_loop_from_before_the_cut_is_in_the_log_of_its_epoch() -> None:
+    left = msgspec.structs.replace(bundle(1, {0: ("a", 10)}), epoch=3)
+    head = head_behind_barrier(left)
+    assert not [image for image in head.images() if image.produced]
+    head(barrier_of(left, left.sender, 4))
+    assert [made.keys for image in head.images() for made in image.produced] == [["a"]]
