@@ -539,3 +539,58 @@ def test_streams_of_one_connection_are_limited() -> None:
             assert end.h2.remote_settings[SettingCodes.INITIAL_WINDOW_SIZE] == limits.HTTP2_WINDOW_BYTES
 
     asyncio.run(scenario())
+
+
+def test_whoever_calls_may_wait_for_the_first_word_of_the_other_end() -> None:
+    async def speaks_first(stream: Http2Stream) -> None:
+        await stream.write(b"first")
+
+    async def scenario() -> None:
+        async with called(speaks_first) as stream, asyncio.timeout(10):
+            assert await stream.read() == b"first"
+            assert await stream.read() is None
+            await asyncio.sleep(0.1)  # nothing is under way, so nothing takes the question with it
+            assert await stream._connection.call(PATH, "here").read() == b"first"
+
+    asyncio.run(scenario())
+
+
+def test_a_stream_that_is_reset_before_its_end_is_broken_also_if_that_is_no_error() -> None:
+    """What has come may be a part: whoever reads must not take it for all."""
+
+    async def scenario() -> None:
+        async with called(write_nothing) as stream:
+            stream._connection._happened(StreamReset(stream_id=stream.number, error_code=ErrorCodes.NO_ERROR))
+            with pytest.raises(StreamBroken, match="the other end has broken it"):
+                await stream.read()
+
+    asyncio.run(scenario())
+
+
+async def write_nothing(stream: Http2Stream) -> None:
+    await stream.read()
+
+
+def test_a_lost_connection_keeps_the_reason_that_is_known_and_what_is_still_said_goes_nowhere() -> None:
+    async def scenario() -> None:
+        connection = Http2Connection(set())
+        connection.lost = "the other end asks and does not read"
+        connection.connection_lost(OSError("closed"))
+        assert connection.lost == "the other end asks and does not read"
+        connection._h2.initiate_connection()
+        connection._flush()
+
+    asyncio.run(scenario())
+
+
+def test_connections_are_closed_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CHANNEL_CLOSE_LIMIT_S", 60)
+
+    async def scenario() -> None:
+        async with listening(echo) as port, asyncio.timeout(20):
+            dialled: set[Http2Connection] = set()
+            await dial("127.0.0.1", port, None, dialled)
+            await close_all(dialled)
+            assert not dialled
+
+    asyncio.run(scenario())

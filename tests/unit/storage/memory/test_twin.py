@@ -14,6 +14,7 @@ from millwheel.bundles import LogWrite, QuarantineEntry, SinkRow, encode_checkpo
 from millwheel.errors import IncompatibleStore, RowRefused, StoreError
 from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, SubscriptionId
 from millwheel.ports import FoldWrite, PipelineShape, SinkTable, Store
+from millwheel.work import Wanted
 from millwheel_storage.memory import MemoryStore
 from tests.unit.storage.samples import image
 
@@ -129,3 +130,12 @@ def test_a_release_answers_only_requests_that_were_there_before_it(
     else:
         assert run(store.fold(FoldWrite(first, sequencer, Seq(3), images)))
     assert run(store.redrive_requests(("", ""), 9)) == ([("a", "k")] if asks_again else [])
+
+
+def test_slots_are_read_one_by_one_or_all_of_a_cell(store: MemoryStore) -> None:
+    slots = {("total", ""): b"1", ("seen", "x"): b"2", ("seen", "y"): b"3", ("left", "x"): b"4"}
+    store.folded.key_state["a"] = {"k": slots, "other": {("total", ""): b"5"}}
+    wanted: list[Wanted] = [("k", "total", ""), ("k", "seen", None), ("k", "left", "y"), ("none", "total", "")]
+    found = run(store.load_slots(IntervalId(1), wanted))
+    assert sorted(found) == [("k", "seen", "x", b"2"), ("k", "seen", "y", b"3"), ("k", "total", "", b"1")]
+    assert run(store.load_slots(IntervalId(1), [("other", "total", None)])) == [("other", "total", "", b"5")]
