@@ -70,6 +70,18 @@ def test_when_no_more_may_fire_what_comes_later_for_the_key_goes_back() -> None:
     assert len(given.timers) + done.chained == len(fired)
 
 
+def test_no_later_timer_of_the_key_fires_before_one_that_is_set_now_and_may_not_fire_at_all() -> None:
+    def hook(context: Context, timer: Timer) -> None:
+        if timer.tag == "first":
+            context.set_timer("set", 15)
+
+    given = timer_work(Timer("a", "first", 10), Timer("a", "last", 20), Timer("b", "last", 20))
+    given.reach = {}
+    fired, done = fire(hook, given)
+    assert fired == [("a", "first", 10), ("b", "last", 20)]
+    assert done.timers == {"a": {("watermark", "set"): 15, ("watermark", "last"): 20}}
+
+
 def test_equal_times_fire_by_tag_those_that_are_set_now_included() -> None:
     def hook(context: Context, timer: Timer) -> None:
         if timer.tag == "m":

@@ -123,6 +123,12 @@ def test_a_redrive_goes_on_in_order_until_one_fails() -> None:
     assert (calls, done.quarantined) == (["a=1", "a=bad"], [])
 
 
+def test_what_a_redriven_record_produces_has_its_time_and_not_that_of_what_ran_before() -> None:
+    entries = [entry("a=1", SequenceNumber(7)), entry("b=1", SequenceNumber(9))]
+    (produced,) = executor_of(computation_of(producing([]))).run(work(redrive=entries)).produced.values()
+    assert produced.timestamps == [7, 9]
+
+
 def test_a_redrive_runs_timers_too() -> None:
     fired: list[Timer] = []
 
