@@ -300,7 +300,7 @@ class FileSource(Source[T]):
             if not position.finished and position.state:  # another process has begun it meanwhile
                 catalog.remember(position.partition, decode_state(position.state).identity)
         done = {name: finished_identity(at) for name, at in stored.items() if at.finished and at.state}
-        found, new = catalog.match(files, done, self._held)
+        found, new = catalog.match(files, done, self._held, self._is_listed)
         taken = {*stored, *catalog.names()}
         asked = {file.place for file in strangers}
         for file in new:
@@ -369,6 +369,10 @@ class FileSource(Source[T]):
                 yield file
             if empty and not self._tail:
                 raise SourceError(f"source {self.name}: no file at {pattern}; check the path, or tail to wait for it")
+
+    def _is_listed(self, inode: int) -> bool:
+        """It is asked of the few files that may be finished ones by their paths alone."""
+        return any(file.inode == inode for file in self._list())
 
     def _held(self, name: str) -> bool:
         partition = self._partitions.get(name)

@@ -193,15 +193,20 @@ class Catalog:
         self._looks = {file.place: self._looks[file.place] for file in files}
 
     def match(
-        self, files: Sequence[FoundFile], finished: Mapping[str, Identity], held: Callable[[str], bool]
+        self,
+        files: Sequence[FoundFile],
+        finished: Mapping[str, Identity],
+        held: Callable[[str], bool],
+        there: Callable[[int], bool],
     ) -> tuple[dict[str, FoundFile], list[FoundFile]]:
         """The file of every name that has one, of those in `finished` too; and files that no name fits.
 
-        `held(name)` says that the partition has its file open, so that it may be gone from the disk.
+        `held(name)` says that the partition has its file open, so that it may be gone from the disk, and `there(inode)` that
+        a file with this inode is listed.
         """
         known = {**finished, **self._known}
         files = [*self._seen_again(files)]
-        found = self._pair(files, known)
+        found = self._pair(files, known, there)
         paired = {file.place for file in found.values()}
         new = [file for file in files if file.place not in paired]
         self._refuse_rewritten(found, new, held)
@@ -223,7 +228,9 @@ class Catalog:
         line = first_lines(file.head, self._head_lines, self._final) if file.head else None
         return None if line is None else digest_of(line)
 
-    def _pair(self, files: Sequence[FoundFile], known: Mapping[str, Identity]) -> dict[str, FoundFile]:
+    def _pair(
+        self, files: Sequence[FoundFile], known: Mapping[str, Identity], there: Callable[[int], bool]
+    ) -> dict[str, FoundFile]:
         """Files that have a name, the surest pairs first."""
         index: dict[tuple[int, str], list[str]] = {}
         for name, identity in known.items():
@@ -232,7 +239,7 @@ class Catalog:
             (surety, -order, name, file)
             for order, file in enumerate(files)
             for name in names_by_head(index, file.head)
-            if (surety := likeness(known[name], file)) is not None
+            if (surety := likeness(known[name], file)) is not None and not _has_other_name(known[name], file, there)
         ]
         found: dict[str, FoundFile] = {}
         used: set[Path] = set()
@@ -295,6 +302,12 @@ def likeness(identity: Identity, file: FoundFile) -> tuple[int, int] | None:
     if (not near or (identity.finished and near == 1)) and not tail_fits(file.place, identity):
         return None
     return near, identity.head
+
+
+def _has_other_name(identity: Identity, file: FoundFile, there: Callable[[int], bool]) -> bool:
+    """Whether a finished file was renamed, and `file` has come into its place."""
+    same_path = identity.path in (file.path, below_its_root(file.path))
+    return same_path and identity.finished and identity.inode != file.inode and there(identity.inode)
 
 
 def tail_fits(place: Path, identity: Identity) -> bool:

@@ -234,3 +234,17 @@ def test_a_file_in_the_place_of_a_finished_one_that_is_gone_is_another_one(tmp_p
     (tmp_path / "copy").write_bytes(path.read_bytes())
     (tmp_path / "copy").replace(path)
     assert registry.search(FileSource("s", path)) == [], "a copy is the same file"
+
+
+@pytest.mark.parametrize("more", ["", "another row\n"])
+def test_a_log_in_the_place_of_a_short_one_that_was_renamed_is_another_one(tmp_path: Path, more: str) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("row\n")
+    source = FileSource("s", tmp_path, tail=True, quiet_us=0)
+    registry = Registry(source)
+    finish_all(registry, source)
+    path.rename(tmp_path / "a.log.1")
+    assert registry.search() == []
+    path.write_text(f"row\n{more}")
+    (partition,) = registry.search()
+    assert [value for batch in read_all(partition) for value in batch.values] == ["row", *more.split("\n")[:-1]]
