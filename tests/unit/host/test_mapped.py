@@ -162,6 +162,27 @@ def test_what_the_map_has_given_and_the_worker_does_not_know_yet_is_handed_over_
     assert hand.owned() == set()
 
 
+def test_a_source_that_was_handed_over_is_not_taken_again_before_the_leader_has_had_its_time(hand: ClusterHand) -> None:
+    def served() -> bool:
+        return "text" in ownership_of(hand)._sources
+
+    hand.give(he.Received(hand.leader, Led(hand.epoch)))
+    found = run(hand.store.cluster_map())
+    version = run(hand.store.place(Placement(hand.epoch, found.version, {}, {"text": hand.mine})))
+    assert version is not None
+    hand.give(he.Received(hand.leader, MapChanged(version)))
+    assert served()
+    hand.give(he.Received(hand.leader, HandOver((), ("text",), False)))
+    while not (said := hand.of(HandedOver)):
+        hand.pass_time()
+    assert said == [HandedOver((), ("text",))]
+    hand.give(he.Received(hand.leader, MapChanged(98)))
+    assert not served(), "it would be read by two"
+    hand.now += limits.HAND_OVER_LIMIT_US
+    hand.give(he.Received(hand.leader, MapChanged(99)))
+    assert served()
+
+
 def ownership_of(hand: ClusterHand) -> MappedOwnership:
     assert isinstance(hand.worker.ownership, MappedOwnership)
     return hand.worker.ownership
