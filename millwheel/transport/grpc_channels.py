@@ -24,15 +24,9 @@ from millwheel.host.messages import Message
 from millwheel.transport.addresses import host_and_port, is_loopback
 from millwheel.transport.conversations import Conversation, FrameStream, StreamBroken
 from millwheel.transport.frames import parsed
-from millwheel.transport.http2 import (
-    Http2Connection,
-    Http2Server,
-    Http2Stream,
-    StreamRefused,
-    StreamStatus,
-    close_all,
-    dial,
-)
+from millwheel.transport.grpc_streams import Http2Stream, StreamRefused, StreamStatus
+from millwheel.transport.http2 import Http2Connection
+from millwheel.transport.http2_ends import Http2Server, close_all, dial
 from millwheel.transport.proto import channel_pb2 as pb
 from millwheel.transport.roles import CONVERSE, MEMBERS, may_call, may_speak_for
 from millwheel.transport.tls import caller_context, role_in, server_context

@@ -1,24 +1,16 @@
 """gRPC's streams over HTTP/2, in the event loop and nowhere else.
 
-Lives here: one connection, its streams, and how gRPC lays frames and its status on them (PROTOCOL-HTTP2.md of gRPC).  Never
-here: who may call, what a frame means, or when to call again.  HTTP/2 itself is h2's.  Invariants:
-
-* a message passes from the socket to its reader within one turn of the event loop, and no thread is waited for;
-* a frame that nobody has read yet holds back the window, so that what is unread is bounded by `HTTP2_WINDOW_BYTES`;
-* a stream ends once, and from then on says how.
+Lives here: one connection, and how gRPC lays its streams and their status on it (PROTOCOL-HTTP2.md of gRPC).  Never here: who
+may call, what a frame means, or when to call again.  HTTP/2 itself is h2's.  Invariant: a message passes from the socket to
+its reader within one turn of the event loop, and no thread is waited for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-import ssl
-import struct
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from enum import IntEnum
 from typing import Any, Final, cast
 from urllib.parse import quote, unquote
 
@@ -42,152 +34,12 @@ from h2.settings import SettingCodes
 
 from millwheel import limits
 from millwheel.transport.conversations import StreamBroken
-
-_PREFIX: Final = struct.Struct(">?I")
-"""Before each message: whether it is compressed, and its length."""
+from millwheel.transport.grpc_streams import Handler, Http2Stream, StreamRefused, StreamStatus
 
 _TYPE: Final = ("content-type", "application/grpc")
 
 
 logger = logging.getLogger("millwheel")
-
-
-class StreamStatus(IntEnum):
-    """How a stream has ended: the codes of gRPC that are used here."""
-
-    OK = 0
-    CANCELLED = 1
-    UNKNOWN = 2
-    INVALID_ARGUMENT = 3
-    DEADLINE_EXCEEDED = 4
-    NOT_FOUND = 5
-    PERMISSION_DENIED = 7
-    RESOURCE_EXHAUSTED = 8
-    FAILED_PRECONDITION = 9
-    ABORTED = 10
-    UNIMPLEMENTED = 12
-    INTERNAL = 13
-    UNAVAILABLE = 14
-
-
-class StreamRefused(Exception):
-    """A handler ends its stream with another status than OK."""
-
-    def __init__(self, status: StreamStatus, why: str) -> None:
-        super().__init__(why)
-        self.status = status
-
-
-class Http2Stream:
-    """One stream of a connection, at either end; a `FrameStream`."""
-
-    def __init__(self, connection: Http2Connection, number: int) -> None:
-        self._connection = connection
-        self.number = number
-        self._frames: deque[bytes] = deque()
-        """Whole frames that nobody has read."""
-        self._rest = bytearray()
-        """The beginning of the next one."""
-        self.ended = False
-        """The other end has nothing more to say."""
-        self.broken = ""
-        """How the stream has ended in disorder, or ""."""
-        self._reader: asyncio.Future[None] | None = None
-        self.owed_bytes = 0
-        """What was read, and not given back to the window yet."""
-        self.answered = False
-        """The called end has sent its headers."""
-
-    @property
-    def peer(self) -> str:
-        """Where the other end is: host:port."""
-        return self._connection.peer
-
-    def certificate(self) -> bytes | None:
-        """The certificate of the other end, DER; None: it has none."""
-        return self._connection.certificate()
-
-    # --- the interface of conversations --------------------------------------------------------------------------
-
-    async def read(self) -> bytes | None:
-        """See `FrameStream`.  What came before the stream broke is read first."""
-        while not self._frames:
-            if self.broken:
-                raise StreamBroken(self.broken)
-            if self.ended:
-                return None
-            self._reader = asyncio.get_running_loop().create_future()
-            try:
-                await self._reader
-            finally:
-                self._reader = None
-        frame = self._frames.popleft()
-        self._connection.was_read(self, _PREFIX.size + len(frame))
-        return frame
-
-    async def write(self, frame: bytes) -> None:
-        """See `FrameStream`."""
-        data = _PREFIX.pack(False, len(frame)) + frame
-        sent = 0
-        while sent < len(data):
-            if self.broken or not self._connection.has(self):
-                raise StreamBroken(self.broken or "the other end has ended it")
-            room = self._connection.room(self.number)
-            if room <= 0:
-                await self._connection.more_room()
-                continue
-            self._connection.send(self, data[sent : sent + room] if sent or room < len(data) else data)
-            sent += room
-
-    async def finish(self) -> bool:
-        """See `FrameStream`."""
-        return self._connection.finish(self)
-
-    def cancel(self) -> None:
-        """End it at once."""
-        self._connection.reset(self, ErrorCodes.CANCEL)
-
-    # --- what the connection has heard -----------------------------------------------------------------------------
-
-    def came(self, data: bytes) -> None:
-        """A piece of what the other end writes.  Raises `StreamRefused` for what is no frame."""
-        rest = self._rest
-        rest += data
-        while len(rest) >= _PREFIX.size:
-            compressed, size = _PREFIX.unpack_from(rest)
-            if compressed:
-                raise StreamRefused(StreamStatus.UNIMPLEMENTED, "a compressed frame came, and none is agreed on")
-            if size > limits.CHANNEL_FRAME_LIMIT_BYTES:
-                raise StreamRefused(
-                    StreamStatus.RESOURCE_EXHAUSTED,
-                    f"a frame of {size:,} bytes came, which is larger than max ({limits.CHANNEL_FRAME_LIMIT_BYTES:,}, "
-                    "CHANNEL_FRAME_LIMIT_BYTES)",
-                )
-            if len(rest) < _PREFIX.size + size:
-                break
-            self._frames.append(bytes(memoryview(rest)[_PREFIX.size : _PREFIX.size + size]))
-            del rest[: _PREFIX.size + size]
-        self._wake()
-
-    def over(self, why: str = "") -> None:
-        """Nothing more comes: in order, or because of `why`.  What happens after an end in order is no end in disorder."""
-        if not self.ended:
-            self.ended = True
-            self.broken = why or ("it ended within a frame" if self._rest else "")
-        self._wake()
-        self._connection.wake()
-
-    def held_bytes(self) -> int:
-        """What has come and was not given back to the window of the connection."""
-        return self.owed_bytes + len(self._rest) + sum(_PREFIX.size + len(frame) for frame in self._frames)
-
-    def _wake(self) -> None:
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
-
-
-Handler = Callable[[Http2Stream], Awaitable[None]]
-"""Serves a stream.  When it returns, the stream ends with OK; `StreamRefused` ends it with another status."""
 
 
 class Http2Connection(asyncio.Protocol):
@@ -510,66 +362,6 @@ class Http2Connection(asyncio.Protocol):
         for one in waiting:
             if not one.done():
                 one.set_result(None)
-
-
-class Http2Server:
-    """Listens, and serves every stream of every connection."""
-
-    def __init__(self, handlers: Mapping[str, Handler], context: ssl.SSLContext | None) -> None:
-        """`handlers` by path; `context`: None for connections without TLS."""
-        self._handlers = handlers
-        self._context = context
-        self._connections: set[Http2Connection] = set()
-        self._server: asyncio.Server | None = None
-
-    async def start(self, host: str, port: int) -> int:
-        """Listen; the port, which is chosen here when it is 0.  Raises `OSError` when nothing can listen there."""
-        loop = asyncio.get_running_loop()
-        bare = host.strip("[]")
-        if not port:
-            # A name may have several addresses, and each of them would get a port of its own.
-            found = await loop.getaddrinfo(bare, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            bare = str(found[0][4][0])
-        self._server = await loop.create_server(
-            lambda: Http2Connection(self._connections, self._handlers), bare, port, ssl=self._context,
-            ssl_handshake_timeout=limits.CHANNEL_GREETING_LIMIT_S if self._context else None,
-        )  # fmt: skip
-        return int(self._server.sockets[0].getsockname()[1])
-
-    async def stop(self) -> None:
-        """Listen no more, and end every stream."""
-        if self._server is not None:
-            self._server.close()
-        tasks = [task for connection in self._connections for task in connection.tasks()]
-        if tasks:  # what ends in order has its status to say
-            await asyncio.wait(tasks, timeout=limits.CHANNEL_CLOSE_LIMIT_S)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await close_all(self._connections)
-
-
-async def close_all(connections: set[Http2Connection]) -> None:
-    """Close connections, and wait until they are; `CHANNEL_CLOSE_LIMIT_S` at most."""
-    closing = [*connections]
-    for connection in closing:
-        connection.close()
-    await asyncio.gather(*(connection.gone() for connection in closing))
-
-
-async def dial(
-    host: str, port: int, context: ssl.SSLContext | None, connections: set[Http2Connection]
-) -> Http2Connection:
-    """A connection to a process that listens.  Raises `StreamBroken` when there is none."""
-    loop = asyncio.get_running_loop()
-    try:
-        _, connection = await loop.create_connection(
-            lambda: Http2Connection(connections), host.strip("[]"), port, ssl=context,
-            ssl_handshake_timeout=limits.CHANNEL_GREETING_LIMIT_S if context else None,
-        )  # fmt: skip
-    except (OSError, asyncio.IncompleteReadError) as error:
-        raise StreamBroken(f"it cannot be reached: {error}") from error
-    return connection
 
 
 def _settings() -> dict[SettingCodes | int, int]:

@@ -28,15 +28,9 @@ from h2.settings import SettingCodes
 
 from millwheel import limits
 from millwheel.transport.conversations import StreamBroken
-from millwheel.transport.http2 import (
-    Http2Connection,
-    Http2Server,
-    Http2Stream,
-    StreamRefused,
-    StreamStatus,
-    close_all,
-    dial,
-)
+from millwheel.transport.grpc_streams import Http2Stream, StreamRefused, StreamStatus
+from millwheel.transport.http2 import Http2Connection
+from millwheel.transport.http2_ends import Http2Server, close_all, dial
 from tests.unit.transport.network import until
 
 Serve = Callable[[Http2Stream], Awaitable[None]]
