@@ -735,7 +735,7 @@ HTTP2_WINDOW_BYTES: Final = 4 * 1024 * 1024
 reader whose event loop is a few milliseconds late."""
 
 HTTP2_FRAME_BYTES: Final = 256 * 1024
-"""The longest HTTP/2 frame that is taken, of 2**14 to 2**24 - 1.  It holds what `CHANNEL_FRAME_BYTES` does: each
+"""The longest HTTP/2 frame that is taken; between 2**14 and 2**24 - 1.  It holds what `CHANNEL_FRAME_BYTES` does: each
 piece costs some 50 us."""
 
 HTTP2_HEADERS_LIMIT_BYTES: Final = 16 * 1024
@@ -770,7 +770,8 @@ DIAL_STEADY_S: Final = 1.0
 """A stream that has lasted so long, s, was a good one: when it breaks, the peer is called again at once."""
 
 CHANNEL_IDLE_PING_S: Final = 20.0
-"""Between two questions to a connection whether its other end is there, s.  It frees what a machine that is gone has left."""
+"""After so long, s, a connection of a channel on which no stream is open is closed, and a client that pushes is asked whether it
+is there.  It frees what a machine that is gone has left."""
 
 AUTHORITY_LIFETIME_DAYS: Final = 3_650
 """How long a cluster's own authority is valid.  When it ends, every process needs new certificates at once."""
