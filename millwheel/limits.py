@@ -741,8 +741,9 @@ piece costs some 50 us."""
 HTTP2_HEADERS_LIMIT_BYTES: Final = 16 * 1024
 """Names and values of one stream.  Ours have 200 bytes."""
 
-HTTP2_STREAMS_LIMIT: Final = 100
-"""Streams at one time on a connection, as RFC 9113 recommends for a lower bound.  Ours has one."""
+HTTP2_STREAMS_LIMIT: Final = 16
+"""Streams at one time on a connection.  Ours has one.  Each may have a window full of what is unread, and none of them may
+have to wait for another one's reader."""
 
 HTTP2_CONNECTIONS_LIMIT: Final = 2 * CHANNEL_STREAMS_LIMIT
 """Connections to one process: each stream has one, and one that breaks is replaced before its end is noticed."""
@@ -770,8 +771,8 @@ DIAL_STEADY_S: Final = 1.0
 """A stream that has lasted so long, s, was a good one: when it breaks, the peer is called again at once."""
 
 CHANNEL_IDLE_PING_S: Final = 20.0
-"""After so long, s, a connection of a channel on which no stream is open is closed, and a client that pushes is asked whether it
-is there.  It frees what a machine that is gone has left."""
+"""After so long, s, a connection of channels on which no stream is open is closed, and a client that pushes is asked whether
+it is there.  It frees what a machine that is gone has left."""
 
 AUTHORITY_LIFETIME_DAYS: Final = 3_650
 """How long a cluster's own authority is valid.  When it ends, every process needs new certificates at once."""

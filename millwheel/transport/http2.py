@@ -78,7 +78,7 @@ class Http2Connection(asyncio.Protocol):
         self._connections.add(self)
         self._h2.initiate_connection()
         self._h2.update_settings(_settings())
-        self._h2.increment_flow_control_window(limits.HTTP2_WINDOW_BYTES)
+        self._h2.increment_flow_control_window(limits.HTTP2_STREAMS_LIMIT * limits.HTTP2_WINDOW_BYTES)
         self._flush()
         self._look_if_idle()
 

@@ -523,6 +523,28 @@ def test_connections_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(scenario())
 
 
+def test_streams_that_have_half_a_frame_each_do_not_hold_each_other_up() -> None:
+    half = struct.pack(">?I", False, limits.CHANNEL_FRAME_LIMIT_BYTES) + bytes(limits.CHANNEL_FRAME_LIMIT_BYTES - 1)
+
+    async def scenario() -> None:
+        async with raw_end() as end:
+            end.flush()
+            async with asyncio.timeout(60):
+                while end.h2.remote_settings.max_concurrent_streams != limits.HTTP2_STREAMS_LIMIT:
+                    end.h2.receive_data(await end.reader.read(65_536))
+                for _ in range(limits.HTTP2_STREAMS_LIMIT):
+                    number = end.open()
+                    for at in range(0, len(half), 16_384):
+                        end.h2.send_data(number, half[at : at + 16_384])  # it raises when there is no window
+                    end.flush()
+                    await end.writer.drain()
+                end.h2.send_data(number, b"x", end_stream=True)
+                end.flush()
+                assert (await end.status())["grpc-status"] == "0"
+
+    asyncio.run(scenario())
+
+
 def test_streams_of_one_connection_are_limited() -> None:
     async def scenario() -> None:
         async with raw_end() as end:
