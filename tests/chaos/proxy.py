@@ -38,6 +38,7 @@ class TcpProxy:
         """New connections are closed at once."""
         self._open: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._accepting: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
     async def start(self) -> str:
@@ -61,15 +62,31 @@ class TcpProxy:
         self.cut()
         if self._server is not None:
             self._server.close()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        # Who is being connected is not open yet.
+        tasks = [*self._tasks, *self._accepting]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # an aborted connection is closed in the next turn
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._accepting.add(task)
+            task.add_done_callback(self._accepting.discard)
+        try:
+            await self._connect(reader, writer)
+        except asyncio.CancelledError:
+            pass  # the proxy is closed
+        finally:
+            writer.transport.abort()
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             if self.refusing:
                 raise ConnectionRefusedError
             far_reader, far_writer = await asyncio.open_connection(*self._target)
         except OSError:
-            writer.transport.abort()
             return
         pair = (writer, far_writer)
         self._open.update(pair)
