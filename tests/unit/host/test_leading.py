@@ -15,7 +15,7 @@ from millwheel.bundles import (
     TimerWrites,
     encode_checkpoint,
 )
-from millwheel.cluster import ClusterMap, MapOrder, Member, Placement, RunEnding
+from millwheel.cluster import ClusterMap, MapOrder, Member, PlacedInterval, Placement, RunEnding
 from millwheel.errors import Fenced
 from millwheel.host import alphabet as he
 from millwheel.host.leading import ClusterController
@@ -337,13 +337,19 @@ def test_whoever_was_given_something_is_asked_what_it_knows_of_it() -> None:
     assert len(heard_by(room, worker, Led)) == asked
 
 
-def test_an_owner_is_not_asked_again_to_let_go_because_the_map_has_changed_meanwhile() -> None:
+def asked_to_move() -> tuple[Room, str, str, str, PlacedInterval]:
+    """A worker whose interval is to go to another one has been asked to let go of it."""
     room = Room()
     leader, worker, placed = placed_one(room)
     other = room.join("worker")
     room.let_pass(1)
     run(room.store.order(MapOrder("move", (placed.id,), to=other)))
     room.let_pass(1)
+    return room, leader, worker, other, placed
+
+
+def test_an_owner_is_not_asked_again_to_let_go_because_the_map_has_changed_meanwhile() -> None:
+    room, leader, worker, other, placed = asked_to_move()
     asked = heard_by(room, worker, HandOver)
     place, refused = room.store.place, list[Placement]()
 
@@ -362,12 +368,7 @@ def test_an_owner_is_not_asked_again_to_let_go_because_the_map_has_changed_meanw
 
 
 def test_an_owner_that_was_not_heard_while_its_interval_was_placed_in_vain_says_everything_again() -> None:
-    room = Room()
-    leader, worker, placed = placed_one(room)
-    other = room.join("worker")
-    room.let_pass(1)
-    run(room.store.order(MapOrder("move", (placed.id,), to=other)))
-    room.let_pass(1)
+    room, leader, worker, other, placed = asked_to_move()
     asked, place = len(heard_by(room, worker, Led)), room.store.place
 
     async def refused(placement: Placement) -> int | None:
