@@ -60,8 +60,11 @@ class Aggregation(Generic[T, A, R]):
         """The same of one or more parts: those of a sliding window, which may be hundreds."""
         return reduce(self.merge, parts)
 
-    def subtract(self, accumulator: A, part: A) -> A:
-        """The accumulator without a part that was merged into it; without this, sliding windows merge all their slices."""
+    def subtract(self, accumulator: A, part: A) -> A | None:
+        """The accumulator without a part that was merged into it; without this, sliding windows merge all their slices.
+
+        None: the two do not say what is left, so the slices of the next window are merged.
+        """
         raise NotImplementedError
 
     def result(self, accumulator: A) -> R:
@@ -82,7 +85,7 @@ def aggregation(
     result: Callable[[A], R],
     accumulator: Coder[A],
     results: Any,
-    subtract: Callable[[A, A], A] | None = None,
+    subtract: Callable[[A, A], A | None] | None = None,
     *,
     bounded: bool = False,
 ) -> Aggregation[T, A, R]:
@@ -145,8 +148,13 @@ def mean(of: Callable[[T], float]) -> Aggregation[T, tuple[Exact, int], float | 
         lambda a, b: (exact.merged(a[0], b[0]), a[1] + b[1]),
         lambda a: exact.result(a[0]) / a[1] if a[1] else None,
         MsgpackCoder[tuple[Exact, int]](tuple[Exact, int]), float | None,
-        lambda a, b: (exact.minus(a[0], b[0]), a[1] - b[1]),
+        lambda a, b: None if (rest := exact.minus(a[0], b[0])) is None else (rest, a[1] - b[1]),
     )  # fmt: skip
+
+
+def _no_number(value: Any) -> bool:
+    """Whether it is the float NaN, which is not even equal to itself."""
+    return bool(value != value)
 
 
 def _best(
@@ -166,8 +174,8 @@ def minimum(of: Callable[[T], N]) -> Aggregation[T, list[N], N | None]: ...
 @overload
 def minimum(of: Callable[[T], V], type_: type[V]) -> Aggregation[T, list[V], V | None]: ...
 def minimum(of: Callable[[T], Any], type_: Any = _NUMBER) -> Aggregation[T, list[Any], Any]:
-    """The smallest; None of no record.  What is not a number needs its `type_`."""
-    return _best("minimum", of, type_, lambda a, b: a < b)
+    """The smallest; None of no record.  Values that are no numbers need their `type_`; NaN is larger than all numbers."""
+    return _best("minimum", of, type_, lambda a, b: a < b or (_no_number(b) and not _no_number(a)))
 
 
 @overload
@@ -175,8 +183,8 @@ def maximum(of: Callable[[T], N]) -> Aggregation[T, list[N], N | None]: ...
 @overload
 def maximum(of: Callable[[T], V], type_: type[V]) -> Aggregation[T, list[V], V | None]: ...
 def maximum(of: Callable[[T], Any], type_: Any = _NUMBER) -> Aggregation[T, list[Any], Any]:
-    """The largest; None of no record.  What is not a number needs its `type_`."""
-    return _best("maximum", of, type_, lambda a, b: a > b)
+    """The largest; None of no record.  Values that are no numbers need their `type_`; NaN is larger than all numbers."""
+    return _best("maximum", of, type_, lambda a, b: a > b or (_no_number(a) and not _no_number(b)))
 
 
 class _InTime(Aggregation[T, list[tuple[int, V]], R]):
@@ -244,9 +252,13 @@ def top(
         raise WiringError(f"top({n}): give a number of values, at least 1")
     encode = MsgpackCoder[V](type_).encode
 
+    def rank(value: V) -> tuple[bool, Any]:
+        of_value = by(value)
+        return (True, 0) if _no_number(of_value) else (False, of_value)
+
     def best(values: list[V]) -> list[V]:
         found: list[V] = []
-        for _, equal in groupby(sorted(values, key=by, reverse=True), key=by):
+        for _, equal in groupby(sorted(values, key=rank, reverse=True), key=rank):
             group = list(equal)
             found += group if len(group) == 1 else sorted(group, key=encode)
             if len(found) >= n:
@@ -266,10 +278,15 @@ def distinct(of: Callable[[T], V], type_: type[V]) -> Aggregation[T, set[V], int
     """How many different values, exactly: all of them are kept.  `sketches.distinct` keeps a few kB."""
 
     def add(seen: set[V], value: T) -> set[V]:
-        seen.add(of(value))
+        found = of(value)
+        if not _no_number(found) or not any(map(_no_number, seen)):
+            seen.add(found)
         return seen
 
+    def number(seen: set[V]) -> int:
+        return len(seen) - max(0, sum(map(_no_number, seen)) - 1)
+
     coder: Coder[set[V]] = MsgpackCoder(set[type_])  # type: ignore[valid-type]
-    made: Aggregation[T, set[V], int] = aggregation("distinct", set, add, lambda a, b: a | b, len, coder, int)
+    made: Aggregation[T, set[V], int] = aggregation("distinct", set, add, lambda a, b: a | b, number, coder, int)
     made.__dict__["merge_all"] = lambda parts: set[V]().union(*parts)
     return made

@@ -15,7 +15,7 @@ import msgspec
 from millwheel.api.context import Context
 from millwheel.api.state import MapCell, ValueCell
 from millwheel.api.stream import Stream
-from millwheel.coders import Coder, JsonCoder
+from millwheel.coders import Coder, JsonCoder, MsgpackCoder
 from millwheel.errors import WiringError
 from millwheel.library.windows import Fixed
 from millwheel.library.wiring import Operation, Operator, Wiring, meant
@@ -33,9 +33,12 @@ class Addressed(msgspec.Struct, Generic[T], frozen=True, array_like=True):
 
 
 class Deduplicate(Operator[T]):
-    """The first record of each id, and the next one that is at least `within` newer."""
+    """Records of an id none of which is less than `within` apart from another one."""
 
     seen = MapCell[int](JsonCoder(int))
+    """The newest of each id that was let through."""
+    older = MapCell[list[int]](MsgpackCoder(list[int]))
+    """The others of it, as long as the watermark is not `within` beyond them."""
 
     def __init__(self, wiring: Wiring[T], id_of: Callable[[T], str], within: int) -> None:
         super().__init__(wiring)
@@ -47,16 +50,31 @@ class Deduplicate(Operator[T]):
         for _, value in self.inputs.take(context.stream, record.key, record.value):
             entry, time = _entry(self._id_of(value)), record.timestamp
             last = self.seen.get(entry)
-            if last is not None and abs(time - last) < self._within:
-                continue
-            if last is None or time > last:
-                self.seen.set(entry, time)
-                context.set_timer(entry, time + self._within)
-            self.emit(context, value, None)
+            if last is None or self._is_new(context, entry, time, last):
+                if last is None or time > last:
+                    self.seen.set(entry, time)
+                    context.set_timer(entry, time + self._within)
+                self.emit(context, value, None)
+
+    def _is_new(self, context: Context, entry: str, time: int, last: int) -> bool:
+        """Whether all that were let through are far enough; if so, it is one of them."""
+        before = self.older.get(entry, [])
+        near = context.watermark - self._within
+        older = [other for other in before if other > near]
+        if any(abs(time - other) < self._within for other in (last, *older)):
+            return False
+        now = [other for other in (*older, min(time, last)) if other > near]
+        if now:
+            self.older.set(entry, now)
+        elif before:
+            self.older.delete(entry)
+        return True
 
     def ProcessTimer(self, context: Context, timer: Timer) -> None:
         """A record of this id that is not late is a new one now."""
         self.seen.delete(timer.tag)
+        if self.older.get(timer.tag) is not None:
+            self.older.delete(timer.tag)
 
 
 def _entry(name: str) -> str:

@@ -6,11 +6,11 @@ was added.  Integers are added as they are, as long as nothing else comes.
 
 from __future__ import annotations
 
-from math import fsum
+from math import fsum, isfinite
 from typing import TypeAlias
 
 Exact: TypeAlias = int | list[float]
-"""The sum so far: an int, or partials."""
+"""The sum so far: an int, or partials.  The last one is infinite or NaN once such a number, or an overflow, has come."""
 
 
 def plus(sum_: Exact, number: float) -> Exact:
@@ -22,8 +22,10 @@ def plus(sum_: Exact, number: float) -> Exact:
     if isinstance(sum_, int):
         if isinstance(number, int):
             return sum_ + number
-        sum_ = [float(sum_)]
-    return _grown(sum_, float(number))
+        sum_ = _floats(sum_)
+    for part in _floats(number) if isinstance(number, int) else [float(number)]:
+        sum_ = _grown(sum_, part)
+    return sum_
 
 
 def merged(left: Exact, right: Exact) -> Exact:
@@ -35,28 +37,60 @@ def merged(left: Exact, right: Exact) -> Exact:
     return left
 
 
-def minus(left: Exact, right: Exact) -> Exact:
-    """`left` without `right`, which was added to it before.
+def minus(left: Exact, right: Exact) -> Exact | None:
+    """`left` without `right`, which was added to it before; None where `left` does not say what is left of it.
 
     >>> result(minus(merged(plus(0, 0.1), plus(0, 1e17)), plus(0, 1e17)))
     0.1
     """
+    if not isinstance(left, int) and not isfinite(_beyond(left)):
+        return None
     return merged(left, -right if isinstance(right, int) else [-partial for partial in right])
 
 
 def result(sum_: Exact) -> float:
     """The sum, rounded once."""
-    return sum_ if isinstance(sum_, int) else fsum(sum_)
+    if isinstance(sum_, int):
+        return sum_
+    beyond = _beyond(sum_)
+    return fsum(sum_) if isfinite(beyond) else beyond
+
+
+def _beyond(partials: list[float]) -> float:
+    """The sum of those that are infinite or no numbers; 0 when all are finite."""
+    return sum((partial for partial in partials if not isfinite(partial)), 0.0)
+
+
+def _floats(number: int) -> list[float]:
+    """Partials of an int."""
+    partials: list[float] = []
+    while number:
+        try:
+            part = float(number)
+        except OverflowError:
+            return [float("inf") if number > 0 else float("-inf")]
+        partials = _grown(partials, part)
+        number -= int(part)
+    return partials
 
 
 def _grown(partials: list[float], x: float) -> list[float]:
+    beyond = 0.0 if isfinite(x) else x
+    x = 0.0 if beyond else x
     grown: list[float] = []
     for y in partials:
+        if not isfinite(y):
+            beyond += y
+            continue
         if abs(x) < abs(y):
             x, y = y, x
         high = x + y
+        if not isfinite(high):
+            beyond += high
+            x = 0.0
+            continue
         low = y - (high - x)
         if low:
             grown.append(low)
         x = high
-    return [*grown, x]
+    return [*grown, x, beyond] if beyond else [*grown, x]

@@ -88,7 +88,9 @@ class SlicedAggregate(WindowedAggregate[R], Generic[R]):
         end = self._first_end(start)
         if end <= context.watermark:
             end += ((context.watermark - end) // self.windows.every + 1) * self.windows.every
-        if end < self.due.get() and end <= self._last_end(start):
+        due = self.due.get()
+        # Behind the end of time there is no timer: such a record is refused, as by other windows.
+        if (end < due or due == _NONE) and end <= self._last_end(start):
             self._set(context, end)
         if new and self.firing.lateness:
             context.set_timer(f"o{start}", self.firing.over_at(self._last_end(start)))
@@ -186,8 +188,9 @@ class SlicedAggregate(WindowedAggregate[R], Generic[R]):
         """The next window has all of this one but the slices `old`."""
         if self._subtracts:
             rest = self.aggregation.subtract(accumulator, self.merged(old.values())) if old else accumulator
-            self.running.set(str(window.end), rest)
-            self.held.set(str(window.end), number - len(old))
+            if rest is not None:
+                self.running.set(str(window.end), rest)
+                self.held.set(str(window.end), number - len(old))
 
     def ended(self) -> None:
         """The next window has nothing of this one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from math import isfinite
+from math import inf, isfinite, nan
 from typing import Any
 
 import pytest
@@ -28,6 +28,8 @@ from millwheel.library import (
 )
 
 FLOATS = st.floats(-1e300, 1e300) | st.integers(-(10**9), 10**9)
+NO_NUMBERS = st.sampled_from([nan, inf, -inf])
+LARGE = st.integers(-(2**60), 2**60)
 
 
 def itself(value: Any) -> Any:
@@ -56,15 +58,26 @@ def gathered(of: Aggregation[Any, Any, Any], records: list[tuple[int, Any]]) -> 
     return accumulator
 
 
+def shown(result: Any) -> Any:
+    """A result in which what is no number is equal to itself."""
+    if isinstance(result, list):
+        return [shown(each) for each in result]
+    return result if result == result else "nan"
+
+
 @pytest.mark.parametrize("name", ALL)
-@given(st.lists(st.tuples(st.integers(0, 5), FLOATS)), st.randoms(use_true_random=False), st.integers(0, 20))
+@given(
+    st.lists(st.tuples(st.integers(0, 5), FLOATS | NO_NUMBERS | LARGE), max_size=8),
+    st.randoms(use_true_random=False),
+    st.integers(0, 8),
+)
 def test_neither_order_nor_cut_matters(name: str, records: list[tuple[int, Any]], random: Any, cut: int) -> None:
     of = ALL[name]
     whole = of.result(gathered(of, records))
     shuffled = random.sample(records, len(records))
     parts = of.merge(gathered(of, shuffled[:cut]), gathered(of, shuffled[cut:]))
-    assert of.result(parts) == whole
-    assert of.result(of.merge(of.zero(), parts)) == whole
+    assert shown(of.result(parts)) == shown(whole)
+    assert shown(of.result(of.merge(of.zero(), parts))) == shown(whole)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -89,6 +102,28 @@ def test_a_sum_is_exact_until_it_is_rounded_once(numbers: list[float]) -> None:
     result = sum_of(itself).result(gathered(sum_of(itself), [(0, number) for number in numbers]))
     assert isfinite(expected)
     assert result == expected
+
+
+@pytest.mark.parametrize(
+    ("numbers", "total"),
+    [
+        ([inf, 1.0], inf), ([-inf, 1, 2**62], -inf), ([inf, -inf], nan), ([nan, 1.0, inf], nan), ([1e308, 1e308], inf),
+        ([2**53 + 1, 0.5, 0.5], float(2**53 + 2)),
+    ],
+)  # fmt: skip
+def test_a_sum_is_as_that_of_floats_where_it_is_no_number(numbers: list[float], total: float) -> None:
+    for given_numbers in (numbers, numbers[::-1]):
+        records = [(0, number) for number in given_numbers]
+        assert shown(sum_of(itself).result(gathered(sum_of(itself), records))) == shown(total)
+        average = total / len(numbers)
+        assert shown(mean(itself).result(gathered(mean(itself), records))) == shown(average)
+
+
+def test_what_is_no_number_is_larger_than_all_numbers_and_one_value() -> None:
+    found = {name: of.result(gathered(of, [(0, v) for v in (1.0, nan, 2.0, nan)])) for name, of in ALL.items()}
+    assert found["minimum"] == 1.0
+    assert shown([found["maximum"], found["top"], found["distinct"]]) == ["nan", ["nan", "nan", 2.0], 3]
+    assert shown(gathered(ALL["minimum"], [(0, nan)])) == ["nan"]
 
 
 def test_results_are_what_their_names_say() -> None:

@@ -15,6 +15,7 @@ from millwheel.errors import WiringError
 from millwheel.library import Addressed, Chain, Enriched, Flow, LookUp, seconds
 from millwheel.library.lookups import Answers
 from millwheel.testing import Faults, Stepper, simulate
+from tests.effort import examples
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -52,8 +53,30 @@ def test_a_record_whose_id_was_there_within_the_time_is_left_out() -> None:
         ("a", 1, 20), ("a", 2, 20), ("a", 1, 30), ("a", 1, 5), ("a", 2, 31), ("a", 2, 10), ("b", 1, 20),
     ]  # fmt: skip
     stepper.advance_watermark(40 * SECOND)
-    assert stepper.states("out.deduplicate") == {"a": {"seen": {"=2": 31 * SECOND}}}
+    assert stepper.states("out.deduplicate") == {
+        "a": {"seen": {"=2": 31 * SECOND}, "older": {"=2": [20 * SECOND, 10 * SECOND]}}
+    }
     stepper.advance_watermark(41 * SECOND)
+    assert stepper.states("out.deduplicate") == {}
+
+
+@settings(max_examples=examples(40))
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 30), st.booleans()), max_size=25))
+def test_no_two_that_are_let_through_are_nearer_than_the_time(rows: list[tuple[int, int, bool]]) -> None:
+    pipeline, chain = begin()
+    chain.key_by(key).deduplicate(10).to(out)
+    stepper = Stepper(pipeline)
+    kept: list[int] = []
+    watermark = 0
+    for time, step, moves in rows:
+        stepper.send(events, Event("a", time), time)
+        if all(abs(time - other) >= 10 for other in kept if other + 10 > watermark):
+            kept.append(time)
+        if moves:
+            watermark = max(watermark, time + step - 20)
+            stepper.advance_watermark(watermark)
+    assert numbers(stepper) == kept
+    stepper.finish()
     assert stepper.states("out.deduplicate") == {}
 
 

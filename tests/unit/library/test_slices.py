@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from millwheel import MINUTE, SECOND
-from millwheel.library import AtWatermark, EveryRecords, Fixed, Sliding, minutes, seconds
+from millwheel import MAX_TIME, MINUTE, SECOND
+from millwheel.library import AtWatermark, EveryRecords, Fixed, Sliding, mean, minutes, seconds, sum_of
 from millwheel.library.aggregate import AlignedAggregate
 from millwheel.library.firing import Firing
 from millwheel.library.slices import SlicedAggregate
 from millwheel.library.windowed import aggregate
 from millwheel.library.wiring import Inputs, Wiring
-from millwheel.testing import Stepper
-from tests.unit.library.pipelines import dropped, found, left, panes, send, windowed
+from millwheel.testing import HookFailed, Stepper
+from tests.unit.library.pipelines import Score, dropped, found, left, panes, send, windowed
 
 TEN = Sliding(seconds=10, every=seconds(5))
 
@@ -96,3 +96,25 @@ def test_a_watermark_at_the_last_instant_waits() -> None:
     assert found(stepper, 1) == [("ann", 0, 10, 3, "on time")]
     assert left(stepper, ["panes.sum"]) == {}
     assert stepper.watermark("panes.sum") == 10 * SECOND
+
+
+@pytest.mark.parametrize("odd", [float("inf"), float("-inf"), float("nan")])
+@pytest.mark.parametrize("of", [sum_of, mean])
+def test_what_is_no_number_is_in_the_windows_that_hold_it_alone(of: Any, odd: float) -> None:
+    results = []
+    for trigger in (AtWatermark(), AtWatermark(early=EveryRecords(1_000))):
+        stepper = Stepper(
+            windowed(TEN, aggregation=of(lambda score: odd if score.points == 3 else score.points), trigger=trigger)
+        )
+        for second in range(1, 40, 4):
+            send(stepper, "ann", second // 4, second)
+        stepper.finish()
+        results.append([(pane[1], str(pane[3])) for pane in found(stepper)])
+    assert results[0] == results[1]
+    assert [start for start, value in results[0] if value == str(odd)] == [5, 10]
+
+
+def test_a_record_at_the_end_of_time_is_refused_as_by_other_windows() -> None:
+    stepper = Stepper(windowed(TEN))
+    with pytest.raises(HookFailed, match="out of range"):
+        stepper.send("scores", Score("ann", 1), MAX_TIME - 1)
