@@ -15,7 +15,7 @@ import msgspec
 from millwheel.api.context import Context
 from millwheel.api.state import MapCell, ValueCell
 from millwheel.api.stream import Stream
-from millwheel.coders import Coder, JsonCoder, MsgpackCoder
+from millwheel.coders import Coder, JsonCoder, MsgpackCoder, schema_of
 from millwheel.errors import WiringError
 from millwheel.library.windows import Fixed
 from millwheel.library.wiring import Operation, Operator, Wiring, meant
@@ -139,6 +139,7 @@ class _One:
     def __init__(self, inner: Coder[Any]) -> None:
         self._inner = inner
         self.fingerprint = f"one/1:{inner.fingerprint}"
+        self.schema = schema_of(inner)
 
     def encode(self, value: tuple[Any], /) -> bytes:
         """Its own bytes."""

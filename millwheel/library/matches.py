@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from millwheel.coders import Coder
+from millwheel.coders import Coder, schema_of
 from millwheel.errors import CoderError, WiringError
 from millwheel.library.windows import Window
 
@@ -74,6 +74,7 @@ class KeptCoder:
     def __init__(self, inner: Coder[Any]) -> None:
         self._inner = inner
         self.fingerprint = f"kept/1:{inner.fingerprint}"
+        self.schema = schema_of(inner)  # what changes is the user's value
 
     def encode(self, value: Kept, /) -> bytes:
         """Its time, whether it was matched, and the bytes of its value."""

@@ -9,8 +9,9 @@ also when its cell was dropped.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -22,6 +23,9 @@ from millwheel_storage.schema.handovers import Handover, handovers, moved_shards
 
 CELL = "cell:"
 COMPUTATION = "computation:"
+
+_TYPES: Final = re.compile(r":[^:]*:[0-9a-f]{12}\b")
+"""The name and the hash of a type in a fingerprint."""
 
 
 class StoredCell(NamedTuple):
@@ -257,7 +261,7 @@ def _placed(shape: PipelineShape, places: Mapping[str, str], retired: tuple[str,
 def _plan_coder(name: str, stored: PipelineShape, shape: PipelineShape, found: Plan) -> None:
     old, new = stored.coders[name], shape.coders[name]
     before, after = stored.schemas.get(name), shape.schemas.get(name)
-    if before and after and _family(name, old) == _family(name, new):
+    if before and after and _family(old) == _family(new):
         try:
             found.changes += [f"{name}: {change}" for change in changes(before, after)]
         except Unreadable as reason:
@@ -274,9 +278,9 @@ def _plan_coder(name: str, stored: PipelineShape, shape: PipelineShape, found: P
         )
 
 
-def _family(name: str, fingerprint: str) -> list[str]:
-    """A coder's protocol, and the kind of a cell before it: what comes before the type."""
-    return fingerprint.split(":")[: 2 if name.startswith(CELL) else 1]
+def _family(fingerprint: str) -> str:
+    """All of a fingerprint but the types: the kind of a cell, the protocol, and what the values mean."""
+    return _TYPES.sub("", fingerprint)
 
 
 def places_of(shape: PipelineShape) -> dict[str, dict[str, str]]:
