@@ -23,6 +23,7 @@ from psycopg import sql
 
 from millwheel.errors import StoreError
 from millwheel.limits import PART_FILES_REST_S
+from millwheel_storage.postgres.blocking import check_owner
 from millwheel_storage.schema.shape_checks import schema_name
 
 Format = Literal["jsonl", "parquet"]
@@ -53,6 +54,9 @@ class PartFiles:
         self._directory.mkdir(parents=True, exist_ok=True)
         try:
             with psycopg.connect(self._store) as connection:
+                connection.execute("SELECT set_config('search_path', %s, true)", (f'"{schema_name(self._pipeline)}"',))
+                check_owner(connection, self._pipeline)
+                connection.commit()
                 return list(self._files(connection))
         except psycopg.errors.UndefinedTable:
             raise StoreError(

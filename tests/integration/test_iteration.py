@@ -26,6 +26,7 @@ from examples.graphs.graph import cliques
 from examples.graphs.runs import rows_of
 from millwheel.spark.iteration import (
     Changes,
+    CheckpointError,
     ColumnsError,
     CompensationError,
     Converged,
@@ -39,6 +40,7 @@ from millwheel.spark.iteration import (
     Rows,
     Steps,
     Superstep,
+    Tail,
     combined,
     doors,
     from_columns,
@@ -243,6 +245,24 @@ def test_a_count_and_a_tolerance_both_end_an_iteration(context: SparkContext) ->
     assert found.history[-1].norm == pytest.approx(99 / 32)
     stopped = iterate(state, halved, Converged(below=0.0, at_most=2))
     assert (stopped.supersteps, stopped.converged) == (2, False)
+
+
+def test_a_checkpoint_behind_the_last_superstep_of_a_run_is_refused(context: SparkContext, tmp_path: Path) -> None:
+    state = from_columns(context, 2, np.arange(10), x=np.arange(10.0))
+
+    def grown(now: Partitioned[Part]) -> Partitioned[Part]:
+        return now.map(lambda part: part.having(x=part["x"] + 1))
+
+    def stop(final: Partitioned[Part]) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        iterate(state, grown, Steps(3), Tail(tmp_path / "checkpoints"), deliver=stop)
+    for until in (Steps(2), Converged(below=0.0, at_most=2)):
+        with pytest.raises(CheckpointError, match=r"superstep 3, and this run ends after 2"):
+            iterate(state, grown, until, Tail(tmp_path / "checkpoints"))
+    found = iterate(state, grown, Steps(4), Tail(tmp_path / "checkpoints"), deliver=rows_of)
+    assert (found.resumed_from, found.executed, found.value[0]) == (3, 1, 4.0)
 
 
 @pytest.mark.grid

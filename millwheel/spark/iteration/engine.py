@@ -20,7 +20,7 @@ from millwheel.spark.iteration.cells import Keeping, PartitionCell
 from millwheel.spark.iteration.columns import Part
 from millwheel.spark.iteration.doors import JobFailed
 from millwheel.spark.iteration.endings import Converged, Ending, NothingChanges, Steps
-from millwheel.spark.iteration.errors import IterationError
+from millwheel.spark.iteration.errors import CheckpointError, IterationError
 from millwheel.spark.iteration.losses import Losses, LossNoticed, notice
 from millwheel.spark.iteration.partitioned import Changes, Partitioned
 from millwheel.spark.iteration.policies import PolicyRun, Recovery, Restart
@@ -170,6 +170,7 @@ class _Iteration:
     def _to_the_end(self, state: State, deliver: Deliver | None) -> tuple[State, Any]:
         """The final state, and what `deliver` returned for it."""
         while True:
+            self._refuse_beyond_the_end(state)
             began = time.monotonic()
             try:
                 if self._is_reached(state) or state.superstep >= self._ending.limit:
@@ -181,6 +182,14 @@ class _Iteration:
                 state.rdd.unpersist()
                 state = following
                 self._tell(state, time.monotonic() - began)
+
+    def _refuse_beyond_the_end(self, state: State) -> None:
+        """A checkpoint may be of a run that went on for longer: its state is no result of this one."""
+        if state.superstep > self._ending.limit:
+            raise CheckpointError(
+                f"{self._states.name}: the checkpoint is of superstep {state.superstep}, and this run ends after "
+                f"{self._ending.limit}: give it another path, or remove the checkpoint"
+            )
 
     def _is_reached(self, state: State) -> bool:
         return self._ending.reached(state, self._states.norm_of)

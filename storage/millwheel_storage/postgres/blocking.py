@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import psycopg
 
 from millwheel.bundles import CHECKPOINT_FORMAT
@@ -56,6 +57,23 @@ def connected(url: str, pipeline: str) -> ReaderConnection:
     return connection
 
 
+def check_owner(connection: psycopg.Connection[Any], pipeline: str) -> None:
+    """Raises `StoreError` when the first schema of the search path is another pipeline's: "a-b" and "a_b" have one."""
+    row = connection.execute(opening.READ_META).fetchone()
+    owner = pipeline if row is None else msgspec.json.decode(row[1], type=_Named).name
+    if owner != pipeline:
+        raise StoreError(
+            f"schema {schema_name(pipeline)!r} is that of pipeline {owner!r}, not of {pipeline!r}: rename one of "
+            "them, or give it another database"
+        )
+
+
+class _Named(msgspec.Struct):
+    """What every version's shape has."""
+
+    name: str
+
+
 def keep_members_out(connection: ReaderConnection, pipeline: str) -> None:
     """Nobody joins the cluster of the pipeline until the transaction ends.  Raises `StoreInUse` while a member lives."""
     connection.execute("SELECT set_config('search_path', %s, true)", (f'"{schema_name(pipeline)}"',))
@@ -82,3 +100,4 @@ def _check_readable(connection: ReaderConnection, pipeline: str) -> None:
             f"the store of {pipeline!r} has format {row[0]}, this version reads {STORE_FORMAT}: start the pipeline once with "
             "this version, which brings the tables up to date; `millwheel check` says what that changes"
         )
+    check_owner(connection, pipeline)

@@ -19,7 +19,7 @@ import msgspec
 import psycopg
 
 from millwheel.errors import IncompatibleStore, InvariantError, StoreError, WiringError
-from millwheel_storage.postgres.blocking import ReaderConnection, keep_members_out, reachable
+from millwheel_storage.postgres.blocking import ReaderConnection, check_owner, keep_members_out, reachable
 from millwheel_storage.schema.reserved import RESERVED_NAMES
 from millwheel_storage.schema.shape_checks import STORE_FORMAT, schema_name
 from millwheel_storage.statements import keeping, opening
@@ -111,7 +111,7 @@ class Savepoints:
         found = []
         for schema, text, size in rows:
             about = _about(text)
-            if about is not None:
+            if about is not None and about.pipeline == self._pipeline:
                 found.append(Savepoint(schema.removeprefix(prefix), about.made_us, size, about.store_format))
         return found
 
@@ -201,6 +201,7 @@ class Savepoints:
 
     def _format(self, connection: ReaderConnection) -> int:
         connection.execute("SELECT set_config('search_path', %s, true)", (f'"{self._schema}"',))
+        check_owner(connection, self._pipeline)
         row = connection.execute(opening.APPLIED_MIGRATION).fetchone()
         if row is None:
             raise InvariantError("an aggregate has one row")

@@ -28,7 +28,7 @@ from millwheel.shape import PUBLISH_PREFIX
 from millwheel_storage.decode import decode_image, quarantine_entry
 from millwheel_storage.fold import Folded, fifo_rows, fold, quarantine_row
 from millwheel_storage.postgres import orders, overseen
-from millwheel_storage.postgres.blocking import connected, keep_members_out, reachable
+from millwheel_storage.postgres.blocking import check_owner, connected, keep_members_out, reachable
 from millwheel_storage.postgres.overlays import (
     Oldest,
     StateRow,
@@ -418,6 +418,8 @@ def reset(url: str, pipeline: str) -> bool:
             return False
         if not {"meta", "migration", "checkpoint_log"} <= tables:
             raise StoreError(f"schema {schema!r} is not a millwheel pipeline's; it was not touched")
+        connection.execute("SELECT set_config('search_path', %s, true)", (f'"{schema}"',))
+        check_owner(connection, pipeline)
         if {"cluster", "lease"} <= tables:
             keep_members_out(connection, pipeline)
         connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(schema)))

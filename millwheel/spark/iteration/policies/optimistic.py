@@ -160,7 +160,8 @@ class OptimisticRun(PolicyRun):
 
     def _check_conserved(self, repaired: State) -> None:
         wanted = self._initial_total
-        if abs(repaired.total - wanted) > ITERATION_CONSERVED_SHARE * max(abs(wanted), 1e-300):
+        # Asked so that a total that is not a number is refused.
+        if not abs(repaired.total - wanted) <= ITERATION_CONSERVED_SHARE * max(abs(wanted), 1e-300):
             raise CompensationError(
                 f"{self.states.name}: after compensation the total of column {self._policy.conserved!r} is "
                 f"{repaired.total!r}, and was {wanted!r} at the start"

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import psycopg
 import pytest
 
 from millwheel.errors import IncompatibleStore, StoreError
 from millwheel_storage.embedded import EmbeddedPostgres
+from millwheel_storage.part_files import PartFiles
 from millwheel_storage.postgres import PostgresStore
-from millwheel_storage.postgres.reader import Reader
+from millwheel_storage.postgres.copies import Savepoints
+from millwheel_storage.postgres.reader import Reader, reset
 from tests.unit.runtime.drive import expected_counts, run_to_end, text_lines, word_count
 
 pytestmark = pytest.mark.postgres
@@ -51,3 +57,30 @@ def test_a_schema_of_somebody_else_is_not_read(postgres: EmbeddedPostgres, pipel
         connection.execute(f'CREATE TABLE "{pipeline}".theirs (n int)')
     with pytest.raises(StoreError, match="not a millwheel pipeline's"):
         Reader(postgres.url, pipeline)
+
+
+ELSEWHERE: dict[str, Callable[[str, str], Any]] = {
+    "read": Reader,
+    "reset": reset,
+    "savepoint": lambda url, name: Savepoints(url, name).create("one"),
+    "restore": lambda url, name: Savepoints(url, name).restore("mine"),
+    "drop": lambda url, name: Savepoints(url, name).drop("mine"),
+    "files": lambda url, name: PartFiles(url, name, "dump", Path()).write(),
+}
+
+
+@pytest.mark.parametrize("what", ELSEWHERE)
+def test_a_pipeline_whose_name_makes_the_same_schema_is_another_one(
+    postgres: EmbeddedPostgres, pipeline: str, what: str
+) -> None:
+    name, other = f"{pipeline}_a", f"{pipeline}-a"
+    ran(postgres, name)
+    Savepoints(postgres.url, name).create("mine")
+    with pytest.raises(
+        StoreError, match=rf"is that of pipeline '{name}', not of '{other}'|there is no savepoint 'mine'"
+    ):
+        ELSEWHERE[what](postgres.url, other)
+    with Reader(postgres.url, name) as reader:
+        assert {row.key for row in reader.scan_state("Count")} == expected_counts(ROWS)[1].keys()
+    assert [one.name for one in Savepoints(postgres.url, name).found()] == ["mine"]
+    assert Savepoints(postgres.url, other).found() == []

@@ -86,6 +86,7 @@ def test_a_delta_iteration_wakes_what_it_is_told_to(walk: Callable[..., Any]) ->
         (Optimistic(lambda loss: loss.initial), False, r"partition \d was not lost, and compensation gave content"),
         (Optimistic(given(0.0), lambda part, initial: "key 7 is odd"), False, "partition 1: key 7 is odd"),
         (Optimistic(given(0.5), conserved="x"), False, "total of column 'x' is .*, and was 435.0 at the start"),
+        (Optimistic(given(np.nan), conserved="x"), False, "total of column 'x' is nan, and was 435.0 at the start"),
     ],
 )
 def test_what_breaks_the_contract_is_refused(
