@@ -11,7 +11,18 @@ from typing import Any
 import psycopg
 import pytest
 
-from millwheel import Computation, Context, JsonCoder, MapCell, Pipeline, Record, Stream, TextCoder, subscribe
+from millwheel import (
+    Computation,
+    Context,
+    JsonCoder,
+    MapCell,
+    Pipeline,
+    Record,
+    Stream,
+    TextCoder,
+    savepoints,
+    subscribe,
+)
 from millwheel.committed import Committed, Held, reset
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.core.source import injector
@@ -187,6 +198,31 @@ def test_a_follower_outlives_its_connection_and_a_question_says_that_it_broke(
         run_to(40)
         end_sessions(postgres.url)
         assert [next(following).value for _ in range(20)] == [f"line {i}" for i in range(40, 60)]
+
+
+def test_a_follower_is_told_when_a_savepoint_takes_the_stream_back(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    tap = Tap(rows=[(f"line {i}", i) for i in range(5)])
+    made = counting(pipeline, tap, keep=100)
+
+    def run_to(records: int) -> None:
+        with Committed(made, postgres.url) as committed:
+            run_until(
+                made, PostgresStore(postgres.url, pipeline), lambda run: committed.reader.tail_end("texts") == records
+            )
+
+    run_until(made, PostgresStore(postgres.url, pipeline), lambda run: run.progress().checkpoints >= 1)
+    run_to(5)
+    savepoints.create(made, "five", postgres.url)
+    tap.rows += [(f"line {i}", i) for i in range(5, 9)]
+    run_to(9)
+    with Committed(made, postgres.url) as committed:
+        following = committed.follow(texts)
+        assert [next(following).position for _ in range(9)] == [*range(1, 10)]
+        savepoints.restore(made, "five", postgres.url)
+        with pytest.raises(
+            StoreError, match="'texts' was read to position 9 and ends at 5 now: a savepoint was put back"
+        ):
+            next(following)
 
 
 def test_a_stream_that_is_no_longer_published_leaves_nobody_waiting(postgres: EmbeddedPostgres, pipeline: str) -> None:

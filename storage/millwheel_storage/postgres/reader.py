@@ -266,10 +266,15 @@ class Reader:
         return found
 
     def follow(self, stream: str, after: int, poll_s: float = 0.2) -> Iterator[PublishedRow]:
-        """`tail` without an end: waits for what comes next, and for a Postgres that restarts."""
+        """`tail` without an end: waits for what comes next, and for a Postgres that restarts.
+
+        Raises `StoreError` when the stream has gone back, with a savepoint for example.
+        """
         while True:
             try:
                 rows = self.tail(stream, after)
+                if not rows:
+                    self._check_not_back(stream, after)
             except StoreUnavailable:
                 self._reconnect()
                 continue
@@ -278,6 +283,15 @@ class Reader:
                 yield row
             if len(rows) < TAIL_CHUNK_ROWS:
                 sleep(poll_s)
+
+    def _check_not_back(self, stream: str, after: int) -> None:
+        """What comes would have positions that were read already, so nobody would see it."""
+        end = self.tail_end(stream)
+        if end < after:
+            raise StoreError(
+                f"stream {stream!r} was read to position {after} and ends at {end} now: a savepoint was put back, or the "
+                "pipeline was reset; follow it anew"
+            )
 
     def _reconnect(self) -> None:
         self._connection.close()
