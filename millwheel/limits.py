@@ -477,7 +477,7 @@ LONG_RUN_BLOCKS: Final = 64
 MINIMA_SAMPLE: Final = 1_024
 """From so many watermarks the authority learns how far apart they are."""
 
-MINIMA_STRETCH: Final = 256
+MINIMA_STRETCH: Final = 512
 """Watermarks that the authority sorts at a time, about."""
 
 # Processes

@@ -17,7 +17,15 @@ SIMULATOR = ("millwheel/testing", "tests/sim")
 NO_BOUNDS = {
     "millwheel/bundles.py": {"CHECKPOINT_FORMAT"},  # what is stored
     "millwheel/core/ids/dedup.py": {"BLOCK_BITS"},  # a layout
-    "millwheel/core/lowest.py": {"_ABSENT", "_BITS", "_MASK", "_SECOND"},  # a layout, and a unit
+    "millwheel/core/lowest.py": {
+        "_ABSENT",
+        "_BITS",
+        "_LONGEST",
+        "_MASK",
+        "_PLACE",
+        "_PLACE_BITS",
+        "_SECOND",
+    },  # a layout, and a unit
     "millwheel/core/ids/filters.py": {"_HASHES", "_LANE_BYTES", "_SUM_BITS"},  # a layout
     "millwheel/model.py": {"MIN_TIME", "MAX_TIME", "SECOND", "MINUTE", "HOUR", "DAY", "LARGEST_SECONDS"},  # units
     "millwheel/schemas.py": {"SCHEMA_FORMAT"},

@@ -12,11 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel import limits
+from millwheel.core import lowest
 from millwheel.core.lowest import LowestReports
 from millwheel.model import MAX_TIME, MIN_TIME
 
 names = st.integers(0, 15) | st.integers(500, 530)
-values = st.integers(-9, 9) | st.integers(-(2**40), 2**40) | st.sampled_from([MIN_TIME, MAX_TIME])
+values = (
+    st.integers(-9, 9)
+    | st.integers(-(2**40), 2**40)
+    | st.integers(MIN_TIME, MAX_TIME)
+    | st.sampled_from([MIN_TIME, MAX_TIME])
+)
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("set"), names, values),
@@ -77,7 +83,7 @@ def test_what_is_stale_does_not_heap_up(step: int) -> None:
     assert found.minimum() == min(found.values().values())
 
 
-@pytest.mark.parametrize("spread", [10**5, 10**8, 10**13])
+@pytest.mark.parametrize("spread", [10**5, 10**8, 10**12])
 def test_a_stretch_has_as_many_values_as_it_should(spread: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else one stretch has all of them, or each value has a stretch of its own."""
     monkeypatch.setattr(limits, "MINIMA_SAMPLE", 1_024)
@@ -124,3 +130,30 @@ def test_pages_of_intervals_that_have_gone_go_too() -> None:
         found.remove(name - 100)
     assert found.minimum() == 39_900
     assert len(found._pages) < 10
+
+
+def test_values_over_all_of_time_fit_into_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They make stretches as long as they can be; an entry is a number of 63 bits."""
+    monkeypatch.setattr(limits, "MINIMA_SAMPLE", 2)
+    found, dice = LowestReports[int](), random.Random(11)
+    model = {name: dice.randrange(MIN_TIME, MAX_TIME) for name in range(500, 600)}
+    for name, value in model.items():
+        found.set(name, value)
+    while model:
+        least = min(model, key=model.__getitem__)
+        assert found.minimum() == model[least]
+        if dice.random() < 0.2:
+            found.remove(least)
+            del model[least]
+        else:
+            model[least] = dice.randrange(model[least], MAX_TIME + 1)
+            found.set(least, model[least])
+
+
+def test_more_intervals_than_there_is_room_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lowest, "_PLACE", (1 << 11) - 1)
+    found = LowestReports[int]()
+    for name in range(3 << 9):
+        found.set(name, name)
+    with pytest.raises(MemoryError, match="2,047 intervals"):
+        found.set(3 << 9, 1)
