@@ -34,7 +34,7 @@ from millwheel.library.keyed import KeyedChain
 from millwheel.library.matches import FieldsCoder, Joined
 from millwheel.library.sinks import parts
 from millwheel.library.stateless import Stateless, spread
-from millwheel.library.steps import Filter, FlatMap, Map, Step, Steps, fans_out
+from millwheel.library.steps import Filter, FlatMap, Map, Step, Steps, changes_values, fans_out
 from millwheel.library.window_join import join_all_in_windows
 from millwheel.library.windows import Aligned, Sessions
 from millwheel.library.wiring import Emit, Inlet, Inputs, Operation, Port, Wiring, coder_of, emitter, known, no_results
@@ -290,10 +290,21 @@ class Chain(Generic[T]):
         self.flow.end(parts(name, row_type, rows, duration(every, "the age of a file")), ports, f"{name}.parts")
 
     def publish(self, stream: Stream[T], keep: int = PUBLISH_RECORDS) -> Chain[T]:
-        """As `to`, and `millwheel tail` shows the last `keep` values; see `Pipeline.publish`."""
-        chain = self.to(stream)
+        """As `to`, and `millwheel tail` shows the last `keep` values; see `Pipeline.publish`.
+
+        Values that are in `stream` already, for example of `flow.read(stream)`, are not written again.
+        """
+        check_stream(stream, "publish(...)")
+        chain = self if self._lies_in(stream) else self.to(stream)
         self.flow.pipeline.publish(stream, keep)
         return chain
+
+    def _lies_in(self, stream: Stream[T]) -> bool:
+        """Whether these are all values of `stream`, as they are."""
+        return not self._unwritten() and [(it.stream.name, it.steps) for it in self.feeds()] == [(stream.name, ())]
+
+    def _unwritten(self) -> bool:
+        return isinstance(self._origin, _Result) and not self._origin.written
 
     def to(self, stream: Stream[T], name: str | None = None) -> Chain[T]:
         """Write the values to `stream`; what comes back reads it.
@@ -309,6 +320,11 @@ class Chain(Generic[T]):
 
     def _stage(self, stream: Stream[T], name: str | None) -> None:
         feeds = self.feeds()
+        if any(feed.stream.name == stream.name and not changes_values(feed.steps) for feed in feeds):
+            raise WiringError(
+                f"to({stream.name!r}): values of {stream.name!r} would come back to it for ever: "
+                "give another stream, or .publish(...) the values where they are"
+            )
         steps: dict[str, list[Steps]] = {}
         for feed in feeds:
             steps.setdefault(feed.stream.name, []).append(feed.steps)

@@ -125,6 +125,29 @@ def test_what_to_gives_reads_the_stream() -> None:
     }
 
 
+def test_a_stream_that_a_chain_reads_is_published_as_it_is() -> None:
+    pipeline, flow = begin()
+    keyed = flow.inject(IterableSource("ones", []), into=numbers).publish(numbers).key_by(str)
+    counts = keyed.window(MINUTELY).aggregate(count())
+    counts.to(results)
+    counts.publish(results, keep=3)
+    assert sorted(pipeline.graph().computations) == ["published:numbers", "published:results", "results.count"]
+    stepper = Stepper(pipeline)
+    stepper.send(numbers, 1, 1)
+    assert values(stepper) == [1]
+
+
+def test_values_that_would_come_back_for_ever_are_refused() -> None:
+    _, flow = begin()
+    chain = flow.read(numbers)
+    for again in (chain, chain.filter(bool), flow.read(others).union(chain)):
+        with pytest.raises(WiringError, match=r"to\('numbers'\): values of 'numbers' would come back to it for ever"):
+            again.to(numbers)
+    with pytest.raises(WiringError, match="for ever"):
+        chain.filter(bool).publish(numbers)
+    chain.filter(lambda n: n % 2 == 0).map(lambda n: n // 2).to(numbers)  # ends
+
+
 def test_flat_map_cannot_be_keyed_before_it_is_a_stream() -> None:
     _, flow = begin()
     with pytest.raises(WiringError, match="flat_map"):
