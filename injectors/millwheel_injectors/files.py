@@ -97,8 +97,8 @@ class FileSource(Source[T]):
     `ordered` says that the files, in `sort_key` order (default: by path), are in event time order within the bound.  They are
     then read one after the other.  A tailed file is finished when it was not written for `quiet_us`.  If the source is
     ordered or its watermark is `FileCreation`, a later file must exist as well, and the default of `quiet_us` is 5 s.
-    `later_files_not_before` bounds the event times in files not there yet.  Malformed rows go to the file `rejects`, or to
-    the log.
+    `later_files_not_before`, us or a function that gives them, bounds the event times in files not there yet.  Malformed rows
+    go to the file `rejects`, or to the log.
 
     `record_id` gives the id, text or bytes, by which an outside client knows a value.  Of several rows with one id, only the
     first is delivered, whichever files and runs they are in.  This holds for at least `id_slack` us of wall time.  A row that

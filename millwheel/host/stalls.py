@@ -39,7 +39,10 @@ def why_it_waits(source: Source, partition: str = "") -> str:
     if not source.grows:
         return text
     if source.idle_after_us is not None:
-        return f"{text}; after {source.idle_after_us / SECOND:g} s of silence it goes on (idle_after_us)"
+        text += f"; after {source.idle_after_us / SECOND:g} s of silence it goes on (idle_after_us)"
+        if partition:
+            return text
+        return f"{text}; where rows keep coming, say how old those of later ones are (later_files_not_before of a FileSource)"
     other = "" if partition else ", or how old the rows of later ones are (later_files_not_before of a FileSource)"
     return f"{text}; set idle_after_us, to say how long silence may last{other}"
 

@@ -356,6 +356,27 @@ def test_explain_names_the_productions_of_the_computation_asked_for_only(
         assert [held.kind for held in committed.explain("Count")].count("production") == 0
 
 
+def test_explain_names_the_files_to_come_that_hold_a_source_at_the_beginning_of_time(
+    postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.log").write_text("x\ny\n")
+    tailed = FileSource("logs", tmp_path, event_time=lambda line: 5, tail=True, idle_after_us=3_600_000_000)
+    made = counting(pipeline, tailed)
+    with Committed(made, postgres.url) as committed:
+
+        def stored(run: EmbeddedRun) -> bool:
+            return run.progress().records == 2 and any(rows == 2 for _, _, rows, _ in committed.sources())
+
+        run_until(made, PostgresStore(postgres.url, pipeline), stored)
+        first, second = [held for held in committed.explain("Count") if held.kind in ("source", "partition")]
+    assert first.what == (
+        "source logs: a partition that is not there yet may still give a row as old as that; after 3600 s of silence it "
+        "goes on (idle_after_us); where rows keep coming, say how old those of later ones are (later_files_not_before of a "
+        "FileSource)"
+    )
+    assert second.what.startswith("a.log of source logs, read to row 2")
+
+
 def test_from_run_to_tail_without_a_server_of_ones_own(tmp_path: Any) -> None:
     made = counting("own", IterableSource("text", [("x", 1), ("y", 2)]), keep=10)
     progress = run(made, data=tmp_path / "data")

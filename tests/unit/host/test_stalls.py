@@ -42,6 +42,7 @@ def test_sources_stand_by_themselves_and_a_finished_one_does_not_stand() -> None
         (None, "x.log", "set idle_after_us"),
         (None, "", "later_files_not_before"),
         (3 * SECOND, "x.log", "after 3 s of silence"),
+        (3 * SECOND, "", "where rows keep coming, say how old those of later ones are (later_files_not_before"),
     ],
 )
 def test_why_a_source_waits(idle: int | None, partition: str, says: str) -> None:
