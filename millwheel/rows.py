@@ -14,8 +14,6 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 from uuid import UUID
 
-import msgspec
-
 from millwheel.limits import NUMERIC_FRACTION_DIGITS, NUMERIC_INTEGER_DIGITS
 from millwheel.shape import SinkTable
 
@@ -86,19 +84,22 @@ def _uuid(value: object) -> str:
 
 def _json(value: object) -> object:
     _check_json(value)
-    if b"\\u0000" in msgspec.json.encode(value):
-        raise ValueError("JSON with a NUL character")
     return value
 
 
 def _check_json(value: object) -> None:
-    """Refuse what would be written as something else: bytes as base64, a number that JSON has not as null."""
+    """Refuse what would be written as something else: bytes as base64, a number that JSON has not as null; and NUL, which
+    Postgres has not."""
+    if isinstance(value, str):
+        if "\x00" in value:
+            raise ValueError("JSON with a NUL character")
+        value.encode()  # as for text
     if isinstance(value, bytes | bytearray | memoryview):
         raise ValueError("JSON has no bytes: decode them, or encode them as text")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"JSON has no {value}")
     if isinstance(value, dict | list | tuple):
-        for part in value.values() if isinstance(value, dict) else value:
+        for part in (*value, *value.values()) if isinstance(value, dict) else value:
             _check_json(part)
 
 

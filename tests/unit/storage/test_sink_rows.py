@@ -49,6 +49,7 @@ def write(**values: Any) -> LogWrite:
         ("y", "2026-01-01", "2026-01-01"),
         ("j", {"a": [1]}, {"a": [1]}),
         ("j", None, None),
+        ("j", {"\\u0000": ["a\\u0000"]}, {"\\u0000": ["a\\u0000"]}),
         ("n", 5, "5"),
         ("n", "1.50", "1.50"),
         ("n", "-0.0", "0.0"),
@@ -81,6 +82,7 @@ def test_a_value_gets_one_spelling(column: str, given: object, kept: object) -> 
         ("z", 5),
         ("y", "2026-13-01"),
         ("j", "a\0"),
+        ("j", {"a": [{"\0": 1}]}),
         ("n", 1.5),
         ("n", True),
         ("n", "NaN"),
@@ -107,6 +109,7 @@ def test_a_value_that_does_not_fit_is_refused_by_name(column: str, given: object
         ("j", {"a": [{"b": bytearray(b"a")}]}, "bytes"),
         ("j", math.nan, "nan"),
         ("j", {"a": [1.0, -math.inf]}, "-inf"),
+        ("j", ["\ud800"], "surrogates"),
     ],
 )
 def test_what_json_would_change_in_silence_is_refused(column: str, given: object, why: str) -> None:
