@@ -30,5 +30,5 @@ def check(place: Place) -> int:
     for cell in found.unreadable:
         click.echo(f"unreadable\t{cell}")
     if not (found.changes or found.refusals or found.unreadable) and found.exists:
-        click.echo("same\tnothing changes")
+        click.echo("same\tnothing changes in the store")
     return Status.FAILED if found.refusals or found.unreadable else Status.DONE

@@ -216,6 +216,8 @@ def test_check_tells_all_of_it_and_writes_nothing(pipeline: str, postgres: Embed
     assert found.refusals == []
     assert found.changes == [
         "computation 'Counts' is now 'Totals'",
+        "source 'rows' is left out",
+        "source 'more' is new",
         "cell 'Totals.cnt' is now 'Totals.count'",
         "cell 'Totals.seen' is now 'Totals.numbers'",
         "cell:Totals.count: int became float",

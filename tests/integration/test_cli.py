@@ -437,7 +437,7 @@ def test_a_run_that_does_not_end_says_what_it_waits_for(served: Shell, broken: b
 
 def test_check_says_what_a_start_would_do(served: Shell) -> None:
     assert served("run", "words:pipeline", COUNT="10")[0] == 0
-    assert served("check", "words:pipeline") == (0, "same\tnothing changes\n", "")
+    assert served("check", "words:pipeline") == (0, "same\tnothing changes in the store\n", "")
     keys = len(served("state", "scan", "words:pipeline", "Count")[1].splitlines())
     module = served.directory / "words.py"
     text = module.read_text()

@@ -113,6 +113,8 @@ def plan(stored: PipelineShape, shape: PipelineShape) -> Plan:
         for it in combined
     ]
     known = _under_new_names(stored, renamed, subscriptions)
+    found.changes += _left(known, shape)
+    found.changes += _new(known, shape, combined)
     found.refusals = [*_gone(known, shape), *_moved_splits(known, shape), *_moved_sources(known, shape)]
     _plan_cells(known, shape, found)
     return found
@@ -164,6 +166,34 @@ def _gone(stored: PipelineShape, shape: PipelineShape) -> Iterator[str]:
             yield why_gone(what, gone[0], stored, shape)
 
 
+def _left(stored: PipelineShape, shape: PipelineShape) -> Iterator[str]:
+    """What is not in the code any more, and may come back."""
+    for source in stored.sources:
+        if source not in shape.sources:
+            yield f"source {source!r} is left out"
+    for name in stored.computations:
+        if name.startswith(PUBLISH_PREFIX) and name not in shape.computations:
+            yield f"stream {name.removeprefix(PUBLISH_PREFIX)!r} is not published any more"
+
+
+def _new(stored: PipelineShape, shape: PipelineShape, combined: Iterable[Handover]) -> Iterator[str]:
+    """What the store does not know yet; tables are looked at where they are."""
+    told = {it.combiner.parts for it in combined} | {it.computation for it in combined}
+    for name in shape.computations:
+        if name not in stored.computations and name not in told and not name.startswith(PUBLISH_PREFIX):
+            yield f"computation {name!r} is new, and begins with what comes from now on"
+    for name in shape.subscriptions:
+        computation = name.partition("<")[0]
+        if name not in stored.subscriptions and computation in stored.computations and computation not in told:
+            yield f"input {name!r} is new, and begins with what comes from now on"
+    for source in shape.sources:
+        if source not in stored.streams and source not in stored.sources:
+            yield f"source {source!r} is new"
+    for name in shape.computations:
+        if name.startswith(PUBLISH_PREFIX) and name not in stored.computations:
+            yield f"stream {name.removeprefix(PUBLISH_PREFIX)!r} is published from now on"
+
+
 def _moved_splits(stored: PipelineShape, shape: PipelineShape) -> Iterator[str]:
     for name, splits in stored.computations.items():
         if shape.computations.get(name, splits) != splits:
@@ -205,6 +235,8 @@ def _plan_cells(stored: PipelineShape, shape: PipelineShape, found: Plan) -> Non
     known = msgspec.structs.replace(stored, coders=coders, schemas=schemas, places=places)
     for name in sorted(coders.keys() & shape.coders.keys()):
         _plan_coder(name, known, shape, found)
+    new = [path for name in sorted(shape.coders.keys() - coders.keys()) if (path := name.removeprefix(CELL)) != name]
+    found.changes += [f"cell {path!r} is new" for path in new if path.rpartition(".")[0] in stored.computations]
     kept = _without(known, gone)
     retired = dict.fromkeys((*stored.retired, *(f"{cell.computation}.{cell.place}" for cell in gone)))
     merged = _placed(shape, kept.places, tuple(retired))

@@ -42,6 +42,26 @@ def test_an_addition_is_fine_and_a_removal_is_not() -> None:
         check(new, old)
 
 
+def test_what_is_new_is_said() -> None:
+    old = PipelineShape("p", {"a": ()}, {"a<s": "s"}, {"cell:a.c": "json"}, (), ("log", "old"), {"log": "s", "old": "s"})
+    new = PipelineShape(
+        "p", {"a": (), "b": (), "published:s": ()}, {"a<s": "s", "a<s#2": "s", "b<s": "s", "published:s<s": "s"},
+        {"cell:a.c": "json", "cell:a.d": "json", "cell:b.c": "json", "cell:published:s.count": "json"}, (), ("log", "more"),
+        {"log": "s", "more": "s"},
+    )  # fmt: skip
+    found = plan(old, new)
+    assert found.changes == [
+        "source 'old' is left out",
+        "computation 'b' is new, and begins with what comes from now on",
+        "input 'a<s#2' is new, and begins with what comes from now on",
+        "source 'more' is new",
+        "stream 's' is published from now on",
+        "cell 'a.d' is new",
+    ]
+    assert plan(found.shape, new).changes == []
+    assert "stream 's' is not published any more" in plan(found.shape, old).changes
+
+
 def fed(streams: dict[str, str], splits: tuple[str, ...] = ()) -> PipelineShape:
     return PipelineShape("p", {"a": splits}, {"a<s": "s"}, {}, (), tuple(streams), streams)
 
@@ -113,7 +133,7 @@ def test_a_renamed_cell_keeps_its_place_and_a_new_one_does_not_take_it() -> None
     assert first.places == {"c.count": "cnt"}
     again = plan(first, shape(RenamedAgain))
     assert again.refusals == []
-    assert again.changes == ["cell 'c.count' is now 'c.total'", "cell:c.total: may also be None"]
+    assert again.changes == ["cell 'c.count' is now 'c.total'", "cell:c.total: may also be None", "cell 'c.cnt' is new"]
     assert again.shape.places == {"c.total": "cnt", "c.cnt": "cnt#2"}
     later = check(again.shape, shape(Undeclared))  # the store knows, the declaration may go
     assert later.places == again.shape.places
