@@ -161,9 +161,11 @@ def _gone(stored: PipelineShape, shape: PipelineShape) -> Iterator[str]:
         ("subscription", stored.subscriptions, shape.subscriptions),
     ):
         # A stream that is no longer published takes nobody's state with it.
-        gone = sorted(name for name in set(old) - set(new) if not name.startswith(PUBLISH_PREFIX))
-        if gone:
-            yield why_gone(what, gone[0], stored, shape)
+        for name in sorted(set(old) - set(new)):
+            if not name.startswith(PUBLISH_PREFIX) and (
+                what == "computation" or name.partition("<")[0] in shape.computations
+            ):
+                yield why_gone(what, name, stored, shape)
 
 
 def _left(stored: PipelineShape, shape: PipelineShape) -> Iterator[str]:
@@ -235,8 +237,8 @@ def _plan_cells(stored: PipelineShape, shape: PipelineShape, found: Plan) -> Non
     known = msgspec.structs.replace(stored, coders=coders, schemas=schemas, places=places)
     for name in sorted(coders.keys() & shape.coders.keys()):
         _plan_coder(name, known, shape, found)
-    new = [path for name in sorted(shape.coders.keys() - coders.keys()) if (path := name.removeprefix(CELL)) != name]
-    found.changes += [f"cell {path!r} is new" for path in new if path.rpartition(".")[0] in stored.computations]
+    added = [path for name in sorted(shape.coders.keys() - coders.keys()) if (path := name.removeprefix(CELL)) != name]
+    found.changes += [f"cell {path!r} is new" for path in added if path.rpartition(".")[0] in stored.computations]
     kept = _without(known, gone)
     retired = dict.fromkeys((*stored.retired, *(f"{cell.computation}.{cell.place}" for cell in gone)))
     merged = _placed(shape, kept.places, tuple(retired))

@@ -53,7 +53,12 @@ def why_gone(what: str, name: str, stored: PipelineShape, shape: PipelineShape) 
             f"the store holds work of computation {name!r}, the combiner of {of[name]!r}, which the pipeline no longer has: "
             "a combiner cannot be taken away; put it back, or reset the store"
         )
-    refusal = f"the store holds work of {what} {name!r}, which the pipeline no longer has; reset it"
+    refusal = f"the store holds work of {what} {name!r}, which the pipeline no longer has: put it back"
+    if what == "computation":
+        refusal += f", or add the one that takes its place with formerly={name!r}"
+    else:
+        refusal += ", with a key function that gives None for what is not to be read any more"
+    refusal += "; or reset the store"
     parts = name.partition("<")[0] + ".parts"
     if what == "subscription" and parts in shape.computations and parts not in stored.computations:
         refusal += (

@@ -38,12 +38,25 @@ def test_an_addition_is_fine_and_a_removal_is_not() -> None:
         "p", {"a": (), "b": ()}, {"a<s": "s", "b<s": "s"}, {"stream:s": "bytes", "cell:b.c": "json"}, (), ()
     )
     check(old, new)
-    with pytest.raises(IncompatibleStore, match="no longer has"):
+    with pytest.raises(IncompatibleStore) as refused:
         check(new, old)
+    assert str(refused.value) == (
+        "the store holds work of computation 'b', which the pipeline no longer has: put it back, or add the one that takes "
+        "its place with formerly='b'; or reset the store"
+    )
+    one = PipelineShape("p", {"a": ()}, {"a<s": "s", "a<t": "t"}, {"stream:s": "bytes"}, (), ())
+    with pytest.raises(IncompatibleStore) as refused:
+        check(one, old)
+    assert str(refused.value) == (
+        "the store holds work of subscription 'a<t', which the pipeline no longer has: put it back, with a key function that "
+        "gives None for what is not to be read any more; or reset the store"
+    )
 
 
 def test_what_is_new_is_said() -> None:
-    old = PipelineShape("p", {"a": ()}, {"a<s": "s"}, {"cell:a.c": "json"}, (), ("log", "old"), {"log": "s", "old": "s"})
+    old = PipelineShape(
+        "p", {"a": ()}, {"a<s": "s"}, {"cell:a.c": "json"}, (), ("log", "old"), {"log": "s", "old": "s"}
+    )
     new = PipelineShape(
         "p", {"a": (), "b": (), "published:s": ()}, {"a<s": "s", "a<s#2": "s", "b<s": "s", "published:s<s": "s"},
         {"cell:a.c": "json", "cell:a.d": "json", "cell:b.c": "json", "cell:published:s.count": "json"}, (), ("log", "more"),
