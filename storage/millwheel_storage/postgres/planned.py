@@ -5,6 +5,7 @@ Lives here: `check`.  Never here: the questions (`examine`), decisions (`evoluti
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from millwheel.bundles import CHECKPOINT_FORMAT
 from millwheel.errors import InvariantError
 from millwheel.ports import PipelineShape
 from millwheel_storage.postgres.blocking import reachable
-from millwheel_storage.schema.examine import Examined, examine
+from millwheel_storage.schema.examine import Examined, Question, examine, examine_tables, foreign
 from millwheel_storage.schema.reserved import RESERVED_NAMES
 from millwheel_storage.schema.shape_checks import STORE_FORMAT, check_formats, check_shape, schema_name
 from millwheel_storage.statements import opening
@@ -41,22 +42,23 @@ def check(url: str, shape: PipelineShape) -> Report:
     with reachable(url) as connection:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         tables = {row[0] for row in connection.execute(opening.SCHEMA_TABLES, (schema,))}
-        if not {"migration", "meta"} <= tables:
-            return Report(exists=False)
         connection.execute("SELECT set_config('search_path', %s, true)", (f'"{schema}"',))
+        if not {"migration", "meta"} <= tables:
+            refusal = foreign(schema, tables, shape)
+            refusals = [refusal] if refusal else _ask(connection, examine_tables(shape)).plan.refusals
+            return Report(exists=False, refusals=refusals)
         applied = connection.execute(opening.APPLIED_MIGRATION).fetchone()
         if applied is None:
             raise InvariantError("there is no applied")
         check_formats(applied[0], CHECKPOINT_FORMAT)  # that of the log is looked at by `examine`
-        found = _ask(connection, shape)
+        found = _ask(connection, examine(shape))
     changes = found.plan.changes
     if applied[0] < STORE_FORMAT:
         changes = [f"the store's tables go from format {applied[0]} to {STORE_FORMAT}", *changes]
     return Report(True, changes, found.plan.refusals)
 
 
-def _ask(connection: psycopg.Connection[Any], shape: PipelineShape) -> Examined:
-    questions = examine(shape)
+def _ask(connection: psycopg.Connection[Any], questions: Generator[Question, list[Any], Examined]) -> Examined:
     try:
         question = next(questions)
         while True:

@@ -20,7 +20,7 @@ from millwheel.ids import IntervalId, SubscriptionId
 from millwheel.ports import IntervalRow, Opened, PipelineShape
 from millwheel_storage.decisions import Alive, check_same, shape_digest
 from millwheel_storage.schema.evolution import places_of
-from millwheel_storage.schema.examine import Examined, Question, examine
+from millwheel_storage.schema.examine import Examined, Question, examine, foreign
 from millwheel_storage.schema.handovers import Handover
 from millwheel_storage.schema.migrations import MIGRATIONS
 from millwheel_storage.schema.shape_checks import STORE_FORMAT, check_formats, ranges
@@ -40,7 +40,7 @@ async def open_schema(connection: Connection, schema: str, shape: PipelineShape,
     await _check_settings(connection)
     async with connection.transaction():
         await connection.execute(opening.LOCK_SCHEMA, (schema,))
-        await _migrate(connection, schema)
+        await _migrate(connection, schema, shape)
         opened_as = shape_digest(shape)
         stored = await _stored_shape(connection)
         found = await _ask(connection, examine(shape))
@@ -86,14 +86,15 @@ async def _check_settings(connection: Connection) -> None:
             raise StoreError(f"Postgres runs with {name} = off, which can lose commits; turn it on")
 
 
-async def _migrate(connection: Connection, schema: str) -> None:
+async def _migrate(connection: Connection, schema: str, shape: PipelineShape) -> None:
     if await (await connection.execute(opening.FIND_SCHEMA, (schema,))).fetchone() is None:
         await connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
     cursor = await connection.execute(opening.SCHEMA_TABLES, (schema,))
     tables = {row[0] for row in await cursor.fetchall()}
-    if tables and not {"migration", "meta"} <= tables:
-        raise IncompatibleStore(f"schema {schema!r} holds tables that are not millwheel's; use another pipeline name")
-    applied = await _applied(connection) if tables else 0
+    made = {"migration", "meta"} <= tables
+    if not made and (refusal := foreign(schema, tables, shape)):
+        raise IncompatibleStore(refusal)
+    applied = await _applied(connection) if made else 0
     check_formats(applied, CHECKPOINT_FORMAT)
     if applied == STORE_FORMAT:
         return

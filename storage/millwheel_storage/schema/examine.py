@@ -6,7 +6,7 @@ blocking connections.  Never here: writes, decisions about shapes (`evolution`).
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Set
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -55,6 +55,25 @@ def examine(shape: PipelineShape) -> Generator[Question, list[Any], Examined]:
     for table in shape.sinks:
         yield from _table(table, found)
     return found
+
+
+def examine_tables(shape: PipelineShape) -> Generator[Question, list[Any], Examined]:
+    """Ask a schema in which millwheel has made nothing yet: there may be sink tables that somebody else has made."""
+    found = Examined(first(shape), {})
+    for table in shape.sinks:
+        yield from _table(table, found)
+    return found
+
+
+def foreign(schema: str, tables: Set[str], shape: PipelineShape) -> str | None:
+    """Why a schema with `tables`, in which millwheel has made nothing yet, is not for the pipeline of `shape`."""
+    others = sorted(tables - {table.name for table in shape.sinks})
+    if not others:
+        return None
+    return (
+        f"schema {schema!r} holds tables that are not millwheel's, for example {others[0]!r}: use another pipeline name; "
+        "before the first run only tables may be there that the pipeline declares as sinks"
+    )
 
 
 def _count(stored: PipelineShape, found: Examined) -> Questions:

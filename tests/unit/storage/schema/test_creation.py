@@ -22,6 +22,7 @@ from millwheel.ids import ProducerId, Seq, SequenceNumber, SubscriptionId, seque
 from millwheel.ports import FoldWrite, SinkTable
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import PostgresStore
+from millwheel_storage.postgres.planned import check
 from millwheel_storage.postgres.reader import Reader, reset
 from tests.unit.storage.samples import image, shape
 
@@ -84,6 +85,45 @@ def test_a_schema_of_somebody_else_is_left_alone(postgres: EmbeddedPostgres, pip
     asyncio.run(main())
     with pytest.raises(StoreError, match="not touched"):
         reset(postgres.url, pipeline)
+
+
+def test_a_sink_table_may_be_there_before_the_first_run(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    """A table that somebody has made, with columns and defaults of their own, is written to as it is."""
+    fits = shape(pipeline, sinks=(SinkTable("out", {"k": "text", "n": "bigint"}, ("k",)),))
+
+    async def opened() -> None:
+        store = PostgresStore(postgres.url, pipeline)
+        try:
+            await store.open_pipeline(fits)
+        finally:
+            await store.close()
+
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {pipeline}")
+        connection.execute(f"CREATE TABLE {pipeline}.out (k text PRIMARY KEY, n text, at timestamptz DEFAULT now())")
+        report = check(postgres.url, fits)
+        assert (report.exists, report.changes) == (False, [])
+        assert report.refusals == [
+            "sink table 'out': column 'n' is text, not bigint; alter the table, or declare another one"
+        ]
+        with pytest.raises(IncompatibleStore, match="column 'n' is text, not bigint"):
+            asyncio.run(opened())
+        connection.execute(f"ALTER TABLE {pipeline}.out ALTER n TYPE bigint USING n::bigint")
+        assert check(postgres.url, fits).refusals == []
+        connection.execute(f"CREATE TABLE {pipeline}.precious (x int)")
+        (refusal,) = check(postgres.url, fits).refusals
+        assert refusal == (
+            f"schema {pipeline!r} holds tables that are not millwheel's, for example 'precious': use another pipeline name; "
+            "before the first run only tables may be there that the pipeline declares as sinks"
+        )
+        with pytest.raises(IncompatibleStore, match="for example 'precious'"):
+            asyncio.run(opened())
+        connection.execute(f"DROP TABLE {pipeline}.precious")
+        asyncio.run(opened())
+        connection.execute(f"INSERT INTO {pipeline}.out (k, n) VALUES ('a', 1)")
+    with Reader(postgres.url, pipeline) as reader:
+        (row,) = reader.sink_rows("out")
+    assert row["at"] is not None
 
 
 def test_two_openers_at_once_make_one_schema(postgres: EmbeddedPostgres, pipeline: str) -> None:
