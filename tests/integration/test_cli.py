@@ -447,7 +447,9 @@ def test_check_says_what_a_start_would_do(served: Shell) -> None:
     )
     status, out, err = served("check", "words:pipeline")
     assert (status, err) == (1, "")
-    assert out.startswith(
+    new, refused = out.splitlines()
+    assert new == "change\tcell 'Count.times' is new"
+    assert refused.startswith(
         f"refused\tcell 'Count.seen' is not in the code any more, and {keys} keys hold it: put it back"
     )
     status, _, err = served("run", "words:pipeline", COUNT="10")
