@@ -98,7 +98,7 @@ class Owned(msgspec.Struct, eq=False):
         if work.suspended is not None:
             return
         for key in keys_of(work):
-            cells = dict(_cells(work, key))
+            cells = _cells(work, key)
             if key not in self.state:
                 self.state[key] = dict(self.durable.state.get(key, {}))
             known = self.state[key]
@@ -242,13 +242,13 @@ def newest_times(work: Work) -> dict[str, int]:
     return newest
 
 
-def _cells(work: Work, key: str) -> Iterator[tuple[tuple[str, str], bytes]]:
-    for cell, column in work.values.items():
-        if key in column:
-            yield (cell, ""), column[key]
+def _cells(work: Work, key: str) -> Cells:
+    cells = {(cell, ""): column[key] for cell, column in work.values.items() if key in column}
     for cell, columns in work.entries.items():
-        for entry, value in columns.get(key, {}).items():
-            yield (cell, entry), value
+        if key in columns:
+            for entry, value in columns[key].items():
+                cells[cell, entry] = value
+    return cells
 
 
 def _written(outcome: InvocationOutcome) -> Iterator[tuple[str, str, str, bytes | None]]:

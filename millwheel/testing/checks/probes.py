@@ -181,7 +181,7 @@ class Probes:
 
     def gave(self, event: he.HostEvent) -> None:
         """The worker has had an event."""
-        if isinstance(event, he.RowsArrived):
+        if type(event) is he.RowsArrived:
             self._found["silent partition follows the clock"] += self._promise_of(event.interval) > self._promised
         self._found["invocation waits for a suspect"] += bool(self._worker._marks._alone._kept)
 
@@ -196,9 +196,9 @@ class Probes:
 
     def effect(self, effect: he.HostEffect) -> None:
         """A host wants something."""
-        if isinstance(effect, he.Tell):
+        if type(effect) is he.Tell:
             self._said(effect.message)
-        elif isinstance(effect, he.Notice):
+        elif type(effect) is he.Notice:
             self._found["partition missing after restart"] += "the watermark waits for it" in effect.text
 
     def _said(self, message: Message) -> None:

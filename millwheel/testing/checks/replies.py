@@ -10,6 +10,7 @@ Lives here: the questions of each core that are not answered yet.  Never here: w
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -39,9 +40,9 @@ class WatchedWorker(WorkerHost):
     def perform(self, actor: Actor, effects: list[ev.Effect]) -> None:
         """See `WorkerHost`."""
         for effect in effects:
-            question = _question(effect)
-            if question is not None:
-                self._unanswered(actor)[question] += 1
+            asks = ASKS.get(type(effect))
+            if asks is not None:
+                self._unanswered(actor)[asks(effect)] += 1
         super().perform(actor, effects)
 
     def _unanswered(self, actor: Actor) -> Counter[Question]:
@@ -56,8 +57,11 @@ class WatchedWorker(WorkerHost):
         super().handle_core(actor, event)
 
     def _check(self, actor: Actor, event: ev.Event) -> None:
+        answers = ANSWERS.get(type(event))
+        if answers is None and not isinstance(event, ev.Refused | ev.WriteFenced):
+            return  # no answer, as most events
         asked = self._unanswered(actor)
-        answered = _answered(event)
+        answered = answers(event) if answers is not None else None
         match event:
             case ev.Refused(seq):
                 fits = asked["commit", seq] > 0 or asked["part", seq] > 0
@@ -73,61 +77,35 @@ class WatchedWorker(WorkerHost):
             asked[answered] -= 1
 
 
-def _question(effect: ev.Effect) -> Question | None:
-    match effect:
-        case ev.Load():
-            return ("load",)
-        case ev.LoadSlots():
-            return ("slots",)
-        case ev.LoadTimers(kind):
-            return ("page", kind)
-        case ev.LookupIds(sender):
-            return ("ids", sender)
-        case ev.ReadOutsideIds(subscription, expires):
-            return ("bucket", subscription, expires)
-        case ev.FetchQuarantine():
-            return ("quarantine",)
-        case ev.Invoke():
-            return ("invoke",)
-        case ev.Mark():
-            return ("mark",)
-        case ev.Unmark():
-            return ("unmark",)
-        case ev.Commit(write):
-            return ("commit", write.seq)
-        case ev.PartWritten(_, sinks):
-            return ("part", sinks)
-        case ev.Fold(upto):
-            return ("fold", upto)
-        case ev.Advance(position) | ev.PositionNoted(position):
-            return ("position", position)
-        case _:
-            return None
+ASKS: Final[dict[type, Callable[[Any], Question]]] = {
+    ev.Load: lambda effect: ("load",),
+    ev.LoadSlots: lambda effect: ("slots",),
+    ev.LoadTimers: lambda effect: ("page", effect.kind),
+    ev.LookupIds: lambda effect: ("ids", effect.sender),
+    ev.ReadOutsideIds: lambda effect: ("bucket", effect.subscription, effect.expires),
+    ev.FetchQuarantine: lambda effect: ("quarantine",),
+    ev.Invoke: lambda effect: ("invoke",),
+    ev.Mark: lambda effect: ("mark",),
+    ev.Unmark: lambda effect: ("unmark",),
+    ev.Commit: lambda effect: ("commit", effect.write.seq),
+    ev.PartWritten: lambda effect: ("part", effect.sinks),
+    ev.Fold: lambda effect: ("fold", effect.upto),
+    ev.Advance: lambda effect: ("position", effect.position),
+    ev.PositionNoted: lambda effect: ("position", effect.position),
+}
+"""What the effects of a core ask for."""
 
-
-def _answered(event: ev.Event) -> Question | None:
-    match event:
-        case ev.Loaded():
-            return ("load",)
-        case ev.SlotsLoaded():
-            return ("slots",)
-        case ev.TimersLoaded(kind):
-            return ("page", kind)
-        case ev.IdsFound(sender):
-            return ("ids", sender)
-        case ev.OutsideIdsRead(subscription, expires):
-            return ("bucket", subscription, expires)
-        case ev.QuarantineFetched():
-            return ("quarantine",)
-        case ev.Invoked():
-            return ("invoke",)
-        case ev.Marked():
-            return ("mark",)
-        case ev.CommitDone(seq):
-            return ("commit", seq)
-        case ev.FoldDone(upto):
-            return ("fold", upto)
-        case ev.Advanced(position):
-            return ("position", position)
-        case _:
-            return None
+ANSWERS: Final[dict[type, Callable[[Any], Question]]] = {
+    ev.Loaded: lambda event: ("load",),
+    ev.SlotsLoaded: lambda event: ("slots",),
+    ev.TimersLoaded: lambda event: ("page", event.kind),
+    ev.IdsFound: lambda event: ("ids", event.sender),
+    ev.OutsideIdsRead: lambda event: ("bucket", event.subscription, event.expires),
+    ev.QuarantineFetched: lambda event: ("quarantine",),
+    ev.Invoked: lambda event: ("invoke",),
+    ev.Marked: lambda event: ("mark",),
+    ev.CommitDone: lambda event: ("commit", event.seq),
+    ev.FoldDone: lambda event: ("fold", event.upto),
+    ev.Advanced: lambda event: ("position", event.position),
+}
+"""What the events of a core answer."""

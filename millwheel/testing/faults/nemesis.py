@@ -98,6 +98,19 @@ class Nemesis(Protocol):
         ...
 
 
+def below(rng: random.Random, limit: int) -> int:
+    """What `rng.randrange(limit)` draws, in a third of the time: a simulation draws one for each of its events.
+
+    >>> below(random.Random(4), 3_000) == random.Random(4).randrange(3_000)
+    True
+    """
+    bits = limit.bit_length()
+    drawn = rng.getrandbits(bits)
+    while drawn >= limit:
+        drawn = rng.getrandbits(bits)
+    return drawn
+
+
 class Seeded:
     """Faults drawn from a random generator."""
 
@@ -143,10 +156,10 @@ class Seeded:
         rng = self._rng
         # Long enough for all that could overtake it.
         if step == "page" or (step == "lookup reply" and rng.random() < 0.25):
-            return rng.randrange(0, 100_000)
+            return below(rng, 100_000)
         if step != "start" and self.faults.slow and rng.random() < self.faults.slow:
-            return rng.randrange(10_000, 2_000_000)
-        return rng.randrange(0, 3_000) if rng.random() < 0.9 else rng.randrange(0, 60_000)
+            return 10_000 + below(rng, 1_990_000)
+        return below(rng, 3_000 if rng.random() < 0.9 else 60_000)
 
     def rest_us(self, wanted_us: int) -> int:
         """A little longer."""

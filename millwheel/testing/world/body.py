@@ -188,7 +188,7 @@ class Body:
         """Give a host an event now, and perform what follows; the nemesis strikes before or after any effect."""
         if self.world.kernel.telling and not isinstance(event, he.TurnEnded | he.Rested):
             self.world.kernel.trace(f"p{self.number} {describe(event)}")
-        if isinstance(event, he.ChannelOpened):
+        if type(event) is he.ChannelOpened:
             self._deaf.discard((host.name, event.peer))
         self.given(host, event)
         effects = host.handle(event, self.clock())
@@ -196,7 +196,7 @@ class Body:
         for effect in effects:
             self.saw(effect)
             self._strike(host, effect)
-        if not isinstance(event, he.TurnEnded) and host.name not in self._turning:
+        if type(event) is not he.TurnEnded and host.name not in self._turning:
             self._turning.add(host.name)
             self.later(self.world.nemesis.delay_us("submit"), self._end_turn, host)
 
@@ -214,19 +214,26 @@ class Body:
         self.give(host, he.TurnEnded())
 
     def _strike(self, host: SimulatedHost, effect: he.HostEffect) -> None:
-        step = step_of(effect.message) if isinstance(effect, he.Tell) else ""
-        action = self.calls.strike(step) if step else ""
+        weight = 1
+        if type(effect) is he.Tell:
+            self._strike_at_message(host, effect)
+        else:
+            self.perform(host, effect)
+            if type(effect) is he.Ask and isinstance(effect.wish, StoreCall):
+                weight = self.weights.get(effect.wish.step, 1)
+        self._mishap(weight)
+
+    def _strike_at_message(self, host: SimulatedHost, effect: he.Tell) -> None:
+        action = self.calls.strike(step_of(effect.message))
         if action == "crash before":
             raise Crash
         self.perform(host, effect)
-        if action == "duplicate" and isinstance(effect, he.Tell) and (host.name, effect.peer) not in self._deaf:
+        if action == "duplicate" and (host.name, effect.peer) not in self._deaf:
             self.transport.again(host.name, effect.peer, effect.message)
         if action == "crash after":
             raise Crash
-        wish = effect.wish if isinstance(effect, he.Ask) else None
-        self._mishap(self.weights.get(wish.step, 1) if isinstance(wish, StoreCall) else 1)
 
-    def _mishap(self, weight: int = 1) -> None:
+    def _mishap(self, weight: int) -> None:
         nemesis = self.world.nemesis
         by_us = nemesis.clock_step_us()
         if by_us:
@@ -261,16 +268,16 @@ class Body:
                 if (host.name, peer) not in self._deaf:
                     self.told(message)
                     self.transport.tell(host.name, peer, message)
-            case he.Reach(addresses):
-                self.reach(addresses)
-            case he.Ask(token, wish):
-                self.ask(host, token, wish)
             case he.Post(event):
                 self._post(host, event)
+            case he.Ask(token, wish):
+                self.ask(host, token, wish)
             case he.WakeAt(at):
                 if at < self._wakes.get(host.name, MAX_TIME):
                     self._wakes[host.name] = at
                     self.later(max(0, at - self.clock()), self._tick, host, at)
+            case he.Reach(addresses):
+                self.reach(addresses)
             case he.Notice(text):
                 self.world.kernel.trace(f"p{self.number} notes {text}")
             case he.Ended():

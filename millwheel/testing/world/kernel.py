@@ -46,7 +46,7 @@ class Kernel:
     def at(self, time_us: int, call: Callable[..., None], *arguments: Any) -> None:
         """Run `call` at `time_us` (now, when that is past); calls of the same time run in this order."""
         self._order += 1
-        heapq.heappush(self._heap, (max(time_us, self.now), self._order, call, arguments))
+        heapq.heappush(self._heap, (time_us if time_us > self.now else self.now, self._order, call, arguments))
 
     def next_time(self) -> int | None:
         """Time of the next call."""

@@ -35,6 +35,9 @@ from millwheel.work import InvocationOutcome
 WORKER: Final = "worker"
 CONTROLLER: Final = "controller"
 
+COUNTED: Final = frozenset({he.Received, he.Told, he.Returned, he.RowsArrived})
+"""Events of a worker that reach a core."""
+
 
 class CodeBody(Body):
     """A process with a worker, whose hooks and sources it runs."""
@@ -114,14 +117,11 @@ class CodeBody(Body):
         if host is not self.worker:
             return
         self._probes.given(event)
-        match event:
-            case he.Received(_, message):
-                self.world.store.wire.heard(message, self.number)
-            case he.Told(interval, sequencer, ev.CommitDone(seq)):
-                self.world.store.wire.told(interval, sequencer, seq)
-            case _:
-                pass
-        self.world.kernel.events += isinstance(event, he.Received | he.Told | he.Returned | he.RowsArrived)
+        if type(event) is he.Received:
+            self.world.store.wire.heard(event.message, self.number)
+        elif type(event) is he.Told and type(event.event) is ev.CommitDone:
+            self.world.store.wire.told(event.interval, event.sequencer, event.event.seq)
+        self.world.kernel.events += type(event) in COUNTED
 
     def gave(self, host: SimulatedHost, event: he.HostEvent) -> None:
         """See `Body`."""
