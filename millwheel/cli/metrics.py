@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+import click
 
 from millwheel.cli.extras import of_clusters
+from millwheel.cli.options import option
 from millwheel.errors import ChannelError
 from millwheel.escapes import escaped
 from millwheel.model import MAX_TIME, MIN_TIME, SECOND
@@ -19,6 +22,11 @@ from millwheel.transport.addresses import host_and_port
 
 if TYPE_CHECKING:
     from millwheel.host.progress import Progress
+
+metrics: Final = option(
+    "--metrics", metavar="HOST:PORT", help="Where figures for Prometheus are served; nowhere, if not given."
+)
+"""The option of a command that is one process."""
 
 COUNTS = {
     "injected": "Rows that sources gave.",
@@ -79,6 +87,21 @@ class Figures:
             lag = family("lag_seconds", "Event time by which the slowest computation is behind its sources.")
             lag.add_metric([self._pipeline], max(0, progress.lag_us) / SECOND)
             yield lag
+
+
+def ports_of(address: str | None, workers: int) -> tuple[str, int] | None:
+    """The host, and the first of the ports of so many workers, one each; None: nowhere."""
+    if address is None:
+        return None
+    try:
+        host, port = host_and_port(address)
+    except ChannelError as error:
+        raise click.UsageError(f"--metrics: {error}") from error
+    if port == 0 or port + workers > 2**16:
+        raise click.UsageError(
+            f"--metrics {address}: {workers} workers need ports from there on, and not port 0 or above 65535"
+        )
+    return host, port
 
 
 @contextmanager

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from millwheel.cli.lines import Lines
 from millwheel.cli.log_format import log_format
+from millwheel.cli.metrics import metrics, served
 from millwheel.cli.options import Place, allowances, option, place
 from millwheel.cli.outcome import failed, log_facts, outcome, tell
 from millwheel.errors import MillwheelError
+
+if TYPE_CHECKING:
+    from millwheel.host.progress import Progress
 
 
 @click.command(short_help="Run a pipeline until its sources are finished; again to resume.")
@@ -17,9 +23,11 @@ from millwheel.errors import MillwheelError
 @option("-q", "--quiet", is_flag=True, help="No progress, only warnings and errors; goes before --verbose.")
 @option("-v", "--verbose", is_flag=True, help="The watermark of every computation, and more of what goes on.")
 @log_format
+@metrics
 def run(
-    place: Place, allow_quarantine: int | None, allow_rejected: int | None, quiet: bool, verbose: bool, log_format: str
-) -> int:
+    place: Place, allow_quarantine: int | None, allow_rejected: int | None, quiet: bool, verbose: bool, log_format: str,
+    metrics: str | None,
+) -> int:  # fmt: skip
     """Run a pipeline until its sources are finished, Ctrl-C or SIGTERM; run it again to resume.
 
     Keys in quarantine and rejected rows make the status 3 at the end of the run, unless they are allowed.
@@ -27,10 +35,18 @@ def run(
     pipeline = place.pipeline()
     from millwheel import launch
 
-    with Lines(quiet, verbose and not quiet, log_facts(log_format, pipeline.name, "run")) as lines:
+    with (
+        served(metrics, pipeline.name) as figures,
+        Lines(quiet, verbose and not quiet, log_facts(log_format, pipeline.name, "run")) as lines,
+    ):
+
+        def report(progress: Progress, seconds: float) -> None:
+            figures.update(progress, seconds)
+            lines.progress(progress, seconds)
+
         try:
             progress = launch.run(
-                pipeline, place.store, place.data, lines.progress,
+                pipeline, place.store, place.data, report,
                 on_failure=lambda failure: tell(lines, place, failure),
                 allow_quarantine=allow_quarantine, allow_rejected=allow_rejected,
             )  # fmt: skip

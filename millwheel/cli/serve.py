@@ -14,7 +14,7 @@ import click
 from millwheel.cli.extras import of_clusters
 from millwheel.cli.lines import Lines
 from millwheel.cli.log_format import log_format
-from millwheel.cli.metrics import served
+from millwheel.cli.metrics import metrics, served
 from millwheel.cli.options import Place, allowances, option, place
 from millwheel.cli.outcome import failed, log_facts, outcome, outcome_of_all, tell
 from millwheel.cli.status import Status
@@ -53,7 +53,7 @@ def member(function: Callable[..., int]) -> Callable[..., int]:
 
 @click.command(short_help="A worker of a cluster, until the run is over.")
 @member
-@option("--metrics", metavar="HOST:PORT", help="Where figures for Prometheus are served; nowhere, if not given.")
+@metrics
 @option("-q", "--quiet", is_flag=True, help="No progress, only warnings and errors; goes before --verbose.")
 @option("-v", "--verbose", is_flag=True, help="The watermark of every computation, and more of what goes on.")
 def worker(

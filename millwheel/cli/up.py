@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millwheel.cli.log_format import is_log_object, log_format, log_object
+from millwheel.cli.metrics import ports_of
 from millwheel.cli.options import Place, allowances, option, place, variable
 from millwheel.cli.status import Status
 from millwheel.escapes import harmless
@@ -42,12 +43,14 @@ UP = "up"
 @option("--lease", type=click.FloatRange(LEASE_SHORTEST_S, LEASE_LONGEST_S), default=LEASE_US / 1e6, show_default=True,
         metavar="SECONDS", help="How soon others take over what a dead process had.")  # fmt: skip
 @allowances
+@option("--metrics", metavar="HOST:PORT",
+        help="Where the first worker serves figures for Prometheus; each other one at the next port.")  # fmt: skip
 @option("-q", "--quiet", is_flag=True, help="No progress, only warnings and errors; goes before --verbose.")
 @option("-v", "--verbose", is_flag=True, help="More of what goes on.")
 @log_format
 def up(
     place: Place, workers: int, controllers: int, lease: float, quiet: bool, verbose: bool, log_format: str,
-    on: str | None, allow_quarantine: int | None, allow_rejected: int | None, **given: Any,
+    on: str | None, allow_quarantine: int | None, allow_rejected: int | None, metrics: str | None, **given: Any,
 ) -> int:  # fmt: skip
     """Start workers and controllers of a pipeline on this machine, until its sources are finished, Ctrl-C or SIGTERM.
 
@@ -73,12 +76,16 @@ def up(
     say = partial(_print_object, pipeline.name) if log_format == "json" else _print
     if on is not None and not controllers and allowed != Tolerance():
         raise click.UsageError(f"{allowed.options()[0]} is for controllers, which run elsewhere: give it to them")
+    if on is not None and metrics is not None:
+        raise click.UsageError("--metrics is for workers on this machine, and not with --on")
     if on is not None:
         status = _on_spark(place, workers, controllers, more, allowed, quiet, say, on, given)
     else:
         _check_on_is_there({**given, "controllers 0": not controllers})
         for_worker = [*more, *(["--quiet"] if quiet else [])]
-        plans = plan(place.path, workers, controllers, for_worker, [*more, *allowed.options()])
+        plans = plan(
+            place.path, workers, controllers, for_worker, [*more, *allowed.options()], ports_of(metrics, workers)
+        )
         with place.opened() as url:
             # In the environment and not on the command lines, which other users of the machine can read.
             environment = {**os.environ, variable("--store"): url}
@@ -113,16 +120,19 @@ def _check_on_is_there(given: dict[str, Any]) -> None:
 
 
 def plan(
-    path: str, workers: int, controllers: int, for_worker: Sequence[str], for_controller: Sequence[str]
-) -> list[ChildPlan]:
-    """The processes of a cluster and their commands."""
+    path: str, workers: int, controllers: int, for_worker: Sequence[str], for_controller: Sequence[str],
+    metrics: tuple[str, int] | None = None,
+) -> list[ChildPlan]:  # fmt: skip
+    """The processes of a cluster and their commands.  `metrics`: the host, and the port of the first worker."""
     from millwheel.runtime.supervisor import ChildPlan
 
     def command(role: str, name: str, more: Sequence[str]) -> list[str]:
         return [sys.executable, "-m", "millwheel", role, path, "--name", name, "--with-parent", *more]
 
     found = [("controller", f"controller-{n + 1}", for_controller) for n in range(controllers)]
-    found += [("worker", f"worker-{n + 1}", for_worker) for n in range(workers)]
+    for n in range(workers):
+        figures = [] if metrics is None else ["--metrics", f"{metrics[0]}:{metrics[1] + n}"]
+        found.append(("worker", f"worker-{n + 1}", [*for_worker, *figures]))
     return [ChildPlan(name, role == "worker", command(role, name, more)) for role, name, more in found]
 
 

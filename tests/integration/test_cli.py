@@ -6,11 +6,13 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -163,6 +165,23 @@ def served(tmp_path: Path, postgres: EmbeddedPostgres, copies: subprocess.Popen[
     yield Copied(tmp_path, copies, postgres.url)
     for pipeline in ("words", "left", "jobs", "hostile"):
         reset(postgres.url, pipeline)
+
+
+def test_a_run_serves_figures(shell: Shell) -> None:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{found.getsockname()[1]}"
+    with shell.start("run", "words:pipeline", "--metrics", address, COUNT="40000", SLOW="1") as process:
+        assert process.stdout is not None
+        while records_of(process.stdout.readline()) < 100:
+            assert process.poll() is None
+        with urlopen(f"http://{address}/metrics") as answer:
+            figures = answer.read().decode()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=WAIT_S)
+    records = re.search(r'^millwheel_records_total{pipeline="words"} (\S+)$', figures, re.MULTILINE)
+    assert records is not None
+    assert float(records[1]) > 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import socket
 from urllib.request import urlopen
 
+import click
 import msgspec
 import pytest
 
-from millwheel.cli.metrics import COUNTS, served
+from millwheel.cli.metrics import COUNTS, ports_of, served
+from millwheel.cli.up import plan
 from millwheel.cluster import HotKey
 from millwheel.errors import ChannelError
 from millwheel.host.progress import Progress
@@ -81,3 +83,24 @@ def test_without_an_address_nothing_is_served() -> None:
     assert {name for name, kind in kinds.items() if kind == "gauge"} == {
         "millwheel_quarantined_keys", "millwheel_hot_key_share", "millwheel_watermark_seconds",
     }  # fmt: skip
+
+
+def test_each_worker_of_up_has_a_port_of_its_own() -> None:
+    found = [child.command for child in plan("words:pipeline", 2, 1, ["--quiet"], [], ("127.0.0.1", 9100))]
+    assert ["--metrics" in command for command in found] == [False, True, True]
+    assert [command[-2:] for command in found[1:]] == [["--metrics", "127.0.0.1:9100"], ["--metrics", "127.0.0.1:9101"]]
+
+
+@pytest.mark.parametrize(
+    ("address", "workers", "why"),
+    [
+        ("127.0.0.1:0", 1, "port 0"),
+        ("127.0.0.1:65535", 2, "2 workers"),
+        ("here", 1, "is no address"),
+    ],
+)
+def test_ports_of_workers_must_be_known(address: str, workers: int, why: str) -> None:
+    with pytest.raises(click.UsageError, match=why):
+        ports_of(address, workers)
+    assert ports_of("[::1]:65534", 2) == ("[::1]", 65534)
+    assert ports_of(None, 2) is None
