@@ -192,6 +192,11 @@ class BoundMap(_Bound, Generic[T]):
         """Remove one entry; one that is not there is fine."""
         self._entries.write(_entry(entry), None)
 
+    def clear(self) -> None:
+        """Remove every entry; this reads all of them."""
+        for name in self._entries.names():
+            self._entries.write(name, None)
+
     def items(self) -> Iterator[tuple[str, T]]:
         """(entry, value) in entry order."""
         for name in self._names(self._entries):
@@ -256,7 +261,10 @@ class DroppedCell:
 
 
 class ValueCell(Cell, Generic[T]):
-    """Declares one value per key, with a default for keys that have none; each `get` of it gives a copy."""
+    """Declares one value per key, with a default for keys that have none; each `get` of it gives a copy.
+
+    A hook has `get()`, `set(value)` and `clear()`.
+    """
 
     kind = "value"
 
@@ -279,7 +287,10 @@ class ValueCell(Cell, Generic[T]):
 
 
 class ListCell(Cell, Generic[T]):
-    """Declares a list per key."""
+    """Declares a list per key, whose elements are stored one by one.
+
+    A hook has `append(value)`, `clear()`, `len` and iteration.
+    """
 
     kind = "list"
 
@@ -301,7 +312,11 @@ class ListCell(Cell, Generic[T]):
 
 
 class MapCell(Cell, Generic[T]):
-    """Declares a map from str to values per key."""
+    """Declares a map from str to values per key, which is stored entry by entry.
+
+    A hook has `get(entry, default=None)`, `get_many(entries)`, `set(entry, value)`, `delete(entry)`, `clear()`, `len`, and
+    `items()` in the order of entries.
+    """
 
     kind = "map"
 

@@ -42,6 +42,7 @@ CELL_CALLS: dict[str, Callable[[Any], object]] = {
     "named.get_many": lambda it: it.named.get_many(["x"]),
     "named.set": lambda it: it.named.set("x", 7),
     "named.delete": lambda it: it.named.delete("x"),
+    "named.clear": lambda it: it.named.clear(),
     "named.items": lambda it: next(it.named.items(), None),
     "named.__len__": lambda it: len(it.named),
 }

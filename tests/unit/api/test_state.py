@@ -51,6 +51,9 @@ class Keeper(Computation[str]):
             case "delete":
                 self.map.delete(entry)
                 entries.pop(entry, None)
+            case "wipe":
+                self.map.clear()
+                entries.clear()
         self.check()
 
     def check(self) -> None:
@@ -61,7 +64,7 @@ class Keeper(Computation[str]):
         assert [self.map.get(f"e{i}") for i in range(5)] == [entries.get(f"e{i}") for i in range(5)]
 
 
-steps = st.tuples(st.sampled_from(["set", "clear", "append", "empty", "put", "delete"]), st.integers(0, 99))
+steps = st.tuples(st.sampled_from(["set", "clear", "append", "empty", "put", "delete", "wipe"]), st.integers(0, 99))
 
 
 @given(st.lists(st.lists(steps, min_size=1, max_size=6), max_size=6))
@@ -99,6 +102,26 @@ def test_appending_never_rewrites_the_rest() -> None:
     done = outcome_of(lambda it: [it.items.append(i) for i in range(3)])
     assert [*done.entries["items"]["k"]] == ["0000000000000000", "0000000000000001", "0000000000000002"]
     assert done.values == {"items": {"k": b"3"}}
+
+
+def test_clearing_a_map_deletes_what_is_there() -> None:
+    done = outcome_of(lambda it: [it.map.set("a", 1), it.map.delete("b"), it.map.clear()])
+    assert done.entries["map"]["k"] == {"a": None, "b": None}
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        (ValueCell, ("get()", "set(value)", "clear()")),
+        (ListCell, ("append(value)", "len", "clear()")),
+        (
+            MapCell,
+            ("get(entry, default=None)", "get_many(entries)", "set(entry, value)", "delete(entry)", "items()", "len"),
+        ),
+    ],
+)
+def test_the_help_of_a_cell_names_what_a_hook_may_do_with_it(cell: type, words: tuple[str, ...]) -> None:
+    assert all(f"`{word}`" in (cell.__doc__ or "") for word in words)
 
 
 def test_reading_writes_nothing() -> None:
