@@ -7,6 +7,7 @@ environment as well: MILLWHEEL_ and its name.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
@@ -29,6 +30,9 @@ DEFAULT_DATA = ".millwheel"
 ENVIRONMENT = "MILLWHEEL_"
 """How the name of every variable begins."""
 
+STORE_OPTIONS = f"{ENVIRONMENT}STORE_OPTIONS"
+"""By this variable `up` tells its processes the options of the user, who may have given no URL."""
+
 KEY_HELP = "as keys are shown: \\\\ for a backslash, \\t, \\n, \\x00, \\x1b, \\u202e for what cannot be printed"
 
 
@@ -43,6 +47,12 @@ class Place(NamedTuple):
     def is_default(self) -> bool:
         """Whether commands find the store without being told."""
         return self.store is None and self.data == os.environ.get(variable("--data"), DEFAULT_DATA)
+
+    def options(self) -> list[str]:
+        """By which a command finds the store that the user means; a URL may hold a password and is not repeated."""
+        if (told := os.environ.get(STORE_OPTIONS)) is not None:
+            return shlex.split(told)
+        return ["--store", "URL"] if self.store else [] if self.is_default else ["--data", self.data]
 
     def pipeline(self) -> Pipeline:
         """The pipeline, imported."""

@@ -87,6 +87,5 @@ def log_facts(form: str, pipeline: str, role: str, member: str = "") -> dict[str
 
 
 def _command(place: Place, words: str, *arguments: str) -> str:
-    """A command of ours as it is to be typed; a URL may hold a password and is not repeated."""
-    more = ["--store", "URL"] if place.store else [] if place.is_default else ["--data", place.data]
-    return " ".join(["millwheel", words, *map(shlex.quote, [place.path, *arguments, *more])])
+    """A command of ours as it is to be typed."""
+    return " ".join(["millwheel", words, *map(shlex.quote, [place.path, *arguments, *place.options()])])

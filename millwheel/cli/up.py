@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 import time
 from functools import partial
@@ -13,7 +14,7 @@ import click
 
 from millwheel.cli.log_format import is_log_object, log_format, log_object
 from millwheel.cli.metrics import ports_of
-from millwheel.cli.options import Place, allowances, option, place, variable
+from millwheel.cli.options import STORE_OPTIONS, Place, allowances, option, place, variable
 from millwheel.cli.status import Status
 from millwheel.escapes import harmless
 from millwheel.limits import LEASE_LONGEST_S, LEASE_SHORTEST_S, LEASE_US
@@ -87,9 +88,7 @@ def up(
             place.path, workers, controllers, for_worker, [*more, *allowed.options()], ports_of(metrics, workers)
         )
         with place.opened() as url:
-            # In the environment and not on the command lines, which other users of the machine can read.
-            environment = {**os.environ, variable("--store"): url}
-            status = asyncio.run(_run(plans, say, environment))
+            status = asyncio.run(_run(plans, say, {**os.environ, **child_environment(place, url)}))
     if status is None:
         stopped = "stopped; run it again to resume"
         if log_format == "json":
@@ -117,6 +116,11 @@ def _check_on_is_there(given: dict[str, Any]) -> None:
     wrong = [name.replace("_", "-") for name, value in given.items() if value]
     if wrong:
         raise click.UsageError(f"--{wrong[0]} goes with --on, which says where Spark is")
+
+
+def child_environment(place: Place, url: str) -> dict[str, str]:
+    """Where the store is, for the processes; not on their command lines, which other users of the machine can read."""
+    return {variable("--store"): url, STORE_OPTIONS: shlex.join(place.options())}
 
 
 def plan(

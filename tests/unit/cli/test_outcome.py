@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from millwheel.cli.lines import Lines
-from millwheel.cli.options import Place
+from millwheel.cli.options import DEFAULT_DATA, Place
 from millwheel.cli.outcome import outcome_of_all
 from millwheel.cli.status import Status
+from millwheel.cli.up import child_environment
 from millwheel.cluster import RunEnding
 
 LEFT = [
@@ -32,3 +33,24 @@ def test_a_controller_says_why_it_ends_with_its_status(
     with Lines(quiet=True, verbose=False) as lines:
         assert outcome_of_all(lines, Place("a:b", "postgresql://x", "here"), ending) == status
     assert capsys.readouterr().err.splitlines() == [f"millwheel: {line}" for line in said]
+
+
+@pytest.mark.parametrize(
+    ("store", "data", "asked"),
+    [
+        (None, DEFAULT_DATA, ""),
+        (None, "other place", " --data 'other place'"),
+        ("postgresql://x", DEFAULT_DATA, " --store URL"),
+    ],
+)
+def test_a_command_is_named_as_the_user_of_up_has_to_type_it(
+    store: str | None, data: str, asked: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`up` gives its processes a URL, also when the user gave none."""
+    for name, value in child_environment(Place("a:b", store, data), "postgresql://of-up").items():
+        monkeypatch.setenv(name, value)
+    with Lines(quiet=True, verbose=False) as lines:
+        outcome_of_all(lines, Place("a:b", "postgresql://of-up", DEFAULT_DATA), RunEnding(1))
+    assert capsys.readouterr().err == (
+        f"millwheel: warning: 1 key is in quarantine: see millwheel quarantine list a:b{asked}\n"
+    )
