@@ -106,11 +106,11 @@ class Committed:
 
     def state(self, computation: str, key: str) -> dict[str, Any]:
         """Cell name to value of one key: the value, a list or a dict; cells that are not set are absent."""
-        return decoded_state(self._cells(computation), _slots(self.reader.get_state(computation, key)))
+        return decoded_state(self.cells(computation), _slots(self.reader.get_state(computation, key)))
 
     def states(self, computation: str, prefix: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
         """(key, `state`) of every key that begins with `prefix`, in key order; streamed, so any number will do."""
-        declared = self._cells(computation)
+        declared = self.cells(computation)
         last: str | None = None
         rows: list[StateRow] = []
         for row in self.reader.scan_state(computation, prefix):
@@ -122,12 +122,9 @@ class Committed:
         if last is not None:
             yield last, decoded_state(declared, _slots(rows))
 
-    def _cells(self, computation: str) -> Mapping[str, Cell]:
+    def cells(self, computation: str) -> Mapping[str, Cell]:
+        """The cells that the code declares, by name; raises `WiringError` for a computation that the pipeline has not."""
         return cells_of(type(self._spec(computation).factory()))
-
-    def check_computation(self, computation: str) -> None:
-        """Raises `WiringError` for a name that the pipeline does not have."""
-        self._spec(computation)
 
     def _spec(self, computation: str) -> ComputationSpec:
         spec = self._graph.computations.get(computation)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import click
 
 from millwheel.cli.options import KEY, KEY_HELP, Place, place
+from millwheel.cli.shown_values import as_json, shown
+from millwheel.coders import BytesCoder, JsonCoder, TextCoder
 from millwheel.errors import StoreError
 from millwheel.escapes import escaped, harmless
 
 if TYPE_CHECKING:
+    from millwheel.api.state import Cell
     from millwheel_storage.postgres.overlays import StateRow
 
 
@@ -29,11 +32,11 @@ def state() -> None:
 def get(place: Place, computation: str, key: str) -> None:
     """Key, cell and value of one key."""
     with place.committed() as committed:
-        committed.check_computation(computation)
+        cells = committed.cells(computation)
         rows = [*committed.reader.get_state(computation, key)]
         if not rows:
             raise StoreError(f"key '{escaped(key)}' of {computation!r} has no state: see millwheel state scan")
-        _show(rows)
+        _show(rows, cells)
 
 
 @state.command(
@@ -46,12 +49,23 @@ def get(place: Place, computation: str, key: str) -> None:
 def scan(place: Place, computation: str, prefix: str) -> None:
     """Key, cell and value of many keys."""
     with place.committed() as committed:
-        committed.check_computation(computation)
-        _show(committed.reader.scan_state(computation, prefix))
+        cells = committed.cells(computation)
+        _show(committed.reader.scan_state(computation, prefix), cells)
 
 
-def _show(rows: Iterable[StateRow]) -> None:
+def _show(rows: Iterable[StateRow], cells: Mapping[str, Cell]) -> None:
     for row in rows:
         entry = f"[{escaped(row.entry)}]" if row.entry else ""
-        value = harmless(row.value.decode(errors="backslashreplace"))
-        click.echo(f"{escaped(row.key)}\t{row.cell}{entry}\t{value}")
+        click.echo(f"{escaped(row.key)}\t{row.cell}{entry}\t{shown_state(row, cells.get(row.cell))}")
+
+
+def shown_state(row: StateRow, cell: Cell | None) -> str:
+    """As it is stored where that is text; else as the coder of its cell decodes it, in JSON."""
+    stored = harmless(row.value.decode(errors="backslashreplace"))
+    counts = cell is not None and cell.kind == "list" and not row.entry
+    if cell is None or counts or isinstance(cell.coder, TextCoder | JsonCoder | BytesCoder):
+        return stored
+    try:
+        return as_json(shown(cell.coder.decode(row.value)))
+    except Exception:  # what a coder of a user's own raises, nobody knows; `millwheel check` says which values it is
+        return stored

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from millwheel.cli.options import Place, place
+from millwheel.cli.shown_values import as_json, shown
 from millwheel.cli.status import Status
-from millwheel.escapes import harmless_json
 from millwheel.model import format_time
 from millwheel.wording import counted
 
@@ -41,24 +39,4 @@ def tail(place: Place, stream: str, count: int, follow: bool) -> int:
 
 def json_line(record: Published) -> str:
     """A record on one line."""
-    line = {"position": record.position, "time": format_time(record.timestamp), "value": _shown(record.value)}
-    return harmless_json(msgspec.json.encode(line, enc_hook=_shown_inside).decode())
-
-
-def _shown(value: Any) -> Any:
-    """Bytes as text if they are text, else as base64; a protobuf message as its JSON; the rest is for msgspec."""
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return base64.b64encode(value).decode()
-    if hasattr(value, "DESCRIPTOR"):
-        from google.protobuf.json_format import MessageToDict
-
-        return MessageToDict(value)
-    return value
-
-
-def _shown_inside(value: Any) -> str:
-    """What a coder of the user's own has decoded and JSON does not know."""
-    return repr(value)
+    return as_json({"position": record.position, "time": format_time(record.timestamp), "value": shown(record.value)})

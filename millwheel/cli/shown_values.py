@@ -1,0 +1,37 @@
+"""Decoded values as JSON, for people and for programs that read what a command prints.
+
+Lives here: what is shown of a value that JSON does not know.  Never here: where values come from.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import msgspec
+
+from millwheel.escapes import harmless_json
+
+
+def as_json(value: Any) -> str:
+    """A value on one line, without anything that a terminal obeys."""
+    return harmless_json(msgspec.json.encode(value, enc_hook=_shown_inside).decode())
+
+
+def shown(value: Any) -> Any:
+    """Bytes as text if they are text, else as base64; a protobuf message as its JSON; the rest is for msgspec."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return base64.b64encode(value).decode()
+    if hasattr(value, "DESCRIPTOR"):
+        from google.protobuf.json_format import MessageToDict
+
+        return MessageToDict(value)
+    return value
+
+
+def _shown_inside(value: Any) -> str:
+    """What a coder of the user's own has decoded and JSON does not know."""
+    return repr(value)
