@@ -503,6 +503,10 @@ WATCH_DELAY_S: Final = 0.5
 DAILY_ID_LIMIT_BYTES: Final = 200
 """Longer ids are stored as their digest, because an id is also the tag of a timer, which has at most 256 bytes."""
 
+FORGET_SHARES: Final = 8
+"""A key that is forgotten some time after its last record writes that record down once in so small a share of that time:
+each record would be a write, and a key is kept for as much longer."""
+
 STATELESS_KEYS: Final = 256
 """Keys that the records of such a stage are spread over: one that fails stops so small a part of the rest."""
 

@@ -17,6 +17,7 @@ from millwheel.api.state import MapCell, ValueCell
 from millwheel.api.stream import Stream
 from millwheel.coders import Coder, JsonCoder, MsgpackCoder, schema_of
 from millwheel.errors import WiringError
+from millwheel.library.forgetting import ForgettingOperator, forgetting
 from millwheel.library.windows import Fixed
 from millwheel.library.wiring import Operation, Operator, Wiring, meant
 from millwheel.limits import DAILY_ID_LIMIT_BYTES
@@ -115,17 +116,18 @@ class Throttle(Operator[T]):
         self.counts.delete(timer.tag)
 
 
-class DistinctUntilChanged(Operator[T]):
+class DistinctUntilChanged(ForgettingOperator[T]):
     """Records whose `aspect` is another one than that of the record of their key which arrived before them."""
 
     before: ValueCell[Any]
 
-    def __init__(self, wiring: Wiring[T], aspect: Callable[[T], Any]) -> None:
-        super().__init__(wiring)
+    def __init__(self, wiring: Wiring[T], aspect: Callable[[T], Any], forget_after: int | None) -> None:
+        super().__init__(wiring, forget_after)
         self._aspect = aspect
 
     def ProcessRecord(self, context: Context, record: Record[Any]) -> None:
         """Compare, and remember."""
+        self.renew(record.timestamp)
         for _, value in self.inputs.take(context.stream, record.key, record.value):
             now, before = self._aspect(value), self.before.get()
             if before is None or now != before[0]:
@@ -178,7 +180,7 @@ def distinct_until_changed(
     made: Any = type("DistinctUntilChanged", (DistinctUntilChanged,), {"before": cell})
     return Operation(
         kind="distinct",
-        make=lambda wiring: made(wiring, aspect),
+        make=lambda wiring: made(wiring, aspect, forget_after),
         output=output,
-        settings={"expire_after": forget_after},
+        settings=forgetting(forget_after),
     )

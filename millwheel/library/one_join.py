@@ -11,12 +11,13 @@ from typing import Any
 from millwheel.api.context import Context
 from millwheel.api.state import ListCell, ValueCell
 from millwheel.coders import Coder
+from millwheel.library.forgetting import ForgettingOperator, forgetting
 from millwheel.library.matches import Kept, KeptCoder, Match, match_coder
-from millwheel.library.wiring import Operation, Operator, meant
+from millwheel.library.wiring import Operation, meant
 from millwheel.model import Record
 
 
-class OneJoin(Operator[Match[Any, Any]]):
+class OneJoin(ForgettingOperator[Match[Any, Any]]):
     """Input 0 has any number of values of a key, input 1 the one."""
 
     one: ValueCell[Kept | None]
@@ -25,6 +26,7 @@ class OneJoin(Operator[Match[Any, Any]]):
     def ProcessRecord(self, context: Context, record: Record[Any]) -> None:
         """Meet, or wait."""
         time = record.timestamp
+        self.renew(time)
         for side, value in self.inputs.take(context.stream, record.key, record.value):
             if side:
                 self.one.set(Kept(time, True, value))
@@ -42,4 +44,9 @@ def join_one(coders: list[Coder[Any]], forget_after: int | None) -> Operation[Ma
     early, one = (meant(KeptCoder(coder), "join of one") for coder in coders)
     cells: dict[str, Any] = {"one": ValueCell[Any](one, default=None), "early": ListCell(early)}
     made: Any = type("OneJoin", (OneJoin,), cells)
-    return Operation(kind="join", make=made, output=match_coder(*coders), settings={"expire_after": forget_after})
+    return Operation(
+        kind="join",
+        make=lambda wiring: made(wiring, forget_after),
+        output=match_coder(*coders),
+        settings=forgetting(forget_after),
+    )

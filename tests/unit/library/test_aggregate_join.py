@@ -189,6 +189,17 @@ def test_a_key_is_forgotten() -> None:
     assert stepper.states("matches.join") == {}
 
 
+def test_a_key_is_kept_as_long_as_its_records_come() -> None:
+    stepper = Stepper(of_one(forget_after=seconds(80)))
+    send(stepper, rights, 1, 10)
+    for second in (*range(10, 300), 380):
+        send(stepper, lefts, second, second)
+        stepper.advance_watermark(second * SECOND)
+    assert [left for left, _, _ in pairs(stepper)] == [*range(10, 300), 380]
+    stepper.advance_watermark(500 * SECOND)
+    assert stepper.states("matches.join") == {}
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_faults_lose_no_pair(seed: int) -> None:
     rows, given_ = inputs()

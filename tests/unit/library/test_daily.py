@@ -138,6 +138,18 @@ def test_none_is_a_value_and_a_key_may_be_forgotten() -> None:
     assert numbers(stepper, rest) == [0, 1, 0]
 
 
+def test_a_value_that_does_not_change_is_not_forgotten_while_it_comes() -> None:
+    pipeline, chain = begin()
+    chain.key_by(key).distinct_until_changed(forget_after=80 * SECOND).to(out)
+    stepper = Stepper(pipeline)
+    for second in (*range(300), 379):
+        stepper.send(events, Event("a", 1), second * SECOND)
+        stepper.advance_watermark(second * SECOND)
+    assert numbers(stepper) == [1]
+    stepper.advance_watermark(500 * SECOND)
+    assert stepper.states("out.distinct") == {}
+
+
 def test_a_branch_has_what_the_other_has_not() -> None:
     pipeline, chain = begin()
     even, odd = chain.branch(lambda event: event.number % 2 == 0)
