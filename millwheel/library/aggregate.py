@@ -91,17 +91,18 @@ class WindowedAggregate(Operator[Pane[R]], Generic[R]):
             return self.aggregation.add_at(accumulator, value, timestamp)
         return self.aggregation.add(accumulator, value)
 
-    def into(self, context: Context, window: Window, value: Any, timestamp: int) -> None:
-        """Add a value to one window, and give the pane that is due by it.  This slow way handles every trigger."""
+    def into(self, context: Context, window: Window, value: Any, timestamp: int) -> bool:
+        """Add a value to one window, and give the pane that is due by it; False when the window takes it no more.
+
+        This slow way handles every trigger.
+        """
         late = context.watermark >= window.end
         if late and context.watermark >= self.firing.over_at(window.end):
-            self.drop(context, value)
-            return
+            return False
         entry = str(window.start)
         progress = self.progress.get(entry)
         if progress is not None and progress.closed:
-            self.drop(context, value)
-            return
+            return False
         accumulator = self.accumulators.get(entry, NOTHING)
         if progress is None:
             progress = Progress()
@@ -119,6 +120,7 @@ class WindowedAggregate(Operator[Pane[R]], Generic[R]):
         self.progress.set(entry, progress)
         if self.firing.holds:
             self.hold(context)
+        return True
 
     def simply(self, context: Context, window: Window, value: Any, timestamp: int) -> None:
         """The same for a window that is open, when nothing depends on the number of its records."""
@@ -142,7 +144,7 @@ class WindowedAggregate(Operator[Pane[R]], Generic[R]):
         context.set_timer(f"w{window.start}", progress.due, "wall")
 
     def drop(self, context: Context, value: Any) -> None:
-        """A record came when its window was over, or closed."""
+        """A record came when all its windows were over, or closed."""
         if self._dropped is not None:
             context.produce(self._dropped, value)
 
@@ -252,18 +254,21 @@ class AlignedAggregate(WindowedAggregate[R]):
 
     def add(self, context: Context, timestamp: int, value: Any) -> None:
         """Add one value to the windows of its time: a look-up and a write each, if nothing depends on the count."""
-        watermark, plus = context.watermark, self._plus
+        watermark, plus, taken = context.watermark, self._plus, False
         for start in self._starts(timestamp):
             end = self._end(start)
             if watermark >= end or self.firing.tracks:
-                self.into(context, Window(start, end), value, timestamp)
+                taken = self.into(context, Window(start, end), value, timestamp) or taken
                 continue
+            taken = True
             entry = str(start)
             accumulator = self.accumulators.get(entry, NOTHING)
             if accumulator is NOTHING or plus is None:
                 self.simply(context, Window(start, end), value, timestamp)
             else:
                 self.accumulators.set(entry, plus(accumulator, value))
+        if not taken:
+            self.drop(context, value)
 
 
 def cells(aggregation: Aggregation[Any, Any, Any], meaning: str) -> dict[str, MapCell[Any]]:

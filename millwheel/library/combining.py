@@ -91,11 +91,11 @@ def combined(
 def _in_front(windows: Windows, firing: Firing) -> tuple[Windows, Firing]:
     """The windows of the parts: a slice is taken for as long as a window that holds it takes records."""
     lateness = firing.lateness
-    if isinstance(windows, Sliding):
-        if firing.late is not None:
-            lateness += windows.size - windows.slice_us
-        windows = Fixed(windows.slice_us, offset=windows.offset)
     late = None if firing.late is None else EveryRecords(1)
+    if isinstance(windows, Sliding):
+        # What is late for a slice may be in time for the last windows that hold it.
+        lateness, late = lateness + windows.size - windows.slice_us, EveryRecords(1)
+        windows = Fixed(windows.slice_us, offset=windows.offset)
     return windows, Firing(AtWatermark(firing.early, late), lateness, "discarding", "end")
 
 

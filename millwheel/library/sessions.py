@@ -65,8 +65,8 @@ class SessionAggregate(WindowedAggregate[R], Generic[R]):
                 self._merge(context, [Window(*span) for span in touched], window)
         if plain:
             self.simply(context, window, value, timestamp)
-        else:
-            self.into(context, window, value, timestamp)
+        elif not self.into(context, window, value, timestamp):
+            self.drop(context, value)
 
     def _plain(self, window: Window, touched: Spans, watermark: int) -> bool:
         """Whether all there is to do is to add: to a new session, or to one that is open and keeps its start."""

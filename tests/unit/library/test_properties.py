@@ -14,9 +14,11 @@ from millwheel.library import (
     Aggregation,
     AtWatermark,
     Calendar,
+    Combiner,
     EveryRecords,
     EveryWall,
     Fixed,
+    Once,
     Pane,
     Repeat,
     Sessions,
@@ -29,7 +31,7 @@ from millwheel.library import (
 from millwheel.library.triggers import Trigger
 from millwheel.testing import Stepper
 from tests.effort import examples
-from tests.unit.library.pipelines import Score, left, panes, windowed
+from tests.unit.library.pipelines import Score, dropped, left, panes, windowed
 
 DISORDER = 20
 WINDOWS: dict[str, Any] = {
@@ -194,4 +196,42 @@ def test_how_far_the_watermark_jumps_does_not_matter(
         run = Run(WINDOWS[name], trigger=trigger, lateness=seconds(lateness))
         run.feed(rows, cuts, lags, step)
         found.append(run.panes())
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", [name for name in WINDOWS if not isinstance(WINDOWS[name], Sessions)])
+@settings(max_examples=examples(6))
+@given(ROWS, CUTS, LAGS, st.sampled_from([*TRIGGERS, AtWatermark(late=None), Once(EveryRecords(3))]))
+def test_a_record_is_in_a_pane_or_dropped_once(
+    name: str, rows: list[Row], cuts: list[int], lags: list[int], trigger: Trigger
+) -> None:
+    run = Run(WINDOWS[name], trigger=trigger, lateness=seconds(3), dropped=dropped)
+    run.feed(rows, cuts, [0, *lags])
+    gathered = {(key, second) for (key, _), of in run.panes().items() for pane in of for second in pane.value}
+    late = [(out.value.player, out.value.points) for out in run.stepper.outputs(dropped)]
+    assert gathered | {*late} == {*rows}
+    if len({*rows}) == len(rows):
+        assert len(late) == len({*late} - gathered)
+
+
+@pytest.mark.parametrize("name", ["fixed", "sliding", "uneven"])
+@settings(max_examples=examples(6))
+@given(
+    ROWS,
+    CUTS,
+    LAGS,
+    st.sampled_from([AtWatermark(), AtWatermark(late=None), AtWatermark(late=EveryRecords(2))]),
+    st.sampled_from([0, 3, DISORDER]),
+)
+def test_a_combiner_changes_neither_panes_at_the_watermark_nor_what_is_dropped(
+    name: str, rows: list[Row], cuts: list[int], lags: list[int], trigger: Trigger, lateness: int
+) -> None:
+    found = []
+    shards: list[dict[str, Any]] = [{}, {"combiner": Combiner(3), "name": "panes.collect"}]
+    for more in shards:
+        run = Run(WINDOWS[name], trigger=trigger, lateness=seconds(lateness), dropped=dropped, **more)
+        run.feed(rows, cuts, [0, *lags])
+        late = sorted((out.value.player, out.value.points) for out in run.stepper.outputs(dropped))
+        whole = {key: [p.value for p in of if p.timing == "on time"] for key, of in run.panes().items()}
+        found.append((whole, {key: of[-1].value for key, of in run.panes().items()}, late))
     assert found[0] == found[1]
