@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, Typ
 import msgspec
 
 from millwheel.errors import CoderError, WiringError
-from millwheel.schemas import Schema, describe, holds
+from millwheel.schemas import Schema, describe, holds, odd_keys
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -91,6 +91,11 @@ class _MsgspecCoder(Generic[T]):
         except TypeError as error:
             name = type(self).__name__
             raise WiringError(f"{name}({type_!r:.80}): give a type, for example {name}(int); {error}") from error
+        if odd := odd_keys(type_):
+            raise WiringError(
+                f"{type(self).__name__}({type_!r:.80}): keys of a dict must be texts, not {', '.join(odd)}: take a list of"
+                " pairs, or texts as keys; a cell of state may be a MapCell"
+            )
         self.type = type_
         self.fingerprint = f"{protocol}/1:{schema_fingerprint(type_)}"
         self._encode: Any = module.Encoder(order="deterministic").encode

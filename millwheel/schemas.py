@@ -118,6 +118,39 @@ def _default(field: inspect.Field) -> str:
         return repr(type(value))
 
 
+def odd_keys(type_: Any) -> list[str]:
+    """The types of keys of dicts in `type_` that are never texts: such a dict has no deterministic bytes."""
+    found: list[str] = []
+    _look_for_odd_keys(inspect.type_info(type_), found, set())
+    return [*dict.fromkeys(found)]
+
+
+def _look_for_odd_keys(type_: inspect.Type, found: list[str], seen: set[Any]) -> None:
+    if isinstance(type_, _OBJECTS):
+        if type_.cls not in seen:
+            seen.add(type_.cls)
+            for field in type_.fields:
+                _look_for_odd_keys(field.type, found, seen)
+        return
+    if isinstance(type_, inspect.DictType | inspect.FrozenDictType) and not _may_be_text(type_.key_type):
+        found.append(_name(_Describer({}).node(type_.key_type)))
+    parts = (getattr(type_, name, None) for name in ("item_type", "key_type", "value_type"))
+    several = (part for name in ("item_types", "types") for part in getattr(type_, name, ()))
+    for part in (*parts, *several):
+        if isinstance(part, inspect.Type):
+            _look_for_odd_keys(part, found, seen)
+
+
+def _may_be_text(key: inspect.Type) -> bool:
+    if isinstance(key, inspect.UnionType):
+        return any(map(_may_be_text, key.types))
+    if isinstance(key, inspect.EnumType):
+        return issubclass(key.cls, str)
+    if isinstance(key, inspect.LiteralType):
+        return any(isinstance(value, str) for value in key.values)
+    return isinstance(key, inspect.StrType | inspect.AnyType | inspect.RawType | inspect.CustomType)
+
+
 def holds(schema: Schema, kind: str) -> bool:
     """Whether a value may have a part of this kind."""
     fields = (field["type"] for number in schema["objects"].values() for field in number["fields"])

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Any
+from enum import Enum, StrEnum
+from typing import Any, Literal
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -17,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel import BytesCoder, Coder, JsonCoder, MsgpackCoder, ProtobufCoder, TextCoder
-from millwheel.errors import CoderError
+from millwheel.errors import CoderError, WiringError
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 integers = st.integers(-(2**63), 2**63 - 1)
@@ -139,6 +140,37 @@ def test_fingerprints_follow_protocol_and_type() -> None:
         y: int = 0
 
     assert JsonCoder(Point2).fingerprint != JsonCoder(Point).fingerprint
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+class Level(Enum):
+    LOW = "low"
+
+
+class Nested(msgspec.Struct):
+    above: Nested | None
+    counts: list[dict[int, str]] = []
+
+
+@pytest.mark.parametrize("coder", [JsonCoder, MsgpackCoder])
+@pytest.mark.parametrize(
+    ("type_", "odd"),
+    [(dict[int, str], "int"), (dict[str, dict[UUID, int]], "uuid"), (Nested, "int"),
+     (dict[tuple[int, int], int] | None, "tuple"), (dict[Level, int], "one of 'low'"),
+     (dict[bytes, dict[float, int]], "bytes, float")],
+)  # fmt: skip
+def test_keys_of_dicts_that_are_no_texts_are_refused_before_there_is_a_value(coder: Any, type_: Any, odd: str) -> None:
+    with pytest.raises(WiringError, match=f"keys of a dict must be texts, not {odd}: take a list of pairs"):
+        coder(type_)
+
+
+@pytest.mark.parametrize("coder", [JsonCoder, MsgpackCoder])
+@pytest.mark.parametrize("type_", [dict, dict[str, int], dict[Any, int], dict[Colour, int], dict[Literal["red"], int]])
+def test_texts_are_keys_of_dicts(coder: Any, type_: Any) -> None:
+    assert coder(type_).decode(coder(type_).encode({"red": 1})) == {"red": 1}
 
 
 def test_json_has_no_number_for_nan() -> None:
