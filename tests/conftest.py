@@ -32,6 +32,9 @@ MEMORY_BYTES = 6 * 1024**3
 if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES:
     os.environ["TMPDIR"] = tempfile.tempdir = MEMORY
 
+ARCHIVES = "tests/integration/test_zeitgeist_parse.py"
+"""Its first job leaves the class archive from which Spark's later JVMs start (docs/adr/0016-class-archive.md)."""
+
 gc.disable()  # until all tests are found, for hardly anything of what is imported goes
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and what they start inherits that: the tests that
@@ -42,15 +45,24 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(trylast=True)  # after pytest-randomly
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files that may take longest begin first, then those with most tests of real processes: no worker ends alone."""
+    """The files that may take longest begin first, then those with most tests of real processes: no worker ends alone.
+
+    Files with Spark come behind the others, and `ARCHIVES` before all: until it has left an archive of Spark's classes, each
+    JVM reads them from 270 files.
+    """
     longest: dict[str, float] = {}
     real: Counter[str] = Counter()
+    sparks: set[str] = set()
     for item in items:
         limit = item.get_closest_marker("timeout")
         name = item.nodeid.partition("::")[0]
         longest[name] = max(longest.get(name, 0), limit.args[0] if limit else 0)
         real[name] += any(item.get_closest_marker(kind) for kind in ("postgres", "spark"))
-    order = {name: (longest[name], real[name]) for name in longest}
+        if item.get_closest_marker("spark"):
+            sparks.add(name)
+    order = {
+        name: (name == ARCHIVES, longest[name], real[name] > 0, name not in sparks, real[name]) for name in longest
+    }
     items.sort(key=lambda item: order[item.nodeid.partition("::")[0]], reverse=True)
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -102,6 +103,31 @@ def test_what_takes_every_core_lies_where_make_test_looks_for_it() -> None:
     assert f"-m {mark.rpartition('.')[2]} tests/sim;" in (ROOT / "Makefile").read_text(encoding="utf-8")
     marked = {path.parent for path in (ROOT / "tests").rglob("test_*.py") if mark in path.read_text(encoding="utf-8")}
     assert marked == {ROOT / "tests" / "sim"}
+
+
+def test_the_file_that_leaves_an_archive_of_sparks_classes_begins_first(pytestconfig: pytest.Config) -> None:
+    (conftest,) = [plugin for plugin in pytestconfig.pluginmanager.get_plugins() if hasattr(plugin, "ARCHIVES")]
+    assert "spark_job.parse_log(" in (ROOT / conftest.ARCHIVES).read_text(encoding="utf-8")
+    items = [
+        Collected("tests/a.py::a"),
+        Collected("tests/b.py::b", pytest.mark.timeout(900).mark, pytest.mark.spark.mark),
+        Collected("tests/c.py::c", pytest.mark.timeout(900).mark, pytest.mark.postgres.mark),
+        Collected("tests/d.py::d", pytest.mark.timeout(900).mark),
+        Collected(f"{conftest.ARCHIVES}::e", pytest.mark.spark.mark),
+    ]
+    conftest.pytest_collection_modifyitems(items)
+    assert "".join(item.nodeid[-1] for item in items) == "ecbda"
+
+
+class Collected(NamedTuple):
+    """What the order of tests rests on."""
+
+    nodeid: str
+    first: pytest.Mark | None = None
+    second: pytest.Mark | None = None
+
+    def get_closest_marker(self, name: str) -> pytest.Mark | None:
+        return next((mark for mark in (self.first, self.second) if mark is not None and mark.name == name), None)
 
 
 def test_no_file_names_a_machine_or_an_index() -> None:
