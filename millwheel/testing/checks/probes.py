@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from millwheel.bundles import Checkpoint, decode_checkpoint
+from millwheel.bundles import LogWrite, decode_checkpoint
 from millwheel.core.interval import events as ev
 from millwheel.core.interval.machine import IntervalCore
 from millwheel.core.source.injector import InjectorCore
@@ -69,7 +69,7 @@ class Probes:
                 found["two groups commit"] += self._committing > 0
                 self._committing += 1
                 for write in writes:
-                    self._checkpoint(write.interval, decode_checkpoint(write.payload))
+                    self._checkpoint(write)
             case WriteMarks(marks):
                 self._marked(sum(bool(mark.mark) for mark in marks))
             case _:
@@ -81,10 +81,12 @@ class Probes:
         self._found["suspect runs alone"] += alone._holder is not None
         self._found["suspect waits for another one"] += bool(alone._waiting)
 
-    def _checkpoint(self, interval: IntervalId, image: Checkpoint) -> None:
-        actor = self._worker.actors.all.get(interval)
+    def _checkpoint(self, write: LogWrite) -> None:
+        actor = self._worker.actors.all.get(write.interval)
         core = actor.core if actor is not None else None
-        if isinstance(core, IntervalCore) and core.config.settings.productions == "weak" and image.produced:
+        if not isinstance(core, IntervalCore) or core.config.settings.productions != "weak":
+            return
+        if decode_checkpoint(write.payload).produced:
             self._found["weak straggler checkpointed"] += 1
 
     def answered(self, request: StoreCall, answer: Any) -> None:

@@ -27,6 +27,10 @@ WRITES: Final = ("commit", "fold", "mark", "page", "position", "unmark")
 """What ends with an answer, or with a fence."""
 
 
+REFUSALS: Final = frozenset({ev.Refused, ev.WriteFenced})
+"""What a core is told of a write that has failed for good."""
+
+
 class WatchedWorker(WorkerHost):
     """A worker that looks at what it tells its cores; `truth` is set before it starts."""
 
@@ -53,14 +57,13 @@ class WatchedWorker(WorkerHost):
 
     def handle_core(self, actor: Actor, event: ev.Event) -> None:
         """See `WorkerHost`."""
-        self._check(actor, event)
+        if type(event) in ANSWERS or type(event) in REFUSALS:
+            self._check(actor, event)
         super().handle_core(actor, event)
 
     def _check(self, actor: Actor, event: ev.Event) -> None:
-        answers = ANSWERS.get(type(event))
-        if answers is None and not isinstance(event, ev.Refused | ev.WriteFenced):
-            return  # no answer, as most events
         asked = self._unanswered(actor)
+        answers = ANSWERS.get(type(event))
         answered = answers(event) if answers is not None else None
         match event:
             case ev.Refused(seq):

@@ -64,6 +64,8 @@ class Nemesis(Protocol):
 
     struck: Counter[str]
     """Faults that took effect, by kind."""
+    calm: bool
+    """From now on no process freezes, no clock jumps and no channel is cut."""
 
     def strike(self, step: str) -> Action:
         """The fault at this step: the name of an effect or of a store call, in lower case."""
@@ -117,12 +119,13 @@ class Seeded:
     def __init__(self, faults: Faults, rng: random.Random) -> None:
         self.faults = faults
         self.struck: Counter[str] = Counter()
+        self.calm = not (faults.zombie or faults.clock_step or faults.cut)
         self._rng = rng
         self._restarts = 0
 
     def heal(self) -> None:
         """No faults from now on; delays stay."""
-        self.faults = NO_FAULTS
+        self.faults, self.calm = NO_FAULTS, True
 
     def strike(self, step: str) -> Action:
         """Draw one fault, or none."""
@@ -199,6 +202,7 @@ class Planned:
     def __init__(self, at: int = -1, action: Action = "") -> None:
         self.at = at
         self.action: Action = action
+        self.calm = True
         self.steps: list[str] = []
         """The numbered steps, as far as the run has come."""
         self.struck: Counter[str] = Counter()

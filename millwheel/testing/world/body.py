@@ -221,7 +221,8 @@ class Body:
             self.perform(host, effect)
             if type(effect) is he.Ask and isinstance(effect.wish, StoreCall):
                 weight = self.weights.get(effect.wish.step, 1)
-        self._mishap(weight)
+        if not self.world.nemesis.calm:
+            self._mishap(weight)
 
     def _strike_at_message(self, host: SimulatedHost, effect: he.Tell) -> None:
         action = self.calls.strike(step_of(effect.message))

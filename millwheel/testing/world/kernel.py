@@ -7,11 +7,11 @@ Invariant: the same seed gives the same events in the same order, and so the sam
 from __future__ import annotations
 
 import hashlib
-import heapq
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from heapq import heappop, heappush
 from typing import Any, ClassVar, Final
 
 STORY_LIMIT_LINES: Final = 20_000
@@ -46,7 +46,7 @@ class Kernel:
     def at(self, time_us: int, call: Callable[..., None], *arguments: Any) -> None:
         """Run `call` at `time_us` (now, when that is past); calls of the same time run in this order."""
         self._order += 1
-        heapq.heappush(self._heap, (time_us if time_us > self.now else self.now, self._order, call, arguments))
+        heappush(self._heap, (time_us if time_us > self.now else self.now, self._order, call, arguments))
 
     def next_time(self) -> int | None:
         """Time of the next call."""
@@ -56,7 +56,7 @@ class Kernel:
         """Run the next call; false when there is none."""
         if not self._heap:
             return False
-        self.now, _, call, arguments = heapq.heappop(self._heap)
+        self.now, _, call, arguments = heappop(self._heap)
         call(*arguments)
         return True
 

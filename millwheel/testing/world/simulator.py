@@ -90,12 +90,12 @@ class Simulation:
         self.kernel.at(self._until, self._heal)
         self.kernel.at(self._mend_at, self._mend)
         self.launch()
+        kernel, limit = self.kernel, self._until + CONVERGE_LIMIT_US
         while not self._finished:
-            now = self.kernel.now
-            if now > self._until + CONVERGE_LIMIT_US and now > self._limit():  # the latter takes longer to say
-                raise Unending("liveness: the run does not end after its faults did", self.kernel.story())
-            if not self.kernel.step():
-                raise Unending("liveness: nothing is scheduled any more", self.kernel.story())
+            if kernel.now > limit and kernel.now > self._limit():  # the latter takes longer to say
+                raise Unending("liveness: the run does not end after its faults did", kernel.story())
+            if not kernel.step():
+                raise Unending("liveness: nothing is scheduled any more", kernel.story())
 
     def _limit(self) -> int:
         """When the run must have ended.  Elements are finite in number, and each is redriven for good once; so are the
