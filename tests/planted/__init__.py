@@ -6,6 +6,7 @@ Lives here: the registry.  A planted bug replaces one piece of the shipping code
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,8 +17,11 @@ import hypothesis
 import psycopg
 import pytest
 
+import millwheel_injectors
+
 assert hypothesis  # what almost all tests import, and so does each copy of this process
 assert psycopg
+assert millwheel_injectors
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -128,9 +132,11 @@ def unit_test_notices(name: str) -> bool:
     They run in a copy of this process, which may have no threads.  A new process would take longer to import what it needs
     than to test.
     """
+    gc.freeze()  # or the copy would collect garbage among all that is here, and so copy its memory
     copy = os.fork()
     if copy == 0:
         os._exit(_status_of_tests(name))
+    gc.unfreeze()
     return os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]) == pytest.ExitCode.TESTS_FAILED
 
 
@@ -143,7 +149,8 @@ def _status_of_tests(name: str) -> int:
         os.chdir(ROOT)
         os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # they would have to be imported after pytest
         with planted(name):
-            return int(pytest.main(["-q", "-x", "-p", "pytest_timeout", "-p", "no:cacheprovider", UNIT_ONLY[name]]))
+            options = ["-q", "-x", "--tb=no", "-p", "pytest_timeout", "-p", "no:cacheprovider"]
+            return int(pytest.main([*options, UNIT_ONLY[name]]))
     except BaseException:
         return pytest.ExitCode.INTERNAL_ERROR
 
