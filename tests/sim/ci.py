@@ -114,7 +114,7 @@ def run_seeds(seeds: range, attempt: Callable[[int], Verdict | str] = try_seed) 
     begin, used = time.monotonic(), _children_s()
     pool = multiprocessing.get_context("spawn").Pool(os.cpu_count())
     try:
-        found = pool.map(attempt, seeds, chunksize=5)
+        found = pool.map(attempt, seeds, chunksize=1)
         pool.close()
         pool.join()
     finally:

@@ -138,5 +138,5 @@ def try_cluster(seed: int) -> Verdict | str:
 def run_clusters(seeds: range) -> tuple[list[Verdict], list[str]]:
     """Verdicts and failures of a range of seeds, on all cores."""
     with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
-        found = pool.map(try_cluster, seeds, chunksize=2)
+        found = pool.map(try_cluster, seeds, chunksize=1)
     return [v for v in found if isinstance(v, Verdict)], [v for v in found if isinstance(v, str)]
