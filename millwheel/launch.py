@@ -270,7 +270,9 @@ def import_pipeline(path: str) -> Pipeline:
     module = _imported(module_name)
     if not hasattr(module, attribute):
         known = [name for name, value in vars(module).items() if isinstance(value, Pipeline)]
-        raise WiringError(f"{module_name!r} has no {attribute!r}; its pipelines: {', '.join(known) or 'none'}")
+        # Without any it is seldom the file that was meant: one of another name stands before it on the path.
+        where = "" if known else f", which is {getattr(module, '__file__', 'built in')},"
+        raise WiringError(f"{module_name!r}{where} has no {attribute!r}; its pipelines: {', '.join(known) or 'none'}")
     found = getattr(module, attribute)
     if callable(found) and not isinstance(found, Pipeline):
         found = _made(path, found)

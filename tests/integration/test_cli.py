@@ -525,6 +525,7 @@ WRONG = {
         1,
         "'lacks' imports 'no_such_package', which is not installed",
     ),
+    "a module of another place": (["run", "json:pipeline"], 1, "json/__init__.py, has no 'pipeline'"),
     "no attribute": (["run", "words:pipelin"], 1, "'words' has no 'pipelin'; its pipelines: pipeline"),
     "no pipeline object": (["run", "words:no_pipeline"], 1, "'words:no_pipeline' is int, not a millwheel.Pipeline"),
     "a path": (["run", "./words:pipeline"], 1, "'./words' is no module: for a file of that directory write its name"),
