@@ -19,11 +19,13 @@ from millwheel.api.state import Cell, decoded_state
 from millwheel.api.stream import Stream
 from millwheel.api.table import Table
 from millwheel.cluster import Standstill
+from millwheel.coders import Coder
 from millwheel.errors import StoreError, WiringError
 from millwheel.graph import ComputationSpec
 from millwheel.host.keepers import keepers
 from millwheel.host.skews import too_far_ahead
 from millwheel.host.stalls import NOTHING_YET, why_it_waits
+from millwheel.ids import SubscriptionId
 from millwheel.launch import DEFAULT_DATA, open_store
 from millwheel.model import MAX_TIME, MIN_TIME, format_time
 from millwheel.ports import QuarantineRow, SourcePosition
@@ -291,6 +293,12 @@ class Committed:
     def quarantine(self, computation: str, key: str) -> list[QuarantineRow]:
         """The elements that wait for a key, in order; the first one carries the error."""
         return self.reader.quarantine_rows(computation, key)
+
+    def input_coders(self) -> dict[SubscriptionId, Coder[Any]]:
+        """The coder of the stream of each subscription, for those that the code and the store have under one name."""
+        numbers = self.reader.subscriptions()
+        streams = {name: stream for name, stream in self._graph.shape().subscriptions.items() if name in numbers}
+        return {numbers[name]: self._graph.streams[stream].coder for name, stream in streams.items()}
 
     def redrive(self, computation: str, key: str) -> None:
         """Ask the running pipeline, or the next run, to run a key's quarantine; `StoreError` when there is none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from millwheel.cli.options import KEY, KEY_HELP, Place, place
+from millwheel.cli.shown_values import shown_stored
 from millwheel.errors import StoreError
 from millwheel.escapes import escaped, harmless
 from millwheel.model import format_time
@@ -38,8 +39,9 @@ def show(place: Place, computation: str, key: str) -> None:
         waiting = committed.quarantine(computation, key)
         if not waiting:
             raise StoreError(f"key {key!r} of {computation!r} is not in quarantine")
+        coders = committed.input_coders()
         for row in waiting:
-            what = escaped(row.tag) or repr(row.value)
+            what = escaped(row.tag) or shown_stored(row.value, coders.get(row.subscription))
             error = "\n".join(map(harmless, row.error.split("\n")))
             click.echo(f"#{row.order} {format_time(row.timestamp)} {what}\n{error}")
 

@@ -10,12 +10,24 @@ from typing import Any
 
 import msgspec
 
-from millwheel.escapes import harmless_json
+from millwheel.coders import BytesCoder, Coder, JsonCoder, TextCoder
+from millwheel.escapes import harmless, harmless_json
 
 
 def as_json(value: Any) -> str:
     """A value on one line, without anything that a terminal obeys."""
     return harmless_json(msgspec.json.encode(value, enc_hook=_shown_inside).decode())
+
+
+def shown_stored(data: bytes, coder: Coder[Any] | None) -> str:
+    """Stored bytes as they are where that is text; else as their coder decodes them, in JSON."""
+    stored = harmless(data.decode(errors="backslashreplace"))
+    if coder is None or isinstance(coder, TextCoder | JsonCoder | BytesCoder):
+        return stored
+    try:
+        return as_json(shown(coder.decode(data)))
+    except Exception:  # what a coder of a user's own raises, nobody knows; `millwheel check` says which values it is
+        return stored
 
 
 def shown(value: Any) -> Any:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from millwheel.cli.options import KEY, KEY_HELP, Place, place
-from millwheel.cli.shown_values import as_json, shown
-from millwheel.coders import BytesCoder, JsonCoder, TextCoder
+from millwheel.cli.shown_values import shown_stored
 from millwheel.errors import StoreError
-from millwheel.escapes import escaped, harmless
+from millwheel.escapes import escaped
 
 if TYPE_CHECKING:
     from millwheel.api.state import Cell
@@ -61,11 +60,5 @@ def _show(rows: Iterable[StateRow], cells: Mapping[str, Cell]) -> None:
 
 def shown_state(row: StateRow, cell: Cell | None) -> str:
     """As it is stored where that is text; else as the coder of its cell decodes it, in JSON."""
-    stored = harmless(row.value.decode(errors="backslashreplace"))
     counts = cell is not None and cell.kind == "list" and not row.entry
-    if cell is None or counts or isinstance(cell.coder, TextCoder | JsonCoder | BytesCoder):
-        return stored
-    try:
-        return as_json(shown(cell.coder.decode(row.value)))
-    except Exception:  # what a coder of a user's own raises, nobody knows; `millwheel check` says which values it is
-        return stored
+    return shown_stored(row.value, None if cell is None or counts else cell.coder)

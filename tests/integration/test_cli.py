@@ -258,7 +258,7 @@ def test_quarantine_is_listed_shown_and_redriven(served: Shell) -> None:
     assert served("quarantine", "list", "words:pipeline") == (0, "Count\tbad\t5 waiting\n", "")
     status, out, _ = served("quarantine", "show", "words:pipeline", "Count", "bad")
     assert status == 0
-    assert "#0 1970-01-01T00:00:00.000007+00:00 b'bad'" in out
+    assert "#0 1970-01-01T00:00:00.000007+00:00 bad\n" in out
     assert "RuntimeError: not today" in out
     status, out, _ = served("quarantine", "redrive", "words:pipeline", "Count", "bad")
     assert (status, out) == (0, "millwheel: 'bad' will be redriven by the running pipeline, or by the next run\n")

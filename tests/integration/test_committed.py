@@ -298,6 +298,7 @@ def test_every_query_of_the_command_line_can_be_asked_from_python(postgres: Embe
         waiting = committed.quarantine("Count", "bad")
         assert [(row.timestamp, row.value) for row in waiting] == [(40, b"bad"), (50, b"bad")]
         assert "bad value" in waiting[0].error
+        assert committed.input_coders()[waiting[0].subscription].decode(waiting[0].value) == "bad"
         committed.redrive("Count", "bad")
         with pytest.raises(StoreError, match="not in quarantine"):
             committed.redrive("Count", "a")

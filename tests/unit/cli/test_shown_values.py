@@ -9,6 +9,7 @@ import pytest
 
 from millwheel import BytesCoder, Coder, JsonCoder, ListCell, MapCell, MsgpackCoder, TextCoder, ValueCell
 from millwheel.api.state import Cell
+from millwheel.cli.shown_values import shown_stored
 from millwheel.cli.state import shown_state
 from millwheel_storage.postgres.overlays import StateRow
 
@@ -46,6 +47,10 @@ def test_a_value_is_shown_so_that_people_can_read_it(coder: Coder[Any], value: A
     assert shown_state(StateRow("k", "it", "", coder.encode(value)), ValueCell(coder, default=None)) == shown
     for cell in (MapCell(coder), ListCell(coder)):
         assert shown_state(StateRow("k", "it", "e", coder.encode(value)), cell) == shown
+
+
+def test_bytes_without_a_coder_are_shown_as_stored() -> None:
+    assert shown_stored(b"\x93a", None) == "\\x93a"
 
 
 def test_the_length_of_a_list_and_a_cell_that_is_not_in_the_code_are_shown_as_stored() -> None:
