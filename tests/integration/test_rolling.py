@@ -62,7 +62,7 @@ def test_workers_are_restarted_one_by_one_with_other_code_and_nothing_is_lost(pl
 
     for text, named in (
         (OTHER_STATE, "cell:Count.seen is stored with coder"),
-        (WIDER_STATE, "cell 'Count.seen' cannot be read by the running version: float became int"),
+        (WIDER_STATE, "cell 'Count.seen' cannot be read by the running version: int became float"),
     ):
         module.write_text(text)
         status, out = ended(worker(place, "w3"))

@@ -52,15 +52,16 @@ def _coder(name: str, running: PipelineShape, shape: PipelineShape) -> Iterator[
         if name.startswith(CELL):  # a store remembers streams that nobody reads any more
             yield f"{_path(name)} is gone"
     elif name in running.schemas and name in shape.schemas:
-        for old, new, who in (
-            (running.schemas[name], shape.schemas[name], "this version"),
-            (shape.schemas[name], running.schemas[name], "the running version"),
-        ):
-            try:
-                changes(old, new)
-            except Unreadable as reason:
-                yield f"{_path(name)} cannot be read by {who}: {reason}"
-                return
+        before, after = running.schemas[name], shape.schemas[name]
+        try:
+            new = changes(before, after)
+        except Unreadable as reason:
+            yield f"{_path(name)} cannot be read by this version: {reason}"
+            return
+        try:
+            changes(after, before)
+        except Unreadable as reason:  # which tells it the other way round, unless nothing else can be told
+            yield f"{_path(name)} cannot be read by the running version: {'; '.join(new) or reason}"
     elif running.coders[name] != shape.coders[name]:
         yield f"{_path(name)} has coder {shape.coders[name]!r}, and {running.coders[name]!r} in the running version"
 

@@ -73,7 +73,7 @@ def test_a_value_that_only_the_newer_version_reads_is_a_difference_in_both_direc
     older, newer = shape(schemas={"cell:a.n": describe(Narrow)}), shape(schemas={"cell:a.n": describe(Wide)})
     (there,) = differences(older, newer)
     (back,) = differences(newer, older)
-    assert there.startswith("cell 'a.n' cannot be read by the running version: field 'page' was removed")
+    assert there.startswith("cell 'a.n' cannot be read by the running version: field 'page' was added")
     assert back.startswith("cell 'a.n' cannot be read by this version: field 'page' was removed")
     (number,) = differences(RUNNING, shape(schemas={"cell:a.n": describe(float)}))
-    assert number == "cell 'a.n' cannot be read by the running version: float became int"
+    assert number == "cell 'a.n' cannot be read by the running version: int became float"
