@@ -24,6 +24,9 @@ from millwheel_storage.schema.handovers import Handover, handovers, moved_shards
 CELL = "cell:"
 COMPUTATION = "computation:"
 
+MEANS: Final = " as "
+"""What stands in a fingerprint between a coder and the meaning of what it writes; see `meant` of the library."""
+
 _TYPES: Final = re.compile(r":[^:]*:[0-9a-f]{12}\b")
 """The name and the hash of a type in a fingerprint."""
 
@@ -305,6 +308,11 @@ def _plan_coder(name: str, stored: PipelineShape, shape: PipelineShape, found: P
             )
     elif old != new and old in shape.reads.get(name, ()):
         found.changes.append(f"{name}: coder {new!r} reads what {old!r} wrote")
+    elif (meant := old.partition(MEANS)[2]) and (means := new.partition(MEANS)[2]) and _family(meant) != _family(means):
+        found.refusals.append(
+            f"{name} is stored as {meant!r}, and now means {means!r}: give the new step another name, and keep the old one "
+            "under its own, behind .filter(lambda value: False), so that it ends what it has begun; or reset the store"
+        )
     elif old != new:
         found.refusals.append(
             f"{name} is stored with coder {old!r}, the pipeline now says {new!r}; "

@@ -55,7 +55,9 @@ def why_gone(what: str, name: str, stored: PipelineShape, shape: PipelineShape) 
         )
     refusal = f"the store holds work of {what} {name!r}, which the pipeline no longer has: put it back"
     if what == "computation":
-        refusal += f", or add the one that takes its place with formerly={name!r}"
+        refusal += (
+            f", or add the one that takes its place with formerly={name!r}, or, as a step of a chain, name={name!r}"
+        )
     else:
         refusal += ", with a key function that gives None for what is not to be read any more"
     refusal += "; or reset the store"

@@ -42,7 +42,7 @@ def test_an_addition_is_fine_and_a_removal_is_not() -> None:
         check(new, old)
     assert str(refused.value) == (
         "the store holds work of computation 'b', which the pipeline no longer has: put it back, or add the one that takes "
-        "its place with formerly='b'; or reset the store"
+        "its place with formerly='b', or, as a step of a chain, name='b'; or reset the store"
     )
     one = PipelineShape("p", {"a": ()}, {"a<s": "s", "a<t": "t"}, {"stream:s": "bytes"}, (), ())
     with pytest.raises(IncompatibleStore) as refused:
@@ -73,6 +73,21 @@ def test_what_is_new_is_said() -> None:
     ]
     assert plan(found.shape, new).changes == []
     assert "stream 's' is not published any more" in plan(found.shape, old).changes
+
+
+def test_state_of_another_meaning_is_refused_with_a_way_to_go_on() -> None:
+    def counting(meaning: str) -> PipelineShape:
+        return PipelineShape(
+            "p", {"a": ()}, {"a<s": "s"}, {"cell:a.c": f"map:json/1:int:f0765dbf409c as {meaning}"}, (), ()
+        )
+
+    with pytest.raises(IncompatibleStore) as refused:
+        check(counting("count of fixed 5"), counting("count of fixed 10"))
+    assert str(refused.value) == (
+        "cell:a.c is stored as 'count of fixed 5', and now means 'count of fixed 10': give the new step another name, and "
+        "keep the old one under its own, behind .filter(lambda value: False), so that it ends what it has begun; or reset "
+        "the store"
+    )
 
 
 def fed(streams: dict[str, str], splits: tuple[str, ...] = ()) -> PipelineShape:
