@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
-from psycopg import AsyncConnection, sql
+from psycopg import AsyncConnection, errors, sql
 
 from millwheel.bundles import CHECKPOINT_FORMAT
 from millwheel.cluster import Member
@@ -88,7 +88,7 @@ async def _check_settings(connection: Connection) -> None:
 
 async def _migrate(connection: Connection, schema: str, shape: PipelineShape) -> None:
     if await (await connection.execute(opening.FIND_SCHEMA, (schema,))).fetchone() is None:
-        await connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+        await _create(connection, schema)
     cursor = await connection.execute(opening.SCHEMA_TABLES, (schema,))
     tables = {row[0] for row in await cursor.fetchall()}
     made = {"migration", "meta"} <= tables
@@ -102,6 +102,16 @@ async def _migrate(connection: Connection, schema: str, shape: PipelineShape) ->
         for statement in migration:
             await connection.execute(statement)
         await connection.execute(opening.RECORD_MIGRATION, (version + 1,))
+
+
+async def _create(connection: Connection, schema: str) -> None:
+    try:
+        await connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+    except errors.InsufficientPrivilege as error:
+        raise StoreError(
+            f"there is no schema {schema!r}, and this role may make none: let somebody who may run "
+            f'CREATE SCHEMA "{schema}" AUTHORIZATION "{connection.info.user}"'
+        ) from error
 
 
 async def _applied(connection: Connection) -> int:

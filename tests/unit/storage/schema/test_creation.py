@@ -6,6 +6,7 @@ import asyncio
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from millwheel.bundles import (
     Delivered,
@@ -124,6 +125,28 @@ def test_a_sink_table_may_be_there_before_the_first_run(postgres: EmbeddedPostgr
     with Reader(postgres.url, pipeline) as reader:
         (row,) = reader.sink_rows("out")
     assert row["at"] is not None
+
+
+def test_a_role_that_may_make_no_schema_is_told_who_makes_it(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    async def opened() -> None:
+        store = PostgresStore(make_conninfo(postgres.url, user="narrow"), pipeline)
+        try:
+            await store.open_pipeline(shape(pipeline))
+        finally:
+            await store.close()
+
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute("CREATE ROLE narrow LOGIN")
+        with pytest.raises(StoreError) as refused:
+            asyncio.run(opened())
+        assert str(refused.value) == (
+            f"there is no schema {pipeline!r}, and this role may make none: let somebody who may run "
+            f'CREATE SCHEMA "{pipeline}" AUTHORIZATION "narrow"'
+        )
+        connection.execute(f'CREATE SCHEMA "{pipeline}" AUTHORIZATION "narrow"')
+        asyncio.run(opened())
+        connection.execute("DROP OWNED BY narrow")
+        connection.execute("DROP ROLE narrow")
 
 
 def test_two_openers_at_once_make_one_schema(postgres: EmbeddedPostgres, pipeline: str) -> None:
