@@ -46,6 +46,29 @@ def describe(type_: Any) -> Schema:
     return {"format": SCHEMA_FORMAT, "root": root, "objects": objects}
 
 
+def together(parts: Mapping[str, Schema | None]) -> Schema | None:
+    """The description of something that holds values of other descriptions, by name; None when one of them is not known."""
+    objects: dict[str, Any] = {}
+    fields = []
+    for name, part in parts.items():
+        if part is None or part.get("format") != SCHEMA_FORMAT:
+            return None
+        objects |= {f"{name} {number}": _renumbered(made, name) for number, made in part["objects"].items()}
+        fields.append({"name": name, "type": _renumbered(part["root"], name)})
+    objects["all"] = {"positional": False, "tag": [None, None], "fields": fields}
+    return {"format": SCHEMA_FORMAT, "root": {"kind": "object", "number": "all"}, "objects": objects}
+
+
+def _renumbered(node: Any, name: str) -> Any:
+    """A piece of a description whose objects have `name` before their numbers."""
+    if isinstance(node, list):
+        return [_renumbered(each, name) for each in node]
+    if not isinstance(node, dict):
+        return node
+    found = {key: _renumbered(value, name) for key, value in node.items()}
+    return found | ({"number": f"{name} {node['number']}"} if node.get("kind") == "object" else {})
+
+
 class _Describer:
     """Walks a type once; a class that holds itself is a number the second time."""
 

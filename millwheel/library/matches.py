@@ -13,6 +13,7 @@ import msgspec
 from millwheel.coders import Coder, schema_of
 from millwheel.errors import CoderError, WiringError
 from millwheel.library.windows import Window
+from millwheel.schemas import together
 
 L = TypeVar("L")
 R = TypeVar("R")
@@ -94,6 +95,7 @@ class FieldsCoder:
         self._sides = [coders.get(name) for name in type_.__struct_fields__]
         names = ",".join(f"{name}={coder.fingerprint}" for name, coder in coders.items())
         self.fingerprint = f"{type_.__name__.lower()}/1:{names}"
+        self.schema = together({name: schema_of(coder) for name, coder in coders.items()})
 
     def encode(self, value: Any, /) -> bytes:
         """The bytes of each of the user's values; nothing for None."""
@@ -122,6 +124,7 @@ class JoinedCoder:
     def __init__(self, sides: Sequence[Coder[Any]]) -> None:
         self._sides = tuple(sides)
         self.fingerprint = f"joined/1:{','.join(side.fingerprint for side in sides)}"
+        self.schema = together({f"values[{place}]": schema_of(side) for place, side in enumerate(sides)})
 
     def encode(self, value: Joined[Any], /) -> bytes:
         """The bytes of each side; nothing for None."""

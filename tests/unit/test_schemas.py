@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millwheel.schemas import Unreadable, changes, describe
+from millwheel.schemas import Unreadable, changes, describe, together
 
 
 class Click(msgspec.Struct):
@@ -218,3 +218,27 @@ def test_what_is_called_readable_is_read(old: Any, new: Any, data: st.DataObject
     for protocol in (msgspec.json, msgspec.msgpack):
         msgspec_bytes = protocol.encode(value)
         protocol.decode(msgspec_bytes, type=new)
+
+
+class Twig(msgspec.Struct):
+    twigs: list[Twig] = []
+
+
+class LongTwig(msgspec.Struct):
+    twigs: list[LongTwig] = []
+    length: int = 1
+
+
+def test_descriptions_together_are_compared_by_name_each_with_its_own_objects() -> None:
+    old = together({"left": describe(Twig), "right": describe(int)})
+    new = together({"left": describe(LongTwig), "right": describe(float)})
+    assert old is not None
+    assert new is not None
+    assert changes(old, new) == [
+        "field 'left.length' was added, 1 where it is missing",
+        "field 'right': int became float",
+    ]
+    with pytest.raises(Unreadable, match=r"field 'left\.length' was removed"):
+        changes(new, old)
+    assert changes(old, old) == []
+    assert together({"left": describe(int), "right": None}) is None

@@ -178,3 +178,30 @@ def test_a_value_may_gain_a_field_where_a_step_keeps_values(step: str) -> None:
         return pipeline.graph().shape()
 
     assert plan(shape(Seen), shape(SeenMore)).refusals == []
+
+
+@pytest.mark.parametrize(
+    "join",
+    [
+        lambda flow, one, two: one.join(two, Fixed(minutes=1), name="join"),
+        lambda flow, one, two: flow.join_all([one, two], Fixed(minutes=1), name="join"),
+    ],
+)
+def test_a_value_may_gain_a_field_where_rows_go_on_without_a_stream_of_the_user(join: Any) -> None:
+    def shape(type_: type[Any]) -> PipelineShape:
+        pipeline = Pipeline("names")
+        flow = Flow(pipeline)
+        streams = [Stream(name, MsgpackCoder(type_)) for name in ("one", "two")]
+        keyed = [
+            flow.inject(IterableSource(stream.name, []), stream).key_by(lambda seen: seen.user) for stream in streams
+        ]
+        rows = join(flow, *keyed).key_by(lambda row: row.key)
+        rows.window(Fixed(minutes=1)).aggregate(count()).map(str).to(Stream("out", JsonCoder(str)))
+        return pipeline.graph().shape()
+
+    found = plan(shape(Seen), shape(SeenMore))
+    assert found.refusals == []
+    told = [change for change in found.changes if change.startswith("stream:join.out")]
+    assert len(told) == 2
+    assert all("page' was added" in change for change in told)
+    assert plan(shape(SeenMore), shape(Seen)).refusals != []
