@@ -195,7 +195,10 @@ class FileSource(Source[T]):
         self._keys: dict[str, Any] = {}
         """By which files are in order; those that the last search found and that are not finished."""
         self._newest: Any = None
-        """The largest key of any file, finished ones included."""
+        """The largest key of any file, finished ones included, as the last search that is over has found it.  Files are read
+        while a search goes on, so what it has found so far does not count."""
+        self._reached: Any = None
+        """The same of the search that is under way."""
         self._released: set[str] = set()
         self._partitions: dict[str, TextPartition] = {}
         self._frontier = Frontier()
@@ -258,7 +261,7 @@ class FileSource(Source[T]):
 
     def _look(self, started: int) -> Generator[Step, Any, list[FoundFile]]:
         """Files that are not finished, or that somebody has touched since, and how they begin."""
-        self._newest = None
+        self._reached = None
         left: list[Listed] = []
         batch: dict[bytes, Listed] = {}
         for number, listed in enumerate(self._list(), 1):
@@ -289,7 +292,7 @@ class FileSource(Source[T]):
         """Files after which another one is not the last."""
         if self._tail:
             keys = [key for file in files if (key := self._key(Path(file.place), file.path)) is not None]
-            self._newest = max([*keys, self._newest] if self._newest is not None else keys, default=None)
+            self._reached = max([*keys, self._reached] if self._reached is not None else keys, default=None)
 
     def _recognise(self, files: list[FoundFile]) -> Generator[Step, Any, set[str]]:
         """Give every file its name; the names of those that are finished."""
@@ -347,6 +350,7 @@ class FileSource(Source[T]):
         self._places.update({name: file.place for name, file in found.items()})
         keys = {name: self._key(file.place, file.path) for name, file in found.items()}
         self._keys = {name: key for name, key in keys.items() if key is not None}
+        self._newest = self._reached
 
     def _key(self, place: Path, path: str) -> Any:
         """Its place in the order; None when it is gone."""

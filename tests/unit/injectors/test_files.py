@@ -30,6 +30,7 @@ from millwheel_injectors import (
     modification_time,
 )
 from millwheel_injectors.formats import Format
+from millwheel_injectors.watermarks import Policy
 from tests.effort import examples
 from tests.unit.injectors.drain import (
     Clock,
@@ -721,6 +722,33 @@ def test_quiet_files_of_an_unordered_tail_finish_when_told(tmp_path: Path) -> No
     clock.now = HUGE**3
     assert partition.read(1) is None
     assert partition.finished()
+
+
+@pytest.mark.parametrize("policy", [None, FileCreation()])
+def test_the_last_file_is_not_finished_while_a_search_is_under_way(tmp_path: Path, policy: Policy | None) -> None:
+    """A search goes on beside the reading.  What it has not come to yet may follow, or be, the last file."""
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(f"{name}\n")
+    clock = Clock(HUGE**3)
+    source = FileSource("s", tmp_path, tail=True, ordered=policy is None, watermark=policy, clock=clock)
+    first, last = source.discover(())
+    assert (texts(first), texts(last)) == (["a"], ["b"])
+
+    def looked(search: Search) -> Search:
+        answer = None
+        while True:
+            try:
+                step = search.send(answer)
+            except StopIteration as end:
+                found: list[SourcePartition] = end.value
+                return found
+            assert last.read(1) is None
+            assert not last.finished(), step
+            answer = yield step
+
+    assert alone(looked(source.search({first.name, last.name}))) == []
+    assert first.read(1) is None
+    assert (first.finished(), last.finished()) == (True, False)
 
 
 def test_rotated_logs_can_be_ordered_by_modification(tmp_path: Path) -> None:
