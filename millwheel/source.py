@@ -38,7 +38,11 @@ class Batch(msgspec.Struct, Generic[T_co], frozen=True, gc=False):
 
 
 class SourcePartition(Protocol[T_co]):
-    """One readable unit of a source (a file).  Reading is blocking and may be run in a thread."""
+    """One readable unit of a source (a file).
+
+    It is read on the thread of the hooks: while `read` waits, nothing else runs.  What comes from a slow server is fetched by
+    a thread of the source's own, and `read` gives what is there.
+    """
 
     name: str
     """Stable identity across restarts, renames and rotation."""
@@ -52,7 +56,7 @@ class SourcePartition(Protocol[T_co]):
         ...
 
     def read(self, limit: int) -> Batch[T_co] | None:
-        """At most `limit` rows, or None when there is nothing now."""
+        """At most `limit` rows, or None when there is nothing now; it is asked again soon."""
         ...
 
     def finished(self) -> bool:
