@@ -88,7 +88,11 @@ class Firing:
     def stamp(self, progress: Progress, timestamp: int, watermark: int) -> None:
         """A record has come; one behind the watermark does not count, for the pane would be late by its fault."""
         if self.holds and timestamp >= watermark:
-            own = self.time(timestamp) if callable(self.time) else timestamp
+            own = timestamp
+            if callable(self.time):
+                # Nothing keeps the watermark back that has passed already: a pane of an earlier time would be late.
+                # And a record's own hook produces nothing that is older than the record.
+                own = max(self.time(timestamp), timestamp if isinstance(self.early, EveryRecords) else watermark)
             progress.stamp = self.combined([own] if progress.stamp is None else [own, progress.stamp])
 
     def fired(self, progress: Progress, timing: Timing) -> None:

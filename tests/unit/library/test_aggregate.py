@@ -211,6 +211,21 @@ def test_the_time_of_a_pane_may_be_that_of_its_records(time: str, stamp: int) ->
     assert stepper.watermark("panes.sum") == MAX_TIME
 
 
+def test_a_pane_is_not_late_by_the_function_of_its_time() -> None:
+    stepper = Stepper(windowed(TEN, time=lambda time: time - 5 * SECOND))
+    stepper.advance_watermark(8 * SECOND)
+    send(stepper, "ann", 1, 9)
+    send(stepper, "bob", 2, 14)
+    assert stepper.watermark("panes.sum") == 8 * SECOND
+    stepper.finish()
+    assert [(out.value.key, out.timestamp // SECOND) for out in stepper.outputs(panes)] == [("ann", 8), ("bob", 9)]
+    counting = AtWatermark(early=EveryRecords(1))
+    stepper = Stepper(windowed(TEN, time=lambda time: time - 5 * SECOND, trigger=counting))
+    send(stepper, "ann", 1, 9)
+    stepper.finish()
+    assert [out.timestamp // SECOND for out in stepper.outputs(panes)] == [9, 9]
+
+
 def test_an_early_pane_leaves_the_time_of_the_next_one_as_it_is() -> None:
     stepper = Stepper(windowed(TEN, time="earliest", trigger=AtWatermark(early=EveryRecords(1)), lateness=seconds(5)))
     for second in (3, 5):
