@@ -48,7 +48,7 @@ class ValidityAggregate(WindowedAggregate[R], Generic[R]):
 
     def add(self, context: Context, timestamp: int, value: Any) -> None:
         """Begin a window at the record's time, which ends the one that was open there; equal times share one."""
-        begun = self.begun.get()
+        begun = [*self.begun.get()]
         place = bisect_left(begun, timestamp)
         if place == len(begun) or begun[place] != timestamp:
             begun.insert(place, timestamp)

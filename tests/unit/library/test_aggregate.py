@@ -17,6 +17,7 @@ from millwheel.library import (
     Repeat,
     Sessions,
     Sliding,
+    Validity,
     collect,
     seconds,
 )
@@ -234,6 +235,18 @@ def test_an_early_pane_leaves_the_time_of_the_next_one_as_it_is() -> None:
     send(stepper, "ann", 1, 4)
     times = [out.timestamp for out in stepper.outputs(panes)]
     assert times == [3 * SECOND, 3 * SECOND, 3 * SECOND, 10 * SECOND - 1]
+
+
+def test_a_late_record_leaves_windows_of_validity_as_they_are() -> None:
+    stepper = Stepper(windowed(Validity(), dropped=dropped))
+    for second in (1, 9):
+        send(stepper, "ann", second, second)
+    stepper.advance_watermark(9 * SECOND)
+    send(stepper, "ann", 4, 4)
+    stepper.finish()
+    assert next(pane[1:4] for pane in found(stepper)) == (1, 9, 1)
+    assert [out.value.points for out in stepper.outputs(dropped)] == [4]
+    assert len(stepper.outputs(panes)) == 2
 
 
 def test_the_global_window_ends_with_the_input() -> None:
