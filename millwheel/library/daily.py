@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from millwheel.api.context import Context
 from millwheel.api.state import MapCell, ValueCell
 from millwheel.api.stream import Stream
-from millwheel.coders import Coder, JsonCoder, MsgpackCoder, schema_of
+from millwheel.coders import Coder, JsonCoder, schema_of
 from millwheel.errors import WiringError
 from millwheel.library.forgetting import ForgettingOperator, forgetting
 from millwheel.library.windows import Fixed
@@ -38,8 +38,9 @@ class Deduplicate(Operator[T]):
 
     seen = MapCell[int](JsonCoder(int))
     """The newest of each id that was let through."""
-    older = MapCell[list[int]](MsgpackCoder(list[int]))
-    """The others of it, as long as the watermark is not `within` beyond them."""
+    older = MapCell[int](JsonCoder(int))
+    """The others of it, until the watermark is `within` beyond them.  A span of `within` has one of an id at most, so only
+    three of them are looked at."""
 
     def __init__(self, wiring: Wiring[T], id_of: Callable[[T], str], within: int) -> None:
         super().__init__(wiring)
@@ -51,39 +52,45 @@ class Deduplicate(Operator[T]):
         for _, value in self.inputs.take(context.stream, record.key, record.value):
             entry, time = _entry(self._id_of(value)), record.timestamp
             last = self.seen.get(entry)
-            if last is None or self._is_new(context, entry, time, last):
-                if last is None or time > last:
-                    self.seen.set(entry, time)
-                    context.set_timer(entry, time + self._within)
-                self.emit(context, value, None)
+            if last is not None:
+                if self._is_near(entry, time, last):
+                    continue
+                self._keep(context, entry, min(time, last))
+            if last is None or time > last:
+                self.seen.set(entry, time)
+                context.set_timer(entry, time + self._within)
+            self.emit(context, value, None)
 
-    def _is_new(self, context: Context, entry: str, time: int, last: int) -> bool:
-        """Whether all that were let through are far enough; if so, it is one of them."""
-        before = self.older.get(entry, [])
-        near = context.watermark - self._within
-        older = [other for other in before if other > near]
-        if any(abs(time - other) < self._within for other in (last, *older)):
-            return False
-        now = [other for other in (*older, min(time, last)) if other > near]
-        if now:
-            self.older.set(entry, now)
-        elif before:
-            self.older.delete(entry)
-        return True
+    def _is_near(self, entry: str, time: int, last: int) -> bool:
+        """Whether one that was let through is less than `within` away."""
+        if abs(time - last) < self._within:
+            return True
+        span = time // self._within
+        near = self.older.get_many([f"{span + step}{entry}" for step in (-1, 0, 1)])
+        return any(abs(time - other) < self._within for other in near.values())
+
+    def _keep(self, context: Context, entry: str, time: int) -> None:
+        """One that is not the newest of its id is compared with records for as long as they may be near it."""
+        if time + self._within > context.watermark:
+            place = f"{time // self._within}{entry}"
+            self.older.set(place, time)
+            context.set_timer(place, time + self._within)
 
     def ProcessTimer(self, context: Context, timer: Timer) -> None:
         """A record of this id that is not late is a new one now."""
-        self.seen.delete(timer.tag)
-        if self.older.get(timer.tag) is not None:
-            self.older.delete(timer.tag)
+        (self.seen if timer.tag[0] in _IDS else self.older).delete(timer.tag)
+
+
+_IDS: Final = ("=", "#")
+"""What an entry begins with: an id as it is, or its digest."""
 
 
 def _entry(name: str) -> str:
     """An id as an entry of state and the tag of a timer."""
     data = name.encode()
     if data and len(data) <= DAILY_ID_LIMIT_BYTES and b"\0" not in data:
-        return "=" + name
-    return "#" + blake2b(data, digest_size=20).hexdigest()
+        return _IDS[0] + name
+    return _IDS[1] + blake2b(data, digest_size=20).hexdigest()
 
 
 class Throttle(Operator[T]):
