@@ -175,7 +175,7 @@ def minimum(of: Callable[[T], N]) -> Aggregation[T, list[N], N | None]: ...
 def minimum(of: Callable[[T], V], type_: type[V]) -> Aggregation[T, list[V], V | None]: ...
 def minimum(of: Callable[[T], Any], type_: Any = _NUMBER) -> Aggregation[T, list[Any], Any]:
     """The smallest; None of no record.  Values that are no numbers need their `type_`; NaN is larger than all numbers."""
-    return _best("minimum", of, type_, lambda a, b: a < b or (_no_number(b) and not _no_number(a)))
+    return _best("minimum", of, type_, lambda a, b: a < b or (b != b and a == a))
 
 
 @overload
@@ -184,7 +184,7 @@ def maximum(of: Callable[[T], N]) -> Aggregation[T, list[N], N | None]: ...
 def maximum(of: Callable[[T], V], type_: type[V]) -> Aggregation[T, list[V], V | None]: ...
 def maximum(of: Callable[[T], Any], type_: Any = _NUMBER) -> Aggregation[T, list[Any], Any]:
     """The largest; None of no record.  Values that are no numbers need their `type_`; NaN is larger than all numbers."""
-    return _best("maximum", of, type_, lambda a, b: a > b or (_no_number(a) and not _no_number(b)))
+    return _best("maximum", of, type_, lambda a, b: a > b or (a != a and b == b))
 
 
 class _InTime(Aggregation[T, list[tuple[int, V]], R]):
