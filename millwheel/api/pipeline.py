@@ -81,10 +81,15 @@ class Pipeline:
         self._sources: dict[str, SourceSpec] = {}
         self._tables: dict[str, Table[Any]] = {}
         self._checks: list[Callable[[], None]] = []
+        self._graph_checks: list[Callable[[Graph], None]] = []
 
     def check_before(self, check: Callable[[], None]) -> None:
         """Call `check` before anybody uses the pipeline: it raises `WiringError` for what only its owner can see."""
         self._checks.append(check)
+
+    def check_after(self, check: Callable[[Graph], None]) -> None:
+        """The same with the graph, which is checked by then."""
+        self._graph_checks.append(check)
 
     def declared(self) -> tuple[dict[str, StreamSpec], dict[str, ComputationSpec]]:
         """The streams and computations so far, by name, before the graph is checked; a copy."""
@@ -240,13 +245,20 @@ class Pipeline:
         """The checked graph; raises `WiringError` naming the culprit."""
         for check in self._checks:
             check()
-        return check_graph(
+        return self.checked(
             Graph(
                 self.name, self._streams, self._computations, self._sources,
                 tuple(table.spec() for table in self._tables.values()), snapshot_every_us=self._snapshot_every_us,
                 baseline=self.baseline,
             )
         )  # fmt: skip
+
+    def checked(self, graph: Graph) -> Graph:
+        """A graph of this pipeline when nothing is wrong with it, perhaps with other sources; raises `WiringError`."""
+        found = check_graph(graph)
+        for check in self._graph_checks:
+            check(found)
+        return found
 
     def _declare(self, stream: Stream[Any], by: str) -> None:
         declare_stream(self._streams, StreamSpec(stream.name, stream.coder), by)

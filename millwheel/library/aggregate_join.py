@@ -140,4 +140,5 @@ def join_aggregate(
         make=make,
         output=FieldsCoder(Match, {"left": coders[0], "right": MsgpackCoder(aggregation.results)}),
         side_outputs=tuple(dict.fromkeys(stream for stream in dropped if stream is not None)),
+        waits=True,
     )

@@ -27,6 +27,7 @@ from millwheel.api.pipeline import Pipeline
 from millwheel.api.stream import Stream
 from millwheel.coders import Coder
 from millwheel.errors import InvariantError, WiringError
+from millwheel.graph import Graph
 from millwheel.library.daily import Addressed
 from millwheel.library.durations import Duration, duration
 from millwheel.library.expected import check_coder, check_function, check_keyed
@@ -55,13 +56,24 @@ class Flow:
             raise WiringError(f"a flow needs a Pipeline, got {pipeline!r:.80}")
         self.pipeline = pipeline
         self._results: list[_Result] = []
+        self._waiting: list[str] = []
         pipeline.check_before(self._check)
+        pipeline.check_after(self._check_loops)
 
     def _check(self) -> None:
         """A keyed step whose results go nowhere was forgotten: nothing of it would run."""
         for result in self._results:
             if not result.written:
                 raise WiringError(f"the results of {result.title!r} go nowhere: end its chain in a stream, .to(...)")
+
+    def _check_loops(self, graph: Graph) -> None:
+        """The watermark of a loop is not beyond the time of a result that waits in it: both would wait for ever."""
+        for name in self._waiting:
+            if graph.loop_of(name) is not None:
+                raise WiringError(
+                    f"{name!r} is in a loop: its results come when the watermark is beyond their time, and the watermark of "
+                    "a loop waits for all that is to come in it; put it behind the loop"
+                )
 
     def read(self, stream: Stream[T]) -> Chain[T]:
         """The values of a stream."""
@@ -133,6 +145,8 @@ class Flow:
     ) -> None:
         """The computation of a step."""
         wiring = Wiring(inputs, emit)
+        if operation.waits:
+            self._waiting.append(name)
         for table in operation.tables:
             self.pipeline.sink(table)
         self.pipeline.add(

@@ -132,4 +132,5 @@ def join_in_interval(
         make=make,
         output=match_coder(*coders),
         side_outputs=tuple(dict.fromkeys(stream for stream in dropped if stream is not None)),
+        waits=how != "inner",
     )

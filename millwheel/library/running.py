@@ -137,4 +137,5 @@ def running(
         make=make,
         output=FieldsCoder(Running, {"value": coder, "result": MsgpackCoder(aggregation.results)}),
         side_outputs=() if dropped is None else (dropped,),
+        waits=True,
     )

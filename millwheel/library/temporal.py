@@ -113,5 +113,9 @@ def join_as_of(
         return operator
 
     return Operation(
-        kind="join", make=make, output=match_coder(*coders), side_outputs=() if dropped is None else (dropped,)
+        kind="join",
+        make=make,
+        output=match_coder(*coders),
+        side_outputs=() if dropped is None else (dropped,),
+        waits=True,
     )

@@ -134,4 +134,5 @@ def _operation(
         make=make,
         output=output,
         side_outputs=tuple(dict.fromkeys(stream for stream in dropped if stream is not None)),
+        waits=isinstance(windows, Sessions) or len(needed) < len(coders),
     )

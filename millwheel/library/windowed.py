@@ -55,4 +55,5 @@ def aggregate(
         output=MsgpackCoder[Pane[R]](Pane[aggregation.results]),  # type: ignore[name-defined]
         side_outputs=() if dropped is None else (dropped,),
         strict_timestamps=not firing.backdates,
+        waits=not isinstance(windows, Wall),
     )

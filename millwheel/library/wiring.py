@@ -167,6 +167,8 @@ class Operation(Generic[R]):
     side_outputs: tuple[Stream[Any], ...] = ()
     tables: tuple[Table[Any], ...] = ()
     strict_timestamps: bool = True
+    waits: bool = False
+    """Its results wait until the watermark is beyond their time."""
     settings: dict[str, Any] = field(default_factory=dict)
 
 

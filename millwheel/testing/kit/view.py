@@ -20,7 +20,7 @@ from millwheel.api.stream import Stream
 from millwheel.bundles import decode_checkpoint
 from millwheel.coders import BytesCoder, Coder, JsonCoder
 from millwheel.errors import WiringError
-from millwheel.graph import ComputationSpec, Graph, Settings, SourceSpec, StreamSpec, SubscriptionSpec, check_graph
+from millwheel.graph import ComputationSpec, Graph, Settings, SourceSpec, StreamSpec, SubscriptionSpec
 from millwheel.model import Record
 from millwheel.ports import QuarantineRow
 from millwheel.source import Source
@@ -68,7 +68,7 @@ def tapped(pipeline: Pipeline, sources: Mapping[str, Source], streams: Mapping[s
         computations[TAP + name] = _tap(name, specs[name].coder)
     injected = {source.name: SourceSpec(source.name, stream, source) for stream, source in sources.items()}
     tables = tuple(table.spec() for table in pipeline.tables.values())
-    return check_graph(Graph(pipeline.name, specs, computations, injected, tables))
+    return pipeline.checked(Graph(pipeline.name, specs, computations, injected, tables))
 
 
 def _tap(stream: str, coder: Coder[Any]) -> ComputationSpec:
