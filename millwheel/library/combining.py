@@ -21,6 +21,7 @@ from millwheel.library.triggers import AtWatermark, EveryRecords
 from millwheel.library.windowed import aggregate
 from millwheel.library.windows import Aligned, Fixed, Sliding, Windows
 from millwheel.library.wiring import KeyOf, Port
+from millwheel.model import MAX_TIME
 
 if TYPE_CHECKING:
     from millwheel.library.flow import Chain
@@ -89,14 +90,25 @@ def combined(
 
 
 def _in_front(windows: Windows, firing: Firing) -> tuple[Windows, Firing]:
-    """The windows of the parts: a slice is taken for as long as a window that holds it takes records."""
-    lateness = firing.lateness
-    late = None if firing.late is None else EveryRecords(1)
+    """The windows of the parts, and when these come."""
     if isinstance(windows, Sliding):
-        # What is late for a slice may be in time for the last windows that hold it.
-        lateness, late = lateness + windows.size - windows.slice_us, EveryRecords(1)
-        windows = Fixed(windows.slice_us, offset=windows.offset)
-    return windows, Firing(AtWatermark(firing.early, late), lateness, "discarding", "end")
+        return Fixed(windows.slice_us, offset=windows.offset), _OfSlices(windows, firing)
+    late = None if firing.late is None else EveryRecords(1)
+    return windows, Firing(AtWatermark(firing.early, late), firing.lateness, "discarding", "end")
+
+
+class _OfSlices(Firing):
+    """A slice takes records as long as a window that holds it does: what is late for it may be in time for the last ones."""
+
+    def __init__(self, windows: Sliding, firing: Firing) -> None:
+        self._windows, self._lateness = windows, firing.lateness
+        longest = firing.lateness + windows.size - windows.slice_us
+        super().__init__(AtWatermark(firing.early, EveryRecords(1)), longest, "discarding", "end")
+
+    def over_at(self, end: int) -> int:
+        """Of the slice that ends there."""
+        last = self._windows.end(self._windows.starts(end - 1)[-1])
+        return min(last + self._lateness, MAX_TIME - 1)
 
 
 def _parts(whole: Aggregation[T, A, R]) -> Aggregation[T, A, bytes]:

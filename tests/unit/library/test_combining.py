@@ -22,7 +22,7 @@ from millwheel.library import (
     sum_of,
 )
 from millwheel.testing import NO_FAULTS, Results, Stepper, simulate
-from tests.unit.library.pipelines import Score, found, left, panes, send, windowed
+from tests.unit.library.pipelines import Score, dropped, found, left, panes, send, windowed
 
 ROWS = [(Score("ann" if n % 3 else "bob", n), (n * 37 % 50) * SECOND) for n in range(60)]
 WINDOWS = [Fixed(seconds=10), Sliding(seconds=20, every=seconds(5))]
@@ -82,6 +82,20 @@ def test_late_records_count_as_without(windows: Any) -> None:
         results.append(found(stepper))
         assert left(stepper, ["hot.parts", "hot"] if settings else ["panes.sum"]) == {}
     assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("lateness", [0, 3])
+def test_what_no_window_takes_any_more_is_dropped_as_without(lateness: int) -> None:
+    uneven = Sliding(seconds=10, every=seconds(4))
+    both: list[dict[str, Any]] = [{}, {"combiner": Combiner(3), "name": "hot"}]
+    for settings in both:
+        stepper = Stepper(windowed(uneven, lateness=seconds(lateness), dropped=dropped, **settings))
+        send(stepper, "ann", 1, 13)
+        stepper.advance_watermark((10 + lateness) * SECOND - 1)
+        send(stepper, "ann", 2, 3)
+        stepper.advance_watermark((10 + lateness) * SECOND)
+        send(stepper, "ann", 4, 3)
+        assert [out.value.points for out in stepper.outputs(dropped)] == [4]
 
 
 def test_early_panes_come_with_whatever_a_shard_gives() -> None:
