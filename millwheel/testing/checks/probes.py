@@ -50,6 +50,7 @@ class Probes:
         self._promised = 0
         """Of the partition whose rows arrive: what it and the read had promised before, us."""
         self._pending: dict[str, int] = {}
+        self._found["invocation waits for a suspect"] += 0  # it is asked after each event
 
     def asked(self, request: StoreCall) -> None:
         """A question to the store leaves."""
@@ -154,7 +155,7 @@ class Probes:
             self._found[f"{who} found {'present' if id_ in outside else 'absent'}"] += 1
 
     def given(self, event: he.HostEvent) -> None:
-        """The worker gets an event."""
+        """The worker gets an event that reaches a core."""
         found, worker = self._found, self._worker
         match event:
             case he.Received(_, message):
@@ -185,7 +186,8 @@ class Probes:
         """The worker has had an event."""
         if type(event) is he.RowsArrived:
             self._found["silent partition follows the clock"] += self._promise_of(event.interval) > self._promised
-        self._found["invocation waits for a suspect"] += bool(self._worker._marks._alone._kept)
+        if self._worker._marks._alone._kept:
+            self._found["invocation waits for a suspect"] += 1
 
     def _promise_of(self, interval: IntervalId) -> int:
         """Up to where a partition says that it will give nothing older, us."""

@@ -186,12 +186,13 @@ class Body:
 
     def give(self, host: SimulatedHost, event: he.HostEvent) -> None:
         """Give a host an event now, and perform what follows; the nemesis strikes before or after any effect."""
-        if self.world.kernel.telling and not isinstance(event, he.TurnEnded | he.Rested):
-            self.world.kernel.trace(f"p{self.number} {describe(event)}")
+        kernel = self.world.kernel
+        if kernel.telling and not isinstance(event, he.TurnEnded | he.Rested):
+            kernel.trace(f"p{self.number} {describe(event)}")
         if type(event) is he.ChannelOpened:
             self._deaf.discard((host.name, event.peer))
         self.given(host, event)
-        effects = host.handle(event, self.clock())
+        effects = host.handle(event, kernel.now + self.offset_us)
         self.gave(host, event)
         for effect in effects:
             self.saw(effect)

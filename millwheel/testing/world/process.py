@@ -114,14 +114,14 @@ class CodeBody(Body):
 
     def given(self, host: SimulatedHost, event: he.HostEvent) -> None:
         """See `Body`."""
-        if host is not self.worker:
+        if host is not self.worker or type(event) not in COUNTED:
             return
         self._probes.given(event)
         if type(event) is he.Received:
             self.world.store.wire.heard(event.message, self.number)
         elif type(event) is he.Told and type(event.event) is ev.CommitDone:
             self.world.store.wire.told(event.interval, event.sequencer, event.event.seq)
-        self.world.kernel.events += type(event) in COUNTED
+        self.world.kernel.events += 1
 
     def gave(self, host: SimulatedHost, event: he.HostEvent) -> None:
         """See `Body`."""
