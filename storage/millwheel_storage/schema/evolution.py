@@ -27,8 +27,8 @@ COMPUTATION = "computation:"
 MEANS: Final = " as "
 """What stands in a fingerprint between a coder and the meaning of what it writes; see `meant` of the library."""
 
-_TYPES: Final = re.compile(r":[^:]*:[0-9a-f]{12}\b")
-"""The name and the hash of a type in a fingerprint."""
+_TYPES: Final = re.compile(r"\b(json/1|msgpack/1):.*?:[0-9a-f]{12}\b")
+"""A protocol with the name and the hash of a type behind it, in a fingerprint."""
 
 
 class StoredCell(NamedTuple):
@@ -322,7 +322,7 @@ def _plan_coder(name: str, stored: PipelineShape, shape: PipelineShape, found: P
 
 def _family(fingerprint: str) -> str:
     """All of a fingerprint but the types: the kind of a cell, the protocol, and what the values mean."""
-    return _TYPES.sub("", fingerprint)
+    return _TYPES.sub(r"\1", fingerprint)
 
 
 def places_of(shape: PipelineShape) -> dict[str, dict[str, str]]:

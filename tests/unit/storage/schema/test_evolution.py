@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -13,6 +13,7 @@ from millwheel import (
     JsonCoder,
     ListCell,
     MapCell,
+    MsgpackCoder,
     Pipeline,
     Record,
     Stream,
@@ -21,6 +22,7 @@ from millwheel import (
     subscribe,
 )
 from millwheel.errors import IncompatibleStore, WiringError
+from millwheel.library.matches import KeptCoder
 from millwheel.ports import PipelineShape
 from millwheel_injectors import IterableSource
 from millwheel_storage.schema.evolution import places_of, plan
@@ -73,6 +75,31 @@ def test_what_is_new_is_said() -> None:
     ]
     assert plan(found.shape, new).changes == []
     assert "stream 's' is not published any more" in plan(found.shape, old).changes
+
+
+@pytest.mark.parametrize("coder", [JsonCoder, MsgpackCoder])
+def test_the_name_of_a_type_is_no_part_of_how_its_values_are_written(coder: Any) -> None:
+    """It may have colons, as the other parts of a fingerprint have."""
+
+    class Narrow(Base):
+        it = ValueCell(coder(list[Literal["a:b"]] | None), default=None)
+
+    class Wide(Base):
+        it = ValueCell(coder(list[Literal["a:b", "c:d"]] | None), default=None)
+
+    found = plan(shape(Narrow), shape(Wide))
+    assert found.refusals == []
+    assert found.changes == ["cell:c.it: field '[…]': may also be 'c:d'"]
+
+
+def test_the_protocol_inside_another_one_is_a_part_of_it() -> None:
+    class Before(Base):
+        it = MapCell(KeptCoder(JsonCoder(int)))
+
+    class After(Base):
+        it = MapCell(KeptCoder(MsgpackCoder(int)))
+
+    assert len(plan(shape(Before), shape(After)).refusals) == 1
 
 
 def test_state_of_another_meaning_is_refused_with_a_way_to_go_on() -> None:
