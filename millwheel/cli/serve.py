@@ -117,7 +117,7 @@ def controller(
         except MillwheelError as error:
             return failed(lines, error)
         if ending is None:
-            lines.say(logging.INFO, "stopped; a controller that stands by goes on", always=True)
+            lines.say(logging.INFO, "stopped; a controller that stands by goes on, if there is one", always=True)
             return Status.STOPPED
         return outcome_of_all(lines, place, ending)
 

@@ -37,6 +37,7 @@ from millwheel.transport.grpc_credentials import caller_credentials
 from millwheel.transport.proto import push_pb2 as pb
 from millwheel.transport.push_form import PUSH_VERSION, reply_of
 from millwheel.transport.roles import PUSH
+from millwheel.wording import counted
 
 if TYPE_CHECKING:
     from millwheel.transport.certificates import Certificates
@@ -166,7 +167,9 @@ class AsyncPusher:
         if self._refused:
             refused, self._refused = self._refused, []
             id_, reason = refused[0]
-            raise PushRefused(f"{len(refused)} records were refused; the first, {id_!r}: {reason}", refused)
+            raise PushRefused(
+                f"{counted(len(refused), 'record was', 'records were')} refused; the first, {id_!r}: {reason}", refused
+            )
 
     def _full(self) -> bool:
         held = len(self._sent) + len(self._unsent)

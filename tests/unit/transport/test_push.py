@@ -178,7 +178,10 @@ def test_a_record_that_cannot_be_taken_is_named_and_the_others_are_durable() -> 
                 assert "KeyError" in error.value.records[1][1]
                 await pusher.push(*record(3))
                 await pusher.flush()
-            assert run.progress().rejected == 2
+                await pusher.push("worse", b"", 7)
+                with pytest.raises(PushRefused, match=r"^1 record was refused; the first, b'worse': CoderError: "):
+                    await pusher.flush()
+            assert run.progress().rejected == 3
         await check_ledger(store, 4)
 
     asyncio.run(scenario())
