@@ -51,6 +51,7 @@ from tests.planted import loops as loops
 from tests.planted import loud as loud
 from tests.planted import masters as masters
 from tests.planted import quarantined as quarantined
+from tests.planted import recut as recut
 from tests.planted import refused_rows as refused_rows
 from tests.planted import replies as replies
 from tests.planted import senders as senders

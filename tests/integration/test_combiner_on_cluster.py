@@ -1,4 +1,4 @@
-"""A combiner comes to a cluster that was killed: the processes of the new version count each word once."""
+"""A combiner or other intervals come to a cluster that was killed: the new version counts each word once."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ class Split""",
 SECOND = FIRST.replace("import Computation,", "import Computation, Gathering,").replace(
     '("g", "n", "t"))', '("g", "n", "t"), combiner=Gathering(merge, shards=3))'
 )
+RECUT = FIRST.replace('("g", "n", "t"))', '("c", "n", "o", "w"))')
 DURABLE = 'Pipeline(os.environ["PIPELINE"])'
 
 
@@ -45,8 +46,12 @@ def place(postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path) -> Iterator
     made.close()
 
 
-@pytest.mark.parametrize("snapshots", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_a_cluster_that_was_killed_goes_on_with_a_combiner(place: Place, snapshots: bool) -> None:
+@pytest.mark.parametrize(
+    ("second", "snapshots"),
+    [pytest.param(SECOND, False, marks=pytest.mark.slow), (SECOND, True), (RECUT, False)],
+    ids=["combiner", "combiner-snapshots", "split-keys"],
+)
+def test_a_cluster_that_was_killed_goes_on(place: Place, second: str, snapshots: bool) -> None:
     def version(text: str) -> None:
         durable = "Pipeline(os.environ['PIPELINE'], durability=Snapshots(every_ms=200))"
         changed = text.replace(DURABLE, durable).replace("import Computation,", "import Snapshots, Computation,")
@@ -63,7 +68,7 @@ def test_a_cluster_that_was_killed_goes_on_with_a_combiner(place: Place, snapsho
         for n, role in enumerate(names)
     ]
     place.until_counted(0.1)
-    version(SECOND)
+    version(second)
     status, out = ended(place.command("worker", "words:pipeline", "--name", "new", *lease))
     assert (status, "cannot run beside the one that runs" in out) == (1, True), out
     for process in running:

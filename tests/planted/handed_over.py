@@ -39,14 +39,14 @@ def outside_ids_left_behind() -> Patches:
 @only(EXACT)
 def log_left_behind() -> Patches:
     """What only the log has is not handed over to a combiner that comes later."""
-    original = handed_over.hand_over
+    original = handed_over.rearrange
 
-    def hand_over(contents: MemoryContents, handovers: Any) -> None:
+    def rearrange(contents: MemoryContents, planned: Any) -> None:
         log, contents.log = contents.log, {}
-        original(contents, handovers)
+        original(contents, planned)
         contents.log = log
 
-    return {(handed_over, "hand_over"): hand_over}
+    return {(handed_over, "rearrange"): rearrange}
 
 
 @only(EXACT)

@@ -7,14 +7,18 @@ call of `Store` (`twin`, `sharing`), or whether a step may be taken, which its c
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
+import msgspec
+
 from millwheel.bundles import LogWrite, QuarantineEntry
+from millwheel.core.faults.suspects import unite_marks
 from millwheel.errors import StoreError
 from millwheel.ids import IntervalId, Seq, Sequencer, SubscriptionId
 from millwheel.ports import IntervalRow, PipelineShape, SinkTable, SourcePosition, WallClock
 from millwheel.rows import Row
+from millwheel_storage.decisions import reshaped
 from millwheel_storage.decode import decode_image
 from millwheel_storage.fold import fold
 from millwheel_storage.memory.agreements import MemoryAgreements
@@ -104,6 +108,36 @@ class MemoryContents:
         self.folded.apply(row, fold(images), releases(images, [key[1:] for key in valid]))
         for key in keys:
             del self.log[key]
+
+    def cut(self, rows: Sequence[IntervalRow], split_keys: Sequence[str]) -> list[IntervalId]:
+        """Let one interval become several, or several become one; answers the new ones, by key.
+
+        Nobody owns any of them, and their logs are folded.
+        """
+        ranges = reshaped(rows, split_keys)
+        first, others = rows[0].id, [row.id for row in rows[1:]]
+        self.intervals[first] = msgspec.structs.replace(rows[0], high=ranges[0][1])
+        new = [self.add_interval(rows[0].computation, low, high) for low, high in ranges[1:]]
+        self._spread(first, new)
+        self._unite(first, others)
+        return new
+
+    def _spread(self, interval: IntervalId, new: Sequence[IntervalId]) -> None:
+        """Begin intervals that were a part of this one."""
+        self.agreements.interval_owners.update(dict.fromkeys(new))
+        self.folded.copy_ids(interval, new)
+        if interval in self.suspicions:
+            self.suspicions.update(dict.fromkeys(new, self.suspicions[interval]))
+
+    def _unite(self, interval: IntervalId, others: Sequence[IntervalId]) -> None:
+        """End intervals that are a part of this one from now on."""
+        self.folded.unite(interval, others)
+        found = [self.suspicions[id_] for id_ in (interval, *others) if id_ in self.suspicions]
+        if others and found:
+            self.suspicions[interval] = max(ends for ends, _ in found), unite_marks(mark for _, mark in found)
+        for other in others:
+            self.suspicions.pop(other, None)
+            del self.intervals[other], self.ownership[other], self.agreements.interval_owners[other]
 
     def drop_later(self) -> None:
         """What the log has of an epoch that is not declared is gone."""

@@ -1,24 +1,44 @@
-"""What a computation of a store in memory hands over to the combiner that it gets (ADR 0043).
+"""What moves between the intervals of a store in memory when a new version is opened: to a combiner, or to other key ranges.
 
-Lives here: the order of the steps: nobody writes any more, all logs are folded, and the combiner takes what was on its way.
-Never here: what becomes of the rows of a table (`tables`), or which computations get a combiner (`schema.handovers`).
+Lives here: the order of the steps: nobody writes any more, all logs are folded, and then it moves.  Never here: what becomes
+of the rows of a table (`tables`), or which computations this is about (`schema.evolution`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from millwheel_storage.memory.contents import MemoryContents
+from millwheel_storage.schema.evolution import Plan
 from millwheel_storage.schema.handovers import Handover, watermarks
+from millwheel_storage.schema.recuts import Recut, steps
 
 
-def hand_over(contents: MemoryContents, handovers: Sequence[Handover]) -> None:
-    """What was on its way to computations that get combiners goes to these, and nobody who knows of the time before
-    writes any more."""
+def rearrange(contents: MemoryContents, planned: Plan) -> None:
+    """Nobody who knows of the time before writes any more; then move what is to be moved."""
     contents.fence(contents.ownership.keys())
     contents.agreements.disown_all()
     for interval in sorted({place[0] for place in contents.log}):
         contents.fold_log(contents.row(interval))
+    for it in planned.recuts:
+        _recut(contents, it)
+    hand_over(contents, planned.handovers)
+
+
+def _recut(contents: MemoryContents, wanted: Recut) -> None:
+    """Let the intervals of a computation begin at other keys."""
+    for step in steps(contents.by_low(wanted.computation), wanted):
+        rows = [contents.row(id_) for id_ in step.merged]
+        if len(rows) > 1:
+            contents.cut(rows, ())
+        if step.cut:
+            contents.cut([msgspec.structs.replace(rows[0], high=rows[-1].high)], step.cut)
+
+
+def hand_over(contents: MemoryContents, handovers: Sequence[Handover]) -> None:
+    """What was on its way to computations that get combiners goes to these."""
     for handover in handovers:
         computation, parts = handover.computation, handover.combiner.parts
         old, new = ([id_ for _, id_ in contents.by_low(name)] for name in (computation, parts))

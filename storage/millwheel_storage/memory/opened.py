@@ -39,11 +39,12 @@ def open_pipeline(contents: MemoryContents, shape: PipelineShape) -> Opened:
         for row in contents.sinks.setdefault(table.name, {}).values():
             row.update({column: None for column in table.columns if column not in row})
     contents.shape = planned.shape
-    mine = [row for row in contents.intervals.values() if row.computation in shape.computations]
     contents.agreements.shape = opened_as
+    mine = [row for row in contents.intervals.values() if row.computation in shape.computations]
     contents.agreements.expect({row.id for row in mine}, {*shape.sources})
-    if planned.handovers:
-        handed_over.hand_over(contents, planned.handovers)
+    if planned.moves():
+        handed_over.rearrange(contents, planned)
+        mine = [row for row in contents.intervals.values() if row.computation in shape.computations]
     opened = {source for source, _ in contents.sources}
     fed = {source: stream for source, stream in sorted(contents.shape.streams.items()) if source in opened}
     return Opened(

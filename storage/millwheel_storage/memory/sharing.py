@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from millwheel.cluster import (
     ClusterMap,
     HotKey,
@@ -23,7 +21,6 @@ from millwheel.cluster import (
     StandsAt,
     Standstill,
 )
-from millwheel.core.faults.suspects import unite_marks
 from millwheel.errors import StoreError
 from millwheel.ids import IntervalId, Sequencer
 from millwheel.ports import Declaration, WatermarkWrite
@@ -121,34 +118,14 @@ class MemoryStore(SoloMemoryStore):
             if not reshaping.back and any(place[0] == interval for place in self.log):
                 raise StoreError(f"the log of interval {interval} is not empty: its owner has to fold all of it")
         rows = [self.intervals[interval] for interval in named]
-        ranges = reshaped(rows, reshaping.split_keys)
+        reshaped(rows, reshaping.split_keys)
         for row in rows:
             self.fold_log(row)
-        self.intervals[named[0]] = msgspec.structs.replace(rows[0], high=ranges[0][1])
-        new = [self.add_interval(rows[0].computation, low, high) for low, high in ranges[1:]]
-        self._spread(named[0], new)
-        self._unite(named[0], named[1:])
+        new = self.cut(rows, reshaping.split_keys)
         self.fence({named[0], *new})
         if reshaping.order:
             agreed.settle(reshaping.epoch, reshaping.order, "")
         return agreed.decided(reshaping), (named[0], *new)
-
-    def _spread(self, interval: IntervalId, new: Sequence[IntervalId]) -> None:
-        """Begin intervals that were a part of this one."""
-        self.agreements.interval_owners.update(dict.fromkeys(new))
-        self.folded.copy_ids(interval, new)
-        if interval in self.suspicions:
-            self.suspicions.update(dict.fromkeys(new, self.suspicions[interval]))
-
-    def _unite(self, interval: IntervalId, others: Sequence[IntervalId]) -> None:
-        """End intervals that are a part of this one from now on."""
-        self.folded.unite(interval, others)
-        found = [self.suspicions[id_] for id_ in (interval, *others) if id_ in self.suspicions]
-        if others and found:
-            self.suspicions[interval] = max(ends for ends, _ in found), unite_marks(mark for _, mark in found)
-        for other in others:
-            self.suspicions.pop(other, None)
-            del self.intervals[other], self.ownership[other], self.agreements.interval_owners[other]
 
     async def persist_led_watermarks(self, epoch: int, writes: Sequence[WatermarkWrite]) -> set[str] | None:
         """See `ClusterStore.persist_led_watermarks`."""

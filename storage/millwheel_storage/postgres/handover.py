@@ -1,7 +1,7 @@
 """A store on which a computation gets a combiner: what was on its way to the one goes to the other.
 
-Lives here: what is done in the transaction that opens the new version (docs/adr/0043-a-combiner-that-comes-later.md).  Never
-here: when it is done (`schema.handovers`), or SQL text.  Invariant: nobody who knows the earlier version writes after it.
+Lives here: what becomes of the rows of a subscription (docs/adr/0043-a-combiner-that-comes-later.md).  Never here: when it is
+done (`schema.handovers`), that nobody writes meanwhile (`rearranged`), or SQL text.
 """
 
 from __future__ import annotations
@@ -11,26 +11,14 @@ from typing import Any
 
 from psycopg.types.numeric import Int8
 
-from millwheel.ids import IntervalId
 from millwheel_storage.postgres import query
-from millwheel_storage.postgres.catalogue import Catalogue
 from millwheel_storage.postgres.prepared import Connection
-from millwheel_storage.postgres.recovery import fold_log
 from millwheel_storage.schema.handovers import Handover, watermarks
 from millwheel_storage.statements import handing_over, opening
 
 
 async def hand_over(connection: Connection, handovers: Sequence[Handover]) -> None:
-    """Fence all, fold all logs, and give what was on its way to other computations to their combiners.
-
-    It is called in the transaction in which their intervals and subscriptions have got their numbers.
-    """
-    await connection.execute(handing_over.NO_TIMEOUT)
-    await connection.execute(handing_over.FENCE_ALL)
-    await connection.execute(handing_over.DISOWN_ALL)
-    catalogue = Catalogue()
-    for (interval,) in await query.rows(connection, handing_over.LOGGED):
-        await fold_log(connection, await catalogue.place(connection, IntervalId(interval)))
+    """Give what was on its way to computations to their combiners; all logs are folded."""
     names = {(kind, name): number for kind, name, number in await query.rows(connection, opening.READ_NAMES)}
     for handover in handovers:
         given = await _parameters(connection, handover, names)

@@ -1,13 +1,15 @@
-"""Splits and merges of intervals, each in one transaction.
+"""Splits and merges of intervals: each decision in one transaction, or all that a new version wants in the one that opens it.
 
-Lives here: `ClusterStore.reshape`.  Never here: which key ranges a decision makes (`decisions`), or SQL text.  Invariant:
-what a producer has sent and is not acked stays with one interval.  The frontier that a sender tells rests on all of it.
+Lives here: `ClusterStore.reshape`, and what other `split_keys` need.  Never here: which key ranges a decision makes
+(`decisions`, `schema.recuts`), or SQL text.  Invariant: what a producer has sent and is not acked stays with one interval.
+The frontier that a sender tells rests on all of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import psycopg
 from psycopg.types.numeric import Int8
 
@@ -22,7 +24,8 @@ from millwheel_storage.postgres.catalogue import IntervalPlace
 from millwheel_storage.postgres.prepared import Connection
 from millwheel_storage.postgres.recovery import fold_log
 from millwheel_storage.schema.creation import add_interval
-from millwheel_storage.statements import placing, reshaping
+from millwheel_storage.schema.recuts import Recut, steps
+from millwheel_storage.statements import opening, placing, reshaping
 
 Made = tuple[int, tuple[IntervalId, ...]]
 """A version of the map, and the intervals that are there now, by key."""
@@ -61,7 +64,32 @@ async def _changed(connection: Connection, decision: Reshaping) -> tuple[Interva
     logged = await query.first(connection, reshaping.LOGGED, (named,))
     if logged is not None:
         raise StoreError(f"the log of interval {logged[0]} is not empty: its owner has to fold all of it")
-    ranges = reshaped(rows, decision.split_keys)
+    return await _cut(connection, computation, rows, decision.split_keys)
+
+
+async def recut(connection: Connection, wanted: Recut) -> None:
+    """Let the intervals of a computation begin at other keys; nobody owns them, and their logs are folded."""
+    names = {(kind, name): number for kind, name, number in await query.rows(connection, opening.READ_NAMES)}
+    computation = names["computation", wanted.computation]
+    known = [
+        IntervalRow(id_, wanted.computation, low.decode(), None if high is None else high.decode())
+        for id_, _, low, high in await query.rows(connection, opening.READ_INTERVALS, ([computation],))
+    ]
+    rows = {row.id: row for row in sorted(known, key=lambda row: row.low)}
+    for step in steps([(row.low, row.id) for row in rows.values()], wanted):
+        merged = [rows[id_] for id_ in step.merged]
+        if len(merged) > 1:
+            await _cut(connection, computation, merged, ())
+        if step.cut:
+            whole = msgspec.structs.replace(merged[0], high=merged[-1].high)
+            await _cut(connection, computation, [whole], step.cut)
+
+
+async def _cut(
+    connection: Connection, computation: int, rows: Sequence[IntervalRow], split_keys: Sequence[str]
+) -> tuple[IntervalId, ...]:
+    """One interval becomes several, or several become one; the answer is by key."""
+    ranges = reshaped(rows, split_keys)
     first, high = rows[0].id, ranges[0][1]
     await connection.execute(reshaping.END_AT, (None if high is None else high.encode(), first))
     new = [IntervalId(await add_interval(connection, computation, low, high)) for low, high in ranges[1:]]

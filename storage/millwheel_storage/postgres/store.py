@@ -54,9 +54,9 @@ from millwheel_storage.postgres import (
 )
 from millwheel_storage.postgres.catalogue import Catalogue, IntervalPlace
 from millwheel_storage.postgres.connection import SessionLabel, SessionPool
-from millwheel_storage.postgres.handover import hand_over
 from millwheel_storage.postgres.log_appends import Commits, Pair
 from millwheel_storage.postgres.prepared import Connection
+from millwheel_storage.postgres.rearranged import rearrange
 from millwheel_storage.schema.creation import open_schema
 from millwheel_storage.schema.reserved import RESERVED_NAMES
 from millwheel_storage.schema.shape_checks import check_shape, schema_name
@@ -106,7 +106,7 @@ class PostgresStore:
         if schema_name(shape.name) != self.schema:
             raise StoreError(f"this store is for schema {self.schema!r}, not for pipeline {shape.name!r}")
         opened = await self._folds.run(
-            lambda connection: open_schema(connection, self.schema, shape, partial(hand_over, connection))
+            lambda connection: open_schema(connection, self.schema, shape, partial(rearrange, connection))
         )
         self._opened_as = shape_digest(shape)
         self._commits.sinks = {table.name: table for table in shape.sinks}

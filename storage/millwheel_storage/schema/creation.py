@@ -7,7 +7,7 @@ Invariant: nothing is written before everything is found compatible, and all of 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any, TypeAlias
 
 import msgspec
@@ -19,20 +19,19 @@ from millwheel.errors import IncompatibleStore, InvariantError, StoreError
 from millwheel.ids import IntervalId, SubscriptionId
 from millwheel.ports import IntervalRow, Opened, PipelineShape
 from millwheel_storage.decisions import Alive, check_same, shape_digest
-from millwheel_storage.schema.evolution import places_of
+from millwheel_storage.schema.evolution import Plan, places_of
 from millwheel_storage.schema.examine import Examined, Question, examine, foreign
-from millwheel_storage.schema.handovers import Handover
 from millwheel_storage.schema.migrations import MIGRATIONS
 from millwheel_storage.schema.shape_checks import STORE_FORMAT, check_formats, ranges
 from millwheel_storage.statements import advancing, opening, placing
 
 Connection: TypeAlias = AsyncConnection[tuple[Any, ...]]
 
-HandOver: TypeAlias = Callable[[Sequence[Handover]], Awaitable[None]]
-"""What is done when computations get combiners."""
+Rearrange: TypeAlias = Callable[[Plan], Awaitable[None]]
+"""What is done when something moves between intervals."""
 
 
-async def open_schema(connection: Connection, schema: str, shape: PipelineShape, hand_over: HandOver) -> Opened:
+async def open_schema(connection: Connection, schema: str, shape: PipelineShape, rearrange: Rearrange) -> Opened:
     """Make `schema` hold the pipeline of `shape`, and answer its durable numbers and intervals.
 
     Refuses a server that could lose a commit.
@@ -45,16 +44,18 @@ async def open_schema(connection: Connection, schema: str, shape: PipelineShape,
         stored = await _stored_shape(connection)
         found = await _ask(connection, examine(shape))
         found.plan.check()
-        if found.plan.handovers:  # nobody joins any more, or takes intervals, before this is committed
+        if found.plan.moves():  # nobody joins any more, or takes intervals, before this is committed
             await connection.execute(placing.LOCK_CLUSTER)
         if stored not in (b"", opened_as):
             check_same(schema, await living(connection), found.beside)
         await _carry_out(connection, found)
         remembered = found.plan.shape
-        opened = await _register(connection, shape, await _fed(connection, remembered))
+        fed = await _fed(connection, remembered)
+        opened = await _register(connection, shape, fed)
+        if found.plan.moves():
+            await rearrange(found.plan)
+            opened = await _register(connection, shape, fed)
         opened = msgspec.structs.replace(opened, places=places_of(remembered))
-        if found.plan.handovers:
-            await hand_over(found.plan.handovers)
         meta = (CHECKPOINT_FORMAT, msgspec.json.encode(remembered))
         if await (await connection.execute(opening.READ_META)).fetchone() != meta:
             await connection.execute(opening.WRITE_META, meta)

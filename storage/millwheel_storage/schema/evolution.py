@@ -19,7 +19,8 @@ from millwheel.errors import IncompatibleStore
 from millwheel.schemas import Unreadable, changes
 from millwheel.shape import PUBLISH_PREFIX, PipelineShape
 from millwheel_storage.fold import Folded
-from millwheel_storage.schema.handovers import Handover, handovers, moved_shards, why_gone
+from millwheel_storage.schema.handovers import Handover, handovers, why_gone
+from millwheel_storage.schema.recuts import Recut, recuts, told
 
 CELL = "cell:"
 COMPUTATION = "computation:"
@@ -57,6 +58,8 @@ class Plan(msgspec.Struct):
     """Their subscriptions, and those that combiners take over, by old name."""
     handovers: list[Handover] = []
     """Computations that get a combiner."""
+    recuts: list[Recut] = []
+    """Computations whose intervals begin at other keys."""
     dropped: list[StoredCell] = []
     """Cells that are declared to go."""
     missing: list[StoredCell] = []
@@ -83,6 +86,10 @@ class Plan(msgspec.Struct):
         self.shape = msgspec.structs.replace(
             self.shape, coders=coders, places={**self.shape.places, cell.path: cell.place}
         )
+
+    def moves(self) -> bool:
+        """Whether something changes between intervals: then nobody may own one, and all logs are folded."""
+        return bool(self.handovers or self.recuts)
 
     def check(self) -> None:
         """Raises `IncompatibleStore` with everything that stands in the way."""
@@ -116,9 +123,11 @@ def plan(stored: PipelineShape, shape: PipelineShape) -> Plan:
         for it in combined
     ]
     known = _under_new_names(stored, renamed, subscriptions)
+    found.recuts = [*recuts(known, shape)]
+    found.changes += [told(it, known) for it in found.recuts]
     found.changes += _left(known, shape)
     found.changes += _new(known, shape, combined)
-    found.refusals = [*_gone(known, shape), *_moved_splits(known, shape), *_moved_sources(known, shape)]
+    found.refusals = [*_gone(known, shape), *_moved_sources(known, shape)]
     _plan_cells(known, shape, found)
     return found
 
@@ -197,15 +206,6 @@ def _new(stored: PipelineShape, shape: PipelineShape, combined: Iterable[Handove
     for name in shape.computations:
         if name.startswith(PUBLISH_PREFIX) and name not in stored.computations:
             yield f"stream {name.removeprefix(PUBLISH_PREFIX)!r} is published from now on"
-
-
-def _moved_splits(stored: PipelineShape, shape: PipelineShape) -> Iterator[str]:
-    for name, splits in stored.computations.items():
-        if shape.computations.get(name, splits) != splits:
-            yield moved_shards(name, stored, shape) or (
-                f"computation {name!r} is cut into intervals at {list(splits)}, the pipeline now says "
-                f"{list(shape.computations[name])}: split keys are fixed when the store is made; put them back, or reset it"
-            )
 
 
 def _moved_sources(stored: PipelineShape, shape: PipelineShape) -> Iterator[str]:

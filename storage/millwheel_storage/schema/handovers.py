@@ -67,14 +67,3 @@ def why_gone(what: str, name: str, stored: PipelineShape, shape: PipelineShape) 
             f", or leave out {parts!r}: only the combiner of a computation with one input, a Gathering, can come later"
         )
     return refusal
-
-
-def moved_shards(name: str, stored: PipelineShape, shape: PipelineShape) -> str | None:
-    """Why another number of shards is refused; None when `name` is not that of a combiner."""
-    if all(combiner.parts != name for combiner in shape.combiners.values()):
-        return None
-    before, now = len(stored.computations[name]) + 1, len(shape.computations[name]) + 1
-    return (
-        f"combiner {name!r} has {before} shards in the store, the pipeline now says {now}: they are fixed when it first "
-        "runs; put them back, or reset the store"
-    )

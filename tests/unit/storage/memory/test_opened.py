@@ -50,7 +50,6 @@ def test_intervals_and_subscriptions_keep_their_numbers() -> None:
     [
         ({"coders": {"stream:s": "json"}}, IncompatibleStore),
         ({"computations": {"b": ()}}, IncompatibleStore),
-        ({"computations": {"a": ("x", "y")}}, IncompatibleStore),
         ({"streams": {"text": "other"}}, IncompatibleStore),
         ({"subscriptions": {}}, IncompatibleStore),
         ({"sinks": (SinkTable("timer", {"k": "text"}, ("k",)),)}, WiringError),

@@ -48,7 +48,6 @@ def test_a_store_reopens_with_the_same_numbers(postgres: EmbeddedPostgres, pipel
     [
         ({"coders": {"stream:s": "json"}}, IncompatibleStore),
         ({"computations": {"b": ()}}, IncompatibleStore),
-        ({"computations": {"a": ("x", "y")}}, IncompatibleStore),
         ({"streams": {"text": "other"}}, IncompatibleStore),
         ({"subscriptions": {}}, IncompatibleStore),
         ({"sinks": (SinkTable("out", {"k": "text", "n": "text"}, ("k",)),)}, IncompatibleStore),

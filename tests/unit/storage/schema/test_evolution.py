@@ -130,11 +130,6 @@ def test_a_source_stays_with_its_stream_even_when_it_was_away() -> None:
         check(without, fed({"log": "t"}))
 
 
-def test_split_keys_stay_as_they_are() -> None:
-    with pytest.raises(IncompatibleStore, match=r"'a' is cut into intervals at \['m'\].* says \['k'\]: split keys"):
-        check(fed({}, ("m",)), fed({}, ("k",)))
-
-
 lines = Stream("lines", TextCoder())
 
 

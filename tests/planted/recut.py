@@ -1,0 +1,50 @@
+"""Bugs of a pipeline that goes on under other split keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from millwheel_storage.memory.tables import MemoryTables
+from millwheel_storage.schema import evolution, recuts
+from tests.planted import Patches, only
+
+EXACT = "tests/integration/test_recut.py::test_each_record_counts_once_wherever_the_run_before_ends"
+SHARDS = "tests/integration/test_recut.py::test_a_combiner_gets_other_shards"
+
+
+@only(EXACT)
+def the_first_half_keeps_the_ids() -> Patches:
+    """An interval that is cut off by other split keys is not told what was delivered before."""
+
+    def copy_ids(self: MemoryTables, interval: Any, new: Any) -> None:
+        for other in new:
+            self.delivered[other], self.frontiers[other] = {}, {}
+
+    return {(MemoryTables, "copy_ids"): copy_ids}
+
+
+@only(EXACT)
+def productions_of_the_merged_are_gone() -> Patches:
+    """What an interval has sent is forgotten when other split keys make it a part of its neighbour."""
+    original = MemoryTables.unite
+
+    def unite(self: MemoryTables, interval: Any, others: Any) -> None:
+        for other in others:
+            self.productions.pop(other, None)
+        original(self, interval, others)
+
+    return {(MemoryTables, "unite"): unite}
+
+
+@only(SHARDS)
+def each_shard_knows_its_own() -> Patches:
+    """Another number of shards leaves each interval of the combiner with what it was given itself."""
+    original = recuts.recuts
+
+    def alone(stored: Any, shape: Any) -> Iterator[Any]:
+        return (msgspec.structs.replace(it, mixed=False) for it in original(stored, shape))
+
+    return {(evolution, "recuts"): alone}

@@ -1,0 +1,72 @@
+"""Other split keys: what is planned, and that the steps lead there."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millwheel.ids import IntervalId
+from millwheel_storage.schema.evolution import plan
+from millwheel_storage.schema.recuts import Recut, steps
+from tests.unit.storage.samples import gathering, shops
+
+keys = st.sets(st.sampled_from("abcdefgh")).map(sorted)
+
+
+@given(keys, keys, st.booleans())
+def test_intervals_begin_where_the_pipeline_says(now: list[str], wanted: list[str], mixed: bool) -> None:
+    """Whatever a leader has made of them meanwhile."""
+    lows = {low: IntervalId(number) for number, low in enumerate(("", *now), 1)}
+    found = {*lows}
+    for step in steps([*lows.items()], Recut("a", tuple(wanted), mixed)):
+        merged = [low for low, id_ in lows.items() if id_ in step.merged]
+        assert [lows[low] for low in merged] == [*step.merged], "by key, and neighbours"
+        assert len(step.merged) > 1 or step.cut
+        found -= {*merged[1:]}
+        assert not found & {*step.cut}
+        found |= {*step.cut}
+    assert sorted(found) == ["", *wanted]
+
+
+@given(keys, keys)
+def test_intervals_that_stay_are_left_alone(now: list[str], wanted: list[str]) -> None:
+    lows = {low: IntervalId(number) for number, low in enumerate(("", *now), 1)}
+    ends = dict(zip(lows, (*now, None), strict=True))
+    goals = dict(zip(("", *wanted), (*wanted, None), strict=True))
+    touched = {id_ for step in steps([*lows.items()], Recut("a", tuple(wanted), False)) for id_ in step.merged}
+    assert touched.isdisjoint(lows[low] for low in lows if low in goals and ends[low] == goals[low])
+
+
+def test_all_of_a_combiner_know_what_each_has_been_given() -> None:
+    intervals = [("", IntervalId(1)), ("001#", IntervalId(2))]
+    (step,) = steps(intervals, Recut("a.parts", ("001#", "002#"), True))
+    assert (step.merged, step.cut) == ((1, 2), ("001#", "002#"))
+
+
+def test_other_split_keys_are_planned() -> None:
+    found = plan(shops(), shops(split_keys=["a", "m"]))
+    found.check()
+    assert found.changes == ["computation 'Total' is cut into intervals at ['a', 'm'] instead of ['m']"]
+    assert found.recuts == [Recut("Total", ("a", "m"), False)]
+    assert found.moves()
+    assert not plan(found.shape, shops(split_keys=["a", "m"])).moves()
+
+
+def test_of_a_computation_with_another_name_too() -> None:
+    found = plan(shops(), shops(name="Sum", formerly="Total", split_keys=()))
+    found.check()
+    assert found.recuts == [Recut("Sum", (), False)]
+
+
+def test_other_shards_are_planned() -> None:
+    found = plan(shops(combiner=gathering()), shops(combiner=gathering(5)))
+    found.check()
+    assert found.changes == ["combiner 'Total.parts' has 5 shards instead of 3"]
+    assert found.recuts == [Recut("Total.parts", ("001#", "002#", "003#", "004#"), True)]
+
+
+def test_a_computation_that_gets_a_combiner_may_be_cut_otherwise_at_once() -> None:
+    found = plan(shops(), shops(combiner=gathering(), split_keys=["q"]))
+    found.check()
+    assert [it.computation for it in found.handovers] == ["Total"]
+    assert found.recuts == [Recut("Total", ("q",), False)]
