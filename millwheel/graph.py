@@ -64,6 +64,8 @@ class SubscriptionSpec(msgspec.Struct, frozen=True):
     stream: str
     computation: str
     key: KeyExtractor
+    key_version: str = ""
+    """Another one says that `key` gives other keys than it did."""
 
 
 class Evolution(msgspec.Struct, frozen=True):
@@ -252,6 +254,7 @@ class Graph(msgspec.Struct, frozen=True):
             formerly=formerly,
             dropped=tuple(f"{c.name}.{cell}" for c in computations for cell in c.evolution.dropped),
             combiners={c.name: c.combined_by for c in computations if c.combined_by is not None},
+            key_versions={s.name: s.key_version for c in computations for s in c.inputs if s.key_version},
             snapshots=self.snapshot_every_us > 0,
         )
 

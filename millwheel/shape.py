@@ -60,5 +60,7 @@ class PipelineShape(msgspec.Struct, frozen=True):
     """Places, as "computation.place", of cells that have gone: they are not used again."""
     combiners: Mapping[str, CombinedBy] = {}
     """By computation: its combiner, which reads what it would read itself, and sends it values of the same coder."""
+    key_versions: Mapping[str, str] = {}
+    """Of subscriptions whose key extractor has one: which it is."""
     snapshots: bool = False
     """Whether it becomes durable by epochs.  Whoever does not would not be in the cut, so all of a cluster do, or nobody."""

@@ -47,6 +47,12 @@ def check_percentile(percentile: object, source: str) -> None:
         )
 
 
+def check_key_version(version: object, where: str) -> None:
+    """A text that names a version of a key extractor."""
+    if not isinstance(version, str) or len(version.encode(errors="replace")) > 100:
+        raise WiringError(f"{where}: key_version is {version!r:.80}; give a text of up to 100 bytes, such as '2'")
+
+
 def check_inputs(inputs: object, computation: str) -> tuple[Input[Any], ...]:
     """Subscriptions."""
     if not isinstance(inputs, Iterable) or isinstance(inputs, str | Input | Stream):

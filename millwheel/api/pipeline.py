@@ -20,6 +20,7 @@ from millwheel.api.gathering import Gathering, gatherer
 from millwheel.api.given import (
     check_computation,
     check_inputs,
+    check_key_version,
     check_outputs,
     check_percentile,
     check_source,
@@ -55,14 +56,19 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 
-def subscribe(stream: Stream[T], key: Callable[[T], str | None]) -> Input[T]:
-    """Subscribe to `stream` with this key extractor: value to str, or None for "not for me" (§4.3)."""
+def subscribe(stream: Stream[T], key: Callable[[T], str | None], *, key_version: str = "") -> Input[T]:
+    """Subscribe to `stream` with this key extractor: value to str, or None for "not for me" (§4.3).
+
+    When a new version of `key` gives a value another key, say so by another `key_version`, a text of up to 100 bytes.  Then a
+    row that is read again does not count under both keys, whichever interval each of them is in.
+    """
     check_stream(stream, "subscribe")
     if not callable(key):
         raise WiringError(f"the key extractor of a subscription to {stream.name!r} is {key!r:.80}, not a function")
     if inspect.iscoroutinefunction(key):
         raise WiringError(f"the key extractor of a subscription to {stream.name!r} is async: make it a plain function")
-    found: Input[T] = Input(stream, key)
+    check_key_version(key_version, f"subscription to {stream.name!r}")
+    found: Input[T] = Input(stream, key, key_version)
     return found
 
 
@@ -187,7 +193,7 @@ class Pipeline:
         (given,), coder, parts = inputs, inputs[0].stream.coder, combiner.combined_by(name).parts
         merged = Stream(parts, coder)
         make = gatherer(combiner, given.key, coder, merged)
-        spread = Input[Any](given.stream, combiner.spread(given.key, coder))
+        spread = Input[Any](given.stream, combiner.spread(given.key, coder), given.key_version)
         self.add(make, [spread], [merged], name=parts, split_keys=combiner.split_keys())
         return Input(merged, given.key)
 
@@ -204,7 +210,8 @@ class Pipeline:
             self._declare(stream, f"computation {name!r}")
         names = subscription_names(name, [i.stream.name for i in inputs])
         subscriptions = tuple(
-            SubscriptionSpec(sub, i.stream.name, name, i.key) for sub, i in zip(names, inputs, strict=True)
+            SubscriptionSpec(sub, i.stream.name, name, i.key, i.key_version)
+            for sub, i in zip(names, inputs, strict=True)
         )
         cells = {cell: declared.fingerprint for cell, declared in cells_of(class_).items()}
         return ComputationSpec(

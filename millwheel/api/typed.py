@@ -40,6 +40,7 @@ class Input(AnyInput[T_co], Generic[T_co], frozen=True):
 
     stream: Stream[Any]
     key: KeyExtractor
+    key_version: str = ""
 
 
 class Factory(Protocol[Product_co]):

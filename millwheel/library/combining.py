@@ -81,7 +81,15 @@ def combined(
     if name is None:
         raise WiringError("an aggregation with a combiner is two steps: give it name=...")
     parts: Aggregation[Any, A, bytes] = _parts(whole)
-    ports = [Port(port.feed, combiner.spread(port.key)) for port in keyed.ports()]
+    shards = f"{combiner.shards} shards"
+    ports = [
+        Port(
+            port.feed,
+            combiner.spread(port.key),
+            key_version=f"{port.key_version} in {shards}" if port.key_version else shards,
+        )
+        for port in keyed.ports()
+    ]
     # Keys of shards begin with the key that they are of, so the split keys hold for them as well.
     gathered = keyed.read_by(aggregate(*_in_front(windows, firing), parts, dropped), ports, f"{name}.parts")
     early = None if firing.early is None else EveryRecords(1)

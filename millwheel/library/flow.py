@@ -22,7 +22,7 @@ from zlib import crc32
 import msgspec
 
 from millwheel.api.computation import Computation
-from millwheel.api.given import check_stream
+from millwheel.api.given import check_key_version, check_stream
 from millwheel.api.pipeline import Pipeline
 from millwheel.api.stream import Stream
 from millwheel.coders import Coder
@@ -270,17 +270,21 @@ class Chain(Generic[T]):
         """Streams and the steps behind them, for a step that reads this chain."""
         return tuple(Inlet(stream, (*steps, *self._steps)) for stream, steps in self._origin.streams())
 
-    def key_by(self, key: Callable[[T], str | None], split_keys: Sequence[str] = ()) -> KeyedChain[T]:
+    def key_by(
+        self, key: Callable[[T], str | None], split_keys: Sequence[str] = (), *, key_version: str = ""
+    ) -> KeyedChain[T]:
         """Values by key; None: not for the step that follows.
 
-        Keyed steps are cut into intervals at `split_keys`, so that several workers can share each; see `Pipeline.add`.
+        Keyed steps are cut into intervals at `split_keys`, so that several workers can share each; see `Pipeline.add`.  A
+        `key` that gives a value another key than it did has another `key_version`; see `subscribe`.
         """
         check_function(key, "key_by")
+        check_key_version(key_version, "key_by")
         if fans_out(self._steps):
             raise WiringError(
                 "flat_map gives many values of one, each with its key: end it in a stream, .to(...), and key that"
             )
-        return KeyedChain(self.flow, self.feeds(), key, split_keys)
+        return KeyedChain(self.flow, self.feeds(), key, split_keys, key_version)
 
     def fan_out(
         self, keys: Callable[[T], Iterable[str]], name: str, split_keys: Sequence[str] = ()

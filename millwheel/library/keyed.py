@@ -65,11 +65,14 @@ def _itself(value: T) -> T:
 class KeyedChain(Generic[T]):
     """Values by key: what keyed steps are made of."""
 
-    def __init__(self, flow: Flow, feeds: tuple[Inlet, ...], key: KeyOf, split_keys: Sequence[str] = ()) -> None:
+    def __init__(
+        self, flow: Flow, feeds: tuple[Inlet, ...], key: KeyOf, split_keys: Sequence[str] = (), key_version: str = ""
+    ) -> None:
         self.flow = flow
         self._feeds = feeds
         self._key = key
         self.split_keys = tuple(split_keys)
+        self._key_version = key_version
 
     @property
     def coder(self) -> Coder[T]:
@@ -78,7 +81,7 @@ class KeyedChain(Generic[T]):
 
     def ports(self, number: int = 0) -> list[Port]:
         """This as input `number` of an operator."""
-        return [Port(feed, self._key, number) for feed in self._feeds]
+        return [Port(feed, self._key, number, self._key_version) for feed in self._feeds]
 
     def apply(self, operation: Operation[R], name: str | None = None) -> Chain[R]:
         """A keyed step of your own."""

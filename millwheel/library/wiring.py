@@ -64,6 +64,7 @@ class Port(NamedTuple):
     feed: Inlet
     key: KeyOf
     number: int = 0
+    key_version: str = ""
 
 
 class _Side:
@@ -74,6 +75,7 @@ class _Side:
         self.number = port.number
         self.run = one(port.feed.steps) if port.feed.steps else None
         self.declared = port.key
+        self.key_version = port.key_version
 
     def key(self, value: Any) -> str | None:
         """The key of a value of the stream; None: it is not for this side."""
@@ -97,7 +99,7 @@ class Inputs:
     def subscriptions(self) -> list[Input[Any]]:
         """What to give to `Pipeline.add`."""
         return [
-            subscribe(side.stream, _extractor(sides[: place + 1]))
+            subscribe(side.stream, _extractor(sides[: place + 1]), key_version=side.key_version)
             for sides in self._sides.values()
             for place, side in enumerate(sides)
         ]

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
 
-from millwheel import Gathering, Pipeline, subscribe
+from millwheel import (
+    Computation,
+    Context,
+    Gathering,
+    JsonCoder,
+    MapCell,
+    MsgpackCoder,
+    Pipeline,
+    Record,
+    Stream,
+    subscribe,
+)
 from millwheel.committed import check
+from millwheel.library import Combiner, Fixed, Flow, Pane, count
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel_injectors import IterableSource
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.memory import MemoryStore
 from tests.integration.test_combiner_later import (
+    DIRECT,
     DURABILITIES,
     RELAYED,
     SENT,
@@ -142,5 +156,70 @@ def test_on_postgres_too(place: Shops, durability: str, at: int, shards: tuple[i
         assert check(then, place.url).changes == []
         assert place.times() == TRUTH
         assert place.tables()["production"] == []
+
+    asyncio.run(main())
+
+
+def keyed(at: int, durability: str, shift: int, key_version: str) -> Pipeline:
+    """Each row goes to another key when `shift` is another."""
+    pipeline = Pipeline("keyed", durability=DURABILITIES[durability]())
+    pipeline.inject(IterableSource("direct", DIRECT), into=sales)
+    key = subscribe(sales, lambda sale: f"k{(sale.numbers[0] + shift) % 6}", key_version=key_version)
+    pipeline.add(Total, [key], name="Total", split_keys=["k2", "k4"], work_limit_records=8)
+    return pipeline
+
+
+@pytest.mark.usefixtures("small_steps")
+@pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.parametrize("at", range(0, 120, 8))
+def test_a_row_counts_under_one_key_when_the_keys_change(at: int, durability: str) -> None:
+    """What was read and is not known to be done is read again, and has another key then."""
+
+    async def main() -> None:
+        store = MemoryStore()
+        await run_killed(keyed(at, durability, 0, ""), store, *kills(at))
+        if at % 3 == 0:
+            await run_killed(keyed(at, durability, 2, "by two"), store, *kills(at * 7 % 140))
+        await run(keyed(at, durability, 3, "by three"), store)
+        times = [n for entries in counted(store.key_state["Total"]).values() for n in entries.values()]
+        assert times == [1] * len(DIRECT)
+
+    asyncio.run(main())
+
+
+panes = Stream("panes", MsgpackCoder(Pane[int]))
+
+
+class Sum(Computation[Pane[int]]):
+    """All values of a shop, whatever the window."""
+
+    times = MapCell(JsonCoder(int))
+
+    def ProcessRecord(self, context: Context, record: Record[Pane[int]]) -> None:
+        self.times.set("all", (self.times.get("all") or 0) + record.value.value)
+
+
+def views(durability: str, shards: int) -> Pipeline:
+    """Split between the shards of a shop, as a leader does with a hot key."""
+    pipeline = Pipeline("views", durability=DURABILITIES[durability]())
+    pipeline.inject(IterableSource("direct", DIRECT), into=sales)
+    by_shop = Flow(pipeline).read(sales).key_by(lambda sale: sale.shop, ["bad#1", "hot#1", "hot#3", "shop 1#2"])
+    by_shop.window(Fixed(minutes=1)).aggregate(count(), name="views", combiner=Combiner(shards=shards)).to(panes)
+    pipeline.add(Sum, [subscribe(panes, lambda pane: pane.key)])
+    return pipeline
+
+
+@pytest.mark.usefixtures("small_steps")
+@pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.parametrize("at", range(0, 120, 8))
+def test_the_shards_of_a_combiner_of_the_library_change(at: int, durability: str) -> None:
+    few, other = ((2, 5), (5, 2), (3, 7))[at % 3]
+
+    async def main() -> None:
+        store = MemoryStore()
+        await run_killed(views(durability, few), store, *kills(at))
+        await run(views(durability, other), store)
+        times = {shop: entries["all"] for shop, entries in counted(store.key_state["Sum"]).items()}
+        assert times == Counter(sale.shop for sale, _ in DIRECT)
 
     asyncio.run(main())

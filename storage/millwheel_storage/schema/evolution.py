@@ -124,7 +124,7 @@ def plan(stored: PipelineShape, shape: PipelineShape) -> Plan:
     ]
     known = _under_new_names(stored, renamed, subscriptions)
     found.recuts = [*recuts(known, shape)]
-    found.changes += [told(it, known) for it in found.recuts]
+    found.changes += told(known, shape)
     found.changes += _left(known, shape)
     found.changes += _new(known, shape, combined)
     found.refusals = [*_gone(known, shape), *_moved_sources(known, shape)]
@@ -164,6 +164,7 @@ def _under_new_names(
         places={_moved(path, ".", renamed): place for path, place in stored.places.items()},
         retired=tuple(_moved(path, ".", renamed) for path in stored.retired),
         combiners={renamed.get(name, name): combiner for name, combiner in stored.combiners.items()},
+        key_versions={subscriptions.get(name, name): version for name, version in stored.key_versions.items()},
     )
 
 

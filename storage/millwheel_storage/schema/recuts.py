@@ -21,11 +21,11 @@ class Recut(msgspec.Struct, frozen=True):
     computation: str
     split_keys: tuple[str, ...]
     mixed: bool
-    """Keys get other values than before, as those of a combiner with another number of shards: whatever one interval has
-    been given, each of them has to know."""
+    """A value may get another key than before, as with another number of shards: whatever one interval has been given, each
+    of them has to know."""
 
 
-class Step(msgspec.Struct, frozen=True):
+class RecutStep(msgspec.Struct, frozen=True):
     """The interval that begins at the first of `merged` takes over the others, and is then cut at `cut`."""
 
     merged: tuple[IntervalId, ...]
@@ -35,26 +35,41 @@ class Step(msgspec.Struct, frozen=True):
 def recuts(stored: PipelineShape, shape: PipelineShape) -> Iterator[Recut]:
     """Those that `shape` needs; `stored` is by new names."""
     parts = {combiner.parts for combiner in (*stored.combiners.values(), *shape.combiners.values())}
+    rekeyed = {name.partition("<")[0] for name in _rekeyed(stored, shape)}
     for name, split_keys in stored.computations.items():
-        if shape.computations.get(name, split_keys) != split_keys:
-            yield Recut(name, shape.computations[name], name in parts)
+        now = shape.computations.get(name, split_keys)
+        if now != split_keys or name in rekeyed:  # a leader may have cut what has no split keys
+            yield Recut(name, now, name in rekeyed or (name in parts and now != split_keys))
 
 
-def told(recut: Recut, stored: PipelineShape) -> str:
-    """What `millwheel check` says of it."""
-    before, now = stored.computations[recut.computation], recut.split_keys
-    if recut.mixed:
-        return f"combiner {recut.computation!r} has {len(now) + 1} shards instead of {len(before) + 1}"
-    return f"computation {recut.computation!r} is cut into intervals at {[*now]} instead of {[*before]}"
+def _rekeyed(stored: PipelineShape, shape: PipelineShape) -> Iterator[str]:
+    """Subscriptions whose key extractor has another version."""
+    for name in stored.subscriptions:
+        if name in shape.subscriptions and stored.key_versions.get(name, "") != shape.key_versions.get(name, ""):
+            yield name
 
 
-def steps(intervals: Sequence[tuple[str, IntervalId]], recut: Recut) -> Iterator[Step]:
+def told(stored: PipelineShape, shape: PipelineShape) -> Iterator[str]:
+    """What `millwheel check` says of them."""
+    parts = {combiner.parts for combiner in shape.combiners.values()}
+    for name, before in stored.computations.items():
+        now = shape.computations.get(name, before)
+        if now != before and name in parts:
+            yield f"combiner {name!r} has {len(now) + 1} shards instead of {len(before) + 1}"
+        elif now != before:
+            yield f"computation {name!r} is cut into intervals at {[*now]} instead of {[*before]}"
+    for name in _rekeyed(stored, shape):
+        then, version = (known.key_versions.get(name, "") for known in (stored, shape))
+        yield f"input {name!r} has keys of version {version!r} instead of {then!r}"
+
+
+def steps(intervals: Sequence[tuple[str, IntervalId]], recut: Recut) -> Iterator[RecutStep]:
     """How to get there from `intervals`, which are (low, id), by key.
 
     A leader may have split and merged them since the store was made.
 
     >>> [*steps([("", 1), ("m", 2), ("t", 3)], Recut("a", ("p", "t"), False))]
-    [Step(merged=(1, 2), cut=('p',))]
+    [RecutStep(merged=(1, 2), cut=('p',))]
     """
     lows = {low for low, _ in intervals}
     bounds = [] if recut.mixed else sorted(lows & {*recut.split_keys})
@@ -62,4 +77,4 @@ def steps(intervals: Sequence[tuple[str, IntervalId]], recut: Recut) -> Iterator
         merged = tuple(id_ for at, id_ in intervals if at >= low and (high is None or at < high))
         cut = tuple(key for key in recut.split_keys if key > low and (high is None or key < high))
         if len(merged) > 1 or cut:
-            yield Step(merged, cut)
+            yield RecutStep(merged, cut)

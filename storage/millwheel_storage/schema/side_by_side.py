@@ -20,6 +20,7 @@ def differences(running: PipelineShape, shape: PipelineShape) -> list[str]:
     found = [
         *_named("computation", running.computations, shape.computations),
         *_named("subscription", running.subscriptions, shape.subscriptions),
+        *_named("version of the keys of", running.key_versions, shape.key_versions),
         *_named("source", dict.fromkeys(running.sources), dict.fromkeys(shape.sources)),
         *_named("sink table", {one.name: one for one in running.sinks}, {one.name: one for one in shape.sinks}),
     ]

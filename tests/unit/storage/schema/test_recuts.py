@@ -5,10 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millwheel import subscribe
 from millwheel.ids import IntervalId
 from millwheel_storage.schema.evolution import plan
 from millwheel_storage.schema.recuts import Recut, steps
-from tests.unit.storage.samples import gathering, shops
+from tests.unit.storage.samples import gathering, sales, shops
 
 keys = st.sets(st.sampled_from("abcdefgh")).map(sorted)
 
@@ -70,3 +71,13 @@ def test_a_computation_that_gets_a_combiner_may_be_cut_otherwise_at_once() -> No
     found.check()
     assert [it.computation for it in found.handovers] == ["Total"]
     assert found.recuts == [Recut("Total", ("q",), False)]
+
+
+def test_other_keys_are_planned_for_several_intervals() -> None:
+    found = plan(shops(), shops(inputs=[subscribe(sales, str, key_version="2")]))
+    found.check()
+    assert found.changes == ["input 'Total<sales' has keys of version '2' instead of ''"]
+    assert found.recuts == [Recut("Total", ("m",), True)]
+    assert not plan(found.shape, shops(inputs=[subscribe(sales, str, key_version="2")])).moves()
+    (back,) = plan(found.shape, shops(name="Sum", formerly="Total")).recuts
+    assert back == Recut("Sum", ("m",), True)
