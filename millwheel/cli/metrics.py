@@ -40,6 +40,27 @@ COUNTS = {
 }
 """Fields of a report, and what they say.  They are since the start of the process."""
 
+Labels = tuple[str, ...]
+
+
+LABELLED = {
+    "computation_records": ("computation", "Records that the hooks of a computation got."),
+    "computation_timers": ("computation", "Timers that the hooks of a computation got."),
+    "source_rows": ("source", "Rows that a source gave."),
+}
+"""The same, with another label than the pipeline."""
+
+COMMITS: Final = "Transactions that made checkpoints durable, and how long they took, as the process sees it."
+
+
+def _counts(progress: Progress) -> dict[Labels, int]:
+    """Every counter of a report, by name and labels."""
+    found: dict[Labels, int] = {(field,): getattr(progress, field) for field in (*COUNTS, "commits", "commit_us")}
+    for name, part in progress.computations.items():
+        found["computation_records", name] = part.records
+        found["computation_timers", name] = part.timers
+    return found | {("source_rows", name): rows for name, rows in progress.rows.items()}
+
 
 class Figures:
     """What a scrape is answered with: the newest report."""
@@ -47,17 +68,19 @@ class Figures:
     def __init__(self, pipeline: str) -> None:
         self._pipeline = pipeline
         self._newest: Progress | None = None
-        self._counts = dict.fromkeys(COUNTS, 0)
+        self._counts: dict[Labels, int] = {}
+        """By the name of a counter and its labels."""
 
     def update(self, progress: Progress, seconds: float) -> None:
         """Take a report; `seconds` are since the start."""
         self._newest = progress
-        # Rows that are read again after a going back were counted already.
-        self._counts = {field: max(count, getattr(progress, field)) for field, count in self._counts.items()}
+        for key, count in _counts(progress).items():
+            # Rows that are read again after a going back were counted already.
+            self._counts[key] = max(count, self._counts.get(key, 0))
 
     def collect(self) -> Iterator[Any]:
         """As `prometheus_client` asks a collector."""
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 
         def family(name: str, says: str, *labels: str) -> Any:
             return GaugeMetricFamily(f"millwheel_{name}", says, labels=["pipeline", *labels])
@@ -67,8 +90,21 @@ class Figures:
             return
         for field, says in COUNTS.items():
             count = CounterMetricFamily(f"millwheel_{field}", says, labels=["pipeline"])
-            count.add_metric([self._pipeline], self._counts[field])
+            count.add_metric([self._pipeline], self._counts[field,])
             yield count
+        for field, (label, says) in LABELLED.items():
+            count = CounterMetricFamily(f"millwheel_{field}", says, labels=["pipeline", label])
+            for (name, *labels), value in self._counts.items():
+                if name == field:
+                    count.add_metric([self._pipeline, *labels], value)
+            yield count
+        commits = SummaryMetricFamily("millwheel_commit_seconds", COMMITS, labels=["pipeline"])
+        commits.add_metric([self._pipeline], self._counts["commits",], self._counts["commit_us",] / SECOND)
+        yield commits
+        bytes_ = family("waiting_bytes", "Bytes of records that have arrived and wait for their hooks.", "computation")
+        for name, part in progress.computations.items():
+            bytes_.add_metric([self._pipeline, name], part.waiting_bytes)
+        yield bytes_
         waiting = family("quarantined_keys", "Keys that are in quarantine now.")
         waiting.add_metric([self._pipeline], progress.in_quarantine)
         yield waiting

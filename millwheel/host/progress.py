@@ -17,6 +17,15 @@ from millwheel.model import MAX_TIME, MIN_TIME, format_time
 from millwheel.shape import PUBLISH_PREFIX
 
 
+class PartProgress(msgspec.Struct, frozen=True):
+    """Counts of one computation."""
+
+    records: int = 0
+    timers: int = 0
+    waiting_bytes: int = 0
+    """What has arrived at its intervals of this worker and has not run."""
+
+
 class Progress(msgspec.Struct, frozen=True):
     """A picture of the run: counts since the start of this process, watermarks by computation and source, us.
 
@@ -51,6 +60,14 @@ class Progress(msgspec.Struct, frozen=True):
     """Sources that have run too far ahead of a watermark, as sentences (`Pipeline.inject`, max_ahead)."""
     waits_for: str = ""
     """Why the run does not end although all input is read: the hold or quarantine that keeps the watermark."""
+    computations: Mapping[str, PartProgress] = {}
+    """By name, those behind published streams apart."""
+    rows: Mapping[str, int] = {}
+    """By source: rows that it gave."""
+    commits: int = 0
+    """Transactions that made checkpoints durable."""
+    commit_us: int = 0
+    """How long they took together, us."""
     ending: RunEnding | None = None
     """How the run of a cluster has ended, of all workers together."""
 
@@ -72,11 +89,12 @@ def progress_of(worker: WorkerHost) -> Progress:
     cores, by_source = [core for _, core in worker.actors.intervals()], worker.actors.rows_by_source()
     rows = sum(by_source.values(), RowCounts())
     # A published stream's records are delivered once more, to be kept: they are nobody's hooks.
-    of_hooks, of_all = Counters(), Counters()
+    of_hooks, of_all, by_name = Counters(), Counters(), dict[str, Counters]()
     for computation, counters in worker.actors.counted():
         of_all.add(counters)
         if not computation.startswith(PUBLISH_PREFIX):
             of_hooks.add(counters)
+            by_name.setdefault(computation, Counters()).add(counters)
     ending = worker.ownership.ending()
     names = [*worker.graph.computations, *(f"source:{name}" for name in worker.graph.sources)]
     return Progress(
@@ -98,8 +116,20 @@ def progress_of(worker: WorkerHost) -> Progress:
         hot_keys=worker.ownership.hot_keys(),
         paused=tuple(too_far_ahead(worker.graph, worker.values).values()),
         waits_for=_waits_for(worker),
+        computations=_parts(worker, by_name),
+        rows={owner.removeprefix("source:"): of.given for owner, of in by_source.items()},
+        commits=worker.actors.tally.commits,
+        commit_us=worker.actors.tally.commit_us,
         ending=ending,
     )
+
+
+def _parts(worker: WorkerHost, counted: Mapping[str, Counters]) -> dict[str, PartProgress]:
+    waiting = dict.fromkeys(counted, 0)
+    for actor, core in worker.actors.intervals():
+        if actor.owner in waiting:
+            waiting[actor.owner] += core.inbox_bytes
+    return {name: PartProgress(it.records, it.timers, waiting[name]) for name, it in counted.items()}
 
 
 def _waits_for(worker: WorkerHost) -> str:

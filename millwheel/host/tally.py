@@ -19,6 +19,10 @@ class Tally:
         self.by_source: dict[str, RowCounts] = {}
         """Of partitions."""
         self.by_computation: dict[str, Counters] = {}
+        self.commits = 0
+        """Transactions of the store that made checkpoints durable."""
+        self.commit_us = 0
+        """How long they took together, us, from when the process asked for each until it heard."""
 
     def take(self, owner: str, core: IntervalCore | InjectorCore) -> None:
         """A core of the computation or source `owner` goes.  The next one of its interval has its counters, at 0."""

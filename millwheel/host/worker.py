@@ -423,7 +423,7 @@ class WorkerHost(Voice):
         self._report_when_due()
 
     def _commit(self, group: Group) -> Steps:
-        left, durable = group.writes, set[tuple[IntervalId, Seq]]()
+        left, durable, began = group.writes, set[tuple[IntervalId, Seq]](), self.now
         while left:
             try:
                 durable = yield CommitGroup(left)
@@ -434,6 +434,8 @@ class WorkerHost(Voice):
                     self._set_aside(refusal)
                 left = [write for write in left if write.interval != refusal.interval]
         self._lanes.done(group)
+        self.actors.tally.commits += 1
+        self.actors.tally.commit_us += max(0, self.now - began)
         for write in group.writes:
             kept = (write.interval, write.seq) in durable
             actor = self.actors.current(write.interval, write.sequencer)

@@ -303,7 +303,8 @@ class Chain(Generic[T]):
         more `shards` more rows a second can be written, into more files.
         """
         ports = self.key_by(
-            lambda value: f"{crc32(msgspec.json.encode(value)) % shards}" if shards > 1 else "0"
+            lambda value: f"{crc32(msgspec.json.encode(value)) % shards}" if shards > 1 else "0",
+            key_version=f"{shards} shards" if shards > 1 else "",
         ).ports()
         self.flow.end(parts(name, row_type, rows, duration(every, "the age of a file")), ports, f"{name}.parts")
 

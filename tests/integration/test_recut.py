@@ -78,7 +78,7 @@ async def run(pipeline: Pipeline, store: MemoryStore) -> None:
 
 @pytest.mark.usefixtures("small_steps")
 @pytest.mark.parametrize("durability", DURABILITIES)
-@pytest.mark.parametrize("at", [*range(0, 120, 8), 3, 21, 45, 57])
+@pytest.mark.parametrize("at", [*range(0, 120, 16), 3, 21, 45, 57])
 def test_each_record_counts_once_wherever_the_run_before_ends(at: int, durability: str) -> None:
     """Three versions one after the other: the first is killed, and every third time the second is, too."""
 
@@ -102,7 +102,7 @@ def test_each_record_counts_once_wherever_the_run_before_ends(at: int, durabilit
 
 @pytest.mark.usefixtures("small_steps")
 @pytest.mark.parametrize("durability", DURABILITIES)
-@pytest.mark.parametrize("at", [*range(0, 120, 8), 3, 21, 45, 57])
+@pytest.mark.parametrize("at", [*range(0, 120, 16), 3, 21, 45, 57])
 def test_a_combiner_gets_other_shards(at: int, durability: str) -> None:
     """A row that is read again may go to another shard than before, which has not run it."""
     few, more, other = ((2, 5, 3), (5, 2, 4), (3, 7, 2))[at % 3]
@@ -171,7 +171,7 @@ def keyed(at: int, durability: str, shift: int, key_version: str) -> Pipeline:
 
 @pytest.mark.usefixtures("small_steps")
 @pytest.mark.parametrize("durability", DURABILITIES)
-@pytest.mark.parametrize("at", range(0, 120, 8))
+@pytest.mark.parametrize("at", range(0, 120, 16))
 def test_a_row_counts_under_one_key_when_the_keys_change(at: int, durability: str) -> None:
     """What was read and is not known to be done is read again, and has another key then."""
 
@@ -211,7 +211,7 @@ def views(durability: str, shards: int) -> Pipeline:
 
 @pytest.mark.usefixtures("small_steps")
 @pytest.mark.parametrize("durability", DURABILITIES)
-@pytest.mark.parametrize("at", range(0, 120, 8))
+@pytest.mark.parametrize("at", range(0, 120, 16))
 def test_the_shards_of_a_combiner_of_the_library_change(at: int, durability: str) -> None:
     few, other = ((2, 5), (5, 2), (3, 7))[at % 3]
 

@@ -9,18 +9,19 @@ import click
 import msgspec
 import pytest
 
-from millwheel.cli.metrics import COUNTS, ports_of, served
+from millwheel.cli.metrics import COUNTS, LABELLED, ports_of, served
 from millwheel.cli.up import plan
 from millwheel.cluster import HotKey
 from millwheel.errors import ChannelError
-from millwheel.host.progress import Progress
+from millwheel.host.progress import PartProgress, Progress
 from millwheel.ids import IntervalId
 from millwheel.model import MAX_TIME, MIN_TIME, SECOND
 
 PROGRESS = Progress(
     records=7, injected=5, rejected=1, late=2, duplicates=3, repeated=0, quarantined=1, backdated=0, checkpoints=4,
     watermarks={"Count": 10 * SECOND, "source:text": 12 * SECOND, "Other": MAX_TIME, "Young": MIN_TIME}, finished=False,
-    in_quarantine=1, hot_keys=(HotKey(IntervalId(3), "the\n", 420),),
+    in_quarantine=1, hot_keys=(HotKey(IntervalId(3), "the\n", 420),), commits=2, commit_us=3_000,
+    computations={"Count": PartProgress(7, 6, 512)}, rows={"text": 5},
 )  # fmt: skip
 
 
@@ -46,6 +47,12 @@ def test_a_scrape_has_the_newest_report() -> None:
         assert found[f'millwheel_{field}_total{{pipeline="words"}}'] == getattr(PROGRESS, field)
     assert found[r'millwheel_hot_key_share{interval="3",key="the\\n",pipeline="words"}'] == 0.42
     assert found['millwheel_quarantined_keys{pipeline="words"}'] == 1
+    assert found['millwheel_computation_records_total{computation="Count",pipeline="words"}'] == 7
+    assert found['millwheel_computation_timers_total{computation="Count",pipeline="words"}'] == 6
+    assert found['millwheel_source_rows_total{pipeline="words",source="text"}'] == 5
+    assert found['millwheel_waiting_bytes{computation="Count",pipeline="words"}'] == 512
+    assert found['millwheel_commit_seconds_count{pipeline="words"}'] == 2
+    assert found['millwheel_commit_seconds_sum{pipeline="words"}'] == 0.003
     assert {name: value for name, value in found.items() if name.startswith("millwheel_watermark")} == {
         'millwheel_watermark_seconds{name="Count",pipeline="words"}': 10.0,
         'millwheel_watermark_seconds{name="source:text",pipeline="words"}': 12.0,
@@ -58,9 +65,12 @@ def test_no_counter_falls_when_rows_are_read_again_after_a_going_back() -> None:
     address = free_address()
     with served(address, "words") as figures:
         for injected in (5, 3, 4):
-            figures.update(msgspec.structs.replace(PROGRESS, injected=injected, in_quarantine=injected), 1.0)
+            again = {"rows": {"text": injected}, "computations": {"Count": PartProgress(injected)}}
+            figures.update(msgspec.structs.replace(PROGRESS, injected=injected, in_quarantine=injected, **again), 1.0)
         found = scraped(address)
     assert found['millwheel_injected_total{pipeline="words"}'] == 5
+    assert found['millwheel_source_rows_total{pipeline="words",source="text"}'] == 5
+    assert found['millwheel_computation_records_total{computation="Count",pipeline="words"}'] == 5
     assert found['millwheel_quarantined_keys{pipeline="words"}'] == 4, "what is there now may be fewer"
 
 
@@ -79,9 +89,11 @@ def test_without_an_address_nothing_is_served() -> None:
     with served(None, "words") as figures:
         figures.update(PROGRESS, 1.0)
         kinds = {family.name: family.type for family in figures.collect()}
-    assert {name for name, kind in kinds.items() if kind == "counter"} == {f"millwheel_{field}" for field in COUNTS}
+    assert {name for name, kind in kinds.items() if kind == "counter"} == {
+        f"millwheel_{field}" for field in (*COUNTS, *LABELLED)
+    }
     assert {name for name, kind in kinds.items() if kind == "gauge"} == {
-        "millwheel_quarantined_keys", "millwheel_hot_key_share", "millwheel_watermark_seconds",
+        "millwheel_quarantined_keys", "millwheel_hot_key_share", "millwheel_watermark_seconds", "millwheel_waiting_bytes",
     }  # fmt: skip
 
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from millwheel.host.progress import Progress
+from millwheel import Computation, Context, MsgpackCoder, Pipeline, Record, Stream, Timer, ValueCell, subscribe
+from millwheel.host.progress import PartProgress, Progress
 from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.runtime.embedded import EmbeddedRun
+from millwheel_injectors import IterableSource
+from millwheel_storage.memory import MemoryStore
 
 
 @pytest.mark.parametrize(
@@ -17,3 +23,59 @@ def test_the_lag_is_what_the_slowest_computation_is_behind_its_slowest_source(
 ) -> None:
     watermarks = {"source:a": source, "source:b": MAX_TIME, "first": MAX_TIME, "last": computation}
     assert Progress(0, 0, 0, 0, 0, 0, 0, 0, 0, watermarks, False).lag_us == lag
+
+
+numbers = Stream("numbers", MsgpackCoder(int))
+doubled = Stream("doubled", MsgpackCoder(int))
+
+
+class Double(Computation[int]):
+    def ProcessRecord(self, context: Context, record: Record[int]) -> None:
+        context.produce(doubled, 2 * record.value)
+
+
+class Late(Computation[int]):
+    seen = ValueCell(MsgpackCoder(int), default=0)
+
+    def ProcessRecord(self, context: Context, record: Record[int]) -> None:
+        if record.value % 4:
+            return
+        self.seen.set(record.value)
+        context.set_timer("later", record.timestamp + 1)
+
+    def ProcessTimer(self, context: Context, timer: Timer) -> None:
+        pass
+
+
+def test_each_computation_and_source_has_counts_of_its_own() -> None:
+    """One interval of a cell each, and one published stream, which is nobody's hooks."""
+    pipeline = Pipeline("p")
+    pipeline.inject(IterableSource("some", [(number, number) for number in range(6)]), into=numbers)
+    pipeline.inject(IterableSource("more", [(number, number) for number in range(4)]), into=numbers)
+    pipeline.add(Double, [subscribe(numbers, str)], [doubled], split_keys=["3"])
+    pipeline.add(Late, [subscribe(doubled, str)])
+    pipeline.publish(doubled)
+    run = EmbeddedRun(pipeline.graph(), MemoryStore(), pipeline.tables)
+    asyncio.run(run.run())
+    found = run.progress()
+    assert found.rows == {"some": 6, "more": 4}
+    assert found.computations == {"Double": PartProgress(records=10), "Late": PartProgress(records=10, timers=3)}
+    assert (found.records, found.injected) == (20, 10)
+    assert 0 < found.commits <= found.checkpoints
+    assert found.commit_us > 0
+
+
+def test_what_waits_for_hooks_is_told_while_it_waits() -> None:
+    waiting: list[int] = []
+
+    class Slow(Computation[int]):
+        def ProcessRecord(self, context: Context, record: Record[int]) -> None:
+            waiting.append(run.progress().computations["Slow"].waiting_bytes)
+
+    pipeline = Pipeline("p")
+    pipeline.inject(IterableSource("some", [(number, number) for number in range(6)]), into=numbers)
+    pipeline.add(Slow, [subscribe(numbers, str)], work_limit_records=1)
+    run = EmbeddedRun(pipeline.graph(), MemoryStore(), pipeline.tables)
+    asyncio.run(run.run())
+    assert max(waiting) > 0
+    assert run.progress().computations["Slow"].waiting_bytes == 0

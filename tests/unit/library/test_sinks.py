@@ -98,6 +98,7 @@ def test_under_faults_each_record_is_one_row(seed: int) -> None:
 def test_more_shards_have_parts_of_their_own() -> None:
     pipeline, chain = begin()
     chain.to_files("dump", Visit, rows=100, shards=4)
+    assert [it.key_version for it in pipeline.declared()[1]["dump.parts"].inputs] == ["4 shards"]
     stepper = Stepper(pipeline)
     for number in range(40):
         stepper.send(visits, Visit("a", number), number)
