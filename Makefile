@@ -38,18 +38,18 @@ $(STAMP): $(LOCKS) pyproject.toml
 	@touch $@
 
 # A file's tests share a Spark or a Postgres, so a file is what a worker takes.  What takes every processor goes first, alone:
-# beside others it was slowed for more than it left to them; when it fails, the others still say what they know.  Four workers on two
+# beside others it was slowed for more than it left to them; when it fails, the others still say what they know.  Three workers on two
 # processors: many tests wait for a lease, a JVM or a dead process.  What goes to pytest is mostly one test, or a debugger, which workers
 # would hide.
-test: $(STAMP) ## every test, in four workers; with ARGS="-k name" and the like, which go to pytest, in one process
+test: $(STAMP) ## every test, in three workers; with ARGS="-k name" and the like, which go to pytest, in one process
 ifdef ARGS
 	$(PY) -m pytest $(ARGS)
 else
 	$(PY) -m pytest -m every_core tests/sim; alone=$$?; \
-	$(PY) -m pytest -m "not every_core and not grid and not long" -n 4 --dist loadfile --no-loadscope-reorder && exit $$alone
+	$(PY) -m pytest -m "not every_core and not grid and not long" -n 3 --dist loadfile --no-loadscope-reorder && exit $$alone
 endif
 
-# The first import of a test module rewrites its asserts, for 15 s of processor over all: four workers that begin together each do it.
+# The first import of a test module rewrites its asserts, for 15 s of processor over all: three workers that begin together each do it.
 collect: $(STAMP) ## find every test, and compile what tests import, once for all workers
 	@found=$$($(PY) -m pytest --collect-only -q -m "not grid and not long" 2>&1) || { echo "$$found"; exit 1; }; echo "$$found" | tail -1
 
