@@ -216,6 +216,7 @@ def test_a_process_that_is_killed_in_the_middle_loses_and_doubles_nothing(place:
 def test_a_worker_that_was_stopped_for_longer_than_its_lease_writes_nothing_more(place: Place) -> None:
     cluster = place.up("--workers", "2", sleep_s=0.008, TAIL="1")  # it does not end before that worker wakes
     place.until_counted(0.2)
+    until(lambda: place.owners() == {"worker-1", "worker-2"})  # who owns nothing yet would lose nothing
     (worker,) = children(cluster.pid, "worker-2")
     os.kill(worker, signal.SIGSTOP)
     until(lambda: place.owners() == {"worker-1"})

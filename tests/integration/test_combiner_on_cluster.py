@@ -48,7 +48,7 @@ def place(postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path) -> Iterator
 
 @pytest.mark.parametrize(
     ("second", "snapshots"),
-    [pytest.param(SECOND, False, marks=pytest.mark.slow), (SECOND, True), (RECUT, False)],
+    [pytest.param(SECOND, False, marks=pytest.mark.long), (SECOND, True), (RECUT, False)],
     ids=["combiner", "combiner-snapshots", "split-keys"],
 )
 def test_a_cluster_that_was_killed_goes_on(place: Place, second: str, snapshots: bool) -> None:
