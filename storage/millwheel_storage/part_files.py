@@ -126,6 +126,12 @@ def _write_parquet(path: Path, rows: list[str], columns: dict[str, str]) -> None
         "boolean": pa.bool_(), "timestamptz": pa.timestamp("us", tz="UTC"), "date": pa.date32(),
     }  # fmt: skip
     parsed = [json.loads(row) for row in rows]
+    _check_columns(parsed, columns)
+    for name, kind in columns.items():
+        if kind not in types:
+            raise StoreError(
+                f"column {name!r} is given as {kind!r}; a column of a Parquet file is one of {', '.join(types)}"
+            )
     made = {
         name: pa.array([_PARSE.get(kind, _itself)(row.get(name)) for row in parsed], type=types[kind])
         for name, kind in columns.items()
@@ -134,6 +140,14 @@ def _write_parquet(path: Path, rows: list[str], columns: dict[str, str]) -> None
         parquet.write_table(pa.table(made), file)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _check_columns(rows: list[dict[str, Any]], columns: dict[str, str]) -> None:
+    """Refuse a column with a mistyped name: it would be null, and what it was meant to hold would be deleted."""
+    fields = {name for row in rows for name in row}
+    unknown, left = [name for name in columns if name not in fields], sorted(fields - columns.keys())
+    if unknown and left:
+        raise StoreError(f"the rows have no column {unknown[0]!r}; they have {left}, which no column is given for")
 
 
 def _same(path: Path, draft: Path) -> bool:

@@ -84,6 +84,23 @@ def test_parquet_has_the_types_of_its_columns(postgres: EmbeddedPostgres, pipeli
     assert [number for table in tables for number in table["number"].to_pylist()] == [*range(25)]
 
 
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [({"pag": "text", "number": "bigint"}, r"no column 'pag'; they have \['day', 'page', 'share'\]"),
+     ({"page": "text", "number": "numeric"}, "column 'number' is given as 'numeric'.*bigint")],
+)  # fmt: skip
+def test_a_column_that_is_not_there_deletes_nothing(
+    postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path, wrong: dict[str, str], why: str
+) -> None:
+    pytest.importorskip("pyarrow.parquet")
+    run(visits(pipeline, 5, 10), postgres.url)
+    with pytest.raises(StoreError, match=why):
+        PartFiles(postgres.url, pipeline, "dump", tmp_path, wrong).write()
+    assert left(postgres.url, pipeline) == 6
+    (path,) = PartFiles(postgres.url, pipeline, "dump", tmp_path, {"page": "text"}).write()
+    assert path.suffix == ".parquet"
+
+
 def test_a_file_of_another_run_is_not_overwritten(postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path) -> None:
     run(visits(pipeline, 5, 10), postgres.url)
     (tmp_path / "dump-0-00000000.jsonl").write_text("something\n")
