@@ -172,20 +172,20 @@ def end_sessions(url: str) -> None:
         )
 
 
+def _run_to(made: Pipeline, url: str, records: int) -> None:
+    """Until so many records are published."""
+    with Committed(made, url) as committed:
+        run_until(made, PostgresStore(url, made.name), lambda run: committed.reader.tail_end("texts") == records)
+
+
 def test_a_follower_outlives_its_connection_and_a_question_says_that_it_broke(
     postgres: EmbeddedPostgres, pipeline: str
 ) -> None:
     tap = Tap(rows=[(f"line {i}", i) for i in range(20)])
     made = counting(pipeline, tap, keep=1_000)
 
-    def run_to(records: int) -> None:
-        with Committed(made, postgres.url) as committed:
-            run_until(
-                made, PostgresStore(postgres.url, pipeline), lambda run: committed.reader.tail_end("texts") == records
-            )
-
     run_until(made, PostgresStore(postgres.url, pipeline), lambda run: run.progress().checkpoints >= 2)
-    run_to(20)
+    _run_to(made, postgres.url, 20)
     with Committed(made, postgres.url) as committed, Committed(made, postgres.url) as other:
         following = committed.follow(texts, 20)
         assert next(following).value == "line 0"
@@ -195,7 +195,7 @@ def test_a_follower_outlives_its_connection_and_a_question_says_that_it_broke(
             other.state("Count", "nobody")
         assert [next(following).value for _ in range(19)] == [f"line {i}" for i in range(1, 20)]
         tap.rows += [(f"line {i}", i) for i in range(40, 60)]
-        run_to(40)
+        _run_to(made, postgres.url, 40)
         end_sessions(postgres.url)
         assert [next(following).value for _ in range(20)] == [f"line {i}" for i in range(40, 60)]
 
@@ -204,17 +204,11 @@ def test_a_follower_is_told_when_a_savepoint_takes_the_stream_back(postgres: Emb
     tap = Tap(rows=[(f"line {i}", i) for i in range(5)])
     made = counting(pipeline, tap, keep=100)
 
-    def run_to(records: int) -> None:
-        with Committed(made, postgres.url) as committed:
-            run_until(
-                made, PostgresStore(postgres.url, pipeline), lambda run: committed.reader.tail_end("texts") == records
-            )
-
     run_until(made, PostgresStore(postgres.url, pipeline), lambda run: run.progress().checkpoints >= 1)
-    run_to(5)
+    _run_to(made, postgres.url, 5)
     savepoints.create(made, "five", postgres.url)
     tap.rows += [(f"line {i}", i) for i in range(5, 9)]
-    run_to(9)
+    _run_to(made, postgres.url, 9)
     with Committed(made, postgres.url) as committed:
         following = committed.follow(texts)
         assert [next(following).position for _ in range(9)] == [*range(1, 10)]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel import subscribe
+from millwheel.errors import WiringError
 from millwheel.ids import IntervalId
 from millwheel_storage.schema.evolution import plan
 from millwheel_storage.schema.recuts import Recut, steps
+from millwheel_storage.schema.side_by_side import differences
 from tests.unit.storage.samples import gathering, sales, shops
 
 keys = st.sets(st.sampled_from("abcdefgh")).map(sorted)
@@ -81,3 +84,20 @@ def test_other_keys_are_planned_for_several_intervals() -> None:
     assert not plan(found.shape, shops(inputs=[subscribe(sales, str, key_version="2")])).moves()
     (back,) = plan(found.shape, shops(name="Sum", formerly="Total")).recuts
     assert back == Recut("Sum", ("m",), True)
+
+
+def test_two_versions_of_keys_do_not_run_side_by_side() -> None:
+    new = shops(inputs=[subscribe(sales, str, key_version="2")])
+    assert differences(shops(), new) == ["version of the keys of 'Total<sales' is new"]
+    assert differences(new, new) == []
+
+
+def test_a_combiner_reads_under_the_version_of_its_computation() -> None:
+    new = shops(combiner=gathering(), inputs=[subscribe(sales, str, key_version="2")])
+    assert new.key_versions == {"Total.parts<sales": "2"}
+
+
+@pytest.mark.parametrize("version", [2, None, "x" * 101])
+def test_a_version_of_keys_is_a_short_text(version: object) -> None:
+    with pytest.raises(WiringError, match=r"subscription to 'sales': key_version is .*up to 100 bytes"):
+        subscribe(sales, str, key_version=version)  # type: ignore[arg-type]
