@@ -7,7 +7,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,14 +114,17 @@ DURABILITIES: dict[str, Callable[[], Checkpoints | Snapshots]] = {
 }
 
 
-def shops(name: str, combiner: Gathering[Sale] | None, durability: str, total: type[Total] = Total) -> Pipeline:
+def shops(
+    name: str, combiner: Gathering[Sale] | None, durability: str, total: type[Total] = Total,
+    relay: Sequence[str] = ("4",), splits: Sequence[str] = ("shop 1",),
+) -> Pipeline:  # fmt: skip
     pipeline = Pipeline(name, durability=DURABILITIES[durability]())
     pipeline.inject(IterableSource("relayed", RELAYED), into=bills)
     by_client = IterableSource("direct", SENT, record_id=lambda sale: str(sale.numbers[0]))
     pipeline.inject(by_client, into=sales)
-    pipeline.add(Relay, [subscribe(bills, lambda sale: str(sale.numbers[0] % 7))], [sales], split_keys=["4"])
+    pipeline.add(Relay, [subscribe(bills, lambda sale: str(sale.numbers[0] % 7))], [sales], split_keys=relay)
     pipeline.add(
-        total, [subscribe(sales, lambda sale: sale.shop)], name="Total", split_keys=["shop 1"], combiner=combiner,
+        total, [subscribe(sales, lambda sale: sale.shop)], name="Total", split_keys=splits, combiner=combiner,
         work_limit_records=8,
     )  # fmt: skip
     return pipeline

@@ -29,18 +29,15 @@ from millwheel_storage.memory import MemoryStore
 from tests.integration.test_combiner_later import (
     DIRECT,
     DURABILITIES,
-    RELAYED,
-    SENT,
     TRUTH,
-    Relay,
     Shops,
     Total,
     Touchy,
-    bills,
     counted,
     kills,
     merged,
     sales,
+    shops,
     small_steps,
 )
 from tests.unit.runtime.mortal import run_killed
@@ -57,18 +54,8 @@ CUTS: list[tuple[Sequence[str], Sequence[str]]] = [
 
 
 def version(name: str, at: int, durability: str, total: type[Total] = Total, shards: int = 0) -> Pipeline:
-    relay, splits = CUTS[at % len(CUTS)]
-    pipeline = Pipeline(name, durability=DURABILITIES[durability]())
-    pipeline.inject(IterableSource("relayed", RELAYED), into=bills)
-    by_client = IterableSource("direct", SENT, record_id=lambda sale: str(sale.numbers[0]))
-    pipeline.inject(by_client, into=sales)
-    pipeline.add(Relay, [subscribe(bills, lambda sale: str(sale.numbers[0] % 7))], [sales], split_keys=relay)
     combiner = Gathering(merged, shards=shards, every=2_000) if shards else None
-    pipeline.add(
-        total, [subscribe(sales, lambda sale: sale.shop)], name="Total", split_keys=splits, combiner=combiner,
-        work_limit_records=8,
-    )  # fmt: skip
-    return pipeline
+    return shops(name, combiner, durability, total, *CUTS[at % len(CUTS)])
 
 
 async def run(pipeline: Pipeline, store: MemoryStore) -> None:
