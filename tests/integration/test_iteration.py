@@ -232,6 +232,45 @@ def test_they_are_told_beside_a_session_too(context: SparkContext) -> None:
     assert len(run.recoveries) == 1
 
 
+@pytest.mark.parametrize("until", [Converged(0.01), Steps(3)])
+def test_a_step_that_writes_into_what_it_was_given_is_refused(context: SparkContext, until: Converged | Steps) -> None:
+    """The next state is compared with it: it would be found not to have moved, and the run end with a wrong result."""
+
+    def halve(part: Part, rows: Rows) -> Part:
+        x = part["x"]
+        x /= 2
+        return part.having(x=x)
+
+    state = from_columns(context, 3, np.arange(20), x=np.full(20, 64.0))
+    with pytest.raises(IterationError, match="read-only"):
+        iterate(
+            state, lambda now: now.receive(now.send(lambda part: Rows(part.keys[:0])), halve), until, listener=print
+        )
+
+
+def test_truth_spreads_until_nothing_changes(context: SparkContext) -> None:
+    """A column without numbers decides as well when an iteration has converged."""
+
+    def tell(part: Part) -> Rows:
+        return Rows((part.keys[part["seen"]] + 1) % 10)
+
+    def hear(part: Part, rows: Rows) -> Part:
+        seen = part["seen"].copy()
+        seen[part.places(rows.keys)] = True
+        return part.having(seen=seen)
+
+    state = from_columns(context, 3, np.arange(10), seen=np.arange(10) == 0)
+    ended = iterate(
+        state,
+        lambda now: now.receive(now.send(tell), hear),
+        Converged(0.5),
+        deliver=lambda final: final.collect(),
+        listener=print,
+    )
+    assert all(part["seen"].all() for part in ended.value)
+    assert (ended.supersteps, ended.converged) == (10, True)
+
+
 def test_a_count_and_a_tolerance_both_end_an_iteration(context: SparkContext) -> None:
     state = from_columns(context, 3, np.arange(100), x=np.arange(100.0))
 

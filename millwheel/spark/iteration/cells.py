@@ -25,9 +25,12 @@ from millwheel.spark.iteration.columns import (
     changed_rows,
     check_alike,
     check_home,
+    column_of,
     distance,
     merged,
     not_a_number,
+    opened,
+    sealed,
 )
 from millwheel.spark.iteration.errors import ColumnsError
 
@@ -102,6 +105,16 @@ def work_in(cell: PartitionCell) -> Part:
     return cell.work
 
 
+def given_in(cell: PartitionCell) -> Part:
+    """The solution's rows for a function of the user, which cannot write to them: the next state is compared with them."""
+    return sealed(cell.part)
+
+
+def given_work_in(cell: PartitionCell) -> Part:
+    """The same of the workset's rows, which may be the solution's own arrays."""
+    return sealed(work_in(cell))
+
+
 def not_a_number_in(column: str | None, cell: PartitionCell) -> str | None:
     """Where the solution has a NaN, in words."""
     return not_a_number(cell.part, column)
@@ -114,18 +127,21 @@ def header_in(cell: PartitionCell) -> Header:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The columns of a state without its rows, and a digest of the rows it began with."""
+    """The columns of a state without its rows, and digests of the rows it began with and of the first workset's keys."""
 
     columns: Mapping[str, Column] = field(default_factory=dict)
     digest: int = 0
+    workset: int = 0
 
 
-def model_of(part: Part) -> Model:
-    """Of one partition."""
+def model_of(cell: PartitionCell) -> Model:
+    """Of one partition before the first superstep."""
+    part, work = cell.part, cell.work
     digest = zlib.crc32(part.keys.tobytes())
     for name in sorted(part.columns):
         digest = zlib.crc32(part[name].tobytes(), digest)
-    return Model({name: column[:0] for name, column in part.columns.items()}, digest)
+    first = 0 if work is None else zlib.crc32(work.keys.tobytes())
+    return Model({name: column[:0] for name, column in part.columns.items()}, digest, first)
 
 
 def first_bulk(partitions: int, part: Part) -> PartitionCell:
@@ -154,6 +170,8 @@ def next_delta(keeping: Keeping, pair: tuple[PartitionCell, Part]) -> PartitionC
         raise ColumnsError(f"changes of partition {changes.number} stand where those of {old.number} belong")
     if len(changes):
         check_alike(changes, replace(old.take(old.places(changes.keys)), number=changes.number), "the changes")
+    else:
+        changes = old.take(np.arange(0))  # no rows may have been given without columns, which the next superstep reads
     new = merged(old, changes)
     places = old.places(changes.keys)
     gap = distance(changes, old.take(places), keeping.column) if len(changes) else 0.0
@@ -208,13 +226,18 @@ def finished(keeping: Keeping, make: Callable[[Any], PartitionCell], stream: Ite
         cell = make(element)
         header = cell.header
         if keeping.conserved is not None:
-            header = replace(header, total=float(cell.part[keeping.conserved].sum()))
+            header = replace(header, total=total_of(keeping.conserved, cell.part))
         if keeping.folder is not None:
             header = replace(header, file=_write(keeping.folder, cell))
         yield replace(cell, header=header)
         if head is not None:
             header = replace(header, before=head.wait())
         keeping.headers.add({(keeping.ticket, header.number): header})
+
+
+def total_of(column: str, part: Part) -> float:
+    """The sum of a column of one partition."""
+    return float(column_of(part, column).sum())
 
 
 class _Writing:
@@ -263,5 +286,6 @@ def _write(folder: str, cell: PartitionCell) -> PartFile:
 
 
 def _cell(part: Part, work: Part | None, changed: int, norm: float) -> PartitionCell:
+    part, work = opened(part), None if work is None else opened(work)
     active = len(work) if work is not None else 0
     return PartitionCell(part, work, Header(part.number, len(part), changed, norm, active))

@@ -16,6 +16,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import uuid
 import zlib
@@ -32,6 +33,7 @@ from millwheel.spark.iteration.errors import CheckpointError
 FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
 _PREFIX: Final = "step-"
+_NAME: Final = re.compile(_PREFIX + r"\d{8,}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,10 @@ def read_parts(folder: str, file: PartFile) -> dict[str, Part]:
     except OSError as error:
         raise CheckpointError(f"{place} cannot be read: {error}") from error
     if len(data) != file.size_bytes or zlib.crc32(data) != file.crc:
-        raise CheckpointError(f"{place} has {len(data)} bytes and is not the {file.size_bytes} that were written")
+        raise CheckpointError(
+            f"{place} is damaged: its {len(data)} bytes are not the {file.size_bytes} that were written; restore the file, "
+            "or remove the checkpoint"
+        )
     keys: dict[str, Any] = {}
     columns: dict[str, dict[str, Any]] = {}
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
@@ -167,7 +172,8 @@ def _is_whole(folder: Path, file: PartFile) -> bool:
 
 
 def _folders(path: str) -> list[Path]:
-    return [found for found in Path(path).glob(f"{_PREFIX}[0-9]*") if found.is_dir()]
+    """Only what `folder_of` names: whatever else lies there is somebody's own, and is neither read nor removed."""
+    return [found for found in Path(path).glob(f"{_PREFIX}*") if _NAME.fullmatch(found.name) and found.is_dir()]
 
 
 def _write(target: Path, data: bytes | memoryview) -> None:

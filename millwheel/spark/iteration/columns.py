@@ -34,9 +34,13 @@ class Rows:
     totals: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.keys, np.ndarray):
+            raise ColumnsError(f"keys must be an array of int64, not a {type(self.keys).__name__}")
         if self.keys.ndim != 1 or self.keys.dtype != np.int64:
             raise ColumnsError(f"keys must be one axis of int64, not {self.keys.ndim} of {self.keys.dtype}")
         for name, column in self.columns.items():
+            if not isinstance(column, np.ndarray) or isinstance(column, np.ma.MaskedArray):
+                raise ColumnsError(f"column {name!r} is a {type(column).__name__}: give a numpy array, without a mask")
             if column.shape[:1] != self.keys.shape:
                 raise ColumnsError(f"column {name!r} has shape {column.shape} beside {len(self.keys)} keys")
             if column.dtype.hasobject:
@@ -95,9 +99,16 @@ class Part:
         return found
 
 
+def as_column(given: Any) -> Column:
+    """An array of what is given, in its order; ColumnsError for what is masked, because a column has a value for each key."""
+    if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
+        raise ColumnsError(f"{given!r:.80} has masked values: a column has a value for each key")
+    return np.asarray(given)
+
+
 def as_keys(keys: Any) -> Keys:
     """Integers as keys; ColumnsError for what would not come through whole."""
-    given = np.asarray(keys)
+    given = as_column(keys)
     if given.size == 0:
         return np.empty(0, np.int64)
     if given.dtype.kind not in "iu" or (given.dtype == np.uint64 and given.max() > np.iinfo(np.int64).max):
@@ -109,6 +120,26 @@ def partition_of(keys: Keys, partitions: int) -> NDArray[np.int64]:
     """The partition of each key, shape (n,). Fibonacci hashing: keys with a common stride do not share a partition."""
     mixed = (keys.astype(np.uint64) * _MIX) >> np.uint64(33)
     return (mixed % np.uint64(partitions)).astype(np.int64)
+
+
+def sealed(part: Part) -> Part:
+    """The part itself, whose arrays nobody can write to from now on."""
+    for array in (part.keys, *part.columns.values()):
+        array.flags.writeable = False
+    return part
+
+
+def opened(part: Part) -> Part:
+    """The part with arrays that may be written to again."""
+    return Part(part.number, _open(part.keys), {name: _open(column) for name, column in part.columns.items()})
+
+
+def _open(array: NDArray[Any]) -> NDArray[Any]:
+    try:
+        array.flags.writeable = True
+    except ValueError:  # a view of one that cannot be written to
+        return array.copy()
+    return array
 
 
 def split(rows: Rows, partitions: int) -> list[Rows]:
@@ -192,24 +223,43 @@ def check_alike(part: Part, model: Part, what: str) -> None:
 
 
 def distance(new: Part, old: Part, column: str | None) -> float:
-    """The infinity norm of new - old over one column, or over all numeric ones; NaN if any of it is not a number.
+    """The infinity norm of new - old over one column, or over all; NaN if any of it is not a number.
 
-    An infinite value that stays as it is has not moved.
+    An infinite value that stays as it is has not moved.  What is no number moves by 1 if it is true or false, and infinitely
+    far if it is anything else.
     """
-    names = [column] if column is not None else [n for n, c in new.columns.items() if c.dtype.kind in "fiu"]
-    return float(np.max([_gap(new[name].astype(np.float64), old[name].astype(np.float64)) for name in names] or [0.0]))
+    names = [*new.columns] if column is None else [column]
+    return float(np.max([_gap(column_of(new, name), column_of(old, name)) for name in names] or [0.0]))
+
+
+def column_of(part: Part, name: str) -> Column:
+    """A column that somebody has named; ColumnsError when there is none."""
+    if name not in part.columns:
+        raise ColumnsError(f"the state has no column {name!r}, but {', '.join(map(repr, part.columns)) or 'none'}")
+    return part[name]
 
 
 def _gap(new: Column, old: Column) -> float:
+    if new.dtype.kind in "mM":  # times and lengths of time, in their own unit
+        new, old = new.astype(np.int64), old.astype(np.int64)
     moved = new != old
+    if not moved.any():
+        return 0.0
+    if new.dtype.kind == "b":
+        return 1.0
+    if new.dtype.kind not in "fiuc":
+        return float(np.inf)
+    wide = np.result_type(new.dtype, np.float64)
     with np.errstate(invalid="ignore"):
-        return float(np.abs(new[moved] - old[moved]).max(initial=0.0))
+        gap = float(np.abs(new[moved].astype(wide) - old[moved].astype(wide)).max())
+    # Beyond 2**53, neighbours are one float.
+    return max(gap, 1.0) if new.dtype.kind in "iu" else gap
 
 
 def not_a_number(part: Part, column: str | None) -> str | None:
     """The first key and column with a NaN, in words."""
     for name, values in part.columns.items():
-        if values.dtype.kind == "f" and column in (None, name):
+        if values.dtype.kind in "fc" and column in (None, name):
             found = np.isnan(values).reshape(len(part), -1).any(axis=1) if len(part) else np.empty(0, bool)
             if found.any():
                 return f"key {part.keys[found][0]}, column {name!r}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Protocol
 
 from millwheel.spark.iteration.states import State
@@ -39,8 +40,9 @@ class Converged:
     at_most: int = 10_000
 
     def __post_init__(self) -> None:
-        if not self.below >= 0 or self.at_most < 0:
-            raise ValueError(f"below and at_most must be 0 or more, not {self.below!r} and {self.at_most!r}")
+        if not self.below >= 0:
+            raise ValueError(f"below must be 0 or more, not {self.below!r}")
+        _check_count("at_most", self.at_most)
 
     @property
     def limit(self) -> int:
@@ -59,8 +61,7 @@ class Steps:
     count: int
 
     def __post_init__(self) -> None:
-        if self.count < 0:
-            raise ValueError(f"count must be 0 or more supersteps, not {self.count!r}")
+        _check_count("count", self.count)
 
     @property
     def limit(self) -> int:
@@ -82,6 +83,9 @@ class NothingChanges:
 
     limit: int
 
+    def __post_init__(self) -> None:
+        _check_count("at_most", self.limit)
+
     @property
     def column(self) -> None:
         """As for `Steps`."""
@@ -89,3 +93,8 @@ class NothingChanges:
     def reached(self, state: State, norm_of: NormOf) -> bool:
         """Whether the workset is empty."""
         return state.active == 0
+
+
+def _check_count(what: str, count: object) -> None:
+    if isinstance(count, bool) or not isinstance(count, Integral) or count < 0:
+        raise ValueError(f"{what} must be 0 or more supersteps, a whole number, and not {count!r:.80}")

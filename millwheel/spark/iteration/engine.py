@@ -80,11 +80,12 @@ def iterate_delta(
     `solution.update(...)`. A key that no message reaches is not sent and not computed; its row is copied in memory
     when another row of its partition changes. Everything else is as for `iterate`.
     """
+    ending = NothingChanges(at_most)
     first = solution.map(partial(cells.first_delta, solution.partitions), workset)
     states = States(name=name, initial=solution, first=first, delta=True)
     policy = _policy_over(states, recovery)
     doors.ready(states.context, any_version=any_version)
-    delta, ending = _Delta(states=states, step=step), NothingChanges(at_most)
+    delta = _Delta(states=states, step=step)
     return _Iteration(states=states, work=delta, ending=ending, policy=policy, listener=listener).run(deliver)
 
 
@@ -115,7 +116,7 @@ class _Bulk:
 
     def described(self, state: State) -> RDD[Any]:
         name, partitions = self.states.name, self.states.partitions
-        given = self.states.view(state)
+        given = self.states.given(state)
         result = self.step(given)
         if not isinstance(result, Partitioned) or result.partitions != partitions:
             raise IterationError(f"{name}: a step must return a Partitioned of {partitions}, not {result!r}")
@@ -132,7 +133,7 @@ class _Delta:
     make = staticmethod(cells.next_delta)
 
     def described(self, state: State) -> RDD[Any]:
-        given = self.states.view(state)
+        given = self.states.given(state)
         result = self.step(given, self.states.work(state))
         if not isinstance(result, Changes) or result.outcome.base is not given:
             raise IterationError(

@@ -20,7 +20,17 @@ from typing import Any, Generic, TypeVar
 from pyspark import RDD, SparkContext, TaskContext
 
 from millwheel.spark.iteration import doors
-from millwheel.spark.iteration.columns import Column, Part, Rows, as_keys, check_home, joined, part_of, split
+from millwheel.spark.iteration.columns import (
+    Column,
+    Part,
+    Rows,
+    as_column,
+    as_keys,
+    check_home,
+    joined,
+    part_of,
+    split,
+)
 from millwheel.spark.iteration.errors import ColumnsError
 
 T = TypeVar("T")
@@ -126,7 +136,8 @@ class Changes:
 
 def from_columns(context: SparkContext, partitions: int, keys: Column, **columns: Column) -> Partitioned[Part]:
     """A state from arrays at the driver: distinct integer keys of shape (n,), columns of n rows. For up to some 10^7 rows."""
-    parts = split(Rows(as_keys(keys), columns), partitions)
+    arrays = {name: as_column(column) for name, column in columns.items()}
+    parts = split(Rows(as_keys(keys), arrays), partitions)
     return from_elements(context, [part_of(number, partitions, rows) for number, rows in enumerate(parts)])
 
 

@@ -8,7 +8,7 @@ the figures of every partition.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -102,10 +102,13 @@ class States:
 
     @cached_property
     def model(self) -> Model:
-        """The columns of the state, and a digest of the rows that it begins with. The first look is a Spark job."""
-        models = self.initial.map(cells.model_of).collect()
-        digest = zlib.crc32(np.array([model.digest for model in models], dtype=np.int64).tobytes())
-        return Model(models[0].columns, digest)
+        """The columns of the state, and digests of what it begins with. The first look is a Spark job."""
+        models = self._first.map(cells.model_of).collect()
+        return Model(
+            models[0].columns,
+            _digest([model.digest for model in models]),
+            _digest([model.workset for model in models]),
+        )
 
     @property
     def description(self) -> Mapping[str, Any]:
@@ -114,6 +117,7 @@ class States:
         return {
             "name": self.name, "kind": "delta" if self.delta else "bulk", "partitions": self.partitions,
             "columns": shown, "initial state": f"{self.model.digest:08x}",
+            **({"first workset": f"{self.model.workset:08x}"} if self.delta else {}),
         }  # fmt: skip
 
     def begun(self, beside: Beside = NOTHING) -> State:
@@ -146,12 +150,16 @@ class States:
         return State(superstep=superstep, rdd=rdd, headers=headers, executors=doors.executors(self.context))
 
     def view(self, state: State) -> Partitioned[Part]:
-        """The state's rows, as a step gets them."""
+        """The state's rows."""
         return Partitioned(state.rdd, self.partitions, cells.part_in)
 
+    def given(self, state: State) -> Partitioned[Part]:
+        """The state's rows, as a step gets them: to read."""
+        return Partitioned(state.rdd, self.partitions, cells.given_in)
+
     def work(self, state: State) -> Partitioned[Part]:
-        """The workset's rows."""
-        return Partitioned(state.rdd, self.partitions, cells.work_in)
+        """The workset's rows, as a step gets them."""
+        return Partitioned(state.rdd, self.partitions, cells.given_work_in)
 
     def norm_of(self, state: State) -> float:
         """The norm of a superstep; what is not a number can never be small, so it ends the iteration."""
@@ -178,6 +186,10 @@ class States:
             read = doors.only(rdd, missing).map(cells.header_in).collect()
             headers |= {header.number: header for header in read}
         return headers
+
+
+def _digest(of_partitions: Sequence[int]) -> int:
+    return zlib.crc32(np.array(of_partitions, dtype=np.int64).tobytes())
 
 
 def whole(keeping: Keeping, cell: PartitionCell) -> PartitionCell:

@@ -15,8 +15,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 
-from millwheel.spark.iteration import cells, checkpoints
+from millwheel.spark.iteration import cells, checkpoints, doors
 from millwheel.spark.iteration.checkpoints import PartFile, SuperstepCheckpoint
+from millwheel.spark.iteration.doors import JobFailed
+from millwheel.spark.iteration.errors import CheckpointError
+from millwheel.spark.iteration.losses import reason
 from millwheel.spark.iteration.policies.policy import PolicyRun
 from millwheel.spark.iteration.states import NOTHING, Beside, State, States
 
@@ -85,7 +88,14 @@ class CheckpointedRun(PolicyRun):
     def start(self) -> State:
         """The newest checkpoint's state; CheckpointError when another job wrote it."""
         self._newest = checkpoints.newest(self._path, self.states.description)
-        return self.states.begun() if self._newest is None else self.states.restored(self._newest)
+        if self._newest is None:
+            return self.states.begun()
+        try:
+            return self.states.restored(self._newest)
+        except JobFailed as error:
+            if doors.is_loss(error):
+                raise
+            raise CheckpointError(f"{self.states.name}: {self._newest.folder}: {reason(error)}") from error
 
     def restore(self, state: State, lost: AbstractSet[int]) -> State:
         """The newest checkpoint's state."""

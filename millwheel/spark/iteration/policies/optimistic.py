@@ -128,12 +128,12 @@ class OptimisticRun(PolicyRun):
     def _loss(self, state: State, lost: AbstractSet[int], rescued: Partitioned[PartitionCell]) -> Loss:
         return Loss(
             superstep=state.superstep,
-            survivors=rescued.map(cells.part_in),
+            survivors=rescued.map(cells.given_in),
             initial=self.states.initial,
             lost=tuple(sorted(lost)),
             rows={number: header.rows for number, header in state.headers.items()},
             totals={number: header.total for number, header in state.headers.items()},
-            pending=rescued.map(cells.work_in) if self.states.delta else None,
+            pending=rescued.map(cells.given_work_in) if self.states.delta else None,
         )
 
     def _parts_of(self, given: Any, state: State) -> list[Partitioned[Part]]:
@@ -172,12 +172,8 @@ class OptimisticRun(PolicyRun):
         """The total of the conserved column at the start; 0 if there is none, as in every state."""
         if self._policy.conserved is None:
             return 0.0
-        return self.states.initial.total(partial(_sum_of, self._policy.conserved))
+        return self.states.initial.total(partial(cells.total_of, self._policy.conserved))
 
 
 def _numbered(cell: PartitionCell) -> tuple[int, PartitionCell]:
     return cell.part.number, cell
-
-
-def _sum_of(column: str, part: Part) -> float:
-    return float(part[column].sum())

@@ -19,6 +19,7 @@ from millwheel.spark.iteration.cells import (
     empty_cell,
     finished,
     first_delta,
+    given_in,
     next_bulk,
     next_delta,
     read_cell,
@@ -51,6 +52,21 @@ def test_a_delta_superstep_merges_and_its_changes_are_the_next_workset(keeping: 
 def test_a_delta_step_that_changes_what_is_not_there_is_refused(keeping: Keeping, keys: list[int], says: str) -> None:
     with pytest.raises(ColumnsError, match=says):
         next_delta(keeping, (cell_of(part([1, 2], [1, 2])), part(keys, [0] * len(keys))))
+
+
+def test_changes_without_rows_have_the_columns_of_the_solution(keeping: Keeping) -> None:
+    none = Part(0, np.empty(0, np.int64))
+    cell = next_delta(keeping, (cell_of(part([1, 2], [1, 2])), none))
+    assert cell.work is not None
+    assert (len(cell.work), cell.work["label"].dtype.name) == (0, "int64")
+
+
+def test_what_a_step_was_given_may_be_written_to_again_once_it_is_a_state(keeping: Keeping) -> None:
+    cell = cell_of(part([1, 2], [1, 2]))
+    made = next_bulk(keeping, (cell, given_in(cell)))
+    made.part["label"][0] = 5
+    changed = next_delta(keeping, (cell, given_in(cell).take(np.array([1]))))
+    changed.part["label"][0] = 5
 
 
 def test_a_bulk_step_that_drops_a_key_is_refused(keeping: Keeping) -> None:

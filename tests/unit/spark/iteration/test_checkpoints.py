@@ -48,6 +48,18 @@ def test_the_newest_complete_one_counts_and_older_ones_go(tmp_path: Path) -> Non
     assert not tmp_path.exists()
 
 
+def test_what_is_not_named_as_a_checkpoint_is_somebody_s_own(tmp_path: Path) -> None:
+    own = ["step-1", "step-2026-input", "step-00000003.bak", "steps"]
+    for name in own:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "data.csv").write_text("mine")
+    write(tmp_path, 3)
+    write(tmp_path, 4)
+    assert sorted(os.listdir(tmp_path)) == sorted([*own, "step-00000004"])
+    remove(str(tmp_path))
+    assert sorted(os.listdir(tmp_path)) == sorted(own)
+
+
 def test_parts_without_a_manifest_are_no_checkpoint(tmp_path: Path) -> None:
     write(tmp_path, 3)
     write_parts(folder_of(str(tmp_path), 4), 0, {"part": a_part(0)})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from millwheel.spark.iteration import ColumnsError, Part, Rows, combined, partition_of
 from millwheel.spark.iteration.columns import (
+    as_column,
     as_keys,
     changed_rows,
     check_alike,
@@ -17,7 +20,9 @@ from millwheel.spark.iteration.columns import (
     joined,
     merged,
     not_a_number,
+    opened,
     part_of,
+    sealed,
     split,
 )
 
@@ -79,6 +84,10 @@ def test_totals_add_up_and_reach_everybody() -> None:
         (lambda: rows([1, 2], x=[1.0]), "'x' has shape"),
         (lambda: Rows(np.array([1.0]), {}), "int64"),
         (lambda: Rows(np.array([1]), {"x": np.array([object()])}), "'x' holds Python objects"),
+        (lambda: Rows(np.array([1]), {"x": [1.0]}), "'x' is a list: give a numpy array"),  # type: ignore[dict-item]
+        (lambda: Rows(np.array([1]), {"x": np.ma.array([1.0], mask=[True])}), "'x' is a MaskedArray"),
+        (lambda: Rows([1], {}), "int64, not a list"),  # type: ignore[arg-type]
+        (lambda: distance(part([1], x=[1.0]), part([1], x=[1.0]), "y"), "no column 'y', but 'x'"),
         (lambda: part([1, 5]).places(np.array([1, 4])), "no key 4"),
         (lambda: part([1, 5]).places(np.array([6])), "no key 6"),
         (lambda: part_of(0, 1, rows([7, 7])), "key 7 comes more than once"),
@@ -140,6 +149,46 @@ def test_what_stays_infinite_has_not_moved_and_what_is_no_number_shows() -> None
     assert np.isnan(distance(broken, part([1, 2, 3], y=[0.0] * 3, x=[0.0] * 3), None))
     assert not_a_number(broken, None) == "key 2, column 'x'"
     assert not_a_number(broken, "y") is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "moved"),
+    [
+        ([False, True], [True, True], 1.0),
+        ([2**62, 0], [2**62 + 1, 0], 1.0),
+        ([-(2**63)], [2**63 - 1], 2.0**64),
+        (np.array([2**64 - 1], np.uint64), np.array([2**64 - 2], np.uint64), 1.0),
+        ([1 + 1j], [1 + 3j], 2.0),
+        (["a", "b"], ["a", "c"], np.inf),
+        (np.array(["2026-01-01"], "datetime64[D]"), np.array(["2026-01-04"], "datetime64[D]"), 3.0),
+        (np.array([(1, 2.0)], "i8,f8"), np.array([(1, 2.5)], "i8,f8"), np.inf),
+        (["a", "b"], ["a", "b"], 0.0),
+        ([False, True], [False, True], 0.0),
+        (np.array(["NaT"], "datetime64[D]"), np.array(["NaT"], "datetime64[D]"), 0.0),
+    ],
+)
+def test_a_column_of_any_type_moves_when_it_changes(old: Any, new: Any, moved: float) -> None:
+    before, after = (Part(0, np.arange(len(old)), {"x": np.asarray(values)}) for values in (old, new))
+    assert distance(after, before, None) == distance(after, before, "x") == moved
+
+
+def test_what_a_step_gets_can_be_read_and_not_written() -> None:
+    given = sealed(part([1, 2], x=[1.0, 2.0]))
+    with pytest.raises(ValueError, match="read-only"):
+        given["x"][0] = 9.0
+    with pytest.raises(ValueError, match="read-only"):
+        given.keys[0] = 9
+    for whole in (opened(given), opened(sealed(part([1, 2], x=[1.0, 2.0])).take(slice(0, 1)))):  # type: ignore[arg-type]
+        whole["x"][0] = 9.0
+        assert whole["x"][0] == 9.0
+
+
+def test_columns_are_taken_by_place_and_masked_ones_refused() -> None:
+    assert as_column((3.0, 1.0)).tolist() == [3.0, 1.0]
+    assert as_column(np.ma.array([1, 2], mask=[False, False])).tolist() == [1, 2]
+    for wrong in (as_column, as_keys):
+        with pytest.raises(ColumnsError, match="masked"):
+            wrong(np.ma.array([1, 2], mask=[False, True]))
 
 
 def test_keys_that_would_not_come_through_whole_are_refused() -> None:

@@ -47,7 +47,18 @@ def test_an_empty_workset_ends_a_delta_iteration() -> None:
     assert (ending.limit, ending.column) == (9, None)
 
 
-@pytest.mark.parametrize("wrong", [lambda: Converged(-1.0), lambda: Converged(float("nan")), lambda: Steps(-1)])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: Converged(-1.0),
+        lambda: Converged(float("nan")),
+        lambda: Converged(1.0, at_most=2.5),  # type: ignore[arg-type]
+        lambda: Steps(-1),
+        lambda: Steps(True),
+        lambda: NothingChanges(-1),
+        lambda: NothingChanges(None),  # type: ignore[arg-type]
+    ],
+)
 def test_wrong_numbers_are_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match="must be 0 or more"):
         wrong()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -34,12 +34,15 @@ class Walk:
     recovery: Recovery
     delta: bool = False
     name: str = "walk"
+    work: Sequence[int] = range(KEYS)
+    """Keys of the first workset."""
     asked: list[Beside] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         initial = from_columns(self.context, PARTITIONS, np.arange(KEYS), x=np.arange(KEYS) * 1.0)
+        work = from_columns(self.context, PARTITIONS, np.array(self.work))
         first = (
-            initial.map(partial(cells.first_delta, PARTITIONS), initial)
+            initial.map(partial(cells.first_delta, PARTITIONS), work)
             if self.delta
             else initial.map(partial(cells.first_bulk, PARTITIONS))
         )

@@ -93,6 +93,24 @@ def test_another_run_of_the_same_iteration_goes_on(walk: Callable[..., Any], tmp
         walk(kind(tmp_path), name="stranger").policy.start()
 
 
+def test_a_checkpoint_of_another_first_workset_is_refused(walk: Callable[..., Any], tmp_path: Path) -> None:
+    first = walk(Tail(tmp_path), delta=True)
+    first.after(2)
+    with pytest.raises(CheckpointError, match=r"first workset .* there, .* here"):
+        walk(Tail(tmp_path), delta=True, work=range(3)).policy.start()
+    assert walk(Tail(tmp_path), delta=True).policy.start().superstep == 2
+
+
+def test_a_damaged_checkpoint_is_named(walk: Callable[..., Any], tmp_path: Path) -> None:
+    walk(Tail(tmp_path)).after(2)
+    part = min(tmp_path.glob("step-00000002/part-*"))
+    data = bytearray(part.read_bytes())
+    data[len(data) // 2] ^= 1
+    part.write_bytes(bytes(data))
+    with pytest.raises(CheckpointError, match=f"{part.name} is damaged.*restore the file, or remove the checkpoint"):
+        walk(Tail(tmp_path)).policy.start()
+
+
 @ALL
 def test_what_has_ended_leaves_no_files(walk: Callable[..., Any], tmp_path: Path, kind: type) -> None:
     one = walk(kind(tmp_path / "here"))
