@@ -676,6 +676,12 @@ SPARK_LOG_ATTEMPTS: Final = 3
 FILE_QUIET_US: Final = 5 * 1_000_000
 """A file followed by a later one is finished when it was not written for so long: writers switch within seconds."""
 
+RENAMED_LOOKS: Final = 5
+"""Looks at a file that is not what it should be, before it is refused: rotation may just be renaming it."""
+
+RENAMED_DELAY_S: Final = 0.02
+"""Between two of them.  A rotation renames all its files within milliseconds."""
+
 LISTED_FILES: Final = 256
 """Files that are listed between two turns of the event loop: 2 ms."""
 

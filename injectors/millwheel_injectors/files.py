@@ -16,10 +16,19 @@ from typing import Any, TypeAlias, TypedDict, overload
 from typing_extensions import TypeVar, Unpack
 
 from millwheel.errors import SourceError
-from millwheel.limits import ASKED_FILES, ASKED_NAMES, FILE_QUIET_US, LISTED_FILES, OPENED_FILES, OUTSIDE_SLACK_US
+from millwheel.limits import (
+    ASKED_FILES,
+    ASKED_NAMES,
+    FILE_QUIET_US,
+    LISTED_FILES,
+    OPENED_FILES,
+    OUTSIDE_SLACK_US,
+    RENAMED_DELAY_S,
+    RENAMED_LOOKS,
+)
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.ports import RecordId, Source, SourcePartition, SourcePosition, WallClock
-from millwheel.search import Find, GiveWay, MoreSigns, Search, Step, Unknown, alone
+from millwheel.search import BlockingCall, Find, GiveWay, MoreSigns, Search, Step, Unknown, alone
 from millwheel_injectors.arguments import (
     check_functions,
     check_growing,
@@ -35,6 +44,7 @@ from millwheel_injectors.identity import (
     Identity,
     Listed,
     below_its_root,
+    each_once,
     is_twin,
     likeness,
     names_for,
@@ -244,8 +254,7 @@ class FileSource(Source[T]):
         if self._by_nature and not self.ordered:
             self.ordered = self._one_log()
         self._forget_released(known)
-        files = yield from self._look(started)
-        finished = yield from self._recognise(files)
+        finished = yield from self._recognised(started)
         self._frontier.value()
         self._partitions = {name: p for name, p in self._partitions.items() if not p.finished()}
         self._scanned_us = started
@@ -258,6 +267,15 @@ class FileSource(Source[T]):
         for name in released:
             self._catalog.forget(name)
             self._places.pop(name, None)
+
+    def _recognised(self, started: int) -> Generator[Step, Any, set[str]]:
+        """The names of those that are finished.  What is refused is looked at again, unless nothing can be renamed."""
+        for _ in range(RENAMED_LOOKS if self._tail else 0):
+            try:
+                return (yield from self._recognise((yield from self._look(started))))
+            except SourceError:
+                yield BlockingCall(lambda: time.sleep(RENAMED_DELAY_S))
+        return (yield from self._recognise((yield from self._look(started))))
 
     def _look(self, started: int) -> Generator[Step, Any, list[FoundFile]]:
         """Files that are not finished, or that somebody has touched since, and how they begin."""
@@ -281,7 +299,7 @@ class FileSource(Source[T]):
             if number % OPENED_FILES == 0:
                 yield GiveWay()
         self._catalog.keep(files)
-        return files
+        return each_once(files)
 
     def _unfinished(self, batch: Mapping[bytes, Listed]) -> Generator[Step, Any, list[Listed]]:
         unknown = (yield Unknown([*batch])) if batch else set()
@@ -394,6 +412,9 @@ class FileSource(Source[T]):
         place, identity = self._places[name], self._catalog.identity(name)
         if not self._is_at(name, place):
             moved = self._moved(identity)
+            for _ in range(RENAMED_LOOKS if self._tail and moved is None else 0):
+                time.sleep(RENAMED_DELAY_S)  # a directory that renames meanwhile may leave a file out
+                moved = moved or self._moved(identity)
             if moved is None and place.exists():
                 raise SourceError(rewritten_message(place, identity))
             if moved is None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
@@ -24,7 +25,7 @@ import msgspec
 from millwheel.errors import SourceError
 from millwheel.limits import FILE_HEAD_LIMIT_BYTES
 from millwheel.search import sign
-from millwheel_injectors.streams import GZIP_MAGIC, open_stream, read_head
+from millwheel_injectors.streams import GzipStream, head_of, open_stream, read_head, stream_of
 
 ROOT_END = "//"
 """In the path of a file, behind the name of its root, if the source has several roots."""
@@ -134,11 +135,28 @@ def first_lines(head: bytes, lines: int, final: bool) -> bytes | None:
 
 
 def inspect_file(place: Path, path: str) -> FoundFile:
-    """Look at a file; `FileNotFoundError` when it is gone."""
-    with open(place, "rb") as file:
-        gzip = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+    """Look at a file; `FileNotFoundError` when it is gone.
+
+    It is opened once: between two looks at a path, rotation may put another file there.
+    """
+    with open(place, "rb", buffering=0) as file:
         status = os.fstat(file.fileno())
-    return FoundFile(place, path, status.st_ino, status.st_size, status.st_mtime_ns, read_head(place), gzip)
+        stream = stream_of(place, file)
+        gzip = isinstance(stream, GzipStream)
+        return FoundFile(place, path, status.st_ino, status.st_size, status.st_mtime_ns, head_of(stream), gzip)
+
+
+def each_once(files: Sequence[FoundFile]) -> list[FoundFile]:
+    """Without the places that a file has left since they were listed: a directory that renames meanwhile lists it twice."""
+    inodes = Counter(file.inode for file in files)
+    return [file for file in files if inodes[file.inode] == 1 or _is_there(file)]
+
+
+def _is_there(file: FoundFile) -> bool:
+    try:
+        return file.place.stat().st_ino == file.inode
+    except FileNotFoundError:
+        return False
 
 
 class Catalog:

@@ -9,20 +9,22 @@ from __future__ import annotations
 from codecs import BOM_UTF8
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from millwheel.errors import SourceError
-from millwheel.limits import FILE_HEAD_LIMIT_BYTES, FILE_SCAN_ROWS
+from millwheel.limits import FILE_HEAD_LIMIT_BYTES, FILE_SCAN_ROWS, RENAMED_LOOKS
 from millwheel.model import MAX_TIME
 from millwheel.ports import Batch, WallClock
 from millwheel_injectors.formats import Format, Parsed
 from millwheel_injectors.identity import Identity, digest_of, rewritten_message, tail_fits
 from millwheel_injectors.rejects import Reject, Rejects
-from millwheel_injectors.streams import LineBuffer, Oversized, open_stream, read_head
+from millwheel_injectors.streams import GzipStream, LineBuffer, Oversized, PlainStream, open_stream, read_head
 from millwheel_injectors.times import EventTime, stamp
 from millwheel_injectors.watermarks import BoundedDisorder, Exact, FileCreation, Gauge, Minima, Policy
+
+T = TypeVar("T")
 
 STATE_VERSION: Final = 1
 
@@ -100,20 +102,38 @@ class TextPartition:
     def resume(self, position: int, state: bytes) -> None:
         """Continue at raw row `position`: a seek when `state` was stored with it, else rows are skipped."""
         stored = decode_state(state)
-        place = self._place()
-        head = read_head(place)
-        if not stored.identity.fits(head) or not self.identity.fits(head):
+        seeks = position >= stored.row > 0
+        place, fits = self._settled(lambda place: self._fits(place, stored.identity, seeks))
+        if not fits:
             raise SourceError(rewritten_message(place, stored.identity))
         self.close()
         self._rewind()
         self._created = stored.created
-        if position >= stored.row > 0:
-            self._seek(place, stored)
+        if seeks:
+            self._seek(stored)
         self._skip(position, place)
 
-    def _seek(self, place: Path, stored: FileState) -> None:
-        if not tail_fits(place, stored.identity):
-            raise SourceError(rewritten_message(place, stored.identity))
+    def _fits(self, place: Path, stored: Identity, seeks: bool) -> bool:
+        head = read_head(place)
+        return stored.fits(head) and self.identity.fits(head) and (not seeks or tail_fits(place, stored))
+
+    def _settled(self, look: Callable[[Path], T]) -> tuple[Path, T]:
+        """Where the file is, and what `look` says of it; both again when it was renamed between the two."""
+        place = self._place()
+        for _ in range(RENAMED_LOOKS):
+            try:
+                found = look(place)
+            except FileNotFoundError:
+                place = self._place()
+                continue
+            before, place = place, self._place()
+            if place == before:
+                return place, found
+            if isinstance(found, PlainStream | GzipStream):
+                found.close()
+        raise SourceError(f"{place}: it is renamed again and again while it is opened; start again")
+
+    def _seek(self, stored: FileState) -> None:
         self._offset = stored.identity.offset
         self._row = stored.row
         self._parser.memory = stored.memory
@@ -129,8 +149,8 @@ class TextPartition:
                 )
         self._muted = False
 
-    def _open(self, place: Path, offset: int) -> LineBuffer:
-        self._stream = open_stream(place)
+    def _open(self, offset: int) -> LineBuffer:
+        self._stream = self._settled(open_stream)[1]
         buffer = self._buffer = LineBuffer(self._stream, offset)
         try:
             if offset:
@@ -144,7 +164,7 @@ class TextPartition:
         """At most `limit` rows; a batch may hold no value at all when every row was blank or malformed."""
         if self._finished:
             return None
-        buffer = self._buffer or self._open(self._place(), self._offset)
+        buffer = self._buffer or self._open(self._offset)
         wanted = limit
         while True:
             lines = buffer.peek(wanted)

@@ -190,7 +190,11 @@ def shrunk_message(path: Path, size: int, offset: int) -> str:
 
 def open_stream(path: Path) -> ByteStream:
     """The file at `path`, gzip when it begins as gzip does, whatever its name."""
-    file = open(path, "rb", buffering=0)  # noqa: SIM115
+    return stream_of(path, open(path, "rb", buffering=0))
+
+
+def stream_of(path: Path, file: BinaryIO) -> ByteStream:
+    """The same of an open file, which the stream closes."""
     magic = file.read(len(GZIP_MAGIC))
     file.seek(0)
     return GzipStream(path, file) if magic == GZIP_MAGIC else PlainStream(path, file)
@@ -198,7 +202,11 @@ def open_stream(path: Path) -> ByteStream:
 
 def read_head(path: Path) -> bytes:
     """The first uncompressed bytes of a file, at most `FILE_HEAD_LIMIT_BYTES`."""
-    stream = open_stream(path)
+    return head_of(open_stream(path))
+
+
+def head_of(stream: ByteStream) -> bytes:
+    """The same of an open file, which is closed behind it."""
     try:
         head = b""
         while len(head) < FILE_HEAD_LIMIT_BYTES and (chunk := stream.read()):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,9 +15,9 @@ def close_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     opened: list[TextPartition] = []
     really_open = TextPartition._open
 
-    def recording(partition: TextPartition, place: Path, offset: int) -> LineBuffer:
+    def recording(partition: TextPartition, offset: int) -> LineBuffer:
         opened.append(partition)
-        return really_open(partition, place, offset)
+        return really_open(partition, offset)
 
     monkeypatch.setattr(TextPartition, "_open", recording)
     yield

@@ -1,0 +1,96 @@
+"""Rotation that renames files while they are listed, looked at and opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from millwheel.errors import SourceError
+from millwheel_injectors import FileSource, files, partition
+from millwheel_injectors.identity import Listed
+from millwheel_injectors.listing import list_files
+from millwheel_injectors.streams import ByteStream, open_stream
+from tests.unit.injectors.drain import only, read_all, rows_of
+
+Listing = Callable[[Path, str], Iterator[Listed]]
+
+
+def texts(source: FileSource[str], known: set[str]) -> list[str]:
+    return [value for found in source.discover(known) for _, value, _ in rows_of(read_all(found))]
+
+
+def first_listing(monkeypatch: pytest.MonkeyPatch, listing: Listing) -> None:
+    """The next listing of a directory is `listing`, and those behind it are as always."""
+    listings = iter([listing])
+    monkeypatch.setattr(files, "list_files", lambda pattern, prefix: next(listings, list_files)(pattern, prefix))
+
+
+def test_a_file_that_is_renamed_while_its_directory_is_listed_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    log.write_text("0\n1\n")
+
+    def twice(pattern: Path, prefix: str) -> Iterator[Listed]:
+        yield from list_files(pattern, prefix)
+        log.rename(tmp_path / "log.1")
+        yield from list_files(pattern, prefix)
+
+    source = FileSource("log", tmp_path, tail=True)
+    found = only(source)
+    first_listing(monkeypatch, twice)
+    assert source.discover({found.name}) == []
+    assert [value for _, value, _ in rows_of(read_all(found))] == ["0", "1"]
+
+
+def test_a_file_that_a_listing_has_left_out_is_not_said_to_be_rewritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    log.write_text("old 0\n")
+    source = FileSource("log", tmp_path, tail=True)
+    old = only(source)
+    log.rename(tmp_path / "log.1")
+    log.write_text("new 0\n")
+    first_listing(
+        monkeypatch,
+        lambda pattern, prefix: (listed for listed in list_files(pattern, prefix) if listed.path == "log"),
+    )
+    assert texts(source, {old.name}) == ["new 0"]
+    first_listing(
+        monkeypatch,
+        lambda pattern, prefix: (listed for listed in list_files(pattern, prefix) if listed.path == "log"),
+    )
+    assert [value for _, value, _ in rows_of(read_all(old))] == ["old 0"]
+
+
+def test_a_file_that_is_really_rewritten_is_still_refused(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("old 0\n")
+    source = FileSource("log", tmp_path, tail=True)
+    old = only(source)
+    log.unlink()
+    log.write_text("new 0\n")
+    with pytest.raises(SourceError, match="rewritten"):
+        source.discover({old.name})
+
+
+def test_a_file_that_is_renamed_just_before_it_is_opened_is_read_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    log.write_text("old 0\nold 1\n")
+    source = FileSource("log", tmp_path, tail=True)
+    old = only(source)
+    turns = iter([log])
+
+    def rotated(place: Path) -> ByteStream:
+        for turned in turns:
+            turned.rename(tmp_path / "log.1")
+            log.write_text("new 0\nnew 1\nnew 2\n")
+        return open_stream(place)
+
+    monkeypatch.setattr(partition, "open_stream", rotated)
+    assert [value for _, value, _ in rows_of(read_all(old))] == ["old 0", "old 1"]
