@@ -133,6 +133,8 @@ class Graph(msgspec.Struct, frozen=True):
     """An epoch begins so often, and all is durable by epochs; 0: by the log."""
     baseline: Baseline = Baseline.NONE
     """For comparisons: the epochs are not those of snapshots."""
+    gone: tuple[str, ...] = ()
+    """Computations that an earlier version had and that are declared to go, and inputs, as "computation<stream"."""
 
     @property
     def durable(self) -> bool:
@@ -255,6 +257,7 @@ class Graph(msgspec.Struct, frozen=True):
             dropped=tuple(f"{c.name}.{cell}" for c in computations for cell in c.evolution.dropped),
             combiners={c.name: c.combined_by for c in computations if c.combined_by is not None},
             key_versions={s.name: s.key_version for c in computations for s in c.inputs if s.key_version},
+            gone=self.gone,
             snapshots=self.snapshot_every_us > 0,
         )
 
@@ -276,6 +279,11 @@ def check_graph(graph: Graph) -> Graph:
         former = computation.evolution.formerly
         if former in graph.computations:
             raise WiringError(f"computation {computation.name!r} was formerly {former!r}, which the pipeline still has")
+        if former in graph.gone:
+            raise WiringError(
+                f"computation {computation.name!r} was formerly {former!r}, which is dropped: say one of both"
+            )
+    _check_gone(graph)
     for source in graph.sources.values():
         if not graph.subscriptions(source.stream):
             raise WiringError(f"source {source.name!r} injects into {source.stream!r}, to which nobody subscribes")
@@ -286,6 +294,22 @@ def check_graph(graph: Graph) -> Graph:
         _check_loop(graph, loop)
     _check_baseline(graph)
     return graph
+
+
+def _check_gone(graph: Graph) -> None:
+    for name in graph.gone:
+        computation, _, stream = name.partition("<")
+        if not stream and computation in graph.computations:
+            raise WiringError(
+                f"computation {computation!r} is dropped, and the pipeline still has it: leave out one of both"
+            )
+        inputs = graph.computations[computation].inputs if computation in graph.computations else ()
+        if stream and not inputs:
+            raise WiringError(f"an input of computation {computation!r} is dropped, and there is no such computation")
+        if stream in {s.stream for s in inputs}:
+            raise WiringError(
+                f"computation {computation!r} still reads stream {stream!r}, which is dropped as its input"
+            )
 
 
 def _check_baseline(graph: Graph) -> None:

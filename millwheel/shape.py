@@ -62,5 +62,7 @@ class PipelineShape(msgspec.Struct, frozen=True):
     """By computation: its combiner, which reads what it would read itself, and sends it values of the same coder."""
     key_versions: Mapping[str, str] = {}
     """Of subscriptions whose key extractor has one: which it is."""
+    gone: tuple[str, ...] = ()
+    """Computations that are declared to go, and inputs of others, as "computation<stream"."""
     snapshots: bool = False
     """Whether it becomes durable by epochs.  Whoever does not would not be in the cut, so all of a cluster do, or nobody."""

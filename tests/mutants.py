@@ -37,6 +37,7 @@ from tests.planted import counted as counted
 from tests.planted import cuts as cuts
 from tests.planted import deaths as deaths
 from tests.planted import deliveries as deliveries
+from tests.planted import dropped as dropped
 from tests.planted import durability as durability
 from tests.planted import event_time as event_time
 from tests.planted import handed_over as handed_over

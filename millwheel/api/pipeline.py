@@ -86,6 +86,7 @@ class Pipeline:
         self._computations: dict[str, ComputationSpec] = {}
         self._sources: dict[str, SourceSpec] = {}
         self._tables: dict[str, Table[Any]] = {}
+        self._gone: dict[str, None] = {}
         self._checks: list[Callable[[], None]] = []
         self._graph_checks: list[Callable[[Graph], None]] = []
 
@@ -234,6 +235,25 @@ class Pipeline:
         self._computations[name] = msgspec.structs.replace(spec, encoded=True)
         self._tables[PUBLISHED.name] = PUBLISHED
 
+    def drop(self, computation: str, input: Stream[Any] | str | None = None) -> None:
+        """A computation that an earlier version had is gone, or one `input` of a computation that stays.
+
+        The first start deletes what the store holds of it: state, timers, what waits in quarantine, and what is on its way to
+        it.  There is no way back.  What it has sent itself is delivered, and rows of sink tables stay.  The line may be taken
+        out after that start, and does nothing where the store has no such computation or input.  `WiringError` when the
+        pipeline still has it.
+
+            pipeline.drop("Sessions")
+            pipeline.drop("Alerts", input=clicks)
+        """
+        check_name("computation", computation)
+        if input is None:
+            self._gone[computation] = None
+            return
+        stream = input.name if isinstance(input, Stream) else input
+        check_name("stream", stream)
+        self._gone[f"{computation}<{stream}"] = None
+
     def sink(self, table: Table[Any]) -> None:
         """Declare a table for `context.upsert`."""
         check_table(table)
@@ -256,7 +276,7 @@ class Pipeline:
             Graph(
                 self.name, self._streams, self._computations, self._sources,
                 tuple(table.spec() for table in self._tables.values()), snapshot_every_us=self._snapshot_every_us,
-                baseline=self.baseline,
+                baseline=self.baseline, gone=tuple(self._gone),
             )
         )  # fmt: skip
 

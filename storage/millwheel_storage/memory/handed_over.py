@@ -1,4 +1,5 @@
-"""What moves between the intervals of a store in memory when a new version is opened: to a combiner, or to other key ranges.
+"""What moves between the intervals of a store in memory when a new version is opened, to a combiner or to other key ranges,
+and what goes.
 
 Lives here: the order of the steps: nobody writes any more, all logs are folded, and then it moves.  Never here: what becomes
 of the rows of a table (`tables`), or which computations this is about (`schema.evolution`).
@@ -10,7 +11,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from millwheel.shape import PipelineShape
 from millwheel_storage.memory.contents import MemoryContents
+from millwheel_storage.schema.drops import Drop, heir
 from millwheel_storage.schema.evolution import Plan
 from millwheel_storage.schema.handovers import Handover, watermarks
 from millwheel_storage.schema.recuts import Recut, steps
@@ -22,9 +25,37 @@ def rearrange(contents: MemoryContents, planned: Plan) -> None:
     contents.agreements.disown_all()
     for interval in sorted({place[0] for place in contents.log}):
         contents.fold_log(contents.row(interval))
+    if planned.drops:
+        _drop(contents, planned.drops, planned.shape)
     for it in planned.recuts:
         _recut(contents, it)
     hand_over(contents, planned.handovers)
+
+
+def _drop(contents: MemoryContents, drops: Sequence[Drop], shape: PipelineShape) -> None:
+    """Delete what is declared to go; what it has sent goes to the first intervals of its receivers."""
+    names = {number: name for name, number in contents.subscriptions.items()}
+    gone = {contents.subscriptions[name] for it in drops for name in it.subscriptions}
+    contents.folded.drop_subscriptions(gone)
+    for it in drops:
+        if not it.whole:
+            contents.folded.drop_elements(it.computation, gone)
+            continue
+        old = [id_ for _, id_ in contents.by_low(it.computation)]
+        for subscription in contents.folded.orphans(old):
+            receiver = heir(names[subscription], shape)
+            if receiver is not None:
+                _, first = contents.by_low(receiver)[0]
+                contents.folded.adopt(subscription, old, first)
+        contents.folded.drop_computation(it.computation, old)
+        for interval in old:
+            contents.suspicions.pop(interval, None)
+            del contents.intervals[interval], contents.ownership[interval]
+        for name in watermarks(it.computation):
+            contents.watermark.pop(name, None)
+    for it in drops:
+        for name in it.subscriptions:
+            del contents.subscriptions[name]
 
 
 def _recut(contents: MemoryContents, wanted: Recut) -> None:

@@ -33,7 +33,8 @@ def open_pipeline(contents: MemoryContents, shape: PipelineShape) -> Opened:
     for computation in sorted(shape.computations):
         _add_computation(contents, computation, shape.computations[computation])
     for name in sorted(shape.subscriptions):
-        contents.subscriptions.setdefault(name, SubscriptionId(len(contents.subscriptions) + 1))
+        following = SubscriptionId(max(contents.subscriptions.values(), default=0) + 1)
+        contents.subscriptions.setdefault(name, following)
     contents.sink_tables = {table.name: table for table in shape.sinks}
     for table in shape.sinks:
         for row in contents.sinks.setdefault(table.name, {}).values():

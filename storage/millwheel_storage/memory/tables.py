@@ -208,6 +208,56 @@ class MemoryTables:
                 self.outside.setdefault(other, set()).update(ids)
                 self.outside_counts[other] = self.outside_counts.get(other, 0) + count
 
+    def drop_subscriptions(self, gone: Collection[SubscriptionId]) -> None:
+        """Nobody has these any more: what is on its way, and what is known of ids."""
+        for table in (self.productions, self.delivered, self.frontiers):
+            for channels in table.values():
+                for channel in [channel for channel in channels if channel[0] in gone]:
+                    del channels[channel]
+        self._forget_outside([place for place in self.outside_counts if place[1] in gone])
+
+    def drop_elements(self, computation: str, gone: Collection[SubscriptionId]) -> None:
+        """What waits in the quarantine of a computation and came over these; the first that is left says why it waits."""
+        for place in [place for place in self.quarantine if place[0] == computation]:
+            first, *_ = fifo = self.quarantine[place]
+            left = [entry for entry in fifo if entry.subscription not in gone]
+            if left and first.subscription in gone and not left[0].error:
+                left[0] = msgspec.structs.replace(left[0], error=first.error)
+            if left:
+                self.quarantine[place] = left
+            else:
+                del self.quarantine[place]
+                self.redrives.pop(place, None)
+
+    def orphans(self, old: Iterable[IntervalId]) -> list[SubscriptionId]:
+        """The subscriptions on which something is on its way that these intervals have sent."""
+        return sorted({channel[0] for id_ in old for channel, rows in self.productions.get(id_, {}).items() if rows})
+
+    def adopt(self, subscription: SubscriptionId, old: Iterable[IntervalId], first: IntervalId) -> None:
+        """An interval goes on with what the `old` ones have sent on a subscription."""
+        for interval in old:
+            self.productions.setdefault(first, {}).update(_taken(self.productions, interval, subscription))
+
+    def drop_computation(self, computation: str, old: Collection[IntervalId]) -> None:
+        """A computation goes with all that is kept by key, and by interval."""
+        by_key: tuple[dict[str, Any], ...] = (self.key_state, self.timers, self.holds)
+        for table in by_key:
+            table.pop(computation, None)
+        for place in [place for place in self.quarantine if place[0] == computation]:
+            del self.quarantine[place]
+        for place in [place for place in self.redrives if place[0] == computation]:
+            del self.redrives[place]
+        by_interval: tuple[dict[IntervalId, Any], ...] = (self.productions, self.delivered, self.frontiers)
+        for of in by_interval:
+            for interval in old:
+                of.pop(interval, None)
+        self._forget_outside([place for place in self.outside_counts if place[0] in old])
+
+    def _forget_outside(self, places: Iterable[tuple[IntervalId, SubscriptionId, int]]) -> None:
+        for place in places:
+            self.outside.pop(place, None)
+            del self.outside_counts[place]
+
     def requalify(self, computation: str, subscription: SubscriptionId, other: SubscriptionId) -> None:
         """What waits in the quarantine of a computation came over the `other` subscription."""
         for place in [place for place in self.quarantine if place[0] == computation]:

@@ -1,7 +1,8 @@
-"""A new version under which something moves between intervals: from a computation to its combiner, or to other key ranges.
+"""A new version under which something moves between intervals, to a combiner or to other key ranges, or goes.
 
 Lives here: what is done in the transaction that opens it, in which intervals and subscriptions have got their numbers.  Never
-here: when it is done (`schema.evolution`), what moves (`handover`, `reshapes`), or SQL text.  Invariant: nobody who knows the
+here: when it is done (`schema.evolution`), what moves or goes (`handover`, `reshapes`,
+`dropped`), or SQL text.  Invariant: nobody who knows the
 earlier version writes after it.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 from millwheel.ids import IntervalId
 from millwheel_storage.postgres import query
 from millwheel_storage.postgres.catalogue import Catalogue
+from millwheel_storage.postgres.dropped import drop
 from millwheel_storage.postgres.handover import hand_over
 from millwheel_storage.postgres.prepared import Connection
 from millwheel_storage.postgres.recovery import fold_log
@@ -26,6 +28,8 @@ async def rearrange(connection: Connection, planned: Plan) -> None:
     catalogue = Catalogue()
     for (interval,) in await query.rows(connection, handing_over.LOGGED):
         await fold_log(connection, await catalogue.place(connection, IntervalId(interval)))
+    if planned.drops:
+        await drop(connection, planned.drops, planned.shape)
     for it in planned.recuts:
         await recut(connection, it)
     await hand_over(connection, planned.handovers)

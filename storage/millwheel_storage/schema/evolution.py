@@ -19,6 +19,8 @@ from millwheel.errors import IncompatibleStore
 from millwheel.schemas import Unreadable, changes
 from millwheel.shape import PUBLISH_PREFIX, PipelineShape
 from millwheel_storage.fold import Folded
+from millwheel_storage.schema import drops as dropping
+from millwheel_storage.schema.drops import Drop
 from millwheel_storage.schema.handovers import Handover, handovers, why_gone
 from millwheel_storage.schema.recuts import Recut, recuts, told
 
@@ -60,6 +62,8 @@ class Plan(msgspec.Struct):
     """Computations that get a combiner."""
     recuts: list[Recut] = []
     """Computations whose intervals begin at other keys."""
+    drops: list[Drop] = []
+    """Computations and inputs that are declared to go."""
     dropped: list[StoredCell] = []
     """Cells that are declared to go."""
     missing: list[StoredCell] = []
@@ -89,7 +93,7 @@ class Plan(msgspec.Struct):
 
     def moves(self) -> bool:
         """Whether something changes between intervals: then nobody may own one, and all logs are folded."""
-        return bool(self.handovers or self.recuts)
+        return bool(self.handovers or self.recuts or self.drops)
 
     def check(self) -> None:
         """Raises `IncompatibleStore` with everything that stands in the way."""
@@ -123,6 +127,9 @@ def plan(stored: PipelineShape, shape: PipelineShape) -> Plan:
         for it in combined
     ]
     known = _under_new_names(stored, renamed, subscriptions)
+    found.drops = [*dropping.drops(known, shape)]
+    found.changes += dropping.told(found.drops)
+    known = dropping.without(known, found.drops)
     found.recuts = [*recuts(known, shape)]
     found.changes += told(known, shape)
     found.changes += _left(known, shape)

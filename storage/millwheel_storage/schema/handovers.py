@@ -56,10 +56,15 @@ def why_gone(what: str, name: str, stored: PipelineShape, shape: PipelineShape) 
     refusal = f"the store holds work of {what} {name!r}, which the pipeline no longer has: put it back"
     if what == "computation":
         refusal += (
-            f", or add the one that takes its place with formerly={name!r}, or, as a step of a chain, name={name!r}"
+            f", or add the one that takes its place with formerly={name!r}, or, as a step of a chain, name={name!r}; "
+            f"or drop it with all that the store holds of it: pipeline.drop({name!r})"
         )
     else:
-        refusal += ", with a key function that gives None for what is not to be read any more"
+        computation, _, stream = name.partition("#")[0].partition("<")
+        refusal += (
+            ", with a key function that gives None for what is not to be read any more; or drop it with what is on its way: "
+            f"pipeline.drop({computation!r}, input={stream!r})"
+        )
     refusal += "; or reset the store"
     parts = name.partition("<")[0] + ".parts"
     if what == "subscription" and parts in shape.computations and parts not in stored.computations:

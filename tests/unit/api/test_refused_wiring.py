@@ -11,6 +11,7 @@ import pytest
 from millwheel import Computation, Pipeline, Stream, Table, TextCoder, subscribe
 from millwheel.errors import WiringError
 from millwheel.launch import import_pipeline
+from millwheel_injectors import IterableSource
 
 words: Stream[str] = Stream("words", TextCoder())
 table: Any = Table
@@ -49,6 +50,8 @@ async def later(value: str) -> str:
         (lambda p: p.add(NoArgument, [subscribe(words, str)]), r"write ProcessTimer\(self, context, timer\)"),
         (lambda p: subscribe(words, later), "the key extractor of a subscription to 'words' is async"),  # type: ignore[arg-type]
         (lambda p: p.publish("words"), "publish needs a Stream, got 'words'"),
+        (lambda p: p.drop(OneArgument), "computation name .* is type, not str"),
+        (lambda p: p.drop("Old", input=7), "stream name 7 is int, not str"),
         (lambda p: p.sink(table("t", {5: "text"}, (5,))), "sink table 't': columns and key are names, got 5"),
         (lambda p: p.sink(table("t", {"a": "text"}, (["a"],))), r"columns and key are names, got \['a'\]"),
         (lambda p: p.sink(table("t", {"a": "text"}, ("a",), ["x"])), r"types maps columns to SQL types, got \['x'\]"),
@@ -70,3 +73,27 @@ def test_the_name_of_a_file_is_answered_with_that_of_its_module(
     Path("counting.py").touch()
     with pytest.raises(WiringError, match=r"'counting.py' is a file: write its module, counting:pipeline"):
         import_pipeline("counting.py:pipeline")
+
+
+@pytest.mark.parametrize(
+    ("drop", "says"),
+    [
+        ({"computation": "Now"}, "computation 'Now' is dropped, and the pipeline still has it"),
+        ({"computation": "Now", "input": words}, "computation 'Now' still reads stream 'words', which is dropped"),
+        (
+            {"computation": "Nwo", "input": "words"},
+            "an input of computation 'Nwo' is dropped, and there is no such",
+        ),
+        ({"computation": "Then"}, "computation 'Now' was formerly 'Then', which is dropped: say one of both"),
+    ],
+)
+def test_what_is_dropped_is_not_there(drop: dict[str, Any], says: str) -> None:
+    pipeline = Pipeline("p")
+    pipeline.inject(IterableSource("source", []), into=words)
+    pipeline.add(AnyArguments, [subscribe(words, str)], name="Now", formerly="Then")
+    pipeline.drop("Elsewhere")
+    pipeline.drop("Now", input="other")
+    pipeline.graph()
+    pipeline.drop(**drop)
+    with pytest.raises(WiringError, match=says):
+        pipeline.graph()

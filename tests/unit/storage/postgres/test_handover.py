@@ -38,10 +38,8 @@ LEASE_US = 3_600_000_000
 
 def checkpoint(**changes: Any) -> Checkpoint:
     nothing: dict[str, Any] = {"ids": [], "produced": [], "acked": [], "sinks": [], "quarantined": []}
-    return Checkpoint(
-        format=CHECKPOINT_FORMAT, shape="", epoch=0, state=StateWrites(), timers=TimerWrites(), holds=HoldWrites(),
-        **{**nothing, **changes},
-    )  # fmt: skip
+    by_key = {"state": StateWrites(), "timers": TimerWrites(), "holds": HoldWrites()}
+    return Checkpoint(format=CHECKPOINT_FORMAT, shape="", epoch=0, **{**nothing, **by_key, **changes})
 
 
 def ids(subscription: int, producer: int, frontier: int, *sequences: int) -> Ids:

@@ -44,14 +44,16 @@ def test_an_addition_is_fine_and_a_removal_is_not() -> None:
         check(new, old)
     assert str(refused.value) == (
         "the store holds work of computation 'b', which the pipeline no longer has: put it back, or add the one that takes "
-        "its place with formerly='b', or, as a step of a chain, name='b'; or reset the store"
+        "its place with formerly='b', or, as a step of a chain, name='b'; or drop it with all that the store holds of it: "
+        "pipeline.drop('b'); or reset the store"
     )
     one = PipelineShape("p", {"a": ()}, {"a<s": "s", "a<t": "t"}, {"stream:s": "bytes"}, (), ())
     with pytest.raises(IncompatibleStore) as refused:
         check(one, old)
     assert str(refused.value) == (
         "the store holds work of subscription 'a<t', which the pipeline no longer has: put it back, with a key function that "
-        "gives None for what is not to be read any more; or reset the store"
+        "gives None for what is not to be read any more; or drop it with what is on its way: "
+        "pipeline.drop('a', input='t'); or reset the store"
     )
 
 

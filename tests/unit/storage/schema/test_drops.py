@@ -1,0 +1,101 @@
+"""What is declared to go: which rows these are, and that nothing else goes."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from millwheel.errors import IncompatibleStore
+from millwheel.shape import PipelineShape
+from millwheel_storage.schema.drops import Drop, drops, without
+from millwheel_storage.schema.evolution import plan
+from tests.unit.storage.samples import gathering, shops
+
+
+def reading(name: str = "p", *streams: str) -> PipelineShape:
+    """`shops`, in which "Total" reads more streams."""
+    base = shops(name)
+    return msgspec.structs.replace(base, subscriptions={**base.subscriptions, **{f"Total<{s}": s for s in streams}})
+
+
+def test_a_computation_goes_with_its_inputs_its_cells_and_its_combiner() -> None:
+    stored = shops(combiner=gathering())
+    stored = msgspec.structs.replace(
+        stored,
+        coders={**stored.coders, "cell:Total.n": "json/1", "cell:Also.n": "json/1"},
+        places={"Total.n": "m", "Also.n": "k"},
+        retired=("Total.m", "Also.old"),
+        key_versions={"Total.parts<sales": "2", "Also<sales": "3"},
+    )
+    shape = msgspec.structs.replace(
+        stored, computations={"Also": ("k",)}, subscriptions={"Also<sales": "sales"}, combiners={}, gone=("Total",)
+    )
+    found = [*drops(stored, shape)]
+    assert found == [Drop("Total", ("Total<Total.parts",)), Drop("Total.parts", ("Total.parts<sales",))]
+    left = without(stored, found)
+    assert left.computations == {"Also": ("k",)}
+    assert left.subscriptions == {"Also<sales": "sales"}
+    assert {name for name in left.coders if name.startswith("cell:")} == {"cell:Also.n"}
+    assert (left.places, left.retired) == ({"Also.n": "k"}, ("Also.old",))
+    assert (left.combiners, left.key_versions) == ({}, {"Also<sales": "3"})
+
+
+def test_a_plan_says_so_and_needs_an_empty_log() -> None:
+    stored = shops()
+    shape = msgspec.structs.replace(
+        stored, computations={"Total": ("m",)}, subscriptions={"Total<sales": "sales"}, gone=("Also", "Never")
+    )
+    found = plan(stored, shape)
+    found.check()
+    assert found.changes == ["computation 'Also' is dropped, with its state, its timers and what is on its way to it"]
+    assert found.moves()
+    again = plan(found.shape, msgspec.structs.replace(shape, gone=()))
+    assert (again.changes, again.refusals, again.moves()) == ([], [], False)
+
+
+def test_an_input_goes_alone() -> None:
+    stored = reading("p", "sales#2", "returns")
+    shape = msgspec.structs.replace(shops(), gone=("Total<returns", "Total<sales"))
+    found = plan(stored, shape)
+    found.check()
+    assert found.drops == [
+        Drop("Total", ("Total<returns",), whole=False),
+        Drop("Total", ("Total<sales#2",), whole=False),
+    ]
+    assert found.changes == [
+        "input 'Total<returns' is dropped, with what is on its way to it",
+        "input 'Total<sales#2' is dropped, with what is on its way to it",
+    ]
+    assert "Total<sales" in without(stored, found.drops).subscriptions
+
+
+def test_a_renamed_computation_goes_by_its_new_name() -> None:
+    stored = reading("p", "returns")
+    shape = msgspec.structs.replace(shops(name="Sum", formerly="Total"), gone=("Sum<returns",))
+    found = plan(stored, shape)
+    found.check()
+    assert found.drops == [Drop("Sum", ("Sum<returns",), whole=False)]
+
+
+@pytest.mark.parametrize("gone", [(), ("Total",), ("Also<sales",)])
+def test_what_is_not_declared_to_go_is_refused(gone: tuple[str, ...]) -> None:
+    stored = shops()
+    shape = msgspec.structs.replace(
+        stored, computations={"Total": ("m",)}, subscriptions={"Total<sales": "sales"}, gone=gone
+    )
+    with pytest.raises(IncompatibleStore, match=r"pipeline\.drop\('Also'\)"):
+        plan(stored, shape).check()
+
+
+def test_an_input_that_is_not_declared_to_go_is_refused() -> None:
+    stored = reading("p", "returns")
+    with pytest.raises(IncompatibleStore, match=r"pipeline\.drop\('Total', input='returns'\)"):
+        plan(stored, shops()).check()
+
+
+def test_a_combiner_does_not_go_without_its_computation() -> None:
+    """It holds values that the computation has not got yet."""
+    shape = msgspec.structs.replace(shops(), gone=("Total.parts",))
+    found = plan(shops(combiner=gathering()), shape)
+    assert found.drops == []
+    assert "a combiner cannot be taken away" in found.refusals[0]
