@@ -137,7 +137,7 @@ class Savepoints:
 
     def _put_back(self, connection: ReaderConnection, name: str, kept: str, tables: list[str]) -> None:
         here = dict(connection.execute(keeping.COLUMNS, (self._schema,)).fetchall())
-        there = dict(connection.execute(keeping.COLUMNS, (kept,)).fetchall())
+        there = self._kept_from_dropping(connection, name, kept)
         for table, columns in there.items():
             if lost := [column for column in columns if column not in here.get(table, ())]:
                 raise StoreError(
@@ -157,6 +157,21 @@ class Savepoints:
         connection.execute(keeping.FENCE_ALL)
         for statement in keeping.FORGET_OWNERS:
             connection.execute(statement)
+
+    def _kept_from_dropping(self, connection: ReaderConnection, name: str, kept: str) -> dict[str, list[str]]:
+        """The columns of the savepoint by table, which stay until the transaction ends."""
+        there = dict(connection.execute(keeping.COLUMNS, (kept,)).fetchall())
+        gone = StoreError(f"savepoint {name!r} was dropped meanwhile; nothing was changed")
+        if not there:
+            raise gone
+        try:
+            with self._in_time(connection):
+                connection.execute(keeping.lock(kept, sorted(there), "ACCESS SHARE"))
+        except StoreError as error:
+            if isinstance(error.__cause__, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName):
+                raise gone from None
+            raise
+        return there
 
     @contextmanager
     def _in_time(self, connection: ReaderConnection) -> Iterator[None]:

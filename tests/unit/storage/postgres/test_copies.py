@@ -19,7 +19,7 @@ from millwheel.errors import IncompatibleStore, StoreError, StoreInUse, WiringEr
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres.copies import Savepoints
 from millwheel_storage.postgres.reader import reset
-from millwheel_storage.statements import joining, keeping, placing
+from millwheel_storage.statements import joining, keeping, opening, placing
 from tests.integration.places import Place
 from tests.unit.runtime.drive import expected_counts, run_to_end, text_lines, word_count
 
@@ -192,6 +192,44 @@ def test_of_two_savepoints_with_one_name_that_are_made_at_once_the_second_is_ref
         first.commit()
         with pytest.raises(StoreError, match=f"another process has just made savepoint '{home.name}@one'"):
             second.result(timeout=30)
+
+
+@pytest.mark.parametrize("when", ["before it has the schema", "before it has the tables"])
+def test_a_savepoint_that_is_dropped_while_it_is_put_back_takes_nothing_along(home: Home, when: str) -> None:
+    """It was found when the restore began.  Its tables are gone when they are read, and those of the pipeline stay."""
+    run_to_end(word_count(home.name, ROWS[:50]), home.store())
+    home.savepoints.create("early")
+    with ThreadPoolExecutor() as pool, psycopg.connect(home.url) as holder:
+        if when == "before it has the schema":
+            holder.execute(opening.LOCK_SCHEMA, (home.name,))
+        else:
+            holder.execute(sql.SQL("LOCK TABLE {}").format(sql.Identifier(home.name, "cluster")))
+        other = pool.submit(home.savepoints.restore, "early")
+        while holder.execute("SELECT FROM pg_locks WHERE NOT granted").fetchone() is None:
+            assert not other.done()
+        home.savepoints.drop("early")
+        holder.commit()
+        with pytest.raises(StoreError, match="savepoint 'early' was dropped meanwhile; nothing was changed"):
+            other.result(timeout=30)
+    home.check(50)
+
+
+def test_a_savepoint_is_not_dropped_while_it_is_put_back(home: Home) -> None:
+    run_to_end(word_count(home.name, ROWS[:50]), home.store())
+    home.savepoints.create("early")
+    with ThreadPoolExecutor() as pool, psycopg.connect(home.url) as holder:
+        holder.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.Identifier(home.name, "timer")))
+        restored = pool.submit(home.savepoints.restore, "early")
+        while holder.execute("SELECT FROM pg_locks WHERE NOT granted").fetchone() is None:
+            assert not restored.done()
+        dropped = pool.submit(home.savepoints.drop, "early")
+        while len(holder.execute("SELECT FROM pg_locks WHERE NOT granted").fetchall()) < 2:
+            assert not dropped.done()
+        holder.commit()
+        restored.result(timeout=30)
+        dropped.result(timeout=30)
+    home.check(50)
+    assert home.savepoints.found() == []
 
 
 def test_whoever_keeps_the_tables_is_named_and_not_waited_for(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
