@@ -44,6 +44,7 @@ from millwheel.runtime.shell import Shell
 from millwheel.runtime.signals import signals_restored, signals_stop
 from millwheel.transport.addresses import host_and_port
 from millwheel.transport.grpc_channels import GrpcTransport
+from millwheel.transport.roles import Role
 from millwheel_storage.postgres import PostgresStore
 
 if TYPE_CHECKING:
@@ -168,6 +169,8 @@ async def _joined(plan: ProcessPlan, role: str) -> AsyncIterator[Membership]:
     transport = GrpcTransport(plan.listen, plan.certificates)
     try:
         address = advertised(await transport.start(), plan.advertise)
+        if plan.certificates is not None:  # else it would be a member that nobody reaches, and be given work
+            plan.certificates.check_member(Role(role), address)
         await store.open_pipeline(plan.pipeline.graph().shape())
         before, key = boot_ns(), secrets.token_bytes(16)
         member = await Retries().until_answered(

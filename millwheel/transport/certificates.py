@@ -25,6 +25,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from millwheel import limits
 from millwheel.errors import ChannelError
+from millwheel.transport.addresses import host_and_port
 from millwheel.transport.roles import MEMBERS, Role
 
 AUTHORITY: Final = "authority"
@@ -87,6 +88,21 @@ class Certificates(msgspec.Struct, frozen=True):
             raise ChannelError(f"{file} is not of the authority beside it: make another one with millwheel certs")
         if ends - now < timedelta(days=limits.CERTIFICATE_WARNING_DAYS):
             logger.warning("%s is valid until %s: make another one with millwheel certs", file, f"{ends:%Y-%m-%d}")
+
+    def check_member(self, role: Role, address: str) -> None:
+        """Raises `ChannelError` when others would not take whoever shows it for a process of this role at host:port."""
+        if self.role is not role:
+            raise ChannelError(
+                f"the certificate is that of a {self.role}, and others expect one of a {role}: make it with millwheel certs "
+                f"--role {role}"
+            )
+        host = host_and_port(address)[0].strip("[]")
+        names = _hosts_of(x509.load_pem_x509_certificate(self.certificate))
+        if not any(_is_called(name, host) for name in names):
+            raise ChannelError(
+                f"the certificate is for {', '.join(names) or 'no host'}, and others call this process at {host}: make one "
+                f"with millwheel certs --host {host}, or say with --advertise where they reach it"
+            )
 
 
 class OwnAuthority:
@@ -239,6 +255,24 @@ def _host(host: str) -> x509.GeneralName:
     if not _DNS_NAME.fullmatch(host):
         raise ChannelError(f"{host!r} is no name of a host and no IP address; the port is not a part of it")
     return x509.DNSName(host)
+
+
+def _hosts_of(certificate: x509.Certificate) -> list[str]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
+
+
+def _is_called(name: str, host: str) -> bool:
+    """Whether TLS takes a certificate for `name` when it calls `host`; a star stands for the first label."""
+    try:
+        return ipaddress.ip_address(host) == ipaddress.ip_address(name)
+    except ValueError:
+        pass
+    name, host = name.lower(), host.lower()
+    return name == host or (name.startswith("*.") and name[1:] == f".{host.partition('.')[2]}")
 
 
 def _signed(certificate: x509.Certificate, authority: x509.Certificate) -> bool:

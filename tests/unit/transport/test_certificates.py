@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ from millwheel import limits
 from millwheel.cli.certs import ROLES
 from millwheel.cli.main import main
 from millwheel.errors import ChannelError
+from millwheel.transport import certificates
 from millwheel.transport.certificates import Certificates, OwnAuthority, keep, role_of
 from millwheel.transport.proto import channel_pb2, push_pb2
 from millwheel.transport.roles import CALLERS, MEMBERS, Role, may_call, may_speak_for
@@ -157,6 +159,77 @@ def test_what_is_not_in_the_table_is_denied() -> None:
 @pytest.mark.parametrize("host", ["w1", "c1", "x1", ""])
 def test_a_role_speaks_for_its_own_hosts(role: Role | None, host: str) -> None:
     assert may_speak_for(role, host) == ((role, host[:1]) in {(Role.WORKER, "w"), (Role.CONTROLLER, "c")})
+
+
+# A process with a certificate that others do not take
+
+HOSTS = ["127.0.0.1", "::1", "Node-1.example", "*.cluster.example"]
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:7000", "[::1]:7000", "[0::1]:7000", "node-1.Example:7000", "w3.cluster.example:7000"]
+)
+def test_others_take_a_process_where_its_certificate_says_that_it_is(address: str) -> None:
+    made = wild(OwnAuthority.make())
+    made.check_member(Role.WORKER, address)
+    with pytest.raises(ChannelError, match="is that of a worker, and others expect one of a controller"):
+        made.check_member(Role.CONTROLLER, address)
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.2:7000", "node-2.example:7000", "localhost:7000", "a.b.cluster.example:7000", "example:7000"]
+)
+def test_elsewhere_they_do_not(address: str) -> None:
+    host = address.partition(":")[0]
+    with pytest.raises(ChannelError, match=rf"is for .*node-1.example.*127.0.0.1.*, and others call .* at {host}"):
+        wild(OwnAuthority.make()).check_member(Role.WORKER, address)
+
+
+def wild(authority: OwnAuthority) -> Certificates:
+    """A worker's certificate, with a star that ours never have: others may be made elsewhere."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(certificates, "_DNS_NAME", re.compile(r"[a-z0-9*.-]+", re.IGNORECASE))
+        return authority.issue(Role.WORKER, [host.lower() for host in HOSTS])
+
+
+ALONE = """
+from millwheel import Computation, Pipeline, Stream, TextCoder, subscribe
+from millwheel_injectors import FileSource
+
+class Nothing(Computation[str]):
+    def ProcessRecord(self, context, record):
+        pass
+
+lines = Stream("lines", TextCoder())
+pipeline = Pipeline("alone")
+pipeline.inject(FileSource("log", "no.log"), into=lines)
+pipeline.add(Nothing, [subscribe(lines, key=str)])
+"""
+
+
+@pytest.mark.parametrize("command", ["worker", "controller"])
+@pytest.mark.parametrize(
+    ("role", "host", "more", "says"),
+    [
+        ("other", "127.0.0.1", [], "and others expect one of a"),
+        ("same", "node-7", [], "is for node-7, and others call this process at 127.0.0.1"),
+        ("same", "127.0.0.1", ["--advertise", "node-7"], "is for 127.0.0.1, and others call this process at node-7"),
+    ],
+)
+def test_a_process_that_nobody_would_take_does_not_join(
+    command: str, role: str, host: str, more: list[str], says: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """It would be given intervals, and all would wait for them."""
+    monkeypatch.chdir(tmp_path)
+    name = f"alone_{tmp_path.name}".replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(ALONE)
+    other = {"worker": "controller", "controller": "worker"}[command]
+    made = OwnAuthority.kept_in("certs").issue(Role(command if role == "same" else other), [host])
+    keep("certs", command, made)
+    nowhere = ["--store", "postgresql://127.0.0.1:1/none"]
+    assert main([command, f"{name}:pipeline", "--certs", "certs", *nowhere, *more]) == 1
+    assert says in capfd.readouterr().err
 
 
 # The command
