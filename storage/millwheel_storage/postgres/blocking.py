@@ -13,9 +13,9 @@ import psycopg
 
 from millwheel.bundles import CHECKPOINT_FORMAT
 from millwheel.cluster import Member
-from millwheel.errors import IncompatibleStore, InvariantError, StoreError, StoreUnavailable
+from millwheel.errors import IncompatibleStore, InvariantError, StoreError
 from millwheel_storage.decisions import Alive, check_unused
-from millwheel_storage.postgres.connection import translated
+from millwheel_storage.postgres.connection import not_connected, translated
 from millwheel_storage.schema.shape_checks import STORE_FORMAT, check_formats, schema_name
 from millwheel_storage.statements import opening, placing
 
@@ -32,11 +32,11 @@ class ReaderConnection(psycopg.Connection[tuple[Any, ...]]):
 
 
 def reachable(url: str, autocommit: bool = False) -> ReaderConnection:
-    """A blocking connection; `StoreUnavailable` if there is no Postgres at `url`, or none that takes us."""
+    """A blocking connection; `StoreUnavailable` if there is no Postgres at `url`, a `StoreError` if it refuses us."""
     try:
         return ReaderConnection.connect(url, autocommit=autocommit)
     except psycopg.OperationalError as error:
-        raise StoreUnavailable(f"cannot connect to Postgres: {error}") from error
+        raise not_connected(error) from error
 
 
 def connected(url: str, pipeline: str) -> ReaderConnection:

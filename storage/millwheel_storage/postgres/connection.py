@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
@@ -37,6 +38,13 @@ T = TypeVar("T")
 
 CONFLICTS: Final = (errors.DeadlockDetected, errors.SerializationFailure)
 """The server undid the transaction and asks to run it again."""
+
+REFUSED: Final = re.compile(
+    r"authentication failed|no password supplied|no pg_hba\.conf entry|is not permitted to log in|"
+    r'(database|role) ".*" does not exist|permission denied for database'
+)
+"""Why waiting is useless.  Of a connection that fails, the client library passes on the words and not the code.  A
+server that speaks another language (`lc_messages`) is waited for."""
 
 _KEEPALIVE: Final = {
     "connect_timeout": 5,
@@ -106,8 +114,8 @@ class Session:
                 self._connection, self._labelled = await self._connect(), ""
                 return self._connection
             except psycopg.OperationalError as error:
-                if _refused_for_good(error) or time.monotonic() + delay_s > deadline:
-                    raise StoreUnavailable(f"cannot connect to Postgres: {error}") from error
+                if time.monotonic() + delay_s > deadline or REFUSED.search(str(error)):
+                    raise not_connected(error) from error
                 if not told and delay_s >= STORE_LONGEST_DELAY_S:  # not for one that restarts
                     left_s = round(deadline - time.monotonic())
                     logger.warning(
@@ -183,9 +191,13 @@ def translated(error: psycopg.Error) -> StoreError:
     return StoreError(f"Postgres refused: {error}")
 
 
-def _refused_for_good(error: psycopg.Error) -> bool:
-    """Whether waiting is useless, as with a wrong password or database."""
-    return (error.sqlstate or "")[:2] in {"28", "3D"}
+def not_connected(error: psycopg.Error) -> StoreError:
+    """What to raise when nobody could connect: `StoreUnavailable`, unless Postgres will say the same again."""
+    if REFUSED.search(str(error)):
+        return StoreError(
+            f"Postgres refuses the connection: {error}; check the user, password and database of the URL (--store)"
+        )
+    return StoreUnavailable(f"cannot connect to Postgres: {error}")
 
 
 def store_place(url: str) -> str:

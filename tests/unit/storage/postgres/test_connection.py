@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
+import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
-from millwheel.errors import StoreUnavailable
+from millwheel.errors import StoreError, StoreUnavailable
+from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres import connection
+from millwheel_storage.postgres.blocking import reachable
 from millwheel_storage.postgres.prepared import Connection
 
 
@@ -39,3 +44,43 @@ def test_a_server_that_restarts_is_no_news(monkeypatch: pytest.MonkeyPatch, capl
     with caplog.at_level(logging.WARNING, "millwheel"), pytest.raises(StoreUnavailable):
         asyncio.run(session.run(work))
     assert caplog.messages == []
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"dbname": "nowhere"}, 'database "nowhere" does not exist'),
+        ({"user": "nobody-here"}, 'role "nobody-here" does not exist'),
+    ],
+)
+def test_a_server_that_refuses_the_connection_is_not_waited_for(
+    postgres: EmbeddedPostgres, wrong: dict[str, str], said: str
+) -> None:
+    url = make_conninfo(postgres.url, **wrong)
+    session = connection.Session(url, "p", connection.SessionLabel())
+
+    async def work(_: Connection) -> None:
+        raise AssertionError("there is no connection")
+
+    began = time.monotonic()
+    for connects in (lambda: asyncio.run(session.run(work)), lambda: reachable(url)):
+        with pytest.raises(StoreError, match=f"{said}.*check the user, password and database") as raised:
+            connects()
+        assert not isinstance(raised.value, StoreUnavailable)  # or its status would say that it may succeed later
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("says", "kind"),
+    [
+        ('FATAL: password authentication failed for user "app"', StoreError),
+        ("fe_sendauth: no password supplied", StoreError),
+        ('FATAL: no pg_hba.conf entry for host "10.0.0.1", user "app", database "d", no encryption', StoreError),
+        ("FATAL: the database system is starting up", StoreUnavailable),
+        ("FATAL: sorry, too many clients already", StoreUnavailable),
+        ("Connection refused", StoreUnavailable),
+    ],
+)
+def test_what_postgres_says_decides_whether_it_may_succeed_later(says: str, kind: type[StoreError]) -> None:
+    assert type(connection.not_connected(psycopg.OperationalError(f"connection failed: {says}"))) is kind
