@@ -858,6 +858,10 @@ PUSH_MESSAGE_BYTES: Final = 256 * 1024
 PUSH_MESSAGE_LIMIT_BYTES: Final = VALUE_LIMIT_BYTES + 1024 * 1024
 """What a source takes at once: the largest record, and much more than a client sends otherwise."""
 
+PUSH_REASON_LIMIT: Final = 1_000
+"""Characters of a reason why a record is refused.  An error of user code may have a whole value in it, and a client takes
+4 MB at once."""
+
 PUSH_WINDOW_BYTES: Final = 8 * 1024 * 1024
 """What a client keeps until it is durable.  Above that, `push` waits."""
 

@@ -26,6 +26,9 @@ NULL_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 HIDDEN = (".", "_")
 
+TABLE_LOGS = {"_delta_log": "Delta", ".hoodie": "Hudi"}
+"""Directories in which tables of other formats say which of their files count."""
+
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?")
 _BATCH = re.compile(r"(\d+)(\.compact)?")
 
@@ -54,6 +57,8 @@ class SinkLog:
         self._last = -1
         self._lasted = -1
         """`_last`, once `keep` says so."""
+        self.missing = ""
+        """The log of a batch that is not there, though there are some of later ones: these are not read."""
 
     def committed(self) -> Iterator[CommittedFile]:
         """Files committed since `keep` was called last, in commit order; those that Spark deleted again are left out."""
@@ -83,7 +88,9 @@ class SinkLog:
         batches = {int(m[1]): bool(m[2]) for m in map(_BATCH.fullmatch, self._names()) if m}
         newest_compact = max((number for number, compact in batches.items() if compact), default=-1)
         start = newest_compact if newest_compact > self._last else self._last + 1
-        wanted = sorted(number for number in batches if number >= start)
+        later = sorted(number for number in batches if number >= start)
+        wanted = [number for place, number in enumerate(later, start) if number == place]
+        self.missing = str(self._directory / LOG / str(start + len(wanted))) if len(wanted) < len(later) else ""
         self._lasted = max(wanted, default=self._last)
         suffixes = {newest_compact: ".compact"}
         return [self._directory / LOG / f"{number}{suffixes.get(number, '')}" for number in wanted]
@@ -140,6 +147,16 @@ def partition_values(path: str) -> dict[str, str | None]:
     return {unquote(name): None if value == NULL_VALUE else unquote(value) for name, value in pairs}
 
 
+def refuse_other_tables(directory: Path) -> None:
+    """Raises `SourceError` for a table whose files count only as far as a log says that is not read here."""
+    for log, kind in TABLE_LOGS.items():
+        if (directory / log).is_dir():
+            raise SourceError(
+                f"{directory} is a {kind} table, and {log}, which says what of it counts, is not read here: let Spark write "
+                "Parquet or JSON into a directory of its own"
+            )
+
+
 def batch_runs(directory: Path) -> list[Path]:
     """Finished batch runs: `directory`, or those directories right below it that are run outputs."""
     return [directory] if (directory / SUCCESS).exists() else finished_runs(directory)
@@ -152,10 +169,10 @@ def finished_runs(directory: Path) -> list[Path]:
     return sorted(path for path in directory.iterdir() if not is_hidden(path) and (path / SUCCESS).exists())
 
 
-def data_files(run: Path) -> Iterator[str]:
+def data_files(run: Path, below: str = "") -> Iterator[str]:
     """Files of one run, Hive partition directories included, directory by directory; only what Spark reads itself.
 
-    In any order: there may be very many.
+    Each is `below` and its path in the run.  In any order: there may be very many.
     """
     directories = []
     with os.scandir(run) as entries:
@@ -163,11 +180,11 @@ def data_files(run: Path) -> Iterator[str]:
             if entry.name.startswith(HIDDEN):
                 continue
             if entry.is_dir():
-                directories += [entry.path] if "=" in entry.name else []
+                directories += [entry.name] if "=" in entry.name else []
             else:
-                yield entry.path
-    for directory in sorted(directories):
-        yield from data_files(Path(directory))
+                yield below + entry.name
+    for name in sorted(directories):
+        yield from data_files(run / name, f"{below}{name}/")
 
 
 def is_hidden(path: Path) -> bool:

@@ -6,6 +6,7 @@ partition is a committed file; its name is the file's path in the output directo
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from operator import attrgetter, itemgetter
@@ -44,7 +45,16 @@ from millwheel_injectors.parquet import ParquetPartition, ParquetReading
 from millwheel_injectors.partition import Reading, TextPartition
 from millwheel_injectors.rejects import Reject, open_rejects, raw_text
 from millwheel_injectors.row_columns import field_types
-from millwheel_injectors.spark_log import LOG, CommittedFile, SinkLog, batch_runs, data_files, partition_values
+from millwheel_injectors.spark_log import (
+    LOG,
+    CommittedFile,
+    SinkLog,
+    batch_runs,
+    data_files,
+    partition_values,
+    refuse_other_tables,
+)
+from millwheel_injectors.streams import COMPRESSED
 from millwheel_injectors.times import EventTime, check_event_time, field_time
 from millwheel_injectors.watermarks import BoundedDisorder, FileCreation, Frontier, Policy, checked_policy
 
@@ -52,6 +62,8 @@ OutputPartition: TypeAlias = ParquetPartition | TextPartition
 
 
 T = TypeVar("T", default=Any)
+
+logger = logging.getLogger("millwheel")
 
 
 class SparkOptions(TypedDict, total=False):
@@ -176,6 +188,8 @@ class SparkOutputSource(Source[T]):
             clock,
         )
         self._log: SinkLog | None = None
+        self._waits_for = ""
+        """The log of a batch that is missing, as the last look has found it."""
         self._frontier = Frontier()
         self._bound: int | None = None
         """What `later_files_not_before` said before the last look began."""
@@ -230,6 +244,7 @@ class SparkOutputSource(Source[T]):
 
     def _look(self, known: set[str]) -> Generator[Step, Any, list[CommittedFile]]:
         """Files that are not finished."""
+        refuse_other_tables(self._directory)
         if self._log is None and (self._directory / LOG).is_dir():
             self._log = SinkLog(self._directory)
         if self._log is None:
@@ -237,14 +252,26 @@ class SparkOutputSource(Source[T]):
         self._listed = True
         for attempt in range(SPARK_LOG_ATTEMPTS):
             try:
-                return (yield from self._unfinished(self._log.committed(), known))
+                files = yield from self._unfinished(self._log.committed(), known)
+                self._mind_the_gap(self._log.missing)
+                return files
             except FileNotFoundError:  # Spark compacted, and deleted what we were reading
                 if attempt == SPARK_LOG_ATTEMPTS - 1:
                     raise
         return []
 
+    def _mind_the_gap(self, missing: str) -> None:
+        """Spark logs one batch after the other: where one is missing, somebody has not copied it yet, or has removed it."""
+        if missing and not self._tail:
+            raise SourceError(f"{missing}: is missing, and later batches are there: restore it")
+        if missing and missing != self._waits_for:
+            logger.warning("source %s: %s is missing, and later batches wait for it: restore it", self.name, missing)
+        self._waits_for = missing
+
     def _look_at_runs(self, known: set[str]) -> Generator[Step, Any, list[CommittedFile]]:
         runs = batch_runs(self._directory)
+        for run in runs:
+            refuse_other_tables(run)
         if not runs and not self._tail:
             raise SourceError(
                 f"source {self.name}: {self._directory} has neither {LOG} nor _SUCCESS: Spark has not "
@@ -253,8 +280,8 @@ class SparkOutputSource(Source[T]):
         self._listed = self._listed or bool(runs)
         files: list[CommittedFile] = []
         for run in runs:
-            root = len(str(self._directory)) + 1
-            left = yield from self._unfinished((CommittedFile(path[root:]) for path in data_files(run)), known)
+            below = "" if run == self._directory else f"{run.name}/"
+            left = yield from self._unfinished((CommittedFile(path) for path in data_files(run, below)), known)
             if left:
                 yield from self._refuse_overwritten(run, known)
             files += sorted(left, key=lambda file: file.path.split("/"))
@@ -308,9 +335,14 @@ class SparkOutputSource(Source[T]):
             return ParquetPartition(path, place, self._parquet, constants)
         if self._format is None and ".json" not in place.suffixes:
             raise SourceError(f"{place}: neither Parquet nor JSON; pass format= for other text files")
+        if place.suffix in COMPRESSED:
+            raise SourceError(f"{place}: compressed with {place.suffix[1:]}, and only gzip is read: write it again")
         reading = self._text
         if constants:
-            reading = msgspec.structs.replace(reading, format=WithConstants(reading.format, constants, self._type))
+            if not isinstance(reading.format, JsonLines):
+                raise SourceError(f"{place}: partition directories are understood for Parquet and JSON only")
+            type_ = reading.format.type if self._type is None else self._type
+            reading = msgspec.structs.replace(reading, format=WithConstants(reading.format, constants, type_))
         return TextPartition(path, inspect_file(place, path).identity(), reading, lambda: place)
 
     def reject(self, partition: str, row: int, reason: str, value: Any) -> None:
@@ -355,9 +387,7 @@ def _record_id(
 class WithConstants:
     """JSON rows with the columns that Spark moved from the rows into directory names."""
 
-    def __init__(self, inner: Format, constants: Mapping[str, str | None], type: Any) -> None:
-        if not isinstance(inner, JsonLines):
-            raise ValueError("partition directories are understood for Parquet and JSON only")
+    def __init__(self, inner: JsonLines, constants: Mapping[str, str | None], type: Any) -> None:
         self.head_lines = inner.head_lines
         self._constants = constants
         self._type = type
@@ -379,7 +409,7 @@ class _ConstantsParser:
         parsed = self._inner.parse(lines, row, limit, final)
         for value in parsed.values:
             value.update(self._constants)
-        if self._type is None:
+        if self._type is Any:
             return parsed
         rows, values = parsed.rows, parsed.values
         by_row = dict(zip(rows, values, strict=True))

@@ -23,6 +23,15 @@ from millwheel.limits import (
 )
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
+OTHER_MAGIC: Final = {
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xfd7zXZ\0": "xz",
+    b"\x04\x22\x4d\x18": "lz4",
+    **{b"BZh%d1AY&SY" % level: "bzip2" for level in range(1, 10)},
+}
+"""How files begin that are compressed in another way.  Their bytes would be taken for lines."""
+COMPRESSED: Final = frozenset({".bz2", ".deflate", ".lz4", ".snappy", ".xz", ".zst", ".zstd"})
+"""How Spark names such files; some of them do not say what they are."""
 
 
 class ByteStream(Protocol):
@@ -195,9 +204,13 @@ def open_stream(path: Path) -> ByteStream:
 
 def stream_of(path: Path, file: BinaryIO) -> ByteStream:
     """The same of an open file, which the stream closes."""
-    magic = file.read(len(GZIP_MAGIC))
+    magic = file.read(max(map(len, OTHER_MAGIC)))
     file.seek(0)
-    return GzipStream(path, file) if magic == GZIP_MAGIC else PlainStream(path, file)
+    for begins, kind in OTHER_MAGIC.items():
+        if magic.startswith(begins):
+            file.close()
+            raise SourceError(f"{path}: compressed with {kind}, and only gzip is read: uncompress it, or use gzip")
+    return GzipStream(path, file) if magic.startswith(GZIP_MAGIC) else PlainStream(path, file)
 
 
 def read_head(path: Path) -> bytes:

@@ -73,10 +73,13 @@ class Figures:
 
     def update(self, progress: Progress, seconds: float) -> None:
         """Take a report; `seconds` are since the start."""
-        self._newest = progress
+        counts = {**self._counts}
         for key, count in _counts(progress).items():
             # Rows that are read again after a going back were counted already.
-            self._counts[key] = max(count, self._counts.get(key, 0))
+            counts[key] = max(count, counts.get(key, 0))
+        # A scrape may be under way in another thread: nothing that it reads changes, and what it finds together fits.
+        self._counts = counts
+        self._newest = progress
 
     def collect(self) -> Iterator[Any]:
         """As `prometheus_client` asks a collector."""
@@ -85,21 +88,21 @@ class Figures:
         def family(name: str, says: str, *labels: str) -> Any:
             return GaugeMetricFamily(f"millwheel_{name}", says, labels=["pipeline", *labels])
 
-        progress = self._newest
+        progress, counts = self._newest, self._counts
         if progress is None:
             return
         for field, says in COUNTS.items():
             count = CounterMetricFamily(f"millwheel_{field}", says, labels=["pipeline"])
-            count.add_metric([self._pipeline], self._counts[field,])
+            count.add_metric([self._pipeline], counts[field,])
             yield count
         for field, (label, says) in LABELLED.items():
             count = CounterMetricFamily(f"millwheel_{field}", says, labels=["pipeline", label])
-            for (name, *labels), value in self._counts.items():
+            for (name, *labels), value in counts.items():
                 if name == field:
                     count.add_metric([self._pipeline, *labels], value)
             yield count
         commits = SummaryMetricFamily("millwheel_commit_seconds", COMMITS, labels=["pipeline"])
-        commits.add_metric([self._pipeline], self._counts["commits",], self._counts["commit_us",] / SECOND)
+        commits.add_metric([self._pipeline], counts["commits",], counts["commit_us",] / SECOND)
         yield commits
         bytes_ = family("waiting_bytes", "Bytes of records that have arrived and wait for their hooks.", "computation")
         for name, part in progress.computations.items():

@@ -84,8 +84,18 @@ class Certificates(msgspec.Struct, frozen=True):
             raise ChannelError(
                 f"the key beside {file} is not the one of this certificate: make both with millwheel certs"
             )
-        if not any(_signed(certificate, one) for one in _all_parsed(self.authority, f"the authority of {file}")):
+        authorities = [
+            one for one in _all_parsed(self.authority, f"the authority of {file}") if _signed(certificate, one)
+        ]
+        if not authorities:
             raise ChannelError(f"{file} is not of the authority beside it: make another one with millwheel certs")
+        last = max(one.not_valid_after_utc for one in authorities)
+        if last <= now:
+            raise ChannelError(
+                f"the authority of {file} is valid until {last:%Y-%m-%d}, and not now: make another one with millwheel certs "
+                "in a new directory, and new certificates for all"
+            )
+        ends = min(ends, last)
         if ends - now < timedelta(days=limits.CERTIFICATE_WARNING_DAYS):
             logger.warning("%s is valid until %s: make another one with millwheel certs", file, f"{ends:%Y-%m-%d}")
 

@@ -5,10 +5,12 @@ Lives here: what is checked of a message from outside.  Never here: sockets.  Wh
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from millwheel import limits
 from millwheel.errors import WireError
 from millwheel.transport.proto import push_pb2 as pb
 from millwheel.transport.push_queue import Pushed
@@ -32,6 +34,27 @@ def request_of(data: bytes) -> tuple[pb.Opening | None, Pushed]:
             raise WireError("an opening comes alone")
         return request.opening, pushed
     return None, pushed
+
+
+def replies(told: int, kept: int, refused: Sequence[tuple[int, str]]) -> Iterator[bytes]:
+    """Replies that say that `kept` records are done, where `told` was said before, and which of them are refused.
+
+    No reply is longer than a client takes, however many are refused and whatever their reasons say.
+    """
+    forms, size = list[pb.Refusal](), 0
+    for number, reason in refused:
+        forms.append(pb.Refusal(number=number, reason=_shown(reason)))
+        size += forms[-1].ByteSize() + limits.RECORD_OVERHEAD_BYTES
+        if size >= limits.PUSH_MESSAGE_BYTES:
+            yield pb.PushReply(kept=told, refused=forms).SerializeToString()
+            forms, size = [], 0
+    yield pb.PushReply(kept=kept, refused=forms).SerializeToString()
+
+
+def _shown(reason: str) -> str:
+    """As much of it as one needs, and nothing that protobuf cannot carry."""
+    cut = reason if len(reason) <= limits.PUSH_REASON_LIMIT else reason[: limits.PUSH_REASON_LIMIT] + "…"
+    return cut.encode(errors="backslashreplace").decode()
 
 
 def reply_of(data: bytes) -> pb.PushReply:

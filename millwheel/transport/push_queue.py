@@ -99,14 +99,14 @@ class PushQueue:
         """A client brings records.  It should have `room`."""
         if not pushed.ids:
             return
-        size = sum(map(_size, pushed.values))
+        size = sum(map(_size, pushed.ids, pushed.values))
         account.held_bytes += size
         self.held_bytes += size
         self._waiting.append((account, pushed, 0, account.brought))
         account.brought += len(pushed.ids)
 
     def read(self, limit: int, limit_bytes: int) -> list[Row]:
-        """The next rows, at most so many, and no more after so many bytes of values."""
+        """The next rows, at most so many, and no more after so many bytes of ids and values."""
         rows: list[Row] = []
         while self._waiting and len(rows) < limit and limit_bytes > 0:
             account, pushed, begun, number = self._waiting.popleft()
@@ -114,10 +114,10 @@ class PushQueue:
             first = self._next_row
             sizes = []
             while end < len(pushed.ids) and len(rows) < limit and limit_bytes > 0:
-                value = pushed.values[end]
-                rows.append(Row(self._next_row, pushed.ids[end], value, pushed.timestamps[end]))
-                sizes.append(_size(value))
-                limit_bytes -= len(value)
+                id_, value = pushed.ids[end], pushed.values[end]
+                rows.append(Row(self._next_row, id_, value, pushed.timestamps[end]))
+                sizes.append(_size(id_, value))
+                limit_bytes -= len(id_) + len(value)
                 self._next_row += 1
                 end += 1
             self._read.append(_Stretch(first, end - begun, account, number + begun, sizes))
@@ -160,5 +160,5 @@ class PushQueue:
         return len(self._accounts)
 
 
-def _size(value: bytes) -> int:
-    return len(value) + limits.RECORD_OVERHEAD_BYTES
+def _size(id_: bytes, value: bytes) -> int:
+    return len(id_) + len(value) + limits.RECORD_OVERHEAD_BYTES

@@ -20,7 +20,7 @@ from millwheel.errors import ChannelError, InvariantError, WireError
 from millwheel.transport.addresses import host_and_port, is_loopback
 from millwheel.transport.grpc_credentials import caller_role, server_credentials
 from millwheel.transport.proto import push_pb2 as pb
-from millwheel.transport.push_form import PUSH_VERSION, request_of
+from millwheel.transport.push_form import PUSH_VERSION, replies, request_of
 from millwheel.transport.push_queue import PushAccount, PushQueue
 from millwheel.transport.roles import MEMBERS, PUSH, may_call
 
@@ -197,9 +197,9 @@ class _Client:
             self._news.clear()
             self._room.set()
             if account.kept > told or account.refused:
-                told, refused, account.refused = account.kept, account.refused, []
-                forms = [pb.Refusal(number=number, reason=reason) for number, reason in refused]
-                await self._context.write(pb.PushReply(kept=told, refused=forms).SerializeToString())
+                before, told, refused, account.refused = told, account.kept, account.refused, []
+                for reply in replies(before, told, refused):
+                    await self._context.write(reply)
             if self._said_all and told == account.brought:
                 return
             now = asyncio.get_running_loop().time()

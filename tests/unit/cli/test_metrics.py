@@ -8,8 +8,9 @@ from urllib.request import urlopen
 import click
 import msgspec
 import pytest
+from prometheus_client.core import CounterMetricFamily
 
-from millwheel.cli.metrics import COUNTS, LABELLED, ports_of, served
+from millwheel.cli.metrics import COUNTS, LABELLED, Figures, ports_of, served
 from millwheel.cli.up import plan
 from millwheel.cluster import HotKey
 from millwheel.errors import ChannelError
@@ -72,6 +73,22 @@ def test_no_counter_falls_when_rows_are_read_again_after_a_going_back() -> None:
     assert found['millwheel_source_rows_total{pipeline="words",source="text"}'] == 5
     assert found['millwheel_computation_records_total{computation="Count",pipeline="words"}'] == 5
     assert found['millwheel_quarantined_keys{pipeline="words"}'] == 4, "what is there now may be fewer"
+
+
+def test_a_report_that_comes_during_a_scrape_does_not_disturb_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scrapes are answered in threads of their own."""
+    figures = Figures("words")
+    figures.update(PROGRESS, 1.0)
+    add, more = CounterMetricFamily.add_metric, iter(range(100))
+
+    def interrupted(self: CounterMetricFamily, labels: list[str], value: float) -> None:
+        parts = {**PROGRESS.computations, f"New{next(more)}": PartProgress(1, 1, 1)}
+        figures.update(msgspec.structs.replace(PROGRESS, records=99, computations=parts), 2.0)
+        add(self, labels, value)
+
+    monkeypatch.setattr(CounterMetricFamily, "add_metric", interrupted)
+    (records,) = [family for family in figures.collect() if family.name == "millwheel_records"]
+    assert [sample.value for sample in records.samples] == [7]
 
 
 def test_a_port_that_is_taken_and_an_address_that_is_none_are_errors() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import logging
+import lzma
 import os
 import shutil
 from collections.abc import Callable
@@ -234,6 +236,26 @@ def test_a_link_to_a_file_is_one(tmp_path: Path) -> None:
     (tmp_path / "read").mkdir()
     (tmp_path / "read" / "a").symlink_to(tmp_path / "kept" / "a")
     assert texts(only(FileSource("s", tmp_path / "read"))) == ["line"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("bzip2", bz2.compress(b"a\n" * 99)),
+        ("bzip2", bz2.compress(b"a\n" * 99, 1)),
+        ("xz", lzma.compress(b"a\n" * 99)),
+        ("zstd", b"\x28\xb5\x2f\xfd\x04\x58\n"),
+        ("lz4", b"\x04\x22\x4d\x18\x64\x40\n"),
+    ],
+)
+@pytest.mark.parametrize("tail", [False, True])
+def test_a_file_that_is_compressed_in_another_way_is_refused(
+    kind: str, data: bytes, tail: bool, tmp_path: Path
+) -> None:
+    """Its bytes are no lines: they were values of a pipeline, in an encoding that takes any byte."""
+    (tmp_path / "a.log").write_bytes(data)
+    with pytest.raises(SourceError, match=f"a.log: compressed with {kind}, and only gzip is read"):
+        FileSource("s", tmp_path, TextLines("latin-1"), tail=tail).discover(())
 
 
 def test_files_with_the_same_first_bytes_are_two_partitions(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from millwheel.errors import SourceError
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.search import alone
-from millwheel_injectors import BoundedDisorder, Exact, FileCreation, SparkOutputSource, TextLines
+from millwheel_injectors import BoundedDisorder, Exact, FileCreation, JsonLines, SparkOutputSource, TextLines
 from millwheel_injectors.watermarks import Policy
 from tests.effort import examples
 from tests.unit.injectors.drain import Clock, only, read_all, reject_lines, rows_of, stored, values_of
@@ -148,6 +148,8 @@ def test_a_streaming_sink_is_read_by_its_log_alone(tmp_path: Path) -> None:
     log(out, "2.compact", names[1], names[0], names[2], names[3])
     (out / "_spark_metadata" / "0").unlink()
     (out / "_spark_metadata" / "1").unlink()
+    for number in range(3, 9):
+        log(out, str(number))
     log(out, "10", names[5])
     log(out, "9", names[4])
     for again in (source, SparkOutputSource("s", out, "ts")):
@@ -156,17 +158,76 @@ def test_a_streaming_sink_is_read_by_its_log_alone(tmp_path: Path) -> None:
     assert numbers(source) == [[1], [2], [3], [4], [5]]
 
 
+@pytest.mark.parametrize("missing", [0, 1, 4])
+def test_batches_behind_one_that_is_missing_are_not_read_before_it(
+    missing: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was not copied yet, for example.  A source that had read on behind it would never come back to it."""
+    out = tmp_path / "out"
+    names = [part(out, f"part-{n}.json", n) for n in range(7)]
+    first = range(3) if missing < 2 else range(2, 6)
+    batches = {n: ("2.compact", names[:3]) if n == first[0] == 2 else (str(n), [names[n]]) for n in first}
+    for number in first:
+        if number != missing:
+            log(out, batches[number][0], *batches[number][1])
+    tailing, known = SparkOutputSource("s", out, "ts", tail=True), set[str]()
+    for _ in range(2):
+        known |= {found.name for found in alone(tailing.search({*known}))}
+    assert known == {*names[:missing]}
+    assert (caplog.text.count("is missing, and later batches wait for it"), f"/{missing}" in caplog.text) == (1, True)
+    with pytest.raises(SourceError, match=f"_spark_metadata/{missing}: is missing, and later batches are there"):
+        SparkOutputSource("s", out, "ts").discover(())
+    log(out, batches[missing][0], *batches[missing][1])
+    known |= {found.name for found in alone(tailing.search({*known}))}
+    assert known == {*names[: first[-1] + 1]}
+
+
+@pytest.mark.parametrize("other", ["_delta_log", ".hoodie"])
+@pytest.mark.parametrize("tail", [False, True])
+def test_a_table_of_another_format_is_refused(other: str, tail: bool, tmp_path: Path) -> None:
+    """Some of its files were replaced by others.  It has no _SUCCESS, so a source that waits would wait for ever."""
+    part(tmp_path, "part-0.json", 1)
+    (tmp_path / other).mkdir()
+    for _ in range(2):
+        with pytest.raises(SourceError, match=f"table, and {other}, which says what of it counts, is not read here"):
+            SparkOutputSource("s", tmp_path, "ts", tail=tail).discover(())
+        (tmp_path / "_SUCCESS").touch()
+    with pytest.raises(SourceError, match=f"{tmp_path.name} is a .* table"):
+        SparkOutputSource("s", tmp_path.parent, "ts", tail=tail).discover(())
+
+
+@pytest.mark.parametrize("suffix", [".bz2", ".deflate", ".lz4", ".snappy", ".zst", ".zstd", ".xz"])
+@pytest.mark.parametrize("kind", ["json", "csv"])
+def test_a_compression_that_is_not_gzip_is_refused(suffix: str, kind: str, tmp_path: Path) -> None:
+    (tmp_path / f"part-0.{kind}{suffix}").write_bytes(b"not text")
+    (tmp_path / "_SUCCESS").touch()
+    form = None if kind == "json" else TextLines()
+    with pytest.raises(SourceError, match=f"compressed with {suffix[1:]}, and only gzip is read"):
+        SparkOutputSource("s", tmp_path, lambda v: 1, format=form).discover(())
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+@pytest.mark.parametrize("runs", [False, True])
+def test_the_current_directory_may_be_read(
+    partitioned: bool, runs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, name = tmp_path / ("run1" if runs else "."), ("day=7/" if partitioned else "") + "part-0.json"
+    part(run, name, 1)
+    (run / "_SUCCESS").touch()
+    monkeypatch.chdir(tmp_path)
+    for directory in (".", "./", tmp_path, f"../{tmp_path.name}"):
+        assert list(values_of(SparkOutputSource("s", directory, "ts"))) == [("run1/" if runs else "") + name]
+
+
 def test_a_log_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "out"
     name = part(out, "part-0.json", 0)
-    for number, (options, said) in enumerate(
-        [({"version": "v2"}, "version b'v2'"), ({"action": "move"}, "unknown action")]
-    ):
-        log(out, str(number), name, **options)
+    for options, said in ({"version": "v2"}, "version b'v2'"), ({"action": "move"}, "unknown action"):
+        log(out, "0", name, **options)
         with pytest.raises(SourceError, match=said):
             SparkOutputSource("s", out, "ts").discover(())
-        (out / "_spark_metadata" / str(number)).unlink()
-    (out / "_spark_metadata" / "7").write_text("v1\n{}")
+        (out / "_spark_metadata" / "0").unlink()
+    (out / "_spark_metadata" / "0").write_text("v1\n{}")
     with pytest.raises(SourceError, match="not an entry"):
         SparkOutputSource("s", out, "ts").discover(())
 
@@ -228,6 +289,25 @@ def test_directory_columns_become_typed_values(tmp_path: Path) -> None:
         else:
             with pytest.raises(SourceError, match="day=x"):
                 read_all(got["day=x"])
+
+
+@pytest.mark.parametrize("given", ["type", "format", "both", "neither"])
+def test_values_beside_directory_columns_have_the_type_wherever_it_was_given(given: str, tmp_path: Path) -> None:
+    part(tmp_path, "day=7/part-0.json", 1)
+    (tmp_path / "_SUCCESS").touch()
+    options: dict[str, Any] = {
+        "type": Dated if given in ("type", "both") else None,
+        "format": JsonLines(Dated) if given in ("format", "both") else None,
+    }
+    (values,) = values_of(SparkOutputSource("s", tmp_path, "ts", **options)).values()
+    assert values == [{"n": 1, "ts": T + 1, "day": "7"} if given == "neither" else Dated(1, 7, T + 1)]
+
+
+def test_directory_columns_beside_other_text_are_refused(tmp_path: Path) -> None:
+    part(tmp_path, "day=7/part-0.txt", 1)
+    (tmp_path / "_SUCCESS").touch()
+    with pytest.raises(SourceError, match="understood for Parquet and JSON only"):
+        SparkOutputSource("s", tmp_path, lambda v: 1, format=TextLines()).discover(())
 
 
 # Parquet rows

@@ -62,6 +62,11 @@ def expired(authority: OwnAuthority) -> Certificates:
     return authority.issue(Role.CLIENT, now=NOW - timedelta(days=limits.CERTIFICATE_LIFETIME_DAYS + 1))
 
 
+def of_an_expired_one(_: OwnAuthority) -> Certificates:
+    long_ago = NOW - timedelta(days=limits.AUTHORITY_LIFETIME_DAYS + 1)
+    return OwnAuthority.make(long_ago).issue(Role.CLIENT)
+
+
 def of_another(authority: OwnAuthority) -> Certificates:
     return Certificates(authority.pem, (other := OwnAuthority.make().issue(Role.CLIENT)).certificate, other.key)
 
@@ -74,6 +79,7 @@ def with_another_key(authority: OwnAuthority) -> Certificates:
     ("make", "says"),
     [
         (expired, "is valid until"),
+        (of_an_expired_one, r"the authority of .*it.pem is valid until .*, and not now: make another one"),
         (of_another, "not of the authority"),
         (with_another_key, "the key beside"),
         (lambda authority: Certificates(authority.pem, b"x", b"x"), "is no certificate"),

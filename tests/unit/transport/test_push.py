@@ -31,6 +31,7 @@ from millwheel.transport.roles import PUSH, Role
 from millwheel_injectors import PushSource
 from millwheel_storage.memory import MemoryStore
 from tests.chaos.proxy import TcpProxy
+from tests.unit.transport import pushing
 from tests.unit.transport.network import quick, until
 from tests.unit.transport.pushing import ORDERS, check_ledger, pipeline_of, record, running
 
@@ -183,6 +184,34 @@ def test_a_record_that_cannot_be_taken_is_named_and_the_others_are_durable() -> 
                     await pusher.flush()
             assert run.progress().rejected == 3
         await check_ledger(store, 4)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("size", [2_000, 5_000_000])
+def test_many_refusals_with_long_reasons_reach_the_client(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reply that is longer than a client takes ends its stream, and all would be brought and refused again, for ever."""
+
+    def key_of(value: dict[str, Any]) -> str:
+        if value["key"] == "bad":
+            raise ValueError("\ud800" + "no " * (size // 3))
+        return str(value["key"])
+
+    monkeypatch.setattr(pushing, "key_of", key_of)
+    count = 10_000_000 // size + 1
+
+    async def scenario() -> None:
+        store, source = MemoryStore(), PushSource(ORDERS, LOOPBACK)
+        async with running(store, source) as run:
+            async with AsyncPusher(source.address, "orders", patience_s=20) as pusher:
+                for number in range(count):
+                    await pusher.push_many([record(number), (f"bad{number}", b'{"key":"bad"}', 5)])
+                with pytest.raises(PushRefused) as error:
+                    await pusher.flush()
+            assert [id_ for id_, _ in error.value.records] == [b"bad%d" % number for number in range(count)]
+            assert {reason[:25] for _, reason in error.value.records} == {r"ValueError: \ud800no no no"[:25]}
+            assert run.progress().rejected == count
+        await check_ledger(store, count)
 
     asyncio.run(scenario())
 
@@ -720,8 +749,14 @@ def test_rows_are_numbered_as_they_are_read_and_accounts_are_settled_in_order() 
     assert (queue.held_bytes, one.held_bytes, two.held_bytes, queue.clients) == (0, 0, 0, 1)
 
 
-def test_bytes_bound_a_read() -> None:
+@pytest.mark.parametrize(("id_bytes", "value_bytes"), [(1, 60), (60, 1)])
+def test_bytes_bound_a_read_and_what_waits(id_bytes: int, value_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PUSH_CLIENT_BYTES", 3 * limits.RECORD_OVERHEAD_BYTES + 150)
     queue = PushQueue()
     account = queue.join(lambda: None)
-    queue.put(account, Pushed([b"a", b"b", b"c"], [bytes(60)] * 3, [1, 2, 3]))
+    pushed = Pushed([bytes(id_bytes)] * 3, [bytes(value_bytes)] * 3, [1, 2, 3])
+    queue.put(account, pushed)
+    assert not queue.room(account)
     assert [len(queue.read(10, 100)) for _ in range(3)] == [2, 1, 0]
+    queue.keep(3)
+    assert (queue.held_bytes, queue.room(account)) == (0, True)

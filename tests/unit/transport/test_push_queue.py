@@ -19,12 +19,13 @@ class Brought(msgspec.Struct):
 
     client: int
     number: int
+    id: bytes
     value: bytes
     kept: bool = False
 
     @property
     def size(self) -> int:
-        return len(self.value) + limits.RECORD_OVERHEAD_BYTES
+        return len(self.id) + len(self.value) + limits.RECORD_OVERHEAD_BYTES
 
 
 STEPS = st.one_of(
@@ -53,15 +54,18 @@ class Model:
     def put(self, client: int, values: list[bytes]) -> None:
         account = self.accounts[client]
         first = account.brought
-        self.queue.put(account, Pushed([b"id"] * len(values), values, [1] * len(values)))
-        self.all += [Brought(client, first + at, value) for at, value in enumerate(values)]
+        ids = [value * 2 for value in values]  # longer than values: both count
+        self.queue.put(account, Pushed(ids, values, [1] * len(values)))
+        self.all += [
+            Brought(client, first + at, id_, value) for at, (id_, value) in enumerate(zip(ids, values, strict=True))
+        ]
 
     def take(self, limit: int, limit_bytes: int) -> None:
         want, room = list[bytes](), limit_bytes
         for one in self.all[self.read :]:
             if len(want) == limit or room <= 0:
                 break
-            room -= len(one.value)
+            room -= len(one.id) + len(one.value)
             want.append(one.value)
         rows = self.queue.read(limit, limit_bytes)
         assert [(row.row, row.value) for row in rows] == [*enumerate(want, self.read)]
