@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from pyspark import SparkContext
 
-from benchmarks.iteration import driver_mb
+from benchmarks.iteration_process import driver_mb
 from examples.graphs.graph import WeightedGraph, cliques
 from millwheel.spark.iteration import Outcome, Superstep
 from tests.chaos.iteration import Case, Kills, clustering, components, pagerank, paths

@@ -196,6 +196,22 @@ def test_user_errors_are_told_and_not_taken_for_losses(context: SparkContext) ->
         iterate(state, lambda now: now.map(lambda part: part.take(np.arange(1, len(part)))), Steps(3))
 
 
+def test_user_code_that_fails_as_a_network_does_is_not_tried_again(context: SparkContext) -> None:
+    delivered = []
+
+    def ask(part: Part) -> Part:
+        raise ConnectionRefusedError("Connection refused")
+
+    def deliver(final: Partitioned[Part]) -> None:
+        delivered.append(final)
+        final.map(ask).collect()
+
+    state = from_columns(context, 2, np.arange(10), x=np.zeros(10))
+    with pytest.raises(IterationError, match=r"^iteration: ConnectionRefusedError: Connection refused$"):
+        iterate(state, lambda now: now.map(lambda part: part), Steps(1), deliver=deliver, listener=print)
+    assert len(delivered) == 1
+
+
 def test_wrong_arguments_are_told_before_anything_runs(context: SparkContext) -> None:
     state: Any = from_columns(context, 2, np.arange(10), x=np.zeros(10))
     anything: Any = iterate

@@ -38,6 +38,8 @@ _EXECUTOR_TROUBLE: Final = re.compile(
     r"|BlockNotFound|Failed to (?:get|fetch) (?:broadcast|block)|Connection (?:reset|refused)|ShuffleOutputNotFound",
     re.IGNORECASE,
 )
+_PYTHON_ERROR: Final = re.compile(r"Traceback \(most recent call last\):.*?(?=\n\s*at [\w.$]+|\Z)", re.DOTALL)
+"""What user code raised, between what Spark says."""
 
 
 def ready(context: SparkContext, *, any_version: bool = False) -> None:
@@ -114,8 +116,12 @@ def executors(context: SparkContext) -> frozenset[str]:
 
 
 def is_loss(error: BaseException) -> bool:
-    """Whether a job failed because an executor, or what it held, was gone; else user code failed."""
-    return BLOCK_LOST in str(error) or bool(_EXECUTOR_TROUBLE.search(str(error)))
+    """Whether a job failed because an executor, or what it held, was gone; else user code failed.
+
+    User code may fail with the same words: it asks a database, whose connection is refused.
+    """
+    said = _PYTHON_ERROR.sub("", str(error))
+    return BLOCK_LOST in said or bool(_EXECUTOR_TROUBLE.search(said))
 
 
 def says_block_lost(error: BaseException) -> bool:

@@ -21,6 +21,17 @@ def test_a_spark_without_the_doors_is_refused_even_if_its_version_fits() -> None
         doors.ready(cast(Any, object()), any_version=True)
 
 
+PYTHON = """org.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] An exception was thrown from the Python worker: \
+Traceback (most recent call last):
+  File "/somewhere/step.py", line 9, in step
+    at = socket.create_connection(("127.0.0.1", 1))
+         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+"""
+FRAMES = """\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:1097)
+\tat org.apache.spark.api.python.PythonRunner$$anon$5.read(PythonRunner.scala:1642)
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "loss"),
     [
@@ -29,6 +40,11 @@ def test_a_spark_without_the_doors_is_refused_even_if_its_version_fits() -> None
         ("org.apache.spark.shuffle.MetadataFetchFailedException: Missing an output location", True),
         ('  File "step.py", line 3, in f\nZeroDivisionError: division by zero', False),
         ("KeyError: 'rank'", False),
+        (f"{PYTHON}ConnectionRefusedError: [Errno 111] Connection refused\n\n{FRAMES}", False),
+        (f"{PYTHON}RuntimeError: BlockNotFound, and\nexecutor 1 is lost", False),
+        (f"{PYTHON}ValueError: no\n\n{FRAMES}Caused by: {PYTHON}OSError: Connection reset\n{FRAMES}", False),
+        (f"{PYTHON}ValueError: no\n{FRAMES}Caused by: java.io.IOException: Connection reset by peer\n{FRAMES}", True),
+        (f"ExecutorLostFailure (executor 1 exited)\n{FRAMES}Caused by: {PYTHON}ValueError: no\n", True),
     ],
 )
 def test_a_loss_is_told_from_a_mistake(text: str, loss: bool) -> None:
