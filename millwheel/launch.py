@@ -225,7 +225,7 @@ def _run_beside(asked: Asked, url: str) -> Progress:
 
 
 async def _driven_with_signals(embedded: EmbeddedRun, on_progress: OnProgress | None) -> Progress:
-    with signals_stop(embedded, asyncio.get_running_loop()):
+    with signals_stop(embedded):
         return await _driven(embedded, on_progress)
 
 

@@ -159,6 +159,9 @@ STOP_GRACE_S: Final = 1.0
 """How long a hook may go on after the run was stopped, before it is interrupted.  Also how long the commit of what was
 done may take.  Together they keep Ctrl-C under two seconds."""
 
+STOP_PRESSES: Final = 3
+"""Ctrl-C ends a run, and ends what keeps it from that.  Whoever presses a third time does not want to wait any more."""
+
 LONG_CALL_S: Final = 10.0
 """A call of user code that has run for so long is named in the log.  A hook should take milliseconds, and a model that
 `setup` loads mostly takes less."""

@@ -103,8 +103,9 @@ def run_controller(plan: ProcessPlan) -> RunEnding | None:
 async def _worker(plan: ProcessPlan, on_progress: OnProgress | None, on_failure: OnFailure) -> tuple[Progress, bool]:
     graph, inherited, tally = plan.pipeline.graph(), dict[IntervalId, Inherited](), Tally()
     while True:
+        shells: list[Shell] = []
         try:
-            return await _member(plan, graph, inherited, tally, on_progress, on_failure)
+            return await _member(plan, graph, inherited, tally, on_progress, on_failure, shells)
         except WentBack as back:
             inherited = back.inherited
         except Fenced as fenced:  # whoever was taken for dead begins anew, too: all has gone back
@@ -112,6 +113,8 @@ async def _worker(plan: ProcessPlan, on_progress: OnProgress | None, on_failure:
                 raise
             logger.warning("%s", fenced)
             inherited = {}
+        if shells and shells[0].stopped:  # told while all went back
+            return shells[0].progress(), False
         logger.info("all goes back to the last declared epoch: this process joins again, as another member")
 
 
@@ -122,7 +125,9 @@ async def _member(
     tally: Tally,
     on_progress: OnProgress | None,
     on_failure: OnFailure,
+    shells: list[Shell],
 ) -> tuple[Progress, bool]:
+    """One life as a member; its shell is appended to `shells`."""
     async with _joined(plan, "worker") as member:
         host = WorkerHost(
             graph=graph,
@@ -137,6 +142,7 @@ async def _member(
             store=member.store, transport=member.transport, permit=member.lease, worker=host,
             tables=plan.pipeline.tables, on_failure=on_failure,
         )  # fmt: skip
+        shells.append(shell)
         reporter = asyncio.create_task(report(shell, on_progress)) if on_progress else None
         try:
             await _served(shell)
@@ -159,7 +165,7 @@ async def _controller(plan: ProcessPlan) -> RunEnding | None:
 
 
 async def _served(shell: Shell) -> None:
-    with signals_stop(shell, asyncio.get_running_loop()):
+    with signals_stop(shell):
         await shell.serve()
 
 

@@ -19,6 +19,7 @@ from millwheel.cli.status import Status
 from millwheel.errors import MillwheelError
 from millwheel.limits import HOSTING_LOOK_S, HOSTING_PROGRESS_S
 from millwheel.model import format_time
+from millwheel.runtime.signals import Presses
 from millwheel.wording import counted
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class Wishes:
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self.stop = False
+        self._presses = Presses()
 
     def heed(self) -> None:
         """From now on signals are wishes."""
@@ -115,6 +117,8 @@ class Wishes:
             self.workers = max(0, self.workers - 1)
         else:
             self.stop = True
+            if number == signal.SIGINT:
+                self._presses.add()
 
 
 @contextmanager

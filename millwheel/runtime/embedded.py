@@ -65,7 +65,13 @@ class EmbeddedRun(Shell):
             )
 
         self._begin = begin
+        self._told = False
         begin({})
+
+    def stop(self) -> None:
+        """See `Shell.stop`; also while the run goes back."""
+        self._told = True
+        super().stop()
 
     async def run(self) -> Progress:
         """Run until every source is finished and everything is committed and folded, or `stop` is called.
@@ -79,6 +85,8 @@ class EmbeddedRun(Shell):
                 self.worker.actors.add_up()
                 # Other hosts, in the same process: as after a crash, but for what they know, and what was counted.
                 self._begin(back.inherited)
+                if self._told:  # by now: what came before the line above, that forgot
+                    self.stop()
             else:
                 return self.progress()
 

@@ -14,10 +14,12 @@ from typing import Final
 import msgspec
 
 from millwheel import limits
+from millwheel.errors import HooksFail
 from millwheel.escapes import escaped, harmless
 from millwheel.graph import ComputationSpec
 from millwheel.rejected import kind_of
 from millwheel.traces import place, shortened
+from millwheel.wording import counted
 from millwheel.work import InvocationOutcome, Work
 
 logger = logging.getLogger("millwheel")
@@ -56,6 +58,15 @@ OnFailure = Callable[[Failure], None]
 def log_failure(failure: Failure) -> None:
     """To the log, with the traceback."""
     logger.error("%s\n%s", failure, failure.trace)
+
+
+def hooks_fail(spec: ComputationSpec, hook: str, quarantined: int) -> HooksFail:
+    """The end of a run whose hook only fails.  What was run last is not committed and comes again."""
+    rest = f"; {counted(quarantined, 'key is', 'keys are')} in quarantine already, for a redrive" if quarantined else ""
+    return HooksFail(
+        f"{spec.name}.{hook} has failed for the first {spec.settings.first_failures} keys, all that it was called for: "
+        f"the run is stopped, mend the hook and run again{rest} (first_failures of pipeline.add sets the number)"
+    )
 
 
 class Failures:

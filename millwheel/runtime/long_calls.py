@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 from millwheel import limits
+from millwheel.errors import HookInterrupted
 from millwheel.traces import is_ours
 
 logger = logging.getLogger("millwheel")
@@ -43,6 +44,16 @@ class LongCalls:
         self._over.clear()
         self._watcher = threading.Thread(target=self._watch, name="millwheel-long-calls", daemon=True)
         self._watcher.start()
+
+    def during(self, call: object, do: Callable[[], None]) -> None:
+        """`call` runs while this does `do`.  It is only interrupted after a stop, when nobody waits for what it answers."""
+        self.now = call
+        try:
+            do()
+        except HookInterrupted:
+            pass
+        finally:
+            self.now = None
 
     def end(self) -> None:
         """Watch no more."""

@@ -27,13 +27,11 @@ from millwheel.api.table import Table
 from millwheel.errors import (
     Fenced,
     HookInterrupted,
-    HooksFail,
     InvariantError,
     PipelineFailed,
     RowRefused,
     StoreError,
 )
-from millwheel.graph import ComputationSpec
 from millwheel.host import alphabet as he
 from millwheel.host.messages import Message
 from millwheel.host.progress import Progress, progress_of
@@ -43,14 +41,13 @@ from millwheel.ids import IntervalId
 from millwheel.limits import LAST_WORDS_LIMIT_S, TURN_US
 from millwheel.model import MAX_TIME
 from millwheel.ports import Store, Transport
-from millwheel.runtime.failures import Failures, OnFailure, log_failure
+from millwheel.runtime.failures import Failures, OnFailure, hooks_fail, log_failure
 from millwheel.runtime.lease import Permit
 from millwheel.runtime.long_calls import LongCalls
 from millwheel.runtime.retry import Retries
 from millwheel.runtime.threads import in_thread
 from millwheel.runtime.usercode import UserCode, hook_exited
 from millwheel.search import BlockingCall, Step
-from millwheel.wording import counted
 
 logger = logging.getLogger("millwheel")
 
@@ -114,7 +111,9 @@ class Shell:
         """Hosts that have handled something and have not heard yet that nothing is queued."""
         self._retries = Retries()
         self._wake = asyncio.Event()
-        """Set to end the loop's sleep."""
+        """Set to end the loop's sleep, only by the loop's own callbacks: whatever comes between two lines of its `wait` would
+        wake nobody, and nobody would wake it any more."""
+        self._served_by: asyncio.AbstractEventLoop | None = None
         self._wakes: dict[Host, int] = {}
         """Wall time at which each host wants to be woken, us."""
         self._wake_at = MAX_TIME
@@ -144,9 +143,11 @@ class Shell:
         `IncompatibleStore`.
         """
         self._calls.begin()
+        self._served_by = asyncio.get_running_loop()
         try:
             try:
-                self._queue += [(host, he.Started()) for host in self._hosts]
+                if not self._ended:
+                    self._queue += [(host, he.Started()) for host in self._hosts]
                 await self._loop()
                 await self._keep_what_is_done()
             except BaseException:
@@ -157,10 +158,15 @@ class Shell:
             self._calls.end()
 
     def stop(self) -> None:
-        """End the run at the next turn; what is not committed is recomputed by the next run."""
-        self._stopped = not self._ended
+        """End the run at the next turn; what is not committed is recomputed by the next run.
+
+        Any thread may call this, and the handler of a signal.
+        """
+        self._stopped = self._draining = self._stopped or not self._ended
         self._ended = True
-        self._wake.set()
+        if self._served_by is not None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._served_by.call_soon_threadsafe(self._wake.set)
 
     @property
     def stopped(self) -> bool:
@@ -173,9 +179,9 @@ class Shell:
         return self._store
 
     @property
-    def in_user_code(self) -> bool:
-        """User code runs now: a hook, or what belongs to a computation or a source."""
-        return self._calls.now is not None
+    def user_call(self) -> object:
+        """The user code that runs now: a hook, or what belongs to a computation or a source; None while there is none."""
+        return self._calls.now
 
     async def _keep_what_is_done(self) -> None:
         """After a stop, commit what hooks have done, unless the store is slow or away."""
@@ -357,7 +363,7 @@ class Shell:
             case he.Answer(interval, position):
                 self._user.answer(interval, position)
             case he.Release(interval, finished):
-                self._user.release(interval, finished)
+                self._calls.during(effect, partial(self._user.release, interval, finished))
                 if (server := self._servers.pop(interval, None)) is not None:
                     server.cancel()
             case he.Notice():
@@ -390,7 +396,7 @@ class Shell:
         self._in_hook = False
         spec = self.worker.graph.computations[run.computation]
         if broken := self._failures.settle(spec, run.work, outcome):
-            raise self._hooks_fail(spec, broken)
+            raise hooks_fail(spec, broken, self.progress().in_quarantine)
         elapsed_us = (time.perf_counter_ns() - began) // 1_000
         self._give(host, he.Returned(run.interval, run.sequencer, outcome, elapsed_us))
 
@@ -404,15 +410,6 @@ class Shell:
             self._calls.now = None
         self._queue.append((host, rows))
 
-    def _hooks_fail(self, spec: ComputationSpec, hook: str) -> HooksFail:
-        """End the run because hooks fail.  What was run last is not committed and comes again."""
-        there = self.progress().in_quarantine
-        rest = f"; {counted(there, 'key is', 'keys are')} in quarantine already, for a redrive" if there else ""
-        return HooksFail(
-            f"{spec.name}.{hook} has failed for the first {spec.settings.first_failures} keys, all that it was called for: "
-            f"the run is stopped, mend the hook and run again{rest} (first_failures of pipeline.add sets the number)"
-        )
-
     def _ask(self, host: Host, token: int, wish: he.Wish) -> None:
         match wish:
             case StoreCall():
@@ -421,14 +418,8 @@ class Shell:
                 asyncio.get_running_loop().call_later(delay_us / 1e6, self._answer, host, token, None)
             case he.Discover() if wish.source in self._blocking:
                 self._spawn(self._discover_later(host, token, wish))
-            case _:
-                self._calls.now = wish
-                try:
-                    self._ask_user(host, token, wish)
-                except HookInterrupted:  # after `stop`: nobody waits for the answer
-                    pass
-                finally:
-                    self._calls.now = None
+            case _ if not self._draining:
+                self._calls.during(wish, partial(self._ask_user, host, token, wish))
 
     def _ask_user(self, host: Host, token: int, wish: he.Prepare | he.Discover | he.Seek | he.Resume) -> None:
         """What user code answers."""
@@ -459,13 +450,13 @@ class Shell:
             answer = await in_thread(f"a search of source {source}", self._user.block, source, step)
         finally:
             del self._blocking[source]
-        self._found(host, token, source, self._user.seek(he.Seek(source, answer)))
+        self._ask(host, token, he.Seek(source, answer))
 
     async def _discover_later(self, host: Host, token: int, wish: he.Discover) -> None:
         """The source was taken again while its last search is in a thread, whose answer must not come to the next search."""
         while (running := self._blocking.get(wish.source)) is not None:
             await asyncio.wait([running])
-        self._found(host, token, wish.source, self._user.discover(wish))
+        self._ask(host, token, wish)
 
     def _answer(self, host: Host, token: int, answer: Any) -> None:
         self._answers.append((host, he.Answered(token, answer)))

@@ -1,42 +1,116 @@
 """Ctrl-C and SIGTERM end a run in order, also while a slow hook runs.
 
 Lives here: what the process does with these two signals during a run.  The first signal stops the run after the hook
-that runs now.  An exception interrupts that hook when it goes on for `limits.STOP_GRACE_S`, or when a second signal
-comes, as Ctrl-C does elsewhere in Python.  What the hook has done is not kept, and its record comes again.
+that runs now.  An exception interrupts user code that goes on for `limits.STOP_GRACE_S`, and again after each such time,
+because some code catches everything.  A second signal interrupts it at once, as Ctrl-C does elsewhere in Python.  What the
+hook has done is not kept, and its record comes again.  The third Ctrl-C ends the process at once.
+
+A handler runs between any two lines of the main thread, so it must not touch what that thread may be in the middle of
+changing: an event of asyncio, a lock, a thread that is to be started.
 """
 
 from __future__ import annotations
 
-import asyncio
+import os
 import signal
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any, Final, Protocol
 
+from millwheel import limits
 from millwheel.errors import HookInterrupted
-from millwheel.limits import STOP_GRACE_S
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 """They end a run in order."""
+
+
+class Presses:
+    """How often Ctrl-C was pressed."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def add(self) -> None:
+        """Once more.  The third time does not return: the process is gone, as after `kill -9`."""
+        self._count += 1
+        if self._count >= limits.STOP_PRESSES:
+            os.write(2, b"millwheel: ended at once; run it again to resume\n")
+            os._exit(130)  # what shells say of a process that Ctrl-C has ended
 
 
 class Stoppable(Protocol):
     """A run, as far as this goes."""
 
     @property
-    def in_user_code(self) -> bool:
-        """User code runs now."""
+    def user_call(self) -> object:
+        """The user code that runs now, an object for each call; None while there is none."""
         ...
 
     def stop(self) -> None:
-        """End at the next turn."""
+        """End at the next turn; called by the handler of a signal."""
         ...
 
 
+class StopSignals:
+    """What they do to one run."""
+
+    def __init__(self, run: Stoppable) -> None:
+        self._run = run
+        self._presses = Presses()
+        self._told = False
+        self._too_long = False
+        """The next SIGINT is not from outside."""
+        self._bell = SimpleQueue[bool]()
+        """Rings when the run is told to stop (True), and when it is over; a handler may ring it at any time."""
+        self._main = threading.get_ident()
+        self._watcher = threading.Thread(target=self._watch, name="millwheel-stop-grace", daemon=True)
+        self._watcher.start()
+
+    def over(self) -> None:
+        """The run has ended.  No signal comes from here any more."""
+        self._bell.put(False)
+        self._watcher.join()
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """A signal has come."""
+        if number == signal.SIGINT:
+            if not self._too_long:
+                self._presses.add()
+            self._too_long = False
+        if not self._told:
+            self._told = True
+            self._run.stop()
+            self._bell.put(True)
+        elif self._run.user_call is not None:
+            raise HookInterrupted
+
+    def _watch(self) -> None:
+        """In a thread: interrupt each call of user code that goes on for too long after the stop."""
+        if not self._bell.get():
+            return
+        seen, since = None, 0.0
+        while not self._is_over():
+            now = self._run.user_call
+            if now is None or now is not seen:
+                seen, since = now, time.monotonic()
+            elif time.monotonic() - since >= limits.STOP_GRACE_S:
+                since = time.monotonic()
+                self._too_long = True
+                signal.pthread_kill(self._main, signal.SIGINT)
+
+    def _is_over(self) -> bool:
+        try:
+            return not self._bell.get(timeout=limits.STOP_GRACE_S / 20)
+        except Empty:
+            return False
+
+
 @contextmanager
-def signals_stop(run: Stoppable, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+def signals_stop(run: Stoppable) -> Iterator[None]:
     """Inside this context, signals stop `run`.  Afterwards they do what they did before.  Only the main thread can do this.
 
     The handlers are Python's and not the event loop's, because the loop's run between two turns only, and a hook runs within
@@ -45,28 +119,14 @@ def signals_stop(run: Stoppable, loop: asyncio.AbstractEventLoop) -> Iterator[No
     if threading.current_thread() is not threading.main_thread():
         yield  # the caller's signals are the caller's
         return
-    main, asked = threading.get_ident(), threading.Event()
-    again = threading.Timer(STOP_GRACE_S, lambda: signal.pthread_kill(main, signal.SIGINT))
-    again.daemon = True
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if asked.is_set():
-            if run.in_user_code:
-                raise HookInterrupted
-            return
-        asked.set()
-        run.stop()
-        loop.call_soon_threadsafe(lambda: None)  # it may be asleep
-        if run.in_user_code:
-            again.start()
-
-    before = {number: signal.signal(number, handle) for number in SIGNALS}
+    signals = StopSignals(run)
+    before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
+        for number in SIGNALS:
+            signal.signal(number, signals.handle)
         yield
     finally:
-        again.cancel()
-        if again.ident is not None:  # its signal must not come when the handlers are no longer ours
-            again.join()
+        signals.over()
         _restore(before)
 
 

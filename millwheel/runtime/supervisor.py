@@ -76,6 +76,7 @@ class Supervisor:
         self._over = False
         """A worker has seen the end of the run."""
         self._stopping = asyncio.Event()
+        self._stops = 0
         self._status: int | None = None
         """What ended the family before its time."""
         self._worst = 0
@@ -95,8 +96,14 @@ class Supervisor:
         return None if self._stopping.is_set() else self._worst
 
     def stop(self) -> None:
-        """End all in order, workers first; again: what hooks they still run is interrupted."""
+        """End all in order, workers first; again: what hooks they still run is interrupted.  The third time kills all."""
         self._stopping.set()
+        self._stops += 1
+        if self._stops >= limits.STOP_PRESSES:
+            for child in self._children:
+                if child.process is not None:
+                    _kill(child.process)
+            return
         self._end_all(workers=any(child.plan.is_worker and _runs(child) for child in self._children))
 
     def processes(self) -> dict[str, int]:

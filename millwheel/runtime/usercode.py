@@ -18,7 +18,7 @@ from millwheel.api.table import Table
 from millwheel.errors import HookExited, InvariantError, MillwheelError, PipelineFailed
 from millwheel.escapes import escaped
 from millwheel.graph import Graph
-from millwheel.host.alphabet import Discover, Discovery, Prepare, ReadRows, Resume, RowsArrived, RunHooks, Seek
+from millwheel.host.alphabet import Discover, Discovery, Prepare, ReadRows, Release, Resume, RowsArrived, RunHooks, Seek
 from millwheel.ids import IntervalId
 from millwheel.ports import ServedPartition, SourcePartition
 from millwheel.runtime.executor import Executor, output_of
@@ -208,6 +208,8 @@ class UserCode:
                 return f"a read of source {self.partitions[interval][0]}"
             case Prepare():
                 return "the setup of a computation"
+            case Release():
+                return "the close of a source's partition"
             case Discover(source) | Seek(source) | Resume(source):
                 return f"a search of source {source}"
             case _:

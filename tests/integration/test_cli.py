@@ -291,6 +291,12 @@ def test_a_run_that_is_taken_over_has_a_status_of_its_own(shell: Shell) -> None:
         while records_of(first.stdout.readline()) < 1_000:
             assert first.poll() is None
         with shell.start("run", "words:pipeline", COUNT="100000", SLOW="1") as second:
+            # If the second does not start, the first goes on for minutes on a busy machine: then its error is told.
+            while first.poll() is None:
+                if second.poll() is not None:
+                    first.kill()
+                    pytest.fail(f"the second has ended: {second.communicate()}")
+                time.sleep(0.05)
             _, err = first.communicate(timeout=WAIT_S)
             assert (first.returncode, err.count("\n")) == (5, 1), err
             assert "another run" in err

@@ -160,6 +160,61 @@ def test_ctrl_c_ends_a_run_whose_setup_teardown_or_source_hangs(
     assert err.splitlines()[-1].startswith("millwheel: stopped")
 
 
+DEAF = """
+import os, time
+from millwheel import Computation, JsonCoder, Pipeline, Stream, TextCoder, ValueCell, subscribe
+from millwheel_injectors import IterableSource
+
+words = Stream("words", TextCoder())
+
+class Deaf(Computation[str]):
+    seen = ValueCell(JsonCoder(int), default=0)
+
+    def ProcessRecord(self, context, record):
+        self.seen.set(self.seen.get() + 1)
+        while "DEAF" in os.environ and record.value == "w50":
+            try:
+                open("begun", "a").close()
+                time.sleep(3600)
+            except BaseException:
+                pass
+
+pipeline = Pipeline("deaf")
+pipeline.inject(IterableSource("text", [(f"w{i}", i) for i in range(100)]), into=words)
+pipeline.add(Deaf, [subscribe(words, str)], work_limit_records=10)
+"""
+
+
+def test_the_third_ctrl_c_ends_a_run_that_does_not_listen_and_the_next_one_resumes(
+    tmp_path: Path, postgres: EmbeddedPostgres
+) -> None:
+    (tmp_path / "deaf.py").write_text(DEAF)
+    command = [str(Path(sys.executable).with_name("millwheel")), "run", "deaf:pipeline", "--store", postgres.url]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env={**os.environ, "DEAF": "1"}, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            while not (tmp_path / "begun").exists():
+                assert process.poll() is None
+                time.sleep(0.05)
+            presses = 0
+            while process.poll() is None and presses < 100:
+                process.send_signal(signal.SIGINT)
+                presses += 1
+                time.sleep(0.5)  # those of one moment are one
+        finally:
+            process.kill()
+        _, err = process.communicate(timeout=WAIT_S)
+    assert presses >= 3
+    assert (process.returncode, err) == (130, "millwheel: ended at once; run it again to resume\n")
+    resumed = subprocess.run([*command, "--quiet"], cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S)
+    assert (resumed.returncode, resumed.stdout, resumed.stderr) == (0, "", "")
+    asked = subprocess.run(
+        [command[0], "state", "scan", *command[2:], "Deaf"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert seen(asked.stdout) == 100
+
+
 STRUCK = """
 import os, signal, sys
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -204,3 +205,11 @@ def test_the_pids_of_what_runs_are_known() -> None:
     assert supervisor.processes() == {}
     with pytest.raises(ProcessLookupError):
         os.kill(found[0]["a"], signal.SIGCONT)
+
+
+def test_processes_that_do_not_listen_are_killed_when_it_is_told_for_the_third_time() -> None:
+    deaf = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('here', flush=True)\ntime.sleep(3600)"
+    supervisor, _ = family(child("a", deaf), child("b", deaf, is_worker=False))
+    began = time.monotonic()
+    assert run(supervisor, supervisor.stop, supervisor.stop, supervisor.stop) is None
+    assert time.monotonic() - began < limits.UP_STOP_LIMIT_S
