@@ -194,6 +194,11 @@ class ClusterOffice:
 
     def _order(self, order: MapOrder, wait_s: float) -> None:
         runner, store, _ = self._opened()
+        if not any(member.role == "controller" and member.alive for member in runner.run(store.cluster_map()).members):
+            raise StoreError(
+                f"no controller of {self._pipeline.name!r} runs, and orders are for the one that leads: start the cluster "
+                "(millwheel up, or millwheel controller), and give the order then"
+            )
         refusal = runner.run(_settled(store, order, wait_s))
         if refusal is None:
             raise StoreError(
