@@ -251,6 +251,7 @@ class Graph(msgspec.Struct, frozen=True):
             sinks=self.sinks,
             sources=tuple(self.sources),
             streams={source.name: source.stream for source in self.sources.values()},
+            kinds={source.name: source.source.kind for source in self.sources.values() if source.source.kind},
             schemas=schemas,
             reads=reads,
             formerly=formerly,

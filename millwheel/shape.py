@@ -62,6 +62,8 @@ class PipelineShape(msgspec.Struct, frozen=True):
     """By computation: its combiner, which reads what it would read itself, and sends it values of the same coder."""
     key_versions: Mapping[str, str] = {}
     """Of subscriptions whose key extractor has one: which it is."""
+    kinds: Mapping[str, str] = {}
+    """Of sources that say so: what they read (`Source.kind`)."""
     gone: tuple[str, ...] = ()
     """Computations that are declared to go, and inputs of others, as "computation<stream"."""
     snapshots: bool = False

@@ -129,6 +129,10 @@ class Source(Protocol[T_co]):
 
     name: str
 
+    kind: str = ""
+    """What it reads, for example files.  Names of partitions and positions are those of a kind: another one under the same
+    name is refused.  Empty: anything."""
+
     ordered: bool = False
     """Partitions follow each other in event time, in the order in which `discover` gives them: they are read one after
     the other, and those to come do not hold the watermark."""

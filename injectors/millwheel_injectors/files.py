@@ -120,6 +120,8 @@ class FileSource(Source[T]):
     the first row.  A row comes no earlier than that clock reaches the newest event time up to the row.
     """
 
+    kind = "files"
+
     @overload
     def __init__(
         self: FileSource[str],

@@ -44,6 +44,7 @@ class IterableSource(Source[T]):
     ['to', 'be']
     """
 
+    kind = "an iterable"
     grows = False
 
     def __init__(

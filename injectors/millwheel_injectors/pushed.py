@@ -45,6 +45,7 @@ class PushSource(Source[T]):
     `idle_after_us` is as for other sources.
     """
 
+    kind = "pushed records"
     served = True
 
     def __init__(

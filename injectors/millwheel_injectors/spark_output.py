@@ -94,6 +94,8 @@ class SparkOutputSource(Source[T]):
     The other arguments are those of `FileSource`.
     """
 
+    kind = "an output of Spark"
+
     @overload
     def __init__(
         self: SparkOutputSource[dict[str, Any]],

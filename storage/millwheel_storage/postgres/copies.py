@@ -152,8 +152,10 @@ class Savepoints:
         for table in gone:
             if table not in RESERVED_NAMES:
                 connection.execute(keeping.clear(self._schema, table))
+        generated = dict(connection.execute(keeping.GENERATED, (self._schema,)).fetchall())
         for table, columns in there.items():
-            connection.execute(keeping.put_back(table, columns, kept, self._schema))
+            written = [column for column in columns if column not in generated.get(table, ())]
+            connection.execute(keeping.put_back(table, written, kept, self._schema))
         connection.execute(keeping.FENCE_ALL)
         for statement in keeping.FORGET_OWNERS:
             connection.execute(statement)

@@ -223,6 +223,12 @@ def _moved_sources(stored: PipelineShape, shape: PipelineShape) -> Iterator[str]
                 f"source {name!r} has fed stream {stream!r}, the pipeline now injects it into {shape.streams[name]!r}, "
                 "which would never get the rows that were read before; name the source otherwise, or reset the store"
             )
+    for name, kind in stored.kinds.items():
+        if shape.kinds.get(name, kind) != kind:
+            yield (
+                f"source {name!r} has read {kind}, and now reads {shape.kinds[name]}, which does not know what was read "
+                "before: all of it would count again; name the source otherwise, or reset the store"
+            )
 
 
 def _plan_cells(stored: PipelineShape, shape: PipelineShape, found: Plan) -> None:
@@ -258,6 +264,7 @@ def _plan_cells(stored: PipelineShape, shape: PipelineShape, found: Plan) -> Non
         coders={**kept.coders, **shape.coders},
         schemas={**kept.schemas, **shape.schemas},
         streams={**stored.streams, **shape.streams},
+        kinds={**stored.kinds, **shape.kinds},
     )
 
 

@@ -22,6 +22,7 @@ def differences(running: PipelineShape, shape: PipelineShape) -> list[str]:
         *_named("subscription", running.subscriptions, shape.subscriptions),
         *_named("version of the keys of", running.key_versions, shape.key_versions),
         *_named("source", dict.fromkeys(running.sources), dict.fromkeys(shape.sources)),
+        *_named("kind of source", *_of_both(running.kinds, shape.kinds)),
         *_named("sink table", {one.name: one for one in running.sinks}, {one.name: one for one in shape.sinks}),
     ]
     for name in sorted({*running.coders, *shape.coders}):
@@ -30,6 +31,12 @@ def differences(running: PipelineShape, shape: PipelineShape) -> list[str]:
         here, there = _durability(shape), _durability(running)
         found.append(f"this version has {here}, and the running version {there}")
     return found
+
+
+def _of_both(one: Mapping[str, str], other: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """What both of them say: an earlier version of millwheel said nothing."""
+    names = one.keys() & other.keys()
+    return {name: one[name] for name in names}, {name: other[name] for name in names}
 
 
 def _durability(shape: PipelineShape) -> str:

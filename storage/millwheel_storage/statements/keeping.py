@@ -22,6 +22,12 @@ SELECT c.relname, array_agg(a.attname ORDER BY a.attnum) FROM pg_attribute a
 JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relkind IN ('r', 'p') AND a.attnum > 0 AND NOT a.attisdropped GROUP BY c.relname
 """
+GENERATED: Final = """
+SELECT c.relname, array_agg(a.attname) FROM pg_attribute a
+JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relkind IN ('r', 'p') AND a.attgenerated <> '' GROUP BY c.relname
+"""
+"""Columns into which nobody can write."""
 NOW: Final = "SELECT (extract(epoch FROM now()) * 1000000)::bigint"
 FENCE_ALL: Final = "UPDATE ownership SET sequencer = nextval('sequencer')"
 FORGET_OWNERS: Final = (

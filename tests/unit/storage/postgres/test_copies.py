@@ -121,6 +121,23 @@ def test_rows_of_another_table_that_has_come_since_are_gone(home: Home) -> None:
         assert connection.execute(query).fetchone() == (0,)
 
 
+def test_columns_that_postgres_fills_are_filled_again(home: Home) -> None:
+    """A user may add such columns to a sink table.  Nobody can write into those that are computed."""
+    run_to_end(word_count(home.name, ROWS[:50]), home.store())
+    home.execute(
+        "CREATE TABLE {}.mine (id bigint GENERATED ALWAYS AS IDENTITY, n bigint PRIMARY KEY, "
+        "twice bigint GENERATED ALWAYS AS (2 * n) STORED)"
+    )
+    home.execute("INSERT INTO {}.mine (n) VALUES (1), (3)")
+    home.savepoints.create("early")
+    home.execute("DELETE FROM {}.mine WHERE n = 1")
+    home.savepoints.restore("early")
+    with psycopg.connect(home.url) as connection:
+        query = sql.SQL("SELECT id, n, twice FROM {}.mine ORDER BY n").format(sql.Identifier(home.name))
+        assert connection.execute(query).fetchall() == [(1, 1, 2), (2, 3, 6)]
+    home.check(50)
+
+
 def test_savepoints_are_listed_and_dropped(home: Home) -> None:
     run_to_end(word_count(home.name, ROWS[:50]), home.store())
     assert home.savepoints.found() == []

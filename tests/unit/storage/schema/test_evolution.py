@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import pytest
+from msgspec.structs import replace
 
 from millwheel import (
     Computation,
@@ -130,6 +131,23 @@ def test_a_source_stays_with_its_stream_even_when_it_was_away() -> None:
     without = check(stored, fed({}))
     with pytest.raises(IncompatibleStore, match=r"source 'log' has fed stream 's'.*into 't'"):
         check(without, fed({"log": "t"}))
+
+
+def of_kinds(**kinds: str) -> PipelineShape:
+    return replace(fed({"log": "s"}), kinds=kinds)
+
+
+def test_a_source_stays_of_its_kind_even_when_it_was_away() -> None:
+    """Positions of another kind mean nothing to it: it read all rows again, and they counted twice."""
+    stored = of_kinds(log="files")
+    check(stored, of_kinds(log="files", more="an iterable"))
+    check(of_kinds(), stored)  # of an earlier version of millwheel
+    own = check(stored, of_kinds())  # one's own source says nothing, and may read the same
+    for before in (stored, own, check(stored, fed({}))):
+        with pytest.raises(
+            IncompatibleStore, match=r"source 'log' has read files, and now reads an output of Spark, which"
+        ):
+            check(before, of_kinds(log="an output of Spark"))
 
 
 lines = Stream("lines", TextCoder())

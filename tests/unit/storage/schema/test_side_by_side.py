@@ -60,6 +60,12 @@ CHANGES: list[tuple[dict[str, Any], list[str], list[str]]] = [
 ]  # fmt: skip
 
 
+def test_kinds_of_sources_differ_only_where_both_versions_say_them() -> None:
+    files, spark = shape(kinds={"src": "files"}), shape(kinds={"src": "an output of Spark"})
+    assert differences(files, RUNNING) == differences(RUNNING, files) == []
+    assert differences(files, spark) == differences(spark, files) == ["kind of source 'src' has changed"]
+
+
 @pytest.mark.parametrize(("change", "forwards", "backwards"), CHANGES)
 def test_what_is_new_gone_or_other_is_named_whichever_version_runs(
     change: dict[str, Any], forwards: list[str], backwards: list[str]
