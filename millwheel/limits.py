@@ -379,6 +379,24 @@ END_DELAY_US: Final = 2_000
 LOOKUP_CACHE_ROWS: Final = 65_536
 """Answers of a look-up that one process keeps: some 50 MB of rows of a few hundred bytes."""
 
+SERVICE_FIRST_GUESS_S: Final = 0.05
+"""How long a call of a service takes, before one has returned."""
+
+SERVICE_SHORTEST_LOOK_US: Final = 10_000
+"""Between two looks for an answer: each is an invocation with a checkpoint."""
+
+SERVICE_LONGEST_LOOK_US: Final = 2_000_000
+"""The same when much waits in front: the guess may be wrong."""
+
+SERVICE_LONGEST_PAUSE_US: Final = 60_000_000
+"""After failed attempts: a service that is back is asked within a minute."""
+
+SERVICE_SPREAD: Final = 0.25
+"""The share of a pause by which those of several keys differ, so that they do not all ask at once again."""
+
+SERVICE_KEPT_ANSWERS: Final = 65_536
+"""Questions of one process, above which answers that nobody has fetched are dropped: their keys may have moved away."""
+
 FILE_ROWS: Final = 100_000
 """Rows of one file of a sink: a writer holds them in memory, and readers of Parquet want files of some MB."""
 

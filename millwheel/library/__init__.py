@@ -25,6 +25,7 @@ from millwheel.library.lookups import Enriched, LookUp
 from millwheel.library.matches import Joined, Match
 from millwheel.library.panes import Pane
 from millwheel.library.running import Running
+from millwheel.library.services import Reply, Service
 from millwheel.library.triggers import AtWatermark, EveryRecords, EveryWall, Once, Repeat
 from millwheel.library.windows import Fixed, Global, Sessions, Sliding, Validity, Wall, Window
 from millwheel.library.wiring import Operation, Operator, Wiring
@@ -52,7 +53,9 @@ __all__ = [
     "Operator",
     "Pane",
     "Repeat",
+    "Reply",
     "Running",
+    "Service",
     "Sessions",
     "Sliding",
     "Validity",

@@ -36,6 +36,7 @@ from millwheel.library.matches import How, Match
 from millwheel.library.one_join import join_one
 from millwheel.library.panes import Pane, PaneTime
 from millwheel.library.running import Running, running
+from millwheel.library.services import Reply, Service, ask
 from millwheel.library.sinks import append, latest, upserts
 from millwheel.library.temporal import join_as_of
 from millwheel.library.triggers import AtWatermark, Trigger
@@ -147,6 +148,12 @@ class KeyedChain(Generic[T]):
                 f"look_up(...) needs a LookUp, got {lookup!r:.80}; for example LookUp(query, Row, minutes(5))"
             )
         return self.apply(enrich(lookup, coder_of(self._feeds)), name)
+
+    def call(self, service: Service[R], name: str | None = None) -> Chain[Reply[T, R]]:
+        """Each value with what a service outside has answered; one question of a key after the other, by event time."""
+        if not isinstance(service, Service):
+            raise WiringError(f"call(...) needs a Service, got {service!r:.80}; for example Service(client, Score)")
+        return self.apply(ask(service, self.coder), name)
 
     def append_to(self, table: str, columns: Mapping[str, str], row: Callable[[T], Mapping[str, Any]]) -> None:
         """A row of `table` for each value: `columns`, name to SQL type, as `row` fills them, and `key` and `number`.

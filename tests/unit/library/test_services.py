@@ -1,0 +1,205 @@
+"""Services outside: each value has one reply, at its own time, whatever fails and however long it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from threading import Event as Signal
+from threading import get_ident
+from typing import Any
+
+import msgspec
+import pytest
+
+from millwheel import SECOND, MsgpackCoder, Pipeline, Stream, Table, limits
+from millwheel.errors import WiringError
+from millwheel.library import Flow, Reply, Service, seconds
+from millwheel.library.services import Askers
+from millwheel.runtime.embedded import EmbeddedRun
+from millwheel.testing import Results, Stepper, simulate
+from millwheel_injectors import IterableSource
+from millwheel_storage.memory import MemoryStore
+from tests.effort import examples
+
+
+class Payment(msgspec.Struct, frozen=True):
+    id: str
+    cents: int
+
+
+class Score(msgspec.Struct, frozen=True):
+    points: int
+
+
+payments = Stream("payments", MsgpackCoder(Payment))
+scored = Stream("scored", MsgpackCoder(Reply[Payment, Score]))
+
+Client = Callable[[Payment], Score]
+
+
+def build(
+    client: Callable[[], Client], key: Callable[[Payment], str] = lambda payment: payment.id, **given: Any
+) -> Pipeline:
+    pipeline = Pipeline("payments")
+    Flow(pipeline).read(payments).key_by(key).call(Service(client, Score, **given)).to(scored)
+    return pipeline
+
+
+def doubled(payment: Payment) -> Score:
+    return Score(2 * payment.cents)
+
+
+class Flaky:
+    """Fails the first `fails` times that it is asked about a payment."""
+
+    def __init__(self, fails: int) -> None:
+        self.fails = fails
+        self.asked: Counter[str] = Counter()
+        self.order: list[str] = []
+
+    def __call__(self, payment: Payment) -> Score:
+        self.asked[payment.id] += 1
+        self.order.append(payment.id)
+        if self.asked[payment.id] <= self.fails:
+            raise ConnectionError("busy")
+        return doubled(payment)
+
+
+def test_a_reply_has_the_time_of_its_value_and_the_watermark_waits_for_it() -> None:
+    stepper = Stepper(build(lambda: Flaky(2), at_once=0, pause=seconds(10)))
+    stepper.send(payments, Payment("a", 1), 5 * SECOND)
+    stepper.advance_watermark(60 * SECOND)
+    assert (stepper.outputs(scored), stepper.watermark("scored.call")) == ([], 5 * SECOND)
+    stepper.advance_clock(10 * SECOND)
+    assert stepper.outputs(scored) == []
+    stepper.advance_clock(20 * SECOND)
+    assert [(o.value, o.timestamp) for o in stepper.outputs(scored)] == [
+        (Reply(Payment("a", 1), Score(2), "", 3), 5 * SECOND)
+    ]
+    assert (stepper.watermark("scored.call"), stepper.states("scored.call")) == (60 * SECOND, {})
+
+
+def test_pauses_double_and_when_all_attempts_have_failed_the_reply_says_why() -> None:
+    client = Flaky(100)
+    stepper = Stepper(build(lambda: client, at_once=0, attempts=4, pause=seconds(10)))
+    stepper.send(payments, Payment("a", 1), 5)
+    tries: list[int] = []
+    for second in range(75):
+        tries += [second] * (client.asked["a"] - len(tries))
+        stepper.advance_clock(SECOND)
+    assert len(tries) == 4
+    pauses = [after - before for before, after in itertools.pairwise(tries)]
+    assert all(most * 0.75 <= pause <= most + 1 for most, pause in zip((10, 20, 40), pauses, strict=True)), pauses
+    (only,) = stepper.outputs(scored)
+    assert only.value == Reply(Payment("a", 1), None, "ConnectionError: busy", 4)
+    assert stepper.states("scored.call") == {}
+
+
+def test_values_of_a_key_are_asked_about_one_after_the_other_in_event_time() -> None:
+    client = Flaky(1)
+    stepper = Stepper(build(lambda: client, lambda payment: "all", at_once=0, pause=seconds(1)))
+    for name, at in (("c", 30), ("b", 20), ("d", 40)):
+        stepper.send(payments, Payment(name, at), at)
+    assert stepper.watermark("scored.call") <= 20
+    for _ in range(8):
+        stepper.advance_clock(SECOND)
+    assert [o.value.value.id for o in stepper.outputs(scored)] == ["b", "c", "d"]
+    assert client.order[-1] == "d"
+
+
+def test_a_restart_asks_again_and_gives_one_reply() -> None:
+    client = Flaky(1)
+    stepper = Stepper(build(lambda: client, at_once=0, pause=seconds(10)))
+    stepper.send(payments, Payment("a", 1), 5)
+    stepper.restart()
+    stepper.advance_clock(10 * SECOND)
+    assert [(o.value.answer, o.value.attempts) for o in stepper.outputs(scored)] == [(Score(2), 2)]
+
+
+def test_each_value_has_one_reply_under_faults() -> None:
+    rows = [(Payment(f"p{number}", number), number * SECOND) for number in range(30)]
+    for seed in range(examples(3)):
+        flaky = partial(Flaky, seed % 3)
+        pipeline = build(flaky, lambda payment: payment.id[-1], at_once=0, pause=seconds(0.1))
+        outcome = simulate(pipeline, {"payments": rows}, seed=seed)
+        found = sorted((o.timestamp, o.value.value, o.value.answer) for o in outcome.outputs(scored))
+        assert found == [(at, payment, doubled(payment)) for payment, at in rows]
+
+
+def test_threads_ask_while_other_records_go_on() -> None:
+    threads: set[int] = set()
+
+    def slow(payment: Payment) -> Score:
+        threads.add(get_ident())
+        time.sleep(0.1)
+        return doubled(payment)
+
+    rows = [(Payment(f"p{number}", number), number) for number in range(64)]
+    pipeline = build(lambda: slow, at_once=32)
+    pipeline.inject(IterableSource("till", rows), into=payments)
+    table = Table("points", {"id": "text", "points": "bigint"}, ("id",))
+    replies = Flow(pipeline).read(scored).key_by(lambda reply: reply.value.id)
+    replies.latest_to(table, lambda r: {"id": r.value.id, "points": r.answer and r.answer.points})
+    store = MemoryStore()
+    began = time.monotonic()
+    asyncio.run(EmbeddedRun(pipeline.graph(), store, pipeline.tables).run())
+    assert time.monotonic() - began < 64 * 0.1 / 2  # one after the other takes 6.4 s
+    assert len(threads) == 32
+    assert get_ident() not in threads
+    found = {row["id"]: row["points"] for row in Results(pipeline.graph(), store).rows(table)}
+    assert found == {f"p{number}": 2 * number for number in range(64)}
+
+
+def test_answers_that_nobody_fetches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millwheel.library.services.SERVICE_KEPT_ANSWERS", 4)
+    askers = Askers(Service(lambda: doubled, Score, at_once=1))
+    try:
+        for number in range(9):
+            askers.ask("k", str(number), Payment("a", number))
+            while askers._tasks.qsize():
+                time.sleep(0.001)
+        assert len(askers._heard) <= 6
+    finally:
+        askers.close()
+
+
+def test_the_end_of_a_run_does_not_wait_for_a_call_and_closes_the_client() -> None:
+    goes_on, closed = Signal(), Signal()
+
+    class Hangs:
+        def __call__(self, payment: Payment) -> Score:
+            goes_on.wait(limits.SERVICE_LONGEST_PAUSE_US)
+            return doubled(payment)
+
+        def close(self) -> None:
+            closed.set()
+
+    askers = Askers(Service(Hangs, Score, at_once=1))
+    askers.ask("k", "0", Payment("a", 1))
+    askers.close()
+    assert closed.is_set()
+    goes_on.set()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: Service(5, Score), r"Service\(5, ...\): give a function that makes a client"),  # type: ignore[arg-type]
+        (
+            lambda: Service(lambda: doubled, Score, at_once=-1),
+            r"Service\(at_once=-1\): give a whole number, at least 0",
+        ),
+        (
+            lambda: Service(lambda: doubled, Score, attempts=0),
+            r"Service\(attempts=0\): give a whole number, at least 1",
+        ),
+        (lambda: Flow(Pipeline("p")).read(payments).key_by(lambda p: p.id).call(5), "call.* needs a Service, got 5"),  # type: ignore[arg-type]
+    ],
+)
+def test_wrong_arguments_are_refused(wrong: Callable[[], object], said: str) -> None:
+    with pytest.raises(WiringError, match=said):
+        wrong()
