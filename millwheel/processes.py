@@ -42,7 +42,7 @@ from millwheel.runtime.lease_keeper import boot_ns
 from millwheel.runtime.retry import Retries
 from millwheel.runtime.shell import Shell
 from millwheel.runtime.signals import signals_restored, signals_stop
-from millwheel.transport.addresses import host_and_port
+from millwheel.transport.addresses import host_and_port, is_loopback
 from millwheel.transport.grpc_channels import GrpcTransport
 from millwheel.transport.roles import Role
 from millwheel_storage.postgres import PostgresStore
@@ -175,8 +175,7 @@ async def _joined(plan: ProcessPlan, role: str) -> AsyncIterator[Membership]:
     transport = GrpcTransport(plan.listen, plan.certificates)
     try:
         address = advertised(await transport.start(), plan.advertise)
-        if plan.certificates is not None:  # else it would be a member that nobody reaches, and be given work
-            plan.certificates.check_member(Role(role), address)
+        _check_reached(plan.certificates, Role(role), address)
         await store.open_pipeline(plan.pipeline.graph().shape())
         before, key = boot_ns(), secrets.token_bytes(16)
         member = await Retries().until_answered(
@@ -197,6 +196,17 @@ async def _joined(plan: ProcessPlan, role: str) -> AsyncIterator[Membership]:
     finally:
         await transport.close()
         await store.close()
+
+
+def _check_reached(certificates: Certificates | None, role: Role, address: str) -> None:
+    """Raises `ChannelError` for a process that nobody would reach: as a member it would be given work."""
+    if certificates is not None:
+        certificates.check_member(role, address)
+    elif not is_loopback(host_and_port(address)[0]):
+        raise ChannelError(
+            f"others would call this process at {address}, and nobody calls another machine without certificates: give it "
+            "some with --certs, or leave --advertise out"
+        )
 
 
 def advertised(listens: str, advertise: str | None) -> str:

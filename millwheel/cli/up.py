@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 import time
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from millwheel.escapes import harmless
 from millwheel.limits import LEASE_LONGEST_S, LEASE_SHORTEST_S, LEASE_US
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from millwheel.host.over import Tolerance
     from millwheel.runtime.supervisor import ChildPlan
@@ -83,6 +84,7 @@ def up(
         status = _on_spark(place, workers, controllers, more, allowed, quiet, say, on, given)
     else:
         _check_on_is_there({**given, "controllers 0": not controllers})
+        check_ports({"worker": workers, "controller": controllers})
         for_worker = [*more, *(["--quiet"] if quiet else [])]
         plans = plan(
             place.path, workers, controllers, for_worker, [*more, *allowed.options()], ports_of(metrics, workers)
@@ -116,6 +118,21 @@ def _check_on_is_there(given: dict[str, Any]) -> None:
     wrong = [name.replace("_", "-") for name, value in given.items() if value]
     if wrong:
         raise click.UsageError(f"--{wrong[0]} goes with --on, which says where Spark is")
+
+
+def check_ports(processes: Mapping[str, int]) -> None:
+    """Raises `UsageError` when processes of one machine would share a port, which was meant for a process by itself."""
+    files: Mapping[str, Any] = click.get_current_context().find_root().default_map or {}
+    everywhere = os.environ.get(variable("--listen"))
+    sharing = Counter[str]()
+    for role, count in processes.items():
+        sharing[everywhere or files.get(role, {}).get("listen") or ""] += count
+    for listen, count in sharing.items():
+        if count > 1 and listen and listen.rpartition(":")[2] != "0":
+            raise click.UsageError(
+                f"{count} processes would listen on {listen}, as the environment or the settings file says (listen): "
+                "leave it out, or write port 0, by which each takes a free one"
+            )
 
 
 def child_environment(place: Place, url: str) -> dict[str, str]:

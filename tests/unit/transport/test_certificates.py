@@ -220,6 +220,7 @@ pipeline.add(Nothing, [subscribe(lines, key=str)])
         ("other", "127.0.0.1", [], "and others expect one of a"),
         ("same", "node-7", [], "is for node-7, and others call this process at 127.0.0.1"),
         ("same", "127.0.0.1", ["--advertise", "node-7"], "is for 127.0.0.1, and others call this process at node-7"),
+        ("none", "127.0.0.1", ["--advertise", "node-7:70"], "nobody calls another machine without certificates"),
     ],
 )
 def test_a_process_that_nobody_would_take_does_not_join(
@@ -231,10 +232,11 @@ def test_a_process_that_nobody_would_take_does_not_join(
     name = f"alone_{tmp_path.name}".replace("-", "_")
     (tmp_path / f"{name}.py").write_text(ALONE)
     other = {"worker": "controller", "controller": "worker"}[command]
-    made = OwnAuthority.kept_in("certs").issue(Role(command if role == "same" else other), [host])
+    made = OwnAuthority.kept_in("certs").issue(Role(other if role == "other" else command), [host])
     keep("certs", command, made)
+    certs = [] if role == "none" else ["--certs", "certs"]
     nowhere = ["--store", "postgresql://127.0.0.1:1/none"]
-    assert main([command, f"{name}:pipeline", "--certs", "certs", *nowhere, *more]) == 1
+    assert main([command, f"{name}:pipeline", *certs, *nowhere, *more]) == 1
     assert says in capfd.readouterr().err
 
 
