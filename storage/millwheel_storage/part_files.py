@@ -1,6 +1,7 @@
 """Files of the parts that `Chain.to_files` has sealed: JSON lines or Parquet, each row in one file, exactly once.
 
     python -m millwheel_storage.part_files postgresql://… PIPELINE NAME DIRECTORY --follow
+    python -m millwheel_storage.part_files .millwheel PIPELINE NAME DIRECTORY --follow
 
 Lives here: the way from a sealed part to a file.  Invariants: a file has its name only when its content is final and on
 disk.  Its name and content depend on the part alone.  After that, one transaction deletes the part from the tables.  A crash
@@ -13,6 +14,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -21,9 +23,11 @@ import click
 import psycopg
 from psycopg import sql
 
-from millwheel.errors import StoreError
+from millwheel.errors import MillwheelError, StoreError
 from millwheel.limits import PART_FILES_REST_S
+from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres.blocking import check_owner
+from millwheel_storage.postgres.connection import store_place
 from millwheel_storage.schema.shape_checks import schema_name
 
 Format = Literal["jsonl", "parquet"]
@@ -177,11 +181,32 @@ _PARSE: Final[dict[str, Callable[[Any], Any]]] = {
 @click.option("--column", "columns", multiple=True, metavar="NAME:TYPE", help="A column of Parquet files.")
 @click.option("--follow", is_flag=True, help="Go on until Ctrl-C.")
 def main(store: str, pipeline: str, name: str, directory: str, columns: tuple[str, ...], follow: bool) -> None:
-    """Write the files of the sink NAME of PIPELINE into DIRECTORY, and print their paths."""
+    """Write the files of the sink NAME of PIPELINE into DIRECTORY, and print their paths.
+
+    STORE is a postgresql:// URL, or the directory of an embedded Postgres, such as .millwheel.
+    """
     pairs = [column.partition(":") for column in columns]
-    files = PartFiles(store, pipeline, name, directory, {name: kind for name, _, kind in pairs} or None)
-    for path in files.follow() if follow else files.write():
-        click.echo(path)
+    try:
+        with _url(store) as url:
+            files = PartFiles(url, pipeline, name, directory, {name: kind for name, _, kind in pairs} or None)
+            for path in files.follow() if follow else files.write():
+                click.echo(path)
+    except (MillwheelError, psycopg.OperationalError) as error:
+        raise click.ClickException(f"{error}".strip()) from error
+
+
+@contextmanager
+def _url(store: str) -> Iterator[str]:
+    """Of the store; an embedded one runs meanwhile."""
+    if not Path(store).is_dir():
+        store_place(store)
+        yield store
+        return
+    embedded = EmbeddedPostgres(Path(store) / "postgres")
+    if not embedded.exists:
+        raise StoreError(f"there is no store in {store}: run the pipeline first")
+    with embedded:
+        yield embedded.url
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Iterable
 from datetime import date, datetime
 from pathlib import Path
@@ -564,3 +565,11 @@ def test_a_process_that_gets_a_source_again_finds_all_that_is_not_finished(tmp_p
         known.update(partition.name for partition in found)
         assert alone(source.search(known)) == []
         source.recall([stored(partition, 0, partition.fingerprint()) for partition in found])
+
+
+def test_parquet_without_pyarrow_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch(tmp_path, table([1, 2]))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (partition,) = SparkOutputSource("s", tmp_path, event_time=lambda row: 1).discover(())
+    with pytest.raises(SourceError, match=r"Parquet needs pyarrow: pip install 'millwheel-streams\[spark\]'"):
+        partition.read(10)
