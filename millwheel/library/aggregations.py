@@ -95,6 +95,12 @@ def aggregation(
     >>> product.result(product.merge(product.add(product.zero(), 6), 7))
     42
     """
+    if not hasattr(accumulator, "encode") or isinstance(accumulator, type):
+        raise WiringError(
+            f"aggregation({name!r}): accumulator={accumulator!r:.80}: give its coder, for example JsonCoder(int)"
+        )
+    if hasattr(results, "encode") and not isinstance(results, type):
+        raise WiringError(f"aggregation({name!r}): results={results!r:.80}: give the type of the results, not a coder")
     made: Aggregation[T, A, R] = Aggregation()
     made.name, made.accumulator, made.results = name, accumulator, results
     made.__dict__.update(zero=zero, add=add, merge=merge, result=result, bounded=bounded)

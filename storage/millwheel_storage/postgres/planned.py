@@ -17,7 +17,14 @@ from millwheel.ports import PipelineShape
 from millwheel_storage.postgres.blocking import reachable
 from millwheel_storage.schema.examine import Examined, Question, examine, examine_tables, foreign
 from millwheel_storage.schema.reserved import RESERVED_NAMES
-from millwheel_storage.schema.shape_checks import STORE_FORMAT, check_formats, check_shape, schema_name
+from millwheel_storage.schema.shape_checks import (
+    STORE_FORMAT,
+    check_formats,
+    check_shape,
+    no_schema,
+    no_tables,
+    schema_name,
+)
 from millwheel_storage.statements import opening
 
 
@@ -46,7 +53,7 @@ def check(url: str, shape: PipelineShape) -> Report:
         if not {"migration", "meta"} <= tables:
             refusal = foreign(schema, tables, shape)
             refusals = [refusal] if refusal else _ask(connection, examine_tables(shape)).plan.refusals
-            return Report(exists=False, refusals=refusals)
+            return Report(exists=False, refusals=[*_rights(connection, schema), *refusals])
         applied = connection.execute(opening.APPLIED_MIGRATION).fetchone()
         if applied is None:
             raise InvariantError("there is no applied")
@@ -56,6 +63,18 @@ def check(url: str, shape: PipelineShape) -> Report:
     if applied[0] < STORE_FORMAT:
         changes = [f"the store's tables go from format {applied[0]} to {STORE_FORMAT}", *changes]
     return Report(True, changes, found.plan.refusals)
+
+
+def _rights(connection: psycopg.Connection[Any], schema: str) -> list[str]:
+    """Why the role of the connection could not begin."""
+    row = connection.execute(opening.MAY_BEGIN, (schema,)).fetchone()
+    if row is None:
+        raise InvariantError("there is no row")
+    may, there = row
+    if may:
+        return []
+    user = connection.info.user
+    return [no_tables(schema, user) if there else no_schema(schema, user)]
 
 
 def _ask(connection: psycopg.Connection[Any], questions: Generator[Question, list[Any], Examined]) -> Examined:

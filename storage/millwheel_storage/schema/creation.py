@@ -22,7 +22,7 @@ from millwheel_storage.decisions import Alive, check_same, shape_digest
 from millwheel_storage.schema.evolution import Plan, places_of
 from millwheel_storage.schema.examine import Examined, Question, examine, foreign
 from millwheel_storage.schema.migrations import MIGRATIONS
-from millwheel_storage.schema.shape_checks import STORE_FORMAT, check_formats, ranges
+from millwheel_storage.schema.shape_checks import STORE_FORMAT, check_formats, no_schema, no_tables, ranges
 from millwheel_storage.statements import advancing, opening, placing
 
 Connection: TypeAlias = AsyncConnection[tuple[Any, ...]]
@@ -95,6 +95,10 @@ async def _migrate(connection: Connection, schema: str, shape: PipelineShape) ->
     made = {"migration", "meta"} <= tables
     if not made and (refusal := foreign(schema, tables, shape)):
         raise IncompatibleStore(refusal)
+    if not made:
+        rights = await (await connection.execute(opening.MAY_BEGIN, (schema,))).fetchone()
+        if rights is not None and not rights[0]:
+            raise StoreError(no_tables(schema, connection.info.user))
     applied = await _applied(connection) if made else 0
     check_formats(applied, CHECKPOINT_FORMAT)
     if applied == STORE_FORMAT:
@@ -109,10 +113,7 @@ async def _create(connection: Connection, schema: str) -> None:
     try:
         await connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
     except errors.InsufficientPrivilege as error:
-        raise StoreError(
-            f"there is no schema {schema!r}, and this role may make none: let somebody who may run "
-            f'CREATE SCHEMA "{schema}" AUTHORIZATION "{connection.info.user}"'
-        ) from error
+        raise StoreError(no_schema(schema, connection.info.user)) from error
 
 
 async def _applied(connection: Connection) -> int:

@@ -39,6 +39,22 @@ def schema_name(pipeline: str) -> str:
     return schema
 
 
+def no_schema(schema: str, user: str) -> str:
+    """What to tell a role that may make none."""
+    return (
+        f"there is no schema {schema!r}, and this role may make none: let somebody who may run "
+        f'CREATE SCHEMA "{schema}" AUTHORIZATION "{user}"'
+    )
+
+
+def no_tables(schema: str, user: str) -> str:
+    """The same of tables, in a schema that somebody else has made."""
+    return (
+        f"schema {schema!r} is there, and this role may make no tables in it: let its owner run "
+        f'ALTER SCHEMA "{schema}" OWNER TO "{user}"'
+    )
+
+
 def check_formats(store_format: int, payload_format: int) -> None:
     """Refuse what a later version wrote; see `STORE_FORMAT` and `CHECKPOINT_FORMAT`."""
     if store_format > STORE_FORMAT:

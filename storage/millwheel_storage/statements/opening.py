@@ -26,6 +26,13 @@ LOCK_SCHEMA: Final = "SELECT pg_advisory_xact_lock(hashtextextended('millwheel '
 FIND_SCHEMA: Final = "SELECT FROM pg_namespace WHERE nspname = %s"
 """`CREATE SCHEMA IF NOT EXISTS` asks for the right to create one also when it is there."""
 
+MAY_BEGIN: Final = """
+SELECT CASE WHEN n.oid IS NULL THEN has_database_privilege(current_database(), 'CREATE')
+    ELSE has_schema_privilege(n.oid, 'USAGE') AND has_schema_privilege(n.oid, 'CREATE') END, n.oid IS NOT NULL
+FROM (SELECT) one LEFT JOIN pg_namespace n ON n.nspname = %s
+"""
+"""Whether the role may make the schema, or tables in the one that is there; and whether it is there."""
+
 SCHEMA_TABLES: Final = """
 SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')

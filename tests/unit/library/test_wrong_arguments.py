@@ -10,7 +10,7 @@ import pytest
 import millwheel
 from millwheel import JsonCoder, Pipeline, Stream, Table
 from millwheel.errors import WiringError
-from millwheel.library import Fixed, Flow, LookUp, count
+from millwheel.library import Fixed, Flow, LookUp, aggregation, count
 
 NUMBERS = Stream("numbers", JsonCoder(int))
 api: Any = millwheel
@@ -43,6 +43,14 @@ MISTAKES: list[tuple[Callable[[], Any], str]] = [
         r"look_up\(...\) needs a LookUp, got 5; for example LookUp\(query, Row, minutes\(5\)\)",
     ),
     (lambda: keyed().look_up(LookUp), r"look_up\(...\) needs a LookUp, got <class"),
+    (
+        lambda: aggregation("a", int, max, max, int, JsonCoder(int), JsonCoder(int)),
+        r"aggregation\('a'\): results=<.*: give the type of the results, not a coder",
+    ),
+    (
+        lambda: aggregation("a", int, max, max, int, int, int),  # type: ignore[arg-type]
+        r"aggregation\('a'\): accumulator=<class 'int'>: give its coder, for example JsonCoder\(int\)",
+    ),
     (lambda: flow().read("s"), r"read\(...\) needs a Stream, got 's'"),
     (lambda: chain().filter(5), r"filter\(...\) needs a function of a value, got 5"),
     (lambda: chain().map(5), r"map\(...\) needs a function of a value, got 5"),

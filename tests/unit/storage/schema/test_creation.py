@@ -136,13 +136,22 @@ def test_a_role_that_may_make_no_schema_is_told_who_makes_it(postgres: EmbeddedP
 
     with psycopg.connect(postgres.url, autocommit=True) as connection:
         connection.execute("CREATE ROLE narrow LOGIN")
+        narrow = make_conninfo(postgres.url, user="narrow")
         with pytest.raises(StoreError) as refused:
             asyncio.run(opened())
+        assert check(narrow, shape(pipeline)).refusals == [str(refused.value)]
         assert str(refused.value) == (
             f"there is no schema {pipeline!r}, and this role may make none: let somebody who may run "
             f'CREATE SCHEMA "{pipeline}" AUTHORIZATION "narrow"'
         )
-        connection.execute(f'CREATE SCHEMA "{pipeline}" AUTHORIZATION "narrow"')
+        connection.execute(f'CREATE SCHEMA "{pipeline}"')
+        with pytest.raises(
+            StoreError, match="this role may make no tables in it: let its owner run ALTER SCHEMA"
+        ) as refused:
+            asyncio.run(opened())
+        assert check(narrow, shape(pipeline)).refusals == [str(refused.value)]
+        connection.execute(f'ALTER SCHEMA "{pipeline}" OWNER TO "narrow"')
+        assert check(narrow, shape(pipeline)).refusals == []
         asyncio.run(opened())
         connection.execute("DROP OWNED BY narrow")
         connection.execute("DROP ROLE narrow")
