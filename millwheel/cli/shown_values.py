@@ -31,7 +31,12 @@ def shown_stored(data: bytes, coder: Coder[Any] | None) -> str:
 
 
 def shown(value: Any) -> Any:
-    """Bytes as text if they are text, else as base64; a protobuf message as its JSON; the rest is for msgspec."""
+    """Bytes as text if they are text, else as base64; a protobuf message as its JSON; the rest is for msgspec.
+
+    A struct that is stored as an array, such as a `Pane`, has the names of its fields.
+    """
+    if isinstance(value, msgspec.Struct) and value.__struct_config__.array_like and value.__struct_config__.tag is None:
+        return {name: shown(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, bytes):
         try:
             return value.decode()

@@ -11,6 +11,7 @@ from millwheel import BytesCoder, Coder, JsonCoder, ListCell, MapCell, MsgpackCo
 from millwheel.api.state import Cell
 from millwheel.cli.shown_values import shown_stored
 from millwheel.cli.state import shown_state
+from millwheel.library import Reply
 from millwheel_storage.postgres.overlays import StateRow
 
 
@@ -36,6 +37,11 @@ class Odd:
     [
         (JsonCoder(Spot), Spot("Ulm", 3), '{"city":"Ulm","visits":3}'),
         (MsgpackCoder(Spot), Spot("Ulm", 3), '{"city":"Ulm","visits":3}'),
+        (
+            MsgpackCoder(Reply[Spot, bytes]),
+            Reply(Spot("Ulm", 3), b"a", "", 1),
+            '{"value":{"city":"Ulm","visits":3},"answer":"a","error":"","attempts":1}',
+        ),
         (MsgpackCoder(int), 50, "50"),
         (TextCoder(), "a\nb", "a\\nb"),
         (BytesCoder(), b"\xff!", "\\xff!"),
