@@ -81,6 +81,8 @@ class ClusterPicture(msgspec.Struct, frozen=True):
     watermarks: dict[str, int]
     seen_at: float
     """By the monotonic clock of whoever looked, s."""
+    embedded: bool = False
+    """`millwheel run` has the pipeline now: it owns all, and is no member."""
 
     @property
     def lag_us(self) -> int | None:
@@ -158,7 +160,9 @@ class ClusterOffice:
             still_open = sum(not position.finished for position in reader.sources(source.name))
             why = ahead.get(source.name, "")
             sources.append(SeenSource(source.name, owner(source.owner), rows.get(source.name, 0), still_open, why))
-        return ClusterPicture(found.version, members, intervals, tuple(sources), watermarks, time.monotonic())
+        return ClusterPicture(
+            found.version, members, intervals, tuple(sources), watermarks, time.monotonic(), reader.is_run_embedded()
+        )
 
     # --- orders -----------------------------------------------------------------------------------------------
 

@@ -57,14 +57,14 @@ def lines(found: ClusterPicture, earlier: ClusterPicture | None = None) -> list[
         for m in found.members
     ]
     said += [
-        f"interval\t{i.id}\t{i.computation}\t{keys(i.low, i.high)}\t{owner(i.owner)}\tbacklog {i.backlog:,}"
+        f"interval\t{i.id}\t{i.computation}\t{keys(i.low, i.high)}\t{owner(found, i.owner)}\tbacklog {i.backlog:,}"
         for i in found.intervals
     ]
     said += [
         f"hot key\t{i.id}\t{i.computation}\t{escaped(h.key)}\t{h.share:.0%}" for i in found.intervals for h in i.hot
     ]
     said += [
-        f"source\t{s.name}\t{owner(s.owner)}\t{s.open_partitions:,} open, {counted(s.rows, 'row')}"
+        f"source\t{s.name}\t{owner(found, s.owner)}\t{s.open_partitions:,} open, {counted(s.rows, 'row')}"
         + (f", {rates[s.name]:,.0f} rows/s" if s.name in rates else "")
         for s in found.sources
     ]
@@ -87,9 +87,11 @@ def keys(low: str, high: str | None) -> str:
     return f"{escaped(low) or 'the first key'} to {'the last key' if high is None else 'before ' + escaped(high)}"
 
 
-def owner(name: str | None) -> str:
+def owner(found: ClusterPicture, name: str | None) -> str:
     """Who owns something."""
-    return "nobody" if name is None else harmless(name)
+    if name is None:
+        return "an embedded run" if found.embedded else "nobody"
+    return harmless(name)
 
 
 def lag(found: ClusterPicture) -> str:
@@ -131,7 +133,7 @@ def drawn(found: ClusterPicture, earlier: ClusterPicture | None) -> Group:
     intervals = table("interval", "computation", "keys", "owner", "backlog", "low watermark")
     for i in found.intervals:
         watermark = format_time(found.watermarks[i.computation]) if i.computation in found.watermarks else "-"
-        who = Text(owner(i.owner), "bold red" if i.owner is None else "")
+        who = Text(owner(found, i.owner), "bold red" if i.owner is None and not found.embedded else "")
         intervals.add_row(str(i.id), i.computation, Text(keys(i.low, i.high)), who, f"{i.backlog:,}", watermark)
     hot = table("hot key", "interval", "computation", "share of its records")
     for i in found.intervals:
@@ -142,6 +144,6 @@ def drawn(found: ClusterPicture, earlier: ClusterPicture | None) -> Group:
         watermark = format_time(found.watermarks[f"source:{s.name}"]) if f"source:{s.name}" in found.watermarks else "-"
         rate = f"{rates[s.name]:,.0f}" if s.name in rates else "-"
         open_now = f"{s.open_partitions:,}" + (", paused" if s.paused else "")
-        sources.add_row(s.name, owner(s.owner), open_now, f"{s.rows:,}", rate, watermark)
+        sources.add_row(s.name, owner(found, s.owner), open_now, f"{s.rows:,}", rate, watermark)
     head = Text(f"map {found.version}, lag {lag(found)}", "bold")
     return Group(head, members, intervals, *([hot] if hot.row_count else []), sources)

@@ -184,6 +184,21 @@ def test_a_run_serves_figures(shell: Shell) -> None:
     assert float(records[1]) > 0
 
 
+def test_status_says_that_a_run_owns_all_while_it_runs(served: Shell) -> None:
+    with served.start("run", "words:pipeline", COUNT="40000", SLOW="1") as process:
+        assert process.stdout is not None
+        while records_of(process.stdout.readline()) < 100:
+            assert process.poll() is None
+        status, out, err = served("status", "words:pipeline")
+        owners = {line.split("\t")[4] for line in out.splitlines() if line.startswith("interval")}
+        assert (status, owners, err) == (0, {"an embedded run"}, "")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=WAIT_S)
+    _, out, _ = served("status", "words:pipeline")
+    assert "nobody" in out
+    assert "an embedded run" not in out
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_stopped_by_a_signal_in_mid_run_it_resumes_exactly(shell: Shell, number: signal.Signals) -> None:
     with shell.start("run", "words:pipeline", COUNT="40000", SLOW="1") as process:
@@ -359,39 +374,41 @@ def test_a_typo_in_a_hook_stops_the_run_and_leaves_nothing(served: Shell) -> Non
     assert served("run", "left:pipeline")[0] == 0
 
 
-def test_quiet_says_nothing_when_all_is_well_and_verbose_says_every_watermark(shell: Shell) -> None:
-    assert shell("run", "words:pipeline", "--quiet") == (0, "", "")
-    status, out, err = shell("run", "words:pipeline", "-v", "--data", "a", COUNT="20000", SLOW="1")
+def test_quiet_says_nothing_when_all_is_well_and_verbose_says_every_watermark(served: Shell) -> None:
+    assert served("run", "words:pipeline", "--quiet") == (0, "", "")
+    assert served("reset", "words:pipeline", "--yes")[0] == 0
+    status, out, err = served("run", "words:pipeline", "-v", COUNT="20000", SLOW="1")
     assert (status, err) == (0, "")
     assert re.search(r"^millwheel: watermark of source:text: 1970", out, re.MULTILINE)
     assert "watermark of source:text: the end of time" in "".join(out.splitlines()[-2:])
-    assert "millwheel: watermark of" in shell("run", "words:pipeline", "-v", "--data", "a", COUNT="20000")[1]
-    status, out, err = shell("run", "words:pipeline", "--quiet", "--data", "b", BROKEN="1", MILLWHEEL_VERBOSE="1")
+    assert "millwheel: watermark of" in served("run", "words:pipeline", "-v", COUNT="20000")[1]
+    assert served("reset", "words:pipeline", "--yes")[0] == 0
+    status, out, err = served("run", "words:pipeline", "--quiet", BROKEN="1", MILLWHEEL_VERBOSE="1")
     assert (status, out) == (3, "")
     assert "RuntimeError: not today" in err
 
 
-def test_the_last_records_of_a_published_stream_are_shown(shell: Shell) -> None:
-    status, out, err = shell("tail", "words:pipeline", "words")
+def test_the_last_records_of_a_published_stream_are_shown(copied: Shell, served: Shell) -> None:
+    status, out, err = copied("tail", "words:pipeline", "words")
     no_store = "there is no store in .millwheel: run the pipeline first, or name its --data or --store"
     assert (status, out, err) == (1, "", f"millwheel: {no_store}\n")
-    assert shell("run", "words:pipeline", COUNT="10")[0] == 0
-    status, out, err = shell("tail", "words:pipeline", "words")
+    assert served("run", "words:pipeline", COUNT="10")[0] == 0
+    status, out, err = served("tail", "words:pipeline", "words")
     assert (status, out) == (1, "")
     assert "stream 'words' is not published" in err
     assert "call pipeline.publish(words)" in err
-    status, out, err = shell("tail", "words:pipeline", "wordz", KEEP="7")
+    status, out, err = served("tail", "words:pipeline", "wordz", KEEP="7")
     assert (status, out, err) == (1, "", "millwheel: no stream 'wordz'; there are ['words']\n")
 
-    shell("reset", "words:pipeline", "--yes")
-    assert shell("run", "words:pipeline", COUNT="10", KEEP="7")[0] == 0
+    served("reset", "words:pipeline", "--yes")
+    assert served("run", "words:pipeline", COUNT="10", KEEP="7")[0] == 0
     lines = [
         f'{{"position":{i + 1},"time":"1970-01-01T00:00:00.00000{i}+00:00","value":"{value}"}}\n'
         for i, value in enumerate(["", "", "", "word 3", "word 4", "word 0", "word 1", "bad", "word 3", "word 4"])
         if i >= 3
     ]
-    assert shell("tail", "words:pipeline", "words", KEEP="7") == (0, "".join(lines), "")
-    assert shell("tail", "words", "words:pipeline", "-n", "2", KEEP="7") == (0, "".join(lines[-2:]), "")
+    assert served("tail", "words:pipeline", "words", KEEP="7") == (0, "".join(lines), "")
+    assert served("tail", "words", "words:pipeline", "-n", "2", KEEP="7") == (0, "".join(lines[-2:]), "")
 
 
 def test_a_stream_is_followed_while_it_runs(shell: Shell) -> None:
@@ -485,13 +502,13 @@ def test_check_says_what_a_start_would_do(served: Shell) -> None:
     assert served("state", "get", "words:pipeline", "Count", "word 1")[1].startswith("word 1\ttimes\t")
 
 
-def test_roles_are_printed_and_no_store_is_made(shell: Shell) -> None:
-    status, out, err = shell("roles", "words:pipeline")
+def test_roles_are_printed_and_no_store_is_made(copied: Shell) -> None:
+    status, out, err = copied("roles", "words:pipeline")
     assert (status, err) == (0, "")
     assert out.startswith("-- Roles of the pipeline in schema words.\n")
     assert out.endswith("COMMIT;\n")
-    assert not (shell.directory / ".millwheel").exists()
-    assert shell("roles", "words:nothing")[0] == 1
+    assert not (copied.directory / ".millwheel").exists()
+    assert copied("roles", "words:nothing")[0] == 1
 
 
 def test_a_savepoint_is_made_listed_put_back_and_dropped(served: Shell) -> None:
@@ -590,41 +607,41 @@ def test_wrong_usage_is_named(copied: Shell, name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["MILLWHEEL_STORE", "MILLWHEEL_DATA", "MILLWHEEL_ALLOW_REJECTED", "MILLWHEEL_QUIET", "MILLWHEEL_CONFIG"]
 )
-def test_a_variable_that_is_set_and_empty_is_no_setting(shell: Shell, name: str) -> None:
-    status, out, err = shell("run", "words:pipeline", **{name: ""})
+def test_a_variable_that_is_set_and_empty_is_no_setting(copied: Shell, name: str) -> None:
+    status, out, err = copied("run", "words:pipeline", **{name: ""})
     assert (status, out) == (2, "")
     assert f"{name} is set and empty" in err
-    assert not (shell.directory / ".millwheel").exists()
+    assert not (copied.directory / ".millwheel").exists()
 
 
-def test_settings_come_from_the_environment_and_the_command_line_goes_before(shell: Shell) -> None:
-    assert shell("run", "words:pipeline", MILLWHEEL_DATA="here")[0] == 0
-    assert (shell.directory / "here").is_dir()
-    assert shell("state", "get", "words:pipeline", "Count", "bad", MILLWHEEL_DATA="here")[1] == "bad\tseen\t5\n"
-    status, _, err = shell("state", "get", "words:pipeline", "Count", "bad", "--data", "there", MILLWHEEL_DATA="here")
+def test_settings_come_from_the_environment_and_the_command_line_goes_before(copied: Shell) -> None:
+    assert copied("run", "words:pipeline", MILLWHEEL_DATA="here")[0] == 0
+    assert (copied.directory / "here").is_dir()
+    assert copied("state", "get", "words:pipeline", "Count", "bad", MILLWHEEL_DATA="here")[1] == "bad\tseen\t5\n"
+    status, _, err = copied("state", "get", "words:pipeline", "Count", "bad", "--data", "there", MILLWHEEL_DATA="here")
     assert (status, "there is no store in there" in err) == (1, True)
 
 
-def test_an_error_in_the_users_module_is_shown_without_our_frames(shell: Shell) -> None:
-    (shell.directory / "wrong.py").write_text("def pipeline():\n    return undefined_name\n")
-    status, out, err = shell("run", "wrong:pipeline")
+def test_an_error_in_the_users_module_is_shown_without_our_frames(copied: Shell) -> None:
+    (copied.directory / "wrong.py").write_text("def pipeline():\n    return undefined_name\n")
+    status, out, err = copied("run", "wrong:pipeline")
     assert (status, out) == (1, "")
     lines = err.splitlines()
     assert lines[0] == "millwheel: 'wrong:pipeline' cannot be made: NameError: name 'undefined_name' is not defined"
     assert "wrong.py" in err
     assert "launch.py" not in err
-    (shell.directory / "wrong.py").write_text("def pipeline(:\n")
-    status, out, err = shell("run", "wrong:pipeline")
+    (copied.directory / "wrong.py").write_text("def pipeline(:\n")
+    status, out, err = copied("run", "wrong:pipeline")
     assert (status, out) == (1, "")
     assert err.splitlines()[0].startswith("millwheel: 'wrong' cannot be imported: SyntaxError")
     assert "launch.py" not in err
 
 
-def test_without_arguments_it_says_how_it_is_used(shell: Shell) -> None:
-    status, out, err = shell()
+def test_without_arguments_it_says_how_it_is_used(copied: Shell) -> None:
+    status, out, err = copied()
     assert (status, out) == (2, "")
     assert "Commands:" in err
-    status, out, err = shell("--version")
+    status, out, err = copied("--version")
     assert (status, out, err) == (0, f"millwheel {millwheel.__version__}\n", "")
 
 

@@ -28,6 +28,15 @@ def session_name(schema: str, incarnation: int) -> str:
     return f"millwheel {schema} {incarnation}"
 
 
+def session_name_of_a_run(schema: str) -> str:
+    """The same of an embedded run, which is no member of a cluster.
+
+    >>> session_name_of_a_run("demo")
+    'millwheel demo embedded'
+    """
+    return f"millwheel {schema} embedded"
+
+
 async def join(connection: Connection, member: Member, key: bytes, lease_us: int, shape: bytes) -> Member:
     """See `ClusterStore.join`; the incarnation of `member` is not known yet.
 

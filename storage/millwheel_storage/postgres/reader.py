@@ -29,6 +29,7 @@ from millwheel_storage.decode import decode_image, quarantine_entry
 from millwheel_storage.fold import Folded, fifo_rows, fold, quarantine_row
 from millwheel_storage.postgres import orders, overseen
 from millwheel_storage.postgres.blocking import check_owner, connected, keep_members_out, reachable
+from millwheel_storage.postgres.membership import session_name_of_a_run
 from millwheel_storage.postgres.overlays import (
     Oldest,
     StateRow,
@@ -43,7 +44,7 @@ from millwheel_storage.postgres.overlays import (
 )
 from millwheel_storage.schema.evolution import places_of
 from millwheel_storage.schema.shape_checks import schema_name
-from millwheel_storage.statements import advancing, loading, opening, ordering, quarantining, viewing
+from millwheel_storage.statements import advancing, joining, loading, opening, ordering, quarantining, viewing
 
 
 class PublishedRow(msgspec.Struct, frozen=True):
@@ -201,6 +202,11 @@ class Reader:
     def watermarks(self) -> dict[str, int]:
         """Persisted low watermarks by computation or source."""
         return dict(self._connection.execute(advancing.READ_WATERMARKS).fetchall())
+
+    def is_run_embedded(self) -> bool:
+        """An embedded run has sessions now."""
+        name = session_name_of_a_run(self.schema)
+        return self._connection.execute(joining.SESSION_LIVES, (name,)).fetchone() == (True,)
 
     def sources(self, source: str) -> list[SourcePosition]:
         """Durable progress of every partition of a source that is not finished (or was, in an early version)."""

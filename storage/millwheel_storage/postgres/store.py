@@ -114,9 +114,11 @@ class PostgresStore:
 
     async def acquire(self, intervals: Sequence[IntervalId]) -> dict[IntervalId, Sequencer]:
         """See `Store.acquire`."""
-        return await self._folds.run(
+        taken = await self._folds.run(
             lambda connection: ownership.acquire(connection, self.schema, intervals, self._opened_as)
         )
+        self._label.text = membership.session_name_of_a_run(self.schema)
+        return taken
 
     async def reacquire(self, interval: IntervalId, sequencer: Sequencer) -> Sequencer | None:
         """See `Store.reacquire`.  The number is taken first, so that a repeated update recognises its own."""

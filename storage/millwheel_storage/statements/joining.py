@@ -60,6 +60,11 @@ UPDATE cluster_leader SET incarnation = NULL, expires = '-infinity' WHERE incarn
 
 LEADS: Final = "SELECT FROM cluster_leader WHERE incarnation = %s"
 NAME_SESSION: Final = "SELECT set_config('application_name', %s, false)"
+SESSION_LIVES: Final = """
+SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = %s)
+"""
+"""Every role sees what the sessions of others are called."""
+
 END_SESSIONS: Final = """
 SELECT count(*) FILTER (WHERE pg_terminate_backend(a.pid))
 FROM unnest(%(incarnations)s::bigint[], %(names)s::text[]) AS w (incarnation, name)

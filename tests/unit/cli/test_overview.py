@@ -65,6 +65,15 @@ def test_json_has_the_same() -> None:
     }  # fmt: skip
 
 
+def test_what_nobody_owns_belongs_to_an_embedded_run_while_one_runs() -> None:
+    found = msgspec.structs.replace(FOUND, embedded=True)
+    assert "interval\t2\tCount\tm\\t to the last key\tan embedded run\tbacklog 0" in lines(found)
+    assert json.loads(json_line(found))["embedded"] is True
+    console = Console(width=160, record=True, force_terminal=False)
+    console.print(drawn(found, None))
+    assert "an embedded run" in console.export_text()
+
+
 @pytest.mark.parametrize("watermarks", [
     {}, {"Count": MIN_TIME, "source:text": SECOND}, {"Count": SECOND, "source:text": MAX_TIME},
 ])  # fmt: skip
