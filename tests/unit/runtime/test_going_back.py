@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import pytest
+
+from millwheel import processes
+from millwheel.host.barriers import WentBack
 from millwheel.host.over import Tolerance
+from millwheel.processes import ProcessPlan
+from millwheel.runtime.embedded import EmbeddedRun
+from millwheel_storage.memory import MemoryStore
+from tests.unit.runtime.drive import text_lines, word_count
 from tests.unit.runtime.going_back import EARLY, LATE, LATER, WRONG, GoingBack
 
 
@@ -26,3 +35,21 @@ def test_rows_that_were_rejected_before_count_for_what_is_allowed() -> None:
     going.run.worker._tolerance = Tolerance()  # it is only looked at after the going back
     asyncio.run(going())
     assert going.run.progress().stopped == "3 rows are rejected, 2 are allowed"
+
+
+def test_a_worker_that_is_told_to_stop_while_all_goes_back_does_not_join_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    lives = 0
+
+    async def told_while_it_goes_back(*given: Any) -> None:
+        nonlocal lives
+        lives += 1
+        assert lives == 1, "it has joined again"
+        shells = given[-1]
+        shells.append(EmbeddedRun(pipeline.graph(), MemoryStore(), pipeline.tables))
+        shells[0].stop()
+        raise WentBack({})
+
+    pipeline = word_count("p", text_lines(1, seed=1))
+    monkeypatch.setattr(processes, "_member", told_while_it_goes_back)
+    _, over = asyncio.run(processes._worker(ProcessPlan(pipeline, "", "worker-1"), None, print))
+    assert not over
