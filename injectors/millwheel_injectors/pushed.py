@@ -66,6 +66,11 @@ class PushSource(Source[T]):
         self.name = name or stream.name
         _check_listen(self.name, listen, certificates)
         check_lengths_us(self.name, id_slack=id_slack, idle_after_us=idle_after_us)
+        if not id_slack:
+            raise ValueError(
+                f"source {self.name}: id_slack=0: clients bring again what got no answer, and it would count twice; give the "
+                "time, us, for which ids are remembered"
+            )
         if watermark is not None and not isinstance(watermark, BoundedDisorder):
             raise ValueError(f"source {self.name}: watermark={watermark!r:.80}: give BoundedDisorder(us), or nothing")
         self.record_id = _beside_the_value

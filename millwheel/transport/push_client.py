@@ -279,12 +279,12 @@ class AsyncPusher:
         alive.why = f"nothing came for {limits.CHANNEL_SILENT_BEATS * limits.CHANNEL_BEAT_S:.0f} s"
 
     async def _hear(self, call: Any, alive: _Signs) -> None:
-        kept = 0
+        kept, first = 0, True
         while (data := await call.read()) is not grpc.aio.EOF:
             alive.seen = True
             reply = reply_of(data)
-            if reply.id_slack_us:
-                self._slack_s = reply.id_slack_us / 1e6
+            if first:  # a source that remembers no id says so, too: that is 0
+                self._slack_s, first = reply.id_slack_us / 1e6, False
             for refusal in reply.refused:
                 at = refusal.number - kept
                 if not 0 <= at < len(self._sent):

@@ -121,6 +121,7 @@ MISTAKES: list[tuple[Callable[[], Any], str]] = [
     (lambda: pushed("127.0.0.1:0", watermark=5), r"source s: watermark=5: give BoundedDisorder"),
     (lambda: pushed("127.0.0.1:0", watermark=Exact()), r"source s: watermark=Exact\(\): give BoundedDisorder"),
     (lambda: pushed("127.0.0.1:0", id_slack=-1), "source s: id_slack=-1: give whole microseconds"),
+    (lambda: pushed("127.0.0.1:0", id_slack=0), "source s: id_slack=0: clients bring again what got no answer"),
     (lambda: pushed("127.0.0.1:0", idle_after_us="x"), "source s: idle_after_us='x': give whole microseconds"),
 ]
 

@@ -437,16 +437,20 @@ def test_a_source_that_takes_nothing_is_given_up_in_the_end(monkeypatch: pytest.
     asyncio.run(scenario())
 
 
-def test_a_record_is_not_sent_again_when_its_id_may_be_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("slack_us", [200_000, 0])
+def test_a_record_is_not_sent_again_when_its_id_may_be_forgotten(
+    slack_us: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     quick(monkeypatch)
 
     async def scenario() -> None:
         queue, addresses = PushQueue(), list[str]()
-        server = asyncio.create_task(PushServer(queue, "orders", LOOPBACK, id_slack_us=200_000).serve(addresses.append))
+        serving = PushServer(queue, "orders", LOOPBACK, id_slack_us=slack_us).serve(addresses.append)
+        server = asyncio.create_task(serving)
         await until(lambda: addresses)
 
         async def pushes() -> None:
-            async with AsyncPusher(addresses[0], "orders") as pusher:
+            async with AsyncPusher(addresses[0], "orders", patience_s=5) as pusher:
                 await pusher.push(*record(0))
                 await until(lambda: queue.read(1, 1_000))
                 await asyncio.sleep(0.3)
