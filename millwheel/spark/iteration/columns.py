@@ -165,7 +165,7 @@ def joined(batches: Iterable[Rows]) -> Rows:
     if not filled:
         return Rows(np.empty(0, np.int64), dict(given[0].columns) if given else {}, totals)
     names = list(filled[0].columns)
-    if any(list(batch.columns) != names for batch in filled):
+    if any(batch.columns.keys() != filled[0].columns.keys() for batch in filled):
         raise ColumnsError(f"messages to one partition differ in columns: {sorted({tuple(b.columns) for b in filled})}")
     columns = {name: np.concatenate([batch.columns[name] for batch in filled]) for name in names}
     return Rows(np.concatenate([batch.keys for batch in filled]), columns, totals)

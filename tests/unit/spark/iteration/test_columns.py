@@ -67,6 +67,11 @@ def test_keys_with_a_common_stride_do_not_share_a_partition() -> None:
         assert counts.min() > 700, stride
 
 
+def test_messages_may_name_their_columns_in_any_order() -> None:
+    both = joined([rows([1], x=[1.0], y=[2.0]), rows([2], y=[4.0], x=[3.0])])
+    assert (both["x"].tolist(), both["y"].tolist()) == ([1.0, 3.0], [2.0, 4.0])
+
+
 def test_totals_add_up_and_reach_everybody() -> None:
     one, other = (
         Rows(np.empty(0, np.int64), {}, {"mass": 0.25}),
