@@ -61,6 +61,8 @@ class SessionLabel:
 
     def __init__(self) -> None:
         self.text = ""
+        self.said_until_s = 0.0
+        """Until when, by the monotonic clock, one of them has said that it tries to connect: the others need not."""
 
 
 class Session:
@@ -108,7 +110,7 @@ class Session:
         if self._connection is not None and not self._connection.closed:
             return self._connection
         deadline = time.monotonic() + STORE_RECONNECT_LIMIT_US / 1_000_000
-        delay_s, told = STORE_FIRST_DELAY_S, False
+        delay_s = STORE_FIRST_DELAY_S
         while True:
             try:
                 self._connection, self._labelled = await self._connect(), ""
@@ -116,12 +118,13 @@ class Session:
             except psycopg.OperationalError as error:
                 if time.monotonic() + delay_s > deadline or REFUSED.search(str(error)):
                     raise not_connected(error) from error
-                if not told and delay_s >= STORE_LONGEST_DELAY_S:  # not for one that restarts
+                said = time.monotonic() < self._label.said_until_s
+                if not said and delay_s >= STORE_LONGEST_DELAY_S:  # not for one that restarts
                     left_s = round(deadline - time.monotonic())
                     logger.warning(
                         "cannot connect to Postgres, and tries for %d s more: %s", left_s, " ".join(str(error).split())
                     )
-                    told = True
+                    self._label.said_until_s = deadline
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, STORE_LONGEST_DELAY_S)
 

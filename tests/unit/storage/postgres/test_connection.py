@@ -22,13 +22,17 @@ def test_a_server_that_is_not_there_is_named_while_it_is_waited_for(
 ) -> None:
     monkeypatch.setattr(connection, "STORE_RECONNECT_LIMIT_US", 1_200_000)
     monkeypatch.setattr(connection, "STORE_LONGEST_DELAY_S", 0.1)
-    session = connection.Session("postgresql://nobody@127.0.0.1:1/none", "p", connection.SessionLabel())
+    label = connection.SessionLabel()
+    sessions = [connection.Session("postgresql://nobody@127.0.0.1:1/none", "p", label) for _ in range(3)]
 
     async def work(_: Connection) -> None:
         raise AssertionError("there is no connection")
 
+    async def all_of_a_store() -> None:
+        await asyncio.gather(*[session.run(work) for session in sessions])
+
     with caplog.at_level(logging.WARNING, "millwheel"), pytest.raises(StoreUnavailable, match="cannot connect"):
-        asyncio.run(session.run(work))
+        asyncio.run(all_of_a_store())
     assert len(caplog.messages) == 1
     assert caplog.messages[0].startswith("cannot connect to Postgres, and tries for 1 s more: ")
     assert "127.0.0.1" in caplog.messages[0]
