@@ -115,10 +115,11 @@ class Askers(Generic[R]):
 
     def outcome(self, key: str, question: str) -> Attempt | None:
         """What came of it; None while it is not known."""
-        found = self._heard.get((key, question))
-        if found is not None:
-            del self._heard[key, question]
-        return found
+        return self._heard.get((key, question))
+
+    def forget(self, key: str, question: str) -> None:
+        """What came of it is used.  A hook that fails before must find it again, or it would ask for ever."""
+        self._heard.pop((key, question), None)
 
     def ask(self, key: str, question: str, value: Any) -> None:
         """Begin, unless it is under way."""
@@ -225,9 +226,11 @@ class Calling(Operator[Reply[T, R]], Generic[T, R]):
             self.waiting.set(entry, Question(question.value, question.time, failed, outcome.error))
             self.again_us.set(context.wall_time + self._pause_us(context.key, failed))
             context.set_timer(LOOK, self.again_us.get(), "wall")
+            self._askers.forget(context.key, entry)
             return
         attempts = failed + (not outcome.error)
         self.emit(context, Reply(question.value, outcome.answer, outcome.error, attempts), question.time)
+        self._askers.forget(context.key, entry)
         self.waiting.delete(entry)
         self.again_us.clear()
         following = next(iter(self.waiting.items()), None)

@@ -120,6 +120,21 @@ def test_a_restart_asks_again_and_gives_one_reply() -> None:
     assert [(o.value.answer, o.value.attempts) for o in stepper.outputs(scored)] == [(Score(2), 2)]
 
 
+def test_a_hook_that_cannot_use_the_answer_is_quarantined_and_does_not_ask_for_ever() -> None:
+    asked = []
+
+    def wrong(payment: Payment) -> Any:
+        asked.append(payment.id)
+        return {"points": "many"}
+
+    stepper = Stepper(build(lambda: wrong, at_once=0), quarantine=True)
+    stepper.send(payments, Payment("a", 1), 5)
+    for _ in range(20):
+        stepper.advance_clock(SECOND)
+    (waits,) = stepper.quarantined()
+    assert (waits.key, stepper.outputs(scored), asked) == ("a", [], ["a"])
+
+
 def test_each_value_has_one_reply_under_faults() -> None:
     rows = [(Payment(f"p{number}", number), number * SECOND) for number in range(30)]
     for seed in range(examples(3)):
