@@ -18,7 +18,7 @@ from millwheel.model import Timer
 
 CHECKPOINT_FORMAT: Final = 1
 """Version of the serialised form of a checkpoint.  A store with another one is refused before the first write."""
-_TIMER: Final = SubscriptionId(-1)
+OF_TIMER: Final = SubscriptionId(-1)
 """Stands in the place of a subscription when an element of a quarantine is a timer."""
 
 
@@ -209,13 +209,13 @@ class QuarantineEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def of_timer(timer: Timer, error: str = "") -> QuarantineEntry:
         """A timer as an element."""
         return QuarantineEntry(
-            timer.key, _TIMER, ProducerId(0), SequenceNumber(0), b"", timer.timestamp, timer.tag, timer.kind, error
+            timer.key, OF_TIMER, ProducerId(0), SequenceNumber(0), b"", timer.timestamp, timer.tag, timer.kind, error
         )
 
     @property
     def is_timer(self) -> bool:
         """False for a record."""
-        return self.subscription == _TIMER
+        return self.subscription == OF_TIMER
 
 
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True, gc=False):

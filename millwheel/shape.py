@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -12,6 +13,12 @@ PUBLISH_PREFIX: Final = "published:"
 
 PUBLISHED_TABLE: Final = "millwheel_published"
 """The sink table of published streams; the prefix is reserved."""
+
+BEFORE_KEY: Final = "#"
+"""What a `Gathering` has put before a key ends with it."""
+
+GATHERED_TIME: Final = struct.Struct(">q")
+"""What a `Gathering` has merged lies in its state behind the time of the oldest (us), as its stream has it."""
 
 
 class SinkTable(msgspec.Struct, frozen=True):

@@ -8,7 +8,6 @@ Lives here: `Gathering`, and the computation that merges.  Never here: what the 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final, Generic, TypeVar
@@ -25,13 +24,11 @@ from millwheel.coders import Coder
 from millwheel.errors import CoderError, WiringError
 from millwheel.graph import KeyExtractor
 from millwheel.model import Record, Timer, whole_time
-from millwheel.shape import CombinedBy
+from millwheel.shape import BEFORE_KEY, GATHERED_TIME, CombinedBy
 
 V = TypeVar("V")
 
 _TIMER: Final = "give"
-_TIME: Final = struct.Struct(">q")
-_BEFORE_KEY: Final = "#"
 
 
 class Gathering(msgspec.Struct, Generic[V], frozen=True):
@@ -90,7 +87,7 @@ def _us(given: timedelta | int, name: str) -> int:
 
 def _prefix(shard: int) -> str:
     """Before the key, so that split keys can give each shard an interval of its own, whatever the keys are."""
-    return f"{shard:03d}{_BEFORE_KEY}"
+    return f"{shard:03d}{BEFORE_KEY}"
 
 
 class _Aged(Generic[V]):
@@ -102,13 +99,13 @@ class _Aged(Generic[V]):
 
     def encode(self, value: tuple[int, V], /) -> bytes:
         """The time, and the value as its stream has it."""
-        return _TIME.pack(value[0]) + self._coder.encode(value[1])
+        return GATHERED_TIME.pack(value[0]) + self._coder.encode(value[1])
 
     def decode(self, data: bytes, /) -> tuple[int, V]:
         """Both."""
-        if len(data) < _TIME.size:
+        if len(data) < GATHERED_TIME.size:
             raise CoderError(f"{self.fingerprint}: {len(data)} bytes hold no time")
-        return _TIME.unpack_from(data)[0], self._coder.decode(data[_TIME.size :])
+        return GATHERED_TIME.unpack_from(data)[0], self._coder.decode(data[GATHERED_TIME.size :])
 
 
 class Gatherer(Computation[V]):
@@ -139,7 +136,7 @@ class Gatherer(Computation[V]):
 
     def ProcessTimer(self, context: Context, timer: Timer) -> None:
         """Give all that was gathered."""
-        whole = timer.key.partition(_BEFORE_KEY)[2]
+        whole = timer.key.partition(BEFORE_KEY)[2]
         for entry, (oldest, value) in [*self.parts.items()]:
             if self._key(value) != whole:
                 made = f"merge made a value of key {self._key(value)!r:.80} of values of key {whole!r:.80}"

@@ -134,7 +134,7 @@ def gathering() -> Gathering[Sale]:
     return Gathering(merged, shards=3, every=2_000)
 
 
-async def _closed(store: Store, what: Any) -> Any:
+async def closed(store: Store, what: Any) -> Any:
     try:
         return await what
     finally:
@@ -142,9 +142,9 @@ async def _closed(store: Store, what: Any) -> Any:
             await store.close()
 
 
-async def _run(pipeline: Pipeline, store: Store) -> None:
+async def run_on(pipeline: Pipeline, store: Store) -> None:
     async with asyncio.timeout(60):
-        await _closed(store, EmbeddedRun(pipeline.graph(), store, pipeline.tables).run())
+        await closed(store, EmbeddedRun(pipeline.graph(), store, pipeline.tables).run())
 
 
 def counted(state: dict[str, Any]) -> dict[str, dict[str, int]]:
@@ -179,10 +179,10 @@ def test_each_record_counts_once_wherever_the_run_without_it_ends(at: int, durab
         await run_killed(shops("shops", None, durability, Touchy), store, *kills(at))
         if at % 3 == 0:
             await run_killed(shops("shops", gathering(), durability, Touchy), store, *kills(at * 7 % 140))
-        await _run(shops("shops", gathering(), durability, Touchy), store)
+        await run_on(shops("shops", gathering(), durability, Touchy), store)
         assert {place[1] for place in store.quarantine if place[0] == "Total"} == {"bad"}
         store.request_redrive("Total", "bad")
-        await _run(shops("shops", gathering(), durability), store)
+        await run_on(shops("shops", gathering(), durability), store)
         assert not store.quarantine
         assert counted(store.key_state["Total"]) == TRUTH
         assert store.tables()["production"] == []
@@ -246,7 +246,7 @@ def test_in_a_loop_too(at: int, durability: str) -> None:
     async def main() -> None:
         store = MemoryStore()
         await run_killed(looped(durability, False), store, *kills(at))
-        await _run(looped(durability, True), store)
+        await run_on(looped(durability, True), store)
         counts: dict[str, int] = {}
         for entries in counted(store.key_state["Round"]).values():
             counts |= entries
@@ -255,13 +255,13 @@ def test_in_a_loop_too(at: int, durability: str) -> None:
     asyncio.run(main())
 
 
-async def ends_as_it_must(place: Shops, durability: str) -> None:
-    """The version with the combiner goes on, the quarantine is redriven, and each row has counted once."""
-    await _run(shops(place.name, gathering(), durability, Touchy), place.store())
+async def ends_as_it_must(place: Shops, durability: str, combiner: Gathering[Sale] | None) -> None:
+    """Another version goes on, the quarantine is redriven, and each row has counted once."""
+    await run_on(shops(place.name, combiner, durability, Touchy), place.store())
     with Reader(place.url, place.name) as reader:
         assert [key for _, key, _ in reader.quarantined()] == ["bad"]
         reader.request_redrive("Total", "bad")
-    await _run(shops(place.name, gathering(), durability), place.store())
+    await run_on(shops(place.name, combiner, durability), place.store())
     assert place.times() == TRUTH
     assert place.tables()["production"] == place.tables()["quarantine"] == []
 
@@ -293,13 +293,13 @@ ON_POSTGRES = [("checkpoints", 33), ("checkpoints", 66), ("snapshots", 9), ("sna
 def test_on_postgres_too(place: Shops, durability: str, at: int) -> None:
     async def main() -> None:
         store = place.store()
-        await _closed(store, run_killed(shops(place.name, None, durability, Touchy), store, *kills(at)))
+        await closed(store, run_killed(shops(place.name, None, durability, Touchy), store, *kills(at)))
         told = check(shops(place.name, gathering(), durability), place.url)
         assert told.changes == [
             "computation 'Total' gets a combiner, 'Total.parts', which takes over what is on its way to it"
         ]
         assert not told.refusals
-        await ends_as_it_must(place, durability)
+        await ends_as_it_must(place, durability, gathering())
 
     asyncio.run(main())
 
@@ -315,7 +315,7 @@ def test_after_kill_9(place: Shops, durability: str) -> None:
             time.sleep(0.01)
     started.kill()
     started.wait()
-    asyncio.run(ends_as_it_must(place, durability))
+    asyncio.run(ends_as_it_must(place, durability, gathering()))
 
 
 def _has_begun(connection: psycopg.Connection[Any], schema: str, rows: int = 40) -> bool:
@@ -350,7 +350,7 @@ def test_a_run_without_it_that_is_still_there_writes_nothing_any_more(place: Sho
             await asyncio.wait_for(zombie, 120)
         await store.close()
         tap.closed = True
-        await _run(tapped(tap, gathering()), place.store())
+        await run_on(tapped(tap, gathering()), place.store())
 
     asyncio.run(main())
     counts = [n for entries in place.times().values() for n in entries.values()]
@@ -360,4 +360,4 @@ def test_a_run_without_it_that_is_still_there_writes_nothing_any_more(place: Sho
 if __name__ == "__main__":
     Touchy.pause_s = 0.005
     vars(injector).update(FIRST_READ_ROWS=3, READ_LIMIT_ROWS=9)
-    asyncio.run(_run(shops(sys.argv[2], None, sys.argv[3], Touchy), PostgresStore(sys.argv[1], sys.argv[2])))
+    asyncio.run(run_on(shops(sys.argv[2], None, sys.argv[3], Touchy), PostgresStore(sys.argv[1], sys.argv[2])))

@@ -1,4 +1,4 @@
-"""Bugs of a pipeline from which a computation is taken out."""
+"""Bugs of a pipeline from which a computation is taken out, or a combiner."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from millwheel_storage.schema import evolution
 from tests.planted import Patches, only
 
 EXACT = "tests/integration/test_drop.py::test_what_it_has_sent_counts_once_wherever_the_run_before_ends"
+
+
+HANDED_BACK = "tests/integration/test_combiner_goes.py::test_each_record_counts_once_wherever_the_run_with_it_ends"
 
 
 @only(EXACT)
@@ -38,3 +41,36 @@ def ids_of_the_receiver_go_with_the_sender() -> Patches:
         self.delivered[first], self.frontiers[first] = {}, {}
 
     return {(MemoryTables, "adopt"): adopt}
+
+
+@only(HANDED_BACK)
+def what_is_gathered_goes() -> Patches:
+    """What a combiner that goes has gathered goes with it."""
+    return {(MemoryTables, "give_gathered"): lambda self, parts, first, channel: None}
+
+
+@only(HANDED_BACK)
+def ids_of_the_combiner_are_not_told() -> Patches:
+    """A computation is not told what its combiner was delivered when that goes."""
+    original = MemoryTables.hand_back
+
+    def hand_back(self: MemoryTables, subscription: Any, merged: Any, old: Any, new: Any) -> None:
+        for interval in old:
+            self.delivered.pop(interval, None)
+        original(self, subscription, merged, old, new)
+
+    return {(MemoryTables, "hand_back"): hand_back}
+
+
+@only(HANDED_BACK)
+def merged_values_are_new() -> Patches:
+    """What a combiner that goes has sent is no longer known to be taken."""
+    original = MemoryTables.hand_back
+
+    def hand_back(self: MemoryTables, subscription: Any, merged: Any, old: Any, new: Any) -> None:
+        for interval in new:
+            for of in (self.delivered, self.frontiers):
+                of[interval] = {channel: it for channel, it in of.get(interval, {}).items() if channel[0] != merged}
+        original(self, subscription, merged, old, new)
+
+    return {(MemoryTables, "hand_back"): hand_back}

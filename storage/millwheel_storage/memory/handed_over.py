@@ -7,14 +7,18 @@ of the rows of a table (`tables`), or which computations this is about (`schema.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from millwheel.bundles import OF_TIMER
+from millwheel.ids import ProducerId
 from millwheel.shape import PipelineShape
 from millwheel_storage.memory.contents import MemoryContents
 from millwheel_storage.schema.drops import Drop, heir
 from millwheel_storage.schema.evolution import Plan
+from millwheel_storage.schema.handbacks import Handback, refusal
 from millwheel_storage.schema.handovers import Handover, watermarks
 from millwheel_storage.schema.recuts import Recut, steps
 
@@ -23,13 +27,19 @@ def rearrange(contents: MemoryContents, planned: Plan) -> None:
     """Nobody who knows of the time before writes any more; then move what is to be moved."""
     contents.fence(contents.ownership.keys())
     contents.agreements.disown_all()
-    for interval in sorted({place[0] for place in contents.log}):
-        contents.fold_log(contents.row(interval))
+    fold_all(contents)
+    hand_back(contents, planned.handbacks)
     if planned.drops:
         _drop(contents, planned.drops, planned.shape)
     for it in planned.recuts:
         _recut(contents, it)
     hand_over(contents, planned.handovers)
+
+
+def fold_all(contents: MemoryContents) -> None:
+    """Bring the tables to the end of what counts."""
+    for interval in sorted({place[0] for place in contents.log}):
+        contents.fold_log(contents.row(interval))
 
 
 def _drop(contents: MemoryContents, drops: Sequence[Drop], shape: PipelineShape) -> None:
@@ -79,3 +89,25 @@ def hand_over(contents: MemoryContents, handovers: Sequence[Handover]) -> None:
         for name, other in zip(watermarks(computation), watermarks(parts), strict=True):
             if name in contents.watermark:
                 contents.watermark.setdefault(other, contents.watermark[name])
+
+
+def hand_back(contents: MemoryContents, handbacks: Sequence[Handback]) -> None:
+    """What combiners have goes back to their computations, which have none any more."""
+    for it in handbacks:
+        old, new = ([id_ for _, id_ in contents.by_low(name)] for name in (it.parts, it.computation))
+        subscription, merged = contents.subscriptions[it.taken], contents.subscriptions[it.merged]
+        contents.folded.hand_back(subscription, merged, old, new)
+        contents.folded.give_gathered(it.parts, new[0], (subscription, ProducerId(contents.next_sequencer())))
+        contents.folded.drop_elements(it.parts, {OF_TIMER})
+        contents.folded.requalify(it.computation, merged, subscription)
+        contents.folded.move_elements(it.parts, it.computation)
+
+
+def refusals(contents: MemoryContents, handbacks: Sequence[Handback]) -> Iterator[str]:
+    """Why combiners cannot go now, found out without a change; subscriptions have their old names."""
+    trial = copy.deepcopy(contents)
+    fold_all(trial)
+    for it in handbacks:
+        both = (trial.folded.producers(trial.subscriptions[name]) for name in (it.stored, it.merged))
+        if set.intersection(*both):
+            yield refusal(it)

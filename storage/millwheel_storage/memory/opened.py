@@ -73,6 +73,8 @@ def _plan(contents: MemoryContents, stored: PipelineShape, shape: PipelineShape)
         held = [(key, entry) for key, slots in state.items() for place, entry in slots if place == cell.place]
         counts[cell] = holders(len({key for key, _ in held}), held, logs, cell.place)
     found.settle(counts)
+    if found.handbacks:
+        found.refusals += handed_over.refusals(contents, found.handbacks)
     return found
 
 

@@ -23,10 +23,11 @@ from millwheel.bundles import (
     RecoveredInterval,
     TimerPlace,
 )
-from millwheel.ids import IntervalId, SequenceNumber, SubscriptionId
+from millwheel.ids import IntervalId, ProducerId, SequenceNumber, SubscriptionId
 from millwheel.limits import WORK_LIMIT_RECORDS
 from millwheel.model import MAX_TIME, TIMER_KINDS
 from millwheel.ports import IntervalRow
+from millwheel.shape import BEFORE_KEY, GATHERED_TIME
 from millwheel_storage.decode import TimerRow, timer_writes
 from millwheel_storage.fold import Channel, Folded, Payload
 from millwheel_storage.productions import bundles
@@ -185,6 +186,46 @@ class MemoryTables:
                 channels[channel] = {sequence: (prefix + key, value, at) for sequence, (key, value, at) in rows}
         for interval in old:
             self.productions.setdefault(new[0], {}).update(_taken(self.productions, interval, subscription))
+        frontiers, delivered = self._known(subscription, old)
+        for interval in new:
+            self.frontiers[interval] = dict(frontiers)
+            self.delivered[interval] = {channel: set(ids) for channel, ids in delivered.items()}
+        self._hand_over_outside_ids(subscription, old, new)
+
+    def producers(self, subscription: SubscriptionId) -> set[ProducerId]:
+        """Who has sent on a subscription, as far as that is known."""
+        tables: tuple[Mapping[IntervalId, Mapping[Channel, Any]], ...] = (self.productions, self.frontiers)
+        found = (channel for table in tables for channels in table.values() for channel in channels)
+        return {producer for number, producer in found if number == subscription}
+
+    def hand_back(
+        self, subscription: SubscriptionId, merged: SubscriptionId, old: Sequence[IntervalId], new: Sequence[IntervalId]
+    ) -> None:
+        """A subscription was that of the `old` intervals, a combiner's, and is that of the `new` ones, which had `merged`."""
+        for channels in self.productions.values():
+            for channel in [channel for channel in channels if channel[0] == subscription]:
+                rows = channels[channel].items()
+                channels[channel] = {
+                    sequence: (key.partition(BEFORE_KEY)[2], value, at) for sequence, (key, value, at) in rows
+                }
+        for interval in [*self.productions]:
+            taken = _taken(self.productions, interval, merged)
+            self.productions.setdefault(new[0], {}).update(_relabelled(taken, subscription))
+        frontiers, delivered = self._known(subscription, old)
+        for interval in new:
+            mine = _relabelled(_taken(self.frontiers, interval, merged), subscription)
+            self.frontiers.setdefault(interval, {}).update({**frontiers, **mine})
+            ids = _relabelled(_taken(self.delivered, interval, merged), subscription)
+            copied = {channel: set(known) for channel, known in delivered.items()}
+            self.delivered.setdefault(interval, {}).update({**copied, **ids})
+        self._hand_over_outside_ids(subscription, old, new)
+        for place in [place for place in self.outside if place[0] in new and place[1] == subscription]:
+            self.outside_counts[place] = len(self.outside[place])
+
+    def _known(
+        self, subscription: SubscriptionId, old: Iterable[IntervalId]
+    ) -> tuple[dict[Channel, SequenceNumber], dict[Channel, set[SequenceNumber]]]:
+        """What intervals have been delivered on a subscription, which they have no longer: frontiers, and ids from there."""
         frontiers: dict[Channel, SequenceNumber] = {}
         delivered: dict[Channel, set[SequenceNumber]] = {}
         for interval in old:
@@ -192,11 +233,31 @@ class MemoryTables:
                 frontiers[channel] = max(frontier, frontiers.get(channel, frontier))
             for channel, ids in _taken(self.delivered, interval, subscription).items():
                 delivered.setdefault(channel, set()).update(ids)
-        for interval in new:
-            self.frontiers[interval] = dict(frontiers)
-            kept = {channel: {id_ for id_ in ids if id_ >= frontiers[channel]} for channel, ids in delivered.items()}
-            self.delivered[interval] = {channel: ids for channel, ids in kept.items() if ids}
-        self._hand_over_outside_ids(subscription, old, new)
+        kept = {channel: {id_ for id_ in ids if id_ >= frontiers[channel]} for channel, ids in delivered.items()}
+        return frontiers, {channel: ids for channel, ids in kept.items() if ids}
+
+    def give_gathered(self, parts: str, first: IntervalId, channel: Channel) -> None:
+        """What a combiner has gathered is on its way, on `channel`."""
+        gathered = (
+            (key, entry, value)
+            for key, slots in self.key_state.get(parts, {}).items()
+            for (_, entry), value in slots.items()
+        )
+        rows = {
+            SequenceNumber(number): (
+                key.partition(BEFORE_KEY)[2], value[GATHERED_TIME.size :], GATHERED_TIME.unpack_from(value)[0]
+            )
+            for number, (key, entry, value) in enumerate(sorted(gathered))
+        }  # fmt: skip
+        if rows:
+            self.productions.setdefault(first, {})[channel] = rows
+
+    def move_elements(self, parts: str, computation: str) -> None:
+        """What waits in the quarantine of a combiner waits in that of its computation."""
+        for _, key in [place for place in self.quarantine if place[0] == parts]:
+            whole = key.partition(BEFORE_KEY)[2]
+            fifo = [msgspec.structs.replace(entry, key=whole) for entry in self.quarantine.pop((parts, key))]
+            self.quarantine.setdefault((computation, whole), []).extend(fifo)
 
     def _hand_over_outside_ids(
         self, subscription: SubscriptionId, old: Collection[IntervalId], new: Collection[IntervalId]
@@ -358,6 +419,10 @@ def _taken(
     """What an interval has of a subscription, which it has no longer."""
     mine = table.get(interval, {})
     return {channel: mine.pop(channel) for channel in [*mine] if channel[0] == subscription}
+
+
+def _relabelled(channels: Mapping[Channel, V], subscription: SubscriptionId) -> dict[Channel, V]:
+    return {(subscription, producer): value for (_, producer), value in channels.items()}
 
 
 def _bundles(channel: Channel, rows: dict[SequenceNumber, Payload]) -> list[Bundle]:

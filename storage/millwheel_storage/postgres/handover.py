@@ -1,7 +1,8 @@
-"""A store on which a computation gets a combiner: what was on its way to the one goes to the other.
+"""A store on which a computation gets a combiner, or loses it: what was on its way to the one goes to the other.
 
-Lives here: what becomes of the rows of a subscription (docs/adr/0043-a-combiner-that-comes-later.md).  Never here: when it is
-done (`schema.handovers`), that nobody writes meanwhile (`rearranged`), or SQL text.
+Lives here: what becomes of the rows of a subscription (docs/adr/0043-a-combiner-that-comes-later.md,
+docs/adr/0047-a-combiner-that-goes.md).  Never here: when it is done (`schema.handovers`, `schema.handbacks`), that nobody
+writes meanwhile (`rearranged`), or SQL text.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from psycopg.types.numeric import Int8
+from psycopg.types.numeric import Int4, Int8
 
+from millwheel.bundles import OF_TIMER
+from millwheel.errors import IncompatibleStore, InvariantError
 from millwheel_storage.postgres import query
 from millwheel_storage.postgres.prepared import Connection
+from millwheel_storage.schema.handbacks import Handback, refusal
 from millwheel_storage.schema.handovers import Handover, watermarks
-from millwheel_storage.statements import handing_over, opening
+from millwheel_storage.statements import dropping, handing_back, handing_over, opening
 
 
 async def hand_over(connection: Connection, handovers: Sequence[Handover]) -> None:
@@ -23,6 +27,32 @@ async def hand_over(connection: Connection, handovers: Sequence[Handover]) -> No
     for handover in handovers:
         given = await _parameters(connection, handover, names)
         for statement in handing_over.HAND_OVER:
+            await connection.execute(statement, given)
+
+
+async def hand_back(connection: Connection, handbacks: Sequence[Handback]) -> None:
+    """Give what combiners have to their computations; all logs are folded, and the combiners go after that."""
+    names = {(kind, name): number for kind, name, number in await query.rows(connection, opening.READ_NAMES)}
+    for it in handbacks:
+        new = await _intervals(connection, names["computation", it.computation])
+        parts = names["computation", it.parts]
+        numbered = await query.first(connection, opening.NEXT_SEQUENCER)
+        if numbered is None:
+            raise InvariantError("there is no sequencer")
+        given = {
+            "old": [*(await _intervals(connection, parts)).values()],
+            "new": [*new.values()],
+            "first": new[b""],
+            "computation": names["computation", it.computation],
+            "parts": parts,
+            "subscription": names["subscription", it.taken],
+            "merged": names["subscription", it.merged],
+            "producer": Int8(numbered[0]),
+        }
+        if await query.first(connection, handing_back.TWICE, given) is not None:
+            raise IncompatibleStore(refusal(it))
+        await connection.execute(dropping.KEEP_ERRORS, {"computation": parts, "gone": [Int4(OF_TIMER)]})
+        for statement in handing_back.HAND_BACK:
             await connection.execute(statement, given)
 
 

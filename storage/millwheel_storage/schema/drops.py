@@ -25,13 +25,14 @@ class Drop(msgspec.Struct, frozen=True):
 
 def drops(stored: PipelineShape, shape: PipelineShape) -> Iterator[Drop]:
     """Those that `shape` declares and `stored` has, which is by new names.  A combiner goes with its computation."""
+    parts = {combiner.parts for combiner in stored.combiners.values()}
     for name in sorted(shape.gone):
         computation, _, stream = name.partition("<")
         if stream:
             found = tuple(
                 sub
                 for sub in sorted(stored.subscriptions)
-                if sub.partition("#")[0] == name and sub not in shape.subscriptions
+                if sub.partition("#")[0] == name and sub not in shape.subscriptions and stream not in parts
             )
             if found:
                 yield Drop(computation, found, whole=False)

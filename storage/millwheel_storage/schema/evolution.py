@@ -20,7 +20,9 @@ from millwheel.schemas import Unreadable, changes
 from millwheel.shape import PUBLISH_PREFIX, PipelineShape
 from millwheel_storage.fold import Folded
 from millwheel_storage.schema import drops as dropping
+from millwheel_storage.schema import handbacks as handing_back
 from millwheel_storage.schema.drops import Drop
+from millwheel_storage.schema.handbacks import Handback
 from millwheel_storage.schema.handovers import Handover, handovers, why_gone
 from millwheel_storage.schema.recuts import Recut, recuts, told
 
@@ -60,10 +62,12 @@ class Plan(msgspec.Struct):
     """Their subscriptions, and those that combiners take over, by old name."""
     handovers: list[Handover] = []
     """Computations that get a combiner."""
+    handbacks: list[Handback] = []
+    """Computations that have no combiner any more."""
     recuts: list[Recut] = []
     """Computations whose intervals begin at other keys."""
     drops: list[Drop] = []
-    """Computations and inputs that are declared to go."""
+    """Computations and inputs that are declared to go, and what is left when a combiner has handed all back."""
     dropped: list[StoredCell] = []
     """Cells that are declared to go."""
     missing: list[StoredCell] = []
@@ -118,9 +122,10 @@ def plan(stored: PipelineShape, shape: PipelineShape) -> Plan:
     renamed = _renamed_computations(stored, shape)
     combined = [*handovers(stored, shape, renamed)]
     subscriptions = {name: _moved(name, "<", renamed) for name in stored.subscriptions}
-    subscriptions |= {it.stored: it.taken for it in combined}
+    returned = [*handing_back.handbacks(stored, shape)]
+    subscriptions |= {it.stored: it.taken for it in combined} | {it.stored: it.taken for it in returned}
     subscriptions = {old: new for old, new in subscriptions.items() if old != new}
-    found = Plan(shape, renamed=renamed, subscriptions=subscriptions, handovers=combined)
+    found = Plan(shape, renamed=renamed, subscriptions=subscriptions, handovers=combined, handbacks=returned)
     found.changes = [f"computation {old!r} is now {new!r}" for old, new in renamed.items()]
     found.changes += [
         f"computation {it.computation!r} gets a combiner, {it.combiner.parts!r}, which takes over what is on its way to it"
@@ -128,7 +133,8 @@ def plan(stored: PipelineShape, shape: PipelineShape) -> Plan:
     ]
     known = _under_new_names(stored, renamed, subscriptions)
     found.drops = [*dropping.drops(known, shape)]
-    found.changes += dropping.told(found.drops)
+    found.changes += [*handing_back.told(returned), *dropping.told(found.drops)]
+    found.drops += [drop for it in returned for drop in it.drops()]
     known = dropping.without(known, found.drops)
     found.recuts = [*recuts(known, shape)]
     found.changes += told(known, shape)
@@ -176,14 +182,18 @@ def _under_new_names(
 
 
 def _gone(stored: PipelineShape, shape: PipelineShape) -> Iterator[str]:
+    parts = {combiner.parts for combiner in stored.combiners.values()}
     for what, old, new in (
         ("computation", stored.computations, shape.computations),
         ("subscription", stored.subscriptions, shape.subscriptions),
     ):
         # A stream that is no longer published takes nobody's state with it.
         for name in sorted(set(old) - set(new)):
-            if not name.startswith(PUBLISH_PREFIX) and (
-                what == "computation" or name.partition("<")[0] in shape.computations
+            # What a computation has read by its combiner goes with that, or does not.
+            if (
+                not name.startswith(PUBLISH_PREFIX)
+                and (what == "computation" or name.partition("<")[0] in shape.computations)
+                and (what == "computation" or old[name] not in parts)
             ):
                 yield why_gone(what, name, stored, shape)
 

@@ -51,7 +51,7 @@ def why_gone(what: str, name: str, stored: PipelineShape, shape: PipelineShape) 
     if what == "computation" and name in of:
         return (
             f"the store holds work of computation {name!r}, the combiner of {of[name]!r}, which the pipeline no longer has: "
-            "a combiner cannot be taken away; put it back, or reset the store"
+            "put it back, or take it away in a version in which the computation keeps its name and the stream that it reads"
         )
     refusal = f"the store holds work of {what} {name!r}, which the pipeline no longer has: put it back"
     if what == "computation":

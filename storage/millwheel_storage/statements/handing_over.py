@@ -57,7 +57,7 @@ GROUP BY w.id, f.subscription, f.producer
 
 COPY_IDS: Final = """
 INSERT INTO delivered (interval_id, subscription, producer, first_sequence, last_sequence, ids)
-SELECT f.interval_id, d.subscription, d.producer, d.first_sequence, d.last_sequence, d.ids
+SELECT DISTINCT f.interval_id, d.subscription, d.producer, d.first_sequence, d.last_sequence, d.ids
 FROM delivered_frontier f CROSS JOIN unnest(%(old)s::bigint[]) AS w (id) JOIN delivered d
   ON d.interval_id = w.id AND d.subscription = f.subscription AND d.producer = f.producer
  AND d.last_sequence >= f.frontier

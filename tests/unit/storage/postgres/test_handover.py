@@ -24,10 +24,13 @@ from millwheel.bundles import (
 from millwheel.cluster import Placement
 from millwheel.errors import IncompatibleStore, StoreInUse
 from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber, Sequencer, SubscriptionId
+from millwheel.model import Timer
 from millwheel.ports import Declaration, PositionWrite, Store, WatermarkWrite
+from millwheel.shape import GATHERED_TIME
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.memory import MemoryStore
 from millwheel_storage.postgres import PostgresStore
+from millwheel_storage.postgres.reader import Reader
 from millwheel_storage.testing import postgres_tables
 from tests.unit.storage.samples import gathering, shops
 
@@ -190,5 +193,107 @@ def test_a_member_whose_lease_has_run_out_owns_nothing_any_more(postgres: Embedd
         assert not await early.renew(member.incarnation, LEASE_US)
         await early.close()
         await late.close()
+
+    asyncio.run(main())
+
+
+PARTS, MERGED = 2, 3
+"""Subscriptions of the story, when "Total" has a combiner: the number 2 is that of its parts then."""
+
+
+class Gathered(Story):
+    """What the same pipeline has done with a combiner, whose intervals are `parts`."""
+
+    async def tell(self) -> None:
+        await super().tell()
+        opened = await self.store.open_pipeline(shops(self.name, gathering()))
+        self.parts = [row.id for row in opened.intervals if row.computation == "Total.parts"]
+        self.owned = await self.store.acquire([row.id for row in opened.intervals])
+        for interval in self.owned:
+            await self.store.recover(interval, self.owned[interval])
+        first, second, _ = self.parts
+        state = [
+            ("000#a", "parts", "0", GATHERED_TIME.pack(-5) + b"old"),
+            ("000#a", "parts", "1", GATHERED_TIME.pack(6) + b"new"),
+            ("000#z", "parts", "0", GATHERED_TIME.pack(1 << 60) + b"late"),
+        ]
+        await self.commit(
+            first, 1, state=StateWrites.of(state), timers=TimerWrites(["000#a"], ["give"], ["wall"], [9]),
+            holds=HoldWrites(["000#a"], [-5]), produced=[produced(MERGED, 70, "a", "n"), produced(PARTS, 71, "000#l")],
+            ids=[ids(PARTS, 8, 1, 2)], outside=[OutsideIdWrites(SubscriptionId(PARTS), 50, [b"w"])],
+        )  # fmt: skip
+        failed = msgspec.structs.replace(waiting("001#q", PARTS), error="")
+        timer = QuarantineEntry.of_timer(Timer("001#q", "give", 3, "wall"), "bang")
+        state = [("001#q", "parts", "0", GATHERED_TIME.pack(3) + b"q")]
+        await self.commit(
+            second, 1, state=StateWrites.of(state), quarantined=[timer, failed, waiting("001#p", PARTS)],
+            outside=[OutsideIdWrites(SubscriptionId(PARTS), 50, [b"w", b"v"])], ids=[ids(PARTS, 8, 2, 3)],
+        )  # fmt: skip
+        await self.commit(3, 1, ids=[ids(MERGED, 70, 0, 0)], quarantined=[waiting("a", MERGED)])
+
+
+def test_both_stores_hand_back_alike(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    async def main() -> None:
+        memory, stored = MemoryStore(), PostgresStore(postgres.url, pipeline)
+        for store in (memory, stored):
+            story = Gathered(store, pipeline)
+            await story.tell()
+            opened = await store.open_pipeline(shops(pipeline))
+            assert opened.subscriptions == {"Also<sales": 1, "Total<sales": 2}
+            assert await store.open_pipeline(shops(pipeline)) == opened  # the first reply was lost
+            for interval in (1, 3, story.parts[0]):
+                assert await story.commit(interval, 9) == set()
+        tables = memory.tables()
+        assert tables == postgres_tables(postgres.url, pipeline)
+        sent = [row for row in tables["production"] if row[1] == PARTS]
+        (producer,) = {row[2] for row in sent} - {90, 91, 93, 70, 71}
+        assert producer > max(story.owned.values())
+        assert [row[:5] for row in sent] == sorted([
+            (1, 2, 90, 0, "a"), (1, 2, 90, 1, "z"), (2, 2, 91, 0, "b"), (3, 2, 70, 0, "a"), (3, 2, 70, 1, "n"),
+            (3, 2, 71, 0, "l"), (3, 2, 93, 0, "r"), *((3, 2, producer, n, key) for n, key in enumerate("aazq")),
+        ])  # fmt: skip
+        given = [row[5:] for row in sent if row[2] == producer]
+        assert given == [(b"old", -5), (b"new", 6), (b"late", 1 << 60), (b"q", 3)]
+        for interval in (3, 4):
+            mine = [row[2:] for row in tables["delivered"] if row[:2] == (interval, PARTS)]
+            merged = [(70, 0)] if interval == 3 else []
+            assert mine == sorted([(5, n) for n in (3, 4, 7, 8, 9)] + [(6, 0), (8, 2), (8, 3), *merged])
+        assert tables["opaque_bucket"] == [(interval, 2, 50, 5) for interval in (3, 4)]
+        assert [row[:4] for row in tables["quarantine"]] == [
+            ("Total", "a", 0, 2), ("Total", "a", 1, 1), ("Total", "a", 2, 2), ("Total", "p", 0, 2), ("Total", "q", 0, 2),
+        ]  # fmt: skip
+        assert memory.quarantine["Total", "q"][0].error == "bang"
+        with Reader(postgres.url, pipeline) as reader:
+            assert [entry.error for entry in reader.quarantine_rows("Total", "q")] == ["bang"]
+        assert (tables["key_state"], tables["timer"], tables["hold"], tables["checkpoint_log"]) == ([], [], [], [])
+        assert {name for name, _ in tables["watermark"]} == {"Total", "loop:Total"}
+        await stored.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("known", ["sent on both", "taken and sent", "sent and taken"])
+def test_a_combiner_that_has_logged_and_sent_is_not_handed_back(
+    postgres: EmbeddedPostgres, pipeline: str, known: str
+) -> None:
+    """Two of its records would have one id.  Nothing is changed."""
+
+    async def main() -> None:
+        memory, stored = MemoryStore(), PostgresStore(postgres.url, pipeline)
+        for store in (memory, stored):
+            story = Gathered(store, pipeline)
+            await story.tell()
+            if known == "sent on both":
+                await story.commit(story.parts[2], 1, produced=[produced(PARTS, 70, "002#a")])
+            elif known == "sent and taken":
+                await story.commit(4, 1, ids=[ids(MERGED, 71, 0, 5)])
+            else:
+                await story.commit(story.parts[2], 1, ids=[ids(PARTS, 70, 0, 5)])
+            before = memory.tables(), postgres_tables(postgres.url, pipeline) if store is stored else None
+            with pytest.raises(IncompatibleStore, match=r"once more with Checkpoints\(\)"):
+                await store.open_pipeline(shops(pipeline))
+            after = memory.tables(), postgres_tables(postgres.url, pipeline) if store is stored else None
+            assert after == before
+        await stored.close()
 
     asyncio.run(main())

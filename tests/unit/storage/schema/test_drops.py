@@ -93,9 +93,9 @@ def test_an_input_that_is_not_declared_to_go_is_refused() -> None:
         plan(stored, shops()).check()
 
 
-def test_a_combiner_does_not_go_without_its_computation() -> None:
-    """It holds values that the computation has not got yet."""
-    shape = msgspec.structs.replace(shops(), gone=("Total.parts",))
+def test_a_combiner_is_not_dropped_without_its_computation() -> None:
+    """It holds values that the computation has not got yet, and hands them back."""
+    shape = msgspec.structs.replace(shops(), gone=("Total.parts", "Total<Total.parts"))
     found = plan(shops(combiner=gathering()), shape)
-    assert found.drops == []
-    assert "a combiner cannot be taken away" in found.refusals[0]
+    assert [it.parts for it in found.handbacks] == ["Total.parts"]
+    assert [*drops(shops(combiner=gathering()), shape)] == []

@@ -35,9 +35,10 @@ def test_it_may_come_with_another_name() -> None:
     assert found.subscriptions == {"Total<sales": "Sum.parts<sales"}
 
 
-def test_combiners_do_not_go() -> None:
-    with pytest.raises(IncompatibleStore, match=r"'Total.parts', the combiner of 'Total'.*cannot be taken away"):
-        plan(shops(combiner=gathering()), shops()).check()
+def test_a_combiner_does_not_go_while_its_computation_gets_another_name() -> None:
+    with pytest.raises(IncompatibleStore, match=r"'Total.parts', the combiner of 'Sum'.*keeps its name and the stream"):
+        plan(shops(combiner=gathering()), shops(name="Sum", formerly="Total")).check()
+    assert len(plan(shops(combiner=gathering()), shops(name="Sum", formerly="Total")).refusals) == 1
 
 
 def test_a_computation_of_several_inputs_gets_none() -> None:
