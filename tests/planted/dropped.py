@@ -69,7 +69,8 @@ def merged_values_are_new() -> Patches:
 
     def hand_back(self: MemoryTables, subscription: Any, merged: Any, old: Any, new: Any) -> None:
         for interval in new:
-            for of in (self.delivered, self.frontiers):
+            tables: tuple[dict[Any, Any], ...] = (self.delivered, self.frontiers)
+            for of in tables:
                 of[interval] = {channel: it for channel, it in of.get(interval, {}).items() if channel[0] != merged}
         original(self, subscription, merged, old, new)
 
