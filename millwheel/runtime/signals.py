@@ -92,7 +92,7 @@ class StopSignals:
         """In a thread: interrupt each call of user code that goes on for too long after the stop."""
         if not self._bell.get():
             return
-        seen, since = None, 0.0
+        seen, since = self._run.user_call, time.monotonic()
         while not self._is_over():
             now = self._run.user_call
             if now is None or now is not seen:
