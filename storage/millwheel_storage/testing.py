@@ -52,7 +52,8 @@ _TABLES: Final[dict[str, str]] = {
     "suspicion": "SELECT interval_id, ends, mark FROM suspicion",
     "declared_epoch": "SELECT number FROM declared_epoch",
     "watermark": "SELECT name, value FROM watermark",
-    "source": "SELECT source, partition, interval_id, producer, position, finished, state, rejected FROM source",
+    "source": "SELECT source, partition, interval_id, producer, position, finished, state, rejected, signed "
+    "FROM source",
     "cluster": "SELECT version FROM cluster",
     "cluster_leader": "SELECT epoch, incarnation FROM cluster_leader",
     "cluster_member": "SELECT incarnation, name, role, address FROM cluster_member",

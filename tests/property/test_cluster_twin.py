@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 import psycopg
 import pytest
-from hypothesis import HealthCheck, assume, event, settings
+from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
@@ -213,7 +213,8 @@ class ClusterTwins(RuleBasedStateMachine):
     @rule(data=st.data(), count=st.integers(2, 4), ready=st.sampled_from([True, True, True, False]))
     def merge(self, data: st.DataObject, count: int, ready: bool) -> None:
         several = [name for name in ("left", "right") if len(self.covered(name)[0]) > 1]
-        assume(several)
+        if not several:
+            return  # `assume` would throw the whole history away
         computation = data.draw(st.sampled_from(several))
         rows = [row for row in self.rows() if row.computation == computation]
         ordered = [row.id for row in sorted(rows, key=lambda row: row.low)]

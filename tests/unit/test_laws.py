@@ -160,7 +160,6 @@ TESTED_IN = {
     "storage/postgres/catalogue": "unit/storage/postgres/test_store.py",
     "storage/postgres/orders": "unit/storage/postgres/test_reshapes.py",
     "storage/postgres/planned": "integration/test_change.py",
-    "storage/postgres/positions": "unit/storage/postgres/test_placements.py",
     "storage/postgres/query": "unit/storage/postgres/test_recovery.py",
     "storage/postgres/reads": "unit/storage/postgres/test_recovery.py",
     "storage/schema/ddl": "unit/storage/schema/test_reserved.py",

@@ -168,6 +168,7 @@ class MemoryContents:
                         row.finished,
                         row.state,
                         row.rejected,
+                        row.interval in self._signed,
                     )
                     for (source, _), row in sorted(self.sources.items())
                 ],

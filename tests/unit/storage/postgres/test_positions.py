@@ -1,0 +1,76 @@
+"""What a source has read, on a real server: it is not what another one has, and what is not finished has no signs."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import psycopg
+import pytest
+
+from millwheel.ids import IntervalId, Sequencer
+from millwheel.ports import PipelineShape, PositionWrite, SourcePosition
+from millwheel_storage.embedded import EmbeddedPostgres
+from millwheel_storage.memory import MemoryStore
+from millwheel_storage.postgres import PostgresStore
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.mark.parametrize("kind", [MemoryStore, PostgresStore])
+def test_sources_whose_partitions_have_the_same_names_and_signs_know_their_own(
+    postgres: EmbeddedPostgres, pipeline: str, kind: type[MemoryStore] | type[PostgresStore]
+) -> None:
+    store = MemoryStore() if kind is MemoryStore else PostgresStore(postgres.url, pipeline)
+    shape = PipelineShape(pipeline, {"a": ()}, {}, {}, (), ("one", "two"))
+
+    async def main() -> None:
+        await store.open_pipeline(shape)
+        (mine,) = await store.open_source("one", {"p": b"1"})
+        assert await store.find_partitions("two", [], ["p"]) == []
+        (other,) = await store.open_source("two", {"p": b"2"})
+        for source, position in (("one", mine), ("two", other)):
+            assert await store.find_partitions(source, [], ["p", "q"]) == [position]
+        owned = await store.acquire([mine.interval, other.interval])
+        await finish(mine, owned[mine.interval], b"sign")
+        assert await store.find_partitions("two", [b"sign"], []) == []
+        assert await store.unknown_signs("two", [b"sign"]) == {b"sign"}
+        assert await store.unknown_signs("one", [b"sign", b"more"]) == {b"more"}
+        await finish(other, owned[other.interval], b"sign")
+        for source, position in (("one", mine), ("two", other)):
+            (found,) = await store.find_partitions(source, [b"sign"], [])
+            assert (found.interval, found.rejected) == (position.interval, 3)
+        assert await store.source_partitions("one") == []
+
+    async def finish(position: SourcePosition, sequencer: Sequencer, *signs: bytes) -> None:
+        write = PositionWrite(position.interval, sequencer, 9, True, b"end", signs, 3)
+        assert await store.advance([msgspec.structs.replace(write, sequencer=Sequencer(sequencer + 9))]) == set()
+        assert await store.advance([write]) == {position.interval}
+
+    async def whole() -> None:
+        try:
+            await main()
+        finally:
+            await store.close()
+
+    asyncio.run(whole())
+
+
+def test_signs_that_come_before_the_end_do_not_count_as_those_of_the_end(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    """A search may find the file of a partition that another process still reads."""
+    store = PostgresStore(postgres.url, pipeline)
+
+    async def main() -> list[SourcePosition]:
+        await store.open_pipeline(PipelineShape(pipeline, {"a": ()}, {}, {}, (), ("src",)))
+        (opened,) = await store.open_source("src", {"p": b""})
+        await store.add_signs("src", {opened.interval: [b"early"], IntervalId(99): [b"nobody's"]})
+        assert await store.unknown_signs("src", [b"early", b"nobody's"]) == {b"early", b"nobody's"}
+        with psycopg.connect(postgres.url, autocommit=True) as connection:  # as `millwheel source end` does
+            connection.execute(f'UPDATE "{pipeline}".source SET finished = true')
+        found = await store.source_partitions("src")
+        await store.close()
+        return found
+
+    assert [position.partition for position in asyncio.run(main())] == ["p"], "the next start adds its signs"
