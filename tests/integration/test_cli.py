@@ -59,6 +59,13 @@ def two(arguments, needed):
     return pipeline
 """
 
+UNREADABLE = """
+class Wrong(JsonCoder):
+    def decode(self, data):
+        raise ValueError("no")
+
+"""
+
 COUNTED = "bad\tseen\t5\n" + "".join(f"word {i}\tseen\t{1000 - (5 if i == 2 else 0)}\n" for i in range(5))
 
 
@@ -500,6 +507,12 @@ def test_check_says_what_a_start_would_do(served: Shell) -> None:
     assert served("check", "words:pipeline") == (0, "change\tcell 'Count.seen' is now 'Count.times'\n", "")
     assert served("run", "words:pipeline", COUNT="10")[0] == 0
     assert served("state", "get", "words:pipeline", "Count", "word 1")[1].startswith("word 1\ttimes\t")
+    # A coder of one's own says nothing of what it can read: it is tried.
+    text = module.read_text().replace("class Count", UNREADABLE + "class Count").replace("JsonCoder(int)", "Wrong(int)")
+    module.write_text(text)
+    status, out, err = served("check", "words:pipeline")
+    assert (status, err) == (1, "")
+    assert out.startswith(f"unreadable\tcell 'Count.times': {keys} values cannot be read")
 
 
 def test_roles_are_printed_and_no_store_is_made(copied: Shell) -> None:

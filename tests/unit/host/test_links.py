@@ -16,7 +16,7 @@ from millwheel.ids import IntervalId, ProducerId, SequenceNumber, Sequencer, Sub
 from millwheel.model import MAX_TIME
 from millwheel.testing.world.calls import run
 from tests.unit.host.cluster_hand import LEASE_US, ONE, SENDER, TWO, ClusterHand
-from tests.unit.host.test_worker import started
+from tests.unit.host.test_worker import Hand, started
 
 SUB = SubscriptionId(0)
 
@@ -40,6 +40,16 @@ def test_a_hello_that_comes_again_takes_no_credit_back() -> None:
     for message in (hello, credit, hello):
         hand.give(he.Received("worker", message))
     assert hand.worker.partitions._accounts[hello.interval].left()
+
+
+def test_who_is_new_and_who_is_back_after_a_cut_hear_at_once_what_they_may_send() -> None:
+    """Nothing else need happen at an interval for its sources to go on."""
+    hand, _ = started()
+    for greet in (partial(hand.worker.links.meet, "new"), partial(hand.worker.links.reopened, "worker")):
+        words = said(hand, greet)
+        hellos, credits = ([word for _, word in words if type(word) is kind] for kind in (Hello, Credit))
+        assert [(it.interval, it.round) for it in hellos] == [(it.interval, it.round) for it in credits]
+        assert credits
 
 
 def test_after_a_cut_every_interval_says_hello_anew_and_senders_wait_for_it() -> None:
@@ -72,7 +82,7 @@ def test_a_stranger_is_forgotten_after_a_while_and_not_at_once(hand: ClusterHand
     assert hand.worker.links.strangers._words == {}
 
 
-def said(hand: ClusterHand, say: Callable[[], None]) -> list[tuple[str, Message]]:
+def said(hand: ClusterHand | Hand, say: Callable[[], object]) -> list[tuple[str, Message]]:
     """What is told to whom by something that a part of the worker does."""
     hand.worker._out.clear()
     say()

@@ -49,6 +49,16 @@ def test_a_late_row_stands_where_it_stands_and_is_announced_once(log: Path) -> N
     assert given == late
 
 
+def test_a_row_that_is_in_time_announces_no_late_one(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("0\n100\n98\n50\n")
+    partition, given = opened(path), []
+    for limit in (2, 9, 9):
+        batch, ahead = partition.read_due(limit, MAX_TIME)
+        given.append((batch.timestamps if batch is not None else None, ahead))
+    assert given == [([0, 100], Ahead(98, 100, False)), ([98], Ahead(50, 100, True)), ([50], None)]
+
+
 def test_without_a_promise_that_is_broken_nothing_is_late(log: Path) -> None:
     batch, ahead = opened(log, Exact()).read_due(10, MAX_TIME)
     assert batch is not None

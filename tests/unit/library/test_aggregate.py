@@ -312,3 +312,10 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         EveryRecords(0)
     with pytest.raises(WiringError):
         EveryWall()
+
+
+def test_a_pane_of_a_repeated_trigger_has_the_time_of_its_own_records() -> None:
+    stepper = Stepper(windowed(Fixed(seconds=100), trigger=Repeat(EveryRecords(2)), time="earliest"))
+    for second in (1, 2, 5, 6):
+        send(stepper, "ann", 1, second)
+    assert [out.timestamp for out in stepper.outputs(panes)] == [SECOND, 5 * SECOND]

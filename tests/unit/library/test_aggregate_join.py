@@ -58,6 +58,8 @@ def gathering(within: Any, how: Any = "inner", lateness: int = 0, single: bool =
 
 
 def found(results: Any) -> Found:
+    for out in results.outputs(gathered):
+        assert out.value.end == out.timestamp + 1, "behind the last of its partners"
     return Counter((out.value.left.number, tuple(out.value.right), out.timestamp) for out in results.outputs(gathered))
 
 

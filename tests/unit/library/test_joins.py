@@ -426,6 +426,15 @@ def test_what_comes_after_the_lateness_goes_to_the_stream_for_it() -> None:
     assert [out.value.number for out in stepper.outputs(late_lefts)] == [2]
 
 
+def test_a_value_that_finds_a_late_partner_holds_nothing_back_any_more() -> None:
+    stepper = Stepper(joined(Interval(after=5 * SECOND), "left", 20 * SECOND))
+    send(stepper, lefts, 1, 10)
+    stepper.advance_watermark(18 * SECOND)
+    assert stepper.watermark("matches.join") == 15 * SECOND, "it may find none"
+    send(stepper, rights, 2, 11)
+    assert stepper.watermark("matches.join") == 18 * SECOND
+
+
 def test_a_key_keeps_one_version_and_no_record() -> None:
     stepper = Stepper(as_of())
     for second in range(10):
@@ -450,6 +459,16 @@ def test_a_late_version_counts_for_those_that_come() -> None:
     send(stepper, lefts, 5, 31)
     stepper.finish()
     assert found(stepper) == {(1, 2, 25 * SECOND): 1, (5, 2, 31 * SECOND): 1}
+
+
+def test_of_two_versions_of_one_time_the_one_that_comes_later_counts_also_when_it_is_late() -> None:
+    stepper = Stepper(as_of())
+    send(stepper, rights, 2, 5)
+    stepper.advance_watermark(20 * SECOND)
+    send(stepper, rights, 3, 5)
+    send(stepper, lefts, 1, 25)
+    stepper.finish()
+    assert found(stepper) == {(1, 3, 25 * SECOND): 1}
 
 
 def test_three_streams_meet_in_one_window() -> None:

@@ -52,6 +52,17 @@ def test_a_late_record_may_join_sessions_that_had_their_panes() -> None:
     assert left(stepper, ["panes.collect"]) == {}
 
 
+@pytest.mark.parametrize(("watermark", "timer"), [(0, "e"), (30, "o")])
+def test_a_session_that_becomes_part_of_another_leaves_no_timer(watermark: int, timer: str) -> None:
+    stepper = Stepper(windowed(GAP, lateness=seconds(60)))
+    for second in (2, 15):
+        send(stepper, "ann", 1, second)
+    stepper.advance_watermark(watermark * SECOND)
+    send(stepper, "ann", 1, 8)
+    stepper.restart()  # all logs are folded
+    assert {tag for _, tag in stepper.store.inner.folded.timers["panes.sum"]["ann"]} == {f"{timer}2000000"}
+
+
 def test_a_session_that_had_its_pane_is_open_again_when_it_grows_beyond_the_watermark() -> None:
     stepper = Stepper(windowed(GAP, lateness=seconds(60)))
     send(stepper, "ann", 1, 0)

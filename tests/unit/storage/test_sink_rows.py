@@ -176,10 +176,11 @@ def test_of_several_writes_of_a_row_the_last_one_counts() -> None:
     assert not made.contested
 
 
-def test_owners_who_delete_and_write_one_row_contest_it() -> None:
+@pytest.mark.parametrize("others", [(2, 1), (1, 2)], ids=["another interval", "the next owner of the interval"])
+def test_owners_who_delete_and_write_one_row_contest_it(others: tuple[int, int]) -> None:
     writes = [
-        LogWrite(IntervalId(n), Sequencer(1), Seq(1), 0, b"", (row,))
-        for n, row in ((1, deletion(t="a")), (2, write(t="a").sinks[0]))
+        LogWrite(IntervalId(interval), Sequencer(sequencer), Seq(1), 0, b"", (row,))
+        for (interval, sequencer), row in (((1, 1), deletion(t="a")), (others, write(t="a").sinks[0]))
     ]
     assert [rows.contested for rows in coalesce({"out": TABLE}, writes)] == [True]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from unittest.mock import patch
 
 import msgspec
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from millwheel import limits
@@ -110,6 +110,7 @@ class Model:
 
 
 @given(st.lists(STEPS, max_size=40))
+@example([("put", 0, [b"a"] * 4), ("read", 4, 20), ("keep", 2, None), ("refuse", 1, None)])  # of a part
 def test_a_queue_is_a_list_of_what_its_clients_brought(steps: list[tuple[str, int, list[bytes] | int | None]]) -> None:
     with (
         patch.object(limits, "PUSH_CLIENT_RECORDS", CLIENT_RECORDS),

@@ -92,6 +92,7 @@ def test_a_timer_that_is_due_comes_first() -> None:
     interval.timers.set("a", EXPIRY_KIND, EXPIRY_TAG, 10)
     interval.timers.set("b", "watermark", "t", 15)
     assert interval.expiry.take_due(20, 5) == {}
+    assert interval.expiry.take_due(15, 5) == {}
     assert interval.expiry.take_due(14, 5) == {"a": 10}
 
 

@@ -88,6 +88,12 @@ def test_under_snapshots_rows_are_durable_with_their_epoch_and_a_position_is_not
     assert of(injector.handle(ev.BarrierAsked(4), 0), ev.PositionNoted) == [ev.PositionNoted(2, b"s2", False, 0)]
     assert of(injector.handle(ev.Advanced(2, False), 0), ev.RowsKept) == [ev.RowsKept(2)]
     assert not of(injector.handle(ev.BarrierAsked(5), 0), ev.PositionNoted)
+    injector.handle(ev.RowsRead({}, 0, 2, b"s2", 0, True, False), 0)
+    ended = ev.PositionNoted(2, b"s2", True, 0)
+    assert of(injector.handle(ev.BarrierAsked(6), 0), ev.PositionNoted) == [ended], (
+        "no row has come since, and it is over"
+    )
+    assert not of(injector.handle(ev.BarrierAsked(7), 0), ev.PositionNoted)
 
 
 def test_nobody_is_told_of_rows_that_can_be_read_again() -> None:

@@ -99,6 +99,10 @@ def test_a_late_row_waits_for_the_watermark_but_not_for_ever() -> None:
     pace.looked(IntervalId(1), late, 5_000, True)
     assert pace.wait(IntervalId(1), 100 + limits.PACE_LATE_US - 1, never) == limits.PACE_STEP_US
     assert pace.wait(IntervalId(1), 100 + limits.PACE_LATE_US, never) == 0
+    pace.looked(IntervalId(1), Ahead(9, 100, True), 100 + limits.PACE_LATE_US, False)
+    assert pace.wait(IntervalId(1), 100 + limits.PACE_LATE_US, never) == limits.PACE_STEP_US, (
+        "the next one is late as well"
+    )
     pace.looked(IntervalId(1), row(200), 200, False)
     pace.looked(IntervalId(1), late, 10**9, False)
     assert pace.wait(IntervalId(1), 10**9, never) == limits.PACE_STEP_US, "another late row"

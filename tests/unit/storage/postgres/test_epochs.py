@@ -94,6 +94,7 @@ def test_who_goes_back_fences_what_it_does_not_take_and_no_declaration_takes_a_w
         store, owned = await opened(postgres, pipeline)
         assert await store.declare(Declaration(epoch=1, owners=owned, watermarks={"left": 7}))
         assert await store.declare(Declaration(epoch=2, owners=owned, watermarks={"left": 3, "right": 1}))
+        assert await store.declare(Declaration(epoch=2, owners=owned, watermarks={"right": 5})), "its reply was lost"
         assert await store.watermarks() == {"left": 7, "right": 1}
         two = IntervalId(2)
         late = LogWrite(two, Sequencer(owned[two]), Seq(1), 3, image(3, "z"))

@@ -20,8 +20,9 @@ from millwheel.errors import (
     WiringError,
 )
 from millwheel.ids import ProducerId, Seq, SequenceNumber, SubscriptionId, sequence_numbers
-from millwheel.ports import FoldWrite, SinkTable
+from millwheel.ports import FoldWrite, SinkTable, WatermarkWrite
 from millwheel_storage.embedded import EmbeddedPostgres
+from millwheel_storage.memory import MemoryStore
 from millwheel_storage.postgres import PostgresStore
 from millwheel_storage.postgres.planned import check
 from millwheel_storage.postgres.reader import Reader, reset
@@ -39,6 +40,44 @@ def test_a_store_reopens_with_the_same_numbers(postgres: EmbeddedPostgres, pipel
         assert [r for r in again.intervals if r.computation == "a"] == list(opened.intervals)
         assert again.subscriptions == {"a<s": 1, "0<s": 2}
         await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [MemoryStore, PostgresStore])
+def test_a_computation_keeps_its_watermark_under_another_name(
+    postgres: EmbeddedPostgres, pipeline: str, kind: type[MemoryStore] | type[PostgresStore]
+) -> None:
+    store = MemoryStore() if kind is MemoryStore else PostgresStore(postgres.url, pipeline)
+
+    async def main() -> None:
+        await store.open_pipeline(shape(pipeline))
+        assert await store.persist_watermarks([WatermarkWrite("a", 7, {})]) == {"a"}
+        named = {"computations": {"b": ("m",)}, "subscriptions": {"b<s": "s"}, "formerly": {"computation:b": "a"}}
+        await store.open_pipeline(shape(pipeline, **named))
+        assert await store.watermarks() == {"b": 7}
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_the_map_of_a_cluster_has_what_the_pipeline_has_and_nothing_else(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    stores: list[MemoryStore | PostgresStore] = [MemoryStore(), PostgresStore(postgres.url, pipeline)]
+
+    async def main() -> None:
+        for store in stores:
+            versions = []
+            for sources, published in ((("text",), True), (("more", "text"), False), (("more",), True)):
+                computations = {"a": ("m",), **({"published:s": ()} if published else {})}
+                await store.open_pipeline(shape(pipeline, sources=sources, computations=computations))
+                agreed = await store.cluster_map()
+                assert tuple(source.name for source in agreed.sources) == sources
+                assert {interval.computation for interval in agreed.intervals} == computations.keys()
+                versions.append(agreed.version)
+            assert len({*versions}) == 3, "whoever has read an earlier map reads it again"
+            await store.close()
 
     asyncio.run(main())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -26,7 +27,8 @@ from millwheel.errors import IncompatibleStore, WiringError
 from millwheel.library.matches import KeptCoder
 from millwheel.ports import PipelineShape
 from millwheel_injectors import IterableSource
-from millwheel_storage.schema.evolution import places_of, plan
+from millwheel_storage.fold import Folded
+from millwheel_storage.schema.evolution import holders, places_of, plan, touched
 
 
 def check(stored: PipelineShape, shape: PipelineShape) -> PipelineShape:
@@ -56,6 +58,29 @@ def test_an_addition_is_fine_and_a_removal_is_not() -> None:
         "gives None for what is not to be read any more; or drop it with what is on its way: "
         "pipeline.drop('a', input='t'); or reset the store"
     )
+
+
+def test_a_name_that_the_store_knows_is_not_given_to_another_computation() -> None:
+    old = PipelineShape("p", {"a": (), "b": ()}, {"a<s": "s", "b<s": "s"}, {"stream:s": "bytes"}, (), ())
+    new = PipelineShape("p", {"b": ()}, {"b<s": "s"}, {"stream:s": "bytes"}, (), (), formerly={"computation:b": "a"})
+    found = plan(old, new)
+    assert (found.renamed, found.subscriptions) == ({}, {})
+    with pytest.raises(IncompatibleStore, match="the store holds work of computation 'a'"):
+        found.check()
+    both = msgspec.structs.replace(old, formerly={"computation:c": "a"}, computations={"a": (), "b": (), "c": ()})
+    assert plan(old, both).renamed == {}, "the earlier one is there"
+
+
+def test_a_cell_that_is_there_is_not_the_new_name_of_another() -> None:
+    found = plan(shape(Both), shape(Renamed))
+    assert [cell.name for cell in found.missing] == ["cnt"]
+    assert not found.changes
+
+
+def test_a_key_that_the_log_forgets_holds_nothing() -> None:
+    gone = Folded(forgotten={"a"})
+    assert touched([gone]) == {"a"}
+    assert holders(2, [("a", "")], [gone], "cell") == 1
 
 
 def test_what_is_new_is_said() -> None:
@@ -175,6 +200,12 @@ class Renamed(Base):
     words = ListCell(TextCoder())
 
 
+class Both(Base):
+    cnt = ValueCell(JsonCoder(int), default=0)
+    count = ValueCell(JsonCoder(float), default=0)
+    words = ListCell(TextCoder())
+
+
 class RenamedAgain(Base):
     total = ValueCell(JsonCoder(float | None), default=0, formerly="count")
     words = ListCell(TextCoder())
@@ -218,6 +249,8 @@ def test_a_dropped_cell_is_planned_and_its_place_is_not_used_again() -> None:
     assert "cell:c.words" not in found.shape.coders
     back = check(found.shape, shape(Undeclared))
     assert back.places["c.words"] == "words#2"
+    renamed = check(found.shape, shape(Undeclared, name="d", formerly="c"))
+    assert renamed.places["d.words"] == "words#2"
 
 
 def test_a_missing_cell_is_refused_with_the_number_of_its_keys() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from millwheel import JsonCoder, MsgpackCoder, Pipeline, Stream, subscribe
@@ -64,6 +65,11 @@ def test_a_computation_that_happens_to_have_such_a_name_is_no_combiner() -> None
     pipeline.add(Total, [subscribe(sales, str)], name="Also", split_keys=["k"])
     with pytest.raises(IncompatibleStore, match="only the combiner of a computation with one input, a Gathering"):
         plan(shops(), pipeline.graph().shape()).check()
+
+
+def test_a_computation_of_that_name_that_the_store_knows_gets_nothing_of_another() -> None:
+    known = msgspec.structs.replace(shops(), computations={**shops().computations, "Total.parts": ()})
+    assert not plan(known, shops(combiner=gathering())).handovers
 
 
 def views(combiner: Combiner | None) -> PipelineShape:
