@@ -4,6 +4,14 @@
 `docs/guide-iteration.md`. Only PySpark and numpy are needed beside Python: `pip install 'millwheel-streams[spark]'`.
 """
 
+try:
+    import numpy as _numpy  # noqa: F401
+    import pyspark as _pyspark  # noqa: F401
+except ModuleNotFoundError as missing:
+    raise ImportError(
+        f"{missing.name} is missing: pip install 'millwheel-streams[spark]'", name=missing.name
+    ) from missing
+
 from millwheel.spark.iteration.columns import Part, Rows, combined, partition_of
 from millwheel.spark.iteration.endings import Converged, Steps
 from millwheel.spark.iteration.engine import iterate, iterate_delta

@@ -33,7 +33,10 @@ class Ending(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Converged:
-    """Stop when the infinity norm between two states is below `below`, in `column` or in all; or after `at_most`."""
+    """Stop when the infinity norm between two states is below `below`, in `column` or in all; or after `at_most`.
+
+    With `below=0` it stops when nothing has changed.
+    """
 
     below: float
     column: str | None = None
@@ -51,7 +54,8 @@ class Converged:
 
     def reached(self, state: State, norm_of: NormOf) -> bool:
         """Whether the norm is small. It is infinite in the first state and after a repair."""
-        return norm_of(state) < self.below
+        norm = norm_of(state)
+        return norm < self.below or norm == 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any, cast
 
 import numpy as np
@@ -35,6 +37,11 @@ def test_a_norm_below_the_tolerance_ends_it(norm: float, reached: bool) -> None:
     assert (ending.limit, ending.column) == (7, "x")
 
 
+@pytest.mark.parametrize(("norm", "reached"), [(0.0, True), (1e-300, False), (np.inf, False)])
+def test_a_tolerance_of_nothing_ends_it_when_nothing_changes(norm: float, reached: bool) -> None:
+    assert Converged(below=0).reached(state(3, 0.0, norm), norm_of) is reached
+
+
 def test_a_count_ends_it_whatever_the_norm() -> None:
     ending = Steps(3)
     assert [ending.reached(state(n, np.nan), norm_of) for n in (2, 3, 4)] == [False, True, True]
@@ -62,3 +69,17 @@ def test_an_empty_workset_ends_a_delta_iteration() -> None:
 def test_wrong_numbers_are_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match="must be 0 or more"):
         wrong()
+
+
+@pytest.mark.parametrize("missing", ["numpy", "pyspark"])
+def test_what_is_missing_is_named_with_what_brings_it(missing: str) -> None:
+    code = f"""
+import sys
+sys.modules[{missing!r}] = None
+try:
+    import millwheel.spark.iteration
+except ImportError as error:
+    print(type(error).__name__, error)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == f"ImportError {missing} is missing: pip install 'millwheel-streams[spark]'\n"
