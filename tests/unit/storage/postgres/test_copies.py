@@ -14,8 +14,10 @@ import pytest
 from psycopg import sql
 
 from millwheel import Checkpoints, Snapshots
+from millwheel.cluster import HotKey, MapOrder
 from millwheel.core.source import injector
 from millwheel.errors import IncompatibleStore, StoreError, StoreInUse, WiringError
+from millwheel.ids import IntervalId
 from millwheel_storage.embedded import EmbeddedPostgres
 from millwheel_storage.postgres.copies import Savepoints
 from millwheel_storage.postgres.reader import reset
@@ -47,6 +49,10 @@ class Home(Place):
 
     def stored(self) -> dict[str, Any]:
         return {table: rows for table, rows in self.tables().items() if table not in NOT_OF_THE_MOMENT}
+
+    def asked(self, statement: str) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.url) as connection:
+            return connection.execute(statement.encode()).fetchall()
 
     def execute(self, statement: str) -> None:
         with psycopg.connect(self.url, autocommit=True) as connection:
@@ -108,6 +114,37 @@ def test_a_process_that_writes_is_fenced_by_a_restore(home: Home) -> None:
     asyncio.run(scenario())
     run_to_end(word_count(home.name, ROWS[:50]), home.store())
     home.check(50)
+
+
+def test_what_processes_have_agreed_on_is_not_put_back(home: Home) -> None:
+    """It is of those who run now.  Whoever has opened the store before the restore opens it anew, and orders are over."""
+    run_to_end(word_count(home.name, ROWS[:50]), home.store())
+
+    async def scenario() -> None:
+        store = home.store()
+        await store.open_pipeline(word_count(home.name, ROWS[:50]).graph().shape())
+        member = (await store.join("w", "worker", "w:1", 60_000_000, b"w")).incarnation
+        await store.note_hot_keys(member, [HotKey(IntervalId(1), "early", 500)])
+        assert await store.order(MapOrder("move", (IntervalId(1),), to="w")) == 1
+        home.savepoints.create("early")
+        await store.note_hot_keys(member, [HotKey(IntervalId(1), "late", 500)])
+        home.execute("UPDATE {}.lease SET expires = '-infinity'")
+        home.savepoints.restore("early")
+        assert await store.orders() == []
+        assert [key.key for key in await store.hot_keys()] == ["late"]
+        with pytest.raises(IncompatibleStore, match="opened in another version meanwhile"):
+            await store.join("v", "worker", "v:1", 60_000_000, b"v")
+        await store.close()
+
+    asyncio.run(scenario())
+    tables = [
+        {name for (name,) in home.asked(f"SELECT tablename FROM pg_tables WHERE schemaname = '{schema}'")}
+        for schema in (home.name, f"{home.name}@early")
+    ]
+    assert tables[0] - tables[1] == {
+        "cluster", "cluster_leader", "cluster_member", "hot_key", "interval_owner", "lease", "map_order", "migration",
+        "source_owner", "standstill",
+    }  # fmt: skip
 
 
 def test_rows_of_another_table_that_has_come_since_are_gone(home: Home) -> None:

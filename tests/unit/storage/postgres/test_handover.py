@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 
 from millwheel.bundles import (
@@ -87,7 +88,10 @@ class Story:
         both = [ids(self.TOTAL, 5, 1, 1, 4), ids(self.ALSO, 5, 0, 3)]
         await self.commit(
             3, 1, ids=both, produced=logged, quarantined=[waiting("a", self.TOTAL), waiting("a", self.ALSO)],
-            outside=[OutsideIdWrites(SubscriptionId(self.TOTAL), 50, [b"x", b"y"])],
+            outside=[
+                OutsideIdWrites(SubscriptionId(self.TOTAL), 50, [b"x", b"y"]),
+                OutsideIdWrites(SubscriptionId(self.ALSO), 60, [b"o"]),
+            ],
         )  # fmt: skip
         await self.commit(
             4, 1, ids=[ids(self.TOTAL, 5, 3, 3, 9), ids(self.TOTAL, 6, 0, 0)],
@@ -139,8 +143,10 @@ def test_both_stores_hand_over_alike(postgres: EmbeddedPostgres, pipeline: str) 
         assert tables["delivered_frontier"] == sorted(
             [(3, 1, 5, 0), *((part, 2, *known) for part in parts for known in ((5, 3), (6, 0)))]
         )
-        assert tables["opaque_id"] == [(part, 2, 50, id_) for part in parts for id_ in (b"x", b"y", b"z")]
-        assert tables["opaque_bucket"] == [(part, 2, 50, 3) for part in parts]
+        assert tables["opaque_id"] == [
+            (3, 1, 60, b"o"), *((part, 2, 50, id_) for part in parts for id_ in (b"x", b"y", b"z")),
+        ]  # fmt: skip
+        assert tables["opaque_bucket"] == [(3, 1, 60, 1), *((part, 2, 50, 3) for part in parts)]
         assert [row[:4] for row in tables["quarantine"]] == [("Total", "a", 0, 3), ("Total", "a", 1, 1)]
         assert tables["watermark"] == [
             ("Total", 77), ("Total.parts", 77), ("loop:Total", 78), ("loop:Total.parts", 78),
@@ -171,22 +177,29 @@ def test_whoever_knows_the_earlier_version_takes_nothing(postgres: EmbeddedPostg
     asyncio.run(main())
 
 
-def test_a_member_whose_lease_has_run_out_owns_nothing_any_more(postgres: EmbeddedPostgres, pipeline: str) -> None:
+@pytest.mark.parametrize("owned", ["all", "a source", "an interval"])
+def test_a_member_whose_lease_has_run_out_owns_nothing_any_more(
+    postgres: EmbeddedPostgres, pipeline: str, owned: str
+) -> None:
     async def main() -> None:
         early, late = PostgresStore(postgres.url, pipeline), PostgresStore(postgres.url, pipeline)
         await early.open_pipeline(shops(pipeline))
-        member = await early.join("w", "worker", "w:1", 300_000, b"w")
-        leader = await early.lead(member.incarnation, 300_000)
+        member = await early.join("w", "worker", "w:1", LEASE_US, b"w")
+        leader = await early.lead(member.incarnation, LEASE_US)
         assert leader is not None
         found = await early.cluster_map()
-        placed = dict.fromkeys((row.id for row in found.intervals), member.incarnation)
-        placement = Placement(leader.epoch, found.version, placed, {"src": member.incarnation})
-        assert await early.place(placement) is not None
+        placed = {} if owned == "a source" else dict.fromkeys((row.id for row in found.intervals), member.incarnation)
+        sources = {} if owned == "an interval" else {"src": member.incarnation}
+        version = await early.place(Placement(leader.epoch, found.version, placed, sources))
+        assert version is not None
         (partition,) = await early.open_source("src", {"one": b"{}"})
         taken = await early.take_partitions("src", member.incarnation, [partition.interval])
-        assert taken
-        await asyncio.sleep(0.4)
+        assert bool(taken) == bool(sources)
+        taken = {partition.interval: Sequencer(0), **(taken or {})}
+        with psycopg.connect(postgres.url) as connection:  # an hour passes
+            connection.execute(f'UPDATE "{pipeline}".lease SET expires = now()')
         await late.open_pipeline(shops(pipeline, gathering()))
+        assert (await late.cluster_map()).version > version + 1, "of all that has changed each leader learns"
         assert await early.take_partitions("src", member.incarnation, [partition.interval]) is None
         assert await early.still_owned(taken) == set()
         assert {row.owner for row in (await late.cluster_map()).intervals} == {None}
@@ -258,7 +271,7 @@ def test_both_stores_hand_back_alike(postgres: EmbeddedPostgres, pipeline: str) 
             mine = [row[2:] for row in tables["delivered"] if row[:2] == (interval, PARTS)]
             merged = [(70, 0)] if interval == 3 else []
             assert mine == sorted([(5, n) for n in (3, 4, 7, 8, 9)] + [(6, 0), (8, 2), (8, 3), *merged])
-        assert tables["opaque_bucket"] == [(interval, 2, 50, 5) for interval in (3, 4)]
+        assert tables["opaque_bucket"] == [(3, 1, 60, 1), (3, 2, 50, 5), (4, 2, 50, 5)]
         assert [row[:4] for row in tables["quarantine"]] == [
             ("Total", "a", 0, 2), ("Total", "a", 1, 1), ("Total", "a", 2, 2), ("Total", "p", 0, 2), ("Total", "q", 0, 2),
         ]  # fmt: skip

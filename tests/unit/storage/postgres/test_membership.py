@@ -98,6 +98,20 @@ def test_of_several_that_want_to_lead_at_once_one_does(cluster: Cluster) -> None
     run(cluster, main())
 
 
+def test_a_leader_whose_lease_as_a_member_has_run_out_leads_no_more(cluster: Cluster) -> None:
+    """Others take its intervals then, so it does not decide about theirs."""
+
+    async def main() -> None:
+        store, incarnation, leader = await cluster.leader()
+        await cluster.execute("UPDATE lease SET expires = expires - interval '1 hour'")
+        assert await store.lead(incarnation, LEASE_US) is None
+        assert (await store.cluster_map()).leader == leader, "until its lease as a leader is over, too"
+        other, second = await cluster.member("d", "controller")
+        assert await other.lead(second, LEASE_US) is None
+
+    run(cluster, main())
+
+
 def test_a_leader_that_leaves_is_followed_at_once(cluster: Cluster) -> None:
     async def main() -> None:
         store, first, leader = await cluster.leader("c1")

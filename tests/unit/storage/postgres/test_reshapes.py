@@ -269,6 +269,30 @@ def test_a_reshaping_is_refused_whole(postgres: EmbeddedPostgres, pipeline: str)
     on_both(postgres, pipeline, test)
 
 
+def test_a_decision_is_known_again_only_while_the_map_is_as_it_has_left_it(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    """Whoever asks again after a reply that was lost goes on from the version that the answer names."""
+
+    async def test(led: Led) -> None:
+        split = Reshaping(led.epoch, await led.version(), [ONE], ["c"])
+        assert await led.store.reshape(split) is not None
+        other = (await led.store.join("v", "worker", "v:1", LEASE_US, b"v")).incarnation
+        placement = Placement(led.epoch, await led.version(), {TWO: other}, {})
+        assert await led.store.reshape(split) == (split.version + 1, (ONE, FOUR))
+        assert await led.store.place(placement) == placement.version + 1
+        assert await led.store.reshape(split) is None
+        await led.store.leave(other)
+        assert await led.store.place(placement) is None
+        merge = Reshaping(led.epoch, await led.version(), [ONE, FOUR, TWO], [])
+        assert await led.store.reshape(merge) is not None
+        other = (await led.store.join("u", "worker", "u:1", LEASE_US, b"u")).incarnation
+        await led.store.leave(other)
+        assert await led.store.reshape(merge) is None
+
+    on_both(postgres, pipeline, test)
+
+
 @pytest.mark.parametrize("way", ["split", "merge"])
 def test_when_all_goes_back_logs_are_folded_to_the_declared_epoch_and_no_further(
     postgres: EmbeddedPostgres, pipeline: str, way: str
