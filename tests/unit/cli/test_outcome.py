@@ -6,10 +6,11 @@ import pytest
 
 from millwheel.cli.lines import Lines
 from millwheel.cli.options import DEFAULT_DATA, Place
-from millwheel.cli.outcome import outcome_of_all
+from millwheel.cli.outcome import outcome, outcome_of_all
 from millwheel.cli.status import Status
 from millwheel.cli.up import child_environment
 from millwheel.cluster import RunEnding
+from millwheel.host.progress import Progress
 
 LEFT = [
     "warning: 1 key is in quarantine: see millwheel quarantine list a:b --store URL",
@@ -54,3 +55,23 @@ def test_a_command_is_named_as_the_user_of_up_has_to_type_it(
     assert capsys.readouterr().err == (
         f"millwheel: warning: 1 key is in quarantine: see millwheel quarantine list a:b{asked}\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("in_quarantine", "rejected", "allow_quarantine", "allow_rejected", "status"),
+    [
+        (0, 0, 0, 0, Status.DONE),
+        (1, 0, 0, 0, Status.LEFT_OVER),
+        (0, 1, 0, 0, Status.LEFT_OVER),
+        (2, 3, 2, 3, Status.DONE),
+        (3, 3, 2, 3, Status.LEFT_OVER),
+        (2, 4, 2, 3, Status.LEFT_OVER),
+    ],
+)
+def test_a_run_that_leaves_more_over_than_is_allowed_says_so_by_its_status(
+    in_quarantine: int, rejected: int, allow_quarantine: int, allow_rejected: int, status: Status
+) -> None:
+    progress = Progress(0, 0, rejected, 0, 0, 0, 0, 0, 0, {}, True, in_quarantine)
+    with Lines(quiet=True, verbose=False) as lines:
+        said = outcome(lines, Place("a:b", None, "here"), progress, "", allow_quarantine, allow_rejected)
+    assert said == status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from millwheel.cluster import ClusterMap, Member, PlacedInterval
@@ -191,6 +192,23 @@ def test_what_was_reached_before_a_barrier_is_told_before_a_word_from_behind_it_
         led_watermarks.hear("w7", WatermarkReport("count", placed.id, value, placed.sequencer, label))
     assert told == [("w7", WatermarksRaised({"count": 50}, {}, 5))]
     assert epochs.heard == [6]
+
+
+def test_what_an_earlier_owner_has_reported_is_not_stored_in_the_name_of_the_next_one() -> None:
+    led_watermarks, _ = alone()
+    member = Member(7, "n", "worker", "here:1")
+    placed = PlacedInterval(IntervalId(1), "count", "", None, 7, Sequencer(3))
+    found = ClusterMap(1, None, (member,), (placed,), ())
+    again = ClusterMap(2, None, (member,), (msgspec.structs.replace(placed, sequencer=Sequencer(4)),), ())
+    led_watermarks._every_us = 0  # otherwise all goes back
+    authority = led_watermarks._authority = Authority({"count": ()}, {})
+    led_watermarks._rounds = Rounds(authority, lambda steps: None, lambda asked: None, 0)
+    led_watermarks.follow(found)
+    led_watermarks.hear("w7", WatermarkReport("count", placed.id, 50, Sequencer(3)))
+    led_watermarks.follow(again)
+    assert authority.changes() == {}
+    led_watermarks.hear("w7", WatermarkReport("count", placed.id, 40, Sequencer(4)))
+    assert authority.changes() == {"count": 40}
 
 
 def test_who_leads_no_more_tells_nothing_of_what_it_was_just_storing() -> None:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from threading import Event as Signal
+from threading import enumerate as threads_now
 from threading import get_ident
 from typing import Any
 
@@ -198,6 +199,112 @@ def test_the_end_of_a_run_does_not_wait_for_a_call_and_closes_the_client() -> No
     askers.close()
     assert closed.is_set()
     goes_on.set()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+def test_an_answer_is_looked_for_when_it_may_be_there() -> None:
+    """After what a call takes, which is learnt, and once for each round of calls in front of it."""
+    goes_on = Signal()
+
+    def client(payment: Payment) -> Score:
+        if payment.cents:
+            goes_on.wait(60)
+        return doubled(payment)
+
+    askers = Askers(Service(lambda: client, Score, at_once=2))
+    guess_us = askers.wait_us()
+    assert guess_us == limits.SERVICE_FIRST_GUESS_S * 1_000_000
+    for number in range(80):
+        askers.ask("k", str(number), Payment("a", 0))
+    wait_for(lambda: None not in askers._heard.values())
+    assert limits.SERVICE_SHORTEST_LOOK_US <= askers.wait_us() < guess_us / 4
+    askers._usual_s = limits.SERVICE_FIRST_GUESS_S
+    for number in range(2):
+        askers.ask("slow", str(number), Payment("a", 1))
+    wait_for(lambda: askers._tasks.qsize() == 0)
+    for number in range(2, 8):
+        askers.ask("slow", str(number), Payment("a", 1))
+    assert askers.wait_us() == 4 * guess_us
+    for number in range(8, 1_000):
+        askers.ask("slow", str(number), Payment("a", 1))
+    assert askers.wait_us() == limits.SERVICE_LONGEST_LOOK_US
+    askers.close()
+    goes_on.set()
+
+
+def test_threads_end_when_a_run_does() -> None:
+    before = {*threads_now()}
+    askers = Askers(Service(lambda: doubled, Score, at_once=3))
+    begun = {*threads_now()} - before
+    assert len(begun) == 3
+    askers.close()
+    for thread in begun:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_what_is_under_way_is_not_dropped_with_what_nobody_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millwheel.library.services.SERVICE_KEPT_ANSWERS", 2)
+    goes_on, asked = Signal(), Counter[str]()
+
+    def client(payment: Payment) -> Score:
+        asked[payment.id] += 1
+        goes_on.wait(60)
+        return doubled(payment)
+
+    askers = Askers(Service(lambda: client, Score, at_once=1))
+    for _ in range(2):
+        for number in range(6):
+            askers.ask("k", str(number), Payment(str(number), 1))
+    goes_on.set()
+    wait_for(lambda: None not in askers._heard.values())
+    assert asked == {str(number): 1 for number in range(6)}
+    askers.close()
+
+
+def test_nothing_is_remembered_of_what_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Askers[Any]] = []
+
+    class Noted(Askers[Any]):
+        def __init__(self, service: Service[Any]) -> None:
+            super().__init__(service)
+            made.append(self)
+
+    monkeypatch.setattr("millwheel.library.services.Askers", Noted)
+    stepper = Stepper(build(lambda: Flaky(1), at_once=0, pause=seconds(1)))
+    for name in "ab":
+        stepper.send(payments, Payment(name, 1), 5)
+    stepper.advance_clock(SECOND)
+    assert len(stepper.outputs(scored)) == 2
+    assert [askers._heard for askers in made] == [{}] * len(made)
+
+
+def test_a_pause_is_never_longer_than_a_minute() -> None:
+    client = Flaky(100)
+    stepper = Stepper(build(lambda: client, at_once=0, attempts=50, pause=seconds(40)))
+    stepper.send(payments, Payment("a", 1), 5)
+    for attempt in range(1, 8):
+        assert client.asked["a"] >= attempt
+        stepper.advance_clock(limits.SERVICE_LONGEST_PAUSE_US)
+
+
+def test_a_value_that_comes_twice_in_a_record_is_asked_about_twice() -> None:
+    pipeline = Pipeline("payments")
+    chain = Flow(pipeline).read(payments)
+    back = chain.map(lambda payment: Payment(payment.id, -payment.cents), MsgpackCoder(Payment))
+    both = chain.filter(lambda payment: payment.cents > 0).union(back)
+    both.key_by(lambda payment: payment.id).call(Service(lambda: doubled, Score, at_once=0)).to(scored)
+    stepper = Stepper(pipeline)
+    stepper.send(payments, Payment("a", 1), 5)
+    stepper.advance_clock(SECOND)
+    answers = [o.value.answer for o in stepper.outputs(scored)]
+    assert sorted(answer.points for answer in answers if answer is not None) == [-2, 2]
 
 
 @pytest.mark.parametrize(

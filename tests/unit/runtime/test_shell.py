@@ -165,6 +165,12 @@ def test_a_failure_ends_the_run_with_its_error() -> None:
         serve(Noting("one", Started=[he.Failed(SourceError("no longer"))]), Noting("two"))
 
 
+def test_a_stop_after_the_end_changes_nothing() -> None:
+    shell = serve(Noting("one", Started=[he.Ended()]))
+    shell.stop()
+    assert not shell.stopped
+
+
 class Cut(LocalTransport):
     """A channel that opens again when the first message is told, and that passes it after that."""
 

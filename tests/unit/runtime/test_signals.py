@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -10,9 +11,11 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, limits
+from millwheel.errors import HookInterrupted
 from millwheel.ports import SourcePartition
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel.runtime.shell import Shell
+from millwheel.runtime.signals import SIGNALS, StopSignals, signals_stop
 from millwheel_storage.memory import MemoryStore
 from tests.unit.runtime.drive import Line, Tap, lines, subscribe
 from tests.unit.runtime.going_back import GoingBack
@@ -143,3 +146,58 @@ def test_user_code_that_hangs_after_a_signal_is_interrupted_until_it_ends(
 
     assert strike(run, {}, NOWHERE, told, signal.SIGTERM).ended
     assert caught == ["it", "it"]
+
+
+class Told:
+    """A run that is told to stop, and the user code that it says it runs."""
+
+    def __init__(self, user_call: object = None) -> None:
+        self.user_call = user_call
+        self.stops = 0
+
+    def stop(self) -> None:
+        self.stops += 1
+
+
+def test_only_ctrl_c_ends_a_process_at_once_and_only_the_third(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    run = Told()
+    signals = StopSignals(run)
+    for number in (*[signal.SIGTERM] * 5, signal.SIGINT, signal.SIGINT):
+        signals.handle(number, None)
+    assert (ended, run.stops) == ([], 1)
+    signals.handle(signal.SIGINT, None)
+    signals.over()
+    assert (ended, run.stops) == ([130], 1)
+
+
+def test_what_interrupts_a_hook_that_hangs_is_no_press_and_later_ones_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STOP_GRACE_S", 0.05)
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    run = Told("a hook")
+    with signals_stop(run):
+        signal.raise_signal(signal.SIGTERM)
+        for _ in range(4):
+            with pytest.raises(HookInterrupted):
+                time.sleep(HOUR_S)
+        run.user_call = None
+        assert ended == []
+        for _ in range(limits.STOP_PRESSES):
+            signal.raise_signal(signal.SIGINT)
+    assert ended == [130]
+
+
+def test_nothing_is_interrupted_while_no_user_code_runs_and_handlers_are_restored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "STOP_GRACE_S", 0.05)
+    before = [signal.getsignal(number) for number in SIGNALS]
+    came: list[int] = []
+    with signals_stop(Told()):
+        signal.raise_signal(signal.SIGTERM)
+        signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+        time.sleep(0.3)
+    assert came == []
+    assert [signal.getsignal(number) for number in SIGNALS] == before
