@@ -248,6 +248,21 @@ def test_of_two_savepoints_with_one_name_that_are_made_at_once_the_second_is_ref
             second.result(timeout=30)
 
 
+def test_a_table_that_comes_while_a_savepoint_is_made_is_not_left_out(home: Home) -> None:
+    """A new version adds it, and keeps the tables meanwhile."""
+    run_to_end(word_count(home.name, ROWS[:50]), home.store())
+    with ThreadPoolExecutor() as pool, psycopg.connect(home.url) as adder:
+        adder.execute(sql.SQL("LOCK TABLE {}").format(sql.Identifier(home.name, "timer")))
+        adder.execute(sql.SQL("CREATE TABLE {} (n bigint)").format(sql.Identifier(home.name, "late")))
+        other = pool.submit(home.savepoints.create, "early")
+        while adder.execute(WAITING, (home.name,)).fetchone() is None:
+            assert not other.done()
+        adder.commit()
+        with pytest.raises(StoreError, match="have just changed; make the savepoint again"):
+            other.result(timeout=30)
+    assert home.savepoints.found() == []
+
+
 @pytest.mark.parametrize("when", ["before it has the schema", "before it has the tables"])
 def test_a_savepoint_that_is_dropped_while_it_is_put_back_takes_nothing_along(home: Home, when: str) -> None:
     """It was found when the restore began.  Its tables are gone when they are read, and those of the pipeline stay."""

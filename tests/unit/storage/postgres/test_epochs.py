@@ -87,6 +87,40 @@ def test_nothing_of_an_epoch_is_visible_before_it_is_declared(postgres: Embedded
     run(work())
 
 
+def test_what_comes_of_an_epoch_that_another_run_began_is_gone_when_its_number_comes_again(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    async def work() -> None:
+        store, owned = await opened(postgres, pipeline)
+        one = IntervalId(1)
+        assert await store.commit([LogWrite(one, Sequencer(owned[one]), Seq(1), 1, image(1, "a"))])
+        fresh = await store.acquire([*owned])
+        assert await store.rewind(fresh) == 0
+        assert await store.declare(Declaration(epoch=1, owners=fresh))
+        assert visible(postgres, pipeline) == ([], [])
+        await store.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("sinks", [[(1, 1), (2, 1)], [(2, 1), (1, 1)]])
+def test_of_two_intervals_that_set_a_row_the_later_one_counts(
+    postgres: EmbeddedPostgres, pipeline: str, sinks: list[tuple[int, int]]
+) -> None:
+    """In whatever order they are declared: both stores do the same, and so does one that does it again."""
+
+    async def work() -> None:
+        store, owned = await opened(postgres, pipeline)
+        for interval in owned:
+            written = image(1, "a" if interval == 1 else "z", ("k", int(interval)))
+            assert await store.commit([LogWrite(interval, Sequencer(owned[interval]), Seq(1), 1, written)])
+        assert await store.declare(Declaration(epoch=1, owners=owned, sinks=sinks))
+        assert visible(postgres, pipeline)[1] == [("k", 2)]
+        await store.close()
+
+    run(work())
+
+
 def test_who_goes_back_fences_what_it_does_not_take_and_no_declaration_takes_a_watermark_back(
     postgres: EmbeddedPostgres, pipeline: str
 ) -> None:

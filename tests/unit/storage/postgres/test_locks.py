@@ -208,3 +208,54 @@ def test_whoever_is_about_to_change_what_a_write_rests_on_is_waited_for(
     run(cluster, main())
     with psycopg.connect(postgres.url) as connection:
         assert connection.execute(f'SELECT count(*) FROM "{pipeline}".out').fetchone() == (0,)
+
+
+LAST = IntervalId(8)
+"""In a set it comes before 1."""
+
+
+def several(now: Now) -> dict[IntervalId, Sequencer]:
+    return {LAST: now.owners[LAST], ONE: now.owners[ONE]}
+
+
+ORDERED: dict[str, Call] = {
+    "commits": lambda now: now.store.commit([now.log(LAST), now.log(ONE)]),
+    "marks": lambda now: now.store.mark([MarkWrite(*owner, b"m") for owner in several(now).items()]),
+    "a watermark": lambda now: now.store.persist_watermarks([WatermarkWrite("a", 9, several(now))]),
+    "watermarks": lambda now: now.store.persist_watermarks(
+        [WatermarkWrite(f"{owner[0]}", 9, dict([owner])) for owner in several(now).items()]
+    ),
+    "a leader's watermark": lambda now: now.store.persist_led_watermarks(
+        now.epoch, [WatermarkWrite("a", 9, several(now))]
+    ),
+    "an epoch": lambda now: now.store.declare(Declaration(epoch=1, owners=several(now))),
+    "who goes back": lambda now: now.store.rewind(several(now)),
+    "a placement": lambda now: now.store.place(
+        Placement(now.epoch, now.version, dict.fromkeys((LAST, ONE), now.member), {})
+    ),
+    "who takes them": lambda now: now.store.acquire([LAST, ONE]),
+}
+"""The last of these is no member.  It comes when no member is alive any more."""
+
+
+def test_who_waits_for_an_interval_has_no_later_one(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    """Or two that want both could wait for each other for ever."""
+    cluster = Cluster(postgres.url, pipeline)
+    cluster.shape = msgspec.structs.replace(cluster.shape, computations={"a": (*"bcdefgh",)})
+
+    async def main() -> None:
+        store, member, leader = await cluster.leader()
+        async with await cluster.connection() as watcher:
+            for seq, (name, call) in enumerate(ORDERED.items(), 1):
+                if call is ORDERED["who takes them"]:
+                    await cluster.expire(member)
+                rows = await cluster.execute("SELECT interval_id, sequencer FROM ownership")
+                version = (await store.cluster_map()).version
+                now = Now(store, member, leader.epoch, version, dict(rows), ONE, Seq(seq))
+                async with cluster.holding("SELECT FROM ownership WHERE interval_id = 1 FOR UPDATE"):
+                    task = asyncio.create_task(call(now))
+                    assert await seen_to_wait(task, watcher), name
+                    await watcher.execute("SELECT FROM ownership WHERE interval_id = 8 FOR UPDATE NOWAIT")
+                await task
+
+    run(cluster, main())

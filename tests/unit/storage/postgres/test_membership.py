@@ -6,6 +6,7 @@ Leases here are long.  A test that needs one to be over moves its end, which is 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import psycopg
 import pytest
@@ -25,12 +26,17 @@ from millwheel.errors import IncompatibleStore, StoreInUse
 from millwheel.ids import IntervalId, Seq, Sequencer
 from millwheel.ports import PipelineShape
 from millwheel_storage.embedded import EmbeddedPostgres
-from millwheel_storage.postgres import PostgresStore
+from millwheel_storage.postgres import PostgresStore, query
 from millwheel_storage.postgres.membership import session_name
+from millwheel_storage.postgres.prepared import Connection
 from millwheel_storage.postgres.reader import Reader, reset
+from millwheel_storage.statements import joining
 from tests.unit.storage.postgres.sharing_processes import LEASE_US, Cluster, payload, run, waits
 
 pytestmark = pytest.mark.postgres
+
+
+LEADS = "UPDATE cluster_leader SET epoch = 7, incarnation = %s, expires = 'infinity'"
 
 
 @pytest.fixture
@@ -108,6 +114,29 @@ def test_a_leader_whose_lease_as_a_member_has_run_out_leads_no_more(cluster: Clu
         assert (await store.cluster_map()).leader == leader, "until its lease as a leader is over, too"
         other, second = await cluster.member("d", "controller")
         assert await other.lead(second, LEASE_US) is None
+
+    run(cluster, main())
+
+
+def test_of_two_calls_of_one_member_that_want_to_lead_both_say_that_it_does(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other call is over between two statements of the first."""
+
+    async def main() -> None:
+        store, member = await cluster.member("c", "controller")
+        changed = False
+
+        async def asked(connection: Connection, statement: str, *given: Any) -> Any:
+            nonlocal changed
+            if statement == joining.READ_LEADER and not changed:
+                changed = True
+                await cluster.execute(LEADS, member)
+            return await first(connection, statement, *given)
+
+        first = query.first
+        monkeypatch.setattr(query, "first", asked)
+        assert await store.lead(member, LEASE_US) == Leader(member, 7, "c:1")
 
     run(cluster, main())
 

@@ -90,16 +90,9 @@ class Led:
 
 
 def checkpoint(**changes: Any) -> Checkpoint:
-    parts: dict[str, Any] = {"ids": [], "produced": [], "acked": [], "state": StateWrites(), "timers": TimerWrites()}
-    return Checkpoint(
-        format=CHECKPOINT_FORMAT,
-        shape="",
-        epoch=0,
-        holds=HoldWrites(),
-        sinks=[],
-        quarantined=[],
-        **{**parts, **changes},
-    )
+    parts: dict[str, Any] = {"ids": [], "produced": [], "acked": [], "sinks": [], "quarantined": []}
+    by_key: dict[str, Any] = {"state": StateWrites(), "timers": TimerWrites(), "holds": HoldWrites()}
+    return Checkpoint(format=CHECKPOINT_FORMAT, shape="", epoch=0, **{**parts, **by_key, **changes})
 
 
 def ids(producer: int, frontier: int, *sequences: int) -> Ids:
@@ -317,6 +310,44 @@ def test_when_all_goes_back_logs_are_folded_to_the_declared_epoch_and_no_further
         found = await led.store.load(ONE, ["a", *(["z"] if way == "merge" else [])])
         assert [row.cells for row in found] == [{("", ""): b"1"}] * len(found)
         assert len(found) == len(named)
+
+    on_both(postgres, pipeline, test)
+
+
+def test_when_all_goes_back_new_owners_find_nothing_of_an_epoch_that_was_not_declared(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    """Its number comes again."""
+
+    async def test(led: Led) -> None:
+        owners = await led.place(ONE, TWO, owner=led.worker)
+        image = encode_checkpoint(checkpoint(state=StateWrites.of([("a", "", "", b"1")])))
+        assert await led.store.commit([LogWrite(ONE, owners[ONE], Seq(1), 1, image)])
+        owned = dict.fromkeys((ONE, TWO), led.worker)
+        version = await led.version()
+        assert await led.store.place(Placement(led.epoch, version, owned, {}, back=True)) == version + 1
+        again = {row.id: row.sequencer for row in (await led.store.cluster_map()).intervals if row.owner}
+        assert await led.store.declare(Declaration(epoch=1, owners=again, term=led.epoch))
+        assert await led.store.recover(ONE, again[ONE]) is not None
+        assert await led.store.load(ONE, ["a"]) == []
+
+    on_both(postgres, pipeline, test)
+
+
+def test_whoever_leaves_is_fenced_and_the_map_is_another_one(postgres: EmbeddedPostgres, pipeline: str) -> None:
+    async def test(led: Led) -> None:
+        member = (await led.store.join("v", "worker", "v:1", LEASE_US, b"v")).incarnation
+        version = await led.version()
+        placement = Placement(led.epoch, version, {ONE: member}, {"src": member})
+        assert await led.store.place(placement) == version + 1
+        (opened,) = await led.store.open_source("src", {"p": b""})
+        taken = await led.store.take_partitions("src", member, [opened.interval])
+        assert taken is not None
+        owned = {row.id: row.sequencer for row in (await led.store.cluster_map()).intervals if row.owner} | taken
+        assert owned.keys() == {ONE, opened.interval}
+        await led.store.leave(member)
+        assert await led.store.still_owned(owned) == set()
+        assert await led.version() == version + 2
 
     on_both(postgres, pipeline, test)
 
