@@ -73,6 +73,19 @@ def test_lines_and_what_is_left(postgres: EmbeddedPostgres, pipeline: str, tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == [path.name for path in paths]
 
 
+def test_a_writer_leaves_to_another_one_the_part_that_this_one_writes(
+    postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(visits(pipeline, 25, 10), postgres.url)
+    monkeypatch.setenv("PGOPTIONS", "-c lock_timeout=5s")
+    with psycopg.connect(postgres.url) as other:
+        other.execute(f'SELECT FROM "{pipeline}".dump_parts WHERE part = 0 FOR UPDATE'.encode())
+        paths = [*PartFiles(postgres.url, pipeline, "dump", tmp_path).write()]
+        assert [path.name for path in paths] == ["dump-0-00000001.jsonl", "dump-0-00000002.jsonl"]
+    assert len(PartFiles(postgres.url, pipeline, "dump", tmp_path).write()) == 1
+    assert numbers(tmp_path) == [*range(25)]
+
+
 def test_parquet_has_the_types_of_its_columns(postgres: EmbeddedPostgres, pipeline: str, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     run(visits(pipeline, 25, 10), postgres.url)

@@ -31,6 +31,17 @@ def test_a_share_is_too_low_by_one_in_the_room_at_most_and_never_too_high(seed: 
         assert true - 1_000 / limits.HOT_KEY_ROOM - 1 <= permille <= true
 
 
+@pytest.mark.parametrize("others", range(4, 12))
+def test_no_share_becomes_larger_when_counts_fade(others: int) -> None:
+    counts = KeyCounts(1)
+    counts.add([*"a" * 12, *"b" * others, *"c" * others])  # "c" is left out, and nobody knows how often it came
+    counts.add("d")
+    before = dict(counts.shares())
+    counts.fade()
+    for key, permille in counts.shares():
+        assert permille <= before[key]
+
+
 @pytest.mark.parametrize(("seed", "fades"), [(1, 4), (2, 4)])
 def test_a_key_that_becomes_hot_late_is_found_also_after_counts_have_faded(seed: int, fades: int) -> None:
     # Those that were there first have counts by then that it never reaches between two times at which the smallest leave.

@@ -9,7 +9,7 @@ import pytest
 
 from millwheel.errors import SourceError
 from millwheel.search import Unknown
-from millwheel_injectors import FileSource, SparkOutputSource
+from millwheel_injectors import BoundedDisorder, FileSource, SparkOutputSource
 from millwheel_injectors import files as files_module
 from millwheel_injectors.partition import TextPartition
 from tests.unit.injectors.drain import Registry, read_all, values_of
@@ -124,6 +124,52 @@ def test_a_release_waits_for_the_next_search(tmp_path: Path) -> None:
     registry.finish(partition.name, 1, batch.state)
     source.release(partition.name)
     assert registry.drive(search, unfinished) == []
+
+
+def test_a_file_before_a_finished_one_is_not_the_last_and_ends_when_it_is_quiet(tmp_path: Path) -> None:
+    def made() -> FileSource:
+        policy = BoundedDisorder(0)
+        return FileSource("s", tmp_path, event_time=int, watermark=policy, tail=True, ordered=True, quiet_us=0)
+
+    (tmp_path / "2.log").write_text("20\n")
+    (tmp_path / "3.log").write_text("30\n")
+    registry = Registry(before := made())
+    (first, _) = registry.search(before)
+    (batch,) = read_all(first)
+    registry.finish(first.name, batch.next_position, batch.state)
+    (tmp_path / "3.log").unlink()
+    (tmp_path / "1.log").write_text("10\n")
+    (left,) = registry.search(made())
+    assert len(read_all(left)) == 1
+    assert left.finished()
+
+
+def test_of_a_run_of_spark_with_nothing_new_nobody_asks_where_its_files_are(tmp_path: Path) -> None:
+    """They may be cleared away when they are read."""
+    (tmp_path / "run-1").mkdir()
+    (tmp_path / "run-1" / "_SUCCESS").touch()
+    for part in ("part-0.json", "part-1.json"):
+        (tmp_path / "run-1" / part).write_text('{"at": 1}\n')
+    registry = Registry(SparkOutputSource("s", tmp_path, event_time="at"))
+    for partition in registry.search():
+        assert isinstance(partition, TextPartition)
+        (batch,) = read_all(partition)
+        registry.finish(partition.name, 1, batch.state)
+    (tmp_path / "run-1" / "part-0.json").unlink()
+    assert registry.search(SparkOutputSource("s", tmp_path, event_time="at")) == []
+
+
+def test_a_run_of_spark_whose_name_begins_like_that_of_another_is_another(tmp_path: Path) -> None:
+    for run in ("run-1", "run-10"):
+        (tmp_path / run).mkdir()
+        (tmp_path / run / "_SUCCESS").touch()
+        (tmp_path / run / "part-0.json").write_text('{"at": 1}\n')
+    source = SparkOutputSource("s", tmp_path, event_time="at", tail=True)
+    registry = Registry(source)
+    assert len(registry.search()) == 2
+    (tmp_path / "run-10" / "part-0.json").unlink()
+    (tmp_path / "run-1" / "part-1.json").write_text('{"at": 1}\n')
+    assert [partition.name for partition in registry.search()] == ["run-1/part-1.json"]
 
 
 def test_a_process_that_was_there_meanwhile_has_named_the_file(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from millwheel.errors import SourceError
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.search import alone
 from millwheel_injectors import BoundedDisorder, Exact, FileCreation, JsonLines, SparkOutputSource, TextLines
+from millwheel_injectors.spark_log import SinkLog
 from millwheel_injectors.watermarks import Policy
 from tests.effort import examples
 from tests.unit.injectors.drain import Clock, only, read_all, reject_lines, rows_of, stored, values_of
@@ -183,6 +184,43 @@ def test_batches_behind_one_that_is_missing_are_not_read_before_it(
     assert known == {*names[: first[-1] + 1]}
 
 
+@pytest.mark.parametrize("when", ["before the deletions are known", "before the files are"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_spark_may_compact_its_log_while_it_is_read(
+    when: str, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    names = [part(out, f"part-{n}.json", n) for n in range(4)]
+    log(out, "0", names[0])
+    log(out, "1", names[1])
+    opened: list[int] = []
+    entries = SinkLog._entries
+
+    def compacting(self: SinkLog, path: Path) -> Any:
+        opened.append(1)
+        newest = len(opened)
+        if newest in (1, 3)[:times] if when == "before the deletions are known" else newest == 3:
+            log(out, "2.compact" if newest == 1 or times == 1 else "3.compact", *names[:3])
+            path.unlink()
+        return entries(self, path)
+
+    monkeypatch.setattr(SinkLog, "_entries", compacting)
+    found = SparkOutputSource("s", out, "ts").discover(())
+    assert [partition.name for partition in found] == names[:3]
+
+
+def test_a_log_is_read_once_however_often_its_source_is_searched(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    names = [part(out, f"part-{n}.json", n) for n in range(2)]
+    source, known = SparkOutputSource("s", out, "ts", tail=True), set[str]()
+    for number, name in enumerate(names):
+        log(out, str(number), name)
+        (found,) = alone(source.search(known))
+        known.add(found.name)
+        assert found.name == name
+        (out / "_spark_metadata" / str(number)).write_text("it is not looked at again")
+
+
 @pytest.mark.parametrize("other", ["_delta_log", ".hoodie"])
 @pytest.mark.parametrize("tail", [False, True])
 def test_a_table_of_another_format_is_refused(other: str, tail: bool, tmp_path: Path) -> None:
@@ -252,6 +290,15 @@ def test_a_moved_sink_is_still_found(tmp_path: Path) -> None:
     assert list(values_of(SparkOutputSource("s", tmp_path / "moved", "ts")).items()) == [
         ("day=a b/part-0.json", [{"n": 5, "ts": T + 5, "day": "a b"}])
     ]
+
+
+def test_a_moved_sink_keeps_all_of_its_partition_directories(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / "day=7").mkdir(parents=True)
+    names = [part(out, f"day=7/hour={hour}/part-0.json", hour) for hour in (1, 2)]
+    log(out, "0", *names)
+    out.rename(tmp_path / "moved")
+    assert list(values_of(SparkOutputSource("s", tmp_path / "moved", "ts"))) == names
 
 
 def test_unknown_files_need_a_format(tmp_path: Path) -> None:

@@ -121,6 +121,17 @@ def test_a_span_lets_so_many_through_and_forgets_its_count() -> None:
     assert numbers(stepper, rest) == [2, 3, 6, 8]
 
 
+def test_a_span_is_over_when_the_watermark_is_at_its_end() -> None:
+    pipeline, chain = begin()
+    chain.key_by(key).throttle(2, seconds(10), dropped=rest).to(out)
+    stepper = Stepper(pipeline)
+    stepper.advance_watermark(10 * SECOND - 1)
+    stepper.send(events, Event("a", 0), 4 * SECOND)
+    stepper.advance_watermark(10 * SECOND)
+    stepper.send(events, Event("a", 1), 5 * SECOND)
+    assert (numbers(stepper), numbers(stepper, rest)) == ([0], [1])
+
+
 @settings(max_examples=20)
 @given(st.lists(st.sampled_from([0, 1, 2, 10]), max_size=20))
 def test_only_changes_are_let_through(given_numbers: list[int]) -> None:

@@ -73,6 +73,14 @@ def test_a_late_record_gives_a_pane_of_each_window_that_had_its_own(mode: str) -
     assert left(stepper, ["panes.sum"]) == {}
 
 
+def test_a_window_has_had_its_end_when_the_watermark_is_at_it() -> None:
+    stepper = Stepper(windowed(TEN, lateness=seconds(4), dropped=dropped))
+    send(stepper, "ann", 1, 6)
+    stepper.advance_watermark(10 * SECOND)
+    send(stepper, "ann", 2, 7)
+    assert found(stepper) == [("ann", 0, 10, 1, "on time"), ("ann", 0, 10, 3, "late")]
+
+
 def test_a_record_that_is_late_for_some_windows_counts_in_the_others() -> None:
     stepper = Stepper(windowed(TEN))
     send(stepper, "ann", 1, 6)

@@ -108,3 +108,14 @@ def test_a_late_row_waits_for_the_watermark_but_not_for_ever() -> None:
     assert pace.wait(IntervalId(1), 10**9, never) == limits.PACE_STEP_US, "another late row"
     pace.forget(IntervalId(1))
     assert not pace.waits()
+
+
+def test_a_partition_that_has_ended_before_anybody_looked_is_not_waited_for() -> None:
+    pace = Pace(1)
+    for interval in (IntervalId(1), IntervalId(2)):
+        pace.open(interval)
+    pace.gathered()
+    pace.looked(IntervalId(1), row(500), 0, False)
+    assert not pace.begin(0)
+    pace.forget(IntervalId(2))
+    assert pace.begin(0)

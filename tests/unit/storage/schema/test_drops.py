@@ -93,6 +93,21 @@ def test_an_input_that_is_not_declared_to_go_is_refused() -> None:
         plan(stored, shops()).check()
 
 
+def test_what_is_declared_to_go_and_is_there_all_the_same_stays() -> None:
+    """Or was there never."""
+    for gone in (("Total",), ("Total<sales",), ("Never",), ("Never<sales",), ("Total<never",)):
+        shape = msgspec.structs.replace(shops(), gone=gone)
+        assert [*drops(shops(), shape)] == []
+        assert plan(shops(), shape).changes == []
+
+
+def test_the_schemas_of_its_cells_go_and_no_others() -> None:
+    schemas = {"cell:Also.n": "int", "cell:Total.n": "int", "stream:sales": "str"}
+    stored = msgspec.structs.replace(shops(), schemas=schemas)
+    left = without(stored, [Drop("Also", ("Also<sales",)), Drop("Total", ("Total<sales",), whole=False)])
+    assert left.schemas == {name: schemas[name] for name in ("cell:Total.n", "stream:sales")}
+
+
 def test_a_combiner_is_not_dropped_without_its_computation() -> None:
     """It holds values that the computation has not got yet, and hands them back."""
     shape = msgspec.structs.replace(shops(), gone=("Total.parts", "Total<Total.parts"))

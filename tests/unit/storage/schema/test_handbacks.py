@@ -32,5 +32,18 @@ def test_not_when_the_computation_reads_another_stream() -> None:
     assert plan(shops(combiner=gathering()), shape).refusals
 
 
+def test_not_while_the_combiner_stays_or_when_there_is_nothing_to_take_over() -> None:
+    stored, both = shops(combiner=gathering()), shops(combiner=gathering())
+    both = msgspec.structs.replace(both, subscriptions={**both.subscriptions, "Total<sales": "sales"})
+    assert [*handbacks(stored, both)] == [], "the combiner stays"
+    assert [*handbacks(both, shops())] == [], "the computation has read the stream beside its combiner"
+    for name in ("Total.parts<sales", "Total<Total.parts"):
+        left = {sub: stream for sub, stream in stored.subscriptions.items() if sub != name}
+        assert [*handbacks(msgspec.structs.replace(stored, subscriptions=left), shops())] == []
+    gone = {name: cells for name, cells in stored.computations.items() if name != "Total.parts"}
+    assert [*handbacks(msgspec.structs.replace(stored, computations=gone), shops())] == []
+    assert [*handbacks(stored, shops())] == [BACK]
+
+
 def test_the_refusal_says_what_to_do() -> None:
     assert "run the version with the combiner once more with Checkpoints()" in refusal(BACK)
