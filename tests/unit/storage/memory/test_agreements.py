@@ -251,3 +251,12 @@ def test_hot_keys_are_those_that_members_have_said_last(cluster: Cluster) -> Non
     run(cluster.store.leave(two))
     run(cluster.store.note_hot_keys(two, [HotKey(first, "a", 100)]))
     assert run(cluster.store.hot_keys()) == []
+
+
+def test_a_lease_that_was_found_to_be_over_stays_so_when_the_clock_is_set_back(cluster: Cluster) -> None:
+    one = cluster.join("one")
+    cluster.now += LEASE_US
+    assert not run(cluster.store.renew(one, LEASE_US))
+    cluster.now -= LEASE_US
+    assert not run(cluster.store.renew(one, LEASE_US))
+    assert run(cluster.store.lead(one, LEASE_US)) is None

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from millwheel.bundles import (
     CHECKPOINT_FORMAT,
     Checkpoint,
@@ -119,3 +121,21 @@ def test_a_second_opening_hands_nothing_over() -> None:
     owned = run(store.acquire([SENDER, *parts(store)]))
     assert run(store.open_pipeline(shops(combiner=gathering()))) == first
     assert run(store.still_owned(owned)) == set(owned)
+
+
+@pytest.mark.parametrize(("intervals", "sources"), [([RECEIVER], ["src"]), ([], ["src"]), ([RECEIVER], [])])
+def test_nobody_owns_anything_when_a_combiner_comes(intervals: list[IntervalId], sources: list[str]) -> None:
+    now = 7
+    store = MemoryStore(lambda: now)
+    run(store.open_pipeline(shops()))
+    member = run(store.join("w", "worker", "w:1", 10, b"w")).incarnation
+    leader = run(store.lead(member, 10))
+    assert leader is not None
+    version = run(store.cluster_map()).version
+    asked = Placement(leader.epoch, version, dict.fromkeys(intervals, member), dict.fromkeys(sources, member))
+    assert run(store.place(asked)) == version + 1
+    now += 10
+    run(store.open_pipeline(shops(combiner=gathering())))
+    found = run(store.cluster_map())
+    assert {row.owner for row in found.intervals} | {row.owner for row in found.sources} == {None}
+    assert found.version == version + 3, "new intervals, and new owners"

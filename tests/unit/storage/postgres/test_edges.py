@@ -8,15 +8,18 @@ from millwheel.bundles import (
     BEFORE_TIMERS,
     Delivered,
     HoldWrites,
+    LogWrite,
     OutsideBucket,
     OutsideIdWrites,
     QuarantineEntry,
     TimerWrites,
+    encode_checkpoint,
 )
-from millwheel.ids import ProducerId, SequenceNumber
+from millwheel.ids import IntervalId, ProducerId, Seq, SequenceNumber
 from millwheel.model import TIMER_KINDS
+from millwheel.ports import Declaration
 from millwheel_storage.embedded import EmbeddedPostgres
-from tests.unit.storage.postgres.test_reshapes import IN, ONE, TWO, Led, ids, on_both
+from tests.unit.storage.postgres.test_reshapes import IN, ONE, TWO, Led, checkpoint, ids, on_both
 
 pytestmark = pytest.mark.postgres
 
@@ -83,5 +86,37 @@ def test_an_outside_id_expires_at_its_time_and_not_before(postgres: EmbeddedPost
             recovered = await led.store.recover(ONE, (await led.place(ONE, owner=led.worker))[ONE])
             assert recovered is not None
             assert recovered.outside == [OutsideBucket(IN, expires, 1) for expires in left]
+
+    on_both(postgres, pipeline, test)
+
+
+@pytest.mark.parametrize("low", [ONE, TWO])
+def test_a_merge_keeps_the_larger_frontier_and_the_id_that_it_is(
+    postgres: EmbeddedPostgres, pipeline: str, low: IntervalId
+) -> None:
+    async def test(led: Led) -> None:
+        for interval in (ONE, TWO):
+            await led.fold(interval, ids=[ids(5, 2, 2, 3) if interval == low else ids(5, 4, 4)])
+        await led.reshape([ONE, TWO])
+        recovered = await led.store.recover(ONE, (await led.place(ONE, owner=led.worker))[ONE])
+        assert recovered is not None
+        assert recovered.ids == [Delivered(IN, ProducerId(5), SequenceNumber(4), SequenceNumber(4))]
+        asked = [SequenceNumber(n) for n in range(10)]
+        assert await led.store.find_ids(ONE, IN, ProducerId(5), asked) == {4}
+
+    on_both(postgres, pipeline, test)
+
+
+def test_what_is_in_quarantine_is_counted_while_the_log_has_only_what_is_not_declared(
+    postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    async def test(led: Led) -> None:
+        await led.fold(ONE, quarantined=[QuarantineEntry("a", IN, ProducerId(5), SequenceNumber(0), b"v", 1)])
+        owned = await led.place(ONE, owner=led.worker)
+        write = LogWrite(ONE, owned[ONE], Seq(1), 1, encode_checkpoint(checkpoint()))
+        assert await led.store.commit([write])
+        assert await led.store.count_quarantined() == 1
+        assert await led.store.declare(Declaration(epoch=1, owners=owned, term=led.epoch))
+        assert await led.store.count_quarantined() is None, "the log may have more"
 
     on_both(postgres, pipeline, test)

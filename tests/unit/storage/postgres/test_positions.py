@@ -46,6 +46,9 @@ def test_sources_whose_partitions_have_the_same_names_and_signs_know_their_own(
         write = PositionWrite(position.interval, sequencer, 9, True, b"end", signs, 3)
         assert await store.advance([msgspec.structs.replace(write, sequencer=Sequencer(sequencer + 9))]) == set()
         assert await store.advance([write]) == {position.interval}
+        late = msgspec.structs.replace(write, sequencer=Sequencer(sequencer + 9), signs=(b"another's",))
+        assert await store.advance([late]) == set()
+        assert await store.unknown_signs("one", [b"another's"]) == {b"another's"}
 
     async def whole() -> None:
         try:

@@ -21,9 +21,11 @@ from millwheel.bundles import (
 from millwheel.ids import ProducerId, Seq, SequenceNumber, SubscriptionId
 from millwheel.ports import FoldWrite
 from millwheel_storage.embedded import EmbeddedPostgres
+from millwheel_storage.memory import MemoryStore
 from millwheel_storage.postgres import PostgresStore
 from millwheel_storage.postgres.overlays import StateRow, TimerRow
 from millwheel_storage.postgres.reader import Reader
+from millwheel_storage.testing import postgres_tables
 from tests.unit.storage.samples import image, shape
 
 pytestmark = pytest.mark.postgres
@@ -149,3 +151,44 @@ def test_a_release_answers_only_requests_that_were_there_before_it(
 
     asyncio.run(main())
     assert found == [[("a", "bad")], []]
+
+
+BOTH = msgspec.structs.replace(RELEASED, quarantined=[waiting(3)])
+"""One checkpoint releases the key, and it fails again."""
+
+
+@pytest.mark.parametrize("kind", [MemoryStore, PostgresStore])
+@pytest.mark.parametrize("owner", ["the same", "another"])
+def test_a_request_that_comes_right_after_a_release_is_not_answered_by_it(
+    postgres: EmbeddedPostgres, pipeline: str, owner: str, kind: type[MemoryStore] | type[PostgresStore]
+) -> None:
+    """A new owner's checkpoints come after all of an earlier one's, whatever their numbers are."""
+    store = MemoryStore() if kind is MemoryStore else PostgresStore(postgres.url, pipeline)
+
+    async def main() -> None:
+        interval = (await store.open_pipeline(shape(pipeline))).intervals[0].id
+        sequencer = (await store.acquire([interval]))[interval]
+        await store.commit([LogWrite(interval, sequencer, Seq(5), 0, encode_checkpoint(FIRST))])
+        seq = Seq(6)
+        if owner == "another":
+            sequencer, seq = (await store.acquire([interval]))[interval], Seq(1)
+        await store.commit([LogWrite(interval, sequencer, seq, 0, encode_checkpoint(BOTH))])
+        ask()
+        again = (await store.acquire([interval]))[interval]
+        assert await store.recover(interval, again) is not None
+        assert await store.redrive_requests(("", ""), 9) == [("a", "bad")]
+        ask()  # there is no log any more, and the earlier question is not forgotten
+        assert tables()["redrive"] == [("a", "bad", sequencer, seq)]
+        await store.close()
+
+    def ask() -> None:
+        if isinstance(store, MemoryStore):
+            store.request_redrive("a", "bad")
+            return
+        with Reader(postgres.url, pipeline) as reader:
+            reader.request_redrive("a", "bad")
+
+    def tables() -> dict[str, list[tuple[Any, ...]]]:
+        return store.tables() if isinstance(store, MemoryStore) else postgres_tables(postgres.url, pipeline)
+
+    asyncio.run(main())
