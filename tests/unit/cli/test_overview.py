@@ -72,6 +72,10 @@ def test_what_nobody_owns_belongs_to_an_embedded_run_while_one_runs() -> None:
     console = Console(width=160, record=True, force_terminal=False)
     console.print(drawn(found, None))
     assert "an embedded run" in console.export_text()
+    for embedded, alarms in ((False, True), (True, False)):
+        console = Console(width=160, record=True, force_terminal=True)
+        console.print(drawn(msgspec.structs.replace(FOUND, members=(), embedded=embedded), None))
+        assert ("\x1b[1;31m" in console.export_text(styles=True)) == alarms, "it is nobody's fault"
 
 
 @pytest.mark.parametrize("watermarks", [

@@ -265,3 +265,13 @@ def test_a_value_of_a_share_never_goes_back_when_partitions_come_and_go() -> Non
         assert found.value("source:s") >= last
         last = found.value("source:s")
     assert last > MIN_TIME
+
+
+def test_what_was_not_stored_is_among_the_next_changes() -> None:
+    found = authority()
+    for interval in (2, 3):
+        found.report("a", IntervalId(interval), 50)
+    changed = found.changes()
+    assert (changed, found.changed()) == ({"a": 50}, False)
+    found.refused("a")
+    assert (found.changed(), found.changes(), found.changes()) == (True, {"a": 50}, {})

@@ -207,6 +207,16 @@ def test_only_when_all_partitions_wait_for_an_epoch_does_it_have_to_come_at_once
     assert bool(wanted(hand)) == (len(ends) == 2)
 
 
+@pytest.mark.parametrize("finished", [1, 2])
+def test_a_partition_that_is_at_its_end_for_good_does_not_keep_others_from_theirs(finished: int) -> None:
+    hand = SnapshotHand("a", "b")
+    for place, (_, core) in enumerate(hand.worker.actors.partitions()):
+        assert isinstance(core, InjectorCore)
+        core._exhausted, core.finished = True, place < finished
+    hand.worker.epochs.hurry()
+    assert bool(wanted(hand)) == (finished == 1), "an epoch has nothing to do when all are"
+
+
 def test_rows_that_are_refused_take_all_intervals_back_and_each_with_what_is_its_own() -> None:
     hand = SnapshotHand("a")
     inherited = dict(hand.worker.actors.intervals())[hand.first].give_up()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 
@@ -15,6 +17,7 @@ from millwheel.host.messages import (
     Claimed,
     Disowned,
     EpochStarted,
+    EpochWanted,
     IntervalSettled,
     Message,
     WatermarkReport,
@@ -209,6 +212,36 @@ def test_what_an_earlier_owner_has_reported_is_not_stored_in_the_name_of_the_nex
     assert authority.changes() == {}
     led_watermarks.hear("w7", WatermarkReport("count", placed.id, 40, Sequencer(4)))
     assert authority.changes() == {"count": 40}
+
+
+def test_rounds_of_a_later_leader_have_larger_numbers_than_any_of_an_earlier_one() -> None:
+    joined, first = WorkerJoined({"a": ("b",), "b": ("a",)}, {"loop": ("a", "b")}), list[int]()
+    for term in (1, 2, 3):
+        led_watermarks, _ = alone()
+        led_watermarks._every_us, led_watermarks.term = 0, term
+        found = led_watermarks._map = ClusterMap(1, None, (), (), ())
+        steps = led_watermarks._load(joined, term)
+        next(steps)
+        steps.send(found)
+        with pytest.raises(StopIteration):
+            steps.send({})
+        assert led_watermarks._rounds is not None
+        first.append(led_watermarks._rounds._rounds["loop"].round)
+    assert [after - before for before, after in itertools.pairwise(first)] == [2**32] * 2
+
+
+def test_the_word_of_a_worker_that_owns_nothing_does_not_count_for_an_epoch() -> None:
+    heard: list[Message] = []
+
+    class Heard(Told):
+        def wanted(self, message: EpochWanted) -> None:
+            heard.append(message)
+
+    led_watermarks, _ = alone()
+    led_watermarks._epochs, led_watermarks._generation = Heard(), OWNED
+    led_watermarks.hear_of_epochs("w8", EpochWanted(5))
+    led_watermarks.hear_of_epochs("w7", EpochWanted(6))
+    assert heard == [EpochWanted(6)]
 
 
 def test_who_leads_no_more_tells_nothing_of_what_it_was_just_storing() -> None:

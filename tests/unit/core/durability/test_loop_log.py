@@ -68,3 +68,14 @@ def test_what_comes_after_the_barrier_has_come_round_is_an_error() -> None:
     assert log.end() == []
     with pytest.raises(InvariantError, match="behind the barrier of their sender"):
         log.add(part(SUB, "a"), 10)
+
+
+def test_no_number_is_given_twice_however_many_logs_there_are() -> None:
+    log, given = LoopLog(ME), dict[SubscriptionId, list[int]]()
+    for records in (1, 2, 3, 2):
+        log.begin(Seq(4))
+        for of in (SUB, OTHER):
+            log.add(part(of, *"abc"[:records]), 10)
+        for run in log.end():
+            given.setdefault(run.subscription, []).extend(range(run.first, run.first + len(run.keys)))
+    assert given == {SUB: [*range(8)], OTHER: [*range(8)]}

@@ -17,7 +17,7 @@ from millwheel.core.keys.expiry import Expiry
 from millwheel.core.keys.keyed_state import KeyedState
 from millwheel.ids import SequenceNumber, sequence_numbers
 from millwheel.model import EXPIRY_KIND, EXPIRY_TAG, MAX_TIME, MIN_TIME
-from millwheel.work import BundlePart, InvocationOutcome, Work
+from millwheel.work import BundlePart, InvocationOutcome, TimerCause, Work
 from tests.unit.core.bench import IN, PRODUCER, SENDER, timer_writes
 
 
@@ -29,8 +29,9 @@ class Waiting:
         self.inbox, self.keyed, suspects = Inbox(), KeyedState(1_000), Suspects()
         self.timers = self.keyed._timers
         self.suspects = suspects
+        self.refused = RefusedRows()
         self.quarantine = Quarantine(
-            keys=["bad"], refused=RefusedRows(), suspects=suspects, keyed=self.keyed, keeps_hold=False
+            keys=["bad"], refused=self.refused, suspects=suspects, keyed=self.keyed, keeps_hold=False
         )
         expiry = Expiry(5, self.keyed, self.quarantine)
         self.schedule = Schedule(
@@ -198,6 +199,13 @@ def test_a_chain_may_reach_up_to_what_is_not_taken() -> None:
     waiting.timers.add_page("watermark", timer_writes(("k", "u", "watermark", 3)), True, ())
     work = waiting.turn(5).work
     assert ([timer.tag for timer in work.timers], work.reach["watermark"]) == (["u"], (3, ("k", "u")))
+
+
+def test_nothing_chains_while_there_is_something_that_must_not_run() -> None:
+    waiting = Waiting()
+    waiting.refused.add(TimerCause("other", "watermark", "u", 3), "it is too large")
+    work = waiting.turn(15).work
+    assert (len(work.timers), work.chain, work.reach) == (1, 0, {})
 
 
 def test_nothing_chains_while_someone_at_fault_is_looked_for() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from millwheel.core.interval import events as ev
 from millwheel.core.source.injector import InjectorCore
-from millwheel.ids import IntervalId, ProducerId, Seq, SubscriptionId, sequence_numbers
+from millwheel.ids import IntervalId, ProducerId, Seq, Sequencer, SubscriptionId, sequence_numbers
 from millwheel.intervals import Ranges
 from millwheel.limits import ADVANCE_DELAY_US, UNACKED_LIMIT_READS
 from millwheel.model import MAX_TIME
@@ -63,6 +63,20 @@ def test_ids_are_row_numbers_of_the_partitions_producer() -> None:
     assert of(injector.start(0), ev.Read)
     bundles = [s.bundle for s in of(injector.handle(rows(5, [1, 2, 3], 0, "azb"), 0), ev.Send)]
     assert [(b.target, b.producer, b.sequences) for b in bundles] == [(1, PRODUCER, [5, 7]), (2, PRODUCER, [6])]
+
+
+def test_no_bundle_has_the_number_of_one_of_an_earlier_owner_whose_ack_may_still_come() -> None:
+    start = SourcePosition("p", INTERVAL, PRODUCER, 0, False, b"")
+    before, after = (InjectorCore(INTERVAL, start, {SUB: Ranges([("", IntervalId(1))])}, Sequencer(n)) for n in (4, 5))
+    for injector in (before, after):
+        injector.start(0)
+    (old,) = numbers(before.handle(rows(0, [1], 0), 0))
+    (new,) = numbers(after.handle(rows(0, [1], 0), 0))
+    advanced = []
+    for number in (old, new):
+        after.handle(ev.AckArrived(number), LATER)
+        advanced.append(of(after.handle(ev.AlarmRang(), 2 * LATER), ev.Advance) != [])
+    assert advanced == [False, True]
 
 
 def test_whoever_brought_rows_hears_at_once_that_they_and_all_before_are_durable() -> None:
