@@ -6,13 +6,14 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, limits
 from millwheel.errors import HookInterrupted
-from millwheel.ports import SourcePartition
+from millwheel.ids import IntervalId
+from millwheel.ports import MarkWrite, SourcePartition
 from millwheel.runtime.embedded import EmbeddedRun
 from millwheel.runtime.shell import Shell
 from millwheel.runtime.signals import SIGNALS, StopSignals, signals_stop
@@ -201,3 +202,47 @@ def test_nothing_is_interrupted_while_no_user_code_runs_and_handlers_are_restore
         time.sleep(0.3)
     assert came == []
     assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+class LastWords(MemoryStore):
+    """Notes how many intervals say at the end of a run that nothing is under suspicion; then it may hang."""
+
+    def __init__(self, hangs: bool) -> None:
+        super().__init__()
+        self.hangs = hangs
+        self.said: list[int] = []
+
+    async def mark(self, writes: Sequence[MarkWrite]) -> set[IntervalId]:
+        if all(write.mark == b"" and write.ends == 0 for write in writes):
+            self.said.append(len(writes))
+            if self.hangs:
+                await asyncio.sleep(HOUR_S)
+        return await super().mark(writes)
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_run_whose_hook_was_interrupted_has_last_words_and_does_not_wait_long_for_them(
+    monkeypatch: pytest.MonkeyPatch, hangs: bool
+) -> None:
+    """Otherwise the next run would suspect the record that it was stopped at."""
+    monkeypatch.setattr(limits, "STOP_GRACE_S", 0.1)
+    monkeypatch.setattr("millwheel.runtime.shell.LAST_WORDS_LIMIT_S", 0.1)
+
+    class Hanging(Computation[Line]):
+        def ProcessRecord(self, context: Context, record: Record[Line]) -> None:
+            signal.raise_signal(signal.SIGTERM)
+            time.sleep(HOUR_S)
+
+    store = LastWords(hangs)
+    pipeline = Pipeline("p")
+    pipeline.inject(Tap(rows=[(Line("a", [("b", 0)]), 0)]), into=lines)
+    pipeline.add(Hanging, [subscribe(lines, lambda line: line.name)])
+
+    async def main() -> None:
+        async with asyncio.timeout(60):
+            run = EmbeddedRun(pipeline.graph(), store, pipeline.tables)
+            with signals_stop(run):
+                await run.run()
+
+    asyncio.run(main())
+    assert store.said == [1]
