@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import uvloop
 
+from millwheel import Computation, Context, JsonCoder, Pipeline, Record, Stream, TextCoder, ValueCell, subscribe
+from millwheel.bundles import LogWrite
 from millwheel.errors import Fenced, InvariantError, SourceError
 from millwheel.host import alphabet as he
 from millwheel.host.messages import Receipt
 from millwheel.host.requests import StillOwned
-from millwheel.ids import IntervalId
+from millwheel.ids import IntervalId, Seq
 from millwheel.limits import TURN_US
+from millwheel.runtime.embedded import EmbeddedRun
 from millwheel.runtime.shell import Shell, wall_clock_us
+from millwheel.testing import Results
 from millwheel.transport.local import LocalTransport
+from millwheel_injectors import IterableSource
 from millwheel_storage.memory import MemoryStore
 
 
@@ -244,3 +250,43 @@ def test_nothing_is_asked_of_the_store_without_a_lease() -> None:
     with pytest.raises(Fenced):
         asyncio.run(Shell(store=Counting(), transport=LocalTransport(), others=[host], permit=Permitted(1)).serve())
     assert asked == 0
+
+
+STOPS: Stream[str] = Stream("stops", TextCoder())
+
+
+class Slow(MemoryStore):
+    """Takes its time for a commit, as a database does."""
+
+    async def commit(self, writes: Sequence[LogWrite]) -> set[tuple[IntervalId, Seq]]:
+        await asyncio.sleep(0.01)
+        return await super().commit(writes)
+
+
+class Stopper(Computation[str]):
+    """Has the run stopped by its tenth record."""
+
+    count = ValueCell[int](JsonCoder(int), default=0)
+    calls: list[str]
+    stop: Callable[[], None]
+
+    def ProcessRecord(self, context: Context, record: Record[str]) -> None:
+        self.calls.append(record.value)
+        self.count.set(self.count.get() + 1)
+        if len(self.calls) == 10:
+            self.stop()
+
+
+def test_what_hooks_have_done_before_a_stop_is_committed_and_no_hook_runs_after_it() -> None:
+    pipeline = Pipeline("stops")
+    pipeline.inject(IterableSource("rows", [(f"{n}", n) for n in range(200)]), into=STOPS)
+    made: Any = type("Made", (Stopper,), {"calls": []})
+    pipeline.add(made, [subscribe(STOPS, lambda _: "all")], name="Stopper", work_limit_records=1)
+    store = Slow()
+    run = EmbeddedRun(pipeline.graph(), store, pipeline.tables)
+    made.stop = staticmethod(run.stop)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run.run())
+    assert run.stopped
+    assert len(made.calls) == 10
+    assert Results(pipeline.graph(), store).state("Stopper", "all") == {"count": 10}
