@@ -9,6 +9,7 @@ import logging
 import re
 from typing import Any, Final
 
+from millwheel.escapes import harmless
 from millwheel.limits import REJECT_KINDS
 
 logger = logging.getLogger("millwheel.injectors")
@@ -40,9 +41,10 @@ class Kinds:
         kind = self.count(reason)
         count = self.counts[kind]
         if count == 1:
-            logger.warning("source %s: rejected row %d of %s: %s: %.200r", self._source, row, partition, reason, raw)
+            why = harmless(reason[:2_000])  # a reason may be as long as its row, and hold what a terminal obeys
+            logger.warning("source %s: rejected row %d of %s: %s: %.200r", self._source, row, partition, why, raw)
         elif count >= 10 and set(str(count)[1:]) == {"0"} and str(count)[0] == "1":
-            logger.warning("source %s: rejected %s rows so far: %s", self._source, f"{count:,}", kind)
+            logger.warning("source %s: rejected %s rows so far: %s", self._source, f"{count:,}", harmless(kind))
 
     def count(self, reason: str) -> str:
         """Count a row without a line; its kind."""

@@ -39,6 +39,18 @@ def test_many_rows_of_a_kind_are_few_lines(caplog: pytest.LogCaptureFixture) -> 
     assert kinds.counts == {"bad number …": 100_000}
 
 
+def test_a_line_is_short_and_harmless_whatever_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    """A handler cannot write half of a pair of surrogates, and a terminal obeys control characters."""
+    kinds = Kinds("s")
+    with caplog.at_level(logging.WARNING, "millwheel.injectors"):
+        for row in range(10):
+            kinds.add("p", row, "\ud800 \x1b[2J\n" + "no " * 1_000_000, b"x")
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert all(line.isprintable() and len(line) < 2_200 for line in said)
+    assert r"\ud800 \x1b[2J" in said[0]
+
+
 def test_kinds_are_bounded() -> None:
     kinds = Kinds("clicks")
     for word in range(3 * limits.REJECT_KINDS):
