@@ -237,6 +237,13 @@ def looped(durability: str, combined: bool) -> Pipeline:
     return pipeline
 
 
+def each_leg_came_once(store: MemoryStore) -> None:
+    counts: dict[str, int] = {}
+    for entries in counted(store.key_state["Round"]).values():
+        counts |= entries
+    assert counts == {f"{number}.{left}": 1 for number in range(HOPPERS) for left in range(ROUNDS + 1)}
+
+
 @pytest.mark.usefixtures("small_steps")
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.parametrize("at", [15, 25, 40, 55])
@@ -247,10 +254,7 @@ def test_in_a_loop_too(at: int, durability: str) -> None:
         store = MemoryStore()
         await run_killed(looped(durability, False), store, *kills(at))
         await run_on(looped(durability, True), store)
-        counts: dict[str, int] = {}
-        for entries in counted(store.key_state["Round"]).values():
-            counts |= entries
-        assert counts == {f"{number}.{left}": 1 for number in range(HOPPERS) for left in range(ROUNDS + 1)}
+        each_leg_came_once(store)
 
     asyncio.run(main())
 
