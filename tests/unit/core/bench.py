@@ -113,10 +113,13 @@ class Bench:
         live: Collection[Channel] | None = None,
         slacks: Mapping[SubscriptionId, int] | None = None,
         label: int | None = None,
+        outputs: Collection[SubscriptionId] | None = None,
         **settings: Any,
     ) -> None:
         routes = {OUT: Ranges([("", TARGET)])}
-        config = Config(INTERVAL, sequencer, "c", "1", Settings(**settings), routes, slacks=slacks or {}, label=label)
+        config = Config(
+            INTERVAL, sequencer, "c", "1", Settings(**settings), routes, outputs=outputs, slacks=slacks or {}, label=label
+        )  # fmt: skip
         self.core = IntervalCore(config, recover or recovered(), inherited)
         self.now = 0
         self.effects = self.core.start(0, live)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
+import pytest
+
 from millwheel.bundles import QuarantineEntry, SinkRow
 from millwheel.core.faults.refused import RefusedRows
 from millwheel.core.ids.ended import ENDED
@@ -248,6 +251,35 @@ def test_a_culprit_is_remembered_until_its_own_entry_is_settled() -> None:
                 assert (refused_rows.answer(each) is not None) == (each in left)
             assert bool(refused_rows) == bool(left)
             assert refused_rows.untouched(["k"]) == (not any(each.key == "k" for each in left))
+
+
+def gone_back() -> ev.Inherited:
+    """Under snapshots, a row of `bad` is refused in the epoch after 3, before which the input had come to 50."""
+    bench = Bench(label=3)
+    bench(ev.WatermarkMoved(50))
+    bench(ev.BundleArrived(msgspec.structs.replace(bundle(1, {0: ("bad", 60)}), epoch=3)))
+    bench.load()
+    bench.invoked(upserted(record("bad", SequenceNumber(0))))
+    bench(ev.EpochBegun(4, frozenset()))
+    (written,) = bench.of(ev.Commit)
+    return refused(bench, written.write.seq, 0)
+
+
+def test_when_all_goes_back_watermarks_do_too() -> None:
+    assert Bench(recovered(watermark=20), gone_back(), label=3).core.watermark == 20
+
+
+@pytest.mark.parametrize(("declared", "answers"), [(3, [ANSWER]), (5, [])])
+def test_a_culprit_of_an_epoch_is_known_to_a_core_that_goes_back_to_the_begin_of_it_and_to_no_later_one(
+    declared: int, answers: list[str]
+) -> None:
+    """An interval may have been another worker's meanwhile: what was refused has been settled there."""
+    bench = Bench(recovered(), gone_back(), label=declared)
+    bench(ev.BundleArrived(msgspec.structs.replace(bundle(1, {0: ("bad", 60)}), epoch=declared)))
+    assert [work.parts[0].keys for work in [bench.load()]] == [[] if answers else ["bad"]]
+    bench.invoked()
+    bench(ev.EpochBegun(declared + 1, frozenset()))
+    assert [error for _, _, error in errors(bench)] == answers
 
 
 def test_where_ids_are_not_what_they_were_the_first_record_of_the_key_on_its_subscription_stands_for_the_culprit() -> (

@@ -144,6 +144,19 @@ def test_channels_that_nobody_sends_on_any_more_are_closed() -> None:
     assert door.checkpointed([], 0, idle=True)[0] == [Ids(SUB, ProducerId(55), ENDED, [])]
 
 
+def test_where_ids_are_not_stored_those_of_earlier_owners_records_are_until_their_frontier_has_passed_them() -> None:
+    """These come under the same id after a crash; and the store keeps no id that nobody needs."""
+    door = Arrivals(ev.Counters(), True, {}, [], durable_ids=False)
+    (own,) = door.arrive(bundle(1, 0), 0, [])
+    (left,) = door.arrive(msgspec.structs.replace(bundle(2, 3, producer=40), inherited=True), 0, [])
+    ids, _ = door.checkpointed([own, left], 0)
+    assert ids == [Ids(SUB, ProducerId(40), SequenceNumber(0), sequence_numbers([3]))]
+    for producer in (55, 40):
+        door.arrive(bundle(0, producer=producer, frontier=ENDED), 0, [])
+    assert door.recordable(0)
+    assert door.checkpointed([], 0, idle=True)[0] == [Ids(SUB, ProducerId(40), ENDED, [])]
+
+
 class Sent:
     """One sender, its bundles, and what of its ids an earlier owner took: the store knows that, and the door does not."""
 

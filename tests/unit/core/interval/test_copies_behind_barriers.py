@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from millwheel.bundles import Bundle
+from millwheel.bundles import Bundle, Delivered
 from millwheel.core.interval import events as ev
-from millwheel.ids import IntervalId
-from tests.unit.core.bench import OUT, Bench, bundle, outcome, recovered
+from millwheel.ids import IntervalId, ProducerId, SequenceNumber
+from tests.unit.core.bench import IN, OUT, Bench, bundle, outcome, recovered
 
 REGULAR = IntervalId(70)
 """A sender for whose barrier the receiver waits."""
@@ -74,3 +74,19 @@ def test_without_ids_a_copy_that_comes_behind_a_barrier_runs_again() -> None:
     assert [part.keys for part in bench.load().parts] == [["a"]]
     bench.invoked()
     assert bench.acks() == [1]
+
+
+def test_the_log_of_a_cut_has_what_waits_behind_a_question_to_the_store_when_the_barrier_has_come_round() -> None:
+    """An earlier owner's record is asked for, and what its sender has sent after it waits for the answer."""
+    known = Delivered(IN, ProducerId(90), SequenceNumber(0), SequenceNumber(9))
+    head = Bench(recovered(ids=[known]), label=3)
+    left = msgspec.structs.replace(bundle(1, {5: ("a", 10)}), producer=ProducerId(90), epoch=3, inherited=True)
+    behind = msgspec.structs.replace(bundle(2, {0: ("b", 10)}), epoch=3)
+    head(ev.EpochBegun(4, {REGULAR}, {left.sender}))
+    head(barrier_of(left, REGULAR, 4))
+    (asked,) = head(ev.BundleArrived(left)).of(ev.LookupIds)
+    head(ev.BundleArrived(behind))
+    assert head(barrier_of(left, left.sender, 4)).of(ev.Commit) == []
+    assert head.of(ev.PartWritten) == []
+    head(ev.IdsFound(asked.sender, set()))
+    assert [run.keys for image in head.images() for run in image.produced] == [["b"]]

@@ -113,6 +113,23 @@ def test_a_duplicate_is_not_acked_before_its_original_is() -> None:
     assert 1 in bench.acks()
 
 
+def test_a_duplicate_is_not_acked_while_its_original_waits_for_room_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nothing runs then, and nothing is on its way to the store: only the inbox knows that the original is not durable.
+    monkeypatch.setattr(limits, "LOG_LIMIT_CHECKPOINTS", 1)
+    bench = Bench()
+    for number in range(2):
+        bench.run(number + 1, {number: ("k", 5)}, wrote("k", b"1"))
+    bench(ev.CommitDone(Seq(1)))
+    (folded,) = bench.of(ev.Fold)
+    bench(ev.CommitDone(Seq(2)))
+    bench.arrive(3, {2: ("k", 5)})
+    assert bench.arrive(3, {2: ("k", 5)}).acks() == []
+    bench(ev.FoldDone(folded.upto))
+    bench.load()
+    assert bench.invoked(wrote("k", b"1")).acks() == []
+    assert 3 in bench(ev.CommitDone(Seq(3))).acks()
+
+
 def test_of_a_mixed_bundle_only_the_new_part_runs() -> None:
     bench = Bench(recovered(ids=[Delivered(IN, PRODUCER, SequenceNumber(2), SequenceNumber(3))]))
     bench.arrive(4, {1: ("k", 5), 2: ("k", 5), 3: ("k", 5), 4: ("k", 5)})
@@ -360,6 +377,18 @@ def test_what_an_earlier_owner_left_unacked_is_sent_again_unchanged() -> None:
     (sent,) = bench.sent()
     assert (sent.producer, sent.sequences, sent.values) == (90, [3, 4], old.values)
     assert not bench.core.quiet()
+
+
+def test_an_interval_has_settled_when_all_is_acked_that_an_earlier_version_has_left_on_a_stream_that_is_not_listed() -> (
+    None
+):
+    first = msgspec.structs.replace(bundle(0, {3: ("x", 5)}), subscription=OUT, producer=ProducerId(90))
+    second = msgspec.structs.replace(bundle(0, {4: ("y", 6)}), subscription=OUT, producer=ProducerId(91))
+    bench = Bench(recovered(productions=[first, second]), outputs=())
+    numbers = [sent.number for sent in bench.sent()]
+    assert len(numbers) == 2
+    said = [bench(ev.AckArrived(number)).of(ev.Settled) for number in (numbers[1], numbers[1], numbers[0], numbers[0])]
+    assert said == [[], [], [ev.Settled()], []]
 
 
 def test_fenced_it_is_silent_for_ever() -> None:
