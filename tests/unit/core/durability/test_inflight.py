@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -279,3 +280,31 @@ def test_a_straggler_is_checkpointed_soon_when_a_later_one_has_all_its_acks(monk
     assert interval.queue.next_deadline() == 1_000
     interval.queue.acked(second, 100)
     assert interval.queue.next_deadline() == 150
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_weak_checkpoints_go_to_the_store_in_their_order_with_what_is_not_acked_by_then(seed: int) -> None:
+    """Whichever has its acks first: in the log, a checkpoint stands for all before it."""
+    dice, interval, now = random.Random(seed), Interval(weak=True), 0
+    unacked: dict[int, set[int]] = {}
+    for _ in range(60):
+        now += dice.randrange(200)
+        before = interval.commits()
+        match dice.randrange(3):
+            case 0:
+                numbers = interval.put(*["a"] * dice.choice([0, 1, 1]), now=now)
+                unacked[interval.seq] = {*numbers}
+            case 1:
+                for seq in dice.sample([*unacked], min(len(unacked), 1)):
+                    for number in unacked[seq]:
+                        interval.queue.acked(number, now)
+                    unacked[seq] = set()
+                interval.queue.submit(interval.effects, now)
+            case _:
+                interval.queue.submit(interval.effects, now)
+        commits = interval.commits()
+        assert commits == [*range(1, len(commits) + 1)]
+        for seq in commits[len(before) :]:
+            assert len(interval.image(Seq(seq)).produced) == len(unacked[seq])
+            unacked[seq] = set()
+    assert commits

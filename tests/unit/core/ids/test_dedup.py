@@ -180,6 +180,7 @@ def test_runs_hold_what_was_added(batches: list[list[int]]) -> None:
         seen.add(sequence_numbers(batch))
     everything = sorted({sequence for batch in batches for sequence in batch})
     assert not everything or seen.exact(sequence_numbers(everything)) == set(everything)
+    assert all(sequence in seen.exact(sequence_numbers([sequence])) for sequence in everything), "also alone"
 
 
 def test_a_million_dense_ids_take_a_few_bytes_and_sparse_ones_eight_each() -> None:

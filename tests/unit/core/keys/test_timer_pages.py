@@ -58,6 +58,26 @@ def test_a_page_that_is_on_its_way_does_not_bring_back_what_was_cancelled() -> N
     assert [(timer.key, timer.tag) for timer in bench.load().timers] == [("b", "u")]
 
 
+def test_a_key_stays_in_memory_while_a_page_is_on_its_way_that_may_be_older_than_its_fold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "FOLD_TRIGGER_CHECKPOINTS", 1)
+    bench = Bench(recovered(timers=watermark_timers(("a", 10)), more=["watermark"]), cache_limit_bytes=0)
+    assert bench(ev.WatermarkMoved(10)).of(ev.LoadTimers)  # it is read: "b" is in it
+    bench.load()
+    bench.invoked()
+    (first,) = bench(ev.CommitDone(Seq(1))).of(ev.Fold)
+    bench.arrive(1, {0: ("b", 12)})
+    bench.load([KeyRows("b", {}, {("watermark", "t"): 20})])
+    bench.invoked(outcome(timers={"b": {("watermark", "t"): None}}))
+    bench(ev.CommitDone(Seq(2)))
+    (second,) = bench(ev.FoldDone(first.upto)).of(ev.Fold)
+    bench(ev.FoldDone(second.upto))
+    bench(ev.TimersLoaded("watermark", timer_writes(*watermark_timers(("b", 20))), False))
+    assert not bench(ev.WatermarkMoved(50)).of(ev.Load) + bench.of(ev.Invoke), "it was cancelled, and folded"
+    assert bench.core.reported == 50
+
+
 def test_a_timer_that_fires_is_not_brought_back_by_loading_its_key() -> None:
     bench = Bench(recovered(timers=watermark_timers(("a", 10)), more=["watermark"]))
     bench(ev.WatermarkMoved(10))
@@ -159,12 +179,17 @@ def test_a_page_of_a_fenced_owner_ends_it() -> None:
     assert bench(ev.TimersLoaded("watermark", timer_writes(), False)).effects == []
 
 
-def test_a_key_stays_in_memory_until_its_timers_are_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("what", ["moved", "cancelled", "fired"])
+def test_a_key_stays_in_memory_until_its_timers_are_folded(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "FOLD_TRIGGER_CHECKPOINTS", 1)
     bench = Bench(cache_limit_bytes=0)
     bench.run(1, {0: ("a", 1)}, outcome(timers={"a": {("watermark", "t"): 100}}))
     (fold,) = bench(ev.CommitDone(Seq(1))).of(ev.Fold)
-    bench.run(2, {1: ("a", 2)}, outcome(timers={"a": {("watermark", "t"): 200}}))
+    if what == "fired":
+        assert bench(ev.WatermarkMoved(100)).load().timers
+        bench.invoked()
+    else:
+        bench.run(2, {1: ("a", 2)}, outcome(timers={"a": {("watermark", "t"): 200 if what == "moved" else None}}))
     bench(ev.CommitDone(Seq(2)))
     bench(ev.FoldDone(fold.upto))  # the tables say 100
     assert not bench.arrive(3, {2: ("a", 3)}).of(ev.Load)
